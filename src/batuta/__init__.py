@@ -1,0 +1,1 @@
+"""Batuta: an open, self-hosted conductor of language models."""

@@ -1,0 +1,60 @@
+"""A key that does not show itself."""
+
+from __future__ import annotations
+
+import re
+from typing import final
+
+from batuta.errors import ConfigError
+
+_KEY_LIKE = re.compile(
+    r"\b(?:sk|pk|rk|gsk|xai|hf)[-_][A-Za-z0-9_\-*.]{6,}"  # OpenAI, Anthropic, OpenRouter, others
+    r"|\bAIza[A-Za-z0-9_\-]{10,}"  # Google
+    r"|\bBearer\s+\S+",
+    re.IGNORECASE,
+)
+_URL = re.compile(r"(https?://)(?:[^\s/@]*@)?([^\s/?#\"'<>]+)[^\s\"'<>]*")
+HIDDEN = "***"
+
+
+@final
+class Secret:
+    """A provider's key: `str`, `repr` and `format` give `***`; only `reveal` gives the key."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        """Keeps `value` without the white space around it.
+
+        Raises:
+            ConfigError: the key could not be sent in a header.
+        """
+        self._value = value.strip()
+        if not self._value.isascii() or not all(33 <= ord(c) < 127 for c in self._value):
+            raise ConfigError("a provider's key holds a space, a line end or a non-ASCII character")
+
+    def reveal(self) -> str:
+        """The key itself; for the header of a request and nothing else."""
+        return self._value
+
+    def __repr__(self) -> str:
+        return HIDDEN
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._value))
+
+
+NO_KEY = Secret("")
+
+
+def redact(text: str, key: Secret = NO_KEY) -> str:
+    """`text` without `key`, without anything that looks like a key, and without URL paths."""
+    if key:
+        text = text.replace(key.reveal(), HIDDEN)
+    return _URL.sub(r"\1\2", _KEY_LIKE.sub(HIDDEN, text))

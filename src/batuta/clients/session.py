@@ -1,0 +1,336 @@
+"""The pooled HTTP session under every client: JSON out, JSON or server-sent events in."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self, final
+from urllib.parse import urlsplit
+
+import aiohttp
+import anyio
+import orjson
+
+from batuta.clients.refusals import decoded, refusal
+from batuta.clients.secret import NO_KEY, Secret
+from batuta.clients.sse import SseEvent, SseParser
+from batuta.errors import (
+    BadReply,
+    BadRequest,
+    ClientError,
+    ConfigError,
+    Interrupted,
+    TimedOut,
+    Unreachable,
+)
+
+MEBIBYTE = 1 << 20
+ERROR_BYTES = 1 << 16
+"""Of the body of an error, read at most."""
+DRAIN_SECONDS = 0.05
+"""How long the end of a finished stream is awaited, so that its connection can be used again."""
+
+_BROKEN = (aiohttp.ClientError, OSError, TimeoutError)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a request goes and what it carries besides its body."""
+
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False, default_factory=dict[str, str])
+    key: Secret = NO_KEY
+    """Removed from every error."""
+    host: str = ""
+    """Host and port; the only part of the URL that an error names. Taken from `url` if empty."""
+
+    def __post_init__(self) -> None:
+        if not self.host:
+            object.__setattr__(self, "host", host_of(self.url))
+
+
+def host_of(url: str) -> str:
+    """Host and port of an `http(s)` URL, without user, path and query.
+
+    Raises:
+        ConfigError: not such a URL.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ConfigError("the base URL of a provider must start with http:// or https://")
+    return parts.netloc.rpartition("@")[2]
+
+
+@final
+class Http:
+    """One connection pool for each event loop, shared by all clients.
+
+    Redirects are not followed and cookies are not kept, so that a key reaches one host only.
+    """
+
+    def __init__(
+        self,
+        *,
+        connect: float = 5.0,
+        idle: float = 120.0,
+        max_request_bytes: int = 32 * MEBIBYTE,
+        max_reply_bytes: int = 32 * MEBIBYTE,
+        trust_env: bool = False,
+    ) -> None:
+        """Opens nothing yet.
+
+        Args:
+            connect: seconds to wait for a connection.
+            idle: seconds of silence after which a call is given up; there is no total limit.
+            max_request_bytes: a larger body is refused before it is sent.
+            max_reply_bytes: a larger reply is refused while it is read.
+            trust_env: whether `HTTPS_PROXY` and its like are used.
+        """
+        self.connect = connect
+        self.idle = idle
+        self._max_request = max_request_bytes
+        self._max_reply = max_reply_bytes
+        self._trust_env = trust_env
+        self._sessions: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, aiohttp.ClientSession
+        ] = weakref.WeakKeyDictionary()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes this event loop's connections; the next call opens new ones."""
+        session = self._sessions.pop(asyncio.get_running_loop(), None)
+        if session is not None:
+            await session.close()
+
+    async def post(self, target: Target, body: Mapping[str, Any]) -> Any:
+        """The decoded JSON that the provider answers to `body`.
+
+        Raises:
+            ClientError: of the kind that names what went wrong.
+        """
+        response = await self._send(target, body, "application/json")
+        try:
+            return await self._json(target, response)
+        finally:
+            _let_go(response)
+
+    async def stream(self, target: Target, body: Mapping[str, Any]) -> Events:
+        """The events that the provider answers to `body`; close them, as `with` does.
+
+        Raises:
+            ClientError: of the kind that names what went wrong.
+        """
+        response = await self._send(target, body, "text/event-stream")
+        if response.content_type != "text/event-stream":
+            response.close()
+            raise _wrong_type(target.host, response.content_type, "text/event-stream")
+        return Events(response, target.host, self._max_reply)
+
+    async def get(self, target: Target) -> Any:
+        """The decoded JSON at `target`; used to ask a server which models it has.
+
+        Raises:
+            ClientError: of the kind that names what went wrong.
+        """
+        response = await self._request("GET", target, None, "application/json")
+        try:
+            return await self._json(target, response)
+        finally:
+            _let_go(response)
+
+    def _session(self) -> aiohttp.ClientSession:
+        loop = asyncio.get_running_loop()
+        session = self._sessions.get(loop)
+        if session is None or session.closed:
+            session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(
+                    total=None, connect=self.connect, sock_read=self.idle
+                ),
+                trust_env=self._trust_env,
+                headers={"User-Agent": "batuta", "Accept-Encoding": "identity"},
+            )
+            self._sessions[loop] = session
+        return session
+
+    async def _send(
+        self, target: Target, body: Mapping[str, Any], accept: str
+    ) -> aiohttp.ClientResponse:
+        try:
+            payload = orjson.dumps(body)
+        except orjson.JSONEncodeError as error:
+            raise BadRequest(f"the request cannot be written as JSON: {error}") from None
+        if len(payload) > self._max_request:
+            raise BadRequest(
+                f"the request has {len(payload)} bytes, which is more than the allowed "
+                f"{self._max_request}"
+            )
+        return await self._request("POST", target, payload, accept)
+
+    async def _request(
+        self, method: str, target: Target, payload: bytes | None, accept: str
+    ) -> aiohttp.ClientResponse:
+        headers = {**target.headers, "Accept": accept}
+        if payload is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            response = await self._session().request(
+                method, target.url, data=payload, headers=headers, allow_redirects=False
+            )
+        except _BROKEN as error:
+            failure = _broken(target.host, error, self.idle)
+        else:
+            if response.status < 300:
+                return response
+            failure = await _refused(target, response)
+        # Raised out here so that aiohttp's error, which holds our headers, is not its context.
+        raise failure
+
+    async def _json(self, target: Target, response: aiohttp.ClientResponse) -> Any:
+        if "json" not in response.content_type:
+            raise _wrong_type(target.host, response.content_type, "application/json")
+        failure: ClientError
+        try:
+            body = await _read(response, self._max_reply)
+        except _BROKEN as error:
+            failure = _cut(target.host, error)
+        else:
+            if len(body) > self._max_reply:
+                raise _too_large(target.host, self._max_reply)
+            try:
+                return orjson.loads(body)
+            except orjson.JSONDecodeError:
+                failure = BadReply(f"{target.host} answered with malformed JSON")
+        raise failure
+
+
+@final
+class Events:
+    """The events of one streamed reply; a sync context manager that closes the connection."""
+
+    __slots__ = ("_left", "_limit", "_parser", "_response", "host")
+
+    def __init__(self, response: aiohttp.ClientResponse, host: str, limit: int) -> None:
+        self._response = response
+        self._parser = SseParser()
+        self._left = limit
+        self._limit = limit
+        self.host = host
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _let_go(self._response)
+
+    async def batch(self) -> list[SseEvent] | None:
+        """The events that came next, perhaps none; None at the end of the connection.
+
+        Raises:
+            TimedOut: nothing came for too long.
+            Interrupted: the connection broke.
+            BadReply: the stream is larger than is allowed.
+        """
+        try:
+            chunk = await self._response.content.readany()
+        except _BROKEN as error:
+            failure = _cut(self.host, error)
+        else:
+            if not chunk:
+                return None
+            self._left -= len(chunk)
+            if self._left >= 0:
+                return self._parser.feed(chunk)
+            failure = _too_large(self.host, self._limit)
+        raise failure
+
+    async def drain(self) -> None:
+        """Waits a moment for the end of the body: only then can the connection be used again."""
+        content = self._response.content
+        if content.at_eof():
+            return
+        with anyio.move_on_after(DRAIN_SECONDS):
+            try:
+                while await content.readany():
+                    pass
+            except _BROKEN:
+                return
+
+
+def _let_go(response: aiohttp.ClientResponse) -> None:
+    """Gives a read connection back to the pool and closes one that is still speaking."""
+    if response.content.at_eof():
+        response.release()
+    else:
+        response.close()
+
+
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    """The body; reading stops once it is larger than `limit`."""
+    chunks: list[bytes] = []
+    size = 0
+    while size <= limit and (chunk := await response.content.readany()):
+        chunks.append(chunk)
+        size += len(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+async def _refused(target: Target, response: aiohttp.ClientResponse) -> ClientError:
+    try:
+        body = await _read(response, ERROR_BYTES)
+    except _BROKEN:
+        body = b""
+    finally:
+        _let_go(response)
+    return refusal(target.host, response.status, decoded(body), response.headers, target.key)
+
+
+def _broken(host: str, error: Exception, idle: float) -> ClientError:
+    """The error for a request that got no answer at all."""
+    if isinstance(error, aiohttp.SocketTimeoutError):
+        return TimedOut(f"{host} took the request and was silent for {idle:g} seconds")
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return Unreachable(f"no connection to {host} could be made in time")
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return Unreachable(f"{host} closed the connection before it answered")
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return Unreachable(f"the certificate of {host} is not valid")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return BadReply(f"{host} does not answer in HTTP")
+    if isinstance(error, TimeoutError):
+        return TimedOut(f"{host} was silent for too long")
+    return Unreachable(f"no connection to {host} could be made")
+
+
+def _cut(host: str, error: Exception) -> ClientError:
+    """The error for a body that did not come to its end."""
+    if isinstance(error, TimeoutError):
+        return TimedOut(f"{host} fell silent in the middle of its reply")
+    return Interrupted(f"{host} broke off in the middle of its reply")
+
+
+def _wrong_type(host: str, found: str, wanted: str) -> BadReply:
+    return BadReply(f"{host} answered with {found[:60]} instead of {wanted}")
+
+
+def _too_large(host: str, limit: int) -> BadReply:
+    return BadReply(f"{host} answered with more than the allowed {limit} bytes")

@@ -1,0 +1,75 @@
+"""Server-sent events, incrementally: bytes in, events out (WHATWG HTML, section 9.2.6)."""
+
+from __future__ import annotations
+
+from typing import final
+
+_BOM = b"\xef\xbb\xbf"
+
+SseEvent = tuple[str, bytes]
+"""The event's name (empty if it has none) and its data, lines joined by a line feed."""
+
+
+@final
+class SseParser:
+    """Parses one stream; chunks may be cut anywhere, lines may end in LF, CR LF or CR.
+
+    Comments, `id` and `retry` are dropped, as is an event that the end of the stream cut off.
+    """
+
+    __slots__ = ("_cr", "_data", "_first", "_name", "_rest")
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+        self._data: list[bytes] = []
+        self._name = ""
+        self._cr = False
+        self._first = True
+
+    def feed(self, chunk: bytes) -> list[SseEvent]:
+        """The events that `chunk` completes."""
+        chunk = self._unify(chunk)
+        cut = chunk.rfind(b"\n")
+        if cut < 0:
+            # Pieces are joined only once a line ends: a long line stays linear in time.
+            self._rest.append(chunk)
+            return []
+        block = b"".join((*self._rest, chunk[:cut]))
+        self._rest = [chunk[cut + 1 :]]
+        lines = block.split(b"\n")
+        if self._first:
+            self._first = False
+            lines[0] = lines[0].removeprefix(_BOM)
+        return self._read(lines)
+
+    def _unify(self, chunk: bytes) -> bytes:
+        """`chunk` with every line end as one LF."""
+        if self._cr and chunk:
+            self._cr = False
+            chunk = chunk.removeprefix(b"\n")
+        if b"\r" in chunk:
+            self._cr = chunk.endswith(b"\r")
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        return chunk
+
+    def _read(self, lines: list[bytes]) -> list[SseEvent]:
+        events: list[SseEvent] = []
+        for line in lines:
+            if not line:
+                if self._data:
+                    events.append((self._name, b"\n".join(self._data)))
+                    self._data = []
+                self._name = ""
+            elif line.startswith(b"data: "):
+                self._data.append(line[6:])
+            else:
+                self._field(line)
+        return events
+
+    def _field(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._data.append(value)
+        elif name == b"event":
+            self._name = value.decode("utf-8", "replace")

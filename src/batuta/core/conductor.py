@@ -1,0 +1,140 @@
+"""The two roles everything is made of: a Client completes, a Conductor plans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from batuta.core.message import Delta, Reply, Request
+from batuta.core.usage import FREE, ZERO, Cost, Usage
+from batuta.core.workflow import MAX_STEPS, Workflow
+
+if TYPE_CHECKING:
+    from batuta.core.run import Failure, Round
+    from batuta.core.task import Question
+    from batuta.core.worker import Pool
+
+
+class Listener(Protocol):
+    """Who hears a call while it lasts."""
+
+    @property
+    def streaming(self) -> bool:
+        """Whether fragments are wanted; if not, a client may ask for the whole reply."""
+        ...
+
+    async def spoke(self, delta: Delta) -> None:
+        """A fragment arrived."""
+        ...
+
+    async def failed(self, failure: Failure) -> None:
+        """An attempt failed and the client is about to try again.
+
+        Raises:
+            LimitReached: no further attempt may be paid for.
+            ClientError: no further attempt makes sense (the reader has seen half an answer).
+        """
+        ...
+
+
+class Silent:
+    """The listener that wants nothing."""
+
+    streaming = False
+
+    async def spoke(self, delta: Delta) -> None:
+        """Ignored."""
+
+    async def failed(self, failure: Failure) -> None:
+        """Ignored."""
+
+
+SILENT = Silent()
+
+
+class Client(Protocol):
+    """Completes a prompt: an API, a local model, a script, a client around another client.
+
+    Laws: cancellation of `complete` closes its connection and propagates; the text of the
+    deltas, joined, is the reply's text; usage has `calls >= 1`.
+    """
+
+    async def complete(self, request: Request, listener: Listener = SILENT) -> Reply:
+        """The reply.
+
+        Raises:
+            ClientError: the call gave no usable reply.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a conductor's model wrote, verbatim; its tokens are paid and trained on."""
+
+    text: str = ""
+    usage: Usage = ZERO
+    cost: Cost = FREE
+    request: Request | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A workflow to play."""
+
+    workflow: Workflow
+    draft: Draft = Draft()
+    kind: Literal["plan"] = "plan"
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The previous round's answer is returned as it is (recursion, paper section 3.3)."""
+
+    draft: Draft = Draft()
+    kind: Literal["accepted"] = "accepted"
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A draft that is no workflow, or a conductor that could not be reached."""
+
+    draft: Draft
+    reason: str
+    outage: bool = False
+    """True: the conductor's model failed; the draft is nobody's fault."""
+    kind: Literal["malformed"] = "malformed"
+
+
+Decision = Plan | Accepted | Malformed
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """What a conductor knows when it plans."""
+
+    question: Question
+    pool: Pool
+    seed: int = 0
+    sample: int = 0
+    """0 for the first try, 1 for the first re-sampling of a malformed draft…"""
+    max_steps: int = MAX_STEPS
+    previous: tuple[Round, ...] = field(default=())
+    """The rounds already played; empty in the first round."""
+
+
+class Conductor(Protocol):
+    """Writes a workflow for a question over a pool.
+
+    Law: the workflow of a `Plan` names only workers of `brief.pool` and has at most
+    `brief.max_steps` steps. `Accepted` only if `brief.previous` is not empty.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name and version that a trace keeps."""
+        ...
+
+    async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
+        """One decision; never raises for a draft that is malformed or a model that fails."""
+        ...

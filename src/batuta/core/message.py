@@ -1,0 +1,161 @@
+"""What is said to a model and what it says back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from batuta.core.usage import FREE, ZERO, Cost, Usage
+from batuta.core.worker import Finish, Sampling
+
+
+class Role(StrEnum):
+    """Who speaks."""
+
+    SYSTEM = "system"
+    DEVELOPER = "developer"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A piece of text."""
+
+    text: str
+    kind: Literal["text"] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture by its `https:` or `data:` URL; Batuta fetches nothing itself."""
+
+    url: str
+    detail: str | None = None
+    kind: Literal["image"] = "image"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A model's wish to call one of the client's tools."""
+
+    id: str
+    name: str
+    arguments: str
+    """JSON, as the model wrote it."""
+    kind: Literal["tool_call"] = "tool_call"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What the client's tool returned."""
+
+    call_id: str
+    content: str
+    kind: Literal["tool_result"] = "tool_result"
+
+
+Part = Text | Image | ToolCall | ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Role
+    parts: tuple[Part, ...]
+    name: str | None = None
+    reasoning: str = ""
+    """Reasoning text of an assistant's turn, given back by the client."""
+
+    @property
+    def text(self) -> str:
+        """The text parts, one after another."""
+        return "".join(part.text for part in self.parts if isinstance(part, Text))
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        """The pictures."""
+        return tuple(part for part in self.parts if isinstance(part, Image))
+
+
+def system(text: str) -> Message:
+    """A system message of one text."""
+    return Message(Role.SYSTEM, (Text(text),))
+
+
+def user(text: str) -> Message:
+    """A user message of one text."""
+    return Message(Role.USER, (Text(text),))
+
+
+def assistant(text: str) -> Message:
+    """An assistant message of one text."""
+    return Message(Role.ASSISTANT, (Text(text),))
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the client offers."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """JSON schema of its arguments."""
+    strict: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFormat:
+    """The form the answer must have."""
+
+    kind: Literal["json_object", "json_schema"]
+    name: str = "answer"
+    schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    strict: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A prompt for one call: everything but which model is called."""
+
+    messages: tuple[Message, ...]
+    sampling: Sampling = Sampling()
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str | None = None
+    """`auto`, `none`, `required`, or the name of a tool."""
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    prefill: str = ""
+    """The start of the assistant's reply, where the dialect can continue one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A model's whole reply to one call."""
+
+    text: str
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    usage: Usage = ZERO
+    cost: Cost = FREE
+    finish: Finish = Finish.STOP
+    model: str = ""
+    """The model as the provider names it."""
+    kind: Literal["reply"] = "reply"
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A fragment of a reply as it arrives."""
+
+    text: str = ""
+    reasoning: str = ""
+    tool_index: int | None = None
+    """Which tool call of the reply this fragment belongs to, from 0."""
+    tool_id: str = ""
+    tool_name: str = ""
+    tool_arguments: str = ""

@@ -1,0 +1,272 @@
+"""The Run: the one record that is served, stored, drawn, trained on and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal, NewType
+
+from batuta.core.conductor import Accepted, Draft, Malformed, Plan
+from batuta.core.message import Delta, Reply, Request
+from batuta.core.task import Question
+from batuta.core.usage import FREE, ZERO, Cost, Usage
+from batuta.core.worker import Pool, WorkerId
+from batuta.core.workflow import MAX_STEPS, Workflow
+from batuta.errors import ClientError
+
+RunId = NewType("RunId", str)
+
+
+class Outcome(StrEnum):
+    """How a run ended."""
+
+    ANSWERED = "answered"
+    FALLBACK = "fallback"
+    """No workflow could be had: the best single worker answered."""
+    DEGRADED = "degraded"
+    """The last step failed: the best answer that existed is returned."""
+    LIMITED = "limited"
+    """A limit ended it, with the best answer that existed or with none."""
+    DECLINED = "declined"
+    """The worker says that the question is outside what it can answer."""
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a run may spend; None is no limit."""
+
+    steps: int = MAX_STEPS
+    """Steps of each round's workflow."""
+    rounds: int = 1
+    tokens: int | None = None
+    usd: float | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.rounds < 1:
+            raise ValueError("limits on steps and rounds are at least 1")
+        if any(x is not None and x < 0 for x in (self.tokens, self.usd, self.seconds)):
+            raise ValueError("limits on tokens, dollars and seconds are not negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Seconds since the run began."""
+
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call that gave no usable reply, as data."""
+
+    code: str
+    """The error's code: `rate_limited`, `timed_out`…, or `limit` or `cancelled`."""
+    message: str
+    retryable: bool = False
+    usage: Usage = ZERO
+    cost: Cost = FREE
+    kind: Literal["failure"] = "failure"
+
+    @staticmethod
+    def of(error: ClientError) -> Failure:
+        """The error as data."""
+        return Failure(
+            error.code, str(error), error.retryable, error.usage or ZERO, error.cost or FREE
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A call that failed before the one that counted."""
+
+    worker: WorkerId
+    failure: Failure
+    at: float
+    """Seconds since the run began."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRun:
+    """A step as it was played; can be read again and replayed."""
+
+    index: int
+    planned: WorkerId
+    worker: WorkerId
+    """Who played it: `planned`, or its substitute."""
+    request: Request | None
+    """Verbatim; None if the step was never called."""
+    result: Reply | Failure
+    span: Span
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of the result and of all failed attempts."""
+        return sum((a.failure.usage for a in self.attempts), self.result.usage)
+
+    @property
+    def cost(self) -> Cost:
+        """Dollars of the result and of all failed attempts."""
+        return sum((a.failure.cost for a in self.attempts), self.result.cost)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A decision of the conductor and what was played because of it."""
+
+    decision: Plan | Accepted | Malformed
+    drafts: tuple[Malformed, ...] = ()
+    """Malformed drafts before the decision; their tokens are paid."""
+    workflow: Workflow | None = None
+    """What was played: the plan's, or the fallback's; None if nothing was."""
+    steps: tuple[StepRun, ...] = ()
+    """In the order in which they ended."""
+    planning: Span = Span(0.0, 0.0)
+
+    def step(self, index: int) -> StepRun | None:
+        """The step of that index, if it was played."""
+        return next((step for step in self.steps if step.index == index), None)
+
+    @property
+    def conductor_drafts(self) -> tuple[Draft, ...]:
+        """Every draft that was paid for in this round."""
+        return (*(malformed.draft for malformed in self.drafts), self.decision.draft)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What is known of a run before anything happens."""
+
+    id: RunId
+    question: Question
+    pool: Pool
+    """In the order in which the conductor saw it."""
+    seed: int
+    limits: Limits
+    conductor: str
+    model: str = ""
+    """The served model's name, if the run was served."""
+    parent: RunId | None = None
+    """The run whose worker conducted this one."""
+    started: float = 0.0
+    """Seconds since the epoch."""
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A question conducted to its end: the fold of its events."""
+
+    header: Header
+    rounds: tuple[Round, ...]
+    outcome: Outcome
+    answer: str | None
+    """Never empty: text, or None with `error` saying why."""
+    reply: Reply | None = None
+    """The reply that the answer is taken from, with its tool calls and finish."""
+    error: str | None = None
+    error_code: str | None = None
+    limit: str | None = None
+    """Which limit ended the run, if one did."""
+    seconds: float = 0.0
+
+    @property
+    def id(self) -> RunId:
+        """The run's id."""
+        return self.header.id
+
+    @property
+    def steps(self) -> tuple[StepRun, ...]:
+        """The steps of all rounds, in the order in which they ended."""
+        return tuple(step for played in self.rounds for step in played.steps)
+
+    @property
+    def conductor_usage(self) -> Usage:
+        """Tokens of the conductor's own drafts."""
+        drafts = (d for played in self.rounds for d in played.conductor_drafts)
+        return sum((draft.usage for draft in drafts), ZERO)
+
+    @property
+    def usage(self) -> Usage:
+        """All tokens: the conductor's, every step's, every failed attempt's."""
+        return sum((step.usage for step in self.steps), self.conductor_usage)
+
+    @property
+    def cost(self) -> Cost:
+        """All dollars: the conductor's, every step's, every failed attempt's."""
+        drafts = (d for played in self.rounds for d in played.conductor_drafts)
+        paid = sum((draft.cost for draft in drafts), FREE)
+        return sum((step.cost for step in self.steps), paid)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The conductor decided."""
+
+    round: int
+    played: Round
+    """The round before any of its steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """A step was started."""
+
+    round: int
+    index: int
+    worker: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Spoke:
+    """A step's worker sent a fragment; not part of the record."""
+
+    round: int
+    index: int
+    delta: Delta
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """A step's call failed and is tried again, or another worker takes over."""
+
+    round: int
+    index: int
+    attempt: Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A step ended."""
+
+    round: int
+    step: StepRun
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The run ended; nothing follows."""
+
+    outcome: Outcome
+    answer: str | None
+    reply: Reply | None = None
+    error: str | None = None
+    error_code: str | None = None
+    limit: str | None = None
+    seconds: float = 0.0
+
+
+Event = Header | Planned | Began | Spoke | Retried | Stepped | Ended
+"""A run's life in order: one Header, then the rest, one Ended at the end."""
+
+Emit = Callable[[Event], Awaitable[None]]

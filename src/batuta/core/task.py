@@ -1,0 +1,72 @@
+"""What is asked and how it is judged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NewType, Protocol
+
+from batuta.core.message import Message, ResponseFormat, Role, Tool, user
+from batuta.core.worker import Sampling
+
+TaskId = NewType("TaskId", str)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A conversation that wants an answer, and what the answer must be like."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    sampling: Sampling = Sampling()
+    """Wishes for the visible answer; they bind the last step only."""
+
+    def __post_init__(self) -> None:
+        if not self.messages:
+            raise ValueError("a question needs at least one message")
+
+    @staticmethod
+    def of(text: str) -> Question:
+        """A question of one user message."""
+        return Question((user(text),))
+
+    @property
+    def text(self) -> str:
+        """The text of the last user message, or of the last message if no user spoke."""
+        spoken = [message for message in self.messages if message.role is Role.USER]
+        return (spoken or self.messages)[-1].text
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """A judged answer. A wrong answer is a grade; no judgement is `score=None`."""
+
+    score: float | None
+    """In [0, 1]; None: undecided."""
+    extracted: str | None = None
+    """What the grader took for the answer."""
+    reason: str = ""
+
+
+class Grader(Protocol):
+    """Judges an answer."""
+
+    async def grade(self, answer: str, target: str) -> Grade:
+        """The grade of `answer`; never raises for a wrong or strange answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A question with a known answer."""
+
+    id: TaskId
+    """The same on every machine."""
+    question: str
+    target: str
+    grader: str
+    """The grader's name."""
+    tags: tuple[str, ...] = ()
+    difficulty: float | None = None

@@ -1,0 +1,92 @@
+"""Tokens and dollars. Both are monoids under `+`; unknown is counted, never zero."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+MILLION = Decimal(1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one call or of many."""
+
+    calls: int = 0
+    input: int = 0
+    """Prompt tokens, those read from and written to a cache included."""
+    cached: int = 0
+    """Of `input`, read from the provider's cache."""
+    cache_write: int = 0
+    """Of `input`, written to the provider's cache."""
+    output: int = 0
+    """Completion tokens, reasoning included."""
+    reasoning: int = 0
+    """Of `output`, spent on hidden or shown reasoning."""
+    estimated: int = 0
+    """Of `calls`, those whose tokens are our estimate because the provider told none."""
+
+    def __post_init__(self) -> None:
+        if self.cached + self.cache_write > self.input or self.reasoning > self.output:
+            raise ValueError(f"a part is larger than its whole: {self}")
+
+    @property
+    def total(self) -> int:
+        """Input and output tokens together."""
+        return self.input + self.output
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.calls + other.calls,
+            self.input + other.input,
+            self.cached + other.cached,
+            self.cache_write + other.cache_write,
+            self.output + other.output,
+            self.reasoning + other.reasoning,
+            self.estimated + other.estimated,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Dollars of the calls that have a price, and the number of calls that have none."""
+
+    usd: Decimal = Decimal(0)
+    unpriced_calls: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.usd + other.usd, self.unpriced_calls + other.unpriced_calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars per million tokens."""
+
+    input: Decimal
+    output: Decimal
+    cached: Decimal | None = None
+    """Of input read from a cache; None: as `input`."""
+    cache_write: Decimal | None = None
+    """Of input written to a cache; None: as `input`."""
+
+    def __post_init__(self) -> None:
+        parts = (self.input, self.output, self.cached or 0, self.cache_write or 0)
+        if any(part < 0 for part in parts):
+            raise ValueError(f"a price is not negative: {self}")
+
+    def of(self, usage: Usage) -> Decimal:
+        """The dollars that `usage` costs."""
+        cached = self.input if self.cached is None else self.cached
+        written = self.input if self.cache_write is None else self.cache_write
+        plain = usage.input - usage.cached - usage.cache_write
+        dollars = plain * self.input + usage.cached * cached
+        return (dollars + usage.cache_write * written + usage.output * self.output) / MILLION
+
+
+def cost_of(usage: Usage, price: Price | None) -> Cost:
+    """The cost of `usage`; without a price its calls are counted as unpriced."""
+    return Cost(unpriced_calls=usage.calls) if price is None else Cost(price.of(usage))
+
+
+ZERO = Usage()
+FREE = Cost()

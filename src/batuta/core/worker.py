@@ -1,0 +1,140 @@
+"""A worker is a model that can be called; a pool is the ordered list the conductor sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, NewType
+
+from batuta.core.usage import Price
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterable, Iterator
+
+WorkerId = NewType("WorkerId", str)
+
+
+class Finish(StrEnum):
+    """Why a reply ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    CONTENT_FILTER = "content_filter"
+    DECLINED = "declined"
+    """The worker says that the question is outside what it can answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a model samples; None leaves a choice to the provider."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    """Completion tokens at most."""
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    effort: str | None = None
+    """Reasoning effort: none, minimal, low, medium, high, xhigh or max."""
+
+    def over(self, default: Sampling) -> Sampling:
+        """These choices, and `default` where none was made."""
+        return Sampling(
+            default.temperature if self.temperature is None else self.temperature,
+            default.top_p if self.top_p is None else self.top_p,
+            default.max_tokens if self.max_tokens is None else self.max_tokens,
+            self.stop or default.stop,
+            default.seed if self.seed is None else self.seed,
+            self.effort or default.effort,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What is known of a worker; data only, no connection."""
+
+    id: WorkerId
+    model: str
+    """The model's name at its provider."""
+    description: str = ""
+    """One line that a conductor may be shown."""
+    tags: tuple[str, ...] = ()
+    """Abilities and facts: `vision`, `tools`, `local`, `region:eu`, `licence:apache-2.0`…"""
+    context_window: int | None = None
+    """Tokens; None: unknown."""
+    price: Price | None = None
+    """None: unknown, which is not free."""
+    sampling: Sampling = Sampling()
+    """This worker's defaults."""
+    strength: float | None = None
+    """Share of questions it answers rightly alone, in [0, 1], as measured or as believed."""
+
+    def __post_init__(self) -> None:
+        if not self.id or not self.model:
+            raise ValueError("a worker needs an id and a model")
+        if self.strength is not None and not 0 <= self.strength <= 1:
+            raise ValueError(f"strength of {self.id} is not in [0, 1]: {self.strength}")
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Workers in the order that gives them their numbers."""
+
+    workers: tuple[Worker, ...]
+
+    def __post_init__(self) -> None:
+        if not self.workers:
+            raise ValueError("a pool needs at least one worker")
+        if len({worker.id for worker in self.workers}) != len(self.workers):
+            raise ValueError("two workers of a pool have the same id")
+
+    def __len__(self) -> int:
+        return len(self.workers)
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self.workers)
+
+    def __contains__(self, worker_id: object) -> bool:
+        return any(worker.id == worker_id for worker in self.workers)
+
+    def __getitem__(self, worker_id: str) -> Worker:
+        """The worker of that id.
+
+        Raises:
+            KeyError: no such worker.
+        """
+        for worker in self.workers:
+            if worker.id == worker_id:
+                return worker
+        raise KeyError(worker_id)
+
+    def number(self, worker_id: str) -> int:
+        """The number under which the conductor sees that worker.
+
+        Raises:
+            KeyError: no such worker.
+        """
+        for number, worker in enumerate(self.workers):
+            if worker.id == worker_id:
+                return number
+        raise KeyError(worker_id)
+
+    def subset(self, worker_ids: Iterable[str]) -> Pool:
+        """Only those workers, in this pool's order; ValueError if none is left."""
+        wanted = set(worker_ids)
+        return Pool(tuple(worker for worker in self.workers if worker.id in wanted))
+
+    def shuffled(self, rng: random.Random) -> Pool:
+        """The same workers under other numbers."""
+        return Pool(tuple(rng.sample(self.workers, len(self.workers))))
+
+    def ranked(self) -> tuple[Worker, ...]:
+        """Best first: by strength, then by the price of its output, then by number."""
+        return tuple(sorted(self.workers, key=_merit, reverse=True))
+
+
+def _merit(worker: Worker) -> tuple[float, float]:
+    price = float(worker.price.output) if worker.price else 0.0
+    return (-1.0 if worker.strength is None else worker.strength, price)

@@ -1,0 +1,152 @@
+"""Every error Batuta raises, named by the boundary it crossed.
+
+    BatutaError
+    ├── WorkflowError            text that is not a workflow             (language)
+    ├── ConfigError              a setting, a pool file, a missing key   (config, clients.open)
+    ├── LimitReached             the run's own limit forbids another call (engine)
+    ├── StoreError               the disk or the database                (store)
+    └── ClientError              a model's API                           (clients)
+        ├── Unreachable          no connection                           retried
+        ├── TimedOut             connected, then silence                 retried
+        ├── RateLimited          429                                     retried after `retry_after`
+        ├── Overloaded           5xx                                     retried
+        ├── Interrupted          a stream cut in the middle              retried
+        ├── BadReply             not the dialect: content type, JSON     retried
+        ├── Unauthorised         401, 403                                another worker
+        ├── ModelMissing         404                                     another worker
+        ├── ContextTooLong       the prompt does not fit                 another worker
+        ├── OutOfCredit          402, an exhausted quota                 another worker
+        └── BadRequest           any other 4xx                           another worker
+
+A bad run is data: the engine turns a `ClientError` into a `Failure` and goes on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from batuta.core.usage import Cost, Usage
+
+
+class BatutaError(Exception):
+    """The root; `str(error)` is one sentence that says what happened and what to do."""
+
+
+class WorkflowError(BatutaError):
+    """A text that is not a workflow; the sentence names the first thing that is wrong."""
+
+
+class ConfigError(BatutaError):
+    """A setting that cannot be used; the sentence names it and its file or variable."""
+
+
+class LimitReached(BatutaError):
+    """The run's limit forbids another call."""
+
+    def __init__(self, limit: str, spent: str, allowed: str) -> None:
+        super().__init__(f"the limit on {limit} was reached: {spent} of {allowed}")
+        self.limit = limit
+        """`steps`, `rounds`, `tokens`, `usd` or `seconds`."""
+
+
+class StoreError(BatutaError):
+    """The store could not be opened, read or written."""
+
+
+class ClientError(BatutaError):
+    """A call to a model that gave no usable reply."""
+
+    retryable: ClassVar[bool] = False
+    code: ClassVar[str] = "client_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after: float | None = None,
+        usage: Usage | None = None,
+        cost: Cost | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        """HTTP status, if an answer came at all."""
+        self.retry_after = retry_after
+        """Seconds the provider asked us to wait."""
+        self.usage = usage
+        """Tokens that the broken call consumed, as far as they are known."""
+        self.cost = cost
+        """Dollars that the broken call cost, as far as they are known."""
+
+
+class Unreachable(ClientError):
+    """No connection could be made."""
+
+    retryable = True
+    code = "unreachable"
+
+
+class TimedOut(ClientError):
+    """Connected, then nothing came for too long."""
+
+    retryable = True
+    code = "timed_out"
+
+
+class RateLimited(ClientError):
+    """The provider asks for patience (429)."""
+
+    retryable = True
+    code = "rate_limited"
+
+
+class Overloaded(ClientError):
+    """The provider failed on its side (5xx)."""
+
+    retryable = True
+    code = "overloaded"
+
+
+class Interrupted(ClientError):
+    """A stream that ended before its end was announced."""
+
+    retryable = True
+    code = "interrupted"
+
+
+class BadReply(ClientError):
+    """A 200 that is not in the dialect: wrong content type, malformed JSON, no choices."""
+
+    retryable = True
+    code = "bad_reply"
+
+
+class Unauthorised(ClientError):
+    """The key is missing, wrong or not allowed (401, 403)."""
+
+    code = "unauthorised"
+
+
+class ModelMissing(ClientError):
+    """The provider does not have this model (404)."""
+
+    code = "model_missing"
+
+
+class ContextTooLong(ClientError):
+    """The prompt does not fit in the model's context window."""
+
+    code = "context_too_long"
+
+
+class OutOfCredit(ClientError):
+    """The account is empty (402) or its quota is used up."""
+
+    code = "out_of_credit"
+
+
+class BadRequest(ClientError):
+    """The provider refused the request (any other 4xx)."""
+
+    code = "bad_request"

@@ -1,0 +1,155 @@
+"""Reads a list of strings, numbers and lists as Python or JSON would write it.
+
+One pass, no recursion, no evaluation: hostile text costs what its length costs. Differences
+from Python's literals, all lenient: curly quotes open and close strings, a string may span
+lines, `\\/` and surrogate pairs are read as in JSON, and bare words (`all`, `None`) are strings.
+"""
+
+from __future__ import annotations
+
+import re
+
+from batuta.errors import WorkflowError
+
+Value = str | int | list["Value"]
+
+MAX_DEPTH = 4
+"""Lists inside lists; an access list needs two."""
+
+_SPACE = re.compile(r"[\s`]*")
+_NUMBER = re.compile(r"[+-]?\d{1,9}(?:\.0+)?(?![\w.])")
+_WORD = re.compile(r"[A-Za-z_]\w{0,31}")
+_PREFIX = re.compile(r"([rRuU]?)(\"\"\"|'''|[\"'\u201c\u201d\u2018\u2019\u201e\u201a])")
+_CLOSING = {
+    "\u201c": "\u201d",
+    "\u201e": "\u201d\u201c",
+    "\u2018": "\u2019",
+    "\u201a": "\u2019\u2018",
+    "\u201d": "\u201d",
+    "\u2019": "\u2019",
+}
+_ESCAPE = re.compile(
+    r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})"
+    r"|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|([0-7]{1,3})|(\r\n|.))",
+    re.DOTALL,
+)
+_SIMPLE = {
+    "n": "\n",
+    "t": "\t",
+    "r": "\r",
+    "b": "\b",
+    "f": "\f",
+    "v": "\v",
+    "a": "\a",
+    "\\": "\\",
+    "/": "/",
+    "'": "'",
+    '"': '"',
+    "\n": "",
+    "\r\n": "",
+}
+
+
+def read_list(text: str, start: int) -> tuple[list[Value], int]:
+    """The list whose `[` stands at `start`, and the position behind its `]`.
+
+    Raises:
+        WorkflowError: no such list: unclosed, or with something else inside.
+    """
+    stack: list[list[Value]] = [[]]
+    position = start + 1
+    comma = True
+    while True:
+        position = _skip(text, position)
+        head = text[position : position + 1]
+        if head == "]":
+            done = stack.pop()
+            position += 1
+            if not stack:
+                return done, position
+            stack[-1].append(done)
+            comma = False
+        elif head == ",":
+            position, comma = position + 1, True
+        elif head == "[":
+            if len(stack) == MAX_DEPTH:
+                raise WorkflowError("a list is nested too deeply")
+            stack.append([])
+            position, comma = position + 1, True
+        else:
+            value, position = _scalar(text, position)
+            _add(stack[-1], value, after_comma=comma)
+            comma = False
+
+
+def _add(into: list[Value], value: str | int, *, after_comma: bool) -> None:
+    """Append; two strings with no comma between them are one, as in Python."""
+    if after_comma or not into:
+        into.append(value)
+    elif isinstance(into[-1], str) and isinstance(value, str):
+        into[-1] += value
+    else:
+        raise WorkflowError("a comma is missing in a list")
+
+
+def _skip(text: str, position: int) -> int:
+    """Behind white space, back-ticks and `#` comments."""
+    while True:
+        found = _SPACE.match(text, position)
+        position = found.end() if found else position
+        if text[position : position + 1] != "#":
+            return position
+        line_end = text.find("\n", position)
+        position = len(text) if line_end < 0 else line_end
+
+
+def _scalar(text: str, position: int) -> tuple[str | int, int]:
+    """A string, a number or a bare word, and the position behind it."""
+    if position >= len(text):
+        raise WorkflowError("a list is not closed")
+    if quoted := _PREFIX.match(text, position):
+        return _string(text, quoted)
+    if number := _NUMBER.match(text, position):
+        return int(number.group().split(".")[0]), number.end()
+    if word := _WORD.match(text, position):
+        return word.group(), word.end()
+    raise WorkflowError(f"a list holds something that is no string, number or list: {_near(text, position)}")
+
+
+def _near(text: str, position: int) -> str:
+    return repr(text[position : position + 12])
+
+
+def _string(text: str, opening: re.Match[str]) -> tuple[str, int]:
+    """The string that opens at `opening`, unescaped, and the position behind it."""
+    prefix, quote = opening.groups()
+    start = opening.end()
+    end = _closing(text, start, quote)
+    raw = text[start:end]
+    behind = end + len(quote)
+    return (raw if prefix in ("r", "R") or "\\" not in raw else _unescape(raw)), behind
+
+
+def _closing(text: str, start: int, quote: str) -> int:
+    """Where the closing quote stands."""
+    ends = re.escape(quote) if quote not in _CLOSING else f"[{_CLOSING[quote]}]"
+    for found in re.compile(rf"\\.|{ends}", re.DOTALL).finditer(text, start):
+        if not found.group().startswith("\\"):
+            return found.start()
+    raise WorkflowError("a string is not closed")
+
+
+def _unescape(raw: str) -> str:
+    return _ESCAPE.sub(_character, raw)
+
+
+def _character(found: re.Match[str]) -> str:
+    high, low, four, eight, two, octal, simple = found.groups()
+    if high:
+        return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00)
+    if octal:
+        return chr(int(octal, 8))
+    if digits := four or eight or two:
+        code = int(digits, 16)
+        return chr(code) if code <= 0x10FFFF else found.group()
+    return _SIMPLE.get(simple, found.group())

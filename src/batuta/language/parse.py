@@ -1,0 +1,170 @@
+"""Text to Workflow: lenient in reading, strict in validity (Conductor paper, section 3.1)."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from batuta.core import MAX_STEPS, Accepted, Pool, Step, Workflow, WorkerId
+from batuta.errors import WorkflowError
+from batuta.language.literal import Value, read_list
+
+_FIELDS = ("model_id", "subtasks", "access_list")
+_LABEL = re.compile(
+    r"""(?<![A-Za-z0-9])(?:(?P<model_id>models?[_ -]?ids?)|(?P<subtasks>sub[_ -]?tasks?)
+    |(?P<access_list>access(?:[_ -]?lists?)?))
+    [\s"'`*\u2019\u201d)]{0,8}[:=][\s"'`*]{0,16}(?:(?:python|json|list)\s{0,8})?(?P<list>\[)?""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_THINK = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.IGNORECASE | re.DOTALL)
+_THOUGHT = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
+_MAX_TRIES = 16
+"""Lists that may be misread before the text is given up, so that time stays linear."""
+_NOTHING = {"", "none", "null", "[]", "nothing"}
+
+
+class Lists(NamedTuple):
+    """The three lists, as read."""
+
+    model_id: list[Value]
+    subtasks: list[Value]
+    access_list: list[Value]
+
+
+def parse(
+    text: str, pool: Pool, *, max_steps: int = MAX_STEPS, revise: bool = False
+) -> Workflow | Accepted:
+    """The workflow that `text` describes, its numbers resolved to the pool's ids.
+
+    With `revise` (a later round of a recursion) three empty lists mean "return that answer
+    as it is", and `"all"` also reads the previous round.
+
+    Raises:
+        WorkflowError: not a workflow; the sentence names the first thing that is wrong.
+    """
+    lists = read_lists(text)
+    if revise and not any(lists):
+        return Accepted()
+    _check_lengths(lists, max_steps)
+    steps: list[Step] = []
+    for index, (number, subtask, access) in enumerate(zip(*lists, strict=True)):
+        worker = _worker(number, index, pool)
+        if not isinstance(subtask, str):
+            raise WorkflowError(f"subtask {index} is not a string but {_show(subtask)}")
+        earlier, everything = _access(access, index)
+        steps.append(Step(subtask, worker, earlier, previous=revise and everything))
+    return Workflow(tuple(steps))
+
+
+def read_lists(text: str) -> Lists:
+    """The first list behind each of the three labels.
+
+    Raises:
+        WorkflowError: a label or its list is missing or cannot be read.
+    """
+    spoken = _spoken(text)
+    found: dict[str, list[Value]] = {}
+    loose: dict[str, int] = {}
+    errors: dict[str, WorkflowError] = {}
+    position = 0
+    while len(found) < len(_FIELDS) and len(errors) < _MAX_TRIES:
+        label = _LABEL.search(spoken, position)
+        if label is None:
+            break
+        field = next(name for name in _FIELDS if label[name])
+        position = label.end()
+        if field in found:
+            continue
+        if not label["list"]:
+            loose.setdefault(field, position)
+        else:
+            try:
+                found[field], position = read_list(spoken, label.end() - 1)
+            except WorkflowError as error:
+                errors.setdefault(field if field not in errors else f"{field} {position}", error)
+    for field in _FIELDS:
+        if field not in found:
+            found[field] = _loose(spoken, field, loose, errors)
+    return Lists(*(found[field] for field in _FIELDS))
+
+
+def _loose(
+    text: str, field: str, loose: dict[str, int], errors: dict[str, WorkflowError]
+) -> list[Value]:
+    """The first list anywhere behind the label, where none stood directly behind it."""
+    if field in errors:
+        raise WorkflowError(f"{field}: {errors[field]}")
+    if field not in loose:
+        raise WorkflowError(f"there is no list {field}")
+    bracket = text.find("[", loose[field])
+    following = _LABEL.search(text, loose[field])
+    if bracket < 0 or (following and following.start() < bracket):
+        raise WorkflowError(f"there is no list behind {field}")
+    try:
+        return read_list(text, bracket)[0]
+    except WorkflowError as error:
+        raise WorkflowError(f"{field}: {error}") from None
+
+
+def _spoken(text: str) -> str:
+    """The text without its hidden reasoning; a prefix may have opened it unseen."""
+    first = _THOUGHT.search(text)
+    opening = text.lower().find("<think")
+    if first and (opening < 0 or opening > first.start()):
+        text = text[first.end() :]
+    return _THINK.sub(" ", text)
+
+
+def _check_lengths(lists: Lists, max_steps: int) -> None:
+    steps = len(lists.model_id)
+    for field, values in zip(_FIELDS[1:], lists[1:], strict=True):
+        if len(values) != steps:
+            raise WorkflowError(
+                f"{field} has {len(values)} entries where model_id has {steps}"
+            )
+    if not steps:
+        raise WorkflowError("the workflow has no step")
+    if steps > max_steps:
+        raise WorkflowError(f"the workflow has {steps} steps where {max_steps} are allowed")
+
+
+def _number(value: Value) -> int | None:
+    """The value as a number; numeric strings count."""
+    if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,9}\s*", value):
+        return int(value)
+    return value if isinstance(value, int) else None
+
+
+def _worker(value: Value, index: int, pool: Pool) -> WorkerId:
+    number = _number(value)
+    if number is None:
+        raise WorkflowError(f"model_id of step {index} is not a number but {_show(value)}")
+    if not 0 <= number < len(pool):
+        raise WorkflowError(
+            f"model_id of step {index} is {number} where the pool has 0 to {len(pool) - 1}"
+        )
+    return pool.workers[number].id
+
+
+def _access(value: Value, index: int) -> tuple[tuple[int, ...], bool]:
+    """The earlier steps that may be read, and whether the entry said "all"."""
+    entries: list[Value] = value if isinstance(value, list) else [value]
+    numbers: set[int] = set()
+    for entry in entries:
+        number = _number(entry)
+        word = entry.strip().lower() if isinstance(entry, str) else None
+        if word == "all":
+            return tuple(range(index)), True
+        if word in _NOTHING:
+            continue
+        if number is None:
+            raise WorkflowError(f"access of step {index} has {_show(entry)}")
+        if not 0 <= number < index:
+            raise WorkflowError(f"access of step {index} names step {number}, which is not before it")
+        numbers.add(number)
+    return tuple(sorted(numbers)), False
+
+
+def _show(value: Value) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 40 else f"{shown[:40]}…"

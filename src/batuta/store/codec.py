@@ -1,0 +1,134 @@
+"""`Run` ⇄ JSON bytes.
+
+Laws: `decode_run(encode_run(run)) == run` for every run whose numbers are finite and whose
+texts are Unicode; `encode_run` never raises for the other ones but writes the nearest run
+that JSON can carry:
+
+- a lone surrogate becomes U+FFFD, two that form a pair become their character;
+- NaN and the infinities become null;
+- in a tool's free-form parameters, tuples become lists, keys become strings, and what JSON
+  does not know becomes its `str`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, is_dataclass
+from decimal import Decimal
+from enum import Enum
+from functools import cache
+from math import isfinite
+from typing import TYPE_CHECKING, Any, cast
+
+import orjson
+
+from batuta.core import Run
+from batuta.errors import StoreError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+FORMAT = 1
+"""Version of the bytes; stored beside them, and raised whenever old bytes need other code."""
+
+
+def encode_run(run: Run) -> bytes:
+    """The run as UTF-8 JSON.
+
+    Raises:
+        StoreError: a tool's parameters are nested too deeply, or contain themselves.
+    """
+    try:
+        return orjson.dumps(run, default=_plain)
+    except orjson.JSONEncodeError:  # odd text, integers over 64 bits, deep nesting: rare and slow
+        return _encode_slowly(run)
+
+
+def decode_run(body: bytes, version: int = FORMAT) -> Run:
+    """The run that `encode_run` wrote.
+
+    Raises:
+        StoreError: the bytes are not a run, or of a format that this version does not know.
+    """
+    from pydantic import ValidationError  # noqa: PLC0415 - a store that only writes never needs it
+
+    if version != FORMAT:
+        raise StoreError(
+            f"a stored run has format {version} and this Batuta reads {FORMAT}: upgrade Batuta"
+        )
+    try:
+        return _decode(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the text"
+        raise StoreError(f"a stored run cannot be read: {place}: {first['msg']}") from error
+    except (RecursionError, json.JSONDecodeError) as error:
+        raise StoreError(f"a stored run cannot be read: {error}") from error
+
+
+def clean_text(text: str) -> str:
+    """The text with every lone surrogate replaced by U+FFFD and every pair joined."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+@cache
+def _adapter() -> TypeAdapter[Run]:
+    from pydantic import TypeAdapter  # noqa: PLC0415 - built on first use: it takes 50 ms
+
+    return TypeAdapter(Run)
+
+
+def _decode(body: bytes) -> Run:
+    from pydantic import ValidationError  # noqa: PLC0415 - see decode_run
+
+    try:
+        return _adapter().validate_json(body)
+    except ValidationError as error:
+        if error.errors(include_url=False)[0]["type"] != "json_invalid":
+            raise
+        # Valid JSON nested over 200 levels is refused by pydantic's own parser only.
+        return _adapter().validate_python(json.loads(body))
+
+
+def _plain(value: object) -> Any:
+    """What orjson does not know, as something it knows."""
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, Mapping):
+        return dict(cast("Mapping[Any, Any]", value))
+    if isinstance(value, AbstractSet):
+        return list(cast("AbstractSet[Any]", value))
+    return str(value)
+
+
+def _encode_slowly(run: Run) -> bytes:
+    try:
+        return json.dumps(_tree(run), ensure_ascii=False, separators=(",", ":")).encode()
+    except RecursionError as error:
+        raise StoreError("a run is nested too deeply to be stored") from error
+
+
+def _tree(value: Any) -> Any:
+    """Dicts, lists and scalars that the standard library writes as valid UTF-8."""
+    if isinstance(value, Enum):
+        return _tree(value.value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return _scalar(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _tree(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {clean_text(str(key)): _tree(item) for key, item in items}
+    if isinstance(value, (list, tuple, AbstractSet)):
+        return [_tree(item) for item in cast("list[Any]", value)]
+    return clean_text(str(value))
+
+
+def _scalar(value: float | str | None) -> float | str | None:
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    return clean_text(value) if isinstance(value, str) else value

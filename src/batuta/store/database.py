@@ -1,0 +1,139 @@
+"""The engine: from a path or URL to connections, and from a driver's error to one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, event, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    SQLAlchemyError,
+    StatementError,
+)
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
+
+from batuta.errors import StoreError
+
+FAILURES = (SQLAlchemyError, OSError)
+"""What a database that cannot be used raises; asyncpg's refused connection is an OSError."""
+
+BUSY_MS = 5_000
+"""How long SQLite waits for another writer before it says `locked`."""
+
+_PRAGMAS = (
+    f"PRAGMA busy_timeout={BUSY_MS}",  # first: switching to WAL may have to wait
+    "PRAGMA journal_mode=WAL",
+    "PRAGMA synchronous=NORMAL",  # a power cut loses the last commits, never the file
+    "PRAGMA foreign_keys=ON",
+)
+
+_DRIVERS = {
+    "sqlite": "sqlite+aiosqlite",
+    "postgresql": "postgresql+asyncpg",
+    "postgres": "postgresql+asyncpg",
+}
+
+_SENTENCES = (
+    ("is full", "the disk under {place} is full: free some space"),
+    ("readonly", "{place} is read-only: let this user write the file and its folder"),
+    ("read-only", "{place} is read-only: let this user write the file and its folder"),
+    (
+        "unable to open",
+        "{place} cannot be opened: check that it is a file, and that this user may write its folder",
+    ),
+    ("locked", "{place} is locked by another program: stop the other program"),
+    ("not a database", "{place} is not a database: move it away or name another file"),
+    ("malformed", "{place} is damaged: restore it from a backup or move it away"),
+    ("disk i/o", "the disk under {place} cannot be written: check its space, quota and health"),
+)
+
+
+def parse_url(target: str | Path) -> URL:
+    """The database's URL, its asynchronous driver filled in; a path names an SQLite file.
+
+    Raises:
+        StoreError: the target names no file and no database that can be used.
+    """
+    text = str(target)
+    if "://" not in text:
+        if text in {"", ":memory:"}:
+            raise StoreError(f"{text!r} names no file: the store needs a path or a URL")
+        return URL.create("sqlite+aiosqlite", database=str(Path(text).expanduser().absolute()))
+    try:
+        url = make_url(text)
+    except ArgumentError as error:
+        raise StoreError(f"not a database URL: {error}") from error
+    url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
+    if url.drivername not in _DRIVERS.values():
+        raise StoreError(f"{url.drivername} is not supported: use sqlite or postgresql")
+    if is_sqlite(url) and url.database in {None, "", ":memory:"}:
+        raise StoreError(f"{text} names no file: the store needs one that outlives a connection")
+    return url
+
+
+def is_sqlite(url: URL) -> bool:
+    """Whether the database is an SQLite file."""
+    return url.get_backend_name() == "sqlite"
+
+
+def place_of(url: URL) -> str:
+    """The database as a message names it: the file, or the URL without its password."""
+    return str(url.database) if is_sqlite(url) else url.render_as_string(hide_password=True)
+
+
+def open_engine(url: URL, *, pooled: bool = True) -> AsyncEngine:
+    """An engine; it connects on first use. Creates the folder of an SQLite file.
+
+    Raises:
+        StoreError: the folder cannot be created, or the driver is not installed.
+    """
+    try:
+        if is_sqlite(url):
+            Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+        options: dict[str, Any] = {} if pooled else {"poolclass": NullPool}
+        engine = create_async_engine(url, **options)
+    except OSError as error:
+        raise StoreError(
+            f"the folder of {place_of(url)} cannot be created: {error.strerror or error}"
+        ) from error
+    except ImportError as error:
+        raise StoreError(f"{error.name} is not installed: pip install {error.name}") from error
+    if is_sqlite(url):
+        event.listen(engine.sync_engine, "connect", _configure)
+    return engine
+
+
+def explain(error: Exception, url: URL) -> StoreError:
+    """The error as one sentence that says what to do."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    text = str(cause)
+    for mark, sentence in _SENTENCES:
+        if mark in text.lower():
+            return StoreError(sentence.format(place=place_of(url)))
+    return StoreError(f"{place_of(url)} cannot be used: {text or type(cause).__name__}")
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether the same statement may well succeed in a moment."""
+    return isinstance(error, DBAPIError) and "locked" in str(error.orig).lower()
+
+
+def is_about_a_row(error: Exception) -> bool:
+    """Whether the database works and only refuses these values."""
+    if isinstance(error, DBAPIError):
+        return isinstance(error, (IntegrityError, DataError))
+    return isinstance(error, StatementError)
+
+
+def _configure(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    try:
+        for pragma in _PRAGMAS:
+            cursor.execute(pragma)
+    finally:
+        cursor.close()

@@ -1,0 +1,150 @@
+"""A run as a row of numbers, and a row as a summary. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from batuta.core import Cost, Outcome, Run, RunId
+from batuta.errors import StoreError
+from batuta.store.codec import clean_text, encode_run
+
+PREVIEW = 200
+"""Characters of question and answer that a summary shows."""
+
+_LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What a list of runs shows: everything but the content."""
+
+    id: RunId
+    tenant: str
+    parent: RunId | None
+    created: float
+    """Seconds since the epoch."""
+    model: str
+    conductor: str
+    outcome: Outcome
+    error_code: str | None
+    question_preview: str
+    """The first characters of the question; empty if its content is not kept."""
+    answer_preview: str | None
+    """The first characters of the answer; None if there is none or it is not kept."""
+    steps: int
+    rounds: int
+    calls: int
+    input_tokens: int
+    cached_tokens: int
+    """Of `input_tokens`."""
+    output_tokens: int
+    reasoning_tokens: int
+    """Of `output_tokens`."""
+    cost: Cost
+    seconds: float
+    score: float | None
+    """None: not judged."""
+    score_comment: str | None
+
+    @property
+    def cursor(self) -> str:
+        """Where a list goes on after this run: `Store.list(before=...)`."""
+        return f"{self.created!r}_{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A run on its way to the database."""
+
+    run: Run
+    tenant: str
+    content: bool
+    """False: only the numbers are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """An entry as it is written."""
+
+    row: dict[str, Any]
+    body: bytes | None
+    """The encoded run; None if its content is not kept."""
+
+
+def pack(entry: Entry) -> Packed:
+    """The entry as values that any database takes; never raises.
+
+    A run that cannot be encoded keeps its row: money is never dropped for its content.
+    """
+    row = _row(entry)
+    if not entry.content:
+        return Packed(row, None)
+    try:
+        return Packed(row, encode_run(entry.run))
+    except StoreError:
+        return Packed(row, None)
+
+
+def parse_cursor(cursor: str) -> tuple[float, str]:
+    """The time and id that a cursor names.
+
+    Raises:
+        ValueError: it is no cursor.
+    """
+    created, mark, run_id = cursor.partition("_")
+    if not mark or not run_id:
+        raise ValueError(f"not a cursor of a list of runs: {cursor!r}")
+    return float(created), run_id
+
+
+def summary_of(row: Mapping[str, Any]) -> RunSummary:
+    """The summary that a row of `runs` holds."""
+    values = dict(row)
+    cost = Cost(values.pop("usd"), values.pop("unpriced_calls"))
+    return RunSummary(**values | {"cost": cost, "outcome": Outcome(values["outcome"])})
+
+
+def sql_text(text: str) -> str:
+    """The text without what databases refuse: lone surrogates and, in PostgreSQL, NUL."""
+    return clean_text(text).replace("\0", "\ufffd")
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    run, header, usage, cost = entry.run, entry.run.header, entry.run.usage, entry.run.cost
+    return {
+        "id": sql_text(header.id),
+        "tenant": sql_text(entry.tenant),
+        "parent": _optional(header.parent),
+        "created": _finite(header.started),
+        "model": sql_text(header.model),
+        "conductor": sql_text(header.conductor),
+        "outcome": run.outcome.value,
+        "error_code": _optional(run.error_code),
+        "question_preview": sql_text(header.question.text[:PREVIEW]) if entry.content else "",
+        "answer_preview": _optional(run.answer and run.answer[:PREVIEW]) if entry.content else None,
+        "steps": len(run.steps),
+        "rounds": len(run.rounds),
+        "calls": _counted(usage.calls),
+        "input_tokens": _counted(usage.input),
+        "cached_tokens": _counted(usage.cached),
+        "output_tokens": _counted(usage.output),
+        "reasoning_tokens": _counted(usage.reasoning),
+        "usd": cost.usd,
+        "unpriced_calls": _counted(cost.unpriced_calls),
+        "seconds": _finite(run.seconds),
+    }
+
+
+def _optional(text: str | None) -> str | None:
+    return None if text is None else sql_text(text)
+
+
+def _counted(number: int) -> int:
+    return min(number, _LARGEST)
+
+
+def _finite(number: float) -> float:
+    return number if isfinite(number) else 0.0

@@ -1,0 +1,99 @@
+"""Bringing a database to the schema that this version of the code needs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from sqlalchemy import URL, Connection, inspect, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from batuta.errors import StoreError
+from batuta.store.database import FAILURES, explain, open_engine, parse_url, place_of
+
+REVISIONS = ("0001",)
+"""Every migration, oldest first: lets a database at head open without importing alembic."""
+
+HEAD = REVISIONS[-1]
+"""The schema that this code needs."""
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+"""The migrations, shipped inside the package."""
+
+
+async def stored_revision(engine: AsyncEngine) -> str | None:
+    """The schema the database has; None if it has none.
+
+    Raises:
+        SQLAlchemyError: the database cannot be read.
+        OSError: the database cannot be reached.
+    """
+    async with engine.connect() as connection:
+        return await connection.run_sync(_revision)
+
+
+def check_revision(revision: str | None, url: URL) -> None:
+    """Nothing, for a schema that this code knows or for none.
+
+    Raises:
+        StoreError: the database is newer than the code.
+    """
+    if revision is not None and revision not in REVISIONS:
+        raise StoreError(
+            f"{place_of(url)} was written by a newer Batuta (schema {revision}, this one knows up "
+            f"to {HEAD}): upgrade Batuta or use another database"
+        )
+
+
+def upgrade(target: str | Path | URL) -> None:
+    """Brings the database to `HEAD`, creating it if need be. Runs an event loop of its own.
+
+    Several processes may do so at the same time: one migrates and the others wait.
+
+    Raises:
+        StoreError: the database cannot be used, or is newer than the code.
+    """
+    url = target if isinstance(target, URL) else parse_url(target)
+    try:
+        asyncio.run(_upgrade(url))
+    except FAILURES as error:
+        raise explain(error, url) from error
+
+
+async def _upgrade(url: URL) -> None:
+    engine = open_engine(url, pooled=False)
+    try:
+        async with engine.connect() as connection:
+            await connection.run_sync(_migrate, url)
+            await connection.commit()
+    finally:
+        await engine.dispose()
+
+
+def _migrate(connection: Connection, url: URL) -> None:
+    from alembic import command  # noqa: PLC0415 - 150 ms that an up-to-date database never pays
+    from alembic.config import Config  # noqa: PLC0415
+
+    _lock(connection)
+    revision = _revision(connection)  # again: another process may have been first
+    check_revision(revision, url)
+    if revision == HEAD:
+        return
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, HEAD)
+
+
+def _lock(connection: Connection) -> None:
+    """Keeps other processes from migrating until the transaction ends."""
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    elif connection.dialect.name == "postgresql":
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7092010)")
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()

@@ -1,0 +1,304 @@
+"""The Store: runs that were appended can be read, listed, judged and deleted."""
+
+from __future__ import annotations
+
+from math import isfinite
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import anyio
+from anyio.abc import TaskGroup
+from anyio.to_thread import run_sync
+from sqlalchemy import ColumnElement, CursorResult, Delete, Update, delete, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from batuta.core import Outcome, Run, RunId
+from batuta.errors import StoreError
+from batuta.store.codec import decode_run
+from batuta.store.database import FAILURES, explain, open_engine, parse_url
+from batuta.store.models import CONTENTS, RUNS
+from batuta.store.rows import Entry, RunSummary, parse_cursor, sql_text, summary_of
+from batuta.store.schema import HEAD, check_revision, stored_revision, upgrade
+from batuta.store.writer import CAPACITY, Writer
+
+_READY_SECONDS = 2.0
+"""How long a database may take to answer before it counts as not ready."""
+
+
+class Store:
+    """Runs in a database; an asynchronous context manager that owns its writer task.
+
+        async with Store("runs.db") as store:
+            await store.append(run)
+
+    Laws: a run can be read as soon as `append` returns; a run that `flush` has seen survives the
+    process; a run whose id is already stored is left as it is; where a tenant is given, another
+    tenant's runs do not exist.
+    """
+
+    def __init__(self, target: str | Path, *, capacity: int = CAPACITY) -> None:
+        """Args:
+            target: a path of an SQLite file, created with its folder, or a database URL.
+            capacity: runs that may wait in memory before `append` waits.
+
+        Raises:
+            StoreError: the target names no database that can be used.
+        """
+        self.url = parse_url(target)
+        """The database, with its asynchronous driver."""
+        self._capacity = capacity
+        self._engine: AsyncEngine | None = None
+        self._writer: Writer | None = None
+        self._tasks: TaskGroup | None = None
+
+    @classmethod
+    def open(cls, target: str | Path, *, capacity: int = CAPACITY) -> Self:
+        """The store at `target`, to be entered with `async with`; see `Store`."""
+        return cls(target, capacity=capacity)
+
+    async def __aenter__(self) -> Self:
+        """Opens and, if need be, migrates the database.
+
+        Raises:
+            StoreError: it cannot be used, or is newer than this code.
+        """
+        engine = await run_sync(open_engine, self.url)
+        try:
+            revision = await stored_revision(engine)
+            check_revision(revision, self.url)
+            if revision != HEAD:
+                await run_sync(upgrade, self.url)
+        except BaseException as error:
+            with anyio.CancelScope(shield=True):
+                await engine.dispose()
+            if isinstance(error, FAILURES):
+                raise explain(error, self.url) from error
+            raise
+        self._engine = engine
+        self._writer = Writer(engine, self.url, self._capacity)
+        self._tasks = await anyio.create_task_group().__aenter__()
+        self._tasks.start_soon(self._writer.work, name="batuta store writer")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        """Writes what is queued, then closes; the block's own error comes out unwrapped.
+
+        Raises:
+            StoreError: queued runs could not be written and the block raised nothing itself.
+        """
+        assert self._tasks is not None  # noqa: S101 - entered
+        failure = await self._shut()
+        try:
+            handled = await self._tasks.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            if error is None or any(inner is not error for inner in group.exceptions):
+                raise
+            handled = False
+        if failure is not None and error is None:
+            raise failure
+        return handled
+
+    async def append(self, run: Run, tenant: str = "local", *, content: bool = True) -> None:
+        """Queues the run to be written; waits only while the queue is full.
+
+        Args:
+            run: the run; one whose id is stored already is ignored.
+            tenant: whose run it is.
+            content: False keeps its numbers and none of its text.
+
+        Raises:
+            StoreError: the store is closed, or the queue is full because the database fails.
+        """
+        await self._open_writer.append(Entry(run, tenant, content))
+
+    async def flush(self) -> None:
+        """Waits until every run appended so far is in the database.
+
+        Raises:
+            StoreError: the database fails; the runs stay queued and are tried again.
+        """
+        await self._open_writer.flush()
+
+    async def get(self, run_id: str, tenant: str | None = None) -> Run | None:
+        """The run; None if there is none (of that tenant), or if its content is not kept.
+
+        Raises:
+            StoreError: the database fails, or the stored bytes cannot be read.
+        """
+        entry = self._open_writer.find(RunId(run_id))
+        if entry is not None and tenant in {None, entry.tenant}:
+            return entry.run if entry.content else None
+        query = (
+            select(CONTENTS.c.body, CONTENTS.c.format)
+            .join(RUNS, RUNS.c.id == CONTENTS.c.run_id)
+            .where(*_named(run_id, tenant))
+        )
+        row = next(iter(await self._rows(query)), None)
+        return None if row is None else decode_run(row["body"], row["format"])
+
+    async def list(
+        self,
+        limit: int = 50,
+        before: str | None = None,
+        tenant: str | None = None,
+        model: str | None = None,
+        outcome: Outcome | None = None,
+    ) -> list[RunSummary]:
+        """Runs, newest first.
+
+        Args:
+            limit: how many at most.
+            before: the `cursor` of the last summary of the page before; None: the first page.
+            tenant: only that tenant's.
+            model: only those served under that name.
+            outcome: only those that ended so.
+
+        Raises:
+            ValueError: `before` is no cursor.
+            StoreError: the database fails.
+        """
+        wanted = ((RUNS.c.tenant, tenant), (RUNS.c.model, model), (RUNS.c.outcome, outcome))
+        query = select(RUNS).where(*(column == value for column, value in wanted if value))
+        if before is not None:
+            query = query.where(tuple_(RUNS.c.created, RUNS.c.id) < parse_cursor(before))
+        await self._settle()
+        rows = await self._rows(
+            query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)
+        )
+        return [summary_of(row) for row in rows]
+
+    async def summary(self, run_id: str, tenant: str | None = None) -> RunSummary | None:
+        """The run's summary; None if there is none (of that tenant).
+
+        Raises:
+            StoreError: the database fails.
+        """
+        await self._settle()
+        rows = await self._rows(select(RUNS).where(*_named(run_id, tenant)))
+        return summary_of(rows[0]) if rows else None
+
+    async def score(
+        self, run_id: str, value: float | None, comment: str = "", tenant: str | None = None
+    ) -> bool:
+        """Judges a run, in place of any earlier judgement; whether there is such a run.
+
+        Raises:
+            ValueError: `value` is not finite.
+            StoreError: the database fails.
+        """
+        if value is not None and not isfinite(value):
+            raise ValueError(f"a score is a finite number or None: {value}")
+        values = {"score": value, "score_comment": sql_text(comment) or None}
+        return await self._change(update(RUNS).where(*_named(run_id, tenant)).values(values))
+
+    async def redact(self, run_id: str, tenant: str | None = None) -> bool:
+        """Forgets what a run says and keeps its numbers; whether there is such a run.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        values = {"question_preview": "", "answer_preview": None}
+        chosen = select(RUNS.c.id).where(*_named(run_id, tenant))
+        return await self._change(
+            update(RUNS).where(*_named(run_id, tenant)).values(values),
+            delete(CONTENTS).where(CONTENTS.c.run_id.in_(chosen)),
+        )
+
+    async def delete(self, run_id: str, tenant: str | None = None) -> bool:
+        """Forgets a run with its numbers; whether there was such a run.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        return await self._change(delete(RUNS).where(*_named(run_id, tenant)))
+
+    async def ready(self) -> bool:
+        """Whether the database answers, is at the code's schema, and takes writes."""
+        if self._engine is None or self.broken is not None:
+            return False
+        revision = None
+        with anyio.move_on_after(_READY_SECONDS):
+            try:
+                revision = await stored_revision(self._engine)
+            except FAILURES:
+                return False
+        return revision == HEAD
+
+    @property
+    def broken(self) -> StoreError | None:
+        """Why runs cannot be written at the moment; None while they can."""
+        return None if self._writer is None else self._writer.broken
+
+    @property
+    def waiting(self) -> int:
+        """Runs that are appended and not yet written."""
+        return 0 if self._writer is None else self._writer.waiting
+
+    @property
+    def lost(self) -> int:
+        """Runs that the database refused for their own values; each was logged."""
+        return 0 if self._writer is None else self._writer.lost
+
+    @property
+    def _open_engine(self) -> AsyncEngine:
+        if self._engine is None:
+            raise StoreError("the store is closed")
+        return self._engine
+
+    @property
+    def _open_writer(self) -> Writer:
+        if self._engine is None or self._writer is None:
+            raise StoreError("the store is closed")
+        return self._writer
+
+    async def _shut(self) -> StoreError | None:
+        """Writes what is queued and disconnects, cancelled or not; why it could not."""
+        assert self._writer is not None  # noqa: S101 - entered
+        engine, failure = self._open_engine, None
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._writer.close()
+            except StoreError as error:
+                failure = error
+            self._engine = None
+            await engine.dispose()
+        return failure
+
+    async def _settle(self) -> None:
+        """Writes what is queued, if it can be: what is already stored can be read anyway."""
+        if self.waiting and self.broken is None:
+            try:
+                await self._open_writer.flush()
+            except StoreError:
+                return
+
+    async def _rows(self, query: Any) -> list[dict[str, Any]]:
+        try:
+            async with self._open_engine.connect() as connection:
+                return [dict(row) for row in (await connection.execute(query)).mappings()]
+        except FAILURES as error:
+            raise explain(error, self.url) from error
+
+    async def _change(self, first: Update | Delete, *then: Update | Delete) -> bool:
+        """All statements in one transaction; whether the first one found its row."""
+        await self._open_writer.flush()
+        try:
+            async with self._open_engine.begin() as connection:
+                result: CursorResult[Any] = await connection.execute(first)
+                for statement in then:
+                    await connection.execute(statement)
+                return result.rowcount > 0
+        except FAILURES as error:
+            raise explain(error, self.url) from error
+
+
+def _named(run_id: str, tenant: str | None) -> tuple[ColumnElement[bool], ...]:
+    """The row of that id, if it is that tenant's."""
+    name = RUNS.c.id == sql_text(run_id)
+    return (name,) if tenant is None else (name, RUNS.c.tenant == sql_text(tenant))

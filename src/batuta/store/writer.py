@@ -1,0 +1,250 @@
+"""The one task that writes runs: a bounded queue, emptied in batches.
+
+A batch leaves the queue only once the database has it, so a failed write is tried again, and a
+run that is queued can still be read. Writing a run twice changes nothing, so a write that may
+or may not have been committed is simply repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import anyio
+from anyio.to_thread import run_sync
+from sqlalchemy import URL, Table
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from batuta.core import RunId
+from batuta.errors import StoreError
+from batuta.store.codec import FORMAT
+from batuta.store.database import FAILURES, explain, is_about_a_row, is_passing
+from batuta.store.models import CONTENTS, RUNS
+from batuta.store.rows import Entry, Packed, pack
+
+BATCH = 200
+"""Runs of one transaction at most."""
+
+LINGER = 0.2
+"""Seconds that a run waits for others to share its transaction."""
+
+CAPACITY = 2_000
+"""Runs that wait in memory at most."""
+
+_PATIENCE = 3
+"""Attempts in a row that may find the database locked before it counts as broken."""
+
+_PAUSES = (0.05, 0.2, 1.0, 5.0)
+"""Seconds between attempts; the last one repeats."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class Writer:
+    """Takes runs without waiting and writes them in batches, in order."""
+
+    def __init__(self, engine: AsyncEngine, url: URL, capacity: int = CAPACITY) -> None:
+        self._engine = engine
+        self._url = url
+        self._capacity = capacity
+        self._pending: dict[RunId, Entry] = {}  # in order; a batch being written is its head
+        self._queued = 0
+        self._written = 0
+        self._failures = 0  # in all
+        self._streak = 0  # in a row
+        self._hurry = 0  # flushes that wait
+        self._closing = False
+        self._work = _Bell()
+        self._progress = _Bell()
+        self._ended = anyio.Event()
+        self.broken: StoreError | None = None
+        """Why runs cannot be written at the moment; None while they can."""
+        self.lost = 0
+        """Runs that the database refused for their own values; each was logged."""
+
+    def find(self, run_id: RunId) -> Entry | None:
+        """The entry of that id, if it is not yet written."""
+        return self._pending.get(run_id)
+
+    @property
+    def waiting(self) -> int:
+        """Runs that are not yet written."""
+        return len(self._pending)
+
+    async def append(self, entry: Entry) -> None:
+        """Queues the entry; waits only while the queue is full.
+
+        Raises:
+            StoreError: the writer has ended, or the queue is full and cannot be written.
+        """
+        while len(self._pending) >= self._capacity:
+            self._refuse_if_stuck()
+            await self._progress.wait()
+        if self._closing:
+            raise StoreError("the store is closed")
+        run_id = entry.run.header.id
+        if run_id in self._pending:
+            return
+        self._pending[run_id] = entry
+        self._queued += 1
+        if len(self._pending) in {1, BATCH}:
+            self._work.ring()
+
+    async def flush(self) -> None:
+        """Waits until everything appended so far is written.
+
+        Raises:
+            StoreError: it could not be written; it stays queued and is tried again.
+        """
+        goal, failures = self._queued, self._failures
+        self._hurry += 1
+        self._work.ring()
+        try:
+            while self._written < goal:
+                if self._ended.is_set():
+                    raise StoreError("the store is closed")
+                if self.broken and self._failures > failures:
+                    raise self.broken
+                await self._progress.wait()
+        finally:
+            self._hurry -= 1
+
+    async def work(self) -> None:
+        """Writes until `close`; never raises for a database that fails."""
+        try:
+            while not self._closing:
+                await self._until_due()
+                if self._pending and not await self._attempt():
+                    await self._pause()
+        finally:
+            self._closing = True
+            self._ended.set()
+            self._progress.ring()
+
+    async def close(self) -> None:
+        """Ends `work` and writes what is queued.
+
+        Raises:
+            StoreError: some runs could not be written; they are lost.
+        """
+        self._closing = True
+        self._work.ring()
+        await self._ended.wait()
+        while self._pending:
+            if await self._attempt():
+                continue
+            if self.broken:
+                count = len(self._pending)
+                raise StoreError(f"{count} runs could not be written: {self.broken}")
+            await anyio.sleep(_PAUSES[0])
+
+    def _refuse_if_stuck(self) -> None:
+        if self._closing:
+            raise StoreError("the store is closed")
+        if self.broken:
+            raise StoreError(f"{len(self._pending)} runs wait to be written: {self.broken}")
+
+    async def _until_due(self) -> None:
+        """Until there is something to write and it has waited for company."""
+        while not (self._pending or self._closing):
+            await self._work.wait()
+        with anyio.move_on_after(LINGER):
+            while not (len(self._pending) >= BATCH or self._hurry or self._closing):
+                await self._work.wait()
+
+    async def _pause(self) -> None:
+        """After a failure: a moment in any case, longer unless somebody waits."""
+        await anyio.sleep(_PAUSES[0])
+        with anyio.move_on_after(_PAUSES[min(self._streak, len(_PAUSES)) - 1]):
+            while not (self._hurry or self._closing):
+                await self._work.wait()
+
+    async def _attempt(self) -> bool:
+        """Tries to write the head of the queue; whether it is done with."""
+        batch = tuple(islice(self._pending.values(), BATCH))
+        try:
+            # Shielded: a connection cancelled in mid-statement is thrown away with its thread.
+            with anyio.CancelScope(shield=True):
+                await self._write(await run_sync(_pack_all, batch))
+        except FAILURES as error:
+            self._failed(error)
+            return False
+        self._done(batch)
+        return True
+
+    async def _write(self, packed: Sequence[Packed]) -> None:
+        try:
+            await self._transact(packed)
+        except FAILURES as error:
+            if not is_about_a_row(error):
+                raise
+            for one in packed:
+                await self._write_alone(one)
+
+    async def _write_alone(self, one: Packed) -> None:
+        """The run, or only its numbers, or a line in the log that holds them."""
+        for attempt in (one, Packed(one.row, None)):
+            try:
+                await self._transact((attempt,))
+            except FAILURES as error:
+                if not is_about_a_row(error):
+                    raise
+            else:
+                return
+        self.lost += 1
+        _LOG.error("the database refused a run: %r", one.row)
+
+    async def _transact(self, packed: Sequence[Packed]) -> None:
+        bodies = [
+            {"run_id": one.row["id"], "format": FORMAT, "body": one.body}
+            for one in packed
+            if one.body is not None
+        ]
+        async with self._engine.begin() as connection:
+            await _insert(connection, RUNS, [one.row for one in packed])
+            if bodies:
+                await _insert(connection, CONTENTS, bodies)
+
+    def _done(self, batch: tuple[Entry, ...]) -> None:
+        for entry in batch:
+            del self._pending[entry.run.header.id]
+        self._written += len(batch)
+        self._streak = 0
+        self.broken = None
+        self._progress.ring()
+
+    def _failed(self, error: Exception) -> None:
+        self._failures += 1
+        self._streak += 1
+        if not is_passing(error) or self._streak >= _PATIENCE:
+            if self.broken is None:
+                _LOG.error("runs cannot be written: %s", explain(error, self._url))
+            self.broken = explain(error, self._url)
+        self._progress.ring()
+
+
+class _Bell:
+    """Wakes everyone who waits at this moment."""
+
+    def __init__(self) -> None:
+        self._event = anyio.Event()
+
+    def ring(self) -> None:
+        self._event.set()
+        self._event = anyio.Event()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+
+def _pack_all(batch: tuple[Entry, ...]) -> list[Packed]:
+    return [pack(entry) for entry in batch]
+
+
+async def _insert(connection: AsyncConnection, table: Table, rows: list[dict[str, Any]]) -> None:
+    """Rows whose key is not there yet; the others are left as they are."""
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    await connection.execute(dialect.insert(table).on_conflict_do_nothing(), rows)
