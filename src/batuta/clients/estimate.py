@@ -27,9 +27,7 @@ def estimated(request: Request, reply: Reply) -> Usage:
     reasoning = tokens_of(reply.reasoning)
     calls = sum(tokens_of(call.name + call.arguments) for call in reply.tool_calls)
     output = tokens_of(reply.text) + calls + reasoning
-    return Usage(
-        calls=1, input=tokens_in(request), output=output, reasoning=reasoning, estimated=1
-    )
+    return Usage(calls=1, input=tokens_in(request), output=output, reasoning=reasoning, estimated=1)
 
 
 def _of_message(message: Message) -> int:

@@ -142,17 +142,13 @@ async def _whole(line: Line, request: Request, body: dict[str, Any]) -> Told:
         raise
 
 
-async def _streamed(
-    line: Line, request: Request, body: dict[str, Any], listener: Listener
-) -> Told:
+async def _streamed(line: Line, request: Request, body: dict[str, Any], listener: Listener) -> Told:
     fold = line.wire.fold()
     try:
         with await line.http.stream(line.stream, body) as events:
             if line.wire.continues and request.prefill:
                 await listener.spoke(Delta(text=request.prefill))
             await _listen(line, fold, events, listener)
-            if not fold.ended:
-                raise Interrupted(f"{events.host} ended its reply in the middle")
             await events.drain()
             return fold.told()
     except (TimedOut, Interrupted, BadReply) as error:
@@ -165,11 +161,13 @@ async def _streamed(
 
 
 async def _listen(line: Line, fold: Fold, events: Events, listener: Listener) -> None:
-    """Feeds `fold` until its reply is closed or the connection ends."""
+    """Feeds `fold` until its reply is closed, or the connection ends after its announced end."""
     while not fold.closed:
         batch = await events.batch()
         if batch is None:
-            return
+            if fold.ended:
+                return
+            raise Interrupted(f"{events.host} ended its reply in the middle")
         for event, data in batch:
             for delta in _taken(line, fold, event, data):
                 await listener.spoke(delta)

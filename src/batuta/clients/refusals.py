@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http import HTTPStatus
 from typing import Any
 
 import orjson
@@ -29,8 +30,11 @@ from batuta.errors import (
 MESSAGE_CHARACTERS = 300
 """A provider's message is cut to this length."""
 
+LAST_STATUS = 599
+
 _EMPTY = re.compile(
-    r"insufficient_quota|billing_error|billing_(?:hard_)?limit|insufficient[_ ](?:balance|credits|funds)"
+    r"insufficient_quota|insufficient[_ ](?:balance|credits|funds)"
+    r"|billing_error|billing_(?:hard_)?limit"
     r"|credit balance is too low",
     re.IGNORECASE,
 )
@@ -62,6 +66,15 @@ _STATUS_OF_TYPE: Mapping[str, int] = {
     "INVALID_ARGUMENT": 400,
     "timeout_error": 504,
     "overloaded_error": 529,
+}
+_MAY_BE_LONG = {400, 413, 422}
+_KINDS: Mapping[int, type[ClientError]] = {
+    401: Unauthorised,
+    402: OutOfCredit,
+    403: Unauthorised,
+    404: ModelMissing,
+    408: TimedOut,
+    429: RateLimited,
 }
 _OPENING: Mapping[type[ClientError], str] = {
     Unauthorised: "refused the key",
@@ -112,7 +125,7 @@ def refusal_in_reply(host: str, payload: Any, key: Secret = NO_KEY) -> ClientErr
         value = error.get(field)
         if isinstance(value, str):
             value = int(value) if value.isdecimal() else _STATUS_OF_TYPE.get(value)
-        if isinstance(value, int) and 400 <= value < 600:
+        if isinstance(value, int) and HTTPStatus.BAD_REQUEST <= value <= LAST_STATUS:
             status = value
             break
     return refusal(host, status, payload, None, key)
@@ -139,16 +152,16 @@ def decoded(body: bytes) -> Any:
 
 
 def _kind(status: int, words: str) -> type[ClientError]:
-    if status == 402 or (400 <= status < 500 and _EMPTY.search(words)):
+    refused = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
+    if refused and _EMPTY.search(words):
         return OutOfCredit
-    if status in {400, 413, 422} and _TOO_LONG.search(words):
+    if status in _MAY_BE_LONG and _TOO_LONG.search(words):
         return ContextTooLong
-    if status in {401, 403} or (status == 400 and _BAD_KEY.search(words)):
+    if status == HTTPStatus.BAD_REQUEST and _BAD_KEY.search(words):
         return Unauthorised
-    if status >= 500:
-        return Overloaded
-    plain = {404: ModelMissing, 408: TimedOut, 429: RateLimited}
-    return plain.get(status, BadReply if status < 400 else BadRequest)
+    if refused:
+        return _KINDS.get(status, BadRequest)
+    return BadReply if status < HTTPStatus.BAD_REQUEST else Overloaded
 
 
 def _words(payload: Any) -> tuple[tuple[str, ...], str]:

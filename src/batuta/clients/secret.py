@@ -14,6 +14,7 @@ _KEY_LIKE = re.compile(
     re.IGNORECASE,
 )
 _URL = re.compile(r"(https?://)(?:[^\s/@]*@)?([^\s/?#\"'<>]+)[^\s\"'<>]*")
+_SENDABLE = re.compile(r"[!-~]*")
 HIDDEN = "***"
 
 
@@ -30,7 +31,7 @@ class Secret:
             ConfigError: the key could not be sent in a header.
         """
         self._value = value.strip()
-        if not self._value.isascii() or not all(33 <= ord(c) < 127 for c in self._value):
+        if not _SENDABLE.fullmatch(self._value):
             raise ConfigError("a provider's key holds a space, a line end or a non-ASCII character")
 
     def reveal(self) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self, final
 from urllib.parse import urlsplit
@@ -194,7 +195,7 @@ class Http:
         except _BROKEN as error:
             failure = _broken(target.host, error, self.idle)
         else:
-            if response.status < 300:
+            if response.status < HTTPStatus.MULTIPLE_CHOICES:
                 return response
             failure = await _refused(target, response)
         # Raised out here so that aiohttp's error, which holds our headers, is not its context.

@@ -64,7 +64,7 @@ def decode_run(body: bytes, version: int = FORMAT) -> Run:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "the text"
         raise StoreError(f"a stored run cannot be read: {place}: {first['msg']}") from error
-    except (RecursionError, json.JSONDecodeError) as error:
+    except (RecursionError, ValueError) as error:
         raise StoreError(f"a stored run cannot be read: {error}") from error
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 from sqlalchemy import URL, event, make_url
@@ -25,9 +28,11 @@ FAILURES = (SQLAlchemyError, OSError)
 BUSY_MS = 5_000
 """How long SQLite waits for another writer before it says `locked`."""
 
+_WAL_PAUSE = 0.01
+"""Seconds between attempts to switch a file to WAL."""
+
 _PRAGMAS = (
-    f"PRAGMA busy_timeout={BUSY_MS}",  # first: switching to WAL may have to wait
-    "PRAGMA journal_mode=WAL",
+    f"PRAGMA busy_timeout={BUSY_MS}",
     "PRAGMA synchronous=NORMAL",  # a power cut loses the last commits, never the file
     "PRAGMA foreign_keys=ON",
 )
@@ -44,7 +49,7 @@ _SENTENCES = (
     ("read-only", "{place} is read-only: let this user write the file and its folder"),
     (
         "unable to open",
-        "{place} cannot be opened: check that it is a file, and that this user may write its folder",
+        "{place} cannot be opened: check that it is a file and that its folder may be written",
     ),
     ("locked", "{place} is locked by another program: stop the other program"),
     ("not a database", "{place} is not a database: move it away or name another file"),
@@ -71,7 +76,8 @@ def parse_url(target: str | Path) -> URL:
     url = url.set(drivername=_DRIVERS.get(url.drivername, url.drivername))
     if url.drivername not in _DRIVERS.values():
         raise StoreError(f"{url.drivername} is not supported: use sqlite or postgresql")
-    if is_sqlite(url) and url.database in {None, "", ":memory:"}:
+    database = url.database or ":memory:"
+    if is_sqlite(url) and (database == ":memory:" or database.startswith("file:")):
         raise StoreError(f"{text} names no file: the store needs one that outlives a connection")
     return url
 
@@ -87,20 +93,16 @@ def place_of(url: URL) -> str:
 
 
 def open_engine(url: URL, *, pooled: bool = True) -> AsyncEngine:
-    """An engine; it connects on first use. Creates the folder of an SQLite file.
+    """An engine; it connects on first use. Creates an SQLite file and its folder. Blocks.
 
     Raises:
-        StoreError: the folder cannot be created, or the driver is not installed.
+        StoreError: the file cannot be opened, or the driver is not installed.
     """
     try:
         if is_sqlite(url):
-            Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+            _probe(url)
         options: dict[str, Any] = {} if pooled else {"poolclass": NullPool}
         engine = create_async_engine(url, **options)
-    except OSError as error:
-        raise StoreError(
-            f"the folder of {place_of(url)} cannot be created: {error.strerror or error}"
-        ) from error
     except ImportError as error:
         raise StoreError(f"{error.name} is not installed: pip install {error.name}") from error
     if is_sqlite(url):
@@ -128,6 +130,40 @@ def is_about_a_row(error: Exception) -> bool:
     if isinstance(error, DBAPIError):
         return isinstance(error, (IntegrityError, DataError))
     return isinstance(error, StatementError)
+
+
+def _probe(url: URL) -> None:
+    """Opens the file once without aiosqlite, whose thread may outlive the loop if that fails."""
+    path = Path(str(url.database))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(path)) as connection:
+            _configure(connection, None)
+            _use_wal(connection)
+    except OSError as error:
+        raise StoreError(
+            f"the folder of {path} cannot be created: {error.strerror or error}"
+        ) from error
+    except sqlite3.Error as error:
+        raise explain(error, url) from error
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switches the file to WAL, for good.
+
+    SQLite does not wait for others here, busy_timeout or not: of two processes that open a new
+    file at the same time one would be told that it is locked.
+    """
+    deadline = monotonic() + BUSY_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or monotonic() > deadline:
+                raise
+            sleep(_WAL_PAUSE)
+        else:
+            return
 
 
 def _configure(connection: Any, _record: object) -> None:

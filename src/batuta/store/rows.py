@@ -102,9 +102,10 @@ def parse_cursor(cursor: str) -> tuple[float, str]:
 
 def summary_of(row: Mapping[str, Any]) -> RunSummary:
     """The summary that a row of `runs` holds."""
-    values = dict(row)
-    cost = Cost(values.pop("usd"), values.pop("unpriced_calls"))
-    return RunSummary(**values | {"cost": cost, "outcome": Outcome(values["outcome"])})
+    values: dict[str, Any] = dict(row)
+    values["cost"] = Cost(values.pop("usd"), values.pop("unpriced_calls"))
+    values["outcome"] = Outcome(values["outcome"])
+    return RunSummary(**values)
 
 
 def sql_text(text: str) -> str:

@@ -38,7 +38,9 @@ class Store:
     """
 
     def __init__(self, target: str | Path, *, capacity: int = CAPACITY) -> None:
-        """Args:
+        """Opens nothing yet.
+
+        Args:
             target: a path of an SQLite file, created with its folder, or a database URL.
             capacity: runs that may wait in memory before `append` waits.
 
@@ -163,8 +165,12 @@ class Store:
             ValueError: `before` is no cursor.
             StoreError: the database fails.
         """
-        wanted = ((RUNS.c.tenant, tenant), (RUNS.c.model, model), (RUNS.c.outcome, outcome))
-        query = select(RUNS).where(*(column == value for column, value in wanted if value))
+        query = select(RUNS)
+        for column, value in ((RUNS.c.tenant, tenant), (RUNS.c.model, model)):
+            if value is not None:
+                query = query.where(column == sql_text(value))
+        if outcome is not None:
+            query = query.where(RUNS.c.outcome == outcome.value)
         if before is not None:
             query = query.where(tuple_(RUNS.c.created, RUNS.c.id) < parse_cursor(before))
         await self._settle()

@@ -1,0 +1,44 @@
+"""Tokens by rule of thumb, for providers that tell none."""
+
+from __future__ import annotations
+
+from batuta.core import Image, Message, Reply, Request, Text, ToolCall, Usage
+
+CHARACTERS_PER_TOKEN = 4
+TOKENS_PER_IMAGE = 1000
+TOKENS_PER_MESSAGE = 4
+
+
+def tokens_of(text: str) -> int:
+    """About how many tokens `text` has: one for each 4 characters, rounded up."""
+    return -(-len(text) // CHARACTERS_PER_TOKEN)
+
+
+def tokens_in(request: Request) -> int:
+    """About how many tokens the prompt of `request` has."""
+    total = sum(_of_message(message) for message in request.messages)
+    for tool in request.tools:
+        total += tokens_of(tool.name + tool.description + str(tool.parameters))
+    return total + tokens_of(request.prefill)
+
+
+def estimated(request: Request, reply: Reply) -> Usage:
+    """The usage of one call whose provider told none, marked as an estimate."""
+    reasoning = tokens_of(reply.reasoning)
+    calls = sum(tokens_of(call.name + call.arguments) for call in reply.tool_calls)
+    output = tokens_of(reply.text) + calls + reasoning
+    return Usage(calls=1, input=tokens_in(request), output=output, reasoning=reasoning, estimated=1)
+
+
+def _of_message(message: Message) -> int:
+    total = TOKENS_PER_MESSAGE
+    for part in message.parts:
+        if isinstance(part, Text):
+            total += tokens_of(part.text)
+        elif isinstance(part, Image):
+            total += TOKENS_PER_IMAGE
+        elif isinstance(part, ToolCall):
+            total += tokens_of(part.name + part.arguments)
+        else:
+            total += tokens_of(part.content)
+    return total

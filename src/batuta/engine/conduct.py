@@ -1,0 +1,281 @@
+"""A question is conducted to its end: decide, play, decide again, settle."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+
+import anyio
+
+from batuta.core import (
+    Accepted,
+    Brief,
+    Client,
+    Conductor,
+    Decision,
+    Draft,
+    Emit,
+    Ended,
+    Failure,
+    Header,
+    Limits,
+    Malformed,
+    Outcome,
+    Plan,
+    Planned,
+    Pool,
+    Question,
+    Round,
+    Run,
+    RunId,
+    Span,
+    Step,
+    WorkerId,
+    Workflow,
+)
+from batuta.core.conductor import Silent
+from batuta.engine.budget import Budget
+from batuta.engine.execute import Stage, execute
+from batuta.engine.outcome import final_reply, settle
+from batuta.engine.record import Recorder
+from batuta.errors import LimitReached
+
+VERSIONS = {"batuta": version("batuta"), "prompt": "1"}
+RESAMPLES = 2
+"""Times a malformed draft is sampled again before the best single worker answers."""
+LAST_WORDS = 1.0
+"""Seconds in which a cancelled run may still tell its end."""
+
+
+def new_run_id() -> RunId:
+    """An id that cannot be guessed."""
+    return RunId(f"run_{secrets.token_hex(12)}")
+
+
+async def conduct(
+    question: Question,
+    conductor: Conductor,
+    pool: Pool,
+    clients: Mapping[WorkerId, Client],
+    *,
+    limits: Limits | None = None,
+    seed: int | None = None,
+    emit: Emit | None = None,
+    live: bool = False,
+    fallback: bool = True,
+    resamples: int = RESAMPLES,
+    model: str = "",
+    parent: RunId | None = None,
+    run_id: RunId | None = None,
+    recorder: Recorder | None = None,
+) -> Run:
+    """Answer `question` by a workflow that `conductor` writes over `pool`.
+
+    Never raises for a bad run: every run ends in an outcome, and what was spent is in it.
+
+    Args:
+        question: what is asked.
+        conductor: who writes the workflow.
+        pool: the workers, in the order in which the conductor sees them.
+        clients: how each worker of the pool is called.
+        limits: hard limits; the spending overruns them at most by the calls in flight.
+        seed: makes sampling repeatable where the workers honour seeds.
+        emit: hears every event as it happens; if given, workers are asked to stream. It is
+            awaited, so a slow reader slows the workers down.
+        live: a reader sees the last step's text as it comes, so a last step that has begun to
+            speak is neither tried again nor replaced; if it fails the run has no answer.
+        fallback: if no workflow can be had, the best single worker answers; and if the last
+            step fails, the best answer that exists is returned. Training turns it off.
+        resamples: how often a malformed draft is sampled again.
+        model: the served model's name, for the record.
+        parent: the run whose worker asked for this one.
+        run_id: the id to use; by default a new one.
+        recorder: folds the events; pass one to have the run even if this call is cancelled.
+
+    Raises:
+        anyio.get_cancelled_exc_class(): the caller cancelled; every call in flight was
+            cancelled, the end was recorded and told.
+    """
+    limits = limits or Limits()
+    recorder = recorder or Recorder()
+    stage = Stage(question, pool, clients, Budget(limits), recorder, seed, emit, live)
+    header = Header(
+        run_id or new_run_id(),
+        question,
+        pool,
+        seed or 0,
+        limits,
+        conductor.name,
+        model,
+        parent,
+        time.time(),
+        VERSIONS,
+    )
+    await stage.tell(header)
+    performance = _Performance(stage, conductor, fallback, resamples)
+    try:
+        with anyio.move_on_after(limits.seconds) as scope:
+            await performance.play()
+        if scope.cancelled_caught:
+            allowed = f"{limits.seconds:g} s"
+            stage.limit = LimitReached("seconds", f"{stage.now():.2f} s", allowed)
+    except anyio.get_cancelled_exc_class():
+        await _last_words(stage)
+        raise
+    for event in stage.late:
+        if emit is not None:
+            await emit(event)
+    await stage.tell(performance.settle())
+    return recorder.run()
+
+
+async def _last_words(stage: Stage) -> None:
+    """Record and tell that the run was cancelled."""
+    message = "the run was cancelled"
+    end = Ended(Outcome.CANCELLED, None, None, message, "cancelled", None, stage.now())
+    stage.recorder.add(end)
+    if stage.emit is not None:
+        with anyio.move_on_after(LAST_WORDS, shield=True):
+            for event in (*stage.late, end):
+                await stage.emit(event)
+
+
+class _Performance:
+    """The rounds of one run."""
+
+    def __init__(
+        self, stage: Stage, conductor: Conductor, fallback: bool, resamples: int
+    ) -> None:
+        self.stage = stage
+        self.conductor = conductor
+        self.fallback = fallback
+        self.resamples = resamples
+        self.capped = False
+
+    async def play(self) -> None:
+        """Rounds, until an answer stands or nothing more may be done."""
+        limits = self.stage.budget.limits
+        for number in range(limits.rounds):
+            played = await self._decide(number)
+            if played is None:
+                return
+            await self.stage.tell(Planned(number, played))
+            if played.workflow is None:
+                return
+            await execute(self.stage, played.workflow, number)
+            if self.stage.limit or self.stage.exposed:
+                return
+        self.capped = limits.rounds > 1
+
+    def settle(self) -> Ended:
+        """How the run ended."""
+        stage = self.stage
+        return settle(
+            stage.recorder.rounds,
+            seconds=stage.now(),
+            limit=stage.limit,
+            capped=self.capped,
+            exposed=stage.exposed,
+            fallback=self.fallback,
+        )
+
+    async def _decide(self, number: int) -> Round | None:
+        """The round before it is played; None if a limit forbids even planning."""
+        start = self.stage.now()
+        drafts: list[Malformed] = []
+        decision: Decision
+        while True:
+            try:
+                self.stage.permit()
+            except LimitReached:
+                return self._unplanned(drafts, start)
+            decision = await self._plan(len(drafts))
+            if not isinstance(decision, Malformed) or len(drafts) >= self.resamples:
+                break
+            drafts.append(decision)
+        workflow = self._workflow(decision, number)
+        span = Span(start, self.stage.now())
+        return Round(decision, tuple(drafts), workflow, planning=span)
+
+    def _unplanned(self, drafts: list[Malformed], start: float) -> Round | None:
+        """What was drafted before the limit, so that its tokens are in the record."""
+        if not drafts:
+            return None
+        span = Span(start, self.stage.now())
+        return Round(drafts[-1], tuple(drafts[:-1]), None, planning=span)
+
+    async def _plan(self, sample: int) -> Decision:
+        """One decision of the conductor, charged and checked."""
+        stage = self.stage
+        brief = Brief(
+            stage.question,
+            stage.pool,
+            stage.seed or 0,
+            sample,
+            stage.budget.limits.steps,
+            tuple(stage.recorder.rounds),
+        )
+        listener = _Planning(stage)
+        decision = listener.charged(await self.conductor.plan(brief, listener))
+        stage.budget.charge(decision.draft.usage, decision.draft.cost)
+        return _checked(decision, brief)
+
+    def _workflow(self, decision: Decision, number: int) -> Workflow | None:
+        """What is played because of the decision."""
+        if isinstance(decision, Plan):
+            return decision.workflow
+        stands = number > 0 and final_reply(self.stage.recorder.rounds[-1]) is not None
+        if isinstance(decision, Accepted) or stands or not self.fallback:
+            return None
+        best = self.stage.pool.ranked()[0]
+        return Workflow((Step("", best.id),))
+
+
+class _Planning(Silent):
+    """Listens to the conductor's model: charges its failed attempts."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.failures: list[Failure] = []
+
+    async def failed(self, failure: Failure) -> None:
+        """Count the failed attempt.
+
+        Raises:
+            LimitReached: the budget forbids another attempt.
+        """
+        self.failures.append(failure)
+        self.stage.permit()
+
+    def charged(self, decision: Decision) -> Decision:
+        """The decision, its draft carrying the failed attempts' tokens and dollars."""
+        if not self.failures:
+            return decision
+        usage = sum((f.usage for f in self.failures), decision.draft.usage)
+        cost = sum((f.cost for f in self.failures), decision.draft.cost)
+        draft = Draft(decision.draft.text, usage, cost, decision.draft.request)
+        match decision:
+            case Plan():
+                return Plan(decision.workflow, draft)
+            case Accepted():
+                return Accepted(draft)
+            case _:
+                return Malformed(draft, decision.reason, decision.outage)
+
+
+def _checked(decision: Decision, brief: Brief) -> Decision:
+    """The decision, or Malformed where it breaks the Conductor's law."""
+    if isinstance(decision, Accepted) and not brief.previous:
+        return Malformed(decision.draft, "there is no earlier answer to accept")
+    if not isinstance(decision, Plan):
+        return decision
+    steps = decision.workflow.steps
+    if len(steps) > brief.max_steps:
+        reason = f"the workflow has {len(steps)} steps where {brief.max_steps} are allowed"
+        return Malformed(decision.draft, reason)
+    for index, step in enumerate(steps):
+        if step.worker not in brief.pool:
+            return Malformed(decision.draft, f"step {index} names an unknown worker")
+    return decision

@@ -1,0 +1,103 @@
+"""How a run ended: a pure function of what was played."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from batuta.core import Accepted, Ended, Failure, Finish, Malformed, Outcome, Reply, Round
+from batuta.errors import LimitReached
+
+
+def spoken(result: Reply | Failure) -> Reply | None:
+    """The reply, if it says or asks for anything."""
+    if isinstance(result, Reply) and (result.text.strip() or result.tool_calls):
+        return result
+    return None
+
+
+def final_reply(played: Round) -> Reply | None:
+    """The reply of the round's last step, if it is one."""
+    if played.workflow is None:
+        return None
+    last = played.step(len(played.workflow) - 1)
+    return spoken(last.result) if last else None
+
+
+def best_reply(rounds: Sequence[Round]) -> Reply | None:
+    """The last final answer of any round; else the last reply of any step."""
+    for played in reversed(rounds):
+        if reply := final_reply(played):
+            return reply
+    for played in reversed(rounds):
+        for step in sorted(played.steps, key=lambda step: step.index, reverse=True):
+            if reply := spoken(step.result):
+                return reply
+    return None
+
+
+def settle(
+    rounds: Sequence[Round],
+    *,
+    seconds: float,
+    limit: LimitReached | None = None,
+    capped: bool = False,
+    exposed: Failure | None = None,
+    fallback: bool = True,
+) -> Ended:
+    """The end of a run.
+
+    Args:
+        rounds: what was played.
+        seconds: how long the run took.
+        limit: the limit that forbade or cut a call.
+        capped: the last allowed round was played and nobody asked whether it should stand.
+        exposed: the failure of a last step of which a reader has already seen a part.
+        fallback: whether an answer other than the planned one may be returned.
+    """
+    if exposed is not None:
+        name = limit.limit if limit else None
+        outcome = Outcome.LIMITED if limit else Outcome.FAILED
+        return Ended(outcome, None, None, exposed.message, exposed.code, name, seconds)
+    answered = [played for played in rounds if played.workflow is not None]
+    reply = final_reply(answered[-1]) if answered else None
+    complete = reply is not None
+    if reply is None and (fallback or limit):
+        reply = best_reply(rounds)
+    if reply is None:
+        return _failed(rounds, limit, seconds)
+    outcome = _outcome(answered[-1], reply, limit, complete=complete)
+    name = limit.limit if limit else "rounds" if capped else None
+    return Ended(outcome, reply.text or None, reply, limit=name, seconds=seconds)
+
+
+def _outcome(
+    played: Round, reply: Reply, limit: LimitReached | None, *, complete: bool
+) -> Outcome:
+    if limit:
+        return Outcome.LIMITED
+    if not complete:
+        return Outcome.DEGRADED
+    if reply.finish is Finish.DECLINED:
+        return Outcome.DECLINED
+    return Outcome.FALLBACK if isinstance(played.decision, Malformed) else Outcome.ANSWERED
+
+
+def _failed(rounds: Sequence[Round], limit: LimitReached | None, seconds: float) -> Ended:
+    if limit:
+        message = f"no answer yet when {limit}"
+        return Ended(Outcome.LIMITED, None, None, message, "limit", limit.limit, seconds)
+    message, code = _cause(rounds)
+    return Ended(Outcome.FAILED, None, None, message, code, None, seconds)
+
+
+def _cause(rounds: Sequence[Round]) -> tuple[str, str]:
+    """The sentence and the code of the failure that left the run without an answer."""
+    for played in reversed(rounds):
+        for step in sorted(played.steps, key=lambda step: step.index, reverse=True):
+            if isinstance(step.result, Failure):
+                return f"{step.worker} failed: {step.result.message}", step.result.code
+        if isinstance(played.decision, Malformed):
+            return f"no workflow: {played.decision.reason}", "malformed_plan"
+    if rounds and isinstance(rounds[-1].decision, Accepted):
+        return "the conductor accepted an answer that does not exist", "malformed_plan"
+    return "no worker gave an answer", "empty_reply"

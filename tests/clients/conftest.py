@@ -1,0 +1,17 @@
+"""Fixtures of the client tests."""
+
+import pytest
+
+from batuta.clients import Http
+from clients.cases import CASES
+
+
+@pytest.fixture
+async def http(anyio_backend):
+    async with Http(connect=2.0, idle=0.5) as http:
+        yield http
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.name)
+def case(request):
+    return request.param

@@ -1,0 +1,147 @@
+"""What only Anthropic's and only Gemini's dialect do."""
+
+import pytest
+
+from batuta import errors
+from batuta.clients import Anthropic, Gemini, Secret
+from batuta.clients.anthropic import MessagesWire, Thinking
+from batuta.clients.gemini import GeminiWire
+from batuta.core import (
+    Finish,
+    Image,
+    Message,
+    Request,
+    Role,
+    Sampling,
+    Tool,
+    ToolCall,
+    ToolResult,
+    assistant,
+    system,
+    user,
+)
+from clients.cases import Ear, worker
+from fakes import FakeAnthropic, FakeGemini, Said
+from fakes.server import KEY
+
+pytestmark = pytest.mark.anyio
+ASK = Request((user("x"),))
+
+
+def asked(effort, **more):
+    return Request((user("x"),), Sampling(effort=effort, temperature=1.5, max_tokens=100), **more)
+
+
+def messages_body(model, request):
+    return MessagesWire(model, Thinking()).body(request, stream=False)
+
+
+def gemini_body(model, request):
+    return GeminiWire(model).body(request, stream=False)
+
+
+def test_thinking_by_budget_by_effort_and_not_at_all():
+    sent = messages_body("claude-sonnet-4-5", asked("medium"))
+    assert sent["thinking"] == {"type": "enabled", "budget_tokens": 8192}
+    assert sent["max_tokens"] == 8292
+    assert "temperature" not in sent
+    sent = messages_body("claude-opus-4-6", asked("xhigh"))
+    assert (sent["thinking"], sent["output_config"]) == ({"type": "adaptive"}, {"effort": "high"})
+    for model, effort in [("claude-3-5-haiku", "high"), ("claude-opus-4-5", "none")]:
+        sent = messages_body(model, asked(effort))
+        assert "thinking" not in sent
+        assert sent["temperature"] == 1.0
+    forced = asked("high", tools=(Tool("t"),), tool_choice="required")
+    assert "thinking" not in messages_body("claude-opus-4-5", forced)
+    assert messages_body("claude-x", ASK)["max_tokens"] == 4096
+
+
+def test_turns_are_merged_and_a_user_speaks_first():
+    request = Request((assistant("a"), user("b"), user(" "), user("c"), system("s")))
+    sent = messages_body("m", request)
+    assert sent["system"] == "s"
+    assert [turn["role"] for turn in sent["messages"]] == ["user", "assistant", "user"]
+    assert [block["text"] for block in sent["messages"][2]["content"]] == ["b", "c"]
+    assert messages_body("m", Request((system("s"),)))["messages"]
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "data:text/html;base64,xx", "data:image/png,xx"]
+)
+@pytest.mark.parametrize("build", [messages_body, gemini_body])
+def test_a_picture_that_cannot_be_sent_is_refused(build, url):
+    with pytest.raises(errors.BadRequest, match="picture"):
+        build("m", Request((Message(Role.USER, (Image(url),)),)))
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [
+        ("max_tokens", Finish.LENGTH),
+        ("refusal", Finish.CONTENT_FILTER),
+        ("stop_sequence", Finish.STOP),
+        ("pause_turn", Finish.STOP),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_why_anthropic_stopped(http, reason, finish, streaming):
+    async with FakeAnthropic(Said("x", finish=reason)) as server:
+        client = Anthropic(worker("claude-x"), http, base_url=server.url + "/v1", key=Secret(KEY))
+        reply = await client.complete(ASK, Ear(streaming=streaming))
+    assert reply.finish is finish
+    assert (reply.usage.input, reply.usage.cached, reply.usage.cache_write) == (20, 6, 4)
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"),
+    [
+        ("MAX_TOKENS", Finish.LENGTH),
+        ("SAFETY", Finish.CONTENT_FILTER),
+        ("BLOCKED", Finish.CONTENT_FILTER),
+        ("OTHER", Finish.STOP),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_why_gemini_stopped(http, reason, finish, streaming):
+    async with FakeGemini(Said("", finish=reason)) as server:
+        client = Gemini(worker("models/gemini-3-x"), http, base_url=server.url, key=Secret(KEY))
+        reply = await client.complete(ASK, Ear(streaming=streaming))
+    assert not server.wrong
+    assert reply.finish is finish
+    assert (reply.usage.output, reply.usage.reasoning, reply.usage.cached) == (10, 3, 4)
+
+
+async def test_a_function_call_that_gemini_botched_is_a_bad_reply(http):
+    async with FakeGemini(Said("", finish="MALFORMED_FUNCTION_CALL")) as server:
+        client = Gemini(worker("gemini-x"), http, base_url=server.url, key=Secret(KEY))
+        for streaming in (False, True):
+            with pytest.raises(errors.BadReply):
+                await client.complete(ASK, Ear(streaming=streaming))
+
+
+def test_gemini_thinks_by_budget_or_by_level():
+    def thinking(model, effort):
+        config = gemini_body(model, asked(effort))["generationConfig"]
+        return config.get("thinkingConfig")
+
+    assert thinking("gemini-2.5-flash", "none") == {"thinkingBudget": 0, "includeThoughts": False}
+    assert thinking("gemini-2.5-pro", "none")["thinkingBudget"] == 128
+    assert thinking("gemini-3-pro", "medium") == {"thinkingLevel": "high", "includeThoughts": True}
+    assert thinking("gemini-2.0-flash", "high") is None
+
+
+def test_gemini_s_results_name_their_function():
+    request = Request(
+        (
+            user("x"),
+            Message(Role.ASSISTANT, (ToolCall("1", "look", "{}"), ToolCall("2", "hear", "{}"))),
+            Message(Role.TOOL, (ToolResult("2", "[1]"), ToolResult("1", "cat"))),
+        )
+    )
+    sent = gemini_body("gemini-3-pro", request)["contents"]
+    assert [part["functionResponse"] for part in sent[2]["parts"]] == [
+        {"name": "hear", "response": {"result": [1]}},
+        {"name": "look", "response": {"result": "cat"}},
+    ]
+    assert all("thoughtSignature" in part for part in sent[1]["parts"])
+    assert "thoughtSignature" not in str(gemini_body("gemini-2.5-pro", request))

@@ -1,0 +1,1 @@
+"""The store against real SQLite files."""

@@ -1,0 +1,192 @@
+"""Disks that are full, files that are no database, other programs: one clear sentence each."""
+
+import sqlite3
+import subprocess
+import sys
+from decimal import Decimal
+
+import anyio
+import pytest
+from sqlalchemy import text
+from tests.store.strategies import make_run
+
+from batuta.errors import StoreError
+from batuta.store import Store
+from batuta.store.database import parse_url, place_of
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "runs.db"
+
+
+async def opening(target, sentence):
+    with pytest.raises(StoreError, match=sentence) as caught:
+        async with Store(target):
+            pytest.fail("it opened")
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_file_that_is_no_database(path):
+    path.write_bytes(b"hello, world. " * 1000)
+    await opening(path, "is not a database: move it away")
+    assert path.read_bytes() == b"hello, world. " * 1000
+
+
+async def test_a_folder_in_place_of_the_file(tmp_path):
+    await opening(tmp_path, "cannot be opened: check that it is a file")
+
+
+async def test_a_file_in_place_of_the_folder(path):
+    path.write_text("")
+    await opening(path / "runs.db", "the folder of .* cannot be created")
+
+
+async def test_a_database_that_cannot_be_reached():
+    pytest.importorskip("asyncpg")
+    await opening("postgresql://me:secret@127.0.0.1:1/runs", "cannot be used")
+
+
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        (":memory:", "names no file"),
+        ("", "names no file"),
+        ("sqlite://", "names no file"),
+        ("sqlite:///file:runs?mode=memory&uri=true", "names no file"),
+        ("mysql://localhost/runs", "not supported: use sqlite or postgresql"),
+        ("://", "not a database URL"),
+    ],
+)
+async def test_targets_that_name_no_database(target, sentence):
+    with pytest.raises(StoreError, match=sentence):
+        Store(target)
+
+
+def test_urls_get_their_driver_and_hide_their_password(path):
+    assert parse_url("postgres://me:secret@host/runs").drivername == "postgresql+asyncpg"
+    assert "secret" not in place_of(parse_url("postgres://me:secret@host/runs"))
+    assert place_of(parse_url(path)) == str(path)
+    assert parse_url("sqlite:///a.db").drivername == "sqlite+aiosqlite"
+
+
+async def test_a_locked_database_is_waited_for(path):
+    async with Store(path) as store:
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        await store.append(make_run())
+        await anyio.sleep(0.6)
+        assert store.waiting == 1
+        assert store.broken is None
+        other.execute("COMMIT")
+        other.close()
+        await store.flush()
+        assert await store.ready()
+
+
+async def test_a_table_that_is_gone_breaks_the_store_until_it_is_back(path):
+    async with Store(path) as store:
+        async with store._engine.begin() as connection:
+            await connection.execute(text("ALTER TABLE runs RENAME TO gone"))
+        await store.append(make_run())
+        with pytest.raises(StoreError, match="no such table"):
+            await store.flush()
+        assert store.broken is not None
+        assert not await store.ready()
+        assert await store.get("run_000000") == make_run()
+        with pytest.raises(StoreError, match="no such table"):
+            await store.list()
+        async with store._engine.begin() as connection:
+            await connection.execute(text("ALTER TABLE gone RENAME TO runs"))
+        await store.append(make_run(1))
+        await store.flush()
+        assert store.broken is None
+        assert await store.ready()
+        assert len(await store.list()) == 2
+
+
+async def test_a_full_queue_of_a_broken_store_refuses(path):
+    store = await Store(path, capacity=3).__aenter__()
+    async with store._engine.begin() as connection:
+        await connection.execute(text("DROP TABLE runs"))
+    for number in range(3):
+        await store.append(make_run(number))
+    with pytest.raises(StoreError, match="3 runs wait to be written"):
+        await store.append(make_run(3))
+    with pytest.raises(StoreError, match="3 runs could not be written: "):
+        await store.__aexit__(None, None, None)
+
+
+async def test_a_row_that_the_database_refuses_holds_up_no_other(path, caplog):
+    async with Store(path) as store:
+        async with store._engine.begin() as connection:
+            await connection.execute(
+                text(
+                    "CREATE TRIGGER refuse BEFORE INSERT ON runs WHEN NEW.id = 'run_000003' "
+                    "BEGIN SELECT RAISE(ABORT, 'refused'); END"
+                )
+            )
+            await connection.execute(
+                text(
+                    "CREATE TRIGGER heavy BEFORE INSERT ON run_contents "
+                    "WHEN NEW.run_id = 'run_000004' BEGIN SELECT RAISE(ABORT, 'heavy'); END"
+                )
+            )
+        for number in range(8):
+            await store.append(make_run(number))
+        await store.flush()
+        assert store.lost == 1
+        assert store.broken is None
+        assert len(await store.list()) == 7
+        assert await store.get("run_000004") is None
+        assert (await store.summary("run_000004")).cost.usd == Decimal("0.000123")
+    assert "run_000003" in caplog.text
+
+
+FULL = """
+import resource, signal, sys, anyio
+from batuta.errors import StoreError
+from batuta.store import Store
+from tests.store.strategies import make_run
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+async def main():
+    async with Store(sys.argv[1]) as store:
+        await store.append(make_run(0))
+        await store.flush()
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, hard))
+        for number in range(1, 100):
+            await store.append(make_run(number, question="long " * 1000))
+        try:
+            await store.flush()
+        except StoreError as error:
+            print(error)
+        print(await store.ready(), store.waiting, (await store.get("run_000050")).id)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        await store.flush()
+        print(await store.ready(), store.waiting, len(await store.list(1000)))
+anyio.run(main)
+"""
+
+
+def test_runs_survive_a_full_disk(path):
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=True
+    )
+    sentence, full, freed = done.stdout.splitlines()
+    assert "cannot be written" in sentence or "free some space" in sentence
+    assert full == "False 99 run_000050"
+    assert freed == "True 0 100"
+
+
+async def test_a_read_only_database(path):
+    async with Store(path) as store:
+        async with store._engine.begin() as connection:
+            await connection.execute(text("PRAGMA query_only=ON"))
+        await store.append(make_run())
+        with pytest.raises(StoreError, match="is read-only: let this user write"):
+            await store.flush()
+        async with store._engine.begin() as connection:
+            await connection.execute(text("PRAGMA query_only=OFF"))

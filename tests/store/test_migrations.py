@@ -1,0 +1,114 @@
+"""The schema in the file, the schema in the code and the list of migrations agree."""
+
+import sqlite3
+import subprocess
+import sys
+
+import anyio
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import create_engine
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.pool import NullPool
+from sqlalchemy.schema import CreateTable
+from tests.store.strategies import make_run
+
+from batuta.errors import StoreError
+from batuta.store import Store
+from batuta.store.models import METADATA
+from batuta.store.schema import HEAD, MIGRATIONS, REVISIONS, upgrade
+
+pytestmark = pytest.mark.anyio
+
+
+def test_the_constants_are_alembics():
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    script = ScriptDirectory.from_config(config)
+    assert script.get_heads() == [HEAD]
+    assert tuple(reversed([step.revision for step in script.walk_revisions()])) == REVISIONS
+
+
+def test_the_migrations_make_the_tables_of_the_code(tmp_path):
+    path = tmp_path / "a 100% odd name" / "runs.db"
+    upgrade(path)
+    upgrade(path)
+    engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_server_default": True})
+        assert compare_metadata(context, METADATA) == []
+
+
+def test_the_tables_are_postgresqls_too():
+    ddl = [
+        str(CreateTable(table).compile(dialect=postgresql.dialect()))
+        for table in METADATA.sorted_tables
+    ]
+    assert "usd NUMERIC NOT NULL" in ddl[0]
+    assert "body BYTEA NOT NULL" in ddl[1]
+
+
+async def test_an_empty_database_is_migrated(tmp_path):
+    path = tmp_path / "runs.db"
+    sqlite3.connect(path).close()
+    async with Store(path) as store:
+        assert await store.ready()
+        await store.append(make_run())
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == (HEAD,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    connection.close()
+
+
+async def test_a_newer_database_is_left_alone(tmp_path):
+    path = tmp_path / "runs.db"
+    await anyio.to_thread.run_sync(upgrade, path)
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.close()
+    with pytest.raises(StoreError, match=r"newer Batuta \(schema 9999.*upgrade Batuta"):
+        async with Store(path):
+            pytest.fail("it opened")
+    with pytest.raises(StoreError, match="newer Batuta"):
+        await anyio.to_thread.run_sync(upgrade, path)
+
+
+async def test_a_store_whose_schema_moves_on_is_not_ready(tmp_path):
+    path = tmp_path / "runs.db"
+    async with Store(path) as store:
+        assert await store.ready()
+        connection = sqlite3.connect(path)
+        with connection:
+            connection.execute("UPDATE alembic_version SET version_num = '9999'")
+        connection.close()
+        assert not await store.ready()
+
+
+LOADED = """
+import sys, anyio
+from batuta.store import Store, encode_run
+from tests.store.strategies import make_run
+sys.modules.pop("hypothesis", None)
+async def main():
+    async with Store(sys.argv[1]) as store:
+        await store.append(make_run())
+        await store.list()
+anyio.run(main)
+print(sorted(set(sys.modules) & {"alembic", "pydantic"}))
+"""
+
+
+def test_an_up_to_date_database_loads_neither_alembic_nor_pydantic(tmp_path):
+    path = tmp_path / "runs.db"
+    upgrade(path)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", LOADED, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "[]\n"
