@@ -30,9 +30,11 @@ class Slept(list):
         self.append(seconds)
 
 
-def retry(script, policy=RetryPolicy(), seed=0):
+def retry(script, policy=None, seed=0):
     slept = Slept()
-    return Retry(Scripted(script), policy, rng=random.Random(seed), sleep=slept), slept
+    return Retry(
+        Scripted(script), policy or RetryPolicy(), rng=random.Random(seed), sleep=slept
+    ), slept
 
 
 async def test_passing_errors_are_tried_again_and_told():

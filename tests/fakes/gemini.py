@@ -81,10 +81,11 @@ class FakeGemini(FakeServer):
 
     def events(self, said: Said, received: Received, *, usage: bool) -> list[bytes]:
         chunks = [b": hello\r\n\r\n", b": more\r\n\r\n"]
-        for piece in self.pieces(said.reasoning):
-            chunks.append(sse(self._chunk([{"text": piece, "thought": True}], "", None)))
-        for piece in self.pieces(said.text):
-            chunks.append(sse(self._chunk([{"text": piece}], "", None)))
+        parts: list[dict[str, Any]] = [
+            {"text": piece, "thought": True} for piece in self.pieces(said.reasoning)
+        ]
+        parts += [{"text": piece} for piece in self.pieces(said.text)]
+        chunks += [sse(self._chunk([part], "", None)) for part in parts]
         calls = _parts(Said(calls=said.calls))
         if calls:
             chunks.append(sse(self._chunk(calls, "", None)))

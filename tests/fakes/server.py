@@ -65,13 +65,13 @@ class Received:
     query: dict[str, str] = field(default_factory=dict)
 
 
-class Wrong(Exception):
+class RuleError(Exception):
     """What was received breaks the provider's rules."""
 
 
 def need(condition: object, message: str) -> None:
     if not condition:
-        raise Wrong(message)
+        raise RuleError(message)
 
 
 def only(found: dict[str, Any], allowed: set[str], where: str) -> None:
@@ -175,7 +175,7 @@ class FakeServer:
         if self.check:
             try:
                 self.validate(received)
-            except Wrong as error:
+            except RuleError as error:
                 self.wrong.append(str(error))
                 body = self.refuse(400, "invalid_request_error", None, str(error))
                 return web.json_response(body, status=400)

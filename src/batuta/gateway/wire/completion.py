@@ -1,0 +1,104 @@
+"""A run as a `chat.completion` object, and its usage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from batuta.core import Finish, Outcome, Reply, Run, ToolCall
+from batuta.store import encode_run
+
+
+def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) -> dict[str, Any]:
+    """The reply of a run that has an answer.
+
+    Args:
+        run: how the answer came about.
+        reply: the worker's reply that is the answer.
+        model: the name that the caller asked for.
+        trace: whether the whole run goes with it.
+    """
+    choice = {
+        "index": 0,
+        "message": _message(reply),
+        "logprobs": None,
+        "finish_reason": finish_reason(run, reply),
+    }
+    body = {
+        "id": completion_id(run.id),
+        "object": "chat.completion",
+        "created": int(run.header.started),
+        "model": model,
+        "choices": [choice],
+        "usage": usage_of(run),
+    }
+    if trace:
+        body["orchestration"] = trace_of(run)
+    return body
+
+
+def completion_id(run_id: str) -> str:
+    """The completion's id, from which the run's can be told."""
+    return f"chatcmpl-{run_id}"
+
+
+def finish_reason(run: Run, reply: Reply) -> str:
+    """Why the answer ends: `length` also if a limit ended the run before its workflow did."""
+    if run.outcome is Outcome.LIMITED:
+        return "length"
+    if reply.tool_calls:
+        return "tool_calls"
+    return "stop" if reply.finish is Finish.DECLINED else reply.finish.value
+
+
+def usage_of(run: Run) -> dict[str, Any]:
+    """Tokens as the API counts them.
+
+    `prompt_tokens` and `completion_tokens` are those of the call that gave the answer; all other
+    calls (the conductor's, the other steps', failed attempts') are `orchestration_…`; and
+    `total_tokens` is everything.
+    """
+    every = run.usage
+    visible = run.reply.usage if run.reply else None
+    prompt, cached = (visible.input, visible.cached) if visible else (0, 0)
+    completion = visible.output if visible else 0
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": every.total,
+        "prompt_tokens_details": {
+            "cached_tokens": cached,
+            "cache_write_tokens": visible.cache_write if visible else 0,
+            "orchestration_input_tokens": every.input - prompt,
+            "orchestration_input_cached_tokens": every.cached - cached,
+        },
+        "completion_tokens_details": {
+            "reasoning_tokens": visible.reasoning if visible else 0,
+            "orchestration_output_tokens": every.output - completion,
+        },
+    }
+
+
+def trace_of(run: Run) -> orjson.Fragment:
+    """The whole run, as it is stored."""
+    return orjson.Fragment(encode_run(run))
+
+
+def tool_call(call: ToolCall) -> dict[str, Any]:
+    """A tool call as the API writes it."""
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _message(reply: Reply) -> dict[str, Any]:
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": reply.text or (None if reply.tool_calls else ""),
+        "refusal": None,
+    }
+    if reply.reasoning:
+        message["reasoning_content"] = reply.reasoning
+    if reply.tool_calls:
+        message["tool_calls"] = [tool_call(call) for call in reply.tool_calls]
+    return message

@@ -1,0 +1,105 @@
+"""The body field `orchestration`: how this run is to be conducted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from batuta.core import Limits, Pool
+from batuta.gateway.refusal import Refusal, unsupported, wrong_value
+from batuta.gateway.wire.fields import Fields
+
+FIELD = "orchestration"
+_N = TypeVar("_N", int, float)
+_MOST = 1_000_000_000
+_MOST_WORKERS = 1000
+_KNOWN = {
+    "max_cost_usd",
+    "max_tokens",
+    "max_steps",
+    "max_rounds",
+    "deadline_s",
+    "workers_allow",
+    "workers_deny",
+    "trace",
+    "dry_run",
+    "workflow",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the caller asked of the orchestration; None leaves it to the served model."""
+
+    usd: float | None = None
+    tokens: int | None = None
+    steps: int | None = None
+    rounds: int | None = None
+    seconds: float | None = None
+    allow: tuple[str, ...] | None = None
+    deny: tuple[str, ...] = ()
+    trace: bool = False
+
+    def limits(self, ceiling: Limits) -> Limits:
+        """`ceiling`, tightened: a caller can lower what the operator allows, never raise it."""
+        return Limits(
+            min(self.steps or ceiling.steps, ceiling.steps),
+            min(self.rounds or ceiling.rounds, ceiling.rounds),
+            _lower(self.tokens, ceiling.tokens),
+            _lower(self.usd, ceiling.usd),
+            _lower(self.seconds, ceiling.seconds),
+        )
+
+    def cast(self, pool: Pool) -> Pool:
+        """The workers of `pool` that may play.
+
+        Raises:
+            Refusal: a name is not in the pool, or nobody is left.
+        """
+        for name, ids in (("workers_allow", self.allow or ()), ("workers_deny", self.deny)):
+            strangers = [worker_id for worker_id in ids if worker_id not in pool]
+            if strangers:
+                raise wrong_value(f"{FIELD}.{name}", f"there is no worker '{strangers[0]}' here.")
+        if self.allow is None and not self.deny:
+            return pool
+        wanted = {w.id for w in pool} if self.allow is None else set(self.allow)
+        left = wanted.difference(self.deny)
+        if not left:
+            raise wrong_value(f"{FIELD}.workers_allow", "no worker is left.")
+        return pool.subset(left)
+
+
+def parse_wishes(body: Fields) -> Wishes:
+    """The field `orchestration` of any body.
+
+    Raises:
+        Refusal: it is malformed, or has a field that is not known: a misspelt limit must
+            not be a limit that is not there.
+    """
+    given = body.object(FIELD)
+    if given is None:
+        return Wishes()
+    for name in given.names:
+        if name not in _KNOWN:
+            message = f"Unknown parameter: '{given.path(name)}'."
+            raise Refusal(400, "unknown_parameter", message, param=given.path(name))
+    if given.flag("dry_run"):
+        raise unsupported(given.path("dry_run"))
+    if given.get("workflow") is not None:
+        raise unsupported(given.path("workflow"))
+    return Wishes(
+        given.number("max_cost_usd", 0, _MOST),
+        given.whole("max_tokens", 0, _MOST),
+        given.whole("max_steps", 1, _MOST),
+        given.whole("max_rounds", 1, _MOST),
+        given.number("deadline_s", 0, _MOST),
+        given.texts("workers_allow", _MOST_WORKERS),
+        given.texts("workers_deny", _MOST_WORKERS) or (),
+        bool(given.flag("trace")),
+    )
+
+
+def _lower(wish: _N | None, ceiling: _N | None) -> _N | None:
+    if wish is None or ceiling is None:
+        return ceiling if wish is None else wish
+    return min(wish, ceiling)

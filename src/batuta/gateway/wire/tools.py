@@ -1,0 +1,125 @@
+"""`tools`, `tool_choice` and `response_format` of a chat body."""
+
+from __future__ import annotations
+
+import re
+
+from batuta.core import ResponseFormat, Tool
+from batuta.gateway.refusal import unsupported, wrong_type, wrong_value
+from batuta.gateway.wire.fields import Fields
+
+MAX_TOOLS = 128
+_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_MODES = ("none", "auto", "required")
+
+Chosen = tuple[tuple[Tool, ...], str | None]
+"""The tools that may be called, and `auto`, `none`, `required` or a tool's name."""
+
+
+def parse_tools(body: Fields) -> Chosen:
+    """The tools that the client offers, and which of them it wants called.
+
+    Raises:
+        Refusal: they are malformed, contradict each other, or are of a kind not understood.
+    """
+    tools = tuple(_tool(entry) for entry in body.objects("tools", MAX_TOOLS) or ())
+    names = [tool.name for tool in tools]
+    if len(set(names)) != len(names):
+        raise wrong_value("tools", "two tools have the same name.")
+    choice = body.get("tool_choice")
+    if choice is None:
+        return tools, None
+    if isinstance(choice, str):
+        return tools, _mode(body, tools)
+    if not isinstance(choice, dict):
+        raise wrong_type("tool_choice", "a string or an object", choice)
+    return _picked(body.need_object("tool_choice"), tools)
+
+
+def _tool(entry: Fields) -> Tool:
+    _only_functions(entry)
+    function = entry.need_object("function")
+    parameters = function.object("parameters")
+    return Tool(
+        _named(function),
+        function.text("description") or "",
+        parameters.raw if parameters else {},
+        function.flag("strict"),
+    )
+
+
+def _only_functions(entry: Fields) -> None:
+    entry.need("type")
+    kind = entry.text("type")
+    if kind == "custom":
+        raise unsupported(entry.path("type"), "only tools of type 'function' are understood.")
+    if kind != "function":
+        raise wrong_value(entry.path("type"), "it must be 'function'.")
+
+
+def _named(function: Fields) -> str:
+    name = function.need_text("name")
+    if not _NAME.fullmatch(name):
+        reason = "it must be 1 to 128 letters, digits, underscores, dashes, dots or colons."
+        raise wrong_value(function.path("name"), reason)
+    return name
+
+
+def _mode(body: Fields, tools: tuple[Tool, ...]) -> str | None:
+    mode = body.choice("tool_choice", _MODES)
+    if tools:
+        return mode
+    if mode == "required":
+        raise wrong_value("tool_choice", "it asks for a tool and 'tools' has none.")
+    return None
+
+
+def _picked(choice: Fields, tools: tuple[Tool, ...]) -> Chosen:
+    if choice.text("type") == "allowed_tools":
+        return _allowed(choice.need_object("allowed_tools"), tools)
+    _only_functions(choice)
+    function = choice.need_object("function")
+    return tools, _known(function, tools)
+
+
+def _allowed(allowed: Fields, tools: tuple[Tool, ...]) -> Chosen:
+    allowed.need("mode")
+    mode = allowed.choice("mode", ("auto", "required"))
+    names: set[str] = set()
+    for entry in allowed.objects("tools", MAX_TOOLS) or ():
+        _only_functions(entry)
+        names.add(_known(entry.need_object("function"), tools))
+    if not names:
+        raise wrong_value(allowed.path("tools"), "it must name at least one tool.")
+    return tuple(tool for tool in tools if tool.name in names), mode
+
+
+def _known(function: Fields, tools: tuple[Tool, ...]) -> str:
+    name = function.need_text("name")
+    if all(tool.name != name for tool in tools):
+        raise wrong_value(function.path("name"), f"'tools' has no tool named '{name}'.")
+    return name
+
+
+def parse_response_format(body: Fields) -> ResponseFormat | None:
+    """The form the answer must have; None: any text.
+
+    Raises:
+        Refusal: it is malformed.
+    """
+    form = body.object("response_format")
+    if form is None:
+        return None
+    form.need("type")
+    kind = form.choice("type", ("text", "json_object", "json_schema"))
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return ResponseFormat("json_object")
+    wanted = form.need_object("json_schema")
+    return ResponseFormat(
+        "json_schema",
+        _named(wanted),
+        wanted.need_object("schema").raw,
+        wanted.flag("strict"),
+    )

@@ -1,0 +1,204 @@
+"""A problem: a start and a chain of elementary steps, each of a kind that is really computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from random import Random
+
+from batuta.rehearsal.chronicle import FACTS, KINDS_OF, RELATIONS
+
+Value = int | str | tuple[int, ...] | date
+"""What stands between two steps."""
+
+Args = tuple[int, ...]
+
+MONTHS = (
+    "January February March April May June July August September October November December"
+).split()
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One elementary step."""
+
+    kind: str
+    args: Args = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of elementary step: what it is called and what it computes."""
+
+    name: str
+    skill: str
+    """arithmetic, code, facts, text or calendar."""
+    phrases: tuple[str, str, str]
+    """Its wordings, `#` for each number; the first is canonical, the last is held out."""
+    apply: Callable[..., Value]
+    """Of the value so far and the arguments."""
+    ranges: tuple[tuple[int, int], ...] = ()
+    """Bounds of each argument."""
+    mistaken: tuple[str, ...] = ()
+    """Kinds with the same arguments and types that it can be confused with."""
+    final: bool = False
+    """Nothing of its family can follow it."""
+
+    def draw(self, rng: Random) -> Op:
+        """A step of this kind with random arguments."""
+        return Op(self.name, tuple(rng.randint(*bounds) for bounds in self.ranges))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A question's meaning, whatever its wording."""
+
+    family: str
+    start: Value
+    ops: tuple[Op, ...]
+
+    @property
+    def difficulty(self) -> int:
+        """How many elementary steps it takes."""
+        return len(self.ops)
+
+
+def _relation(name: str) -> Kind:
+    def ask(value: Value) -> Value:
+        return FACTS[name, value]  # pyright: ignore[reportArgumentType]  (a KeyError is meant)
+
+    same = [
+        other.name
+        for other in RELATIONS.values()
+        if other != RELATIONS[name]
+        and (other.subject, other.object) == (RELATIONS[name].subject, RELATIONS[name].object)
+    ]
+    phrases = (f"find the {name}", f"look for the {name}", f"move on to the {name}")
+    return Kind(name, "facts", phrases, ask, mistaken=tuple(same))
+
+
+def kinds() -> Mapping[str, Kind]:
+    """Every kind of step, by name."""
+    return _KINDS
+
+
+def phrase(op: Op, variant: int = 0) -> str:
+    """The step in words."""
+    text = _KINDS[op.kind].phrases[variant]
+    for number in op.args:
+        text = text.replace("#", str(number), 1)
+    return text
+
+
+def read_op(text: str) -> Op | None:
+    """The step that the words mean, in any wording."""
+    found = _PHRASES.get(_DIGITS.sub("#", text))
+    if found is None:
+        return None
+    return Op(found, tuple(int(number) for number in _DIGITS.findall(text)))
+
+
+def apply(op: Op, value: Value) -> Value | None:
+    """What the step makes of the value; None if it cannot be done to such a value."""
+    try:
+        return _KINDS[op.kind].apply(value, *op.args)
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError):
+        return None
+
+
+def solve(problem: Problem) -> Value | None:
+    """The truth."""
+    value: Value | None = problem.start
+    for op in problem.ops:
+        value = None if value is None else apply(op, value)
+    return value
+
+
+def misread(op: Op, value: Value, pick: float) -> Value | None:
+    """What comes out if the step is misunderstood, in a way chosen by `pick` in [0, 1)."""
+    kind = _KINDS[op.kind]
+    ways: list[Op] = [Op(other, op.args) for other in kind.mistaken]
+    if op.args:
+        ways += [Op(op.kind, (op.args[0] + change, *op.args[1:])) for change in (1, -1)]
+    right = apply(op, value)
+    for offset in range(len(ways)):
+        wrong = apply(ways[(int(pick * len(ways)) + offset) % len(ways)], value)
+        if wrong is not None and wrong != right:
+            return wrong
+    return None if right is None else blur(right, pick)
+
+
+def blur(value: Value, pick: float) -> Value:
+    """A slip of the pen: the value, slightly wrong."""
+    if isinstance(value, int):
+        return value + (-10, -2, -1, 1, 2, 10)[int(pick * 6)]
+    if isinstance(value, tuple):
+        if not value:
+            return (0,)
+        at = int(pick * len(value))
+        return (*value[:at], value[at] + 1, *value[at + 1 :])
+    if isinstance(value, date):
+        return date.fromordinal(max(1, value.toordinal() + (-2, -1, 1, 2)[int(pick * 4)]))
+    return _smudge(value, pick)
+
+
+def _smudge(text: str, pick: float) -> str:
+    if text in _WEEKDAYS:
+        return _WEEKDAYS[(_WEEKDAYS.index(text) + 1 + int(pick * 6)) % 7]
+    if len(text) < 2:  # noqa: PLR2004  (one letter cannot be swapped with its neighbour)
+        return text + "a"
+    at = int(pick * (len(text) - 1))
+    swapped = text[:at] + text[at + 1] + text[at] + text[at + 2 :]
+    return swapped if swapped != text else text[:at] + text[at + 1 :]
+
+
+def show(value: Value) -> str:
+    """The value in words, such that `read_value(show(value)) == value`."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    if isinstance(value, date):
+        return f"{value.day} {MONTHS[value.month - 1]} {value.year}"
+    return str(value)
+
+
+def read_value(text: str) -> Value:
+    """The value that the words mean; anything else is text."""
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    if text.startswith("["):
+        return tuple(int(number) for number in _DIGITS.findall(text))
+    if (found := _DATE.fullmatch(text)) and found[2] in MONTHS:
+        try:
+            return date(int(found[3]), MONTHS.index(found[2]) + 1, int(found[1]))
+        except ValueError:
+            return text
+    return text
+
+
+def is_thing(text: object) -> bool:
+    """Whether the chronicle knows that name."""
+    return text in KINDS_OF
+
+
+def register(more: Sequence[Kind]) -> None:
+    """Add kinds of steps; their wordings must be new.
+
+    Raises:
+        ValueError: a wording already means something else.
+    """
+    for kind in more:
+        _KINDS[kind.name] = kind
+        for words in kind.phrases:
+            if _PHRASES.setdefault(words, kind.name) != kind.name:
+                raise ValueError(f"two kinds of steps are called {words!r}")
+
+
+_WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+_DIGITS = re.compile(r"-?\d+")
+_WHOLE = re.compile(r"-?\d+")
+_DATE = re.compile(r"(\d{1,2}) ([A-Z][a-z]+) (\d{4})")
+_KINDS: dict[str, Kind] = {}
+_PHRASES: dict[str, str] = {}
+register([_relation(name) for name in RELATIONS])

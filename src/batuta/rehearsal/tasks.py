@@ -1,0 +1,105 @@
+"""Fresh questions from a seed, and the grading of answers."""
+
+from __future__ import annotations
+
+import re
+
+from batuta.core import Grade, Task, TaskId
+from batuta.rehearsal import hops, numbers, times, words
+from batuta.rehearsal.chance import digest, generator
+from batuta.rehearsal.grammar import TRAIN_STYLES, families, render
+from batuta.rehearsal.problem import show, solve
+
+FAMILIES = (
+    numbers.ARITHMETIC.name,
+    numbers.LISTS.name,
+    hops.FACTS_FAMILY.name,
+    words.TEXT.name,
+    times.CALENDAR.name,
+)
+"""The families for training."""
+
+HELD_OUT_FAMILY = hops.MIXED.name
+"""The family that training never sees."""
+
+MAX_DIFFICULTY = 6
+
+
+def tasks(
+    family: str | None,
+    n: int,
+    seed: int,
+    *,
+    held_out: bool = False,
+    difficulty: int | None = None,
+) -> tuple[Task, ...]:
+    """Fresh questions, the same on every machine.
+
+    Args:
+        family: its name; None: the five families for training in turn.
+        n: how many.
+        seed: other seeds give other questions.
+        held_out: in the wordings that are kept from training.
+        difficulty: elementary steps, 1 to 6; None: drawn.
+    """
+    names = FAMILIES if family is None else (family,)
+    return tuple(
+        _task(names[index % len(names)], (seed, index), held_out=held_out, difficulty=difficulty)
+        for index in range(n)
+    )
+
+
+def _task(
+    name: str, key: tuple[int, int], *, held_out: bool, difficulty: int | None
+) -> Task:
+    family = families()[name]
+    rng = generator("task", name, *key, held_out, difficulty)
+    steps = difficulty or rng.randint(1, MAX_DIFFICULTY)
+    styles = range(TRAIN_STYLES, len(family.styles)) if held_out else range(TRAIN_STYLES)
+    while True:
+        problem = family.draw(rng, steps)
+        value = None if problem is None else solve(problem)
+        if problem is None or value is None:
+            continue
+        question = render(problem, rng.choice(styles))
+        tags = ("rehearsal", name, *(("held-out wording",) if held_out else ()))
+        return Task(
+            TaskId(f"rehearsal-{name}-{steps}-{digest(question).hex()[:12]}"),
+            question,
+            show(value),
+            family.grader(problem, value),
+            tags,
+            float(steps),
+        )
+
+
+_ANSWER = re.compile(r"answer(?:\s+is)?\s*[*_]*\s*[:=]?\s*[*_]*\s*(.+)", re.IGNORECASE)
+_INTEGER = re.compile(r"-?\d[\d,]*")
+
+
+def extract(answer: str) -> str | None:
+    """What stands behind the last "Answer:", else the last line; None if there is nothing."""
+    lines = [line.strip() for line in answer.strip().splitlines() if line.strip()]
+    for line in reversed(lines):
+        if found := _ANSWER.search(line):
+            return found[1].strip(" *_`\"'.").strip() or None
+    return lines[-1].strip(" *_`\"'.") if lines else None
+
+
+def grade(task: Task, answer: str) -> Grade:
+    """Whether the answer's last word is the task's target; 1 or 0."""
+    extracted = extract(answer)
+    if extracted is None:
+        return Grade(0.0, None, "no answer")
+    same = _normal(extracted, task.grader) == _normal(task.target, task.grader)
+    return Grade(float(same), extracted, "right" if same else f"expected {task.target}")
+
+
+def _normal(text: str, grader: str) -> str:
+    if grader == "list":
+        return ",".join(re.findall(r"-?\d+", text))
+    if grader == "integer":
+        numbers_found = _INTEGER.findall(text)
+        return str(int(numbers_found[-1].replace(",", ""))) if numbers_found else text
+    words_only = " ".join(text.split())
+    return words_only if grader == "exact" else words_only.casefold().removeprefix("the ")
