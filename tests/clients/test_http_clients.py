@@ -301,7 +301,7 @@ async def test_a_senseless_retry_after_is_no_wait(http, value):
     assert caught.value.retry_after is None
 
 
-async def test_what_the_listener_raises_stops_the_call(case, http):
+async def test_what_the_listener_raises_stops_the_call(case):
     class Refusing(Ear):
         async def spoke(self, delta):
             raise errors.LimitReached("tokens", "5", "4")

@@ -61,6 +61,8 @@ async def test_keys_give_workers_with_prices(http):
     assert set(open_clients(found, http)) == {spec.worker.id for spec in found}
     assert await discover(environ, http, probe=False) == found
     assert await discover(NOWHERE, http) == ()
+    own = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": "https://api.openai.com/v1/"}
+    assert {spec.provider for spec in await discover(NOWHERE | own, http)} == {"openai"}
 
 
 async def test_local_servers_are_asked(http):
@@ -90,6 +92,10 @@ async def test_another_server_behind_openai_s_variable_is_asked_for_its_models(h
 async def test_a_key_that_is_none_names_its_variable(http):
     with pytest.raises(errors.ConfigError, match="OPENAI_API_KEY"):
         key_of(PROVIDERS["openai"], {"OPENAI_API_KEY": "two words"})
+    with pytest.raises(errors.ConfigError, match="OPENAI_API_KEY"):
+        await discover(NOWHERE | {"OPENAI_API_KEY": "two words"}, http)
+    with pytest.raises(errors.ConfigError, match="VLLM_BASE_URL"):
+        await discover(NOWHERE | {"VLLM_BASE_URL": "localhost"}, http)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from batuta.clients.anthropic import Anthropic, Thinking
 from batuta.clients.catalog import ModelFacts, facts_of, lookup
 from batuta.clients.discover import discover, worker_of
-from batuta.clients.estimate import estimated, tokens_in, tokens_of
+from batuta.core.estimate import estimated, tokens_in, tokens_of
 from batuta.clients.gemini import Gemini
 from batuta.clients.limit import Limit, Limiter
 from batuta.clients.open import Check, bare_client, check, open_client, open_clients

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Protocol, final
 
-from batuta.clients.estimate import estimated
+from batuta.core.estimate import estimated
 from batuta.clients.refusals import refusal_in_reply
 from batuta.clients.session import Events, Http, Target
 from batuta.core import Cost, Delta, Finish, Listener, Reply, Request, ToolCall, Usage, Worker

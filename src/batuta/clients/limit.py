@@ -9,7 +9,7 @@ from typing import final
 
 import anyio
 
-from batuta.clients.estimate import tokens_in
+from batuta.core.estimate import tokens_in
 from batuta.clients.retry import Sleep
 from batuta.core import Client, Listener, Reply, Request
 from batuta.core.conductor import SILENT

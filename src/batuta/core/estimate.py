@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from batuta.core import Image, Message, Reply, Request, Text, ToolCall, Usage
+from batuta.core.message import Image, Message, Reply, Request, Text, ToolCall
+from batuta.core.usage import Usage
 
 CHARACTERS_PER_TOKEN = 4
 TOKENS_PER_IMAGE = 1000

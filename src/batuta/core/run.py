@@ -151,13 +151,14 @@ class Header:
     question: Question
     pool: Pool
     """In the order in which the conductor saw it."""
-    seed: int
+    seed: int | None
+    """None: sampling was not meant to be repeatable."""
     limits: Limits
     conductor: str
     model: str = ""
     """The served model's name, if the run was served."""
     parent: RunId | None = None
-    """The run whose worker conducted this one."""
+    """The run that this one came from: its worker conducted, or it is played again."""
     started: float = 0.0
     """Seconds since the epoch."""
     versions: Mapping[str, str] = field(default_factory=dict[str, str])

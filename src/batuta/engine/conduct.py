@@ -90,7 +90,7 @@ async def conduct(
             step fails, the best answer that exists is returned. Training turns it off.
         resamples: how often a malformed draft is sampled again.
         model: the served model's name, for the record.
-        parent: the run whose worker asked for this one.
+        parent: the run that this one came from.
         run_id: the id to use; by default a new one.
         recorder: folds the events; pass one to have the run even if this call is cancelled.
 
@@ -105,7 +105,7 @@ async def conduct(
         run_id or new_run_id(),
         question,
         pool,
-        seed or 0,
+        seed,
         limits,
         conductor.name,
         model,

@@ -13,7 +13,7 @@ _FIELDS = ("model_id", "subtasks", "access_list")
 _LABEL = re.compile(
     r"""(?<![A-Za-z0-9])(?:(?P<model_id>models?[_ -]?ids?)|(?P<subtasks>sub[_ -]?tasks?)
     |(?P<access_list>access(?:[_ -]?lists?)?))
-    [\s"'`*\u2019\u201d)]{0,8}[:=][\s"'`*]{0,16}(?:(?:python|json|list)\s{0,8})?(?P<list>\[)?""",
+    [\s"'`*\u2019\u201d)]{0,8}(?:\([^()\n]{0,40}\)\s?)?[:=][\s"'`*]{0,16}(?:(?:python|json|list)\s{0,8})?(?P<list>\[)?""",
     re.IGNORECASE | re.VERBOSE,
 )
 _THINK = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.IGNORECASE | re.DOTALL)

@@ -108,7 +108,8 @@ def _patterns(name: str) -> tuple[tuple[Style, re.Pattern[str]], ...]:
 
 def _pattern(template: str) -> str:
     escaped = re.escape(template)
-    return escaped.replace(r"\{start\}", "(?P<start>.+?)").replace(r"\{steps\}", "(?P<steps>.+)")
+    start = r"(?P<start>\[[^\]]*\]|[^\[\]]+?)"
+    return escaped.replace(r"\{start\}", start).replace(r"\{steps\}", "(?P<steps>.+)")
 
 
 def _understand(family: Family, style: Style, found: re.Match[str]) -> Problem | None:

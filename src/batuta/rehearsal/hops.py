@@ -10,6 +10,10 @@ from batuta.rehearsal.numbers import CALCULATIONS, tame
 from batuta.rehearsal.problem import Op, Problem, Value, is_thing
 
 
+_SHORTEST_MIX = 2
+"""One hop and one calculation."""
+
+
 def _walk(rng: Random, length: int, *, to_number: bool) -> Problem | None:
     """A chain of that many hops that visits nothing twice."""
     start = rng.choice(THINGS[rng.choice(list(THINGS))])
@@ -39,7 +43,8 @@ def _draw_facts(rng: Random, difficulty: int) -> Problem | None:
 
 
 def _draw_mixed(rng: Random, difficulty: int) -> Problem | None:
-    hops = max(1, difficulty // 2)
+    difficulty = max(_SHORTEST_MIX, difficulty)
+    hops = difficulty // 2
     walk = _walk(rng, hops, to_number=True)
     if walk is None:
         return None

@@ -64,12 +64,12 @@ def _task(
         question = render(problem, rng.choice(styles))
         tags = ("rehearsal", name, *(("held-out wording",) if held_out else ()))
         return Task(
-            TaskId(f"rehearsal-{name}-{steps}-{digest(question).hex()[:12]}"),
+            TaskId(f"rehearsal-{name}-{problem.difficulty}-{digest(question).hex()[:12]}"),
             question,
             show(value),
             family.grader(problem, value),
             tags,
-            float(steps),
+            float(problem.difficulty),
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from batuta.core import Question, Sampling
 from batuta.gateway.refusal import unsupported, wrong_value
@@ -17,7 +18,7 @@ _MOST_TOKENS = 100_000_000
 _MOST_STOPS = 16
 _MOST_NAMED = 20
 """Ignored fields that are told; what a client made up does not fill our headers."""
-_ABSENT = (None, False, 0, [], {})
+_ABSENT: tuple[Any, ...] = (None, False, 0, [], {})
 
 _REFUSED = {
     "logprobs": "log probabilities are not given.",
@@ -73,7 +74,7 @@ class ChatCall:
     stream: bool = False
     include_usage: bool = False
     store: bool = True
-    wishes: Wishes = Wishes()
+    wishes: Wishes = field(default_factory=Wishes)
     ignored: tuple[str, ...] = ()
     """Top-level fields that nobody here knows."""
 

@@ -25,7 +25,7 @@ def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) 
         "logprobs": None,
         "finish_reason": finish_reason(run, reply),
     }
-    body = {
+    body: dict[str, Any] = {
         "id": completion_id(run.id),
         "object": "chat.completion",
         "created": int(run.header.started),

@@ -1,0 +1,128 @@
+"""A run and a plan as JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import orjson
+
+from batuta.core import Cost, Failure, Pool, Run, StepRun, Usage, Workflow
+from batuta.engine import Estimate
+
+
+def print_json(data: Any) -> None:
+    """One JSON document on stdout."""
+    text = orjson.dumps(data, option=orjson.OPT_INDENT_2, default=str)
+    sys.stdout.write(text.decode() + "\n")
+
+
+def run_json(run: Run) -> dict[str, Any]:
+    """What a program wants to know of a run; `batuta runs show --json` has the whole trace."""
+    return {
+        "id": run.id,
+        "outcome": run.outcome.value,
+        "answer": run.answer,
+        "error": run.error,
+        "limit": run.limit,
+        "conductor": run.header.conductor,
+        "rounds": [
+            {
+                "decision": played.decision.kind,
+                "reason": getattr(played.decision, "reason", None),
+                "workflow": workflow_json(played.workflow) if played.workflow else None,
+                "steps": [step_json(step) for step in played.steps],
+            }
+            for played in run.rounds
+        ],
+        "usage": usage_json(run.usage),
+        "conductor_usage": usage_json(run.conductor_usage),
+        "cost": cost_json(run.cost),
+        "seconds": round(run.seconds, 4),
+    }
+
+
+def plan_json(workflow: Workflow, expected: Estimate, drafted: Usage) -> dict[str, Any]:
+    """A workflow that was not played, and what it is expected to take."""
+    return {
+        "workflow": workflow_json(workflow),
+        "estimate": {
+            "tokens": expected.usage.total,
+            "calls": expected.usage.calls,
+            "cost": cost_json(expected.cost),
+            "steps": [usage_json(usage) for usage in expected.steps],
+        },
+        "conductor_usage": usage_json(drafted),
+    }
+
+
+def workflow_json(workflow: Workflow) -> list[dict[str, Any]]:
+    """Its steps."""
+    return [
+        {
+            "worker": step.worker,
+            "subtask": step.subtask,
+            "access": list(step.access),
+            "previous": step.previous,
+        }
+        for step in workflow.steps
+    ]
+
+
+def step_json(step: StepRun) -> dict[str, Any]:
+    """A step as it was played, without its prompt."""
+    failed = isinstance(step.result, Failure)
+    return {
+        "index": step.index,
+        "worker": step.worker,
+        "planned": step.planned,
+        "text": None if isinstance(step.result, Failure) else step.result.text,
+        "error": step.result.message if isinstance(step.result, Failure) else None,
+        "ok": not failed,
+        "attempts": [
+            {"worker": a.worker, "code": a.failure.code, "message": a.failure.message}
+            for a in step.attempts
+        ],
+        "start": round(step.span.start, 4),
+        "end": round(step.span.end, 4),
+        "usage": usage_json(step.usage),
+        "cost": cost_json(step.cost),
+    }
+
+
+def usage_json(usage: Usage) -> dict[str, int]:
+    """Tokens."""
+    return {
+        "calls": usage.calls,
+        "input": usage.input,
+        "cached": usage.cached,
+        "output": usage.output,
+        "reasoning": usage.reasoning,
+        "total": usage.total,
+        "estimated_calls": usage.estimated,
+    }
+
+
+def cost_json(cost: Cost) -> dict[str, Any]:
+    """Dollars; None if nothing has a known price."""
+    known = cost.usd or not cost.unpriced_calls
+    return {"usd": float(cost.usd) if known else None, "unpriced_calls": cost.unpriced_calls}
+
+
+def pool_json(pool: Pool) -> list[dict[str, Any]]:
+    """The workers."""
+    return [
+        {
+            "number": number,
+            "id": worker.id,
+            "model": worker.model,
+            "description": worker.description,
+            "tags": list(worker.tags),
+            "context_window": worker.context_window,
+            "strength": worker.strength,
+            "price": None
+            if worker.price is None
+            else {"input": float(worker.price.input), "output": float(worker.price.output)},
+        }
+        for number, worker in enumerate(pool)
+    ]

@@ -1,0 +1,208 @@
+"""`batuta runs`: what was played, read again and replayed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated
+
+import anyio
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from batuta.cli import report
+from batuta.cli.show import dollars, show_run
+from batuta.clients import Http, Replay
+from batuta.config import open_ensemble, store_target
+from batuta.core import Client, Failure, Outcome, Run, StepRun, WorkerId
+from batuta.engine import conduct
+from batuta.errors import ConfigError
+from batuta.solvers.recorded import Recorded
+from batuta.store import RunSummary, Store, encode_run
+
+app = typer.Typer(help="The stored runs: list, show, replay.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+RunArgument = Annotated[str, typer.Argument(help="The run's id.")]
+
+
+@app.command("list")
+def list_runs(
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    json: Json = False,
+) -> None:
+    """The latest runs, newest first."""
+    summaries = anyio.run(_list, limit)
+    if json:
+        report.print_json([_summary_json(summary) for summary in summaries])
+        return
+    console = Console()
+    if not summaries:
+        console.print('[dim]no runs yet; play one: batuta ask "…"[/dim]')
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("run", "when", "outcome", "steps", "tokens", "cost", "time", "question"):
+        table.add_column(name, no_wrap=name != "question", overflow="ellipsis")
+    for summary in summaries:
+        table.add_row(*_row(summary))
+    console.print(table)
+
+
+@app.command("show")
+def show(
+    run_id: RunArgument,
+    step: Annotated[int | None, typer.Option(min=1, help="Show this step's prompt and reply.")] = None,
+    json: Json = False,
+) -> None:
+    """A run: its workflow, its answer, and with --step the exact prompt of a step."""
+    run = anyio.run(_get, run_id)
+    if json:
+        sys.stdout.write(encode_run(run).decode() + "\n")
+        return
+    console = Console()
+    if step is not None:
+        _show_step(console, run, step)
+        return
+    console.print(f"[bold]{escape(run.header.question.text)}[/bold]\n")
+    show_run(console, run, f"conductor {run.header.conductor}")
+    answer = run.answer or f"[red]{escape(run.error or 'no answer')}[/red]"
+    console.print(f"\n{escape(answer) if run.answer else answer}")
+
+
+@app.command("replay")
+def replay(
+    run_id: RunArgument,
+    recorded: Annotated[
+        bool, typer.Option("--recorded", help="From the stored replies, at no cost.")
+    ] = False,
+    pool: Annotated[str | None, typer.Option(help="Whose workers play.")] = None,
+    json: Json = False,
+) -> None:
+    """Play the workflow of a stored run again; the new run is stored as well."""
+    run = anyio.run(_replay, run_id, recorded, pool)
+    if json:
+        report.print_json(report.run_json(run))
+    else:
+        show_run(Console(stderr=True), run, f"replay of {run_id}")
+        sys.stdout.write(f"{run.answer}\n" if run.answer else "")
+    if run.answer is None:
+        sys.stderr.write(f"batuta: {run.error}\n")
+    if run.outcome is Outcome.FAILED:
+        raise typer.Exit(1)
+
+
+async def _list(limit: int) -> list[RunSummary]:
+    async with Store.open(store_target()) as store:
+        return await store.list(limit=limit)
+
+
+async def _get(run_id: str) -> Run:
+    """The stored run.
+
+    Raises:
+        ConfigError: there is none of that id.
+    """
+    async with Store.open(store_target()) as store:
+        run = await store.get(run_id)
+    if run is None:
+        raise ConfigError(f"there is no run {run_id}; see: batuta runs list")
+    return run
+
+
+async def _replay(run_id: str, recorded: bool, pool: str | None) -> Run:
+    old = await _get(run_id)
+    played = Recorded(old)
+    header = old.header
+    async with Http() as http:
+        clients: dict[WorkerId, Client]
+        if recorded:
+            clients = {worker.id: Replay.of([old], worker.id) for worker in header.pool}
+        else:
+            orchestra = await open_ensemble(http, pool=pool or _pool_of(old))
+            missing = [w for w in played.workers if w not in orchestra.clients]
+            if missing:
+                raise ConfigError(
+                    f"{orchestra.source} has no worker {missing[0]}; name a pool with --pool, or "
+                    "replay from the stored replies with --recorded"
+                )
+            clients = dict(orchestra.clients)
+            shared = header.pool.subset(clients)
+            header = type(header)(
+                header.id, header.question, shared, header.seed, header.limits, header.conductor
+            )
+        run = await conduct(
+            header.question,
+            played,
+            header.pool,
+            clients,
+            limits=header.limits,
+            seed=old.header.seed,
+            model=old.header.model,
+            parent=old.id,
+        )
+    async with Store.open(store_target()) as store:
+        await store.append(run)
+    return run
+
+
+def _pool_of(run: Run) -> str | None:
+    """The rehearsal, if its workers played; else whatever there is now."""
+    return "rehearsal" if any("rehearsal" in worker.tags for worker in run.header.pool) else None
+
+
+def _row(summary: RunSummary) -> tuple[str, ...]:
+    when = time.strftime("%m-%d %H:%M:%S", time.localtime(summary.created))
+    tokens = f"{summary.input_tokens + summary.output_tokens:,}"
+    question = escape(" ".join(summary.question_preview.split()))
+    outcome = summary.outcome.value
+    return (
+        summary.id,
+        when,
+        outcome,
+        str(summary.steps),
+        tokens,
+        dollars(summary.cost),
+        f"{summary.seconds:.2f} s",
+        question,
+    )
+
+
+def _summary_json(summary: RunSummary) -> dict[str, object]:
+    return {
+        "id": summary.id,
+        "created": summary.created,
+        "model": summary.model,
+        "conductor": summary.conductor,
+        "outcome": summary.outcome.value,
+        "question": summary.question_preview,
+        "answer": summary.answer_preview,
+        "steps": summary.steps,
+        "rounds": summary.rounds,
+        "calls": summary.calls,
+        "tokens": summary.input_tokens + summary.output_tokens,
+        "cost": report.cost_json(summary.cost),
+        "seconds": summary.seconds,
+        "score": summary.score,
+    }
+
+
+def _show_step(console: Console, run: Run, number: int) -> None:
+    """Every time that step was played: what it was sent, what it sent back."""
+    played = [step for step in run.steps if step.index == number - 1]
+    if not played:
+        raise ConfigError(f"run {run.id} has no step {number}")
+    for step in played:
+        console.rule(f"step {number} · {step.worker}")
+        _show_prompt(console, step)
+        console.rule("reply")
+        failed = isinstance(step.result, Failure)
+        text = step.result.message if isinstance(step.result, Failure) else step.result.text
+        console.print(escape(text), style="red" if failed else "")
+
+
+def _show_prompt(console: Console, step: StepRun) -> None:
+    for message in step.request.messages if step.request else ():
+        console.print(f"[dim]{message.role.value}[/dim]")
+        console.print(escape(message.text))

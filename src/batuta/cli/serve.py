@@ -1,0 +1,53 @@
+"""`batuta serve`: the chat API over the pool."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from batuta.cli.ask import Conductor, Pool
+from batuta.clients import Http
+from batuta.config import Ensemble, open_ensemble, store_target
+from batuta.core import Limits
+
+
+def command(
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8765,
+    pool: Pool = None,
+    conductor: Conductor = None,
+) -> None:
+    """Serve batuta-mini, batuta-ultra and every worker as an OpenAI-compatible API."""
+    import uvloop  # noqa: PLC0415 - only a server needs it
+
+    uvloop.run(_serve(host, port, pool, conductor))
+
+
+async def _serve(host: str, port: int, pool: str | None, conductor: str | None) -> None:
+    # A server is loaded only when one is wanted: it is most of the start-up time.
+    from batuta.gateway.models import Orchestra, served_models  # noqa: PLC0415
+    from batuta.gateway.serve import serve  # noqa: PLC0415
+    from batuta.store import Store  # noqa: PLC0415
+
+    async with Http() as http, Store.open(store_target()) as store:
+        ensemble = await open_ensemble(http, pool=pool, conductor=conductor)
+        models = served_models(ensemble.pool, ensemble.conductor, ultra=_limits(ensemble))
+        orchestra = Orchestra(ensemble.pool, ensemble.clients, models, store=store)
+
+        def ready(url: str) -> None:
+            names = ", ".join(model.name for model in models[:2])
+            sys.stderr.write(
+                f"{ensemble.source} · conductor {ensemble.conductor.name}\n"
+                f"serving {names} and {len(ensemble.pool)} workers at {url}/v1\n"
+            )
+
+        await serve(orchestra, host, port, ready)
+
+
+def _limits(ensemble: Ensemble) -> Limits:
+    """The file's limits; a served run always has a deadline."""
+    limits = ensemble.limits
+    return limits if limits.seconds else replace(limits, seconds=15 * 60)

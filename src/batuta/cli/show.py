@@ -1,0 +1,189 @@
+"""A run as people see it on a terminal: the workflow, who reads whom, what it took."""
+
+from __future__ import annotations
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from batuta.core import (
+    Accepted,
+    Began,
+    Cost,
+    Event,
+    Failure,
+    Malformed,
+    Planned,
+    Reply,
+    Retried,
+    Round,
+    Run,
+    Spoke,
+    Stepped,
+    StepRun,
+    Workflow,
+)
+from batuta.engine import Recorder
+
+SUBTASK_WIDTH = 46
+
+
+class Stand:
+    """A run while it is played; `rich.live` asks it for its picture."""
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.recorder = Recorder()
+        self.playing: dict[tuple[int, int], int] = {}
+        """Characters heard so far from each step that is being played."""
+        self.spinner = Spinner("dots")
+
+    async def emit(self, event: Event) -> None:
+        """Take in an event."""
+        self.recorder.add(event)
+        match event:
+            case Began():
+                self.playing[event.round, event.index] = 0
+            case Spoke():
+                heard = self.playing.get((event.round, event.index), 0)
+                self.playing[event.round, event.index] = heard + len(event.delta.text)
+            case Stepped():
+                self.playing.pop((event.round, event.step.index), None)
+            case Planned() | Retried():
+                pass
+            case _:
+                pass
+
+    def __rich__(self) -> RenderableType:
+        parts: list[RenderableType] = [Text(self.title, style="dim")]
+        if not self.recorder.rounds:
+            self.spinner.update(text=Text("the conductor is writing the workflow…", style="dim"))
+            parts.append(self.spinner)
+        for number, played in enumerate(self.recorder.rounds):
+            parts += _round(number, played, len(self.recorder.rounds), self.playing)
+        return Group(*parts)
+
+
+def show_run(console: Console, run: Run, title: str) -> None:
+    """Draw a finished run."""
+    stand = Stand(title)
+    stand.recorder.header = run.header
+    stand.recorder.rounds = list(run.rounds)
+    console.print(stand)
+    console.print(summary(run))
+
+
+def summary(run: Run) -> Text:
+    """One line: steps, tokens, cost, time, outcome."""
+    usage = run.usage
+    parts = [
+        f"{len(run.steps)} step{'s' if len(run.steps) != 1 else ''}",
+        f"{usage.total:,} tokens",
+        f"(conductor {run.conductor_usage.total:,})",
+        dollars(run.cost),
+        f"{run.seconds:.2f} s",
+        run.outcome.value + (f" (limit on {run.limit})" if run.limit else ""),
+        run.id,
+    ]
+    return Text("  ".join(parts), style="dim")
+
+
+def dollars(cost: Cost) -> str:
+    """Dollars, and how many calls have no known price."""
+    shown = f"${cost.usd:.6f}" if cost.usd < 1 else f"${cost.usd:.2f}"
+    if not cost.unpriced_calls:
+        return shown
+    plural = "s" if cost.unpriced_calls != 1 else ""
+    unknown = f"{cost.unpriced_calls} call{plural} of unknown price"
+    return f"{shown} + {unknown}" if cost.usd else unknown
+
+
+def workflow_table() -> Table:
+    """The empty table of a workflow."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("", width=1)
+    table.add_column("step", justify="right")
+    table.add_column("worker", style="cyan", no_wrap=True)
+    table.add_column("reads", no_wrap=True)
+    table.add_column("subtask", max_width=SUBTASK_WIDTH)
+    table.add_column("tokens", justify="right", no_wrap=True)
+    table.add_column("cost", justify="right", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    return table
+
+
+def reads(workflow: Workflow, index: int) -> str:
+    """Which steps a step reads, counted from 1."""
+    step = workflow.steps[index]
+    own = ", ".join(str(earlier + 1) for earlier in step.access)
+    if step.previous:
+        return f"last round, {own}" if own else "last round"
+    return own or "–"
+
+
+def task_of(workflow: Workflow, index: int) -> str:
+    """The subtask, safe to print; the question itself where there is none."""
+    subtask = " ".join(workflow.steps[index].subtask.split())
+    return escape(subtask) if subtask else "[dim]the question as it stands[/dim]"
+
+
+def _round(
+    number: int, played: Round, rounds: int, playing: dict[tuple[int, int], int]
+) -> list[RenderableType]:
+    parts: list[RenderableType] = []
+    if rounds > 1:
+        parts.append(Text(f"round {number + 1}", style="bold"))
+    for draft in played.drafts:
+        parts.append(Text(f"a draft was not a workflow: {draft.reason}", style="yellow"))
+    if isinstance(played.decision, Malformed):
+        parts.append(Text(f"no workflow: {played.decision.reason}", style="yellow"))
+        if played.workflow is not None:
+            parts.append(Text("the best single worker answers instead", style="yellow"))
+    if isinstance(played.decision, Accepted):
+        parts.append(Text("the conductor returns the answer as it is", style="green"))
+    if played.workflow is not None:
+        parts.append(_table(number, played, played.workflow, playing))
+        parts += _notes(played)
+    return parts
+
+
+def _table(
+    number: int, played: Round, workflow: Workflow, playing: dict[tuple[int, int], int]
+) -> Table:
+    table = workflow_table()
+    for index, step in enumerate(workflow.steps):
+        ended = played.step(index)
+        name = ended.worker if ended else step.worker
+        cells = (str(index + 1), escape(name), reads(workflow, index), task_of(workflow, index))
+        if ended:
+            mark, tail = _ended(ended)
+        elif (number, index) in playing:
+            heard = playing[number, index]
+            mark, tail = "[cyan]▶[/cyan]", (f"~{heard // 4}", "", "")
+        else:
+            mark, tail = "[dim]·[/dim]", ("", "", "")
+        table.add_row(mark, *cells, *tail)
+    return table
+
+
+def _ended(step: StepRun) -> tuple[str, tuple[str, str, str]]:
+    mark = "[green]✓[/green]" if isinstance(step.result, Reply) else "[red]✗[/red]"
+    return mark, (f"{step.usage.total:,}", dollars(step.cost), f"{step.span.seconds:.2f} s")
+
+
+def _notes(played: Round) -> list[RenderableType]:
+    """What went wrong at a step, in words."""
+    notes: list[RenderableType] = []
+    for step in sorted(played.steps, key=lambda step: step.index):
+        for attempt in step.attempts:
+            text = f"step {step.index + 1}: {attempt.worker}: {attempt.failure.message}"
+            notes.append(Text(text, style="yellow"))
+        if step.worker != step.planned:
+            text = f"step {step.index + 1}: {step.worker} stands in for {step.planned}"
+            notes.append(Text(text, style="yellow"))
+        if isinstance(step.result, Failure):
+            text = f"step {step.index + 1}: {step.worker}: {step.result.message}"
+            notes.append(Text(text, style="red"))
+    return notes

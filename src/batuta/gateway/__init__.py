@@ -1,0 +1,7 @@
+"""The product: an OpenAI-compatible API in front of an orchestra."""
+
+from batuta.gateway.app import create_app
+from batuta.gateway.models import Orchestra, Served, Timing, served_models
+from batuta.gateway.serve import LOOP, serve
+
+__all__ = ["LOOP", "Orchestra", "Served", "Timing", "create_app", "serve", "served_models"]

@@ -1,0 +1,112 @@
+"""The app: routes, and the onion around them."""
+
+from __future__ import annotations
+
+from typing import final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from batuta.errors import StoreError
+from batuta.gateway.chat import ChatEndpoint
+from batuta.gateway.middleware import ErrorForm, Guard, RequestId, log_fault
+from batuta.gateway.models import Orchestra
+from batuta.gateway.refusal import Refusal, no_model
+from batuta.gateway.runs import RunRoutes, json_response
+
+_NOT_FOUND = 404
+_NO_METHOD = 405
+
+
+def create_app(orchestra: Orchestra) -> Starlette:
+    """The ASGI app that serves `orchestra`; it opens and closes nothing of it."""
+    catalogue, runs = Catalogue(orchestra), RunRoutes(orchestra)
+    routes = [
+        Route("/v1/chat/completions", ChatEndpoint(orchestra), methods=["POST"], name="chat"),
+        Route("/v1/models", catalogue.page),
+        Route("/v1/models/{id:path}", catalogue.one),
+        Route("/v1/runs", runs.page),
+        Route("/v1/runs/{id}", runs.one),
+        Route("/v1/runs/{id}/feedback", runs.feedback, methods=["POST"]),
+        Route("/healthz", catalogue.alive),
+        Route("/readyz", catalogue.ready),
+    ]
+    app = Starlette(
+        routes=routes,
+        middleware=[
+            Middleware(RequestId),
+            Middleware(ErrorForm),
+            Middleware(Guard, hosts=orchestra.hosts),
+        ],
+        exception_handlers={
+            Refusal: _refused,
+            HTTPException: _unrouted,
+            StoreError: _unstored,
+        },
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+@final
+class Catalogue:
+    """The served models, and whether the server lives and can work."""
+
+    def __init__(self, orchestra: Orchestra) -> None:
+        self._orchestra = orchestra
+
+    async def page(self, _: Request) -> Response:
+        """Every model."""
+        created = self._orchestra.created
+        data = [model.entry(created) for model in self._orchestra.models]
+        return json_response({"object": "list", "data": data})
+
+    async def one(self, request: Request) -> Response:
+        """One model."""
+        name: str = request.path_params["id"]
+        model = self._orchestra.find(name)
+        if model is None:
+            raise no_model(name)
+        return json_response(model.entry(self._orchestra.created))
+
+    async def alive(self, _: Request) -> Response:
+        """The process answers."""
+        return json_response({"status": "ok"})
+
+    async def ready(self, _: Request) -> Response:
+        """Runs can be served: there are models, and the store takes runs."""
+        store = self._orchestra.store
+        ready = store is None or await store.ready()
+        body = {"status": "ok" if ready else "unavailable", "store": ready and store is not None}
+        return json_response(body, 200 if ready else 503)
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)  # noqa: S101 - registered for it
+    response = json_response(error.body, error.status)
+    response.headers.update(error.headers)
+    return response
+
+
+async def _unstored(request: Request, error: Exception) -> Response:
+    log_fault(error)
+    return await _refused(request, Refusal(503, "overloaded", "The store cannot be read now."))
+
+
+async def _unrouted(request: Request, error: Exception) -> Response:
+    """What the router itself refuses, in the API's form."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
+    headers = dict(error.headers or {})
+    place = f"{request.method} {request.url.path}"
+    if error.status_code == _NOT_FOUND:
+        refusal = Refusal(404, "not_found", f"There is nothing at {place}.")
+    elif error.status_code == _NO_METHOD:
+        message = f"{place} is not possible: the method must be {headers.get('Allow', 'another')}."
+        refusal = Refusal(405, "method_not_allowed", message, headers=headers)
+    else:
+        refusal = Refusal(error.status_code, "invalid_request", error.detail, headers=headers)
+    return await _refused(request, refusal)

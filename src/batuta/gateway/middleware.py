@@ -1,0 +1,168 @@
+"""The onion around the routes, in pure ASGI: request id, error form, guard at the door."""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import traceback
+from collections.abc import Collection
+from ipaddress import ip_address
+from time import perf_counter
+from typing import cast, final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from batuta.gateway.refusal import Refusal, server_fault
+from batuta.gateway.reply import send_refusal
+
+logger = logging.getLogger("batuta.gateway")
+
+MAX_BODY = 20 * 1024 * 1024
+MAX_HEADERS = 64 * 1024
+_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
+_HOST = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(:\d*)?")
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first header of that name, given in lower case."""
+    return next((value for key, value in scope["headers"] if key == name), None)
+
+
+@final
+class RequestId:
+    """Every answer names its request and how long it took to begin."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve with two headers more."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began = perf_counter()
+        given = header(scope, b"x-request-id")
+        known = given is not None and _ID.fullmatch(given)
+        name = given if given and known else f"req_{secrets.token_hex(12)}".encode()
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                took = str(int((perf_counter() - began) * 1000)).encode()
+                more = ((b"x-request-id", name), (b"openai-processing-ms", took))
+                message["headers"] = [*message["headers"], *more]
+            await send(message)
+
+        await self.app(scope, receive, named)
+
+
+@final
+class ErrorForm:
+    """What is raised becomes an error body; a fault of ours is logged without its content."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve, or say in the API's form why not."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = False
+
+        async def noted(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noted)
+        except Refusal as refusal:
+            await send_refusal(send, refusal)
+        except Exception as error:  # noqa: BLE001 - the last one who can answer
+            log_fault(error)
+            if not started:
+                await send_refusal(send, server_fault())
+
+
+@final
+class Guard:
+    """Turns away what no client of ours sends: too large, or from a web page of somebody else.
+
+    Without keys, any page that is open in a browser on this machine could spend money by a
+    request to the loopback; its `Origin`, or after DNS rebinding its `Host`, gives it away.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
+        self.app = app
+        self.hosts = frozenset({"localhost", *hosts})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve what may pass."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        self._check_headers(scope)
+        length = header(scope, b"content-length")
+        if length is None:
+            receive = _counted(receive)
+        elif length.isdigit() and int(length) > MAX_BODY:
+            raise _too_large()
+        await self.app(scope, receive, send)
+
+    def _check_headers(self, scope: Scope) -> None:
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
+            raise Refusal(431, "headers_too_large", f"The headers exceed {MAX_HEADERS} bytes.")
+        host = (header(scope, b"host") or b"localhost").decode("latin-1")
+        if not self._known(host):
+            message = "This host name is not one of the server's; see its setting 'hosts'."
+            raise Refusal(403, "permission_denied", message)
+        origin = header(scope, b"origin")
+        if origin is not None and origin.decode("latin-1").partition("://")[2] != host:
+            raise Refusal(403, "permission_denied", "Requests of other web pages are refused.")
+
+    def _known(self, host: str) -> bool:
+        match = _HOST.fullmatch(host)
+        name = match["name"].lower() if match else ""
+        if name in self.hosts:
+            return True
+        try:
+            return ip_address(name.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+
+def log_fault(error: Exception) -> None:
+    """Logs where a fault happened and of what type it is; never its message, never content."""
+    places: list[str] = []
+    for inner in _leaves(error):
+        frames = traceback.extract_tb(inner.__traceback__)
+        where = " > ".join(f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in frames)
+        places.append(f"{type(inner).__name__} in {where}")
+    logger.error("a request failed: %s", "; ".join(places))
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return [leaf for inner in group.exceptions for leaf in _leaves(inner)]
+    return [error]
+
+
+def _too_large() -> Refusal:
+    return Refusal(413, "request_too_large", f"The body exceeds {MAX_BODY} bytes.")
+
+
+def _counted(receive: Receive) -> Receive:
+    """`receive`, refusing a body that turns out to be too large."""
+    seen = 0
+
+    async def counted() -> Message:
+        nonlocal seen
+        message = await receive()
+        seen += len(message.get("body", b""))
+        if seen > MAX_BODY:
+            raise _too_large()
+        return message
+
+    return counted

@@ -1,0 +1,149 @@
+"""The served models, and everything an app needs to answer with them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from batuta.core import Client, Conductor, Limits, Pool, WorkerId
+from batuta.errors import ConfigError
+from batuta.gateway.flight import Flights
+from batuta.solvers import best, single
+from batuta.store import Store
+
+MINI = "batuta-mini"
+ULTRA = "batuta-ultra"
+WORKER = "worker/"
+"""What the name of a worker that is served as it is begins with."""
+MINI_LIMITS = Limits(steps=1, seconds=60)
+ULTRA_LIMITS = Limits(seconds=15 * 60)
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A name that callers may ask for, and who answers under it."""
+
+    name: str
+    conductor: Conductor
+    pool: Pool
+    limits: Limits = field(default_factory=Limits)
+    """The most a run may spend; a caller can lower it."""
+    direct: bool = False
+    """One worker is passed through: its reasoning is shown as its own, its errors as errors of
+    the request where they are, and no progress is told."""
+    fallback: bool = True
+    """Whether another worker may answer when the planned one cannot."""
+    description: str = ""
+
+    def entry(self, created: int) -> dict[str, Any]:
+        """The model as GET /v1/models shows it."""
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": created,
+            "owned_by": "batuta",
+            "description": self.description,
+        }
+
+
+def served_models(
+    pool: Pool,
+    conductor: Conductor | None = None,
+    *,
+    mini: Limits = MINI_LIMITS,
+    ultra: Limits = ULTRA_LIMITS,
+) -> tuple[Served, ...]:
+    """`batuta-mini`, `batuta-ultra` if there is a conductor, and every worker as `worker/<id>`."""
+    models = [
+        Served(MINI, best(), pool, mini, direct=True, description="The best worker of the pool.")
+    ]
+    if conductor is not None:
+        text = "A workflow over the pool, written for each question."
+        models.append(Served(ULTRA, conductor, pool, ultra, description=text))
+    models += [
+        Served(
+            f"{WORKER}{worker.id}",
+            single(worker.id),
+            pool.subset((worker.id,)),
+            Limits(steps=1, seconds=ultra.seconds),
+            direct=True,
+            fallback=False,
+            description=worker.description,
+        )
+        for worker in pool
+    ]
+    return tuple(models)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds that a stream waits for things."""
+
+    keep_alive: float = 10.0
+    """Silence after which a comment is sent."""
+    write: float = 60.0
+    """How long a reader may leave what was written unread before it is cut off."""
+
+
+@final
+class Orchestra:
+    """What an app serves: workers, models, and where their runs are kept.
+
+    It owns none of them: clients and store are opened and closed by whoever gives them.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        clients: Mapping[WorkerId, Client],
+        served: Iterable[Served],
+        *,
+        store: Store | None = None,
+        timing: Timing | None = None,
+        hosts: Iterable[str] = (),
+    ) -> None:
+        """Learns who plays.
+
+        Args:
+            pool: every worker.
+            clients: how each of them is called.
+            served: the models; see `served_models`.
+            store: keeps the runs; None: nothing is kept.
+            timing: of streams.
+            hosts: names under which the server is reached, besides those of the loopback.
+
+        Raises:
+            ConfigError: two models have one name, there is none, or a worker has no client.
+        """
+        self.pool = pool
+        self.clients = clients
+        self.store = store
+        self.timing = timing or Timing()
+        self.hosts = frozenset(hosts)
+        self.flights = Flights()
+        """The runs that are going on."""
+        self.created = int(time.time())
+        models = tuple(served)
+        self._models = {model.name: model for model in models}
+        _check(pool, clients, models)
+
+    @property
+    def models(self) -> tuple[Served, ...]:
+        """The served models, in the order in which they are listed."""
+        return tuple(self._models.values())
+
+    def find(self, name: str) -> Served | None:
+        """The model served under that name."""
+        return self._models.get(name)
+
+
+def _check(pool: Pool, clients: Mapping[WorkerId, Client], models: tuple[Served, ...]) -> None:
+    if not models:
+        raise ConfigError("no model is served: give the server at least one")
+    if len({model.name for model in models}) != len(models):
+        raise ConfigError("two served models have the same name")
+    for worker in (worker for members in (pool, *(m.pool for m in models)) for worker in members):
+        if worker.id not in clients:
+            raise ConfigError(f"worker {worker.id} has no client")

@@ -1,0 +1,73 @@
+"""Bodies in and out, without a request or response object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from batuta.gateway.refusal import Refusal
+from batuta.gateway.wire.encoding import decode_object, encode
+from batuta.gateway.wire.fields import Fields
+
+JSON = b"application/json"
+
+
+class ReaderGone(Exception):  # noqa: N818 - nobody is left to be told
+    """The connection closed before the body was read."""
+
+
+async def read_body(receive: Receive) -> bytes:
+    """The whole body.
+
+    Raises:
+        ReaderGone: it will not come.
+        Refusal: it is too large (by the guard's `receive`).
+    """
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ReaderGone
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def read_fields(scope: Scope, receive: Receive) -> Fields:
+    """The JSON object of the body.
+
+    Raises:
+        ReaderGone: it will not come.
+        Refusal: it is none, or is declared to be something else.
+    """
+    kind = next((value for name, value in scope["headers"] if name == b"content-type"), JSON)
+    kind = kind.partition(b";")[0].strip().lower()
+    if kind and kind != JSON and not kind.endswith(b"+json"):
+        message = "The body must be JSON: send 'content-type: application/json'."
+        raise Refusal(415, "unsupported_media_type", message)
+    return Fields(decode_object(await read_body(receive)))
+
+
+async def send_json(
+    send: Send, value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+) -> None:
+    """The value as the whole answer."""
+    body = encode(value)
+    fixed = [(b"content-type", JSON), (b"content-length", str(len(body)).encode())]
+    more = raw_headers((headers or {}).items())
+    await send({"type": "http.response.start", "status": status, "headers": [*fixed, *more]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_refusal(
+    send: Send, refusal: Refusal, headers: Mapping[str, str] | None = None
+) -> None:
+    """The refusal as the whole answer."""
+    await send_json(send, refusal.body, refusal.status, {**refusal.headers, **(headers or {})})
+
+
+def raw_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    """Headers as ASGI wants them."""
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]

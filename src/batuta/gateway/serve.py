@@ -1,0 +1,127 @@
+"""The app on a socket: uvicorn, the loopback only, an end that leaves no run behind."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from contextlib import closing
+from ipaddress import ip_address
+from typing import Any
+
+import anyio
+import uvicorn
+
+from batuta.errors import ConfigError
+from batuta.gateway.app import create_app
+from batuta.gateway.models import Orchestra
+
+LOOP: dict[str, Any] = {"use_uvloop": True}
+"""Options with which `anyio.run` gives the loop that this server is measured on."""
+GRACE = 10.0
+"""Seconds that runs may go on once the server was asked to stop."""
+_KEEP_ALIVE = 75
+_BACKLOG = 2048
+_TICK = 0.1
+
+
+async def serve(
+    orchestra: Orchestra,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    *,
+    ready: Callable[[str], None] | None = None,
+    grace: float = GRACE,
+) -> None:
+    """Serves until the process is asked to stop, or this call is cancelled.
+
+    Args:
+        orchestra: what is served.
+        host: an address of the loopback.
+        port: 0 takes any free one.
+        ready: is told the URL once connections are accepted.
+        grace: seconds that runs may go on after the server was asked to stop; then they are
+            cancelled, their readers told, and the runs stored.
+
+    Raises:
+        ConfigError: the address is not of the loopback, or cannot be had.
+    """
+    with closing(open_socket(host, port)) as listener:
+        config = uvicorn.Config(
+            create_app(orchestra),
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=int(grace) + 5,
+        )
+        server = uvicorn.Server(config)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_attend, server, orchestra, url_of(listener), ready, grace)
+            try:
+                await server.serve(sockets=[listener])
+            except anyio.get_cancelled_exc_class():
+                with anyio.CancelScope(shield=True):
+                    await _stop(server, orchestra, listener)
+                raise
+            tasks.cancel_scope.cancel()
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """A listening socket on the loopback.
+
+    Raises:
+        ConfigError: the host is elsewhere, or the port cannot be had.
+    """
+    address = "127.0.0.1" if host == "localhost" else host.strip("[]")
+    if not _is_loopback(address):
+        raise ConfigError(
+            f"host {host} is not of the loopback: without keys only this machine may be served"
+        )
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        return socket.create_server((address, port), family=family, backlog=_BACKLOG)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"port {port} on {host} cannot be had: {reason}") from None
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where that socket is reached."""
+    address, port = listener.getsockname()[:2]
+    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+async def _attend(
+    server: uvicorn.Server,
+    orchestra: Orchestra,
+    url: str,
+    ready: Callable[[str], None] | None,
+    grace: float,
+) -> None:
+    """Tells when the server is ready, and ends the runs when it must stop."""
+    while not server.started:  # noqa: ASYNC110 - uvicorn tells by a flag
+        await anyio.sleep(_TICK / 10)
+    if ready is not None:
+        ready(url)
+    while not server.should_exit:  # noqa: ASYNC110 - same
+        await anyio.sleep(_TICK)
+    await anyio.sleep(grace)
+    orchestra.flights.close()
+
+
+async def _stop(server: uvicorn.Server, orchestra: Orchestra, listener: socket.socket) -> None:
+    """The end of a server whose task was cancelled: nobody is waited for."""
+    orchestra.flights.close()
+    if server.started:
+        await server.shutdown([listener])

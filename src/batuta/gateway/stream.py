@@ -1,0 +1,226 @@
+"""A run as the server-sent events of a streamed chat completion."""
+
+from __future__ import annotations
+
+from time import monotonic, time
+from typing import Any, final
+
+import anyio
+from starlette.types import Send
+
+from batuta.core import (
+    Began,
+    Delta,
+    Event,
+    Malformed,
+    Planned,
+    Reply,
+    Run,
+    RunId,
+    Spoke,
+    ToolCall,
+    Workflow,
+)
+from batuta.gateway.flight import Cut
+from batuta.gateway.models import Timing
+from batuta.gateway.refusal import Refusal
+from batuta.gateway.reply import raw_headers
+from batuta.gateway.wire.completion import (
+    completion_id,
+    finish_reason,
+    tool_call,
+    trace_of,
+    usage_of,
+)
+from batuta.gateway.wire.encoding import encode
+
+DONE = b"data: [DONE]\n\n"
+COMMENT = b": keep-alive\n\n"
+HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+_SHORT = 80
+"""Characters of a subtask that a line of progress shows."""
+
+
+@final
+class Line:
+    """The way to a reader: writes, knows since when it is silent, and notices a full pipe.
+
+    It is the pulse of a flight: a comment after long silence, the end after long deafness.
+    """
+
+    def __init__(self, send: Send, timing: Timing) -> None:
+        self._send = send
+        self._timing = timing
+        self._last = monotonic()
+        self._writing: float | None = None
+
+    async def open(self, headers: dict[str, str]) -> None:
+        """The status and the headers."""
+        given = [*HEADERS, *raw_headers(headers.items())]
+        await self._send({"type": "http.response.start", "status": 200, "headers": given})
+
+    async def write(self, frame: bytes) -> None:
+        """A frame; waits while the reader is slow."""
+        self._writing = self._writing or monotonic()
+        await self._send({"type": "http.response.body", "body": frame, "more_body": True})
+        self._writing = None
+        self._last = monotonic()
+
+    async def close(self, frame: bytes) -> None:
+        """The last frame."""
+        self._writing = self._writing or monotonic()
+        await self._send({"type": "http.response.body", "body": frame, "more_body": False})
+
+    def due(self) -> float:
+        """Seconds until the reader must hear something, or must have read."""
+        if self._writing is None:
+            return max(0.0, self._last + self._timing.keep_alive - monotonic())
+        return max(0.0, self._writing + self._timing.write - monotonic())
+
+    async def beat(self) -> Cut | None:
+        """A comment if nothing was said for long; an end if nothing was read for long."""
+        if self.due() > 0:
+            return None
+        if self._writing is not None:
+            return Cut.SLOW
+        with anyio.move_on_after(self._timing.write) as patience:
+            await self.write(COMMENT)
+        return Cut.SLOW if patience.cancelled_caught else None
+
+
+@final
+class ChatStream:
+    """Writes the chunks of one run: progress, then the last step's words, then the end."""
+
+    def __init__(self, line: Line, run_id: RunId, model: str, *, direct: bool, live: bool) -> None:
+        """Prepares what every chunk begins and ends with.
+
+        Args:
+            line: where the chunks go.
+            run_id: the run that is about to begin.
+            model: the name that the caller asked for.
+            direct: one worker is passed through.
+            live: the last step's text is shown as it comes.
+        """
+        self._line = line
+        self._direct = direct
+        self._live = live
+        self._base: dict[str, Any] = {
+            "id": completion_id(run_id),
+            "object": "chat.completion.chunk",
+            "created": int(time()),
+            "model": model,
+        }
+        self._head = b"data: " + encode(self._base)[:-1] + b',"choices":[{"index":0,"delta":'
+        self._tail = b',"logprobs":null,"finish_reason":null}]}\n\n'
+        self._last = 0
+        """Index of the step that answers."""
+        self._workflow: Workflow | None = None
+        self._texts: list[str] = []
+        self._tools: set[int] = set()
+
+    async def open(self, headers: dict[str, str]) -> None:
+        """The headers and the first chunk, before anything is planned."""
+        await self._line.open(headers)
+        await self._chunk({"role": "assistant", "content": ""})
+
+    async def hear(self, event: Event) -> None:
+        """Shows what is to be shown of an event of the run."""
+        match event:
+            case Spoke():
+                if self._live and event.index == self._last:
+                    await self._say(event.delta)
+            case Planned():
+                await self._planned(event)
+            case Began() if not self._direct:
+                await self._progress(self._step_line(event))
+            case _:
+                pass
+
+    async def finish(
+        self, run: Run, reply: Reply, *, include_usage: bool = False, trace: bool = False
+    ) -> None:
+        """What was not shown yet, the reason for the end, the usage, and the end."""
+        await self._rest(reply)
+        choice: dict[str, Any] = {
+            "index": 0,
+            "delta": {},
+            "logprobs": None,
+            "finish_reason": finish_reason(run, reply),
+        }
+        last: dict[str, Any] = {**self._base, "choices": [choice]}
+        if trace:
+            last["orchestration"] = trace_of(run)
+        frames = b"data: " + encode(last) + b"\n\n"
+        if include_usage:
+            usage: dict[str, Any] = {**self._base, "choices": [], "usage": usage_of(run)}
+            frames += b"data: " + encode(usage) + b"\n\n"
+        await self._line.close(frames + DONE)
+
+    async def fail(self, refusal: Refusal) -> None:
+        """An error after the 200: no reason for an end, no `[DONE]`."""
+        await self._line.close(b"data: " + encode(refusal.body) + b"\n\n")
+
+    def agrees(self, reply: Reply) -> bool:
+        """Whether what was shown is the beginning of that reply."""
+        return reply.text.startswith("".join(self._texts))
+
+    async def _say(self, delta: Delta) -> None:
+        fields: dict[str, Any] = {}
+        if delta.text:
+            self._texts.append(delta.text)
+            fields["content"] = delta.text
+        if delta.reasoning and self._direct:
+            fields["reasoning_content"] = delta.reasoning
+        if delta.tool_index is not None:
+            fields["tool_calls"] = [self._tool_delta(delta, delta.tool_index)]
+        if fields:
+            await self._chunk(fields)
+
+    def _tool_delta(self, delta: Delta, index: int) -> dict[str, Any]:
+        if index in self._tools:
+            return {"index": index, "function": {"arguments": delta.tool_arguments}}
+        self._tools.add(index)
+        call = ToolCall(delta.tool_id, delta.tool_name, delta.tool_arguments)
+        return {"index": index, **tool_call(call)}
+
+    async def _rest(self, reply: Reply) -> None:
+        """What of the reply was not shown as it came."""
+        if reply.reasoning and self._direct and not self._live:
+            await self._chunk({"reasoning_content": reply.reasoning})
+        text = reply.text[sum(map(len, self._texts)) :]
+        if text:
+            await self._chunk({"content": text})
+        for index, call in enumerate(reply.tool_calls):
+            if index not in self._tools:
+                await self._chunk({"tool_calls": [{"index": index, **tool_call(call)}]})
+
+    async def _planned(self, event: Planned) -> None:
+        played = event.played
+        self._workflow = played.workflow
+        self._last = len(played.workflow) - 1 if played.workflow else 0
+        if self._direct or played.workflow is None:
+            return
+        steps = len(played.workflow)
+        if isinstance(played.decision, Malformed):
+            await self._progress("No plan could be made; the best worker answers.\n")
+        else:
+            again = f" (round {event.round + 1})" if event.round else ""
+            await self._progress(f"Plan: {steps} step{'s' if steps > 1 else ''}{again}\n")
+
+    def _step_line(self, event: Began) -> str:
+        if self._workflow is None:
+            return ""
+        subtask = " ".join(self._workflow.steps[event.index].subtask.split())
+        told = f" — {subtask[:_SHORT]}{'…' if len(subtask) > _SHORT else ''}" if subtask else ""
+        return f"Step {event.index + 1}/{len(self._workflow)}: {event.worker}{told}\n"
+
+    async def _progress(self, line: str) -> None:
+        await self._chunk({"reasoning_content": line})
+
+    async def _chunk(self, delta: dict[str, Any]) -> None:
+        await self._line.write(self._head + encode(delta) + self._tail)

@@ -1,0 +1,102 @@
+"""What a run's end means over HTTP. Pure but for one look-up of how to hide keys."""
+
+from __future__ import annotations
+
+import re
+
+from batuta.core import Outcome, Run
+from batuta.gateway.refusal import Refusal, closing
+
+_ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://\S*", re.IGNORECASE)
+_LONGEST = 500
+_UNANSWERED = {Outcome.FAILED, Outcome.CANCELLED}
+
+_SENTENCES = {
+    "unreachable": "no connection to the worker could be made",
+    "timed_out": "the worker did not answer in time",
+    "rate_limited": "the worker's provider limits its rate",
+    "overloaded": "the worker's provider is overloaded",
+    "interrupted": "the worker's answer broke off",
+    "bad_reply": "the worker's provider sent something that is no answer",
+    "empty_reply": "the worker's answer was empty",
+    "unauthorised": "the worker's provider refused the key it was given",
+    "model_missing": "the worker's provider does not have its model",
+    "context_too_long": "the conversation does not fit in the worker's context window",
+    "out_of_credit": "the account at the worker's provider is empty",
+    "bad_request": "the worker's provider refused the request",
+    "malformed_plan": "no workflow could be had",
+}
+
+
+def refusal_of(
+    run: Run, *, direct: bool = False, retry_after: float | None = None
+) -> Refusal | None:
+    """The error that the caller gets; None if the run has an answer to show.
+
+    Args:
+        run: as it ended.
+        direct: one worker was passed through, so its refusals are the request's.
+        retry_after: seconds the worker's provider asked to wait, if it did.
+    """
+    if run.outcome is Outcome.CANCELLED:
+        return closing()
+    if run.reply is not None and run.outcome not in _UNANSWERED:
+        return None
+    if run.outcome is Outcome.LIMITED:
+        return _limited(run)
+    return (_own_fault(run, retry_after) if direct else None) or _failed(run)
+
+
+def response_headers(run: Run) -> dict[str, str]:
+    """What our headers say of a run; an unknown cost is left out, not shown as zero."""
+    headers = {"x-batuta-run-id": str(run.id), "x-batuta-outcome": run.outcome.value}
+    cost = run.cost
+    if cost.unpriced_calls:
+        headers["x-batuta-unpriced-calls"] = str(cost.unpriced_calls)
+    if cost.usd or not cost.unpriced_calls:
+        headers["x-batuta-cost-usd"] = f"{cost.usd:f}"
+    return headers
+
+
+def _limited(run: Run) -> Refusal:
+    if run.limit == "seconds":
+        message = f"No answer within the {run.header.limits.seconds:g} seconds of this run."
+        return Refusal(504, "deadline_exceeded", message)
+    message = f"The run's limit on {run.limit or 'spending'} was reached before it had an answer."
+    return Refusal(429, "budget_exceeded", message, headers={"x-should-retry": "false"})
+
+
+def _own_fault(run: Run, retry_after: float | None) -> Refusal | None:
+    """Where the worker's refusal is about this request or its rate, say so as the worker did."""
+    match run.error_code:
+        case "context_too_long":
+            message = f"{_sentence(run)}: {_said(run)}"
+            return Refusal(400, "context_length_exceeded", message, param="messages")
+        case "bad_request":
+            return Refusal(400, "bad_request", f"{_sentence(run)}: {_said(run)}")
+        case "rate_limited":
+            headers = {} if retry_after is None else _patience(retry_after)
+            return Refusal(429, "rate_limit_exceeded", f"{_sentence(run)}.", headers=headers)
+        case _:
+            return None
+
+
+def _failed(run: Run) -> Refusal:
+    return Refusal(502, "upstream_error", f"The run failed: {_sentence(run).lower()}.")
+
+
+def _sentence(run: Run) -> str:
+    sentence = _SENTENCES.get(run.error_code or "", "no worker gave an answer")
+    return sentence[0].upper() + sentence[1:]
+
+
+def _said(run: Run) -> str:
+    """The provider's own words, without keys and addresses."""
+    from batuta.clients.secret import redact  # noqa: PLC0415 - only here, and it loads aiohttp
+
+    return _ADDRESS.sub("[address]", redact(run.error or ""))[:_LONGEST]
+
+
+def _patience(seconds: float) -> dict[str, str]:
+    whole = max(1, -int(-seconds // 1))
+    return {"retry-after": str(whole), "retry-after-ms": str(int(seconds * 1000))}

@@ -1,0 +1,174 @@
+"""The seven workers: what each is good at, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from batuta.core import Price
+from batuta.rehearsal.heard import Verb
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A worker's character. Skills are the chance to get one elementary step right."""
+
+    name: str
+    description: str
+    """The honest line that a conductor is shown."""
+    skill: Mapping[str, float]
+    knows: float
+    """Share of the chronicle's facts that it knows."""
+    planning: float
+    """Chance that a plan of three steps has no slip in it."""
+    checking: float
+    """Chance to see through an own misunderstanding once another result is on the table."""
+    care: float
+    """0: every page read distracts; 1: none does. Also the chance to notice a wrong plan."""
+    span: int
+    """Steps that it keeps in its head without a plan."""
+    price: Price
+    pace: float
+    """Seconds that a reply takes at time scale 1."""
+    strength: float
+    """Measured share of right answers, alone, over all families."""
+    refuses: Mapping[Verb, float] = field(default_factory=dict[Verb, float])
+    """How often it does not understand such an instruction."""
+    helpful: bool = True
+    """Solves what it does not understand; False: says so."""
+    candid: bool = True
+    """Marks a guess as a guess."""
+    invents: float = 0.0
+    """Chance that it makes up a fact it does not know when it looks facts up."""
+    opening: str = "Let me work through it."
+
+
+def _price(into: str, out: str) -> Price:
+    return Price(Decimal(into), Decimal(out))
+
+
+def _skill(
+    arithmetic: float, code: float, facts: float, text: float, calendar: float
+) -> Mapping[str, float]:
+    return {
+        "arithmetic": arithmetic, "code": code, "facts": facts, "text": text, "calendar": calendar,
+    }  # fmt: skip
+
+
+PROFILES: tuple[Profile, ...] = (
+    Profile(
+        "cello",
+        "Excellent at arithmetic; good at list programs; fair at planning, dates and checking; "
+        "weak at facts and text. Middle price.",
+        _skill(0.97, 0.90, 0.92, 0.78, 0.84),
+        knows=0.3,
+        planning=0.70,
+        checking=0.45,
+        care=0.6,
+        span=3,
+        price=_price("0.60", "2.40"),
+        pace=0.09,
+        strength=0.45,
+        refuses={Verb.LOOK_UP: 0.5},
+        opening="I take it number by number.",
+    ),
+    Profile(
+        "oboe",
+        "Excellent at list programs; good at text; fair at arithmetic and checking; weak at facts, "
+        "dates and planning. Middle price.",
+        _skill(0.86, 0.97, 0.92, 0.91, 0.78),
+        knows=0.25,
+        planning=0.40,
+        checking=0.50,
+        care=0.5,
+        span=3,
+        price=_price("0.50", "2.00"),
+        pace=0.08,
+        strength=0.45,
+        helpful=False,
+        refuses={Verb.PLAN: 0.5, Verb.LOOK_UP: 0.6},
+        opening="I run it step by step.",
+    ),
+    Profile(
+        "harp",
+        "Excellent at facts and their look-up; fair at dates and text; weak at arithmetic, list "
+        "programs, planning and checking. Low price.",
+        _skill(0.78, 0.76, 0.98, 0.82, 0.84),
+        knows=0.80,
+        planning=0.50,
+        checking=0.30,
+        care=0.5,
+        span=4,
+        price=_price("0.30", "1.20"),
+        pace=0.07,
+        strength=0.35,
+        refuses={Verb.PLAN: 0.4, Verb.VERIFY: 0.3},
+        opening="I consult the chronicle.",
+    ),
+    Profile(
+        "viola",
+        "Excellent at dates and units and at text; good at checking; fair at arithmetic; weak at "
+        "list programs, facts and planning. Middle price.",
+        _skill(0.87, 0.80, 0.92, 0.96, 0.97),
+        knows=0.30,
+        planning=0.50,
+        checking=0.65,
+        care=0.6,
+        span=3,
+        price=_price("0.60", "2.40"),
+        pace=0.08,
+        strength=0.45,
+        refuses={Verb.LOOK_UP: 0.4},
+        opening="I read closely and go in order.",
+    ),
+    Profile(
+        "tuba",
+        "Good at facts and their look-up and at comparing answers; careful with long context; fair "
+        "at list programs and dates; weak at arithmetic and text. Low price, slow.",
+        _skill(0.80, 0.85, 0.97, 0.78, 0.86),
+        knows=0.68,
+        planning=0.55,
+        checking=0.75,
+        care=0.95,
+        span=3,
+        price=_price("0.25", "1.00"),
+        pace=0.12,
+        strength=0.35,
+        opening="Slowly and in order.",
+    ),
+    Profile(
+        "flute",
+        "Fast and very cheap; fair at arithmetic, list programs, text and dates in short questions; "
+        "weak at facts, planning and checking; does not say when it guesses.",
+        _skill(0.88, 0.87, 0.90, 0.87, 0.88),
+        knows=0.40,
+        planning=0.35,
+        checking=0.25,
+        care=0.2,
+        span=2,
+        price=_price("0.05", "0.20"),
+        pace=0.03,
+        strength=0.35,
+        refuses={Verb.COMPARE: 0.3, Verb.REPAIR: 0.3},
+        candid=False,
+        invents=0.3,
+        opening="Quickly:",
+    ),
+    Profile(
+        "piano",
+        "Excellent at planning; good at checking and comparing; good at arithmetic and list "
+        "programs in pieces; fair at text and dates; weak at facts. High price.",
+        _skill(0.92, 0.91, 0.94, 0.88, 0.90),
+        knows=0.35,
+        planning=0.97,
+        checking=0.80,
+        care=0.8,
+        span=2,
+        price=_price("2.50", "10.00"),
+        pace=0.12,
+        strength=0.45,
+        opening="I keep to the structure of the question.",
+    ),
+)
+"""All of them, in the order of the shipped pool."""

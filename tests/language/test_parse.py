@@ -1,0 +1,168 @@
+"""Reading: lenient in form, strict in validity, linear in time."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batuta.core import Accepted, Pool, Step, Worker, WorkerId, Workflow
+from batuta.errors import WorkflowError
+from batuta.language import parse, render
+from batuta.language.prompt import EXAMPLES
+
+POOL = Pool(tuple(Worker(WorkerId(f"w{n}"), "m") for n in range(7)))
+
+AWKWARD = st.sampled_from(
+    ['"', "'", "[", "]", ",", "\n", "\\", "`", "“", "”", "’", "<think>", "</think>", "model_id = [1]",
+     "subtasks: [", "access_list", "#", "é", "日本", "\u2028", "🎼", "\t", "{", "}", '"""', "all"]
+)
+SUBTASKS = st.lists(AWKWARD | st.text(max_size=8), max_size=8).map("".join)
+
+
+@st.composite
+def workflows(draw, revise=False):
+    steps = []
+    for index in range(draw(st.integers(1, 5))):
+        previous = revise and draw(st.booleans())
+        earlier = st.lists(st.integers(0, index - 1), unique=True) if index else st.just([])
+        access = tuple(range(index)) if previous else tuple(sorted(draw(earlier)))
+        worker = draw(st.sampled_from(POOL.workers)).id
+        steps.append(Step(draw(SUBTASKS), worker, access, previous))
+    return Workflow(tuple(steps))
+
+
+@given(workflows())
+@settings(max_examples=400)
+def test_round_trip(workflow):
+    assert parse(render(workflow, POOL), POOL) == workflow
+
+
+@given(workflows(revise=True), st.text(max_size=60).filter(lambda t: "model" not in t.lower()))
+@settings(max_examples=200)
+def test_round_trip_in_a_later_round_with_reasoning_around(workflow, reasoning):
+    reasoning = reasoning.replace("<", "").replace("sub", "").replace("access", "")
+    text = f"<think>model_id = [9, 9]</think>{reasoning}\n{render(workflow, POOL)}\nDone."
+    assert parse(text, POOL, revise=True) == workflow
+
+
+@given(workflows())
+def test_a_python_repr_is_read_as_python_would(workflow):
+    ids = [POOL.number(step.worker) for step in workflow.steps]
+    subtasks = [step.subtask for step in workflow.steps]
+    text = f"model_id: {ids}\nsubtasks: {subtasks!r}\naccess_list: {[list(s.access) for s in workflow.steps]}"
+    if "<think" not in text and "</think" not in text:
+        assert parse(text, POOL) == workflow
+
+
+PIECES = st.sampled_from(
+    ["model_id = [", "subtasks = [", "access_list = [", "[", "]", '"', "'", "“", ",", "0", "all", "\\", "<think>",
+     "</think>", "\n", " ", "`", "None", "-1", "1.5", '["all"]', "=", ":", "#", '"""', "r'", "\\ud83d", "99999999999"]
+)
+
+
+@given(st.lists(PIECES | st.text(max_size=5), max_size=60).map("".join), st.booleans())
+@settings(max_examples=600)
+def test_any_text_is_a_workflow_or_a_workflow_error(text, revise):
+    try:
+        read = parse(text, POOL, revise=revise)
+    except WorkflowError as error:
+        assert str(error)
+    else:
+        assert isinstance(read, Accepted) or 1 <= len(read) <= 5
+
+
+FORMS = {
+    "paper": 'model_id = [6, 5]\nsubtasks = ["a", "b"]\naccess_list = [[], ["all"]]',
+    "bare all": 'model_id = [6, 5]\nsubtasks = ["a", "b"]\naccess_list = [[], "all"]',
+    "fine-grained": 'model_id = [6, 5]\nsubtasks = ["a", "b"]\naccess_list = [[], [0]]',
+    "numeric strings": 'model_id = ["6", "5"]\nsubtasks = ["a", "b"]\naccess_list = [[], ["0"]]',
+    "labels": 'Model IDs: [6, 5]\nSubtask: ["a", "b"]\nAccess: [[], "all"]',
+    "bullets and back-ticks": '- `model_id` = `[6, 5]`\n* **subtasks**: ["a", "b"]\n• access list = [[], ["all"]]',
+    "fences": '```python\nmodel_id = [6, 5]\nsubtasks = ["a", "b"]\naccess_list = [[], ["all"]]\n```',
+    "json": '{"model_id": [6, 5], "subtasks": ["a", "b"], "access_list": [[], ["all"]]}',
+    "curly quotes": "model_id = [6, 5]\nsubtasks = [“a”, ‘b’]\naccess_list = [[], [“all”]]",
+    "thinking": '<think>model_id = [1]</think>model_id=[6,5] subtasks=["a","b"] access_list=[[],["all"]]',
+    "thinking begun in the prefix": 'model_id = [1] </think> model_id=[6,5] subtasks=["a","b"] access_list=[[],["all"]]',
+    "another order": 'access_list = [[], ["all"]]\nsubtasks = ["a", "b"]\nmodel_id = [6, 5]',
+    "words before": 'The model_id list matters. model_id (in order): [6, 5]\nsubtasks = ["a", "b"]\naccess_list = [[], ["all"]]',
+    "trailing commas": 'model_id = [6, 5,]\nsubtasks = ["a", "b",]\naccess_list = [[], ["all"],]',
+    "all on the first": 'model_id = [6, 5]\nsubtasks = ["a", "b"]\naccess_list = ["all", "all"]',
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_forms(form):
+    steps = (Step("a", WorkerId("w6")), Step("b", WorkerId("w5"), (0,)))
+    assert parse(FORMS[form], POOL) == Workflow(steps)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "there is no list model_id"),
+        ("model_id = [1]", "there is no list subtasks"),
+        ('model_id = [1]\nsubtasks = ["a"]', "there is no list access_list"),
+        ('model_id = [1\nsubtasks = ["a"]\naccess_list = [[]]', "model_id: a comma is missing"),
+        ('model_id = [7]\nsubtasks = ["a"]\naccess_list = [[]]', "model_id of step 0 is 7 where the pool has 0 to 6"),
+        ('model_id = [-1]\nsubtasks = ["a"]\naccess_list = [[]]', "model_id of step 0 is -1"),
+        ('model_id = [True]\nsubtasks = ["a"]\naccess_list = [[]]', "is not a number but 'True'"),
+        ('model_id = [1, 2]\nsubtasks = ["a"]\naccess_list = [[]]', "subtasks has 1 entries where model_id has 2"),
+        ('model_id = [1]\nsubtasks = [3]\naccess_list = [[]]', "subtask 0 is not a string"),
+        ('model_id = [1]\nsubtasks = ["a"]\naccess_list = [[0]]', "access of step 0 names step 0"),
+        ('model_id = [1, 1]\nsubtasks = ["a", "b"]\naccess_list = [[1], []]', "access of step 0 names step 1"),
+        ('model_id = [1]\nsubtasks = ["a"]\naccess_list = [["some"]]', "access of step 0 has 'some'"),
+        ("model_id = []\nsubtasks = []\naccess_list = []", "the workflow has no step"),
+        (f"model_id = {[0] * 6}\nsubtasks = {['a'] * 6}\naccess_list = {[[]] * 6}", "6 steps where 5 are allowed"),
+    ],
+)  # fmt: skip
+def test_the_first_thing_wrong_is_named(text, sentence):
+    with pytest.raises(WorkflowError) as caught:
+        parse(text, POOL)
+    assert sentence in str(caught.value)
+
+
+def test_three_empty_lists_accept_only_in_a_later_round():
+    text = "model_id = [], subtasks = [], access_list = []"
+    assert parse(text, POOL, revise=True) == Accepted()
+
+
+def test_the_worked_examples_of_the_prompt_are_workflows():
+    lengths = [len(parse(example, POOL)) for example in EXAMPLES.split("EXAMPLE ")[1:]]
+    assert lengths == [1, 3, 3, 3]
+
+
+HOSTILE = [
+    "[" * 10_000,
+    "model_id=[" * 1_000,
+    'model_id=["' * 900,
+    "model_id=[“" * 900,
+    "model_id=['a'," * 700,
+    "<think>" * 1_400,
+    "</think>" * 1_250,
+    'model_id=[0] subtasks=["' + "\\" * 9_900,
+    "model_id" * 1_250,
+    "`" * 10_000,
+    "model_id" + "`" * 9_000 + "=[",
+    ("model_id" + " " * 7 + "= " + " " * 14) * 300,
+    "model_id=[" + "1," * 4_900,
+    "model_id=[" + '"a"' * 3_300,
+    "model_id=[" + "#\n" * 4_900,
+    "model_id=[" + "[" * 9_900,
+    "model_id=[0] " + "model_id=[“" * 900,
+    "access" * 1_650,
+    "<think" * 1_650,
+    "model_id=[" + "9" * 9_900 + "]",
+]
+
+
+@pytest.mark.parametrize("number", range(len(HOSTILE)))
+def test_hostile_text_costs_what_its_length_costs(number):
+    text = HOSTILE[number]
+    took = []
+    for _ in range(3):
+        start = time.process_time()
+        with pytest.raises(WorkflowError):
+            parse(text, POOL)
+        took.append(time.process_time() - start)
+    assert min(took) < 0.05 * max(1, len(text) / 10_000)

@@ -1,0 +1,102 @@
+"""What a worker and a conductor are told."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batuta.core import (
+    Brief, Image, Message, Plan, Pool, Question, Reply, Role, Round, Sampling, Span, Step, StepRun,
+    Text, Worker, WorkerId, Workflow, assistant, system, user,
+)  # fmt: skip
+from batuta.language import Rendering, conductor_request, worker_messages
+from batuta.language.prompt import escape
+
+A, B = WorkerId("a"), WorkerId("b")
+POOL = Pool((Worker(A, "m", "Quick."), Worker(B, "n", "Slow and careful.")))
+FLOW = Workflow((Step("plan it", A), Step("guess it", B), Step("solve it", A, (0,))))
+
+
+def played(flow, replies, *, decision=None):
+    steps = tuple(StepRun(i, s.worker, s.worker, None, Reply(replies[i]), Span(0, 1)) for i, s in enumerate(flow.steps[: len(replies)]))
+    return Round(decision or Plan(flow), workflow=flow, steps=steps)
+
+
+def test_a_worker_sees_the_question_and_what_it_may_read():
+    (message,) = worker_messages(Question.of("Why 42?"), FLOW, 2, (played(FLOW, ["THE PLAN", "THE GUESS"]),))
+    text = message.text
+    assert "<overall_task>\nWhy 42?\n</overall_task>" in text
+    assert "plan it" in text and "THE PLAN" in text
+    assert "guess it" not in text and "THE GUESS" not in text
+    assert "Your assigned subtask: solve it" in text
+    assert "final answer" in text
+
+
+def test_only_the_last_step_is_told_that_its_reply_is_final():
+    (message,) = worker_messages(Question.of("q"), FLOW, 0, (played(FLOW, []),))
+    assert "returned to the user" not in message.text
+
+
+def test_a_failed_step_is_left_out():
+    from batuta.core import Failure
+
+    failed = StepRun(0, A, A, None, Failure("timed_out", "silence"), Span(0, 1))
+    (message,) = worker_messages(Question.of("q"), FLOW, 2, (Round(Plan(FLOW), workflow=FLOW, steps=(failed,)),))
+    assert "silence" not in message.text and "agent_response step" not in message.text
+
+
+def test_no_subtask_and_nothing_to_read_is_the_conversation_itself():
+    question = Question((system("be brief"), user("hi"), assistant("yes?"), user("q")))
+    flow = Workflow((Step("", A),))
+    assert worker_messages(question, flow, 0, (played(flow, []),)) == question.messages
+
+
+def test_earlier_turns_and_pictures_stay():
+    asked = Message(Role.USER, (Text("what is it?"), Image("data:image/png;base64,AA")))
+    question = Question((system("be brief"), asked))
+    first, second = worker_messages(question, FLOW, 0, (played(FLOW, []),))
+    assert first == system("be brief")
+    assert second.images == asked.images and "what is it?" in second.text
+
+
+@given(st.lists(st.sampled_from(["<", "/", " ", "overall_task", "agent_response", "agent_subtask", ">", "x", "previous_round"])).map("".join))
+def test_a_reply_cannot_open_or_close_our_tags(reply):
+    flow = Workflow((Step("s", A), Step("t", A, (0,))))
+    (message,) = worker_messages(Question.of("q"), flow, 1, (played(flow, [reply]),))
+    for tag in ("overall_task", "agent_subtask", "agent_response"):
+        assert message.text.count(f"</{tag}>") == 1
+        assert message.text.count(f"<{tag}") == 1
+
+
+@given(st.text())
+def test_escaping_touches_only_our_tags(text):
+    if "overall_task" not in text.lower() and "agent_" not in text.lower() and "previous_round" not in text.lower():
+        assert escape(text) == text
+
+
+def test_a_corrective_round_reads_the_round_before():
+    second = Workflow((Step("check all", B, (), previous=True),))
+    rounds = (played(FLOW, ["THE PLAN", "THE GUESS", "THE ANSWER"]), played(second, []))
+    (message,) = worker_messages(Question.of("q"), second, 0, rounds)
+    for seen in ("THE PLAN", "THE GUESS", "THE ANSWER"):
+        assert seen in message.text
+
+
+def test_the_conductor_sees_question_workers_and_rules():
+    request = conductor_request(Brief(Question.of("Why 42?"), POOL), Rendering(), Sampling())
+    text = request.messages[0].text
+    assert "USER QUESTION\nWhy 42?" in text
+    assert "Model id 0: Quick." in text and "Model id 1: Slow and careful." in text
+    assert text.count("EXAMPLE ") == 4
+    assert request.prefill
+
+
+def test_the_conductor_can_see_anonymous_workers_and_no_examples():
+    rendering = Rendering(descriptions=False, examples=False)
+    text = conductor_request(Brief(Question.of("q"), POOL), rendering, Sampling()).messages[0].text
+    assert "Quick" not in text and "EXAMPLE" not in text and "Model id 1" in text
+
+
+def test_a_later_round_shows_the_workflow_and_its_responses():
+    brief = Brief(Question.of("q"), POOL, previous=(played(FLOW, ["P", "G", "THE ANSWER"]),))
+    text = conductor_request(brief, Rendering(), Sampling()).messages[0].text
+    assert "PREVIOUS WORKFLOW\nmodel_id = [0, 1, 0]" in text
+    assert "Response of step 2:\nTHE ANSWER" in text and "three empty lists" in text
