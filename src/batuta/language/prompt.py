@@ -36,7 +36,7 @@ PREFILL = "Let me think about which models should do what.\n"
 """The start of the conductor's reply, where the dialect can continue one."""
 
 _TAGS = re.compile(
-    r"<(?=\s*/?\s*(?:overall_task|agent_subtask|agent_response|previous_round)\b)", re.IGNORECASE
+    r"<(?=\s*/?\s*(?:overall_task|agent_subtask|agent_response|previous_round))", re.IGNORECASE
 )
 
 

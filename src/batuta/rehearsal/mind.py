@@ -30,7 +30,7 @@ from batuta.rehearsal.problem import (
 )
 from batuta.rehearsal.profiles import Profile
 
-SYSTEMATIC = 0.75
+SYSTEMATIC = 0.88
 """Share of a worker's slips that are misunderstandings; the rest are lapses."""
 LOAD = 0.07
 """Added slips a step for every step beyond the span, without a plan."""

@@ -103,7 +103,7 @@ PROFILES: tuple[Profile, ...] = (
         price=_price("0.30", "1.20"),
         pace=0.07,
         strength=0.35,
-        refuses={Verb.PLAN: 0.4, Verb.VERIFY: 0.3},
+        refuses={Verb.PLAN: 0.4},
         opening="I consult the chronicle.",
     ),
     Profile(

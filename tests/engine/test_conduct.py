@@ -1,0 +1,365 @@
+"""A run from the question to its outcome, on scripted workers."""
+
+import time
+from decimal import Decimal
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batuta.clients import Retry, RetryPolicy, Scripted
+from batuta.core import (
+    Accepted, Cost, Delta, Ended, Failure, Finish, Header, Limits, Malformed, Outcome, Plan, Planned,
+    Pool, Price, Question, Reply, Retried, Spoke, Step, Stepped, Usage, Worker, WorkerId, Workflow,
+)  # fmt: skip
+from batuta.engine import Recorder, conduct, estimate, fold
+from batuta.errors import BadRequest, Interrupted, Overloaded, RateLimited, TimedOut
+from batuta.solvers import Fixed, Learned, Recursive, best, chain, plan_solve_verify, single, vote
+
+pytestmark = pytest.mark.anyio
+IDS = [WorkerId(f"w{n}") for n in range(4)]
+PRICE = Price(Decimal(1), Decimal(2))
+POOL = Pool(tuple(Worker(w, "m", price=PRICE, strength=0.1 * (n + 1)) for n, w in enumerate(IDS)))
+Q = Question.of("What is six times seven?")
+
+
+def echo(worker_id, latency=0.0):
+    return Scripted(lambda request: f"{worker_id} says 42", latency=latency, price=PRICE)
+
+
+def clients(latency=0.0, **special):
+    return {w: special.get(w) or echo(w, latency) for w in IDS}
+
+
+def fixed(*steps, name="fixed"):
+    flow = Workflow(tuple(Step(s, IDS[w], tuple(a)) for s, w, a in steps))
+    return Fixed(name, lambda pool: flow)
+
+
+async def play(conductor, players=None, **options):
+    events = []
+
+    async def emit(event):
+        events.append(event)
+
+    run = await conduct(Q, conductor, POOL, players or clients(), emit=emit, **options)
+    assert fold(events) == run
+    assert isinstance(events[0], Header) and isinstance(events[-1], Ended)
+    assert (run.answer is None) != (run.error is None) or run.reply is not None
+    return run, events
+
+
+class TestPlaying:
+    async def test_a_chain(self):
+        run, events = await play(fixed(("plan", 0, []), ("solve", 1, [0])))
+        assert run.outcome is Outcome.ANSWERED and run.answer == "w1 says 42"
+        assert [type(e).__name__ for e in events if not isinstance(e, Spoke)] == [
+            "Header", "Planned", "Began", "Stepped", "Began", "Stepped", "Ended"]  # fmt: skip
+        assert "w0 says 42" in run.steps[1].request.messages[0].text
+
+    async def test_independent_steps_run_at_the_same_time(self):
+        flow = fixed(("a", 0, []), ("b", 1, []), ("c", 2, []), ("d", 3, [0, 1, 2]))
+        run, _ = await play(flow, clients(latency=0.1))
+        assert run.seconds < 0.35
+        assert max(s.span.start for s in run.steps if s.index < 3) < 0.08
+
+    async def test_usage_and_cost_are_those_of_every_call(self):
+        conductor = Learned("c", Scripted(["junk", 'model_id=[0,1] subtasks=["a","b"] access_list=[[],[0]]'], price=PRICE))
+        run, _ = await play(conductor)
+        parts = [s.usage for s in run.steps] + [d.usage for r in run.rounds for d in r.conductor_drafts]
+        assert run.usage == sum(parts, Usage()) and run.usage.calls == 4
+        assert run.cost.usd == PRICE.of(run.usage) and run.cost.unpriced_calls == 0
+        assert run.conductor_usage.calls == 2
+
+    async def test_seeds_reach_every_call_and_differ(self):
+        run, _ = await play(fixed(("a", 0, []), ("b", 0, [])), seed=7)
+        again, _ = await play(fixed(("a", 0, []), ("b", 0, [])), seed=7)
+        seeds = [s.request.sampling.seed for s in sorted(run.steps, key=lambda s: s.index)]
+        assert len(set(seeds)) == 2
+        assert seeds == [s.request.sampling.seed for s in sorted(again.steps, key=lambda s: s.index)]
+
+    async def test_wishes_for_the_answer_bind_the_last_step_only(self):
+        from batuta.core import ResponseFormat, Sampling, Tool
+
+        wish = Question(Q.messages, (Tool("f"),), "auto", None, ResponseFormat("json_object"), Sampling(max_tokens=9, stop=("x",)))
+        run = await conduct(wish, fixed(("a", 0, []), ("b", 1, [0])), POOL, clients())
+        first, last = (s.request for s in run.steps)
+        assert (first.tools, first.response_format, first.sampling.max_tokens) == ((), None, None)
+        assert (last.tools, last.sampling.max_tokens, last.sampling.stop) == (wish.tools, 9, ("x",))
+
+
+@st.composite
+def flows(draw):
+    steps = []
+    for index in range(draw(st.integers(1, 5))):
+        access = draw(st.lists(st.integers(0, index - 1), unique=True)) if index else []
+        steps.append((f"subtask-{index}", draw(st.integers(0, 3)), tuple(sorted(access))))
+    return steps
+
+
+class TestLaws:
+    @given(steps=flows(), slow=st.lists(st.integers(0, 4), min_size=4, max_size=4))
+    @settings(max_examples=60, deadline=None)
+    async def test_the_order_respects_access_and_nothing_else_is_seen(self, steps, slow):
+        players = {w: Scripted(lambda r, w=w: f"reply of {w}", latency=slow[n] / 1000) for n, w in enumerate(IDS)}
+        run = await conduct(Q, fixed(*steps), POOL, players)
+        assert run.outcome is Outcome.ANSWERED and len(run.steps) == len(steps)
+        for step in run.steps:
+            for earlier in steps[step.index][2]:
+                assert run.rounds[0].step(earlier).span.end <= step.span.start
+            seen = step.request.messages[0].text
+            for other in range(len(steps)):
+                readable = other in steps[step.index][2] or other == step.index
+                assert (f"subtask-{other}" in seen) == readable
+
+    @given(steps=flows(), tokens=st.integers(0, 900))
+    @settings(max_examples=60, deadline=None)
+    async def test_tokens_overrun_by_no_more_than_the_calls_in_flight(self, steps, tokens):
+        run = await conduct(Q, fixed(*steps), POOL, clients(), limits=Limits(tokens=tokens))
+        calls = [s for s in run.steps if isinstance(s.result, Reply)]
+        if run.outcome is Outcome.LIMITED:
+            assert run.limit == "tokens"
+        for step in calls:  # whoever started had, at its start, something left to spend
+            before = sum(s.usage.total for s in calls if s.span.end <= step.span.start and s is not step)
+            assert before < tokens or tokens == 0 and not calls
+
+    @given(steps=flows(), micro=st.integers(0, 900))
+    @settings(max_examples=40, deadline=None)
+    async def test_dollars_overrun_by_no_more_than_the_calls_in_flight(self, steps, micro):
+        usd = micro / 1e6
+        run = await conduct(Q, fixed(*steps), POOL, clients(), limits=Limits(usd=usd))
+        for step in (s for s in run.steps if isinstance(s.result, Reply)):
+            others = [s for s in run.steps if s is not step and s.span.end <= step.span.start]
+            assert sum(float(s.cost.usd) for s in others) < usd
+
+
+class TestLimits:
+    async def test_a_deadline_cancels_and_keeps_the_best_answer(self):
+        run, events = await play(fixed(("a", 0, []), ("b", 1, [0])), clients(w1=echo("w1", 5)), limits=Limits(seconds=0.2))
+        assert (run.outcome, run.limit, run.answer) == (Outcome.LIMITED, "seconds", "w0 says 42")
+        assert run.seconds < 1
+        cut = run.rounds[0].step(1).result
+        assert isinstance(cut, Failure) and cut.usage.estimated == 1 and cut.usage.input > 0
+        assert any(isinstance(e, Stepped) and e.step.index == 1 for e in events)
+
+    async def test_a_deadline_before_any_answer_says_so(self):
+        run, _ = await play(best(), clients(w3=echo("w3", 5)), limits=Limits(seconds=0.1))
+        assert (run.outcome, run.answer, run.error_code) == (Outcome.LIMITED, None, "limit")
+        assert "seconds" in run.error
+
+    async def test_no_tokens_no_call(self):
+        players = clients()
+        run, _ = await play(best(), players, limits=Limits(tokens=0))
+        assert (run.outcome, run.limit) == (Outcome.LIMITED, "tokens")
+        assert all(not client.requests for client in players.values())
+
+    async def test_a_call_of_unknown_price_counts_under_a_limit_in_dollars(self):
+        pool = Pool((Worker(IDS[0], "m"),))
+        script = Scripted(lambda r: Reply("x", usage=Usage(1, 10_000, 0, 0, 1000)), price=None)
+        run = await conduct(Q, fixed(*[("a", 0, range(n)) for n in range(5)]), pool, {IDS[0]: script}, limits=Limits(usd=0.3))
+        assert (run.outcome, run.limit) == (Outcome.LIMITED, "usd")
+        assert len(script.requests) == 2 and run.cost == Cost(Decimal(0), 2)
+
+    async def test_a_workflow_with_too_many_steps_is_not_played(self):
+        run, _ = await play(fixed(*[("a", 0, [])] * 3), limits=Limits(steps=2))
+        assert run.outcome is Outcome.FALLBACK
+        assert "3 steps where 2 are allowed" in run.rounds[0].decision.reason
+
+    async def test_a_retry_is_not_paid_beyond_the_budget(self):
+        failing = Scripted(lambda r: TimedOut("silence", usage=Usage(1, 500, estimated=1), cost=Cost(Decimal(1))), price=PRICE)
+        players = {w: Retry(failing, RetryPolicy(attempts=9, base=0.001)) for w in IDS}
+        run, _ = await play(best(), players, limits=Limits(usd=3))
+        assert len(failing.requests) == 3 and run.cost.usd == 3
+        assert (run.outcome, run.limit) == (Outcome.LIMITED, "usd")
+
+
+class TestFailures:
+    async def test_a_substitute_takes_over(self):
+        run, events = await play(fixed(("a", 0, [])), clients(w0=Scripted(lambda r: BadRequest("no"))))
+        assert (run.outcome, run.answer) == (Outcome.ANSWERED, "w3 says 42")
+        (step,) = run.steps
+        assert (step.planned, step.worker) == ("w0", "w3") and step.attempts[0].failure.code == "bad_request"
+        assert [e.attempt.worker for e in events if isinstance(e, Retried)] == ["w0"]
+
+    async def test_retries_are_in_the_record(self):
+        flaky = Retry(Scripted([RateLimited("wait", retry_after=0.01), Overloaded("down"), "ok"], price=PRICE), RetryPolicy(base=0.001))
+        run, _ = await play(fixed(("a", 0, [])), clients(w0=flaky))
+        assert run.answer == "ok" and [a.failure.code for a in run.steps[0].attempts] == ["rate_limited", "overloaded"]
+
+    async def test_the_best_answer_that_exists(self):
+        dead = {w: Scripted(lambda r: "fine" if "first" in r.messages[0].text.split("assigned subtask")[1] else BadRequest("dead")) for w in IDS}
+        run, _ = await play(fixed(("first", 0, []), ("second", 1, [0])), dead)
+        assert (run.outcome, run.answer) == (Outcome.DEGRADED, "fine")
+
+    async def test_no_answer_at_all_has_a_sentence(self):
+        run, _ = await play(best(), {w: Scripted(lambda r: BadRequest("dead")) for w in IDS})
+        assert (run.outcome, run.answer, run.error_code) == (Outcome.FAILED, None, "bad_request")
+        assert "dead" in run.error and len(run.steps[0].attempts) == 2
+
+    async def test_an_empty_reply_is_a_failure_and_is_paid(self):
+        run, _ = await play(fixed(("a", 0, [])), clients(w0=Scripted(lambda r: "  \n", price=PRICE)))
+        assert run.answer == "w3 says 42" and run.usage.calls == 2
+        assert run.steps[0].attempts[0].failure.code == "empty_reply"
+
+    async def test_a_fault_inside_a_client_does_not_lose_the_run(self, caplog):
+        def broken(request):
+            raise KeyError("oops")
+
+        run, _ = await play(fixed(("a", 0, [])), clients(w0=Scripted(broken)))
+        assert run.answer == "w3 says 42" and run.steps[0].attempts[0].failure.code == "internal_error"
+
+    async def test_a_reader_never_sees_two_halves(self):
+        class Cut:
+            async def complete(self, request, listener):
+                await listener.spoke(Delta("half an ans"))
+                raise Interrupted("cut", usage=Usage(1, 10, estimated=1), cost=Cost(Decimal(1)))
+
+        run, events = await play(fixed(("a", 0, [])), clients(w0=Cut()), live=True)
+        assert (run.outcome, run.answer, run.error_code) == (Outcome.FAILED, None, "interrupted")
+        assert sum(isinstance(e, Spoke) for e in events) == 1 and run.cost.usd == 1
+
+        run, _ = await play(fixed(("a", 0, [])), clients(w0=Cut()), live=False)
+        assert run.answer == "w3 says 42" and run.cost.usd > 1
+
+    async def test_nor_by_a_retry(self):
+        class Cut:
+            calls = 0
+
+            async def complete(self, request, listener):
+                self.calls += 1
+                await listener.spoke(Delta("half"))
+                raise Interrupted("cut", usage=Usage(1, 10, estimated=1), cost=Cost(Decimal(1)))
+
+        cut = Cut()
+        run, _ = await play(fixed(("a", 0, [])), clients(w0=Retry(cut, RetryPolicy(base=0.001))), live=True)
+        assert cut.calls == 1 and run.outcome is Outcome.FAILED and run.cost.usd == 1
+
+    async def test_a_decline_is_an_outcome(self):
+        run, _ = await play(best(), clients(w3=Scripted(lambda r: Reply("I play rehearsal.", usage=Usage(1), finish=Finish.DECLINED))))
+        assert (run.outcome, run.answer) == (Outcome.DECLINED, "I play rehearsal.")
+
+
+class TestCancellation:
+    async def test_every_call_is_cancelled_within_a_second(self):
+        cut = []
+
+        class Endless:
+            async def complete(self, request, listener):
+                try:
+                    await listener.spoke(Delta("word " * 10))
+                    await anyio.sleep(60)
+                except anyio.get_cancelled_exc_class():
+                    cut.append(time.perf_counter())
+                    raise
+
+        events, recorder = [], Recorder()
+
+        async def emit(event):
+            events.append(event)
+
+        start = time.perf_counter()
+        with anyio.move_on_after(0.1):
+            await conduct(Q, fixed(("a", 0, []), ("b", 1, []), ("c", 2, [])), POOL, {w: Endless() for w in IDS}, emit=emit, recorder=recorder)
+        assert len(cut) == 3 and max(cut) - start < 1.1
+        run = recorder.run()
+        assert run.outcome is Outcome.CANCELLED and fold(events) == run
+        assert run.usage.calls == 3 and run.usage.estimated == 3 and run.usage.output > 0 and run.cost.usd > 0
+
+
+class TestPlanning:
+    async def test_a_malformed_draft_is_sampled_again_a_bounded_number_of_times(self):
+        model = Scripted(["junk", "more", "still"], price=PRICE)
+        run, _ = await play(Learned("c", model))
+        assert len(model.requests) == 3 and (run.outcome, run.answer) == (Outcome.FALLBACK, "w3 says 42")
+        assert len({r.sampling.seed for r in model.requests}) == 3
+        assert run.conductor_usage.calls == 3
+
+    async def test_training_sees_the_malformed_draft_and_no_fallback(self):
+        run, _ = await play(Learned("c", Scripted(["junk"], price=PRICE)), fallback=False, resamples=0)
+        assert (run.outcome, run.error_code, len(run.steps)) == (Outcome.FAILED, "malformed_plan", 0)
+        assert run.rounds[0].decision.draft.text == "junk" and not run.rounds[0].decision.outage
+
+    async def test_a_dead_conductor_is_an_outage(self):
+        run, _ = await play(Learned("c", Scripted(lambda r: Overloaded("down"))), resamples=0)
+        assert run.outcome is Outcome.FALLBACK and run.rounds[0].decision.outage
+
+    async def test_planning_stops_at_the_budget(self):
+        model = Scripted(lambda r: "junk", price=PRICE)
+        run, _ = await play(Learned("c", model), limits=Limits(tokens=10))
+        assert len(model.requests) == 1 and (run.outcome, run.limit) == (Outcome.LIMITED, "tokens")
+        assert run.usage.calls == 1
+
+    async def test_a_lawless_conductor_is_malformed(self):
+        unknown = Fixed("x", lambda pool: Workflow((Step("a", WorkerId("nobody")),)))
+        run, _ = await play(unknown)
+        assert run.outcome is Outcome.FALLBACK and "unknown worker" in run.rounds[0].decision.reason
+
+
+AGAIN = 'model_id=[2] subtasks=["repair"] access_list=["all"]'
+STAND = "model_id=[] subtasks=[] access_list=[]"
+FIRST = 'model_id=[0,1] subtasks=["a","b"] access_list=[[],[0]]'
+
+
+class TestRecursion:
+    async def test_an_accepted_answer_stands(self):
+        run, _ = await play(Learned("c", Scripted([FIRST, STAND], price=PRICE)), limits=Limits(rounds=3))
+        assert (run.answer, len(run.rounds), run.limit) == ("w1 says 42", 2, None)
+        assert isinstance(run.rounds[1].decision, Accepted)
+
+    async def test_a_corrective_workflow_reads_the_round_before(self):
+        run, _ = await play(Learned("c", Scripted([FIRST, AGAIN, STAND], price=PRICE)), limits=Limits(rounds=3))
+        assert (run.answer, len(run.rounds)) == ("w2 says 42", 3)
+        assert "w1 says 42" in run.rounds[1].steps[0].request.messages[0].text
+
+    async def test_rounds_are_bounded_and_the_run_says_so(self):
+        run, _ = await play(Learned("c", Scripted([FIRST, AGAIN, AGAIN], price=PRICE)), limits=Limits(rounds=2))
+        assert (len(run.rounds), run.limit, run.outcome) == (2, "rounds", Outcome.ANSWERED)
+
+    async def test_a_failed_correction_leaves_the_earlier_answer(self):
+        dead = Scripted(lambda r: BadRequest("dead") if "repair" in r.messages[0].text else "early answer")
+        run, _ = await play(Learned("c", Scripted([FIRST, AGAIN], price=PRICE)), {w: dead for w in IDS}, limits=Limits(rounds=2))
+        assert (run.outcome, run.answer) == (Outcome.DEGRADED, "early answer")
+
+    async def test_a_malformed_second_round_leaves_the_answer(self):
+        run, _ = await play(Learned("c", Scripted([FIRST, "junk", "junk", "junk"], price=PRICE)), limits=Limits(rounds=2))
+        assert (run.outcome, run.answer) == (Outcome.ANSWERED, "w1 says 42")
+
+    async def test_another_judge(self):
+        conductor = Recursive(best(), Learned("judge", Scripted([AGAIN], price=PRICE)))
+        run, _ = await play(conductor, limits=Limits(rounds=2))
+        assert run.answer == "w2 says 42" and conductor.name == "best+judge"
+
+
+CONDUCTORS = {
+    "best": best(), "single": single("w2"), "chain": chain(("a", "b"), ("w0", "w1")),
+    "plan_solve_verify": plan_solve_verify(), "vote": vote(4), "recursive": Recursive(best(), single("w1")),
+    "learned": Learned("c", Scripted(lambda r: FIRST)), "junk": Learned("j", Scripted(lambda r: "]]")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONDUCTORS)
+async def test_every_conductor_keeps_the_law(name):
+    from batuta.core import Brief
+
+    decision = await CONDUCTORS[name].plan(Brief(Q, POOL))
+    assert isinstance(decision, Malformed if name == "junk" else Plan)
+    if isinstance(decision, Plan):
+        assert all(step.worker in POOL for step in decision.workflow.steps) and len(decision.workflow) <= 5
+    small = Pool(POOL.workers[3:])
+    decision = await CONDUCTORS[name].plan(Brief(Q, small))
+    assert isinstance(decision, Malformed) or all(s.worker in small for s in decision.workflow.steps)
+
+
+async def test_an_estimate_calls_nobody_and_grows_with_access():
+    flow = Workflow((Step("a", IDS[0]), Step("b", IDS[1]), Step("c", IDS[2], (0, 1))))
+    expected = estimate(Q, flow, POOL, output=100)
+    assert expected.usage.calls == 3 and expected.cost.usd == PRICE.of(expected.usage)
+    assert expected.steps[2].input > expected.steps[1].input + 200
+
+
+def test_a_fold_needs_a_beginning_and_an_end():
+    with pytest.raises(ValueError, match="Header"):
+        fold([Planned(0, None)])
+
+

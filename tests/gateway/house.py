@@ -1,0 +1,146 @@
+"""A small orchestra behind a real server on the loopback."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Self
+
+import aiohttp
+import anyio
+import orjson
+from openai import AsyncOpenAI
+
+from batuta.clients import Scripted
+from batuta.core import Delta, Pool, Price, Reply, Worker, WorkerId
+from batuta.core.conductor import SILENT
+from batuta.errors import ClientError, Interrupted
+from batuta.gateway import Orchestra, Timing, serve, served_models
+from batuta.solvers import chain
+from batuta.store import Store
+
+PRICE = Price(Decimal(1), Decimal(2))
+HI = [{"role": "user", "content": "hi"}]
+
+
+@dataclass
+class Halting:
+    """Says a little, then nothing more until it is cancelled."""
+
+    words: tuple[str, ...] = ()
+    started: anyio.Event = field(default_factory=anyio.Event)
+    cancelled: anyio.Event = field(default_factory=anyio.Event)
+
+    async def complete(self, request, listener=SILENT):
+        try:
+            for word in self.words:
+                await listener.spoke(Delta(text=word))
+            self.started.set()
+            await anyio.sleep_forever()
+        except BaseException:
+            self.cancelled.set()
+            raise
+
+
+@dataclass
+class Breaking:
+    """Says a little, then its connection breaks."""
+
+    words: tuple[str, ...]
+    error: ClientError = field(default_factory=lambda: Interrupted("https://secret.example broke"))
+
+    async def complete(self, request, listener=SILENT):
+        for word in self.words:
+            await listener.spoke(Delta(text=word))
+        raise self.error
+
+
+class Buggy:
+    """A conductor with a fault."""
+
+    name = "buggy"
+
+    async def plan(self, brief, listener=SILENT):
+        raise RuntimeError("secret content")
+
+
+def pool_of(*ids: str) -> Pool:
+    return Pool(
+        tuple(
+            Worker(WorkerId(name), f"m-{name}", f"The {name}.", strength=0.9 - at / 10, price=PRICE)
+            for at, name in enumerate(ids)
+        )
+    )
+
+
+def orchestra(clients: dict[str, Any], *, conductor=None, **options: Any) -> Orchestra:
+    pool = pool_of(*clients)
+    conductor = conductor or chain(["Think.", "Answer."], [list(clients)[0], list(clients)[-1]])
+    served = served_models(pool, conductor, **options.pop("limits", {}))
+    return Orchestra(pool, clients, served, **options)
+
+
+class Serving:
+    """A server for the length of a block."""
+
+    def __init__(self, house: Orchestra | None = None, *, grace: float = 0.0, **clients: Any):
+        self.house = house or orchestra(clients or {"ada": Scripted(lambda _: "Hello there, you.")})
+        self.grace = grace
+        self.url = ""
+
+    async def __aenter__(self) -> Self:
+        ready = anyio.Event()
+
+        def told(url: str) -> None:
+            self.url = url
+            ready.set()
+
+        self.tasks = anyio.create_task_group()
+        await self.tasks.__aenter__()
+        self.tasks.start_soon(self._serve, told)
+        await ready.wait()
+        self.http = aiohttp.ClientSession(self.url)
+        self.openai = AsyncOpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0)
+        return self
+
+    async def _serve(self, told) -> None:
+        await serve(self.house, port=0, ready=told, grace=self.grace)
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        with anyio.CancelScope(shield=True):
+            await self.openai.close()
+            await self.http.close()
+        self.tasks.cancel_scope.cancel()
+        return await self.tasks.__aexit__(*error)
+
+    async def post(self, path: str = "/v1/chat/completions", **options: Any):
+        """Status, headers, decoded body."""
+        if "body" in options:
+            options["data"] = options.pop("body")
+            options["headers"] = {"content-type": "application/json", **options.get("headers", {})}
+        async with self.http.post(path, **options) as response:
+            return response.status, response.headers, orjson.loads(await response.read())
+
+    async def get(self, path: str, **options: Any):
+        """Status, decoded body."""
+        async with self.http.get(path, **options) as response:
+            return response.status, orjson.loads(await response.read())
+
+    async def frames(self, **body: Any) -> list[str]:
+        """The stream's frames as they came, without the blank lines."""
+        body = {"stream": True, "messages": HI, **body}
+        async with self.http.post("/v1/chat/completions", json=body) as response:
+            text = (await response.read()).decode()
+        assert text.endswith("\n\n")
+        return text[:-2].split("\n\n")
+
+
+async def stored(store: Store, count: int = 1):
+    """The runs, once there are that many; a cancelled one arrives a moment later."""
+    with anyio.fail_after(2):
+        while len(rows := await store.list()) < count:
+            await anyio.sleep(0.01)
+    return rows
+
+
+__all__ = ["HI", "Breaking", "Buggy", "Halting", "Reply", "Serving", "Timing", "orchestra", "stored"]

@@ -1,0 +1,263 @@
+"""Whole answers, by the client that everybody uses."""
+
+import openai
+import pytest
+
+from batuta.clients import Scripted
+from batuta.core import Finish, Limits, Reply, ToolCall, Usage
+from batuta.errors import BadRequest, ContextTooLong, Overloaded, RateLimited, Unauthorised
+from gateway.house import HI, PRICE, Breaking, Buggy, Halting, Serving, orchestra, stored
+
+pytestmark = pytest.mark.anyio
+
+WEATHER = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object", "properties": {}}},
+}
+
+
+async def test_mini_answers_with_the_best_worker():
+    async with Serving(ada=Scripted(["Hello."], price=PRICE), bob=Scripted([])) as server:
+        answer = await server.openai.chat.completions.with_raw_response.create(
+            model="batuta-mini", messages=HI
+        )
+        got = answer.parse()
+    assert got.choices[0].message.content == "Hello."
+    assert got.choices[0].finish_reason == "stop"
+    assert got.model == "batuta-mini"
+    assert got.object == "chat.completion"
+    assert answer.headers["x-batuta-outcome"] == "answered"
+    assert got.id == f"chatcmpl-{answer.headers['x-batuta-run-id']}"
+    assert float(answer.headers["x-batuta-cost-usd"]) > 0
+    assert answer.headers["x-request-id"].startswith("req_")
+    assert int(answer.headers["openai-processing-ms"]) >= 0
+
+
+async def test_ultra_plays_the_workflow_and_counts_it_apart():
+    first = Reply("Thoughts.", usage=Usage(1, 100, 60, 0, 20, 5))
+    last = Reply("The end.", usage=Usage(1, 200, 10, 3, 30, 7))
+    async with Serving(ada=Scripted([first]), bob=Scripted([last])) as server:
+        got = await server.openai.chat.completions.create(model="batuta-ultra", messages=HI)
+    assert got.choices[0].message.content == "The end."
+    usage = got.usage
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (200, 30, 350)
+    assert usage.prompt_tokens_details.model_dump() == {
+        "audio_tokens": None,
+        "cached_tokens": 10,
+        "cache_write_tokens": 3,
+        "orchestration_input_tokens": 100,
+        "orchestration_input_cached_tokens": 60,
+    }
+    assert usage.completion_tokens_details.reasoning_tokens == 7
+    assert usage.completion_tokens_details.orchestration_output_tokens == 20
+
+
+async def test_a_worker_is_passed_through_with_tools_images_and_settings():
+    reply = Reply(
+        "",
+        reasoning="I look.",
+        tool_calls=(ToolCall("c1", "weather", '{"in":"Rome"}'),),
+        finish=Finish.TOOL_CALLS,
+    )
+    ada = Scripted([reply])
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA", "detail": "low"}}
+    messages = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": [{"type": "text", "text": "What?"}, picture]},
+        {
+            "role": "assistant",
+            "content": None,
+            "reasoning_content": "hm",
+            "tool_calls": [
+                {"id": "c0", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c0", "content": "sunny"},
+    ]
+    async with Serving(ada=ada) as server:
+        got = await server.openai.chat.completions.create(
+            model="worker/ada",
+            messages=messages,
+            tools=[WEATHER],
+            tool_choice={"type": "function", "function": {"name": "weather"}},
+            parallel_tool_calls=False,
+            temperature=0.5,
+            top_p=0.9,
+            max_completion_tokens=7,
+            stop="END",
+            seed=4,
+            reasoning_effort="high",
+            response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {}}},
+        )
+    choice = got.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    assert choice.message.reasoning_content == "I look."
+    assert choice.message.tool_calls[0].function.arguments == '{"in":"Rome"}'
+    asked = ada.requests[0]
+    assert [message.role.value for message in asked.messages] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+    ]
+    assert asked.messages[1].images[0].detail == "low"
+    assert asked.messages[2].reasoning == "hm"
+    assert asked.messages[3].parts[0].call_id == "c0"
+    assert asked.tools[0].name == "weather"
+    assert asked.tool_choice == "weather"
+    assert asked.parallel_tool_calls is False
+    assert asked.response_format.kind == "json_schema"
+    sampling = asked.sampling
+    assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (0.5, 0.9, 7)
+    assert (sampling.stop, sampling.seed, sampling.effort) == (("END",), 4, "high")
+
+
+async def test_allowed_tools_leave_the_others_out():
+    ada = Scripted(["ok"])
+    other = {"type": "function", "function": {"name": "other"}}
+    choice = {
+        "type": "allowed_tools",
+        "allowed_tools": {
+            "mode": "required",
+            "tools": [{"type": "function", "function": {"name": "other"}}],
+        },
+    }
+    async with Serving(ada=ada) as server:
+        body = {
+            "model": "worker/ada",
+            "messages": HI,
+            "tools": [WEATHER, other],
+            "tool_choice": choice,
+        }
+        status, _, _ = await server.post(json=body)
+    assert status == 200
+    assert [tool.name for tool in ada.requests[0].tools] == ["other"]
+    assert ada.requests[0].tool_choice == "required"
+
+
+async def test_length_and_unknown_fields():
+    ada = Scripted([Reply("cut", finish=Finish.LENGTH)])
+    async with Serving(ada=ada) as server:
+        body = {"model": "worker/ada", "messages": HI, "top_k": 3, "bad name\n": 1}
+        status, headers, got = await server.post(json=body)
+    assert status == 200
+    assert got["choices"][0]["finish_reason"] == "length"
+    assert headers["x-batuta-ignored"] == "top_k"
+    assert headers["x-batuta-unpriced-calls"] == "1"
+    assert "x-batuta-cost-usd" not in headers
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (ContextTooLong("at most 10 tokens"), 400, "context_length_exceeded"),
+        (BadRequest("no such thing, see https://up.example/x?key=1"), 400, "bad_request"),
+        (RateLimited("slow", retry_after=2.5), 429, "rate_limit_exceeded"),
+        (Overloaded("https://up.example sk-abcdef123456 is down"), 502, "upstream_error"),
+        (Unauthorised("sk-abcdef123456 is wrong"), 502, "upstream_error"),
+    ],
+)
+async def test_a_workers_errors_are_told_without_its_secrets(error, status, code):
+    async with Serving(ada=Scripted([error])) as server:
+        got, headers, body = await server.post(json={"model": "worker/ada", "messages": HI})
+    assert (got, body["error"]["code"]) == (status, code)
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert "example" not in body["error"]["message"]
+    assert "sk-" not in body["error"]["message"]
+    assert headers["x-batuta-outcome"] == "failed"
+    if status == 429:
+        assert (headers["retry-after"], headers["retry-after-ms"]) == ("3", "2500")
+
+
+async def test_the_openai_client_sees_its_own_errors():
+    async with Serving(ada=Scripted([RateLimited("slow")])) as server:
+        with pytest.raises(openai.RateLimitError):
+            await server.openai.chat.completions.create(model="worker/ada", messages=HI)
+        with pytest.raises(openai.NotFoundError) as caught:
+            await server.openai.chat.completions.create(model="nobody", messages=HI)
+    assert caught.value.code == "model_not_found"
+    assert caught.value.param == "model"
+
+
+async def test_ultra_is_degraded_rather_than_silent():
+    bob = Scripted([Overloaded("down")])
+    ada = Scripted(["First.", Overloaded("down")])
+    async with Serving(ada=ada, bob=bob) as server:
+        status, headers, body = await server.post(json={"model": "batuta-ultra", "messages": HI})
+    assert (status, headers["x-batuta-outcome"]) == (200, "degraded")
+    assert body["choices"][0]["message"]["content"] == "First."
+
+
+async def test_limits_of_the_caller():
+    two = {"ada": Scripted(lambda _: "First."), "bob": Scripted(lambda _: "Last.")}
+    async with Serving(orchestra(two)) as server:
+
+        async def ask(**wishes):
+            body = {"model": "batuta-ultra", "messages": HI, "orchestration": wishes}
+            status, headers, got = await server.post(json=body)
+            return status, headers, got
+
+        status, headers, got = await ask(max_tokens=1)
+        assert (status, headers["x-batuta-outcome"]) == (200, "limited")
+        assert got["choices"][0]["finish_reason"] == "length"
+        status, headers, got = await ask(max_cost_usd=0)
+        assert (status, got["error"]["code"]) == (429, "budget_exceeded")
+        assert headers["x-should-retry"] == "false"
+        status, headers, got = await ask(workers_deny=["bob"], trace=True)
+        assert status == 200
+        assert [w["id"] for w in got["orchestration"]["header"]["pool"]["workers"]] == ["ada"]
+
+
+async def test_a_deadline_is_a_504():
+    async with Serving(ada=Halting()) as server:
+        body = {"model": "batuta-mini", "messages": HI, "orchestration": {"deadline_s": 0.05}}
+        status, _, got = await server.post(json=body)
+    assert (status, got["error"]["code"]) == (504, "deadline_exceeded")
+
+
+async def test_the_operators_limits_are_not_raised():
+    house = orchestra({"ada": Halting()}, limits={"mini": Limits(seconds=0.05)})
+    async with Serving(house) as server:
+        body = {"model": "batuta-mini", "messages": HI, "orchestration": {"deadline_s": 600}}
+        status, _, _ = await server.post(json=body)
+    assert status == 504
+
+
+async def test_a_declined_question_says_so():
+    ada = Scripted([Reply("I do not know.", finish=Finish.DECLINED)])
+    async with Serving(ada=ada) as server:
+        status, headers, got = await server.post(json={"model": "batuta-mini", "messages": HI})
+    assert (status, headers["x-batuta-outcome"]) == (200, "declined")
+    assert got["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_our_own_fault_is_a_500_that_tells_and_logs_no_content(caplog):
+    house = orchestra({"ada": Scripted([])}, conductor=Buggy())
+    async with Serving(house) as server:
+        status, headers, body = await server.post(json={"model": "batuta-ultra", "messages": HI})
+    assert (status, body["error"]["code"]) == (500, "server_error")
+    assert headers["x-request-id"]
+    assert "secret" not in str(body)
+    assert "RuntimeError" in caplog.text
+    assert "secret content" not in caplog.text
+
+
+async def test_store_false_is_not_stored(store):
+    house = orchestra({"ada": Scripted(lambda _: "yes")}, store=store)
+    async with Serving(house) as server:
+        for keep in (False, True):
+            await server.post(json={"model": "batuta-mini", "messages": HI, "store": keep})
+    assert len(await stored(store)) == 1
+
+
+async def test_odd_text_of_a_worker_still_reaches_the_caller():
+    async with Serving(ada=Scripted(["half \ud83d pair"])) as server:
+        got = await server.openai.chat.completions.create(model="batuta-mini", messages=HI)
+    assert got.choices[0].message.content.startswith("half")
+
+
+async def test_a_broken_worker_is_replaced_in_a_whole_answer():
+    async with Serving(ada=Breaking(()), bob=Scripted(["I can."])) as server:
+        got = await server.openai.chat.completions.create(model="batuta-mini", messages=HI)
+    assert got.choices[0].message.content == "I can."
