@@ -75,7 +75,7 @@ def pool_of(*ids: str) -> Pool:
 
 def orchestra(clients: dict[str, Any], *, conductor=None, **options: Any) -> Orchestra:
     pool = pool_of(*clients)
-    conductor = conductor or chain(["Think.", "Answer."], [list(clients)[0], list(clients)[-1]])
+    conductor = conductor or chain(["Think.", "Answer."], [next(iter(clients)), list(clients)[-1]])
     served = served_models(pool, conductor, **options.pop("limits", {}))
     return Orchestra(pool, clients, served, **options)
 
@@ -106,7 +106,7 @@ class Serving:
     async def _serve(self, told) -> None:
         await serve(self.house, port=0, ready=told, grace=self.grace)
 
-    async def __aexit__(self, *error: Any) -> bool | None:
+    async def __aexit__(self, *error: object) -> bool | None:
         with anyio.CancelScope(shield=True):
             await self.openai.close()
             await self.http.close()
@@ -143,4 +143,14 @@ async def stored(store: Store, count: int = 1):
     return rows
 
 
-__all__ = ["HI", "Breaking", "Buggy", "Halting", "Reply", "Serving", "Timing", "orchestra", "stored"]
+__all__ = [
+    "HI",
+    "Breaking",
+    "Buggy",
+    "Halting",
+    "Reply",
+    "Serving",
+    "Timing",
+    "orchestra",
+    "stored",
+]

@@ -71,7 +71,10 @@ def accuracy(workflow: Writer, questions: Iterable[Task], seed: int = 0) -> floa
 def flow(*steps: tuple[str, str] | tuple[str, str, tuple[int, ...]]) -> Workflow:
     """A workflow of (worker, subtask, access) triples; no access reads nothing."""
     return Workflow(
-        tuple(Step(subtask, WorkerId(worker), *access) for worker, subtask, *access in steps)
+        tuple(
+            Step(step[1], WorkerId(step[0]), step[2] if len(step) == 3 else ())  # noqa: PLR2004
+            for step in steps
+        )
     )
 
 
@@ -145,7 +148,7 @@ def search(questions: Sequence[Task], seed: int, tries: int) -> Workflow:
     start = [single(p.name) for p in PROFILES] + list(_seeds(rng, tries // 2))
     best = sorted(start, key=lambda w: worth(w, few), reverse=True)[:12]
     scored = sorted(((worth(w, questions), i, w) for i, w in enumerate(best)), reverse=True)[:4]
-    for number in range(tries // 4):
+    for number in range(tries // 2):
         child = _mutated(rng.choice(scored)[2], rng)
         if worth(child, few) >= worth(scored[-1][2], few):
             value = worth(child, questions)
@@ -168,6 +171,12 @@ def _seeds(rng: Random, count: int) -> Iterable[Workflow]:
             (conductor.PLANNED, (0,)),
             (conductor.PLANNED, (0,)),
             (conductor.COMPARE, (0, 1, 2)),
+        ),
+        (
+            (conductor.LOOK_UP, ()),
+            (conductor.LOOK_UP, ()),
+            (conductor.PLAN, ()),
+            (conductor.FROM_FACTS, (0, 1, 2)),
         ),
         (
             (conductor.LOOK_UP, ()),
@@ -274,7 +283,9 @@ def _family(task: Task) -> str:
     return next(tag for tag in task.tags if tag in families())
 
 
-def searched_rows(asked: Questions, seed: int, tries: int) -> tuple[list[Row], dict[Cell, Workflow]]:
+def searched_rows(
+    asked: Questions, seed: int, tries: int
+) -> tuple[list[Row], dict[Cell, Workflow]]:
     """The best workflow for each cell, and the best one for everything, found on other questions."""
     training = questions(60, seed + 1)
     found: dict[Cell, Workflow] = {}
@@ -334,7 +345,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measures the world and prints the table."""
     parser = argparse.ArgumentParser(description="Measures the rehearsal world.")
     parser.add_argument("--per-cell", type=int, default=40, help="questions a family and band")
-    parser.add_argument("--tries", type=int, default=240, help="workflows searched a cell; 0: none")
+    parser.add_argument("--tries", type=int, default=600, help="workflows searched a cell; 0: none")
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args(arguments)
     asked = questions(options.per_cell, options.seed)

@@ -22,14 +22,39 @@ class Relation:
 Fact = str | int
 
 THINGS: Mapping[str, tuple[str, ...]] = {
-    "person": tuple(
-        "Ada Brenn,Bertil Koss,Cora Lund,Dario Venn,Elsa Morn,Falk Oster,Greta Hale,Hugo Tarn,"
-        "Ines Vole,Jorun Pike,Kasper Dahl,Livia Stone,Milo Grand,Nora Quist,Orla Finch,"
-        "Piet Sander,Rosa Thorn,Sven Alder,Tilda Rook,Ulf Marsh".split(",")
+    "person": (
+        "Ada Brenn",
+        "Bertil Koss",
+        "Cora Lund",
+        "Dario Venn",
+        "Elsa Morn",
+        "Falk Oster",
+        "Greta Hale",
+        "Hugo Tarn",
+        "Ines Vole",
+        "Jorun Pike",
+        "Kasper Dahl",
+        "Livia Stone",
+        "Milo Grand",
+        "Nora Quist",
+        "Orla Finch",
+        "Piet Sander",
+        "Rosa Thorn",
+        "Sven Alder",
+        "Tilda Rook",
+        "Ulf Marsh",
     ),
-    "town": tuple(
-        "Amberley,Brackwater,Colmere,Dunhollow,Eskford,Fennick,Glimhaven,Harrowby,"
-        "Ivelstead,Jasperton".split(",")
+    "town": (
+        "Amberley",
+        "Brackwater",
+        "Colmere",
+        "Dunhollow",
+        "Eskford",
+        "Fennick",
+        "Glimhaven",
+        "Harrowby",
+        "Ivelstead",
+        "Jasperton",
     ),
     "guild": (
         "Glass Guild",

@@ -106,7 +106,9 @@ def merit(description: str, topic: str) -> float:
     best = None
     for clause in re.split(r"[;.]", description):
         if pattern.search(clause):
-            said = [v for words, v in _LEVELS if re.search(rf"\b(?:{words})", clause, re.IGNORECASE)]
+            said = [
+                v for words, v in _LEVELS if re.search(rf"\b(?:{words})", clause, re.IGNORECASE)
+            ]
             level = said[0] if said else _NAMED
             best = level if best is None else max(best, level)
     return _UNSAID if best is None else best

@@ -101,8 +101,7 @@ def read(text: str) -> Problem | None:
 def _patterns(name: str) -> tuple[tuple[Style, re.Pattern[str]], ...]:
     """A family's styles, each with the pattern of its questions."""
     return tuple(
-        (style, re.compile(_pattern(style.template), re.DOTALL))
-        for style in _FAMILIES[name].styles
+        (style, re.compile(_pattern(style.template), re.DOTALL)) for style in _FAMILIES[name].styles
     )
 
 

@@ -63,9 +63,7 @@ class Heard:
 
 
 _TASK = re.compile(r"<overall_task>\n(.*?)\n</overall_task>", re.DOTALL)
-_SECTION = re.compile(
-    r'<agent_response step="\d+">\n(.*?)\n</agent_response>', re.DOTALL
-)
+_SECTION = re.compile(r'<agent_response step="\d+">\n(.*?)\n</agent_response>', re.DOTALL)
 _SUBTASK = "Your assigned subtask: "
 _STEP = re.compile(r"^Step \d+, ([^:\n]+): (.*?) -> (.*?)( \(a guess\))?$", re.MULTILINE)
 _FACT = re.compile(r"^- (.+?) of (.+?): (.+)$", re.MULTILINE)

@@ -9,7 +9,6 @@ from batuta.rehearsal.grammar import Family, Layout, Nesting, Style, chain, enro
 from batuta.rehearsal.numbers import CALCULATIONS, tame
 from batuta.rehearsal.problem import Op, Problem, Value, is_thing
 
-
 _SHORTEST_MIX = 2
 """One hop and one calculation."""
 
@@ -64,37 +63,64 @@ FACTS_FAMILY = enroll(
             Style("In the chronicle of Veldra, what is {start}?", nesting=Nesting.OF),
             Style("Name {start}.", nesting=Nesting.POSSESSIVE),
             Style("In the chronicle, start from {start}. {steps} Where do you end?"),
-            Style("Follow the chronicle from {start}: {steps}. What is found last?", Layout.THEN, 1),
-            Style("Beginning at {start}, follow this trail of facts: {steps}. What is at its end?",
-                  Layout.ARROWS, 2),
-            Style("A traveller in Veldra asks for {start}. What should be answered?",
-                  nesting=Nesting.OF),
+            Style(
+                "Follow the chronicle from {start}: {steps}. What is found last?", Layout.THEN, 1
+            ),
+            Style(
+                "Beginning at {start}, follow this trail of facts: {steps}. What is at its end?",
+                Layout.ARROWS,
+                2,
+            ),
+            Style(
+                "A traveller in Veldra asks for {start}. What should be answered?",
+                nesting=Nesting.OF,
+            ),
         ),
         _draw_facts,
         _read,
-        lambda problem, value: "integer" if isinstance(value, int) else "name",
+        lambda _, value: "integer" if isinstance(value, int) else "name",
     )
-)  # fmt: skip
+)
 
 MIXED = enroll(
     Family(
         "mixed",
         "facts",
         (
-            Style("Take {start} in the chronicle of Veldra. {steps} What number do you get?",
-                  nesting=Nesting.OF),
-            Style("Look up {start}, then {steps}. What is the result?", Layout.THEN, 1,
-                  Nesting.POSSESSIVE),
-            Style("Begin with {start}; {steps}. Give the number.", Layout.SEMICOLONS, 0, Nesting.OF),
-            Style("Start from {start} and go on like this:\n{steps}\nWhat is the final number?",
-                  Layout.LINES, 1, Nesting.OF),
-            Style("Let the first number be {start}, and then: {steps}. What is the last number?",
-                  Layout.ARROWS, 2, Nesting.OF),
-            Style("Write down {start}. {steps} What is written now?", Layout.SENTENCES, 2,
-                  Nesting.POSSESSIVE),
+            Style(
+                "Take {start} in the chronicle of Veldra. {steps} What number do you get?",
+                nesting=Nesting.OF,
+            ),
+            Style(
+                "Look up {start}, then {steps}. What is the result?",
+                Layout.THEN,
+                1,
+                Nesting.POSSESSIVE,
+            ),
+            Style(
+                "Begin with {start}; {steps}. Give the number.", Layout.SEMICOLONS, 0, Nesting.OF
+            ),
+            Style(
+                "Start from {start} and go on like this:\n{steps}\nWhat is the final number?",
+                Layout.LINES,
+                1,
+                Nesting.OF,
+            ),
+            Style(
+                "Let the first number be {start}, and then: {steps}. What is the last number?",
+                Layout.ARROWS,
+                2,
+                Nesting.OF,
+            ),
+            Style(
+                "Write down {start}. {steps} What is written now?",
+                Layout.SENTENCES,
+                2,
+                Nesting.POSSESSIVE,
+            ),
         ),
         _draw_mixed,
         _read,
-        lambda problem, value: "integer",
+        lambda _problem, _value: "integer",
     )
-)  # fmt: skip
+)

@@ -9,7 +9,6 @@ a verifier compares its own result with the one that it reads.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -32,7 +31,7 @@ from batuta.rehearsal.profiles import Profile
 
 SYSTEMATIC = 0.88
 """Share of a worker's slips that are misunderstandings; the rest are lapses."""
-LOAD = 0.07
+LOAD = 0.085
 """Added slips a step for every step beyond the span, without a plan."""
 PLANNED_LOAD = 0.15
 """Share of that load that is left with a plan."""
@@ -91,27 +90,19 @@ def _bias(worker: str, kind: str) -> float:
     return 0.4 + 1.2 * roll("bias", worker, kind)
 
 
-@dataclass(slots=True)
 class Mind:
     """One worker at work on one prompt."""
 
-    profile: Profile
-    problem: Problem
-    heard: Heard
-    seed: int
+    __slots__ = ("_distraction", "_fixed", "_load", "_loose", "heard", "problem", "profile")
 
-    def __post_init__(self) -> None:
-        self._fixed = _inclination(self.profile.name, self.heard.question)
-        self._loose = rolls("lapse", self.profile.name, self.seed, self.heard.text)
-        excess = max(0, self.problem.difficulty - self.profile.span)
-        self._load = LOAD * excess
-        page = self.heard.read_chars / 1000
-        self._distraction = DISTRACTION * page * (1 - self.profile.care)
-
-    _fixed: tuple[float, ...] = ()
-    _loose: tuple[float, ...] = ()
-    _load: float = 0.0
-    _distraction: float = 0.0
+    def __init__(self, profile: Profile, problem: Problem, heard: Heard, seed: int) -> None:
+        self.profile = profile
+        self.problem = problem
+        self.heard = heard
+        self._fixed = _inclination(profile.name, heard.question)
+        self._loose = rolls("lapse", profile.name, seed, heard.text)
+        self._load = LOAD * max(0, problem.difficulty - profile.span)
+        self._distraction = DISTRACTION * heard.read_chars / 1000 * (1 - profile.care)
 
     def plan(self) -> tuple[Op, ...]:
         """The steps of the question as this worker understands them."""
@@ -251,7 +242,9 @@ class Mind:
         (best, count), *others = votes.most_common(2)
         if not others or (count > others[0][1]):
             return Result(read_value(best), guess=False), best != claims[-1]
-        if mode is Verb.VERIFY and self._loose[(index + 4) % 8 + 8] < SKIM * (1 - self.profile.care):
+        if mode is Verb.VERIFY and self._loose[(index + 4) % 8 + 8] < SKIM * (
+            1 - self.profile.care
+        ):
             return Result(read_value(claims[-1]), guess=False), False
         settled = self._think_again(index, op, value, own)
         return settled, settled.value is not None and show(settled.value) != claims[-1]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from random import Random
+from typing import cast
 
 from batuta.rehearsal.chronicle import FACTS, KINDS_OF, RELATIONS
 
@@ -15,9 +16,34 @@ Value = int | str | tuple[int, ...] | date
 
 Args = tuple[int, ...]
 
+Transform = Callable[[Value], Value] | Callable[[Value, int], Value]
+"""What a kind of step computes, with or without an argument."""
+
 MONTHS = (
-    "January February March April May June July August September October November December"
-).split()
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+)
+
+
+WEEKDAYS = (
+    "Monday",
+    "Tuesday",
+    "Wednesday",
+    "Thursday",
+    "Friday",
+    "Saturday",
+    "Sunday",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +63,7 @@ class Kind:
     """arithmetic, code, facts, text or calendar."""
     phrases: tuple[str, str, str]
     """Its wordings, `#` for each number; the first is canonical, the last is held out."""
-    apply: Callable[..., Value]
+    apply: Transform
     """Of the value so far and the arguments."""
     ranges: tuple[tuple[int, int], ...] = ()
     """Bounds of each argument."""
@@ -67,7 +93,7 @@ class Problem:
 
 def _relation(name: str) -> Kind:
     def ask(value: Value) -> Value:
-        return FACTS[name, value]  # pyright: ignore[reportArgumentType]  (a KeyError is meant)
+        return FACTS[name, str(value)]
 
     same = [
         other.name
@@ -103,7 +129,10 @@ def read_op(text: str) -> Op | None:
 def apply(op: Op, value: Value) -> Value | None:
     """What the step makes of the value; None if it cannot be done to such a value."""
     try:
-        return _KINDS[op.kind].apply(value, *op.args)
+        transform = _KINDS[op.kind].apply
+        if op.args:
+            return cast("Callable[[Value, int], Value]", transform)(value, op.args[0])
+        return cast("Callable[[Value], Value]", transform)(value)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError):
         return None
 
@@ -145,8 +174,8 @@ def blur(value: Value, pick: float) -> Value:
 
 
 def _smudge(text: str, pick: float) -> str:
-    if text in _WEEKDAYS:
-        return _WEEKDAYS[(_WEEKDAYS.index(text) + 1 + int(pick * 6)) % 7]
+    if text in WEEKDAYS:
+        return WEEKDAYS[(WEEKDAYS.index(text) + 1 + int(pick * 6)) % 7]
     if len(text) < 2:  # noqa: PLR2004  (one letter cannot be swapped with its neighbour)
         return text + "a"
     at = int(pick * (len(text) - 1))
@@ -195,7 +224,6 @@ def register(more: Sequence[Kind]) -> None:
                 raise ValueError(f"two kinds of steps are called {words!r}")
 
 
-_WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 _DIGITS = re.compile(r"-?\d+")
 _WHOLE = re.compile(r"-?\d+")
 _DATE = re.compile(r"(\d{1,2}) ([A-Z][a-z]+) (\d{4})")

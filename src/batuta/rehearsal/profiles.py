@@ -61,7 +61,7 @@ PROFILES: tuple[Profile, ...] = (
         "cello",
         "Excellent at arithmetic; good at list programs; fair at planning, dates and checking; "
         "weak at facts and text. Middle price.",
-        _skill(0.97, 0.90, 0.92, 0.78, 0.84),
+        _skill(0.985, 0.90, 0.92, 0.78, 0.84),
         knows=0.3,
         planning=0.70,
         checking=0.45,
@@ -77,7 +77,7 @@ PROFILES: tuple[Profile, ...] = (
         "oboe",
         "Excellent at list programs; good at text; fair at arithmetic and checking; weak at facts, "
         "dates and planning. Middle price.",
-        _skill(0.86, 0.97, 0.92, 0.91, 0.78),
+        _skill(0.86, 0.985, 0.92, 0.91, 0.78),
         knows=0.25,
         planning=0.40,
         checking=0.50,
@@ -110,7 +110,7 @@ PROFILES: tuple[Profile, ...] = (
         "viola",
         "Excellent at dates and units and at text; good at checking; fair at arithmetic; weak at "
         "list programs, facts and planning. Middle price.",
-        _skill(0.87, 0.80, 0.92, 0.96, 0.97),
+        _skill(0.87, 0.80, 0.92, 0.98, 0.985),
         knows=0.30,
         planning=0.50,
         checking=0.65,

@@ -49,9 +49,7 @@ def tasks(
     )
 
 
-def _task(
-    name: str, key: tuple[int, int], *, held_out: bool, difficulty: int | None
-) -> Task:
+def _task(name: str, key: tuple[int, int], *, held_out: bool, difficulty: int | None) -> Task:
     family = families()[name]
     rng = generator("task", name, *key, held_out, difficulty)
     steps = difficulty or rng.randint(1, MAX_DIFFICULTY)

@@ -7,9 +7,8 @@ from datetime import date, timedelta
 from random import Random
 
 from batuta.rehearsal.grammar import Family, Layout, Style, chain, enroll
-from batuta.rehearsal.problem import Kind, Problem, Value, read_value, register
+from batuta.rehearsal.problem import WEEKDAYS, Kind, Problem, Transform, Value, read_value, register
 
-_DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 _FACTORS = {"hours": 60, "days": 1440, "kilometres": 1000, "kilograms": 1000, "tonnes": 1_000_000}
 
 
@@ -35,7 +34,7 @@ def _next_monday(value: Value) -> date:
     return day + timedelta(days=7 - day.weekday())
 
 
-def _base(*units: str) -> object:
+def _base(*units: str) -> Transform:
     def convert(value: Value) -> Value:
         if not isinstance(value, str):
             raise TypeError(f"not a quantity with a unit: {value!r}")
@@ -49,7 +48,12 @@ def _base(*units: str) -> object:
 
 def _moved(name: str, words: tuple[str, str, str], days: int, most: int, other: str) -> Kind:
     return Kind(
-        name, "calendar", words, lambda v, n: _date(v) + timedelta(days=days * n), ((2, most),), (other,)
+        name,
+        "calendar",
+        words,
+        lambda v, n: _date(v) + timedelta(days=days * n),
+        ((2, most),),
+        (other,),
     )
 
 
@@ -59,55 +63,145 @@ def _scaled(name: str, words: tuple[str, str, str], by: int, most: int, other: s
 
 def _converted(unit: str, *units: str) -> Kind:
     words = (f"express it in {unit}", f"convert it to {unit}", f"say it in {unit}")
-    return Kind(f"to {unit}", "calendar", words, _base(*units))  # pyright: ignore[reportArgumentType]
+    return Kind(f"to {unit}", "calendar", words, _base(*units))
 
 
 _DATES = (
-    _moved("days on", ("go # days forward", "add # days to the date", "let # days pass"), 1, 90,
-           "days back"),
-    _moved("days back", ("go # days back", "take # days from the date", "return by # days"), -1, 90,
-           "days on"),
-    _moved("weeks on", ("go # weeks forward", "add # weeks to the date", "let # weeks pass"), 7, 15,
-           "weeks back"),
-    _moved("weeks back", ("go # weeks back", "take # weeks from the date", "return by # weeks"), -7,
-           15, "weeks on"),
-    Kind("next month", "calendar",
-         ("go to the first day of the next month", "move to the start of the following month",
-          "wait until a new month begins"), _first_of_next_month, (), ("next Monday",)),
-    Kind("next Monday", "calendar",
-         ("go to the next Monday", "move to the Monday that follows",
-          "wait until a Monday comes"), _next_monday, (), ("next month",)),
-    Kind("weekday", "calendar", ("name the weekday", "tell which day of the week it is",
-                                 "give the name of that day"),
-         lambda v: _DAYS[_date(v).weekday()], (), (), final=True),
-)  # fmt: skip
+    _moved(
+        "days on",
+        ("go # days forward", "add # days to the date", "let # days pass"),
+        1,
+        90,
+        "days back",
+    ),
+    _moved(
+        "days back",
+        ("go # days back", "take # days from the date", "return by # days"),
+        -1,
+        90,
+        "days on",
+    ),
+    _moved(
+        "weeks on",
+        ("go # weeks forward", "add # weeks to the date", "let # weeks pass"),
+        7,
+        15,
+        "weeks back",
+    ),
+    _moved(
+        "weeks back",
+        ("go # weeks back", "take # weeks from the date", "return by # weeks"),
+        -7,
+        15,
+        "weeks on",
+    ),
+    Kind(
+        "next month",
+        "calendar",
+        (
+            "go to the first day of the next month",
+            "move to the start of the following month",
+            "wait until a new month begins",
+        ),
+        _first_of_next_month,
+        (),
+        ("next Monday",),
+    ),
+    Kind(
+        "next Monday",
+        "calendar",
+        ("go to the next Monday", "move to the Monday that follows", "wait until a Monday comes"),
+        _next_monday,
+        (),
+        ("next month",),
+    ),
+    Kind(
+        "weekday",
+        "calendar",
+        ("name the weekday", "tell which day of the week it is", "give the name of that day"),
+        lambda v: WEEKDAYS[_date(v).weekday()],
+        (),
+        (),
+        final=True,
+    ),
+)
 
 _UNITS = (
     _converted("minutes", "hours", "days"),
     _converted("metres", "kilometres"),
     _converted("grams", "kilograms", "tonnes"),
-    _scaled("hours more", ("add # hours", "lengthen it by # hours", "put # hours on top"), 60, 30,
-            "hours less"),
-    _scaled("hours less", ("subtract # hours", "shorten it by # hours", "take # hours off"), -60, 30,
-            "hours more"),
-    _scaled("minutes more", ("add # minutes", "lengthen it by # minutes", "put # minutes on top"),
-            1, 300, "hours more"),
-    _scaled("kilometres more", ("add # kilometres", "lengthen it by # kilometres",
-                                "put # kilometres on top"), 1000, 30, "metres more"),
-    _scaled("metres more", ("add # metres", "lengthen it by # metres", "put # metres on top"), 1,
-            900, "metres less"),
-    _scaled("metres less", ("subtract # metres", "shorten it by # metres", "take # metres off"), -1,
-            900, "metres more"),
-    _scaled("kilograms more", ("add # kilograms", "load # kilograms more",
-                               "put # kilograms on top"), 1000, 30, "grams more"),
-    _scaled("grams more", ("add # grams", "load # grams more", "put # grams on top"), 1, 900,
-            "grams less"),
-    _scaled("grams less", ("subtract # grams", "unload # grams", "take # grams off"), -1, 900,
-            "grams more"),
-    Kind("legs", "calendar", ("count that amount # times", "let it happen # times",
-                              "repeat the whole amount # times"),
-         lambda v, n: _int(v) * n, ((2, 6),), ("minutes more",)),
-)  # fmt: skip
+    _scaled(
+        "hours more",
+        ("add # hours", "lengthen it by # hours", "put # hours on top"),
+        60,
+        30,
+        "hours less",
+    ),
+    _scaled(
+        "hours less",
+        ("subtract # hours", "shorten it by # hours", "take # hours off"),
+        -60,
+        30,
+        "hours more",
+    ),
+    _scaled(
+        "minutes more",
+        ("add # minutes", "lengthen it by # minutes", "put # minutes on top"),
+        1,
+        300,
+        "hours more",
+    ),
+    _scaled(
+        "kilometres more",
+        ("add # kilometres", "lengthen it by # kilometres", "put # kilometres on top"),
+        1000,
+        30,
+        "metres more",
+    ),
+    _scaled(
+        "metres more",
+        ("add # metres", "lengthen it by # metres", "put # metres on top"),
+        1,
+        900,
+        "metres less",
+    ),
+    _scaled(
+        "metres less",
+        ("subtract # metres", "shorten it by # metres", "take # metres off"),
+        -1,
+        900,
+        "metres more",
+    ),
+    _scaled(
+        "kilograms more",
+        ("add # kilograms", "load # kilograms more", "put # kilograms on top"),
+        1000,
+        30,
+        "grams more",
+    ),
+    _scaled(
+        "grams more",
+        ("add # grams", "load # grams more", "put # grams on top"),
+        1,
+        900,
+        "grams less",
+    ),
+    _scaled(
+        "grams less",
+        ("subtract # grams", "unload # grams", "take # grams off"),
+        -1,
+        900,
+        "grams more",
+    ),
+    Kind(
+        "legs",
+        "calendar",
+        ("count that amount # times", "let it happen # times", "repeat the whole amount # times"),
+        lambda v, n: _int(v) * n,
+        ((2, 6),),
+        ("minutes more",),
+    ),
+)
 
 register(_DATES)
 register(_UNITS)
@@ -145,16 +239,25 @@ CALENDAR = enroll(
         (
             Style("Start from {start}. {steps} What do you get?"),
             Style("Take {start} and {steps}. What comes out?", Layout.THEN, 1),
-            Style("Here is a question of dates and units. We have {start}; {steps}. "
-                  "What is the result?", Layout.SEMICOLONS),
-            Style("The diary says {start}. Work through these lines:\n{steps}\nWhat is the outcome?",
-                  Layout.LINES, 1),
-            Style("On the form stands {start}, followed by: {steps}. Fill in the last field.",
-                  Layout.ARROWS, 2),
+            Style(
+                "Here is a question of dates and units. We have {start}; {steps}. "
+                "What is the result?",
+                Layout.SEMICOLONS,
+            ),
+            Style(
+                "The diary says {start}. Work through these lines:\n{steps}\nWhat is the outcome?",
+                Layout.LINES,
+                1,
+            ),
+            Style(
+                "On the form stands {start}, followed by: {steps}. Fill in the last field.",
+                Layout.ARROWS,
+                2,
+            ),
             Style("Think of {start}. {steps} What is in your mind now?", Layout.SENTENCES, 2),
         ),
         _draw,
         _read,
-        lambda problem, value: "integer" if isinstance(value, int) else "exact",
+        lambda _, value: "integer" if isinstance(value, int) else "exact",
     )
-)  # fmt: skip
+)

@@ -1,0 +1,221 @@
+"""Everything but the answers: models, runs, health, the guard at the door, the server itself."""
+
+from io import BytesIO
+
+import anyio
+import openai
+import pytest
+
+from batuta.clients import Scripted
+from batuta.core import Outcome
+from batuta.errors import ConfigError
+from batuta.gateway import Orchestra, serve, served_models
+from batuta.gateway.middleware import MAX_BODY
+from gateway.house import HI, PRICE, Halting, Serving, orchestra, pool_of, stored
+
+pytestmark = pytest.mark.anyio
+
+ASK = {"model": "batuta-mini", "messages": HI}
+
+
+async def test_models():
+    async with Serving(ada=Scripted([]), bob=Scripted([])) as server:
+        names = [model.id async for model in server.openai.models.list()]
+        assert names == ["batuta-mini", "batuta-ultra", "worker/ada", "worker/bob"]
+        one = await server.openai.models.retrieve("worker/ada")
+        assert (one.id, one.object, one.owned_by) == ("worker/ada", "model", "batuta")
+        with pytest.raises(openai.NotFoundError) as caught:
+            await server.openai.models.retrieve("worker/eve")
+    assert caught.value.code == "model_not_found"
+
+
+async def test_runs_are_listed_read_and_judged(store):
+    house = orchestra({"ada": Scripted(lambda _: "Yes.", price=PRICE)}, store=store)
+    async with Serving(house) as server:
+        ids = []
+        for _ in range(3):
+            _, headers, _ = await server.post(json=ASK)
+            ids.append(headers["x-batuta-run-id"])
+        status, page = await server.get("/v1/runs?limit=2")
+        assert status == 200
+        assert [run["id"] for run in page["data"]] == [ids[2], ids[1]]
+        assert page["has_more"] is True
+        _, rest = await server.get("/v1/runs", params={"after": page["next_cursor"]})
+        assert [run["id"] for run in rest["data"]] == [ids[0]]
+        assert (rest["has_more"], rest["next_cursor"]) == (False, None)
+        status, run = await server.get(f"/v1/runs/{ids[0]}")
+        assert (status, run["outcome"], run["model"]) == (200, "answered", "batuta-mini")
+        assert run["trace"]["answer"] == "Yes."
+        assert float(run["cost_usd"]) > 0
+        path = f"/v1/runs/{ids[0]}/feedback"
+        status, _, got = await server.post(path, json={"score": 0.5, "comment": "fine"})
+        assert (status, got["score"]) == (200, 0.5)
+        _, run = await server.get(f"/v1/runs/{ids[0]}")
+        assert (run["score"], run["comment"]) == (0.5, "fine")
+        status, _, _ = await server.post(path, json={"score": None})
+        assert status == 200
+        _, page = await server.get("/v1/runs?model=batuta-ultra")
+        assert page["data"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "param"),
+    [
+        ("/v1/runs?limit=0", "limit"),
+        ("/v1/runs?limit=x", "limit"),
+        ("/v1/runs?limit=1000000000000", "limit"),
+        ("/v1/runs?after=x", "after"),
+        ("/v1/runs?after=nan_", "after"),
+        ("/v1/runs?outcome=x", "outcome"),
+    ],
+)
+async def test_bad_questions_about_runs(store, path, param):
+    async with Serving(orchestra({"ada": Scripted([])}, store=store)) as server:
+        status, body = await server.get(path)
+    assert (status, body["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [({}, 400), ({"score": 2}, 400), ({"score": "1"}, 400), ({"score": 1, "comment": 1}, 400)],
+)
+async def test_bad_feedback(store, body, status):
+    async with Serving(orchestra({"ada": Scripted([])}, store=store)) as server:
+        got, _, _ = await server.post("/v1/runs/run_1/feedback", json=body)
+        assert got == status
+        got, _, error = await server.post("/v1/runs/run_1/feedback", json={"score": 1})
+    assert (got, error["error"]["code"]) == (404, "not_found")
+
+
+async def test_without_a_store_there_are_no_runs():
+    async with Serving() as server:
+        assert (await server.get("/v1/runs"))[0] == 404
+        assert (await server.get("/readyz"))[0] == 200
+
+
+async def test_health(store):
+    async with Serving(orchestra({"ada": Scripted([])}, store=store)) as server:
+        assert await server.get("/healthz") == (200, {"status": "ok"})
+        assert await server.get("/readyz") == (200, {"status": "ok", "store": True})
+
+
+async def test_a_store_that_is_closed_is_not_ready_and_loses_no_answer(tmp_path):
+    from batuta.store import Store
+
+    house = orchestra({"ada": Scripted(["Yes."])}, store=Store(tmp_path / "runs.db"))
+    async with Serving(house) as server:
+        assert (await server.get("/readyz"))[0] == 503
+        assert (await server.post(json=ASK))[0] == 200
+        status, body = await server.get("/v1/runs")
+    assert (status, body["error"]["code"]) == (503, "overloaded")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nowhere", 404, "not_found"),
+        ("GET", "/v1/models/", 404, "model_not_found"),
+        ("POST", "/v1/completions", 404, "not_found"),
+        ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
+        ("DELETE", "/v1/runs", 405, "method_not_allowed"),
+        ("GET", "/v1/runs/run_unknown", 404, "not_found"),
+    ],
+)
+async def test_what_is_not_there(store, method, path, status, code):
+    async with Serving(orchestra({"ada": Scripted([])}, store=store)) as server:
+        async with server.http.request(method, path) as response:
+            body = await response.json()
+    assert (response.status, body["error"]["code"]) == (status, code)
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content-type": "text/plain"}, 415),
+        ({"content-type": "application/json; charset=utf-8"}, 400),
+        ({"host": "evil.example"}, 403),
+        ({"host": "[::1]:80"}, 400),
+        ({"host": "localhost:1"}, 400),
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"x-junk": "x" * 7000, "x-more": "y" * 7000}, 400),
+        ({"authorization": "Bearer anything"}, 400),
+    ],
+)
+async def test_the_guard_at_the_door(headers, status):
+    async with Serving() as server:
+        got, _, _ = await server.post(body=b"{}", headers=headers)
+    assert got == status
+
+
+async def test_headers_that_are_too_large():
+    async with Serving() as server:
+        headers = {f"x-{n}": "y" * 7000 for n in range(10)}
+        got, _, body = await server.post(body=b"{}", headers=headers)
+    assert (got, body["error"]["code"]) == (431, "headers_too_large")
+
+
+async def test_bodies_that_are_too_large():
+    async def pieces():
+        for _ in range(MAX_BODY // 2**20 + 1):
+            yield b" " * 2**20
+
+    async with Serving() as server:
+        for body in (BytesIO(b" " * (MAX_BODY + 1)), pieces()):
+            got, _, answer = await server.post(body=body)
+            assert (got, answer["error"]["code"]) == (413, "request_too_large")
+        got, _, _ = await server.post(body=BytesIO(b" " * MAX_BODY))
+        assert got == 400
+
+
+async def test_a_request_id_of_the_caller_is_kept_if_it_is_sane():
+    async with Serving() as server:
+        _, headers, _ = await server.post(body=b"{}", headers={"x-request-id": "abc-1"})
+        assert headers["x-request-id"] == "abc-1"
+        _, headers, _ = await server.post(body=b"{}", headers={"x-request-id": "a b"})
+        assert headers["x-request-id"].startswith("req_")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.org", "::"])  # noqa: S104
+async def test_only_the_loopback_is_served(host):
+    house = orchestra({"ada": Scripted([])})
+    with pytest.raises(ConfigError, match="not of the loopback"):
+        await serve(house, host, 0)
+
+
+async def test_a_port_in_use_is_one_sentence():
+    async with Serving() as server:
+        port = int(server.url.rpartition(":")[2])
+        with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 cannot be had"):
+            await serve(server.house, port=port)
+
+
+async def test_the_end_of_the_server_cancels_and_stores(store):
+    ada = Halting()
+    house = orchestra({"ada": ada}, store=store)
+    answers = []
+    async with Serving(house) as server:
+
+        async def ask():
+            answers.append(await server.post(json=ASK))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await ada.started.wait()
+            house.flights.close()
+    (row,) = await stored(store)
+    assert row.outcome is Outcome.CANCELLED
+    assert answers[0][0] == 503
+    assert answers[0][2]["error"]["code"] == "overloaded"
+
+
+def test_an_orchestra_that_cannot_play_is_refused():
+    pool = pool_of("ada")
+    with pytest.raises(ConfigError, match="no client"):
+        Orchestra(pool, {}, served_models(pool))
+    with pytest.raises(ConfigError, match="at least one"):
+        Orchestra(pool, {"ada": Scripted([])}, ())
+    with pytest.raises(ConfigError, match="same name"):
+        Orchestra(pool, {"ada": Scripted([])}, served_models(pool) * 2)
