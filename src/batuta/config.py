@@ -1,25 +1,25 @@
 """One TOML file and the environment become frozen settings, and settings an orchestra.
 
-    [[workers]]
-    id = "sonnet"
-    provider = "anthropic"          # a name that `batuta pool list` knows, or "compatible"
-    model = "claude-sonnet-4-5"
-    base_url = ""                   # for "compatible" and for proxies
-    key_env = "ANTHROPIC_API_KEY"   # by default the provider's own variable
-    description = "Strong at code and at following instructions."
-    tags = ["region:us"]
-    price = { input = 3, output = 15, cached = 0.3 }    # dollars per million tokens
-    strength = 0.8                  # share it answers rightly alone, as you believe
-    sampling = { temperature = 0.2, max_tokens = 4096, effort = "low" }
-    concurrency = 32
+[[workers]]
+id = "sonnet"
+provider = "anthropic"          # a name that `batuta pool list` knows, or "compatible"
+model = "claude-sonnet-4-5"
+base_url = ""                   # for "compatible" and for proxies
+key_env = "ANTHROPIC_API_KEY"   # by default the provider's own variable
+description = "Strong at code and at following instructions."
+tags = ["region:us"]
+price = { input = 3, output = 15, cached = 0.3 }    # dollars per million tokens
+strength = 0.8                  # share it answers rightly alone, as you believe
+sampling = { temperature = 0.2, max_tokens = 4096, effort = "low" }
+concurrency = 32
 
-    [conductor]
-    worker = "sonnet"               # whose model writes the workflow; or a fixed one: "vote"
+[conductor]
+worker = "sonnet"               # whose model writes the workflow; or a fixed one: "vote"
 
-    [limits]
-    max_steps = 5
-    max_rounds = 1
-    max_cost_usd = 0.50
+[limits]
+max_steps = 5
+max_rounds = 1
+max_cost_usd = 0.50
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ class PriceSetting(_Strict):
 
     input: Decimal = Field(ge=0)
     output: Decimal = Field(ge=0)
-    cached: Decimal | None = Field(None, ge=0)
-    cache_write: Decimal | None = Field(None, ge=0)
+    cached: Decimal | None = Field(default=None, ge=0)
+    cache_write: Decimal | None = Field(default=None, ge=0)
 
 
 class SamplingSetting(_Strict):
     """How a worker samples."""
 
-    temperature: float | None = Field(None, ge=0)
-    top_p: float | None = Field(None, gt=0, le=1)
-    max_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
     stop: tuple[str, ...] = ()
     seed: int | None = None
     effort: str | None = None
@@ -83,13 +83,13 @@ class WorkerSetting(_Strict):
     key_env: str = ""
     description: str = ""
     tags: tuple[str, ...] = ()
-    context_window: int | None = Field(None, ge=1)
+    context_window: int | None = Field(default=None, ge=1)
     price: PriceSetting | None = None
-    strength: float | None = Field(None, ge=0, le=1)
+    strength: float | None = Field(default=None, ge=0, le=1)
     sampling: SamplingSetting = SamplingSetting()
-    concurrency: int = Field(32, ge=1)
-    rpm: int | None = Field(None, ge=1)
-    tpm: int | None = Field(None, ge=1)
+    concurrency: int = Field(default=32, ge=1)
+    rpm: int | None = Field(default=None, ge=1)
+    tpm: int | None = Field(default=None, ge=1)
 
 
 class ConductorSetting(_Strict):
@@ -99,18 +99,18 @@ class ConductorSetting(_Strict):
     descriptions: bool = True
     prices: bool = False
     examples: bool = True
-    temperature: float = Field(1.0, ge=0)
-    max_tokens: int = Field(1024, ge=16)
+    temperature: float = Field(default=1.0, ge=0)
+    max_tokens: int = Field(default=1024, ge=16)
 
 
 class LimitsSetting(_Strict):
     """What a run may spend unless a request says less."""
 
-    max_steps: int = Field(5, ge=1)
-    max_rounds: int = Field(1, ge=1)
-    max_tokens: int | None = Field(None, ge=0)
-    max_cost_usd: float | None = Field(None, ge=0)
-    deadline_s: float | None = Field(None, gt=0)
+    max_steps: int = Field(default=5, ge=1)
+    max_rounds: int = Field(default=1, ge=1)
+    max_tokens: int | None = Field(default=None, ge=0)
+    max_cost_usd: float | None = Field(default=None, ge=0)
+    deadline_s: float | None = Field(default=None, gt=0)
 
 
 class Settings(_Strict):

@@ -27,13 +27,19 @@ SEES = {"PLAN": set(), "ONE": {"PLAN"}, "TWO": set(), "DECIDE": {"ONE", "TWO"}}
 
 def as_question(row):
     if "choices" in row:
-        options = "\n".join(f"{letter}. {text}" for letter, text in zip("ABCD", row["choices"], strict=True))
+        options = "\n".join(
+            f"{letter}. {text}" for letter, text in zip("ABCD", row["choices"], strict=True)
+        )
         return f"{row['question']}\n{options}\nAnswer with one letter."
     return row.get("question") or row.get("problem") or row["prompt"]
 
 
 def rows(path):
-    opened = gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8")
+    opened = (
+        gzip.open(path, "rt", encoding="utf-8")
+        if path.suffix == ".gz"
+        else path.open(encoding="utf-8")
+    )
     with opened as lines:
         return [json.loads(line) for line in islice(lines, PER_SET)]
 
@@ -59,11 +65,17 @@ def said_by(body):
 
 async def check(questions, tmp_path):
     async with FakeOpenAI(said_by, strict_openai=False) as server, Http() as http:
-        ensemble = await open_ensemble(http, pool=str(whole_path(tmp_path, server.url)), environ={"TEST_KEY": server.key})
+        ensemble = await open_ensemble(
+            http, pool=str(whole_path(tmp_path, server.url)), environ={"TEST_KEY": server.key}
+        )
         for question in questions:
             before = len(server.requests)
-            run = await conduct(Question.of(question), ensemble.conductor, ensemble.pool, ensemble.clients)
-            assert (run.outcome, run.answer) == (Outcome.ANSWERED, "REPLY-DECIDE by model-b"), run.error
+            run = await conduct(
+                Question.of(question), ensemble.conductor, ensemble.pool, ensemble.clients
+            )
+            assert (run.outcome, run.answer) == (Outcome.ANSWERED, "REPLY-DECIDE by model-b"), (
+                run.error
+            )
             plan, *calls = [r.body for r in server.requests[before:]]
             assert question in plan["messages"][0]["content"]
             assert [c["model"] for c in calls[-1:]] == ["model-b"] and len(calls) == 4
@@ -72,17 +84,24 @@ async def check(questions, tmp_path):
                 task = prompt.rpartition("Your assigned subtask: SUBTASK-")[2].split("\n")[0]
                 assert f"<overall_task>\n{question}\n</overall_task>" in prompt
                 assert {other for other in SEES if f"REPLY-{other}" in prompt} == SEES[task]
-                assert {other for other in SEES if f"SUBTASK-{other}" in prompt} == SEES[task] | {task}
+                assert {other for other in SEES if f"SUBTASK-{other}" in prompt} == SEES[task] | {
+                    task
+                }
         assert server.wrong == []
 
 
 async def test_a_few_questions_of_each_set(tmp_path):
-    questions = [as_question(json.loads(line)) for line in FIXTURE.read_text(encoding="utf-8").splitlines()]
+    questions = [
+        as_question(json.loads(line)) for line in FIXTURE.read_text(encoding="utf-8").splitlines()
+    ]
     assert len(questions) == 12
     await check(questions, tmp_path)
 
 
-@pytest.mark.skipif(not DATA, reason="BATUTA_DATA does not name a folder with bench/gsm8k, bench/mmlu, bench/humaneval")
+@pytest.mark.skipif(
+    not DATA,
+    reason="BATUTA_DATA does not name a folder with bench/gsm8k, bench/mmlu, bench/humaneval",
+)
 @pytest.mark.parametrize("name", ["gsm8k/test.jsonl", "mmlu/test.jsonl.gz", "humaneval/test.jsonl"])
 async def test_many_questions(name, tmp_path):
     questions = [as_question(row) for row in rows(Path(str(DATA)) / "bench" / name)]

@@ -10,8 +10,30 @@ from hypothesis import strategies as st
 
 from batuta.clients import Retry, RetryPolicy, Scripted
 from batuta.core import (
-    Accepted, Cost, Delta, Ended, Failure, Finish, Header, Limits, Malformed, Outcome, Plan, Planned,
-    Pool, Price, Question, Reply, Retried, Spoke, Step, Stepped, Usage, Worker, WorkerId, Workflow,
+    Accepted,
+    Cost,
+    Delta,
+    Ended,
+    Failure,
+    Finish,
+    Header,
+    Limits,
+    Malformed,
+    Outcome,
+    Plan,
+    Planned,
+    Pool,
+    Price,
+    Question,
+    Reply,
+    Retried,
+    Spoke,
+    Step,
+    Stepped,
+    Usage,
+    Worker,
+    WorkerId,
+    Workflow,
 )  # fmt: skip
 from batuta.engine import Recorder, conduct, estimate, fold
 from batuta.errors import BadRequest, Interrupted, Overloaded, RateLimited, TimedOut
@@ -65,9 +87,16 @@ class TestPlaying:
         assert max(s.span.start for s in run.steps if s.index < 3) < 0.08
 
     async def test_usage_and_cost_are_those_of_every_call(self):
-        conductor = Learned("c", Scripted(["junk", 'model_id=[0,1] subtasks=["a","b"] access_list=[[],[0]]'], price=PRICE))
+        conductor = Learned(
+            "c",
+            Scripted(
+                ["junk", 'model_id=[0,1] subtasks=["a","b"] access_list=[[],[0]]'], price=PRICE
+            ),
+        )
         run, _ = await play(conductor)
-        parts = [s.usage for s in run.steps] + [d.usage for r in run.rounds for d in r.conductor_drafts]
+        parts = [s.usage for s in run.steps] + [
+            d.usage for r in run.rounds for d in r.conductor_drafts
+        ]
         assert run.usage == sum(parts, Usage()) and run.usage.calls == 4
         assert run.cost.usd == PRICE.of(run.usage) and run.cost.unpriced_calls == 0
         assert run.conductor_usage.calls == 2
@@ -77,12 +106,21 @@ class TestPlaying:
         again, _ = await play(fixed(("a", 0, []), ("b", 0, [])), seed=7)
         seeds = [s.request.sampling.seed for s in sorted(run.steps, key=lambda s: s.index)]
         assert len(set(seeds)) == 2
-        assert seeds == [s.request.sampling.seed for s in sorted(again.steps, key=lambda s: s.index)]
+        assert seeds == [
+            s.request.sampling.seed for s in sorted(again.steps, key=lambda s: s.index)
+        ]
 
     async def test_wishes_for_the_answer_bind_the_last_step_only(self):
         from batuta.core import ResponseFormat, Sampling, Tool
 
-        wish = Question(Q.messages, (Tool("f"),), "auto", None, ResponseFormat("json_object"), Sampling(max_tokens=9, stop=("x",)))
+        wish = Question(
+            Q.messages,
+            (Tool("f"),),
+            "auto",
+            None,
+            ResponseFormat("json_object"),
+            Sampling(max_tokens=9, stop=("x",)),
+        )
         run = await conduct(wish, fixed(("a", 0, []), ("b", 1, [0])), POOL, clients())
         first, last = (s.request for s in run.steps)
         assert (first.tools, first.response_format, first.sampling.max_tokens) == ((), None, None)
@@ -102,7 +140,10 @@ class TestLaws:
     @given(steps=flows(), slow=st.lists(st.integers(0, 4), min_size=4, max_size=4))
     @settings(max_examples=60, deadline=None)
     async def test_the_order_respects_access_and_nothing_else_is_seen(self, steps, slow):
-        players = {w: Scripted(lambda r, w=w: f"reply of {w}", latency=slow[n] / 1000) for n, w in enumerate(IDS)}
+        players = {
+            w: Scripted(lambda r, w=w: f"reply of {w}", latency=slow[n] / 1000)
+            for n, w in enumerate(IDS)
+        }
         run = await conduct(Q, fixed(*steps), POOL, players)
         assert run.outcome is Outcome.ANSWERED and len(run.steps) == len(steps)
         for step in run.steps:
@@ -121,8 +162,10 @@ class TestLaws:
         if run.outcome is Outcome.LIMITED:
             assert run.limit == "tokens"
         for step in calls:  # whoever started had, at its start, something left to spend
-            before = sum(s.usage.total for s in calls if s.span.end <= step.span.start and s is not step)
-            assert before < tokens or tokens == 0 and not calls
+            before = sum(
+                s.usage.total for s in calls if s.span.end <= step.span.start and s is not step
+            )
+            assert before < tokens or (tokens == 0 and not calls)
 
     @given(steps=flows(), micro=st.integers(0, 900))
     @settings(max_examples=40, deadline=None)
@@ -136,7 +179,11 @@ class TestLaws:
 
 class TestLimits:
     async def test_a_deadline_cancels_and_keeps_the_best_answer(self):
-        run, events = await play(fixed(("a", 0, []), ("b", 1, [0])), clients(w1=echo("w1", 5)), limits=Limits(seconds=0.2))
+        run, events = await play(
+            fixed(("a", 0, []), ("b", 1, [0])),
+            clients(w1=echo("w1", 5)),
+            limits=Limits(seconds=0.2),
+        )
         assert (run.outcome, run.limit, run.answer) == (Outcome.LIMITED, "seconds", "w0 says 42")
         assert run.seconds < 1
         cut = run.rounds[0].step(1).result
@@ -157,7 +204,13 @@ class TestLimits:
     async def test_a_call_of_unknown_price_counts_under_a_limit_in_dollars(self):
         pool = Pool((Worker(IDS[0], "m"),))
         script = Scripted(lambda r: Reply("x", usage=Usage(1, 10_000, 0, 0, 1000)), price=None)
-        run = await conduct(Q, fixed(*[("a", 0, range(n)) for n in range(5)]), pool, {IDS[0]: script}, limits=Limits(usd=0.3))
+        run = await conduct(
+            Q,
+            fixed(*[("a", 0, range(n)) for n in range(5)]),
+            pool,
+            {IDS[0]: script},
+            limits=Limits(usd=0.3),
+        )
         assert (run.outcome, run.limit) == (Outcome.LIMITED, "usd")
         assert len(script.requests) == 2 and run.cost == Cost(Decimal(0), 2)
 
@@ -167,7 +220,10 @@ class TestLimits:
         assert "3 steps where 2 are allowed" in run.rounds[0].decision.reason
 
     async def test_a_retry_is_not_paid_beyond_the_budget(self):
-        failing = Scripted(lambda r: TimedOut("silence", usage=Usage(1, 500, estimated=1), cost=Cost(Decimal(1))), price=PRICE)
+        failing = Scripted(
+            lambda r: TimedOut("silence", usage=Usage(1, 500, estimated=1), cost=Cost(Decimal(1))),
+            price=PRICE,
+        )
         players = {w: Retry(failing, RetryPolicy(attempts=9, base=0.001)) for w in IDS}
         run, _ = await play(best(), players, limits=Limits(usd=3))
         assert len(failing.requests) == 3 and run.cost.usd == 3
@@ -176,19 +232,40 @@ class TestLimits:
 
 class TestFailures:
     async def test_a_substitute_takes_over(self):
-        run, events = await play(fixed(("a", 0, [])), clients(w0=Scripted(lambda r: BadRequest("no"))))
+        run, events = await play(
+            fixed(("a", 0, [])), clients(w0=Scripted(lambda r: BadRequest("no")))
+        )
         assert (run.outcome, run.answer) == (Outcome.ANSWERED, "w3 says 42")
         (step,) = run.steps
-        assert (step.planned, step.worker) == ("w0", "w3") and step.attempts[0].failure.code == "bad_request"
+        assert (step.planned, step.worker) == ("w0", "w3") and step.attempts[
+            0
+        ].failure.code == "bad_request"
         assert [e.attempt.worker for e in events if isinstance(e, Retried)] == ["w0"]
 
     async def test_retries_are_in_the_record(self):
-        flaky = Retry(Scripted([RateLimited("wait", retry_after=0.01), Overloaded("down"), "ok"], price=PRICE), RetryPolicy(base=0.001))
+        flaky = Retry(
+            Scripted(
+                [RateLimited("wait", retry_after=0.01), Overloaded("down"), "ok"], price=PRICE
+            ),
+            RetryPolicy(base=0.001),
+        )
         run, _ = await play(fixed(("a", 0, [])), clients(w0=flaky))
-        assert run.answer == "ok" and [a.failure.code for a in run.steps[0].attempts] == ["rate_limited", "overloaded"]
+        assert run.answer == "ok" and [a.failure.code for a in run.steps[0].attempts] == [
+            "rate_limited",
+            "overloaded",
+        ]
 
     async def test_the_best_answer_that_exists(self):
-        dead = {w: Scripted(lambda r: "fine" if "first" in r.messages[0].text.split("assigned subtask")[1] else BadRequest("dead")) for w in IDS}
+        dead = {
+            w: Scripted(
+                lambda r: (
+                    "fine"
+                    if "first" in r.messages[0].text.split("assigned subtask")[1]
+                    else BadRequest("dead")
+                )
+            )
+            for w in IDS
+        }
         run, _ = await play(fixed(("first", 0, []), ("second", 1, [0])), dead)
         assert (run.outcome, run.answer) == (Outcome.DEGRADED, "fine")
 
@@ -198,7 +275,9 @@ class TestFailures:
         assert "dead" in run.error and len(run.steps[0].attempts) == 2
 
     async def test_an_empty_reply_is_a_failure_and_is_paid(self):
-        run, _ = await play(fixed(("a", 0, [])), clients(w0=Scripted(lambda r: "  \n", price=PRICE)))
+        run, _ = await play(
+            fixed(("a", 0, [])), clients(w0=Scripted(lambda r: "  \n", price=PRICE))
+        )
         assert run.answer == "w3 says 42" and run.usage.calls == 2
         assert run.steps[0].attempts[0].failure.code == "empty_reply"
 
@@ -207,7 +286,9 @@ class TestFailures:
             raise KeyError("oops")
 
         run, _ = await play(fixed(("a", 0, [])), clients(w0=Scripted(broken)))
-        assert run.answer == "w3 says 42" and run.steps[0].attempts[0].failure.code == "internal_error"
+        assert (
+            run.answer == "w3 says 42" and run.steps[0].attempts[0].failure.code == "internal_error"
+        )
 
     async def test_a_reader_never_sees_two_halves(self):
         class Cut:
@@ -232,11 +313,20 @@ class TestFailures:
                 raise Interrupted("cut", usage=Usage(1, 10, estimated=1), cost=Cost(Decimal(1)))
 
         cut = Cut()
-        run, _ = await play(fixed(("a", 0, [])), clients(w0=Retry(cut, RetryPolicy(base=0.001))), live=True)
+        run, _ = await play(
+            fixed(("a", 0, [])), clients(w0=Retry(cut, RetryPolicy(base=0.001))), live=True
+        )
         assert cut.calls == 1 and run.outcome is Outcome.FAILED and run.cost.usd == 1
 
     async def test_a_decline_is_an_outcome(self):
-        run, _ = await play(best(), clients(w3=Scripted(lambda r: Reply("I play rehearsal.", usage=Usage(1), finish=Finish.DECLINED))))
+        run, _ = await play(
+            best(),
+            clients(
+                w3=Scripted(
+                    lambda r: Reply("I play rehearsal.", usage=Usage(1), finish=Finish.DECLINED)
+                )
+            ),
+        )
         assert (run.outcome, run.answer) == (Outcome.DECLINED, "I play rehearsal.")
 
 
@@ -260,24 +350,45 @@ class TestCancellation:
 
         start = time.perf_counter()
         with anyio.move_on_after(0.1):
-            await conduct(Q, fixed(("a", 0, []), ("b", 1, []), ("c", 2, [])), POOL, {w: Endless() for w in IDS}, emit=emit, recorder=recorder)
+            await conduct(
+                Q,
+                fixed(("a", 0, []), ("b", 1, []), ("c", 2, [])),
+                POOL,
+                {w: Endless() for w in IDS},
+                emit=emit,
+                recorder=recorder,
+            )
         assert len(cut) == 3 and max(cut) - start < 1.1
         run = recorder.run()
         assert run.outcome is Outcome.CANCELLED and fold(events) == run
-        assert run.usage.calls == 3 and run.usage.estimated == 3 and run.usage.output > 0 and run.cost.usd > 0
+        assert (
+            run.usage.calls == 3
+            and run.usage.estimated == 3
+            and run.usage.output > 0
+            and run.cost.usd > 0
+        )
 
 
 class TestPlanning:
     async def test_a_malformed_draft_is_sampled_again_a_bounded_number_of_times(self):
         model = Scripted(["junk", "more", "still"], price=PRICE)
         run, _ = await play(Learned("c", model))
-        assert len(model.requests) == 3 and (run.outcome, run.answer) == (Outcome.FALLBACK, "w3 says 42")
+        assert len(model.requests) == 3 and (run.outcome, run.answer) == (
+            Outcome.FALLBACK,
+            "w3 says 42",
+        )
         assert len({r.sampling.seed for r in model.requests}) == 3
         assert run.conductor_usage.calls == 3
 
     async def test_training_sees_the_malformed_draft_and_no_fallback(self):
-        run, _ = await play(Learned("c", Scripted(["junk"], price=PRICE)), fallback=False, resamples=0)
-        assert (run.outcome, run.error_code, len(run.steps)) == (Outcome.FAILED, "malformed_plan", 0)
+        run, _ = await play(
+            Learned("c", Scripted(["junk"], price=PRICE)), fallback=False, resamples=0
+        )
+        assert (run.outcome, run.error_code, len(run.steps)) == (
+            Outcome.FAILED,
+            "malformed_plan",
+            0,
+        )
         assert run.rounds[0].decision.draft.text == "junk" and not run.rounds[0].decision.outage
 
     async def test_a_dead_conductor_is_an_outage(self):
@@ -303,26 +414,41 @@ FIRST = 'model_id=[0,1] subtasks=["a","b"] access_list=[[],[0]]'
 
 class TestRecursion:
     async def test_an_accepted_answer_stands(self):
-        run, _ = await play(Learned("c", Scripted([FIRST, STAND], price=PRICE)), limits=Limits(rounds=3))
+        run, _ = await play(
+            Learned("c", Scripted([FIRST, STAND], price=PRICE)), limits=Limits(rounds=3)
+        )
         assert (run.answer, len(run.rounds), run.limit) == ("w1 says 42", 2, None)
         assert isinstance(run.rounds[1].decision, Accepted)
 
     async def test_a_corrective_workflow_reads_the_round_before(self):
-        run, _ = await play(Learned("c", Scripted([FIRST, AGAIN, STAND], price=PRICE)), limits=Limits(rounds=3))
+        run, _ = await play(
+            Learned("c", Scripted([FIRST, AGAIN, STAND], price=PRICE)), limits=Limits(rounds=3)
+        )
         assert (run.answer, len(run.rounds)) == ("w2 says 42", 3)
         assert "w1 says 42" in run.rounds[1].steps[0].request.messages[0].text
 
     async def test_rounds_are_bounded_and_the_run_says_so(self):
-        run, _ = await play(Learned("c", Scripted([FIRST, AGAIN, AGAIN], price=PRICE)), limits=Limits(rounds=2))
+        run, _ = await play(
+            Learned("c", Scripted([FIRST, AGAIN, AGAIN], price=PRICE)), limits=Limits(rounds=2)
+        )
         assert (len(run.rounds), run.limit, run.outcome) == (2, "rounds", Outcome.ANSWERED)
 
     async def test_a_failed_correction_leaves_the_earlier_answer(self):
-        dead = Scripted(lambda r: BadRequest("dead") if "repair" in r.messages[0].text else "early answer")
-        run, _ = await play(Learned("c", Scripted([FIRST, AGAIN], price=PRICE)), {w: dead for w in IDS}, limits=Limits(rounds=2))
+        dead = Scripted(
+            lambda r: BadRequest("dead") if "repair" in r.messages[0].text else "early answer"
+        )
+        run, _ = await play(
+            Learned("c", Scripted([FIRST, AGAIN], price=PRICE)),
+            dict.fromkeys(IDS, dead),
+            limits=Limits(rounds=2),
+        )
         assert (run.outcome, run.answer) == (Outcome.DEGRADED, "early answer")
 
     async def test_a_malformed_second_round_leaves_the_answer(self):
-        run, _ = await play(Learned("c", Scripted([FIRST, "junk", "junk", "junk"], price=PRICE)), limits=Limits(rounds=2))
+        run, _ = await play(
+            Learned("c", Scripted([FIRST, "junk", "junk", "junk"], price=PRICE)),
+            limits=Limits(rounds=2),
+        )
         assert (run.outcome, run.answer) == (Outcome.ANSWERED, "w1 says 42")
 
     async def test_another_judge(self):
@@ -345,10 +471,15 @@ async def test_every_conductor_keeps_the_law(name):
     decision = await CONDUCTORS[name].plan(Brief(Q, POOL))
     assert isinstance(decision, Malformed if name == "junk" else Plan)
     if isinstance(decision, Plan):
-        assert all(step.worker in POOL for step in decision.workflow.steps) and len(decision.workflow) <= 5
+        assert (
+            all(step.worker in POOL for step in decision.workflow.steps)
+            and len(decision.workflow) <= 5
+        )
     small = Pool(POOL.workers[3:])
     decision = await CONDUCTORS[name].plan(Brief(Q, small))
-    assert isinstance(decision, Malformed) or all(s.worker in small for s in decision.workflow.steps)
+    assert isinstance(decision, Malformed) or all(
+        s.worker in small for s in decision.workflow.steps
+    )
 
 
 async def test_an_estimate_calls_nobody_and_grows_with_access():
@@ -361,5 +492,3 @@ async def test_an_estimate_calls_nobody_and_grows_with_access():
 def test_a_fold_needs_a_beginning_and_an_end():
     with pytest.raises(ValueError, match="Header"):
         fold([Planned(0, None)])
-
-

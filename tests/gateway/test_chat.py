@@ -211,6 +211,23 @@ async def test_limits_of_the_caller():
         assert [w["id"] for w in got["orchestration"]["header"]["pool"]["workers"]] == ["ada"]
 
 
+async def test_a_workflow_by_hand():
+    ada, bob = Scripted(["One.", "Three."]), Scripted(["Two."])
+    steps = [
+        {"worker": "ada", "subtask": "Begin."},
+        {"worker": "bob", "subtask": "Go on.", "access": [0]},
+        {"worker": "ada", "subtask": "End.", "access": [1, 0]},
+    ]
+    async with Serving(ada=ada, bob=bob) as server:
+        wishes = {"workflow": {"steps": steps}, "trace": True}
+        body = {"model": "batuta-ultra", "messages": HI, "orchestration": wishes}
+        status, _, got = await server.post(json=body)
+    assert status == 200
+    assert got["choices"][0]["message"]["content"] == "Three."
+    assert got["orchestration"]["header"]["conductor"] == "by-hand"
+    assert "Two." in "".join(message.text for message in ada.requests[1].messages)
+
+
 async def test_a_deadline_is_a_504():
     async with Serving(ada=Halting()) as server:
         body = {"model": "batuta-mini", "messages": HI, "orchestration": {"deadline_s": 0.05}}

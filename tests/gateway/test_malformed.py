@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from batuta.clients import Scripted
-from batuta.core import Pool, Question
+from batuta.core import Limits, Pool, Question
 from batuta.gateway.refusal import Refusal
 from batuta.gateway.wire.chat import parse_chat
 from batuta.gateway.wire.fields import Fields
@@ -186,7 +186,29 @@ CASES = [
     (wishes(workers_deny=["ada"]), V, "orchestration.workers_allow"),
     (wishes(workers_allow="ada"), T, "orchestration.workers_allow"),
     (wishes(trace=1), T, "orchestration.trace"),
+    (wishes(dry_run=True), U, "orchestration.dry_run"),
+    (wishes(workflow=[]), T, "orchestration.workflow"),
+    (wishes(workflow={}), M, "orchestration.workflow.steps"),
+    (wishes(workflow={"steps": []}), V, "orchestration.workflow.steps"),
+    (wishes(workflow={"steps": [{}]}), M, "orchestration.workflow.steps[0].worker"),
+    (
+        wishes(workflow={"steps": [{"worker": "ada", "access": ["0"]}]}),
+        T,
+        "orchestration.workflow.steps[0].access[0]",
+    ),
+    (
+        wishes(workflow={"steps": [{"worker": "ada", "access": [0]}]}),
+        V,
+        "orchestration.workflow.steps",
+    ),
+    (wishes(workflow={"steps": [{"worker": "eve"}]}), V, "orchestration.workflow.steps[0].worker"),
+    (wishes(workflow={"steps": [{"worker": "ada"}] * 2}), V, "orchestration.workflow.steps"),
 ]
+
+
+def book(body, pool):
+    asked = parse_chat(Fields(orjson.loads(orjson.dumps(body)))).wishes
+    asked.check(asked.cast(pool), Limits(steps=1))
 
 
 def named(value):
@@ -197,13 +219,14 @@ def named(value):
 def test_the_first_thing_that_is_wrong_is_named(body, code, param):
     pool = pool_of("ada")
     with pytest.raises(Refusal) as caught:
-        parse_chat(Fields(orjson.loads(orjson.dumps(body)))).wishes.cast(pool)
+        book(body, pool)
     refusal = caught.value
     assert (refusal.status, refusal.code, refusal.param) == (400, code, param)
     assert param in refusal.message
 
 
 async def test_every_bad_body_is_a_400_of_the_server_too():
+    """`batuta-mini` plays one step at most, as the test above has it."""
     async with Serving(ada=Scripted(lambda _: "ok")) as server:
         for body, code, param in CASES:
             status, headers, got = await server.post(body=orjson.dumps(body))

@@ -1,16 +1,23 @@
 """Everything but the answers: models, runs, health, the guard at the door, the server itself."""
 
+import os
+import signal
+import sys
 from io import BytesIO
+from pathlib import Path
 
+import aiohttp
 import anyio
 import openai
 import pytest
+from anyio.streams.text import TextReceiveStream
 
 from batuta.clients import Scripted
 from batuta.core import Outcome
 from batuta.errors import ConfigError
 from batuta.gateway import Orchestra, serve, served_models
 from batuta.gateway.middleware import MAX_BODY
+from batuta.store import Store
 from gateway.house import HI, PRICE, Halting, Serving, orchestra, pool_of, stored
 
 pytestmark = pytest.mark.anyio
@@ -100,8 +107,6 @@ async def test_health(store):
 
 
 async def test_a_store_that_is_closed_is_not_ready_and_loses_no_answer(tmp_path):
-    from batuta.store import Store
-
     house = orchestra({"ada": Scripted(["Yes."])}, store=Store(tmp_path / "runs.db"))
     async with Serving(house) as server:
         assert (await server.get("/readyz"))[0] == 503
@@ -209,6 +214,57 @@ async def test_the_end_of_the_server_cancels_and_stores(store):
     assert row.outcome is Outcome.CANCELLED
     assert answers[0][0] == 503
     assert answers[0][2]["error"]["code"] == "overloaded"
+
+
+SCRIPT = """
+import sys, anyio
+from batuta.gateway import LOOP, serve
+from batuta.store import Store
+from gateway.house import Halting, orchestra
+
+async def main():
+    ada = Halting()
+
+    async def tell():
+        await ada.started.wait()
+        print("started", flush=True)
+
+    async with Store(sys.argv[1]) as store, anyio.create_task_group() as tasks:
+        tasks.start_soon(tell)
+        house = orchestra({"ada": ada}, store=store)
+        await serve(house, port=0, ready=lambda url: print(url, flush=True), grace=0.1)
+
+anyio.run(main, backend_options=LOOP)
+print("closed")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_the_process_and_loses_no_run(tmp_path, number):
+    path = tmp_path / "runs.db"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    command = [sys.executable, "-c", SCRIPT, str(path)]
+    async with await anyio.open_process(command, env=environment, stderr=None) as process:
+        lines = TextReceiveStream(process.stdout)
+        url = (await lines.receive()).strip()
+        said = []
+
+        async def ask():
+            async with aiohttp.ClientSession() as http:
+                async with http.post(f"{url}/v1/chat/completions", json=ASK) as response:
+                    assert response.status == 503
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            while "started" not in "".join(said):
+                said.append(await lines.receive())
+            process.send_signal(number)
+            said += [text async for text in lines]
+        assert "".join(said).split() == ["started", "closed"]
+        assert await process.wait() == 0
+    async with Store(path) as store:
+        (row,) = await store.list()
+    assert row.outcome is Outcome.CANCELLED
 
 
 def test_an_orchestra_that_cannot_play_is_refused():

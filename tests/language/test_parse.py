@@ -14,8 +14,34 @@ from batuta.language.prompt import EXAMPLES
 POOL = Pool(tuple(Worker(WorkerId(f"w{n}"), "m") for n in range(7)))
 
 AWKWARD = st.sampled_from(
-    ['"', "'", "[", "]", ",", "\n", "\\", "`", "“", "”", "’", "<think>", "</think>", "model_id = [1]",
-     "subtasks: [", "access_list", "#", "é", "日本", "\u2028", "🎼", "\t", "{", "}", '"""', "all"]
+    [
+        '"',
+        "'",
+        "[",
+        "]",
+        ",",
+        "\n",
+        "\\",
+        "`",
+        "“",
+        "”",
+        "’",
+        "<think>",
+        "</think>",
+        "model_id = [1]",
+        "subtasks: [",
+        "access_list",
+        "#",
+        "é",
+        "日本",
+        "\u2028",
+        "🎼",
+        "\t",
+        "{",
+        "}",
+        '"""',
+        "all",
+    ]
 )
 SUBTASKS = st.lists(AWKWARD | st.text(max_size=8), max_size=8).map("".join)
 
@@ -56,8 +82,36 @@ def test_a_python_repr_is_read_as_python_would(workflow):
 
 
 PIECES = st.sampled_from(
-    ["model_id = [", "subtasks = [", "access_list = [", "[", "]", '"', "'", "“", ",", "0", "all", "\\", "<think>",
-     "</think>", "\n", " ", "`", "None", "-1", "1.5", '["all"]', "=", ":", "#", '"""', "r'", "\\ud83d", "99999999999"]
+    [
+        "model_id = [",
+        "subtasks = [",
+        "access_list = [",
+        "[",
+        "]",
+        '"',
+        "'",
+        "“",
+        ",",
+        "0",
+        "all",
+        "\\",
+        "<think>",
+        "</think>",
+        "\n",
+        " ",
+        "`",
+        "None",
+        "-1",
+        "1.5",
+        '["all"]',
+        "=",
+        ":",
+        "#",
+        '"""',
+        "r'",
+        "\\ud83d",
+        "99999999999",
+    ]
 )
 
 
@@ -108,7 +162,7 @@ def test_forms(form):
         ('model_id = [-1]\nsubtasks = ["a"]\naccess_list = [[]]', "model_id of step 0 is -1"),
         ('model_id = [True]\nsubtasks = ["a"]\naccess_list = [[]]', "is not a number but 'True'"),
         ('model_id = [1, 2]\nsubtasks = ["a"]\naccess_list = [[]]', "subtasks has 1 entries where model_id has 2"),
-        ('model_id = [1]\nsubtasks = [3]\naccess_list = [[]]', "subtask 0 is not a string"),
+        ("model_id = [1]\nsubtasks = [3]\naccess_list = [[]]", "subtask 0 is not a string"),
         ('model_id = [1]\nsubtasks = ["a"]\naccess_list = [[0]]', "access of step 0 names step 0"),
         ('model_id = [1, 1]\nsubtasks = ["a", "b"]\naccess_list = [[1], []]', "access of step 0 names step 1"),
         ('model_id = [1]\nsubtasks = ["a"]\naccess_list = [["some"]]', "access of step 0 has 'some'"),

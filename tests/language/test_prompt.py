@@ -4,8 +4,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.core import (
-    Brief, Image, Message, Plan, Pool, Question, Reply, Role, Round, Sampling, Span, Step, StepRun,
-    Text, Worker, WorkerId, Workflow, assistant, system, user,
+    Brief,
+    Image,
+    Message,
+    Plan,
+    Pool,
+    Question,
+    Reply,
+    Role,
+    Round,
+    Sampling,
+    Span,
+    Step,
+    StepRun,
+    Text,
+    Worker,
+    WorkerId,
+    Workflow,
+    assistant,
+    system,
+    user,
 )  # fmt: skip
 from batuta.language import Rendering, conductor_request, worker_messages
 from batuta.language.prompt import escape
@@ -16,12 +34,17 @@ FLOW = Workflow((Step("plan it", A), Step("guess it", B), Step("solve it", A, (0
 
 
 def played(flow, replies, *, decision=None):
-    steps = tuple(StepRun(i, s.worker, s.worker, None, Reply(replies[i]), Span(0, 1)) for i, s in enumerate(flow.steps[: len(replies)]))
+    steps = tuple(
+        StepRun(i, s.worker, s.worker, None, Reply(replies[i]), Span(0, 1))
+        for i, s in enumerate(flow.steps[: len(replies)])
+    )
     return Round(decision or Plan(flow), workflow=flow, steps=steps)
 
 
 def test_a_worker_sees_the_question_and_what_it_may_read():
-    (message,) = worker_messages(Question.of("Why 42?"), FLOW, 2, (played(FLOW, ["THE PLAN", "THE GUESS"]),))
+    (message,) = worker_messages(
+        Question.of("Why 42?"), FLOW, 2, (played(FLOW, ["THE PLAN", "THE GUESS"]),)
+    )
     text = message.text
     assert "<overall_task>\nWhy 42?\n</overall_task>" in text
     assert "plan it" in text and "THE PLAN" in text
@@ -39,7 +62,9 @@ def test_a_failed_step_is_left_out():
     from batuta.core import Failure
 
     failed = StepRun(0, A, A, None, Failure("timed_out", "silence"), Span(0, 1))
-    (message,) = worker_messages(Question.of("q"), FLOW, 2, (Round(Plan(FLOW), workflow=FLOW, steps=(failed,)),))
+    (message,) = worker_messages(
+        Question.of("q"), FLOW, 2, (Round(Plan(FLOW), workflow=FLOW, steps=(failed,)),)
+    )
     assert "silence" not in message.text and "agent_response step" not in message.text
 
 
@@ -57,7 +82,23 @@ def test_earlier_turns_and_pictures_stay():
     assert second.images == asked.images and "what is it?" in second.text
 
 
-@given(st.lists(st.sampled_from(["<", "/", " ", "overall_task", "agent_response", "agent_subtask", ">", "x", "previous_round"])).map("".join))
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                "<",
+                "/",
+                " ",
+                "overall_task",
+                "agent_response",
+                "agent_subtask",
+                ">",
+                "x",
+                "previous_round",
+            ]
+        )
+    ).map("".join)
+)
 def test_a_reply_cannot_open_or_close_our_tags(reply):
     flow = Workflow((Step("s", A), Step("t", A, (0,))))
     (message,) = worker_messages(Question.of("q"), flow, 1, (played(flow, [reply]),))
@@ -68,7 +109,11 @@ def test_a_reply_cannot_open_or_close_our_tags(reply):
 
 @given(st.text())
 def test_escaping_touches_only_our_tags(text):
-    if "overall_task" not in text.lower() and "agent_" not in text.lower() and "previous_round" not in text.lower():
+    if (
+        "overall_task" not in text.lower()
+        and "agent_" not in text.lower()
+        and "previous_round" not in text.lower()
+    ):
         assert escape(text) == text
 
 

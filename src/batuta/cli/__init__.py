@@ -7,6 +7,7 @@ import sys
 from typing import Annotated
 
 import typer
+from typer.exceptions import TyperException
 
 from batuta.cli import ask, pool, runs, serve
 from batuta.errors import BatutaError
@@ -48,8 +49,14 @@ def _root(
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
-        app()
-    except KeyboardInterrupt:
+        code = app(standalone_mode=False) or 0
+    except typer.Exit as stop:
+        code = stop.exit_code
+    except TyperException as error:
+        shown = getattr(error, "format_message", error.__str__)()
+        _say(f"{' '.join(str(shown).split())}; see: batuta --help")
+        code = EXIT_USAGE
+    except (KeyboardInterrupt, typer.Abort):
         _say("interrupted; every call was cancelled")
         code = EXIT_INTERRUPTED
     except BatutaError as error:
@@ -64,15 +71,13 @@ def main() -> None:
             raise
         _say(str(first))
         code = EXIT_USAGE
-    else:
-        code = 0
     sys.exit(code)
 
 
 def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]  # pyright: ignore[reportUnknownMemberType,reportUnknownVariableType]
-    return error
+    """The first error inside groups of groups."""
+    inner: tuple[BaseException, ...] = getattr(error, "exceptions", ())
+    return _first(inner[0]) if inner else error
 
 
 def _say(sentence: str) -> None:

@@ -15,7 +15,7 @@ from batuta.cli import report
 from batuta.cli.show import Stand, dollars, reads, summary, task_of, workflow_table
 from batuta.clients import Http
 from batuta.config import Ensemble, open_ensemble, store_target
-from batuta.core import Brief, Limits, Malformed, Outcome, Plan, Question, Run
+from batuta.core import MAX_STEPS, Brief, Limits, Malformed, Outcome, Plan, Question, Run
 from batuta.engine import conduct, estimate
 from batuta.errors import ConfigError, StoreError
 
@@ -50,7 +50,9 @@ class Wishes:
 
 def command(
     question: Annotated[str | None, typer.Argument(help="The question; - or none: stdin.")] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Only plan and estimate; no worker.")] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only plan and estimate; no worker.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
     pool: Pool = None,
     conductor: Conductor = None,
@@ -68,7 +70,7 @@ def command(
     4 a limit was reached before there was an answer; 130 interrupted.
     """
     text = _question(question)
-    limits = Limits(max_steps or 0 or 5, rounds or 1, max_tokens, max_cost, max_seconds)
+    limits = Limits(max_steps or MAX_STEPS, rounds or 1, max_tokens, max_cost, max_seconds)
     wishes = Wishes(text, plan, json, pool, conductor, limits, seed, not no_store)
     given = {"steps": max_steps, "rounds": rounds, "tokens": max_tokens, "usd": max_cost}
     code = anyio.run(_ask, wishes, {**given, "seconds": max_seconds})

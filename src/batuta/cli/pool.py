@@ -50,7 +50,9 @@ async def _list(pool: str | None, json: bool) -> None:
         table.add_column(name, justify="right" if name.startswith("$") else "left")
     for number, worker in enumerate(orchestra.pool):
         about = worker.description or ", ".join(worker.tags)
-        table.add_row(str(number), f"[cyan]{worker.id}[/cyan]", worker.model, *_price(worker), about)
+        table.add_row(
+            str(number), f"[cyan]{worker.id}[/cyan]", worker.model, *_price(worker), about
+        )
     console.print(table)
 
 

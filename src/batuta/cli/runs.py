@@ -53,7 +53,9 @@ def list_runs(
 @app.command("show")
 def show(
     run_id: RunArgument,
-    step: Annotated[int | None, typer.Option(min=1, help="Show this step's prompt and reply.")] = None,
+    step: Annotated[
+        int | None, typer.Option(min=1, help="Show this step's prompt and reply.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """A run: its workflow, its answer, and with --step the exact prompt of a step."""

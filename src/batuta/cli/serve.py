@@ -44,7 +44,7 @@ async def _serve(host: str, port: int, pool: str | None, conductor: str | None) 
                 f"serving {names} and {len(ensemble.pool)} workers at {url}/v1\n"
             )
 
-        await serve(orchestra, host, port, ready)
+        await serve(orchestra, host, port, ready=ready)
 
 
 def _limits(ensemble: Ensemble) -> Limits:

@@ -135,8 +135,8 @@ def _round(
     parts: list[RenderableType] = []
     if rounds > 1:
         parts.append(Text(f"round {number + 1}", style="bold"))
-    for draft in played.drafts:
-        parts.append(Text(f"a draft was not a workflow: {draft.reason}", style="yellow"))
+    drafts = (f"a draft was not a workflow: {draft.reason}" for draft in played.drafts)
+    parts.extend(Text(line, style="yellow") for line in drafts)
     if isinstance(played.decision, Malformed):
         parts.append(Text(f"no workflow: {played.decision.reason}", style="yellow"))
         if played.workflow is not None:

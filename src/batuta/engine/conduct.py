@@ -114,7 +114,7 @@ async def conduct(
         VERSIONS,
     )
     await stage.tell(header)
-    performance = _Performance(stage, conductor, fallback, resamples)
+    performance = _Performance(stage, conductor, fallback=fallback, resamples=resamples)
     try:
         with anyio.move_on_after(limits.seconds) as scope:
             await performance.play()
@@ -145,9 +145,7 @@ async def _last_words(stage: Stage) -> None:
 class _Performance:
     """The rounds of one run."""
 
-    def __init__(
-        self, stage: Stage, conductor: Conductor, fallback: bool, resamples: int
-    ) -> None:
+    def __init__(self, stage: Stage, conductor: Conductor, *, fallback: bool, resamples: int) -> None:
         self.stage = stage
         self.conductor = conductor
         self.fallback = fallback

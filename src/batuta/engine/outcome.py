@@ -70,9 +70,7 @@ def settle(
     return Ended(outcome, reply.text or None, reply, limit=name, seconds=seconds)
 
 
-def _outcome(
-    played: Round, reply: Reply, limit: LimitReached | None, *, complete: bool
-) -> Outcome:
+def _outcome(played: Round, reply: Reply, limit: LimitReached | None, *, complete: bool) -> Outcome:
     if limit:
         return Outcome.LIMITED
     if not complete:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import anyio
@@ -34,6 +34,7 @@ from batuta.gateway.stream import ChatStream, Line
 from batuta.gateway.verdict import refusal_of, response_headers
 from batuta.gateway.wire.chat import ChatCall, parse_chat, parse_model
 from batuta.gateway.wire.completion import chat_completion
+from batuta.solvers import Fixed
 
 _SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -122,12 +123,16 @@ class ChatEndpoint:
     def _book(self, call: ChatCall, served: Served) -> Booking:
         clients: Mapping[WorkerId, Client] = self._orchestra.clients
         pool = call.wishes.cast(served.pool)
+        limits = call.wishes.limits(served.limits)
+        workflow = call.wishes.workflow
+        if workflow is not None:
+            call.wishes.check(pool, limits)
+            served = replace(served, conductor=Fixed("by-hand", lambda _: workflow), direct=False)
         witness = None
         if served.direct:
             first = pool.ranked()[0].id
             witness = Witness(clients[first])
             clients = {**clients, first: witness}
-        limits = call.wishes.limits(served.limits)
         return Booking(call, served, pool, limits, clients, witness, new_run_id())
 
     async def _whole(self, booking: Booking, receive: Receive, send: Send) -> None:

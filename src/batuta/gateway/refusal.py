@@ -12,7 +12,7 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @final
-class Refusal(Exception):  # noqa: N818 - it is an answer of the API, not a fault
+class Refusal(Exception):
     """A status and the error body that goes with it; raised anywhere while a request is read."""
 
     def __init__(

@@ -14,7 +14,7 @@ from batuta.gateway.wire.fields import Fields
 JSON = b"application/json"
 
 
-class ReaderGone(Exception):  # noqa: N818 - nobody is left to be told
+class ReaderGone(Exception):
     """The connection closed before the body was read."""
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import socket
-from collections.abc import Callable
-from contextlib import closing
+import threading
+from collections.abc import Callable, Generator
+from contextlib import closing, contextmanager
 from ipaddress import ip_address
+from types import FrameType
 from typing import Any
 
 import anyio
@@ -62,7 +65,8 @@ async def serve(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_attend, server, orchestra, url_of(listener), ready, grace)
             try:
-                await server.serve(sockets=[listener])
+                with _signals_absorbed():
+                    await server.serve(sockets=[listener])
             except anyio.get_cancelled_exc_class():
                 with anyio.CancelScope(shield=True):
                     await _stop(server, orchestra, listener)
@@ -83,16 +87,43 @@ def open_socket(host: str, port: int) -> socket.socket:
         )
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        return socket.create_server((address, port), family=family, backlog=_BACKLOG)
+        listener = socket.create_server((address, port), family=family, backlog=_BACKLOG)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"port {port} on {host} cannot be had: {reason}") from None
+    # Accepted connections inherit it; asyncio would not set it on them, and each small write
+    # would wait 40 ms for an acknowledgement.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def url_of(listener: socket.socket) -> str:
     """Where that socket is reached."""
     address, port = listener.getsockname()[:2]
     return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+
+
+@contextmanager
+def _signals_absorbed() -> Generator[None]:
+    """Lets the caller's blocks close after a signal has stopped the server.
+
+    uvicorn raises again, at its end, every signal it caught; without this the process would die
+    there, before the store has written what is queued.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    wanted = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, _ignored) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ignored(_number: int, _frame: FrameType | None) -> None:
+    """Uvicorn has seen it already."""
 
 
 def _is_loopback(address: str) -> bool:

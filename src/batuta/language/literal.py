@@ -1,13 +1,14 @@
-"""Reads a list of strings, numbers and lists as Python or JSON would write it.
+r"""Reads a list of strings, numbers and lists as Python or JSON would write it.
 
 One pass, no recursion, no evaluation: hostile text costs what its length costs. Differences
 from Python's literals, all lenient: curly quotes open and close strings, a string may span
-lines, `\\/` and surrogate pairs are read as in JSON, and bare words (`all`, `None`) are strings.
+lines, `\/` and surrogate pairs are read as in JSON, and bare words (`all`, `None`) are strings.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 
 from batuta.errors import WorkflowError
 
@@ -113,7 +114,9 @@ def _scalar(text: str, position: int) -> tuple[str | int, int]:
         return int(number.group().split(".")[0]), number.end()
     if word := _WORD.match(text, position):
         return word.group(), word.end()
-    raise WorkflowError(f"a list holds something that is no string, number or list: {_near(text, position)}")
+    raise WorkflowError(
+        f"a list holds something that is no string, number or list: {_near(text, position)}"
+    )
 
 
 def _near(text: str, position: int) -> str:
@@ -151,5 +154,5 @@ def _character(found: re.Match[str]) -> str:
         return chr(int(octal, 8))
     if digits := four or eight or two:
         code = int(digits, 16)
-        return chr(code) if code <= 0x10FFFF else found.group()
+        return chr(code) if code <= sys.maxunicode else found.group()
     return _SIMPLE.get(simple, found.group())

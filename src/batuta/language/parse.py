@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from batuta.core import MAX_STEPS, Accepted, Pool, Step, Workflow, WorkerId
+from batuta.core import MAX_STEPS, Accepted, Pool, Step, WorkerId, Workflow
 from batuta.errors import WorkflowError
 from batuta.language.literal import Value, read_list
 
@@ -20,6 +20,8 @@ _THINK = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.IGNORECASE 
 _THOUGHT = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 _MAX_TRIES = 16
 """Lists that may be misread before the text is given up, so that time stays linear."""
+_SHOWN = 40
+"""Characters of a wrong value that an error repeats."""
 _NOTHING = {"", "none", "null", "[]", "nothing"}
 
 
@@ -119,9 +121,7 @@ def _check_lengths(lists: Lists, max_steps: int) -> None:
     steps = len(lists.model_id)
     for field, values in zip(_FIELDS[1:], lists[1:], strict=True):
         if len(values) != steps:
-            raise WorkflowError(
-                f"{field} has {len(values)} entries where model_id has {steps}"
-            )
+            raise WorkflowError(f"{field} has {len(values)} entries where model_id has {steps}")
     if not steps:
         raise WorkflowError("the workflow has no step")
     if steps > max_steps:
@@ -160,11 +160,13 @@ def _access(value: Value, index: int) -> tuple[tuple[int, ...], bool]:
         if number is None:
             raise WorkflowError(f"access of step {index} has {_show(entry)}")
         if not 0 <= number < index:
-            raise WorkflowError(f"access of step {index} names step {number}, which is not before it")
+            raise WorkflowError(
+                f"access of step {index} names step {number}, which is not before it"
+            )
         numbers.add(number)
     return tuple(sorted(numbers)), False
 
 
 def _show(value: Value) -> str:
     shown = repr(value)
-    return shown if len(shown) <= 40 else f"{shown[:40]}…"
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"

@@ -8,6 +8,7 @@ examples are our own.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from batuta.core import (
@@ -194,9 +195,10 @@ def worker_messages(
         return question.messages
     asked = _asked(question)
     sections = [WORKER_PREAMBLE, _tagged("overall_task", question.messages[asked].text)]
-    if step.previous and len(rounds) > 1:
-        sections.append(f"<previous_round>\n{_previous(rounds[:-1])}\n</previous_round>")
-    sections += [_section(workflow, earlier, rounds[-1]) for earlier in step.access]
+    *earlier_rounds, present = rounds
+    if step.previous and earlier_rounds:
+        sections.append(f"<previous_round>\n{_previous(earlier_rounds)}\n</previous_round>")
+    sections += [_section(workflow, earlier, present) for earlier in step.access]
     if step.subtask:
         sections.append(f"Your assigned subtask: {step.subtask}")
     if index == len(workflow) - 1:
@@ -226,7 +228,7 @@ def _section(workflow: Workflow, index: int, played: Round) -> str:
     return f"{subtask}\n{_tagged('agent_response', ended.result.text, index)}"
 
 
-def _previous(rounds: tuple[Round, ...]) -> str:
+def _previous(rounds: Sequence[Round]) -> str:
     """Every step of the last round in which a workflow was played."""
     for played in reversed(rounds):
         if played.workflow is not None and not isinstance(played.decision, Accepted):

@@ -283,10 +283,8 @@ def _family(task: Task) -> str:
     return next(tag for tag in task.tags if tag in families())
 
 
-def searched_rows(
-    asked: Questions, seed: int, tries: int
-) -> tuple[list[Row], dict[Cell, Workflow]]:
-    """The best workflow for each cell, and the best one for everything, found on other questions."""
+def searched_rows(asked: Questions, seed: int, tries: int) -> list[Row]:
+    """The best workflow for each cell and the best one for everything, found on others."""
     training = questions(60, seed + 1)
     found: dict[Cell, Workflow] = {}
     for cell, some in training.items():
@@ -300,10 +298,10 @@ def searched_rows(
         measure("best one fixed workflow, found", constant(everywhere), asked),
         Row("best workflow per family and band, found", cells),
     ]
-    for name, workflow in {**{f"{f} {b + 1}": w for (f, b), w in found.items()},
-                           "everywhere": everywhere}.items():  # fmt: skip
+    named = {f"{family} {band + 1}": workflow for (family, band), workflow in found.items()}
+    for name, workflow in {**named, "everywhere": everywhere}.items():
         _say(f"  {name:14} {_shape(workflow)}")
-    return rows, found
+    return rows
 
 
 _SHORT = {
@@ -356,7 +354,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = [*singles, *fixed_rows(best, asked)]
     rows += conditioned_rows(singles, asked, options.seed)
     if options.tries:
-        rows += searched_rows(asked, options.seed, options.tries)[0]
+        rows += searched_rows(asked, options.seed, options.tries)
     _progress("")
     sys.stderr.write("\r")
     _say(f"{sum(map(len, asked.values()))} questions; percent right; best alone: {best}")

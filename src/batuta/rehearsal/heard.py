@@ -111,52 +111,43 @@ def read_sheet(text: str) -> Sheet:
 
 
 _FORBIDDEN = re.compile(r"\b(?:do not|don't|without|never|nor)\b[^.;,]*", re.IGNORECASE)
-_VERBS: tuple[tuple[Verb, re.Pattern[str]], ...] = tuple(
-    (verb, re.compile(rf"\b(?:{words})\b", re.IGNORECASE))
-    for verb, words in (
-        (
-            Verb.PLAN,
-            r"plan (?:the|how|a|out|your|what|for|this|it)|(?:make|write|draft|devise|give|draw up) "
-            r"(?:a|the|an) (?:\w+ )?(?:plan|outline)|outline|break \w+(?: \w+)? down|break down|"
-            r"decompose|list the (?:\w+ )?steps|plan",
-        ),
-        (
-            Verb.LOOK_UP,
-            r"look up|look for|recall|retrieve|name (?:the|every|all)|state (?:the|what|all)|gather|"
-            r"collect|find (?:the |all |every )?(?:\w+ )?facts?|list (?:the |all |every )?"
-            r"(?:\w+ )?facts?|research|what do you know",
-        ),
-        (
-            Verb.SECOND,
-            r"second opinion|independent(?:ly)?|another way|(?:a )?different (?:way|method)|"
-            r"(?:from scratch|afresh|on your own)",
-        ),
-        (
-            Verb.VERIFY,
-            r"verif\w*|check\w*|review|inspect|audit|examine|test|validate|criticise|critique|prove",
-        ),
-        (
-            Verb.REPAIR,
-            r"repair|correct|fix|refine|improve|revise|amend|polish|mend",
-        ),
-        (
-            Verb.COMPARE,
-            r"compare|decide|choose|pick|weigh|judge|vote|select|reconcile|majority|consensus|"
-            r"combine|merge|aggregate|synthesi[sz]e",
-        ),
-        (
-            Verb.FORMAT,
-            r"format|rewrite|restate|repeat|report|summari[sz]e|state the final|present|"
-            r"give (?:only )?the final answer|output the",
-        ),
-        (
-            Verb.SOLVE,
-            r"solve|compute|calculate|answer|work (?:it |this |the \w+ )?out|carry (?:it |them )?out|"
-            r"execute|evaluate|follow|find|determine|do|run|use|apply|complete|write|perform|"
-            r"from the (?:\w+ )?(?:facts|plan|lengths)",
-        ),
-    )
-)
+_WORDS: dict[Verb, tuple[str, ...]] = {
+    Verb.PLAN: (
+        r"(?:make|write|draft|devise|give|draw up) (?:a|the|an) (?:\w+ )?(?:plan|outline)",
+        r"plan|outline|break down|break \w+(?: \w+)? down|decompose|list the (?:\w+ )?steps",
+    ),
+    Verb.LOOK_UP: (
+        r"look up|look for|recall|retrieve|gather|collect|research|what do you know",
+        r"name (?:the|every|all)|state (?:the|what|all)",
+        r"(?:find|list) (?:the |all |every )?(?:\w+ )?facts?",
+    ),
+    Verb.SECOND: (
+        r"second opinion|independent(?:ly)?|another way|(?:a )?different (?:way|method)",
+        r"from scratch|afresh|on your own",
+    ),
+    Verb.VERIFY: (
+        r"verif\w*|check\w*|review|inspect|audit|examine|test|validate",
+        r"criticise|critique|prove",
+    ),
+    Verb.REPAIR: (r"repair|correct|fix|refine|improve|revise|amend|polish|mend",),
+    Verb.COMPARE: (
+        r"compare|decide|choose|pick|weigh|judge|vote|select|reconcile",
+        r"majority|consensus|combine|merge|aggregate|synthesi[sz]e",
+    ),
+    Verb.FORMAT: (
+        r"format|rewrite|restate|repeat|report|summari[sz]e|present",
+        r"state the final|give (?:only )?the final answer|output the",
+    ),
+    Verb.SOLVE: (
+        r"solve|compute|calculate|answer|work (?:it |this |the \w+ )?out",
+        r"carry (?:it |them )?out|execute|evaluate|follow|find|determine|do|run|use|apply",
+        r"complete|write|perform|from the (?:\w+ )?(?:facts|plan|lengths)",
+    ),
+}
+"""What each kind of instruction is called; patterns of words."""
+_VERBS = {
+    verb: re.compile(rf"\b(?:{'|'.join(words)})\b", re.IGNORECASE) for verb, words in _WORDS.items()
+}
 _NOUNS = re.compile(
     r"\b(?:according to|following|using|with|from|of|on|by|to|in|and|against|as in)\s+"
     r"(?:the|that|this|a|an|your|each|both|these|those|all|any)\s+"
@@ -172,7 +163,7 @@ def understand(instruction: str) -> Verb:
         return Verb.SOLVE
     said = _NOUNS.sub(" ", _FORBIDDEN.sub(" ", instruction))
     found: dict[Verb, int] = {}
-    for verb, pattern in _VERBS:
+    for verb, pattern in _VERBS.items():
         if match := pattern.search(said):
             found[verb] = match.start()
     if not found:

@@ -137,11 +137,14 @@ class Mind:
                     found.append((op.kind, place, str(known)))
                     onward.append(str(known))
             places = onward if sure else _all_of(RELATIONS[op.kind].object)
-        return tuple(found)
+        return tuple(dict.fromkeys(found))
 
     def _recalled(self, relation: str, subject: str) -> str | int | None:
-        """What is read about the fact, else what is believed, else perhaps an invention."""
+        """What is believed of the fact, else what is read of it, else perhaps an invention."""
         own = belief(self.profile.name, self.profile.knows, relation, subject)
+        told = (sheet.facts.get((relation, subject)) for sheet in self.heard.sheets)
+        if own is None:
+            own = next((fact for fact in told if fact is not None), None)
         if own is None and self.profile.invents and subject in KINDS_OF:
             invented, pick, *_ = rolls("invent", self.profile.name, relation, subject)
             if invented < self.profile.invents:

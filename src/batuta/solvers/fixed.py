@@ -49,7 +49,10 @@ def _known(worker_id: str, pool: Pool) -> WorkerId:
 
 def single(worker_id: str) -> Fixed:
     """That worker alone, with the question as it stands."""
-    write = lambda pool: Workflow((Step("", _known(worker_id, pool)),))  # noqa: E731
+
+    def write(pool: Pool) -> Workflow:
+        return Workflow((Step("", _known(worker_id, pool)),))
+
     return Fixed(f"single/{worker_id}", write)
 
 

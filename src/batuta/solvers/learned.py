@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from batuta.core import Accepted, Brief, Client, Decision, Draft, Listener, Malformed, Plan, Sampling
+from batuta.core import (
+    Accepted,
+    Brief,
+    Client,
+    Decision,
+    Draft,
+    Listener,
+    Malformed,
+    Plan,
+    Sampling,
+)
 from batuta.core.conductor import SILENT
 from batuta.core.usage import FREE, ZERO
 from batuta.errors import ClientError, LimitReached, WorkflowError

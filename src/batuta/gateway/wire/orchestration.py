@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
-from batuta.core import Limits, Pool
-from batuta.gateway.refusal import Refusal, unsupported, wrong_value
+from batuta.core import MAX_STEPS, Limits, Pool, Step, WorkerId, Workflow
+from batuta.gateway.refusal import Refusal, unsupported, wrong_type, wrong_value
 from batuta.gateway.wire.fields import Fields
 
 FIELD = "orchestration"
+_STEPS = f"{FIELD}.workflow.steps"
 _N = TypeVar("_N", int, float)
 _MOST = 1_000_000_000
 _MOST_WORKERS = 1000
@@ -39,6 +40,8 @@ class Wishes:
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
     trace: bool = False
+    workflow: Workflow | None = None
+    """By hand: nobody plans."""
 
     def limits(self, ceiling: Limits) -> Limits:
         """`ceiling`, tightened: a caller can lower what the operator allows, never raise it."""
@@ -49,6 +52,21 @@ class Wishes:
             _lower(self.usd, ceiling.usd),
             _lower(self.seconds, ceiling.seconds),
         )
+
+    def check(self, pool: Pool, limits: Limits) -> None:
+        """Nothing, if the workflow by hand can be played by that pool within those limits.
+
+        Raises:
+            Refusal: it names a stranger or has too many steps.
+        """
+        steps = self.workflow.steps if self.workflow else ()
+        if len(steps) > limits.steps:
+            reason = f"this model plays at most {limits.steps} steps."
+            raise wrong_value(_STEPS, reason)
+        for index, step in enumerate(steps):
+            if step.worker not in pool:
+                reason = f"there is no worker '{step.worker}' here."
+                raise wrong_value(f"{_STEPS}[{index}].worker", reason)
 
     def cast(self, pool: Pool) -> Pool:
         """The workers of `pool` that may play.
@@ -85,8 +103,6 @@ def parse_wishes(body: Fields) -> Wishes:
             raise Refusal(400, "unknown_parameter", message, param=given.path(name))
     if given.flag("dry_run"):
         raise unsupported(given.path("dry_run"))
-    if given.get("workflow") is not None:
-        raise unsupported(given.path("workflow"))
     return Wishes(
         given.number("max_cost_usd", 0, _MOST),
         given.whole("max_tokens", 0, _MOST),
@@ -96,7 +112,28 @@ def parse_wishes(body: Fields) -> Wishes:
         given.texts("workers_allow", _MOST_WORKERS),
         given.texts("workers_deny", _MOST_WORKERS) or (),
         bool(given.flag("trace")),
+        _workflow(given.object("workflow")),
     )
+
+
+def _workflow(given: Fields | None) -> Workflow | None:
+    if given is None:
+        return None
+    given.need("steps")
+    steps = given.objects("steps", MAX_STEPS) or []
+    try:
+        return Workflow(tuple(_step(step) for step in steps))
+    except ValueError as error:
+        raise wrong_value(_STEPS, f"{error}.") from None
+
+
+def _step(step: Fields) -> Step:
+    entries = step.array("access", MAX_STEPS) or []
+    for index, entry in enumerate(entries):
+        if isinstance(entry, bool) or not isinstance(entry, int):
+            raise wrong_type(f"{step.path('access')}[{index}]", "an integer", entry)
+    worker = WorkerId(step.need_text("worker"))
+    return Step(step.text("subtask") or "", worker, tuple(sorted(set(entries))))
 
 
 def _lower(wish: _N | None, ceiling: _N | None) -> _N | None:

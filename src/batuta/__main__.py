@@ -1,0 +1,5 @@
+"""`python -m batuta` is the command line."""
+
+from batuta.cli import main
+
+main()

@@ -1,0 +1,202 @@
+"""The command line as a person runs it: exit codes, stdout, stderr, the store."""
+
+import json
+import os
+import pty
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import pytest
+
+SUM = "Start with 7, add 5, then multiply by 3. What is the result?"
+
+
+@pytest.fixture
+def batuta(tmp_path):
+    keys = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA")
+    clean = {k: v for k, v in os.environ.items() if not any(word in k for word in keys)}
+    env = {**clean, "BATUTA_HOME": str(tmp_path / "home"), "COLUMNS": "160"}
+
+    def run(*args, stdin=None, **more):
+        return subprocess.run(
+            [sys.executable, "-m", "batuta", *args], input=stdin, capture_output=True, text=True, check=False,
+            stdin=subprocess.DEVNULL if stdin is None else None, cwd=tmp_path, env={**env, **more}, timeout=60,
+        )  # fmt: skip
+
+    run.env = env
+    return run
+
+
+def question():
+    from batuta.rehearsal import tasks
+
+    return tasks(None, 1, seed=1, difficulty=2)[0]
+
+
+def test_an_answer_on_stdout_its_workflow_on_stderr(batuta):
+    done = batuta("ask", question().question, "--pool", "rehearsal")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() and "✓" in done.stderr and "simulated" in done.stderr and "✓" not in done.stdout
+
+
+def test_json_and_the_stored_run(batuta):
+    done = batuta("ask", question().question, "--json", "--seed", "3")
+    run = json.loads(done.stdout)
+    assert run["outcome"] == "answered" and run["answer"] and run["usage"]["total"] > 0 and done.stderr == ""
+    assert run["rounds"][0]["workflow"] and run["cost"]["unpriced_calls"] == 0
+
+    listed = json.loads(batuta("runs", "list", "--json").stdout)
+    assert [r["id"] for r in listed] == [run["id"]]
+    shown = json.loads(batuta("runs", "show", run["id"], "--json").stdout)
+    assert shown["answer"] == run["answer"] and shown["header"]["id"] == run["id"]
+    assert question().question in batuta("runs", "show", run["id"]).stdout
+    prompt = batuta("runs", "show", run["id"], "--step", "1").stdout
+    assert "overall_task" in prompt
+
+    again = json.loads(batuta("runs", "replay", run["id"], "--recorded", "--json").stdout)
+    assert again["answer"] == run["answer"] and again["cost"]["usd"] == 0
+    live = json.loads(batuta("runs", "replay", run["id"], "--json").stdout)
+    assert live["answer"] == run["answer"] and live["cost"]["usd"] > 0
+    assert len(json.loads(batuta("runs", "list", "--json").stdout)) == 3
+
+
+def test_a_plan_calls_no_worker(batuta):
+    done = batuta("ask", question().question, "--plan", "--json")
+    plan = json.loads(done.stdout)
+    assert plan["workflow"] and plan["estimate"]["calls"] == len(plan["workflow"])
+    assert json.loads(batuta("runs", "list", "--json").stdout) == []
+    assert "no worker was called" in batuta("ask", question().question, "--plan").stdout
+
+
+def test_stdin(batuta):
+    text = question().question
+    assert batuta("ask", stdin=text).returncode == 0
+    assert batuta("ask", "-", "--json", stdin=text).returncode == 0
+
+
+def test_outside_its_world_it_says_so(batuta):
+    done = batuta("ask", "Who wrote Hamlet?")
+    assert done.returncode == 3
+    assert "rehearsal" in done.stdout and "OPENAI_API_KEY" in done.stdout and "Shakespeare" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["ask", "  "], 2, "the question is empty"),
+        (["ask", "q", "--pool", "nowhere.toml"], 2, "nowhere.toml cannot be read"),
+        (["ask", "q", "--conductor", "nobody"], 2, "no conductor 'nobody'"),
+        (["ask", "q", "--max-cost", "much"], 2, "--max-cost"),
+        (["ask", "q", "--max-tokens", "0"], 4, "no answer yet"),
+        (["runs", "show", "run_0"], 2, "there is no run run_0"),
+        (["runs", "replay", "run_0"], 2, "there is no run run_0"),
+        (["serve", "--host", "0.0.0.0"], 2, "loopback"),
+        (["nonsense"], 2, "nonsense"),
+    ],
+)
+def test_errors_are_one_sentence(batuta, args, code, words):
+    done = batuta(*args)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr and "Traceback" not in done.stderr and done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        ("workers = 3", "workers"),
+        ("[[workers]]\nid = 'a'", "workers.0.model"),
+        ("[[workers]]\nid = 'a'\nmodel='m'\nprovider='zzz'", "the provider 'zzz' is not known"),
+        ("[[workers]]\nid = 'a'\nmodel='m'", "worker a needs a base_url"),
+        ("[[workers]]\nid = 'a'\nmodel='m'\nprovider='openai'", "set OPENAI_API_KEY"),
+        ("[[workers]]\nid = 'a'\nmodel='m'\nkey_env='NO_SUCH'", "NO_SUCH"),
+        ("[[workers]]\nid='a'\nmodel='m'\nbase_url='http://127.0.0.1:9'\n[[workers]]\nid='a'\nmodel='m'\nbase_url='http://127.0.0.1:9'", "same id"),
+        ("nonsense = [", "is not TOML"),
+        ("colour = 'red'", "colour"),
+    ],
+)  # fmt: skip
+def test_a_pool_file_that_cannot_be_used_is_named(batuta, tmp_path, toml, words):
+    (tmp_path / "batuta.toml").write_text(toml)
+    done = batuta("ask", "q")
+    assert done.returncode == 2 and words in done.stderr, done.stderr
+    assert "batuta.toml" in done.stderr or "worker a" in done.stderr or "provider" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_dead_pool_fails_with_one_sentence(batuta, tmp_path):
+    (tmp_path / "batuta.toml").write_text("[[workers]]\nid='a'\nmodel='m'\nbase_url='http://127.0.0.1:9/v1'")
+    done = batuta("ask", "q", "--conductor", "best", "--max-seconds", "20")
+    assert done.returncode == 1 and "127.0.0.1" in done.stderr.splitlines()[-1]
+    checked = batuta("pool", "check")
+    assert checked.returncode == 1 and "✗" in checked.stdout
+
+
+def test_the_pool(batuta):
+    listed = json.loads(batuta("pool", "list", "--json").stdout)
+    assert len(listed["workers"]) == 7 and all(w["price"] for w in listed["workers"])
+    assert "simulated" in batuta("pool", "list").stdout
+    assert batuta("pool", "check").returncode == 0
+    with_key = json.loads(batuta("pool", "list", "--json", OPENAI_API_KEY="sk-test-0123456789abcdef").stdout)
+    assert all(w["id"].startswith("openai/") for w in with_key["workers"])
+
+
+def test_a_store_that_cannot_be_written_keeps_the_answer(batuta, tmp_path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "runs.db").write_text("this is no database, but a text of some length" * 99)
+    done = batuta("ask", question().question)
+    assert done.returncode == 0 and done.stdout.strip()
+    assert "was not stored" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_an_interrupt_ends_at_once_with_130(batuta, tmp_path):
+    from socketserver import BaseRequestHandler, ThreadingTCPServer
+    from threading import Thread
+
+    class Mute(BaseRequestHandler):
+        def handle(self):
+            time.sleep(5)
+
+    ThreadingTCPServer.daemon_threads = True
+    with ThreadingTCPServer(("127.0.0.1", 0), Mute) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+        (tmp_path / "batuta.toml").write_text(f"[[workers]]\nid='a'\nmodel='m'\nbase_url='{url}'")
+        process = subprocess.Popen([sys.executable, "-m", "batuta", "ask", "q", "--conductor", "best"], cwd=tmp_path, env=batuta.env,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+        time.sleep(3)
+        process.send_signal(signal.SIGINT)
+        start = time.monotonic()
+        _, err = process.communicate(timeout=10)
+        server.shutdown()
+    assert time.monotonic() - start < 2
+    assert process.returncode == 130 and "interrupted" in err and "Traceback" not in err
+
+
+def test_on_a_terminal_the_workflow_is_drawn_as_it_is_played(batuta, tmp_path):
+    parent, child = pty.openpty()
+    done = subprocess.Popen([sys.executable, "-m", "batuta", "ask", question().question, "--pool", "rehearsal"], cwd=tmp_path,
+                            env={**batuta.env, "TERM": "xterm-256color"}, stderr=child, stdout=subprocess.PIPE)  # fmt: skip
+    os.close(child)
+    seen = b""
+    while True:
+        try:
+            piece = os.read(parent, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        seen += piece
+    out = done.stdout.read()
+    done.stdout.close()
+    assert done.wait(10) == 0 and out.strip()
+    os.close(parent)
+    assert "▶".encode() in seen and "✓".encode() in seen
+
+
+def test_the_database_is_sqlite(batuta, tmp_path):
+    batuta("ask", question().question)
+    with sqlite3.connect(tmp_path / "home" / "runs.db") as database:
+        assert database.execute("select count(*) from runs").fetchone() == (1,)
+    database.close()

@@ -1,0 +1,66 @@
+"""What the documents say is so."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "design").glob("*.md")])
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_to_files_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#\s]+)\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_package_is_in_the_readme_tree():
+    for package in sorted((ROOT / "src" / "batuta").iterdir()):
+        if package.name not in {"__init__.py", "__pycache__", "py.typed"}:
+            assert package.name in README, package.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_make_target_and_command_named_exists(page):
+    text = page.read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"`make ([a-z-]+)", text):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    for command in set(re.findall(r"batuta ((?:ask|serve|runs|pool)(?: (?:list|show|check|replay))?)\b", text)):
+        args = [sys.executable, "-m", "batuta", *command.split(), "--help"]
+        assert subprocess.run(args, capture_output=True, check=False).returncode == 0, command
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_options_named_exist(page):
+    text = page.read_text(encoding="utf-8")
+    help_text = "".join(
+        subprocess.run([sys.executable, "-m", "batuta", *c.split(), "--help"], capture_output=True, text=True, check=True,
+                       env={**os.environ, "COLUMNS": "200"}).stdout
+        for c in ("", "ask", "serve", "runs list", "runs show", "runs replay", "pool list", "pool check")
+    )  # fmt: skip
+    for line in re.findall(r"batuta (?:ask|serve|runs|pool)[^`\n]*", text):
+        for option in re.findall(r"(--[a-z-]+)", line):
+            assert option in help_text, option
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
+def test_examples_run_offline(example, tmp_path):
+    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, cwd=tmp_path, check=False,
+                          env={**os.environ, "BATUTA_HOME": str(tmp_path)})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_python_blocks_of_the_readme_run(tmp_path):
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", README, re.DOTALL)):
+        if "localhost" in block or "127.0.0.1" in block:
+            continue  # needs the server; the e2e tests play it
+        done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, cwd=tmp_path, check=False)
+        assert done.returncode == 0, f"block {number}: {done.stderr}"
