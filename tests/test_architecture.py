@@ -31,7 +31,11 @@ def test_functions_are_short(path):
 def test_no_task_outlives_its_block(path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            assert (node.value.id, node.attr) not in {("asyncio", "create_task"), ("asyncio", "gather"), ("asyncio", "ensure_future")}
+            assert (node.value.id, node.attr) not in {
+                ("asyncio", "create_task"),
+                ("asyncio", "gather"),
+                ("asyncio", "ensure_future"),
+            }
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
@@ -43,9 +47,19 @@ def test_names_tell_something(path):
 def test_core_and_language_use_the_standard_library_only():
     import sys
 
-    for path in [*(SOURCE / "core").glob("*.py"), *(SOURCE / "language").glob("*.py"), SOURCE / "errors.py"]:
+    for path in [
+        *(SOURCE / "core").glob("*.py"),
+        *(SOURCE / "language").glob("*.py"),
+        SOURCE / "errors.py",
+    ]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names = (
+                [a.name for a in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
             for name in names:
                 assert name.split(".")[0] in {"batuta", *sys.stdlib_module_names}, f"{path}: {name}"
 
@@ -54,5 +68,11 @@ def test_tests_patch_nothing():
     for path in Path(__file__).parent.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
-            modules = [a.name for a in node.names] if isinstance(node, ast.Import) else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            modules = (
+                [a.name for a in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
             assert not any(m.startswith("unittest") for m in modules), path

@@ -32,7 +32,9 @@ def test_every_make_target_and_command_named_exists(page):
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"`make ([a-z-]+)", text):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-    for command in set(re.findall(r"batuta ((?:ask|serve|runs|pool)(?: (?:list|show|check|replay))?)\b", text)):
+    for command in set(
+        re.findall(r"batuta ((?:ask|serve|runs|pool)(?: (?:list|show|check|replay))?)\b", text)
+    ):
         args = [sys.executable, "-m", "batuta", *command.split(), "--help"]
         assert subprocess.run(args, capture_output=True, check=False).returncode == 0, command
 
@@ -62,5 +64,7 @@ def test_python_blocks_of_the_readme_run(tmp_path):
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", README, re.DOTALL)):
         if "localhost" in block or "127.0.0.1" in block:
             continue  # needs the server; the e2e tests play it
-        done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, cwd=tmp_path, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", block], capture_output=True, text=True, cwd=tmp_path, check=False
+        )
         assert done.returncode == 0, f"block {number}: {done.stderr}"

@@ -36,6 +36,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from batuta.clients import Http, WorkerSpec, discover, key_of, open_clients, provider_of, url_of
 from batuta.clients.discover import worker_of
+from batuta.clients.providers import overridden
 from batuta.clients.secret import Secret
 from batuta.core import Client, Conductor, Limits, Pool, Price, Sampling, Worker, WorkerId
 from batuta.errors import ConfigError
@@ -245,7 +246,8 @@ def _spec(setting: WorkerSetting, environ: Mapping[str, str]) -> WorkerSpec:
         if not environ.get(setting.key_env):
             raise ConfigError(f"worker {setting.id} needs the variable {setting.key_env}")
         key = Secret(environ[setting.key_env])
-    url = setting.base_url.rstrip("/") or url_of(provider, environ)
+    own = url_of(provider, environ) if overridden(provider, environ) else ""
+    url = setting.base_url.rstrip("/") or own
     return WorkerSpec(
         worker, setting.provider, url, key, setting.concurrency, setting.rpm, setting.tpm
     )

@@ -39,13 +39,23 @@ def question():
 def test_an_answer_on_stdout_its_workflow_on_stderr(batuta):
     done = batuta("ask", question().question, "--pool", "rehearsal")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() and "✓" in done.stderr and "simulated" in done.stderr and "✓" not in done.stdout
+    assert (
+        done.stdout.strip()
+        and "✓" in done.stderr
+        and "simulated" in done.stderr
+        and "✓" not in done.stdout
+    )
 
 
 def test_json_and_the_stored_run(batuta):
     done = batuta("ask", question().question, "--json", "--seed", "3")
     run = json.loads(done.stdout)
-    assert run["outcome"] == "answered" and run["answer"] and run["usage"]["total"] > 0 and done.stderr == ""
+    assert (
+        run["outcome"] == "answered"
+        and run["answer"]
+        and run["usage"]["total"] > 0
+        and done.stderr == ""
+    )
     assert run["rounds"][0]["workflow"] and run["cost"]["unpriced_calls"] == 0
 
     listed = json.loads(batuta("runs", "list", "--json").stdout)
@@ -80,7 +90,11 @@ def test_stdin(batuta):
 def test_outside_its_world_it_says_so(batuta):
     done = batuta("ask", "Who wrote Hamlet?")
     assert done.returncode == 3
-    assert "rehearsal" in done.stdout and "OPENAI_API_KEY" in done.stdout and "Shakespeare" not in done.stdout
+    assert (
+        "rehearsal" in done.stdout
+        and "OPENAI_API_KEY" in done.stdout
+        and "Shakespeare" not in done.stdout
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,7 +140,9 @@ def test_a_pool_file_that_cannot_be_used_is_named(batuta, tmp_path, toml, words)
 
 
 def test_a_dead_pool_fails_with_one_sentence(batuta, tmp_path):
-    (tmp_path / "batuta.toml").write_text("[[workers]]\nid='a'\nmodel='m'\nbase_url='http://127.0.0.1:9/v1'")
+    (tmp_path / "batuta.toml").write_text(
+        "[[workers]]\nid='a'\nmodel='m'\nbase_url='http://127.0.0.1:9/v1'"
+    )
     done = batuta("ask", "q", "--conductor", "best", "--max-seconds", "20")
     assert done.returncode == 1 and "127.0.0.1" in done.stderr.splitlines()[-1]
     checked = batuta("pool", "check")
@@ -138,13 +154,17 @@ def test_the_pool(batuta):
     assert len(listed["workers"]) == 7 and all(w["price"] for w in listed["workers"])
     assert "simulated" in batuta("pool", "list").stdout
     assert batuta("pool", "check").returncode == 0
-    with_key = json.loads(batuta("pool", "list", "--json", OPENAI_API_KEY="sk-test-0123456789abcdef").stdout)
+    with_key = json.loads(
+        batuta("pool", "list", "--json", OPENAI_API_KEY="sk-test-0123456789abcdef").stdout
+    )
     assert all(w["id"].startswith("openai/") for w in with_key["workers"])
 
 
 def test_a_store_that_cannot_be_written_keeps_the_answer(batuta, tmp_path):
     (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "runs.db").write_text("this is no database, but a text of some length" * 99)
+    (tmp_path / "home" / "runs.db").write_text(
+        "this is no database, but a text of some length" * 99
+    )
     done = batuta("ask", question().question)
     assert done.returncode == 0 and done.stdout.strip()
     assert "was not stored" in done.stderr and "Traceback" not in done.stderr

@@ -15,6 +15,7 @@ from batuta.errors import BatutaError
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
+INTERRUPTED = "interrupted; every call was cancelled"
 
 app = typer.Typer(
     name="batuta",
@@ -49,36 +50,34 @@ def _root(
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
-        code = app(standalone_mode=False) or 0
-    except typer.Exit as stop:
-        code = stop.exit_code
-    except TyperException as error:
-        shown = getattr(error, "format_message", error.__str__)()
-        _say(f"{' '.join(str(shown).split())}; see: batuta --help")
-        code = EXIT_USAGE
-    except (KeyboardInterrupt, typer.Abort):
-        _say("interrupted; every call was cancelled")
-        code = EXIT_INTERRUPTED
-    except BatutaError as error:
-        _say(str(error))
-        code = EXIT_USAGE
-    except BrokenPipeError:  # the reader of our output has gone
+        code = int(app(standalone_mode=False) or 0)
+        sentence = INTERRUPTED if code == EXIT_INTERRUPTED else ""
+    except BrokenPipeError:  # the reader of our output has gone; nobody is there to be told
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = EXIT_FAILED
-    except BaseExceptionGroup as group:
-        first = _first(group)
-        if not isinstance(first, BatutaError):
+        code, sentence = EXIT_FAILED, ""
+    except (Exception, KeyboardInterrupt) as error:
+        told = _told(_first(error))
+        if told is None:
             raise
-        _say(str(first))
-        code = EXIT_USAGE
+        code, sentence = told
+    if sentence:
+        sys.stderr.write(f"batuta: {sentence}\n")
     sys.exit(code)
+
+
+def _told(error: BaseException) -> tuple[int, str] | None:
+    """Exit code and sentence of an error that a user can do something about; else None."""
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return EXIT_INTERRUPTED, INTERRUPTED
+    if isinstance(error, BatutaError):
+        return EXIT_USAGE, str(error)
+    if isinstance(error, TyperException):
+        shown = " ".join(error.format_message().split()).rstrip(".")
+        return EXIT_USAGE, f"{shown}; see: batuta --help" if shown else ""
+    return None
 
 
 def _first(error: BaseException) -> BaseException:
     """The first error inside groups of groups."""
     inner: tuple[BaseException, ...] = getattr(error, "exceptions", ())
     return _first(inner[0]) if inner else error
-
-
-def _say(sentence: str) -> None:
-    sys.stderr.write(f"batuta: {sentence}\n")

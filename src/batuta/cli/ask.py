@@ -21,6 +21,8 @@ from batuta.errors import ConfigError, StoreError
 
 EXIT = {Outcome.FAILED: 1, Outcome.CANCELLED: 130, Outcome.DECLINED: 3}
 EXIT_LIMIT = 4
+STORING = 5.0
+"""Seconds that an interrupted run may take to be stored."""
 REFRESH = 12
 """Pictures a second."""
 
@@ -95,13 +97,13 @@ def _question(question: str | None) -> str:
 
 async def _ask(wishes: Wishes, given: dict[str, float | int | None]) -> int:
     async with Http() as http:
-        orchestra = await open_ensemble(http, pool=wishes.pool, conductor=wishes.conductor)
+        ensemble = await open_ensemble(http, pool=wishes.pool, conductor=wishes.conductor)
         set_here = {name: value for name, value in given.items() if value is not None}
-        limits = replace(orchestra.limits, **set_here)
+        limits = replace(ensemble.limits, **set_here)
         wishes = replace(wishes, limits=limits)
         if wishes.plan:
-            return await _plan(wishes, orchestra)
-        run = await _play(wishes, orchestra)
+            return await _plan(wishes, ensemble)
+        run = await _play(wishes, ensemble)
     _print(wishes, run)
     if wishes.store:
         await _keep(run)
@@ -110,10 +112,10 @@ async def _ask(wishes: Wishes, given: dict[str, float | int | None]) -> int:
     return EXIT.get(run.outcome, 0)
 
 
-async def _play(wishes: Wishes, orchestra: Ensemble) -> Run:
+async def _play(wishes: Wishes, ensemble: Ensemble) -> Run:
     """Conduct the question; on a terminal, with a picture that moves."""
     console = Console(stderr=True)
-    stand = Stand(f"{orchestra.source} · conductor {orchestra.conductor.name}")
+    stand = Stand(f"{ensemble.source} · conductor {ensemble.conductor.name}")
     quiet = wishes.json
     with Live(
         stand,
@@ -122,19 +124,30 @@ async def _play(wishes: Wishes, orchestra: Ensemble) -> Run:
         auto_refresh=console.is_terminal and not quiet,
         transient=False,
     ):
-        run = await conduct(
+        run = await _conduct(wishes, ensemble, stand)
+    if not quiet:
+        console.print(summary(run))
+    return run
+
+
+async def _conduct(wishes: Wishes, ensemble: Ensemble, stand: Stand) -> Run:
+    """The run; one that is interrupted is stored before the interruption goes on."""
+    try:
+        return await conduct(
             Question.of(wishes.question),
-            orchestra.conductor,
-            orchestra.pool,
-            orchestra.clients,
+            ensemble.conductor,
+            ensemble.pool,
+            ensemble.clients,
             limits=wishes.limits,
             seed=wishes.seed,
             emit=stand.emit,
             model="batuta-ultra",
         )
-    if not quiet:
-        console.print(summary(run))
-    return run
+    except anyio.get_cancelled_exc_class():
+        if wishes.store and stand.recorder.ended is not None:
+            with anyio.move_on_after(STORING, shield=True):
+                await _keep(stand.recorder.run())
+        raise
 
 
 def _print(wishes: Wishes, run: Run) -> None:
@@ -161,21 +174,21 @@ async def _keep(run: Run) -> None:
         sys.stderr.write(f"batuta: the run was not stored: {error}\n")
 
 
-async def _plan(wishes: Wishes, orchestra: Ensemble) -> int:
+async def _plan(wishes: Wishes, ensemble: Ensemble) -> int:
     """Let the conductor decide and say what its workflow is expected to take."""
     question = Question.of(wishes.question)
-    brief = Brief(question, orchestra.pool, wishes.seed or 0, max_steps=wishes.limits.steps)
-    decision = await orchestra.conductor.plan(brief)
+    brief = Brief(question, ensemble.pool, wishes.seed or 0, max_steps=wishes.limits.steps)
+    decision = await ensemble.conductor.plan(brief)
     if not isinstance(decision, Plan):
         reason = decision.reason if isinstance(decision, Malformed) else "nothing to play"
         sys.stderr.write(f"batuta: no workflow: {reason}\n")
         return 1
-    expected = estimate(question, decision.workflow, orchestra.pool)
+    expected = estimate(question, decision.workflow, ensemble.pool)
     if wishes.json:
         report.print_json(report.plan_json(decision.workflow, expected, decision.draft.usage))
         return 0
     console = Console()
-    console.print(f"[dim]{orchestra.source} · conductor {orchestra.conductor.name}[/dim]")
+    console.print(f"[dim]{ensemble.source} · conductor {ensemble.conductor.name}[/dim]")
     table = workflow_table()
     for index, step in enumerate(decision.workflow.steps):
         flow = decision.workflow

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from typing import Annotated
 
+import anyio
 import typer
 
 from batuta.cli.ask import Conductor, Pool
@@ -21,9 +22,9 @@ def command(
     conductor: Conductor = None,
 ) -> None:
     """Serve batuta-mini, batuta-ultra and every worker as an OpenAI-compatible API."""
-    import uvloop  # noqa: PLC0415 - only a server needs it
+    from batuta.gateway import LOOP  # noqa: PLC0415 - see `_serve`
 
-    uvloop.run(_serve(host, port, pool, conductor))
+    anyio.run(_serve, host, port, pool, conductor, backend_options=LOOP)
 
 
 async def _serve(host: str, port: int, pool: str | None, conductor: str | None) -> None:

@@ -3,7 +3,6 @@
 from batuta.clients.anthropic import Anthropic, Thinking
 from batuta.clients.catalog import ModelFacts, facts_of, lookup
 from batuta.clients.discover import discover, worker_of
-from batuta.core.estimate import estimated, tokens_in, tokens_of
 from batuta.clients.gemini import Gemini
 from batuta.clients.limit import Limit, Limiter
 from batuta.clients.open import Check, bare_client, check, open_client, open_clients
@@ -15,6 +14,7 @@ from batuta.clients.scripted import Scripted
 from batuta.clients.secret import NO_KEY, Secret, redact
 from batuta.clients.session import Http
 from batuta.clients.sse import SseParser
+from batuta.core.estimate import estimated, tokens_in, tokens_of
 
 __all__ = [
     "NO_KEY",

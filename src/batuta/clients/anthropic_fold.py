@@ -38,7 +38,7 @@ class MessageFold:
         """`message_stop` came."""
         return self.closed
 
-    def take(self, event: str, data: bytes) -> Sequence[Delta]:  # noqa: ARG002 - the data repeat it
+    def take(self, event: str, data: bytes) -> Sequence[Delta]:
         """The fragments of one event; `ping` and unknown events have none."""
         told = orjson.loads(data)
         kind = told["type"]

@@ -40,7 +40,7 @@ class ChatFold:
         """`[DONE]` came, or a finish reason: some servers send only one of them."""
         return self.closed or self._finish is not None
 
-    def take(self, event: str, data: bytes) -> Sequence[Delta]:  # noqa: ARG002 - chat names no events
+    def take(self, event: str, data: bytes) -> Sequence[Delta]:
         """The fragments of one chunk."""
         if data == b"[DONE]":
             self.closed = True

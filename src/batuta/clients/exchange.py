@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Protocol, final
 
-from batuta.core.estimate import estimated
 from batuta.clients.refusals import refusal_in_reply
 from batuta.clients.session import Events, Http, Target
 from batuta.core import Cost, Delta, Finish, Listener, Reply, Request, ToolCall, Usage, Worker
+from batuta.core.estimate import estimated
 from batuta.core.usage import cost_of
 from batuta.errors import BadReply, ClientError, Interrupted, TimedOut
 
@@ -23,7 +23,7 @@ _MISSHAPEN = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What decoding raises when JSON has not the shape of the dialect."""
 
 
-class Refused(Exception):  # noqa: N818 - never leaves this package
+class Refused(Exception):
     """An error object came in a reply of status 200; raised by a Wire, caught by `exchange`."""
 
     def __init__(self, payload: Any) -> None:

@@ -80,7 +80,7 @@ class GeminiWire:
     def __init__(self, model: str) -> None:
         self._model = model
 
-    def body(self, request: Request, *, stream: bool) -> dict[str, Any]:  # noqa: ARG002 - the URL says it
+    def body(self, request: Request, *, stream: bool) -> dict[str, Any]:
         """The JSON to send."""
         signed = self._model.startswith("gemini-3")
         body: dict[str, Any] = {"contents": turns_of(request.messages, signed=signed)}

@@ -42,7 +42,7 @@ class GeminiFold:
         """A finish reason came, or the prompt was blocked."""
         return self._finish is not None
 
-    def take(self, event: str, data: bytes) -> Sequence[Delta]:  # noqa: ARG002 - events have no names
+    def take(self, event: str, data: bytes) -> Sequence[Delta]:
         """The fragments of one event."""
         return self.read(orjson.loads(data))
 

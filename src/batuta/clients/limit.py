@@ -9,10 +9,10 @@ from typing import final
 
 import anyio
 
-from batuta.core.estimate import tokens_in
 from batuta.clients.retry import Sleep
 from batuta.core import Client, Listener, Reply, Request
 from batuta.core.conductor import SILENT
+from batuta.core.estimate import tokens_in
 
 MINUTE = 60.0
 ASSUMED_OUTPUT = 1024

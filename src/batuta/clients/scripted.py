@@ -9,9 +9,9 @@ from typing import final
 import anyio
 import anyio.lowlevel
 
-from batuta.core.estimate import estimated
 from batuta.core import Delta, Listener, Price, Reply, Request
 from batuta.core.conductor import SILENT
+from batuta.core.estimate import estimated
 from batuta.core.usage import FREE, ZERO, cost_of
 from batuta.errors import BadRequest, ClientError
 

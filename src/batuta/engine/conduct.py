@@ -145,7 +145,9 @@ async def _last_words(stage: Stage) -> None:
 class _Performance:
     """The rounds of one run."""
 
-    def __init__(self, stage: Stage, conductor: Conductor, *, fallback: bool, resamples: int) -> None:
+    def __init__(
+        self, stage: Stage, conductor: Conductor, *, fallback: bool, resamples: int
+    ) -> None:
         self.stage = stage
         self.conductor = conductor
         self.fallback = fallback

@@ -234,9 +234,7 @@ class _Play:
             logger.exception("the client of %s raised %s", worker.id, type(error).__name__)
             return Failure("internal_error", f"{type(error).__name__} inside the client")
         if spoken(reply) is None:
-            return Failure(
-                "empty_reply", "the reply is empty", usage=reply.usage, cost=reply.cost
-            )
+            return Failure("empty_reply", "the reply is empty", usage=reply.usage, cost=reply.cost)
         self.stage.budget.charge(reply.usage, reply.cost)
         return reply
 

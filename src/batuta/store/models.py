@@ -39,7 +39,7 @@ class Money(TypeDecorator[Decimal]):
         """Towards the database."""
         return str(value) if dialect.name == "sqlite" and value is not None else value
 
-    def process_result_value(self, value: Any, dialect: Dialect) -> Decimal | None:  # noqa: ARG002 - SQLAlchemy's signature
+    def process_result_value(self, value: Any, dialect: Dialect) -> Decimal | None:
         """From the database."""
         return None if value is None else Decimal(value)
 
