@@ -9,7 +9,14 @@ STAMP_BENCH := $(VENV)/.installed-bench
 .PHONY: run test test-long check bench format clean
 
 run: $(STAMP)  ## answer three questions of growing difficulty on the embedded orchestra
-	@$(BIN)/python examples/run.py
+	@for question in \
+		"Compute the result: begin at 45; square it; double it." \
+		"Here is a question of dates and units. We have 9 kilometres; express it in metres; add 6 kilometres; count that amount 2 times; add 10 kilometres. What is the result?" \
+		"Follow the chronicle from Mount Elk: look for the first climber, then look for the favourite river, then look for the source, then look for the nearest town, then look for the founding year. What is found last?" \
+	; do \
+		printf '\n\033[1m%s\033[0m\n\n' "$$question"; \
+		$(BIN)/batuta ask --pool rehearsal "$$question" || exit 1; \
+	done
 
 test: $(STAMP_DEV)  ## every test but the long ones
 	$(BIN)/python -m pytest -m "not long"

@@ -116,17 +116,15 @@ async def _play(wishes: Wishes, ensemble: Ensemble) -> Run:
     """Conduct the question; on a terminal, with a picture that moves."""
     console = Console(stderr=True)
     stand = Stand(f"{ensemble.source} · conductor {ensemble.conductor.name}")
-    quiet = wishes.json
-    with Live(
-        stand,
-        console=Console(stderr=True, quiet=True) if quiet else console,
-        refresh_per_second=REFRESH,
-        auto_refresh=console.is_terminal and not quiet,
-        transient=False,
-    ):
+    if wishes.json:
+        return await _conduct(wishes, ensemble, stand)
+    if console.is_terminal:
+        with Live(stand, console=console, refresh_per_second=REFRESH):
+            run = await _conduct(wishes, ensemble, stand)
+    else:
         run = await _conduct(wishes, ensemble, stand)
-    if not quiet:
-        console.print(summary(run))
+        console.print(stand)
+    console.print(summary(run))
     return run
 
 
