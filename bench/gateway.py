@@ -53,7 +53,9 @@ def upstream_app():
                 break
         stream, slow = b'"stream":true' in body.replace(b" ", b""), b"SLOW" in body
         kind = b"text/event-stream" if stream else b"application/json"
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]}
+        )
         if not stream:
             await send({"type": "http.response.body", "body": plain})
             return
@@ -61,9 +63,21 @@ def upstream_app():
             if slow:
                 await asyncio.sleep(GAP)
             text = f"T{time.perf_counter_ns()} " if slow else "word "
-            await send({"type": "http.response.body", "body": chunk({"content": text} if n else {"role": "assistant", "content": text}), "more_body": True})
+            await send(
+                {
+                    "type": "http.response.body",
+                    "body": chunk(
+                        {"content": text} if n else {"role": "assistant", "content": text}
+                    ),
+                    "more_body": True,
+                }
+            )
         await send({"type": "http.response.body", "body": chunk({}, "stop"), "more_body": True})
-        last = b'data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[],"usage":' + json.dumps(usage).encode() + b"}\n\ndata: [DONE]\n\n"
+        last = (
+            b'data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[],"usage":'
+            + json.dumps(usage).encode()
+            + b"}\n\ndata: [DONE]\n\n"
+        )
         await send({"type": "http.response.body", "body": last})
 
     return app
@@ -86,19 +100,31 @@ def thin_app(target):
 
     async def forward(request):
         body = await request.body()
-        reply = await sessions[0].post(target, data=body, headers={"content-type": "application/json"})
+        reply = await sessions[0].post(
+            target, data=body, headers={"content-type": "application/json"}
+        )
         if "event-stream" in reply.headers["content-type"]:
             return StreamingResponse(reply.content.iter_any(), media_type="text/event-stream")
         return Response(await reply.read(), media_type="application/json")
 
-    return Starlette(routes=[Route("/v1/chat/completions", forward, methods=["POST"])], lifespan=lifespan)
+    return Starlette(
+        routes=[Route("/v1/chat/completions", forward, methods=["POST"])], lifespan=lifespan
+    )
 
 
 def serve_role(role, port, target):
     import uvicorn
 
     app = upstream_app() if role == "upstream" else thin_app(target)
-    uvicorn.run(app, port=port, log_level="error", access_log=False, loop="uvloop", http="httptools", lifespan="auto" if role == "thin" else "off")
+    uvicorn.run(
+        app,
+        port=port,
+        log_level="error",
+        access_log=False,
+        loop="uvloop",
+        http="httptools",
+        lifespan="auto" if role == "thin" else "off",
+    )
 
 
 def cpu(pid):
@@ -125,13 +151,20 @@ async def wait_for(url):
 
 
 async def load(url, model, stream, count):
-    body = {"model": model, "messages": [{"role": "user", "content": "What is the answer to this question?"}], "stream": stream}
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": "What is the answer to this question?"}],
+        "stream": stream,
+    }
     async with aiohttp.ClientSession() as session:
+
         async def worker(n):
             for _ in range(n):
                 async with session.post(url, json=body) as reply:
                     data = await reply.read()
-                    assert reply.status == 200 and (not stream or data.count(b"word ") >= CHUNKS), data[:300]
+                    assert reply.status == 200 and (not stream or data.count(b"word ") >= CHUNKS), (
+                        data[:300]
+                    )
 
         await asyncio.gather(*(worker(count // 8) for _ in range(8)))
 
@@ -159,7 +192,11 @@ async def forwarding_ms(url, model):
                         sent = int(line.split(b"T", 1)[1].split(b" ", 1)[0])
                         (rest if seen else first).append((now - sent) / 1e6)
                         seen += 1
-    return round(statistics.median(first), 2), round(sorted(first)[int(len(first) * 0.95)], 2), round(statistics.median(rest), 2)
+    return (
+        round(statistics.median(first), 2),
+        round(sorted(first)[int(len(first) * 0.95)], 2),
+        round(statistics.median(rest), 2),
+    )
 
 
 async def main():
@@ -169,17 +206,37 @@ async def main():
         file = Path(home) / "batuta.toml"
         file.write_text(f'[[workers]]\nid = "w"\nmodel = "m"\nbase_url = "{target}"\n')
         env = {**os.environ, "BATUTA_HOME": home}
-        roles = [[sys.executable, __file__, role, str(ports[role]), target + "/chat/completions"] for role in ("upstream", "thin")]
-        command = [sys.executable, "-m", "batuta", "serve", "--pool", str(file), "--port", str(ports["batuta"])]
-        processes = [subprocess.Popen(c, env=env, stderr=subprocess.DEVNULL) for c in (*roles, command)]
+        roles = [
+            [sys.executable, __file__, role, str(ports[role]), target + "/chat/completions"]
+            for role in ("upstream", "thin")
+        ]
+        command = [
+            sys.executable,
+            "-m",
+            "batuta",
+            "serve",
+            "--pool",
+            str(file),
+            "--port",
+            str(ports["batuta"]),
+        ]
+        processes = [
+            subprocess.Popen(c, env=env, stderr=subprocess.DEVNULL) for c in (*roles, command)
+        ]
         try:
             await wait_for(f"http://127.0.0.1:{ports['batuta']}/healthz")
             await wait_for(f"http://127.0.0.1:{ports['thin']}/")
             await asyncio.sleep(0.5)
             result = {"idle_rss_mb": round(rss_mb(processes[2].pid), 1)}
-            for name, pid, model in (("thin", processes[1].pid, "m"), ("batuta", processes[2].pid, "worker/w")):
+            for name, pid, model in (
+                ("thin", processes[1].pid, "m"),
+                ("batuta", processes[2].pid, "worker/w"),
+            ):
                 url = f"http://127.0.0.1:{ports[name]}/v1/chat/completions"
-                plain, stream = await cpu_ms(url, pid, model, False), await cpu_ms(url, pid, model, True)
+                plain, stream = (
+                    await cpu_ms(url, pid, model, False),
+                    await cpu_ms(url, pid, model, True),
+                )
                 first, p95, rest = await forwarding_ms(url, model)
                 result[name] = {"plain_cpu_ms": round(plain, 2), "stream_cpu_ms": round(stream, 2),
                                 "first_token_ms": first, "first_token_p95_ms": p95, "later_token_ms": rest}  # fmt: skip

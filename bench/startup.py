@@ -19,15 +19,23 @@ def cpu_of(args, env):
     start = time.perf_counter()
     subprocess.run(args, env=env, check=True, capture_output=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, time.perf_counter() - start
+    return (
+        after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        time.perf_counter() - start,
+    )
 
 
 def run():
     with tempfile.TemporaryDirectory() as home:
         env = {**os.environ, "BATUTA_HOME": home}
         bare = statistics.median(cpu_of([sys.executable, "-c", "pass"], env)[0] for _ in range(5))
-        imports = statistics.median(cpu_of([sys.executable, "-c", "import batuta.gateway.app"], env)[0] for _ in range(5))
-        ask = [cpu_of([sys.executable, "-m", "batuta", "ask", "--pool", "rehearsal", QUESTION], env)[1] for _ in range(6)]
+        imports = statistics.median(
+            cpu_of([sys.executable, "-c", "import batuta.gateway.app"], env)[0] for _ in range(5)
+        )
+        ask = [
+            cpu_of([sys.executable, "-m", "batuta", "ask", "--pool", "rehearsal", QUESTION], env)[1]
+            for _ in range(6)
+        ]
     result = {"import_gateway_cpu_s": round(imports - bare, 2), "import_gateway_cpu_with_python_s": round(imports, 2),
               "ask_first_s": round(ask[0], 2), "ask_s": round(statistics.median(ask[1:]), 2)}  # fmt: skip
     print(json.dumps(result, indent=1))

@@ -97,7 +97,10 @@ class Pool:
         return iter(self.workers)
 
     def __contains__(self, worker_id: object) -> bool:
-        return any(worker.id == worker_id for worker in self.workers)
+        for worker in self.workers:  # noqa: SIM110 - on the hot path
+            if worker.id == worker_id:
+                return True
+        return False
 
     def __getitem__(self, worker_id: str) -> Worker:
         """The worker of that id.

@@ -116,11 +116,14 @@ async def conduct(
     await stage.tell(header)
     performance = _Performance(stage, conductor, fallback=fallback, resamples=resamples)
     try:
-        with anyio.move_on_after(limits.seconds) as scope:
+        if limits.seconds is None:
             await performance.play()
-        if scope.cancelled_caught:
-            allowed = f"{limits.seconds:g} s"
-            stage.limit = LimitReached("seconds", f"{stage.now():.2f} s", allowed)
+        else:
+            with anyio.move_on_after(limits.seconds) as scope:
+                await performance.play()
+            if scope.cancelled_caught:
+                allowed = f"{limits.seconds:g} s"
+                stage.limit = LimitReached("seconds", f"{stage.now():.2f} s", allowed)
     except anyio.get_cancelled_exc_class():
         await _last_words(stage)
         raise

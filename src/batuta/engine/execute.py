@@ -92,24 +92,36 @@ class Stage:
 
 async def execute(stage: Stage, workflow: Workflow, number: int) -> None:
     """Play `workflow` as round `number`; every step ends in a `Stepped` event."""
-    chain = workflow.depth == len(workflow)
-    if chain:  # nothing to run at the same time: no task, no waiting
+    if workflow.depth == len(workflow):  # a chain: nothing to run at the same time
         for index in range(len(workflow)):
             await _Play(stage, workflow, number, index).run()
         return
-    ended = [anyio.Event() for _ in workflow.steps]
+    missing = [set(step.access) for step in workflow.steps]
 
-    async def follow(index: int) -> None:
-        for earlier in workflow.steps[index].access:
-            await ended[earlier].wait()
-        try:
+    async def follow(index: int | None) -> None:
+        """Play a step, then one that waited for it; others that did get tasks of their own."""
+        while index is not None:
             await _Play(stage, workflow, number, index).run()
-        finally:
-            ended[index].set()
+            index = start(_released(missing, index))
+
+    def start(ready: list[int]) -> int | None:
+        for other in ready[1:]:
+            group.start_soon(follow, other)
+        return ready[0] if ready else None
 
     async with anyio.create_task_group() as group:
-        for index in range(len(workflow)):
-            group.start_soon(follow, index)
+        await follow(start([i for i, needs in enumerate(missing) if not needs]))
+
+
+def _released(missing: list[set[int]], ended: int) -> list[int]:
+    """The steps that waited for nothing but `ended`; forgets that they wait for it."""
+    ready: list[int] = []
+    for index, needs in enumerate(missing):
+        if ended in needs:
+            needs.discard(ended)
+            if not needs:
+                ready.append(index)
+    return ready
 
 
 class _Play:
@@ -190,8 +202,9 @@ class _Play:
 
     async def _result(self) -> Reply | Failure:
         """The first usable reply of the worker or its substitutes, or the last failure."""
-        candidates = self._candidates()
-        for worker in candidates:
+        worker: Worker | None = self.stage.pool[self.step.worker]
+        others: list[Worker] | None = None
+        while worker is not None:
             try:
                 self.stage.permit()
             except LimitReached as error:
@@ -203,13 +216,15 @@ class _Play:
             result = await self._call(worker)
             if isinstance(result, Reply):
                 return result
+            others = self._substitutes() if others is None else others
+            worker = others.pop(0) if others else None
             if self.exposed:
                 self.stage.exposed = result
-            if self.exposed or result.code == "limit" or worker is candidates[-1]:
+            if self.exposed or result.code == "limit" or worker is None:
                 self.stage.budget.charge(result.usage, result.cost)
                 return result
             await self._note(result)
-        raise AssertionError("the last candidate returns")
+        raise AssertionError("the last worker's failure is returned")
 
     async def _note(self, failure: Failure) -> None:
         """Keep and charge a failed attempt, and tell of it."""
@@ -238,14 +253,13 @@ class _Play:
         self.stage.budget.charge(reply.usage, reply.cost)
         return reply
 
-    def _candidates(self) -> list[Worker]:
-        """The planned worker, then the best others that can see what is to be seen."""
-        pool = self.stage.pool
-        planned = pool[self.step.worker]
-        seeing = [worker for worker in pool.ranked() if "vision" in worker.tags]
+    def _substitutes(self) -> list[Worker]:
+        """The best other workers that can see what is to be seen."""
+        ranked = self.stage.pool.ranked()
+        seeing = [worker for worker in ranked if "vision" in worker.tags]
         images = any(message.images for message in self.stage.question.messages)
-        others = seeing if images and seeing else pool.ranked()
-        return [planned, *[w for w in others if w.id != planned.id][:SUBSTITUTES]]
+        others = seeing if images and seeing else ranked
+        return [worker for worker in others if worker.id != self.step.worker][:SUBSTITUTES]
 
     def _request(self, worker: Worker) -> Request:
         """The prompt of this step for that worker."""
