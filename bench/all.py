@@ -1,8 +1,9 @@
 """Every benchmark, one after another. `make bench`"""
 
+import startup
+
 import engine
 import gateway
-import startup
 
 for part in (startup, gateway, engine):
     print(f"== {part.__name__}: {(part.__doc__ or '').splitlines()[0]}", flush=True)

@@ -202,9 +202,9 @@ class _Play:
 
     async def _result(self) -> Reply | Failure:
         """The first usable reply of the worker or its substitutes, or the last failure."""
-        worker: Worker | None = self.stage.pool[self.step.worker]
+        worker = self.stage.pool[self.step.worker]
         others: list[Worker] | None = None
-        while worker is not None:
+        while True:
             try:
                 self.stage.permit()
             except LimitReached as error:
@@ -217,14 +217,13 @@ class _Play:
             if isinstance(result, Reply):
                 return result
             others = self._substitutes() if others is None else others
-            worker = others.pop(0) if others else None
             if self.exposed:
                 self.stage.exposed = result
-            if self.exposed or result.code == "limit" or worker is None:
+            if self.exposed or result.code == "limit" or not others:
                 self.stage.budget.charge(result.usage, result.cost)
                 return result
             await self._note(result)
-        raise AssertionError("the last worker's failure is returned")
+            worker = others.pop(0)
 
     async def _note(self, failure: Failure) -> None:
         """Keep and charge a failed attempt, and tell of it."""
