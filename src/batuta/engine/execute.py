@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -106,10 +107,11 @@ async def execute(stage: Stage, workflow: Workflow, number: int) -> None:
 
     def start(ready: list[int]) -> int | None:
         for other in ready[1:]:
-            group.start_soon(follow, other)
+            group.create_task(follow(other))
         return ready[0] if ready else None
 
-    async with anyio.create_task_group() as group:
+    # The standard library's group keeps the same promise at a third of the cost (bench/engine.py).
+    async with asyncio.TaskGroup() as group:
         await follow(start([i for i, needs in enumerate(missing) if not needs]))
 
 

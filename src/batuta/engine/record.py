@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from batuta.core import Ended, Event, Header, Planned, Round, Run, Stepped
 
@@ -24,8 +23,11 @@ class Recorder:
             case Planned():
                 self.rounds.append(event.played)
             case Stepped():
-                played = self.rounds[event.round]
-                self.rounds[event.round] = replace(played, steps=(*played.steps, event.step))
+                old = self.rounds[event.round]
+                steps = (*old.steps, event.step)
+                self.rounds[event.round] = Round(
+                    old.decision, old.drafts, old.workflow, steps, old.planning
+                )
             case Ended():
                 self.ended = event
             case _:
