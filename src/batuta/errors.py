@@ -5,6 +5,8 @@
     ├── ConfigError              a setting, a pool file, a missing key   (config, clients.open)
     ├── LimitReached             the run's own limit forbids another call (engine)
     ├── StoreError               the disk or the database                (store)
+    ├── SandboxError             no sandbox can be built here            (tasks.sandbox)
+    ├── SourceError              a benchmark's or a record's file         (tasks)
     └── ClientError              a model's API                           (clients)
         ├── Unreachable          no connection                           retried
         ├── TimedOut             connected, then silence                 retried
@@ -16,6 +18,7 @@
         ├── ModelMissing         404                                     another worker
         ├── ContextTooLong       the prompt does not fit                 another worker
         ├── OutOfCredit          402, an exhausted quota                 another worker
+        ├── NotRecorded          the record has no such answer           another worker
         └── BadRequest           any other 4xx                           another worker
 
 A bad run is data: the engine turns a `ClientError` into a `Failure` and goes on.
@@ -52,6 +55,14 @@ class LimitReached(BatutaError):
 
 class StoreError(BatutaError):
     """The store could not be opened, read or written."""
+
+
+class SourceError(BatutaError):
+    """A benchmark's or a record's file that is missing, broken or cannot be fetched."""
+
+
+class SandboxError(BatutaError):
+    """No sandbox can be built on this machine; the sentence gives the cause and a remedy."""
 
 
 class ClientError(BatutaError):
@@ -144,6 +155,12 @@ class OutOfCredit(ClientError):
     """The account is empty (402) or its quota is used up."""
 
     code = "out_of_credit"
+
+
+class NotRecorded(ClientError):
+    """A recorded worker was asked for what its record cannot know."""
+
+    code = "not_recorded"
 
 
 class BadRequest(ClientError):

@@ -368,8 +368,38 @@ class TestCancellation:
             and run.cost.usd > 0
         )
 
+    async def test_a_planning_call_that_was_cut_is_counted(self):
+        slow = Learned("c", Scripted(lambda r: FIRST, latency=5))
+        run, events = await play(slow, limits=Limits(seconds=0.1))
+        assert (run.outcome, run.limit, run.answer) == (Outcome.LIMITED, "seconds", None)
+        assert run.conductor_usage.calls == 1 and run.conductor_usage.input > 500
+        assert run.cost.unpriced_calls == 1 and any(isinstance(e, Planned) for e in events)
+
+    async def test_an_exposed_failure_after_a_retry_is_paid_once(self):
+        class Flaky:
+            calls = 0
+
+            async def complete(self, request, listener):
+                self.calls += 1
+                if self.calls == 2:
+                    await listener.spoke(Delta("half"))
+                raise Interrupted("cut", usage=Usage(1, 10, estimated=1), cost=Cost(Decimal(1)))
+
+        for attempts in (2, 5):
+            players = clients(w0=Retry(Flaky(), RetryPolicy(attempts=attempts, base=0.001)))
+            run, _ = await play(fixed(("a", 0, [])), players, live=True)
+            assert run.outcome is Outcome.FAILED and run.cost.usd == 2 and run.usage.calls == 2
+
 
 class TestPlanning:
+    async def test_failed_attempts_of_the_conductor_count_before_the_next(self):
+        down = TimedOut("silence", usage=Usage(1, 500, estimated=1), cost=Cost(Decimal(1)))
+        model = Scripted(lambda r: down)
+        conductor = Learned("c", Retry(model, RetryPolicy(attempts=9, base=0.001)))
+        run, _ = await play(conductor, limits=Limits(usd=2))
+        assert len(model.requests) == 2 and run.cost.usd == 2
+        assert (run.outcome, run.limit) == (Outcome.LIMITED, "usd")
+
     async def test_a_malformed_draft_is_sampled_again_a_bounded_number_of_times(self):
         model = Scripted(["junk", "more", "still"], price=PRICE)
         run, _ = await play(Learned("c", model))

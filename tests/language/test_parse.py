@@ -64,6 +64,17 @@ def test_round_trip(workflow):
     assert parse(render(workflow, POOL), POOL) == workflow
 
 
+@given(workflows())
+def test_round_trip_by_name(workflow):
+    assert parse(render(workflow, POOL, names=True), POOL) == workflow
+
+
+def test_a_worker_may_be_named_instead_of_numbered():
+    name = POOL.workers[1].id
+    text = f'model_id = ["{name}", 0]\nsubtasks = ["a", "b"]\naccess_list = [[], [0]]'
+    assert [s.worker for s in parse(text, POOL).steps] == [name, POOL.workers[0].id]
+
+
 @given(workflows(revise=True), st.text(max_size=60).filter(lambda t: "model" not in t.lower()))
 @settings(max_examples=200)
 def test_round_trip_in_a_later_round_with_reasoning_around(workflow, reasoning):

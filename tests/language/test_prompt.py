@@ -145,3 +145,36 @@ def test_a_later_round_shows_the_workflow_and_its_responses():
     text = conductor_request(brief, Rendering(), Sampling()).messages[0].text
     assert "PREVIOUS WORKFLOW\nmodel_id = [0, 1, 0]" in text
     assert "Response of step 2:\nTHE ANSWER" in text and "three empty lists" in text
+
+
+COMPACT = Rendering(descriptions=False, compact=True)
+
+
+def compact(brief, rendering=COMPACT):
+    request = conductor_request(brief, rendering, Sampling())
+    assert request.prefill == ""
+    return request.messages[0].text
+
+
+def test_the_compact_form_says_the_question_and_who_can_be_called():
+    assert compact(Brief(Question.of("Why 42?"), POOL)) == 'Why 42?\nModels: ["a", "b"]'
+
+
+def test_the_compact_form_says_fewer_steps_and_what_is_asked_for():
+    brief = Brief(Question.of("q"), POOL, max_steps=2)
+    text = compact(brief, Rendering(compact=True))
+    assert "At most 2 steps." in text and "b: Slow and careful." in text
+
+
+def test_the_compact_form_of_a_later_round_names_an_ending_once():
+    replies = ["Well, then.\nAnswer: 42", "Answer: 42", "Verdict: wrong; see\nAnswer: 7"]
+    text = compact(Brief(Question.of("q"), POOL, previous=(played(FLOW, replies),)))
+    assert text.endswith(
+        "Played:\n0 a: plan it Well -> Answer: 42\n1 b: guess it  -> as 0\n"
+        "2 a: solve it Verdict: wrong -> Answer: 7"
+    )
+
+
+def test_the_compact_form_says_when_nothing_was_played():
+    nothing = Round(Plan(FLOW))
+    assert compact(Brief(Question.of("q"), POOL, previous=(nothing,))).endswith("Played:\nnothing")

@@ -58,7 +58,7 @@ class Grader(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Task:
     """A question with a known answer."""
 
@@ -70,3 +70,12 @@ class Task:
     """The grader's name."""
     tags: tuple[str, ...] = ()
     difficulty: float | None = None
+    data: str = ""
+    """What the grader needs beyond the target, as JSON: the tests of a program, the options."""
+    private: bool = False
+    """True: its text is never logged, stored or published; `repr` hides it."""
+
+    def __repr__(self) -> str:
+        if self.private:
+            return f"Task({self.id!r}, private)"
+        return f"Task({self.id!r}, {self.question!r}, {self.target!r}, {self.grader!r})"

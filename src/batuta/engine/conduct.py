@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from importlib.metadata import version
+from typing import cast
 
 import anyio
 
@@ -194,13 +195,28 @@ class _Performance:
                 self.stage.permit()
             except LimitReached:
                 return self._unplanned(drafts, start)
-            decision = await self._plan(len(drafts))
+            listener = _Planning(self.stage)
+            try:
+                decision = await self._plan(len(drafts), listener)
+            except anyio.get_cancelled_exc_class():
+                cut = listener.charged(Malformed(Draft(), "planning was cancelled", outage=True))
+                drafts.append(cast("Malformed", cut))
+                self._cancelled(number, drafts, start)
+                raise
             if not isinstance(decision, Malformed) or len(drafts) >= self.resamples:
                 break
             drafts.append(decision)
         workflow = self._workflow(decision, number)
         span = Span(start, self.stage.now())
         return Round(decision, tuple(drafts), workflow, planning=span)
+
+    def _cancelled(self, number: int, drafts: list[Malformed], start: float) -> None:
+        """Record what planning cost until it was cut; the telling waits."""
+        played = self._unplanned(drafts, start)
+        if played is not None:
+            event = Planned(number, played)
+            self.stage.recorder.add(event)
+            self.stage.late.append(event)
 
     def _unplanned(self, drafts: list[Malformed], start: float) -> Round | None:
         """What was drafted before the limit, so that its tokens are in the record."""
@@ -209,7 +225,7 @@ class _Performance:
         span = Span(start, self.stage.now())
         return Round(drafts[-1], tuple(drafts[:-1]), None, planning=span)
 
-    async def _plan(self, sample: int) -> Decision:
+    async def _plan(self, sample: int, listener: _Planning) -> Decision:
         """One decision of the conductor, charged and checked."""
         stage = self.stage
         brief = Brief(
@@ -220,10 +236,9 @@ class _Performance:
             stage.budget.limits.steps,
             tuple(stage.recorder.rounds),
         )
-        listener = _Planning(stage)
-        decision = listener.charged(await self.conductor.plan(brief, listener))
+        decision = await self.conductor.plan(brief, listener)
         stage.budget.charge(decision.draft.usage, decision.draft.cost)
-        return _checked(decision, brief)
+        return _checked(listener.charged(decision), brief)
 
     def _workflow(self, decision: Decision, number: int) -> Workflow | None:
         """What is played because of the decision."""
@@ -250,6 +265,7 @@ class _Planning(Silent):
             LimitReached: the budget forbids another attempt.
         """
         self.failures.append(failure)
+        self.stage.budget.charge(failure.usage, failure.cost)
         self.stage.permit()
 
     def charged(self, decision: Decision) -> Decision:

@@ -34,7 +34,7 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
-from batuta.core.estimate import tokens_in
+from batuta.core.estimate import CHARACTERS_PER_TOKEN, tokens_in
 from batuta.core.usage import cost_of
 from batuta.engine.budget import Budget
 from batuta.engine.outcome import spoken
@@ -141,6 +141,9 @@ class _Play:
         self.attempts: list[Attempt] = []
         self.request: Request | None = None
         self.heard = 0
+        """Characters of the present attempt."""
+        self.settled = False
+        """Whether the failure that ends the call was already noted and charged."""
         self.start = 0.0
 
     # -- the listener ---------------------------------------------------------------------
@@ -159,8 +162,10 @@ class _Play:
         """
         await self._note(failure)
         if self.exposed:
+            self.settled = True
             raise Interrupted(failure.message)
         self.stage.permit()
+        self.heard = 0
 
     # -- playing --------------------------------------------------------------------------
 
@@ -190,7 +195,7 @@ class _Play:
         """Record what the cut call is likely to have cost; the telling waits."""
         usage = Usage()
         if self.request is not None:
-            output = -(-self.heard // 4)
+            output = -(-self.heard // CHARACTERS_PER_TOKEN)
             tokens = tokens_in(self.request)
             usage = Usage(calls=1, input=tokens, output=output, estimated=1)
         cost = cost_of(usage, self.stage.pool[self.worker].price)
@@ -225,6 +230,7 @@ class _Play:
                 self.stage.budget.charge(result.usage, result.cost)
                 return result
             await self._note(result)
+            self.heard = 0
             worker = others.pop(0)
 
     async def _note(self, failure: Failure) -> None:
@@ -237,15 +243,12 @@ class _Play:
     async def _call(self, worker: Worker) -> Reply | Failure:
         """One call with its client's own retries."""
         assert self.request is not None  # noqa: S101 - set by the only caller
-        noted = len(self.attempts)
         try:
             reply = await self.stage.clients[worker.id].complete(self.request, self)
         except LimitReached as error:
             return Failure("limit", str(error))
         except ClientError as error:
-            if self.exposed and len(self.attempts) > noted:  # raised by `failed`, charged there
-                return Failure(error.code, str(error))
-            return Failure.of(error)
+            return Failure(error.code, str(error)) if self.settled else Failure.of(error)
         except Exception as error:  # a fault of ours or of a client must not lose the run
             logger.exception("the client of %s raised %s", worker.id, type(error).__name__)
             return Failure("internal_error", f"{type(error).__name__} inside the client")

@@ -136,8 +136,11 @@ def _number(value: Value) -> int | None:
 
 
 def _worker(value: Value, index: int, pool: Pool) -> WorkerId:
+    """The worker of that number, or of that name: many models write names."""
     number = _number(value)
     if number is None:
+        if isinstance(value, str) and value.strip() in pool:
+            return WorkerId(value.strip())
         raise WorkflowError(f"model_id of step {index} is not a number but {_show(value)}")
     if not 0 <= number < len(pool):
         raise WorkflowError(

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from batuta.core import (
+    MAX_STEPS,
     Accepted,
     Brief,
     Image,
@@ -28,7 +29,7 @@ from batuta.core import (
     Workflow,
     user,
 )
-from batuta.language.render import render
+from batuta.language.render import quoted, render
 
 QUESTION_HEADING = "USER QUESTION"
 WORKERS_HEADING = "AVAILABLE LANGUAGE MODELS"
@@ -51,6 +52,9 @@ class Rendering:
     """Dollars per million tokens."""
     examples: bool = True
     """The four worked examples; False for a model that was trained without them."""
+    compact: bool = False
+    """Question, workers by name and limit only: for a small model that was trained on this form
+    and needs no rules. Says the same in a twentieth of the tokens."""
 
 
 CONDUCTOR_RULES = """\
@@ -124,6 +128,8 @@ previous workflow."""
 
 def conductor_request(brief: Brief, rendering: Rendering, sampling: Sampling) -> Request:
     """The conductor's whole prompt for `brief`: one user message and a pre-filled reply."""
+    if rendering.compact:
+        return Request((user(_compact(brief, rendering)),), sampling)
     parts = [CONDUCTOR_RULES.format(max_steps=brief.max_steps)]
     if rendering.examples:
         parts.append(EXAMPLES)
@@ -133,6 +139,53 @@ def conductor_request(brief: Brief, rendering: Rendering, sampling: Sampling) ->
     if brief.previous:
         parts.append(f"{PREVIOUS_HEADING}\n{_played(brief)}\n\n{REVISION}")
     return Request((user("\n\n".join(parts)),), sampling, prefill=PREFILL)
+
+
+def _compact(brief: Brief, rendering: Rendering) -> str:
+    """The same brief in the fewest words: the question, then who can be called."""
+    parts = [question_text(brief.question), f"Models: {quoted(w.id for w in brief.pool)}"]
+    if rendering.prices or rendering.descriptions:
+        parts += [line for w in brief.pool if (line := _about(w, rendering))]
+    if brief.max_steps != MAX_STEPS:
+        parts.append(f"At most {brief.max_steps} steps.")
+    if brief.previous:
+        parts.append(f"Played:\n{_played_compactly(brief.previous[-1])}")
+    return "\n".join(parts)
+
+
+def _about(worker: Worker, rendering: Rendering) -> str:
+    told = [worker.description] if rendering.descriptions and worker.description else []
+    if rendering.prices and worker.price:
+        told.append(f"${worker.price.output}")
+    return f"{worker.id}: {' '.join(told)}" if told else ""
+
+
+def _played_compactly(played: Round) -> str:
+    """A line a step: who, what for, and how the reply ends; an ending said before is named."""
+    if played.workflow is None:
+        return "nothing"
+    lines: list[str] = []
+    endings: dict[str, int] = {}
+    for index, step in enumerate(played.workflow.steps):
+        ended = played.step(index)
+        said = ended.result.text if ended and isinstance(ended.result, Reply) else ""
+        opening, ending = _ends(said)
+        first = endings.setdefault(ending, index)
+        told = ending if first == index else f"as {first}"
+        lines.append(f"{index} {step.worker}: {step.subtask} {opening} -> {told}")
+    return "\n".join(lines)
+
+
+_CLIPPED = 24
+"""Characters kept of how a reply begins and of how it ends."""
+_CLAUSE = re.compile(r"[^,;.]*")
+
+
+def _ends(text: str) -> tuple[str, str]:
+    """The first clause and the last line of a reply, clipped."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["nothing"]
+    clause = _CLAUSE.match(lines[0]) if len(lines) > 1 else None
+    return clause[0][:_CLIPPED] if clause else "", lines[-1][-_CLIPPED:]
 
 
 def question_text(question: Question) -> str:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 
 from batuta.core import Pool, Step, Workflow
 
 _THINK = re.compile(r"<(?=/?think)", re.IGNORECASE)
 
 
-def render(workflow: Workflow, pool: Pool) -> str:
-    """The three lists, under the numbers that `pool` gives its workers.
+def render(workflow: Workflow, pool: Pool, *, names: bool = False) -> str:
+    """The three lists, under the numbers that `pool` gives its workers, or under their names.
 
     Raises:
         KeyError: a step's worker is not in the pool.
     """
     numbers = [pool.number(step.worker) for step in workflow.steps]
-    subtasks = ", ".join(_quote(step.subtask) for step in workflow.steps)
+    called = quoted(step.worker for step in workflow.steps) if names else str(numbers)
+    subtasks = quoted(step.subtask for step in workflow.steps)
     access = ", ".join(_access(step) for step in workflow.steps)
-    return f"model_id = {numbers}\nsubtasks = [{subtasks}]\naccess_list = [{access}]"
+    return f"model_id = {called}\nsubtasks = {subtasks}\naccess_list = [{access}]"
+
+
+def quoted(texts: Iterable[str]) -> str:
+    """A list of JSON strings."""
+    return f"[{', '.join(map(_quote, texts))}]"
 
 
 def _quote(text: str) -> str:
