@@ -4,6 +4,7 @@ from batuta.clients.anthropic import Anthropic, Thinking
 from batuta.clients.catalog import ModelFacts, facts_of, lookup
 from batuta.clients.discover import discover, worker_of
 from batuta.clients.gemini import Gemini
+from batuta.clients.journal import Journal, Journaled
 from batuta.clients.limit import Limit, Limiter
 from batuta.clients.open import Check, bare_client, check, open_client, open_clients
 from batuta.clients.openai_chat import Dialect, OpenAIChat
@@ -24,6 +25,8 @@ __all__ = [
     "Dialect",
     "Gemini",
     "Http",
+    "Journal",
+    "Journaled",
     "Limit",
     "Limiter",
     "ModelFacts",

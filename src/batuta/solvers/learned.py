@@ -6,7 +6,10 @@ lets the best single worker answer; the authors' server returns an empty reply.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
+
+import anyio
 
 from batuta.core import (
     Accepted,
@@ -14,13 +17,17 @@ from batuta.core import (
     Client,
     Decision,
     Draft,
+    Failure,
     Listener,
     Malformed,
     Plan,
+    Request,
     Sampling,
+    Usage,
 )
 from batuta.core.conductor import SILENT
-from batuta.core.usage import FREE, ZERO
+from batuta.core.estimate import tokens_in
+from batuta.core.usage import FREE, ZERO, cost_of
 from batuta.errors import ClientError, LimitReached, WorkflowError
 from batuta.language import Rendering, conductor_request, parse
 
@@ -44,6 +51,9 @@ class Learned:
         request = conductor_request(brief, self.rendering, sampling)
         try:
             reply = await self.client.complete(request, listener)
+        except anyio.get_cancelled_exc_class():
+            await _lost(request, listener)
+            raise
         except LimitReached as error:
             return Malformed(Draft(request=request), str(error), outage=True)
         except ClientError as error:
@@ -56,3 +66,11 @@ class Learned:
         except WorkflowError as error:
             return Malformed(draft, str(error))
         return Accepted(draft) if isinstance(read, Accepted) else Plan(read, draft)
+
+
+async def _lost(request: Request, listener: Listener) -> None:
+    """Tell what the cut call is likely to have consumed; its price is not known here."""
+    usage = Usage(calls=1, input=tokens_in(request), estimated=1)
+    failure = Failure("cancelled", "planning was cancelled", usage=usage, cost=cost_of(usage, None))
+    with suppress(LimitReached):  # there is no further attempt to forbid
+        await listener.failed(failure)

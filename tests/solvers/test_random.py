@@ -1,0 +1,48 @@
+"""Random workflows: well-formed, repeatable, and over the whole language."""
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batuta.core import Accepted, Brief, Plan, Pool, Question, Worker, WorkerId
+from batuta.language import parse
+from batuta.solvers.random import DEEDS, RandomWorkflows, random_workflow
+
+POOL = Pool(tuple(Worker(WorkerId(name), name) for name in ("ann", "bob", "cyd")))
+
+
+@given(seed=st.integers(0, 10_000), most=st.integers(1, 5))
+def test_every_random_workflow_is_valid_and_bounded(seed, most):
+    flow = random_workflow(Random(seed), POOL, most)
+    assert 1 <= len(flow) <= most
+    assert all(step.worker in POOL for step in flow.steps)
+
+
+async def test_the_same_seed_writes_the_same_draft_and_it_can_be_read():
+    for seed in range(50):
+        brief = Brief(Question.of("q"), POOL, seed)
+        first, second = [await RandomWorkflows().plan(brief) for _ in range(2)]
+        assert isinstance(first, Plan) and first == second
+        assert parse(first.draft.text, POOL) == first.workflow
+
+
+async def test_a_later_round_accepts_now_and_then():
+    first = await RandomWorkflows().plan(Brief(Question.of("q"), POOL, 0))
+    from batuta.core import Round
+
+    played = Round(first, workflow=first.workflow)
+    decisions = [
+        await RandomWorkflows().plan(Brief(Question.of("q"), POOL, seed, previous=(played,)))
+        for seed in range(100)
+    ]
+    accepted = sum(isinstance(decision, Accepted) for decision in decisions)
+    assert 10 < accepted < 60
+    assert any(step.previous for d in decisions if isinstance(d, Plan) for step in d.workflow.steps)
+
+
+def test_all_deeds_and_workers_come_up():
+    steps = [s for seed in range(400) for s in random_workflow(Random(seed), POOL).steps]
+    assert {s.worker for s in steps} == {w.id for w in POOL}
+    assert all(any(s.subtask.startswith(deed) for s in steps) for deed in DEEDS)
+    assert {len(random_workflow(Random(seed), POOL)) for seed in range(100)} == {1, 2, 3, 4, 5}
