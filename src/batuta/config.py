@@ -39,6 +39,7 @@ from batuta.clients.discover import worker_of
 from batuta.clients.providers import overridden
 from batuta.clients.secret import Secret
 from batuta.core import Client, Conductor, Limits, Pool, Price, Sampling, Worker, WorkerId
+from batuta.embedded.conductor import is_policy, open_policy
 from batuta.errors import ConfigError
 from batuta.language import Rendering
 from batuta.solvers import Learned, best, plan_solve_verify, single, vote
@@ -288,22 +289,37 @@ def rehearsal(conductor: str | None = None, time_scale: float | None = None) -> 
     Raises:
         ConfigError: no such conductor.
     """
-    from batuta.rehearsal import HandWritten, clients, pool  # noqa: PLC0415 - only when played
+    from batuta.rehearsal import HandWritten, clients, pool, trained  # noqa: PLC0415 - only when played
 
     players = clients() if time_scale is None else clients(time_scale=time_scale)
     workers = pool()
-    if conductor in (None, HAND_WRITTEN):
-        chosen: Conductor = Learned("rehearsal/hand-written", HandWritten())
+    if conductor is None:
+        chosen: Conductor = learned_from(trained())
+    elif conductor == HAND_WRITTEN:
+        model = HandWritten() if time_scale is None else HandWritten(time_scale)
+        chosen = Learned("rehearsal/hand-written", model)
     else:
         chosen = _conductor(str(conductor), workers, players, ConductorSetting())
     source = "the rehearsal orchestra (simulated workers)"
     return Ensemble(source, workers, players, chosen, Limits(), simulated=True)
 
 
+def learned_from(folder: Path) -> Learned:
+    """The conductor that was trained into that folder.
+
+    Raises:
+        ConfigError: the folder cannot be used.
+    """
+    model, card, name = open_policy(folder)
+    return Learned(name, model, card.rendering, card.sampling)
+
+
 def _conductor(
     name: str, pool: Pool, clients: Mapping[WorkerId, Client], setting: ConductorSetting
 ) -> Conductor:
-    """The conductor of that name."""
+    """The conductor of that name, or of that folder."""
+    if is_policy(Path(name)):
+        return learned_from(Path(name))
     if name in FIXED:
         return {"best": best, "plan-solve-verify": plan_solve_verify, "vote": vote}[name]()
     if name.startswith("single/") and name.removeprefix("single/") in pool:

@@ -7,7 +7,7 @@ Questions with known answers (`tasks`, `grade`), seven workers that compute and 
 
 from batuta.rehearsal.conductor import HandWritten
 from batuta.rehearsal.grammar import read, render
-from batuta.rehearsal.orchestra import clients, pool
+from batuta.rehearsal.orchestra import clients, pool, trained
 from batuta.rehearsal.problem import Op, Problem
 from batuta.rehearsal.tasks import FAMILIES, HELD_OUT_FAMILY, grade, tasks
 from batuta.rehearsal.worker import OUTSIDE, RehearsalClient
@@ -26,4 +26,5 @@ __all__ = [
     "read",
     "render",
     "tasks",
+    "trained",
 ]

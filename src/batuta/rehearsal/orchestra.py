@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from batuta.core import Client, Pool, Worker, WorkerId
 from batuta.rehearsal.profiles import PROFILES
@@ -37,3 +38,8 @@ def clients(seed: int = 0, time_scale: float = 1.0) -> Mapping[WorkerId, Client]
     return {
         WorkerId(profile.name): RehearsalClient(profile, seed, time_scale) for profile in PROFILES
     }
+
+
+def trained() -> Path:
+    """The folder of the shipped conductor, which learned on this orchestra."""
+    return Path(__file__).parent / "policy"

@@ -1,0 +1,33 @@
+"""One thread for numpy's matrix products.
+
+On matrices of this size the BLAS behind numpy starts a thread for each core and waits for all of
+them: on a machine with other work to do, a plan took 20 times as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import cache
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from threadpoolctl import ThreadpoolController  # pyright: ignore[reportMissingTypeStubs] - none
+
+_TURN = Lock()
+"""The setting is the whole process's, so whoever changes it computes alone."""
+
+
+@contextmanager
+def one_thread() -> Generator[None]:
+    """Matrix products use the calling thread alone; the setting from before returns at the end."""
+    with _TURN, _blas().limit(limits=1):
+        yield
+
+
+@cache
+def _blas() -> Any:
+    np.matmul(np.ones((1, 1)), np.ones((1, 1)))  # from here on the BLAS is loaded and can be found
+    loaded: Any = ThreadpoolController()
+    return loaded.select(user_api="blas")

@@ -1,0 +1,255 @@
+"""Qwen2 in numpy: one sequence at a time, in float32.
+
+Qwen2 (arXiv:2407.10671, section 2.2): RMSNorm, rotary positions (arXiv:2104.09864), grouped-query
+attention with biases, SwiGLU. Deviation: sliding windows and scaled positions are refused.
+
+At this size a token costs its number of numpy calls, not its arithmetic, so whatever is constant
+is worked into the matrices at load: the norms' weights and the scale of the scores into those
+that follow, q, k and v into one, gate and up into one; and the halves of a head that rotary
+positions pair are interleaved, so that turning them is one product of complex numbers.
+
+Axes: t new tokens, c all tokens so far, d hidden, h query heads, k key heads, g query heads of one
+key head, e entries of a head, f inner entries of the MLP, v vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.embedded.folder import Floats, Tensors
+from batuta.errors import ConfigError
+
+_HALF = np.float32(0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What config.json says of a Qwen2 model."""
+
+    vocabulary: int
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    key_heads: int
+    positions: int
+    """Tokens a sequence may have."""
+    epsilon: float
+    theta: float
+    tied: bool
+    """The output head is the embedding."""
+
+    def __post_init__(self) -> None:
+        sizes = (self.vocabulary, self.hidden, self.inner, self.layers, self.positions)
+        if min(*sizes, self.heads, self.key_heads) < 1:
+            raise ValueError("a size is not positive")
+        if self.hidden % (2 * self.heads) or self.heads % self.key_heads:
+            raise ValueError("its heads do not divide its hidden size, or its key heads its heads")
+
+    @property
+    def head(self) -> int:
+        """Entries of one head."""
+        return self.hidden // self.heads
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> Self:
+        """The shape in the content of a config.json.
+
+        Raises:
+            ConfigError: it is no Qwen2, or asks for something that is not computed here.
+        """
+        try:
+            _check(config)
+            return cls(
+                vocabulary=int(config["vocab_size"]),
+                hidden=int(config["hidden_size"]),
+                inner=int(config["intermediate_size"]),
+                layers=int(config["num_hidden_layers"]),
+                heads=int(config["num_attention_heads"]),
+                key_heads=int(config["num_key_value_heads"]),
+                positions=int(config["max_position_embeddings"]),
+                epsilon=float(config["rms_norm_eps"]),
+                theta=float(_rotary(config)["rope_theta"]),
+                tied=bool(config["tie_word_embeddings"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(f"config.json is not as transformers saves it: {error!r}") from None
+
+
+def _rotary(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings of the rotary positions, as transformers 5 writes them or as 4 did."""
+    if "rope_parameters" in config:
+        return config["rope_parameters"]
+    return {"rope_theta": config["rope_theta"], **(config.get("rope_scaling") or {})}
+
+
+def _check(config: Mapping[str, Any]) -> None:
+    wanted = {
+        "model_type": (config["model_type"], "qwen2"),
+        "hidden_act": (config.get("hidden_act", "silu"), "silu"),
+        "use_sliding_window": (bool(config.get("use_sliding_window")), False),
+        "rope_type": (_rotary(config).get("rope_type", "default"), "default"),
+    }
+    for name, (value, computed) in wanted.items():
+        if value != computed:
+            raise ConfigError(
+                f"config.json sets {name} to {value!r}; the embedded model computes only "
+                f"{computed!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """One layer's matrices, each to be multiplied from the right."""
+
+    qkv: Floats
+    """(d, (h + 2k) e)"""
+    bias: Floats
+    """((h + 2k) e)"""
+    out: Floats
+    """(h e, d)"""
+    gate_up: Floats
+    """(d, 2f)"""
+    down: Floats
+    """(f, d)"""
+
+
+@final
+class Cache:
+    """The keys and values of one sequence."""
+
+    def __init__(self, shape: Shape, room: int) -> None:
+        """Room for `room` tokens."""
+        size = (shape.layers, shape.key_heads, room, shape.head)
+        self.keys: Floats = np.empty(size, np.float32)
+        self.values: Floats = np.empty(size, np.float32)
+        self.length = 0
+        """Tokens seen so far."""
+
+
+@final
+class Qwen2:
+    """The model's weights; a sequence's state is its `Cache`, so one model serves many."""
+
+    def __init__(self, shape: Shape, tensors: Tensors) -> None:
+        """Takes the weights from a file's tensors.
+
+        Raises:
+            ConfigError: one is missing or has another shape.
+        """
+        self.shape = shape
+        size = (shape.vocabulary, shape.hidden)
+        self._embedding = tensors.take("model.embed_tokens.weight", *size)
+        head = self._embedding if shape.tied else tensors.take("lm_head.weight", *size)
+        self._head = _after(tensors.take("model.norm.weight", shape.hidden), head)
+        self._layers = [_layer(shape, tensors, index) for index in range(shape.layers)]
+        self._turns = _turns(shape)
+
+    def logits(self, tokens: Sequence[int], cache: Cache) -> Floats:
+        """What may follow `tokens`, which follow what `cache` has seen: (v).
+
+        Many tokens at once give what they give one by one, but faster.
+        """
+        hidden = self._embedding[tokens]
+        seen = slice(cache.length, cache.length + len(tokens))
+        turns = self._turns[seen, None]
+        for index, layer in enumerate(self._layers):
+            qkv = self._normal(hidden) @ layer.qkv
+            qkv += layer.bias
+            mixed = self._attend(qkv, turns, cache.keys[index], cache.values[index], seen)
+            hidden += mixed @ layer.out
+            hidden += _gated(self._normal(hidden) @ layer.gate_up) @ layer.down
+        cache.length = seen.stop
+        return self._normal(hidden[-1:])[0] @ self._head
+
+    def _normal(self, hidden: Floats) -> Floats:
+        """RMSNorm without its weight."""
+        mean_square = np.vecdot(hidden, hidden) / self.shape.hidden
+        return hidden / np.sqrt(mean_square + self.shape.epsilon)[:, None]
+
+    def _attend(
+        self, qkv: Floats, turns: NDArray[np.complex64], keys: Floats, values: Floats, seen: slice
+    ) -> Floats:
+        """What each new token takes from those up to it: (t, h e)."""
+        shape, t = self.shape, len(qkv)
+        split = shape.heads + shape.key_heads
+        per_head = qkv.reshape(t, split + shape.key_heads, shape.head)
+        turned = per_head[:, :split].view(np.complex64)
+        turned *= turns
+        keys[:, seen] = per_head[:, shape.heads : split].swapaxes(0, 1)
+        values[:, seen] = per_head[:, split:].swapaxes(0, 1)
+        groups = (shape.key_heads, shape.heads // shape.key_heads)
+        queries = per_head[:, : shape.heads].reshape(t, *groups, shape.head)
+        queries = queries.transpose(1, 2, 0, 3).reshape(shape.key_heads, -1, shape.head)
+        scores = queries @ keys[:, : seen.stop].swapaxes(1, 2)
+        if t > 1:
+            _hide_later(scores.reshape(*groups, t, seen.stop))
+        weights = np.exp(scores - scores.max(axis=2, keepdims=True))
+        mixed = weights @ values[:, : seen.stop]
+        mixed /= weights.sum(axis=2, keepdims=True)
+        return mixed.reshape(*groups, t, shape.head).transpose(2, 0, 1, 3).reshape(t, -1)
+
+
+def _hide_later(scores: Floats) -> None:
+    """Bars each of the new tokens, the last ones of the axis c, from those after it."""
+    t, c = scores.shape[-2:]
+    scores[..., np.triu(np.ones((t, c), np.bool_), c - t + 1)] = -np.inf
+
+
+def _gated(gate_up: Floats) -> Floats:
+    """SwiGLU: silu(gate) times up, where silu(x) = x (1 + tanh(x / 2)) / 2 cannot overflow."""
+    inner = gate_up.shape[1] // 2
+    half = gate_up[:, :inner] * _HALF
+    gated = np.tanh(half)
+    gated += 1
+    gated *= half
+    gated *= gate_up[:, inner:]
+    return gated
+
+
+def _after(norm: Floats, matrix: Floats) -> Floats:
+    """`matrix` (out, d) as (d, out), with the weight of the norm before it worked in."""
+    return np.ascontiguousarray((matrix * norm).T)
+
+
+def _layer(shape: Shape, tensors: Tensors, index: int) -> _Layer:
+    """The matrices of one layer."""
+    d, e, f = shape.hidden, shape.head, shape.inner
+    sizes = {"q": shape.heads * e, "k": shape.key_heads * e, "v": shape.key_heads * e}
+
+    def take(name: str, *size: int) -> Floats:
+        return tensors.take(f"model.layers.{index}.{name}", *size)
+
+    weights = {n: take(f"self_attn.{n}_proj.weight", size, d) for n, size in sizes.items()}
+    biases = {n: take(f"self_attn.{n}_proj.bias", size) for n, size in sizes.items()}
+    for part in (weights, biases):
+        part["q"] = _interleaved(part["q"], e) / np.sqrt(np.float32(e))
+        part["k"] = _interleaved(part["k"], e)
+    qkv = np.concatenate([*weights.values()])
+    gate_up = [take(f"mlp.{name}_proj.weight", f, d) for name in ("gate", "up")]
+    return _Layer(
+        qkv=_after(take("input_layernorm.weight", d), qkv),
+        bias=np.concatenate([*biases.values()]),
+        out=np.ascontiguousarray(take("self_attn.o_proj.weight", d, d).T),
+        gate_up=_after(take("post_attention_layernorm.weight", d), np.concatenate(gate_up)),
+        down=np.ascontiguousarray(take("mlp.down_proj.weight", d, f).T),
+    )
+
+
+def _interleaved(rows: Floats, head: int) -> Floats:
+    """Each head's rows in the order 0, e/2, 1, e/2 + 1…: the pairs that turn together."""
+    halves = rows.reshape(-1, 2, head // 2, *rows.shape[1:])
+    return halves.swapaxes(1, 2).reshape(rows.shape)
+
+
+def _turns(shape: Shape) -> NDArray[np.complex64]:
+    """By how much each position turns each pair of a head's entries: (position, e/2)."""
+    powers = np.arange(0, shape.head, 2, dtype=np.float32) / np.float32(shape.head)
+    speeds = (1.0 / np.float32(shape.theta) ** powers).astype(np.float32)
+    angles = np.arange(shape.positions, dtype=np.float32)[:, None] * speeds
+    return (np.cos(angles) + 1j * np.sin(angles)).astype(np.complex64)

@@ -1,0 +1,61 @@
+"""Text from bytes, and the end at a stop string."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batuta.embedded.speech import Speech
+
+alphabet = "ab\né🙂"
+stops = st.lists(st.text("ab\né", max_size=4), max_size=3)
+
+
+def pieces_of(data, cuts):
+    at = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
+    return [data[i:j] for i, j in pairwise(at)] or [b""]
+
+
+def spoken(parts, stop):
+    speech, said = Speech(stop), []
+    for index, part in enumerate(parts):
+        said.append(speech.take(part, last=index == len(parts) - 1))
+        if speech.stopped:
+            break
+    return said, speech.stopped
+
+
+@given(st.text(alphabet), st.lists(st.integers(0, 100)), stops)
+def test_ends_before_the_first_stop_string_and_leaves_nothing_out(text, cuts, stop):
+    said, stopped = spoken(pieces_of(text.encode(), cuts), stop)
+    whole = "".join(said)
+    real = [s for s in stop if s]
+    assert stopped == any(s in text for s in real)
+    if stopped:
+        assert any(text.startswith(whole + s) for s in real)
+        assert not any(s in whole for s in real)
+    else:
+        assert whole == text
+
+
+@given(st.binary(), st.lists(st.integers(0, 100)))
+def test_bytes_that_are_no_text_are_replaced_as_if_at_once(data, cuts):
+    said, _ = spoken(pieces_of(data, cuts), ())
+    assert "".join(said) == data.decode(errors="replace")
+
+
+def test_holds_back_only_what_may_begin_a_stop_string():
+    speech = Speech(["END", "\n\n"])
+    assert speech.take(b"one\n") == "one"
+    assert speech.take(b"two E") == "\ntwo "
+    assert speech.take(b"N") == ""
+    assert speech.take(b"x") == "ENx"
+    assert speech.take(b"EEND after") == "E"
+    assert speech.stopped
+
+
+def test_half_a_character_waits_for_its_end():
+    speech = Speech(())
+    assert speech.take("é".encode()[:1]) == ""
+    assert speech.take("é".encode()[1:]) == "é"
+    assert speech.take("é".encode()[:1], last=True) == "\ufffd"

@@ -1,0 +1,88 @@
+"""The shipped conductor: a policy that learned on this orchestra, served without torch."""
+
+import subprocess
+import sys
+import time
+
+import anyio
+
+from batuta.clients import Http
+from batuta.config import open_ensemble
+from batuta.core import Brief, Limits, Outcome, Plan, Question
+from batuta.embedded.conductor import open_policy
+from batuta.engine import conduct
+from batuta.rehearsal import grade, tasks, trained
+
+SEED = 90_210
+"""No training and no evaluation draws these questions."""
+LARGEST = 10 * 2**20
+
+
+async def answered(conductor, asked):
+    async with Http() as http:
+        ensemble = await open_ensemble(http, pool="rehearsal", conductor=conductor, time_scale=0.0)
+        right, steps = 0.0, 0
+        for number, task in enumerate(asked):
+            run = await conduct(
+                Question.of(task.question), ensemble.conductor, ensemble.pool, ensemble.clients,
+                limits=Limits(), seed=number,
+            )  # fmt: skip
+            assert run.outcome in {Outcome.ANSWERED, Outcome.FALLBACK}
+            right += grade(task, run.answer or "").score or 0.0
+            steps += len(run.steps)
+    return right / len(asked), steps / len(asked)
+
+
+async def test_it_beats_the_best_single_worker_by_far():
+    asked = tasks(None, 200, SEED)
+    ours, steps = await answered(None, asked)
+    alone, _ = await answered("best", asked)
+    assert ours > alone + 0.08
+    assert steps <= 4
+
+
+async def test_nearly_every_draft_is_a_workflow():
+    async with Http() as http:
+        ensemble = await open_ensemble(http, pool="rehearsal", time_scale=0.0)
+        assert ensemble.conductor.name.startswith("embedded/rehearsal@")
+        decisions = [
+            await ensemble.conductor.plan(Brief(Question.of(task.question), ensemble.pool))
+            for task in tasks(None, 60, SEED + 1)
+        ]
+    assert sum(isinstance(decision, Plan) for decision in decisions) >= 57
+
+
+def test_it_is_small_and_says_what_it_is():
+    folder = trained()
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= LARGEST
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert "simulated" in card and "recipes/rehearsal-conductor" in card
+
+
+def test_serving_it_loads_no_torch():
+    program = (
+        "import sys\n"
+        "from batuta.embedded.conductor import open_policy\n"
+        "from batuta.rehearsal import trained\n"
+        "open_policy(trained())\n"
+        "assert not {'torch', 'transformers', 'tokenizers'} & set(sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_plan_takes_a_moment():
+    model, card, _ = open_policy(trained())
+    from batuta.language import conductor_request
+    from batuta.rehearsal import pool
+
+    async def plan(task):
+        brief = Brief(Question.of(task.question), pool())
+        await model.complete(conductor_request(brief, card.rendering, card.sampling))
+
+    before = time.process_time()
+    for task in tasks(None, 10, SEED + 2):
+        anyio.run(plan, task)
+    assert (time.process_time() - before) / 10 < 0.25  # a plan takes about 0.02 s
