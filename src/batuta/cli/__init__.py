@@ -1,4 +1,4 @@
-"""The command line: ask, serve, runs, pool. Every error is one sentence on stderr."""
+"""The command line. Every error is one sentence on stderr."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from batuta.cli import ask, pool, runs, serve
+from batuta.cli import ask, evaluate, pool, runs, serve, tasks, train
 from batuta.errors import BatutaError
 
 EXIT_FAILED = 1
@@ -26,6 +26,9 @@ app = typer.Typer(
 )
 app.command("ask")(ask.command)
 app.command("serve")(serve.command)
+app.command("eval")(evaluate.command)
+app.add_typer(tasks.app, name="tasks")
+app.add_typer(train.app, name="train")
 app.add_typer(runs.app, name="runs")
 app.add_typer(pool.app, name="pool")
 

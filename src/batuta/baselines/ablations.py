@@ -1,0 +1,85 @@
+"""A conductor's workflows with one thing taken away: what of them is it that helps?
+
+Conductor paper (arXiv 2512.04388), its ablation without subtasks, where each worker is told to
+solve the question. The other two are ours: the access lists handed out to other steps, and every
+step by the best single worker.
+
+Deviation: the paper trains a conductor for its ablation; here the same one writes the workflow and
+it is altered before it is played, so its draft is paid and its choices are kept but for the one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+
+from batuta.core import Brief, Conductor, Decision, Listener, Plan, Step, Workflow
+from batuta.core.conductor import SILENT
+
+SOLVE = "Solve the question."
+
+
+@dataclass(frozen=True, slots=True)
+class Altered:
+    """A conductor whose workflows are changed before they are played."""
+
+    what: str
+    """What is done to them, for the name."""
+    inner: Conductor
+    change: Callable[[Workflow, Brief], Workflow]
+
+    @property
+    def name(self) -> str:
+        """The conductor's name and what is done to its workflows."""
+        return f"{self.inner.name}, {self.what}"
+
+    async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
+        """The inner decision; a plan's workflow is altered, its draft is not."""
+        decision = await self.inner.plan(brief, listener)
+        if not isinstance(decision, Plan):
+            return decision
+        return Plan(self.change(decision.workflow, brief), decision.draft)
+
+
+def solve_only(conductor: Conductor) -> Altered:
+    """The same workers and access lists; every subtask is to solve the question."""
+    return Altered("solve only", conductor, lambda flow, _: _each(flow, _told_to_solve))
+
+
+def shuffled_access(conductor: Conductor) -> Altered:
+    """The same workers and subtasks; the access lists in another order over the steps.
+
+    What would not look back is left out, since no step can read a later one.
+    """
+
+    def change(flow: Workflow, brief: Brief) -> Workflow:
+        rng = Random(f"{brief.seed} {len(brief.previous)} {brief.question.text}")
+        lists = [step.access for step in flow.steps]
+        rng.shuffle(lists)
+        return Workflow(
+            tuple(
+                replace(step, access=tuple(earlier for earlier in access if earlier < index))
+                for index, (step, access) in enumerate(zip(flow.steps, lists, strict=True))
+            )
+        )
+
+    return Altered("shuffled access", conductor, change)
+
+
+def best_worker(conductor: Conductor) -> Altered:
+    """The same subtasks and access lists; every step is the pool's best worker's."""
+
+    def change(flow: Workflow, brief: Brief) -> Workflow:
+        best = brief.pool.ranked()[0].id
+        return _each(flow, lambda step: replace(step, worker=best))
+
+    return Altered("best worker", conductor, change)
+
+
+def _each(flow: Workflow, change: Callable[[Step], Step]) -> Workflow:
+    return Workflow(tuple(change(step) for step in flow.steps))
+
+
+def _told_to_solve(step: Step) -> Step:
+    return replace(step, subtask=SOLVE)

@@ -1,0 +1,81 @@
+"""Best-of-N with a judge: N samples of the best worker, and another worker picks one of them.
+
+Cobbe et al., "Training Verifiers to Solve Math Word Problems" (arXiv 2110.14168), section 4: sample
+N solutions, a verifier ranks them, the first is returned; with a language model for the verifier
+as in Zheng et al., "Judging LLM-as-a-Judge" (arXiv 2306.05685), section 3.
+
+Deviations
+- The judge is no trained verifier but the worker whose description suits judging, and it sees all
+  samples in one call instead of scoring each.
+- What the judge writes is only a choice: the answer is the chosen sample, verbatim. It may name the
+  sample by its step or repeat its answer. A judge that does neither, or fails, leaves the majority.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from batuta.baselines.answers import majority, normal, stated
+from batuta.baselines.roles import JUDGING, suited
+from batuta.baselines.samples import sampled
+from batuta.baselines.solver import Players, play, said, settled_on
+from batuta.core import Question, Reply, Run, Step, WorkerId, Workflow
+from batuta.solvers import Fixed
+
+JUDGE = (
+    "Compare the solutions step by step and decide which one is right. Give its final answer, "
+    'and end with a line "Best: N", where N is the step number of that solution.'
+)
+_BEST = re.compile(r"^\W*best\W+(?:step\W+|solution\W+)?(\d{1,3})\b", re.IGNORECASE | re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class BestOfN:
+    """N samples of the pool's best worker, and a judge."""
+
+    samples: int = 5
+    """N."""
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ValueError(f"best-of-N needs at least one sample, not {self.samples}")
+
+    @property
+    def name(self) -> str:
+        """The method and its N."""
+        return f"best-of-{self.samples}"
+
+    @property
+    def calls(self) -> int:
+        """The samples and the judge."""
+        return self.samples + 1
+
+    async def answer(self, question: Question, players: Players, seed: int) -> Run:
+        """N calls at the same time, then the judge's."""
+        who = players.pool.ranked()[0].id
+        judge = suited(players.pool, JUDGING, but=who)
+        flow = self._workflow(who, judge)
+        cast = players.only(who, judge).sampling(who)
+        run = await play(question, Fixed(self.name, lambda _: flow), cast, seed, self.calls)
+        samples = said(run)
+        verdict = samples.pop(self.samples, None)
+        chosen = choice(verdict.text, samples) if verdict else None
+        return settled_on(run, chosen or majority(samples.values()))
+
+    def _workflow(self, who: WorkerId, judge: WorkerId) -> Workflow:
+        everything = tuple(range(self.samples))
+        return Workflow((*sampled([who] * self.samples).steps, Step(JUDGE, judge, everything)))
+
+
+def choice(verdict: str, samples: Mapping[int, Reply]) -> Reply | None:
+    """The sample that the judge names by its step or by its answer; None if it is unreadable."""
+    numbers = [int(number) for number in _BEST.findall(verdict)]
+    if numbers and numbers[-1] in samples:
+        return samples[numbers[-1]]
+    answer = stated(verdict)
+    if answer is None:
+        return None
+    same = (r for r in samples.values() if normal(stated(r.text) or "") == normal(answer))
+    return next(same, None)

@@ -1,0 +1,27 @@
+"""A prompted conductor: a language model that was not trained for it writes the workflow.
+
+Conductor paper (arXiv 2512.04388), its untrained conductors: the conductor's prompt, with the four
+worked examples, is given to a strong model. Here it is the pool's own best worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from batuta.core import Brief, Client, Decision, Listener, WorkerId
+from batuta.core.conductor import SILENT
+from batuta.solvers import Learned
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """The pool's best worker as the conductor; its drafts are paid like every other call."""
+
+    clients: Mapping[WorkerId, Client]
+    name: str = "prompted/best"
+
+    async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
+        """The best worker's decision."""
+        best = brief.pool.ranked()[0].id
+        return await Learned(self.name, self.clients[best]).plan(brief, listener)

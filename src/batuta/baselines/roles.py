@@ -1,0 +1,49 @@
+"""Who suits a role, by the one line that describes each worker.
+
+What an engineer would do who sets up a pipeline over a pool by hand: read the descriptions, give
+each role to the worker that is praised most for it, and break ties by strength.
+"""
+
+from __future__ import annotations
+
+import re
+
+from batuta.core import Pool, Worker, WorkerId
+
+PLANNING = r"plan\w*|decompos\w*|reason\w*"
+CHECKING = r"check\w*|verif\w*|review\w*"
+JUDGING = r"compar\w*|judg\w*|check\w*|verif\w*|review\w*"
+COMBINING = r"compar\w*|combin\w*|merg\w*|synthesi\w*|aggregat\w*|long context"
+
+_LEVELS = (
+    (re.compile(r"\b(?:excellent|outstanding|best|expert)\b", re.IGNORECASE), 3),
+    (re.compile(r"\b(?:good|strong|capable|skilled|careful)\b", re.IGNORECASE), 2),
+    (re.compile(r"\b(?:fair|decent|average)\b", re.IGNORECASE), 1),
+    (re.compile(r"\b(?:weak|poor|bad|little|cannot)\b", re.IGNORECASE), -1),
+)
+_NAMED = 2
+"""For a role that is named without a word of praise or blame."""
+_CLAUSE = re.compile(r"[;.]")
+
+
+def suited(pool: Pool, role: str, but: WorkerId | None = None) -> WorkerId:
+    """The worker whose description praises it most for the role.
+
+    Args:
+        pool: who there is.
+        role: a pattern of words that name the role.
+        but: who shall not have it, unless there is nobody else.
+    """
+    named = re.compile(rf"\b(?:{role})\b", re.IGNORECASE)
+    others = [worker for worker in pool.ranked() if worker.id != but]
+    return max(others or pool.workers, key=lambda worker: _praise(worker, named)).id
+
+
+def _praise(worker: Worker, named: re.Pattern[str]) -> int:
+    """All that is said of the worker in that role; 0 for nothing."""
+    clauses = (c for c in _CLAUSE.split(worker.description) if named.search(c))
+    return sum(_level(clause) for clause in clauses)
+
+
+def _level(clause: str) -> int:
+    return next((level for words, level in _LEVELS if words.search(clause)), _NAMED)

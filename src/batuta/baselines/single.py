@@ -1,0 +1,37 @@
+"""One worker answers alone, with the question as it stands.
+
+`Single(worker_id)` is that worker; `Single()` the best of the pool by `Worker.strength`, which
+evaluation replaces with the accuracy measured on calibration questions. Nobody stands in for a
+worker that fails, so what is measured is that worker and no other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from batuta.baselines.solver import Players, play
+from batuta.core import Question, Run, WorkerId
+from batuta.solvers import best
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """A worker alone."""
+
+    worker: WorkerId | None = None
+    """None: the pool's best."""
+    calls: int = 1
+
+    @property
+    def name(self) -> str:
+        """Who it is."""
+        return f"single/{self.worker or 'best'}"
+
+    async def answer(self, question: Question, players: Players, seed: int) -> Run:
+        """One call.
+
+        Raises:
+            ValueError: the pool does not have the worker.
+        """
+        who = self.worker or players.pool.ranked()[0].id
+        return await play(question, best(), players.only(who), seed, self.calls)

@@ -1,0 +1,128 @@
+"""A solver answers a question with a Run: a conductor on the engine, or a choice after the fact.
+
+Every method is played by the same `conduct` and counted by the same Run: all calls, all tokens,
+the conductor's own too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from batuta.core import (
+    Client,
+    Conductor,
+    Finish,
+    Limits,
+    Outcome,
+    Pool,
+    Question,
+    Reply,
+    Run,
+    Sampling,
+    WorkerId,
+)
+from batuta.engine import conduct
+
+SAMPLED = 0.7
+"""Temperature of the methods that live on several samples of one worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Players:
+    """Who can be called, and what one answer may take."""
+
+    pool: Pool
+    clients: Mapping[WorkerId, Client]
+    limits: Limits = Limits()
+
+    def only(self, *worker_ids: WorkerId) -> Players:
+        """Those workers, and nobody to stand in for them."""
+        return replace(self, pool=self.pool.subset(worker_ids))
+
+    def sampling(self, worker_id: WorkerId) -> Players:
+        """That worker at the temperature at which several samples differ."""
+        warm = Sampling(temperature=SAMPLED)
+        workers = (
+            replace(worker, sampling=warm.over(worker.sampling))
+            if worker.id == worker_id
+            else worker
+            for worker in self.pool
+        )
+        return replace(self, pool=Pool(tuple(workers)))
+
+
+class Solver(Protocol):
+    """Answers a question with a Run.
+
+    Laws: it makes at most `calls` calls of workers (None: its conductor decides), a call that
+    had to be repeated aside; the run's usage is that of all its calls; an outage is data;
+    cancellation propagates.
+    """
+
+    @property
+    def name(self) -> str:
+        """The method, its version and its numbers: what a result is filed under."""
+        ...
+
+    @property
+    def calls(self) -> int | None:
+        """Calls of workers at most; None: as many as its conductor writes."""
+        ...
+
+    async def answer(self, question: Question, players: Players, seed: int) -> Run:
+        """The run; never raises for a bad one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Conducted:
+    """A conductor's workflow, played to its end."""
+
+    conductor: Conductor
+    calls: int | None = None
+    rounds: int = 1
+
+    @property
+    def name(self) -> str:
+        """The conductor's name, and its rounds if there may be several."""
+        several = f", {self.rounds} rounds" if self.rounds > 1 else ""
+        return f"{self.conductor.name}{several}"
+
+    async def answer(self, question: Question, players: Players, seed: int) -> Run:
+        """The run; the workflow may have as many steps as the method needs."""
+        return await play(question, self.conductor, players, seed, self.calls, self.rounds)
+
+
+async def play(
+    question: Question,
+    conductor: Conductor,
+    players: Players,
+    seed: int,
+    steps: int | None = None,
+    rounds: int = 1,
+) -> Run:
+    """`question` conducted; `steps` and `rounds` take the place of the players' own limits."""
+    limits = replace(players.limits, steps=steps or players.limits.steps, rounds=rounds)
+    return await conduct(
+        question, conductor, players.pool, players.clients, limits=limits, seed=seed
+    )
+
+
+def said(run: Run, number: int = 0) -> dict[int, Reply]:
+    """The replies of a round by their steps' indices, in their order; failures left out."""
+    steps = run.rounds[number].steps if number < len(run.rounds) else ()
+    found = {step.index: step.result for step in steps if isinstance(step.result, Reply)}
+    return dict(sorted(found.items()))
+
+
+def settled_on(run: Run, reply: Reply | None) -> Run:
+    """The run with `reply` for its answer; as it was if there is none."""
+    if reply is None:
+        return run
+    chosen = replace(run, answer=reply.text or None, reply=reply, error=None, error_code=None)
+    if run.outcome is Outcome.LIMITED:
+        return chosen
+    outcome = Outcome.DECLINED if reply.finish is Finish.DECLINED else Outcome.ANSWERED
+    return replace(chosen, outcome=outcome, limit=None)

@@ -1,0 +1,222 @@
+"""`batuta tasks`: which questions there are, what they look like, and how to get them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from batuta.cli import report
+from batuta.core import Task
+from batuta.errors import SourceError
+from batuta.tasks import sources
+from batuta.tasks.sources import Hub, Source, generated
+
+RECORDED = "recorded:"
+"""Before the name of a recorded set."""
+
+HIDDEN = "[its text is not shown]"
+
+app = typer.Typer(help="Questions: list, show, fetch.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="SOURCE, SOURCE:SPLIT, reasoning-gym:FAMILY, recorded:SET/PART or FILE.jsonl."
+    ),
+]
+Files = Annotated[
+    list[Path] | None, typer.Option("--from-file", help="Your own copy of the source's file.")
+]
+Seed = Annotated[int, typer.Option(help="Of the order of options and of generated questions.")]
+
+
+@app.command("list")
+def list_sources(json: Json = False) -> None:
+    """Every source: its splits, its licence, and which of it is here."""
+    folder = sources.data_folder()
+    rows = [_source_json(source, folder) for source in sources.SOURCES.values()]
+    rows += [*_generated_json(), *_recorded_json(folder)]
+    if json:
+        report.print_json({"folder": str(folder), "sources": rows})
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("source", "splits", "here", "licence", "about"):
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        splits: list[str] = row["splits"]
+        here: list[str] = row["here"]
+        shown = "all" if here == splits else ", ".join(here) or "-"
+        table.add_row(row["name"], ", ".join(splits), shown, row["licence"], row["about"])
+    console = Console()
+    console.print(f"[dim]{folder}[/dim]")
+    console.print(table)
+
+
+@app.command("show")
+def show_tasks(
+    name: Name,
+    id_: Annotated[str | None, typer.Argument(metavar="[ID]", help="One task.")] = None,
+    limit: Annotated[int, typer.Option(help="How many tasks.", min=1)] = 1,
+    from_file: Files = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Tasks of a source as a model is asked them, with their answers."""
+    if name.startswith(RECORDED):
+        _show_recorded(name.removeprefix(RECORDED), json=json)
+    elif name == generated.NAME:
+        _print_families(json=json)
+    else:
+        tasks = sources.load(name, files=from_file or (), seed=seed, size=limit)
+        if id_ is not None:
+            tasks = tuple(task for task in tasks if task.id == id_)
+            if not tasks:
+                raise SourceError(f"{name} has no task {id_!r}")
+        _print_tasks(name, tasks, limit, json=json)
+
+
+@app.command("fetch")
+def fetch_files(
+    name: Annotated[str, typer.Argument(help="SOURCE or SOURCE:SPLIT.")],
+    revision: Annotated[
+        str | None, typer.Option(help="Another commit of the hub than the pinned one.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Download a source's files from the Hugging Face hub into the data folder."""
+    source, split = sources.find(name)
+    folder = sources.data_folder()
+    console = Console(stderr=True)
+    paths = sources.fetch(
+        source,
+        split,
+        folder,
+        revision=revision,
+        told=lambda path: console.print(f"[dim]{path}[/dim]"),
+    )
+    if json:
+        report.print_json({"name": source.name, "split": split, "files": [str(p) for p in paths]})
+
+
+def _source_json(source: Source, folder: Path) -> dict[str, Any]:
+    origin = source.origin
+    return {
+        "name": source.name,
+        "splits": list(source.splits),
+        "here": [split for split in source.splits if sources.here(source, split, folder)],
+        "licence": source.licence,
+        "about": source.about,
+        "vendor": source.vendor,
+        "origin": origin.repo if isinstance(origin, Hub) else origin,
+        "revision": origin.revision if isinstance(origin, Hub) else None,
+    }
+
+
+def _generated_json() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": generated.NAME,
+            "splits": ["FAMILY"],
+            "here": ["FAMILY"] if generated.installed() else [],
+            "licence": "Apache-2.0",
+            "about": "procedural generators with their own scorers; show lists the families",
+            "vendor": True,
+            "origin": "the package reasoning-gym",
+            "revision": None,
+        }
+    ]
+
+
+def _recorded_json(folder: Path) -> list[dict[str, Any]]:
+    from batuta.tasks.recorded import SETS  # noqa: PLC0415 - it loads NumPy
+
+    return [
+        {
+            "name": f"{RECORDED}{name}",
+            "splits": list(kept.parts),
+            "here": list(kept.parts) if _has(folder / "recorded" / kept.folder) else [],
+            "licence": kept.licence,
+            "about": "recorded answers of models",
+            "vendor": False,
+            "origin": None,
+            "revision": None,
+        }
+        for name, kept in SETS.items()
+    ]
+
+
+def _has(folder: Path) -> bool:
+    return (folder / "outcomes.parquet").is_file()
+
+
+def _show_recorded(name: str, *, json: bool) -> None:
+    from batuta.tasks.recorded import lines, load  # noqa: PLC0415 - it loads NumPy
+
+    record = load(name, with_texts=False)
+    found = lines(record)
+    accuracies = record.credit_qm().mean(axis=0)
+    models = {m: round(float(a), 4) for m, a in zip(record.models, accuracies, strict=True)}
+    if json:
+        report.print_json(
+            {
+                "name": f"{RECORDED}{name}",
+                "questions": found.questions,
+                "families": len(set(record.families)),
+                "samples": record.scores_qms.shape[2],
+                "models": models,
+                "best": {"model": found.best_model, "accuracy": found.best},
+                "vote": found.vote,
+                "oracle": found.oracle,
+            }
+        )
+        return
+    console = Console()
+    families = len(set(record.families))
+    console.print(f"{found.questions} questions of {families} families, {found.models} models")
+    for model, accuracy in sorted(models.items(), key=lambda pair: -pair[1]):
+        console.print(f"{100 * accuracy:6.2f} %  {model}", markup=False)
+    vote = "" if found.vote is None else f"plurality vote {100 * found.vote:.2f} %, "
+    console.print(f"{vote}oracle {100 * found.oracle:.2f} %")
+
+
+def _print_families(*, json: bool) -> None:
+    families = generated.families()
+    if json:
+        report.print_json({"name": generated.NAME, "families": list(families)})
+    else:
+        typer.echo("\n".join(families))
+
+
+def _print_tasks(name: str, tasks: tuple[Task, ...], limit: int, *, json: bool) -> None:
+    if json:
+        shown = [_task_json(task) for task in tasks[:limit]]
+        report.print_json({"name": name, "count": len(tasks), "tasks": shown})
+        return
+    console = Console()
+    for task in tasks[:limit]:
+        question, target = (HIDDEN, HIDDEN) if task.private else (task.question, task.target)
+        console.print(f"[cyan]{task.id}[/cyan]  [dim]{task.grader}  {', '.join(task.tags)}[/dim]")
+        console.print(question, markup=False, highlight=False)
+        console.print(f"\n→ {target or 'judged by its tests'}\n", markup=False, highlight=False)
+    if len(tasks) > limit:
+        console.print(f"[dim]{limit} of {len(tasks)} tasks; --limit shows more[/dim]")
+
+
+def _task_json(task: Task) -> dict[str, Any]:
+    known = {
+        "id": task.id,
+        "grader": task.grader,
+        "tags": list(task.tags),
+        "difficulty": task.difficulty,
+        "private": task.private,
+    }
+    if task.private:
+        return known
+    data: Any = orjson.loads(task.data) if task.data else None
+    return {**known, "question": task.question, "target": task.target, "data": data}

@@ -1,0 +1,138 @@
+"""Results on disk, each written before its run counts as done; what is there is not run again."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from batuta.errors import StoreError
+
+FILE = "results.jsonl"
+
+Unscored = Literal["outage", "undecided"]
+"""Why a run has no score: an outage decided its answer, or the grader could not decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """A step as it counts for the question who is called for what."""
+
+    worker: str
+    kind: str
+    """What its subtask asks for: solve, plan, verify…"""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One system's run of one task with one seed."""
+
+    key: str
+    """Digest of all that the run depends on."""
+    system: str
+    task: str
+    family: str
+    difficulty: float | None
+    seed: int
+    score: float | None
+    """In [0, 1]; None: `unscored` says why."""
+    unscored: Unscored | None
+    reason: str
+    """The grader's words, or the outage."""
+    outcome: str
+    answer: str | None
+    """What the grader took for the answer."""
+    tokens: int
+    """All of them, the conductor's own too."""
+    conductor_tokens: int
+    usd: Decimal | None
+    """None: a call has no known price."""
+    calls: int
+    """All of them, the conductor's own and those that failed too."""
+    rounds: int
+    depth: int
+    """Steps on the longest chain, over all rounds."""
+    steps: tuple[Played, ...]
+    failed: int
+    """Steps without a reply, and steps that another worker had to take over."""
+    seconds: float
+
+
+class Ledger:
+    """The results of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        """Reads what is there and opens the file to append to it.
+
+        Raises:
+            StoreError: the folder cannot be written, or a line is no result.
+        """
+        self.path = folder / FILE
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._results = _read(self.path)
+            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be used: {error.strerror}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._file)
+
+    def done(self, key: str) -> bool:
+        """Whether the run of that key need not be played; one that met an outage is tried again."""
+        found = self._results.get(key)
+        return found is not None and found.unscored != "outage"
+
+    def add(self, result: Result) -> None:
+        """Write the result at once, in one piece.
+
+        Raises:
+            StoreError: the disk is full, or the file is gone.
+        """
+        line = orjson.dumps(result, default=str, option=orjson.OPT_APPEND_NEWLINE)
+        try:
+            os.write(self._file, line)
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be written: {error.strerror}") from None
+        self._results[result.key] = result
+
+    def __getitem__(self, key: str) -> Result:
+        """The result of that key.
+
+        Raises:
+            KeyError: there is none.
+        """
+        return self._results[key]
+
+
+def _read(path: Path) -> dict[str, Result]:
+    """The results in the file by their keys, later ones in the place of earlier ones."""
+    if not path.exists():
+        return {}
+    *lines, torn = path.read_bytes().split(b"\n")
+    if torn:  # the machine went down in the middle of a line
+        os.truncate(path, path.stat().st_size - len(torn))
+    adapter = TypeAdapter(Result)
+    results: dict[str, Result] = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            result = adapter.validate_json(line)
+        except ValidationError:
+            reason = "is no result of this version; remove it or name another folder with --out"
+            raise StoreError(f"{path}, line {number} {reason}") from None
+        results[result.key] = result
+    return results

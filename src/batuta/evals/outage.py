@@ -1,0 +1,34 @@
+"""Whether an outage, and not the system, decided how a run ended: a pure function of the Run."""
+
+from __future__ import annotations
+
+from batuta.core import Failure, Malformed, Outcome, Run
+
+OWN_FAULT = frozenset({"limit", "malformed_plan", "empty_reply", "context_too_long", "cancelled"})
+"""Codes of failures that a system brings on itself; with any other a model's API failed."""
+
+
+def outage(run: Run) -> str | None:
+    """What failed, in a sentence; None if the run's answer, or its lack, is the system's own.
+
+    An outage decides where the conductor's model could not be asked, and where no worker could
+    play the step that answers. A step that a substitute played is the system's own way out.
+    """
+    if run.outcome is Outcome.LIMITED:
+        return None
+    for played in run.rounds:
+        if isinstance(played.decision, Malformed) and played.decision.outage:
+            return played.decision.reason
+    if run.outcome is Outcome.FAILED:
+        blamed = run.error_code is None or run.error_code in OWN_FAULT
+        return None if blamed else run.error
+    return _degraded(run) if run.outcome is Outcome.DEGRADED else None
+
+
+def _degraded(run: Run) -> str | None:
+    """Why the last step of the last workflow failed, if that was an outage."""
+    for played in reversed(run.rounds):
+        last = played.step(len(played.workflow) - 1) if played.workflow else None
+        if last is not None and isinstance(last.result, Failure):
+            return None if last.result.code in OWN_FAULT else last.result.message
+    return None

@@ -1,0 +1,181 @@
+"""A system plays tasks: as many at a time as are allowed, each result on disk at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from random import Random
+
+import anyio
+
+from batuta.baselines import Players
+from batuta.core import Grade, Pool, Question, Reply, Run, Step, StepRun, Task
+from batuta.engine.conduct import VERSIONS
+from batuta.evals.ledger import Ledger, Played, Result, Unscored
+from batuta.evals.marking import Marking
+from batuta.evals.outage import outage
+from batuta.evals.systems import Subject, System
+from batuta.evals.tasksets import family
+from batuta.rehearsal.heard import understand
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Under which terms systems are measured."""
+
+    seeds: tuple[int, ...] = (0,)
+    """Each task is run once with each."""
+    concurrency: int = 64
+    """Runs at the same time at most."""
+    sub_pool: int | None = None
+    """Each task gets a pool of its own: so many workers, drawn and in a random order."""
+    pool_seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run to be played."""
+
+    key: str
+    """Digest of everything that the run depends on, but for the models themselves."""
+    system: System
+    task: Task
+    seed: int
+    players: Players
+
+
+def trials(
+    system: System, tasks: Sequence[Task], subject: Subject, terms: Terms
+) -> tuple[Trial, ...]:
+    """Every run of the system; none where a worker's own line lacks its worker."""
+    method = repr((system.name, system.solver.name, VERSIONS, subject.limits))
+    everybody = repr(subject.pool)
+    found: list[Trial] = []
+    for task in tasks:
+        pool = pool_of(task, subject.pool, terms)
+        if system.worker is not None and system.worker not in pool:
+            continue
+        players = Players(pool, subject.clients, subject.limits)
+        about = method + (everybody if pool is subject.pool else repr(pool)) + repr(task)
+        found += (Trial(_digest(about, seed), system, task, seed, players) for seed in terms.seeds)
+    return tuple(found)
+
+
+def _digest(about: str, seed: int) -> str:
+    return blake2b(f"{about} {seed}".encode("utf-8", "replace"), digest_size=16).hexdigest()
+
+
+def pool_of(task: Task, pool: Pool, terms: Terms) -> Pool:
+    """The pool that the task is played with; drawn by the task and the seed alone."""
+    if terms.sub_pool is None:
+        return pool
+    rng = Random(f"{terms.pool_seed} {task.id}")
+    drawn = rng.sample([worker.id for worker in pool], terms.sub_pool)
+    return pool.subset(drawn).shuffled(rng)
+
+
+async def play_all(
+    planned: Sequence[Trial],
+    grade: Marking,
+    ledger: Ledger,
+    concurrency: int,
+    tell: Callable[[], None] = lambda: None,
+) -> tuple[Result, ...]:
+    """The results of all trials; those that the ledger has are not played again.
+
+    Args:
+        planned: what to play.
+        grade: the tasks' grader.
+        ledger: where every result is written as soon as it is there.
+        concurrency: runs at the same time at most.
+        tell: called once for every result.
+
+    Raises:
+        ExceptionGroup: of the StoreError, where a result could not be written.
+    """
+    missing = [trial for trial in planned if not ledger.done(trial.key)]
+    for _ in range(len(planned) - len(missing)):
+        tell()
+    waiting = iter(missing)
+
+    async def work() -> None:
+        for trial in waiting:
+            ledger.add(await _played(trial, grade))
+            tell()
+
+    async with anyio.create_task_group() as group:
+        for _ in range(min(concurrency, len(missing))):
+            group.start_soon(work)
+    return tuple(ledger[trial.key] for trial in planned)
+
+
+async def _played(trial: Trial, grade: Marking) -> Result:
+    """One run from its question to its grade."""
+    question = Question.of(trial.task.question)
+    seed = _seed(trial)
+    run = await trial.system.solver.answer(question, trial.players, seed)
+    lost = outage(run)
+    if lost is not None:
+        return _result(trial, run, Grade(None, None, lost), "outage")
+    best = await _graded(trial, run, grade)
+    return _result(trial, run, best, "undecided" if best.score is None else None)
+
+
+def _seed(trial: Trial) -> int:
+    """A seed of the run's own, so that two questions do not share their chances."""
+    digest = blake2b(f"{trial.task.id} {trial.seed}".encode("utf-8", "replace"), digest_size=4)
+    return int.from_bytes(digest.digest(), "big") >> 1
+
+
+async def _graded(trial: Trial, run: Run, grade: Marking) -> Grade:
+    """The grade of the run's answer; for a reference line, of the best of its replies."""
+    if not trial.system.reference:
+        if run.answer is None:
+            return Grade(0.0, None, run.error or "no answer")
+        return await grade(trial.task, run.answer)
+    grades = [await grade(trial.task, text) for text in _own_replies(run)]
+    scored = [g for g in grades if g.score is not None]
+    return max(scored, key=lambda g: g.score or 0.0, default=Grade(0.0, None, "no answer"))
+
+
+def _own_replies(run: Run) -> Iterator[str]:
+    """What the workers said that were asked, not their substitutes."""
+    for step in run.steps:
+        if step.worker == step.planned and isinstance(step.result, Reply):
+            yield step.result.text
+
+
+def _result(trial: Trial, run: Run, grade: Grade, unscored: Unscored | None) -> Result:
+    usage, cost, task = run.usage, run.cost, trial.task
+    rounds = [(played.workflow, played.steps) for played in run.rounds if played.workflow]
+    return Result(
+        key=trial.key,
+        system=trial.system.name,
+        task=task.id,
+        family=family(task),
+        difficulty=task.difficulty,
+        seed=trial.seed,
+        score=grade.score,
+        unscored=unscored,
+        reason=grade.reason,
+        outcome=run.outcome.value,
+        answer=grade.extracted,
+        tokens=usage.total,
+        conductor_tokens=run.conductor_usage.total,
+        usd=None if cost.unpriced_calls else cost.usd,
+        calls=usage.calls,
+        rounds=len(rounds),
+        depth=sum(flow.depth for flow, _ in rounds),
+        steps=tuple(_counted(flow.steps[step.index], step) for flow, ran in rounds for step in ran),
+        failed=sum(_failed(step) for step in run.steps),
+        seconds=run.seconds,
+    )
+
+
+def _counted(planned: Step, played: StepRun) -> Played:
+    return Played(played.worker, understand(planned.subtask).value)
+
+
+def _failed(step: StepRun) -> bool:
+    return not isinstance(step.result, Reply) or step.worker != step.planned

@@ -1,0 +1,55 @@
+"""The final answer in a reply."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batuta.baselines import final, majority, normal, stated
+from batuta.core import Reply
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("Step 1\nAnswer: 42", "42"),
+        ("**Answer:** 42.", "42"),
+        ("The answer is 42.", "42"),
+        ("Answer: 1\nOn second thoughts:\nAnswer: 2\nThank you.", "2"),
+        ("Final answer = blue", "blue"),
+        (r"so \boxed{\frac{1}{2}} it is", r"\frac{1}{2}"),
+        ("Answer: [1, 2, 3]", "[1, 2, 3]"),
+        ("I cannot answer this.", None),
+        ("The answer cannot be known.", None),
+        ("Answer:", None),
+        ("", None),
+    ],
+)
+def test_the_stated_answer(text, answer):
+    assert stated(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [("Paris", "Paris"), ("It is\nParis.", "Paris"), ("Answer: 1\nBye", "1"), (" \n ", None)],
+)
+def test_the_final_answer_falls_back_to_the_last_line(text, answer):
+    assert final(text) == answer
+
+
+@given(st.text())
+def test_any_text_has_an_answer_or_none(text):
+    answer = final(text)
+    assert answer is None or answer
+    assert normal(normal(text)) == normal(text)
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=12))
+def test_the_majority_is_a_most_frequent_answer_given_first(said):
+    winner = majority([Reply(f"Answer: {word}") for word in said])
+    most = max(said.count(word) for word in said)
+    first = next(word for word in said if said.count(word) == most)
+    assert winner == Reply(f"Answer: {first}")
+
+
+def test_of_nothing_there_is_no_majority():
+    assert majority([]) is None

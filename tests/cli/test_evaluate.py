@@ -1,0 +1,213 @@
+"""`batuta eval` as a person runs it: exit codes, stdout, stderr, the folder."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from batuta.cli import evaluate
+from batuta.errors import ConfigError
+
+FIGURES = {"n", "accuracy", "ci95", "tokens", "usd", "calls", "steps", "seconds"}
+MAIN = """
+import sys
+from batuta.cli import app, evaluate, main
+app.command("eval")(evaluate.command)
+main()
+"""
+app = typer.Typer()
+app.command()(evaluate.command)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The command in this process; its folder is `tmp_path / "out"` unless it is named."""
+
+    def invoke(*args):
+        out = () if "--out" in args else ("--out", str(tmp_path / "out"))
+        done = CliRunner().invoke(app, [*args, "--pool", "rehearsal", *out], env={"COLUMNS": "100"})
+        if done.exception and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done
+
+    return invoke
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """The command line itself, in a process of its own."""
+    keys = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA")
+    clean = {k: v for k, v in os.environ.items() if not any(word in k for word in keys)}
+    env = {**clean, "BATUTA_HOME": str(tmp_path / "home"), "COLUMNS": "160"}
+
+    def start(*args, code=MAIN):
+        return subprocess.Popen([sys.executable, "-c", code, "eval", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                stdin=subprocess.DEVNULL, text=True, cwd=tmp_path, env=env)  # fmt: skip
+
+    return start
+
+
+def told(process, code):
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    return out, err
+
+
+def test_json_and_nothing_else_on_stdout(run, tmp_path):
+    names = "harp,best-single,self-consistency@3,ultra,hand-written,oracle"
+    done = run(
+        "--tasks", "rehearsal", "--systems", names, "--limit", "12", "--seeds", "2", "--json",
+        "--conductor", "hand-written",
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert done.exit_code == 0 and list(found["systems"]) == names.split(",")
+    for figures in found["systems"].values():
+        assert figures.keys() >= FIGURES and figures["n"] == 24
+        assert 0 <= figures["ci95"][0] <= figures["accuracy"] <= figures["ci95"][1] <= 1
+        assert figures["usd"] > 0
+    assert found["systems"]["ultra"]["conductor_tokens"] > 0
+    assert found["systems"]["ultra"]["accuracy"] == found["systems"]["hand-written"]["accuracy"]
+    assert found == json.loads((tmp_path / "out" / "report.json").read_text())
+    lines = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
+    assert len([line for line in lines if "calibration/" not in line]) == 6 * 24
+
+
+def test_a_table_for_people_and_a_report_in_the_folder(run, tmp_path):
+    done = run("--systems", "random,ultra,oracle", "--limit", "5")
+    assert "ultra" in done.stdout and "(oracle)" in done.stdout and "right %" in done.stdout
+    assert "simulated" in done.stdout and "report.md are in" in done.stderr
+    assert (tmp_path / "out" / "report.md").read_text().startswith("# rehearsal: 5 questions")
+
+
+def test_the_folder_is_gone_on_with(run, tmp_path):
+    run("--systems", "ultra", "--limit", "4", "--json")
+    size = (tmp_path / "out" / "results.jsonl").stat().st_size
+    first = run("--systems", "ultra", "--limit", "4", "--json")
+    assert (tmp_path / "out" / "results.jsonl").stat().st_size == size
+    more = run("--systems", "ultra", "--limit", "6", "--json")
+    lines = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
+    assert len(lines) == 6 and json.loads(more.stdout)["systems"]["ultra"]["n"] == 6
+    assert json.loads(first.stdout)["systems"]["ultra"]["n"] == 4
+
+
+def test_ones_own_questions(run, tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"question": "Start with 7. Add 3. What number do you get?", "answer": 10, "tags": ["sums"]}\n'
+                    '{"question": "Start with 2. Double it. What number do you get?", "answer": "5"}\n')  # fmt: skip
+    found = json.loads(run("--tasks", str(path), "--systems", "cello,ultra", "--json").stdout)
+    assert found["tasks"] == "mine.jsonl" and found["questions"] == 2
+    assert found["systems"]["cello"]["accuracy"] == 0.5
+    assert found["systems"]["cello"]["by_family"]["sums"]["accuracy"] == 1.0
+
+
+def test_sub_pools_and_equal_calls(run):
+    done = run(
+        "--systems", "best-single,oracle", "--limit", "8", "--pools", "3", "--equal-calls", "--json"
+    )
+    found = json.loads(done.stdout)
+    k = found["equal_calls"]
+    assert list(found["systems"]) == [
+        "ultra",
+        "best-single",
+        "oracle",
+        f"self-consistency@{k}",
+        f"best-of-{k}",
+    ]
+    assert found["systems"]["oracle"]["calls"] == 3 and found["sub_pool"] == 3
+    assert found["systems"][f"self-consistency@{k}"]["calls"] == k
+
+
+def test_figures(run, tmp_path):
+    pytest.importorskip("matplotlib")
+    run("--systems", "ultra,harp", "--limit", "8", "--plots")
+    assert {p.name for p in (tmp_path / "out").glob("*.png")} == {
+        "front.png",
+        "difficulty.png",
+        "calls.png",
+        "depth.png",
+    }
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--systems", "opera"], "there is no system 'opera'; choose among: cello"),
+        (["--systems", " , "], "name at least one system"),
+        (["--tasks", "rehearsal:opera"], "there are no tasks"),
+        (["--tasks", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+        (["--pools", "9"], "--pools 9 asks for more workers than 7"),
+    ],
+)
+def test_wrong_use_is_a_sentence(run, args, words):
+    with pytest.raises(ConfigError) as caught:
+        run("--limit", "2", *args)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_unknown_system_is_exit_2_with_the_list(shell):
+    out, err = told(shell("--systems", "ultra,opera"), 2)
+    assert out == "" and len(err.strip().splitlines()) == 1
+    for name in ("opera", "best-single", "self-consistency@5", "ultra+recursion", "oracle", "harp"):
+        assert name in err
+
+
+def test_nothing_but_outages_is_exit_1(shell, tmp_path):
+    (tmp_path / "batuta.toml").write_text(
+        "[[workers]]\nid='a'\nmodel='m'\nbase_url='http://127.0.0.1:9/v1'"
+    )
+    (tmp_path / "own.jsonl").write_text('{"question": "One and one?", "answer": 2}\n')
+    out, err = told(shell("--tasks", "own.jsonl", "--systems", "a", "--json", "--out", "out"), 1)
+    figures = json.loads(out)["systems"]["a"]
+    assert (figures["n"], figures["accuracy"], figures["unscored"]) == (0, None, 1)
+    assert "no run could be scored" in err
+
+
+def test_without_matplotlib_one_sentence_before_anything_is_played(shell, tmp_path):
+    code = f"import sys\nsys.modules['matplotlib'] = None\n{MAIN}"
+    _, err = told(shell("--plots", "--out", "out", code=code), 2)
+    assert "pip install 'batuta[plots]'" in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_interrupt_is_exit_130_and_keeps_the_results(shell, tmp_path):
+    args = ("--systems", "ultra", "--limit", "6000", "--out", "out", "--pool", "rehearsal")
+    process = shell(*args)
+    results = tmp_path / "out" / "results.jsonl"
+    deadline = time.monotonic() + 90
+    while not results.exists() or len(results.read_bytes().splitlines()) < 20:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = told(process, 130)
+    assert out == "" and "go on with --out out" in err
+    kept = [json.loads(line) for line in results.read_text().splitlines()]
+    assert len(kept) >= 20 and {one["system"] for one in kept} == {"ultra"}
+
+
+def test_on_a_terminal_bars_are_drawn_on_stderr(tmp_path):
+    parent, child = pty.openpty()
+    process = subprocess.Popen([sys.executable, "-c", MAIN, "eval", "--systems", "ultra,random", "--limit", "30", "--pool", "rehearsal", "--json", "--out", "out"],
+                               stderr=child, stdout=subprocess.PIPE, cwd=tmp_path, env={**os.environ, "TERM": "xterm-256color"})  # fmt: skip
+    os.close(child)
+    seen = b""
+    while True:
+        try:
+            piece = os.read(parent, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        seen += piece
+    out = process.stdout.read()
+    process.stdout.close()
+    assert process.wait(30) == 0 and json.loads(out)["systems"]
+    os.close(parent)
+    assert b"ultra" in seen and b"random" in seen and b"30/30" in seen

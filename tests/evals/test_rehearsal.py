@@ -1,0 +1,31 @@
+"""The methods on the rehearsal orchestra: understood, and in the order that they should have."""
+
+import pytest
+
+from batuta import rehearsal
+from batuta.core import Limits
+from batuta.evals import Ledger, Subject, Terms, evaluate, open_tasks
+from batuta.evals.report import summary
+from batuta.rehearsal import HandWritten
+from batuta.solvers import Learned
+
+pytestmark = pytest.mark.anyio
+NAMES = ("ultra", "random", "best-single", "self-consistency@3", "self-reflection", "moa", "pipeline", "oracle", "pass@3", "ultra-solve-only")  # fmt: skip
+
+
+async def test_methods_that_act_on_answers_gain_and_bounds_bound(tmp_path):
+    conductor = Learned("rehearsal/hand-written", HandWritten(0))
+    played = Subject(rehearsal.pool(), rehearsal.clients(time_scale=0), conductor, Limits(), True)
+    tasks = open_tasks("rehearsal", 150, 150)
+    with Ledger(tmp_path) as ledger:
+        found = await evaluate(played, tasks, NAMES, Terms(), ledger)
+    right = {name: summary(runs)["accuracy"] for name, runs in found.results.items()}
+    assert right["ultra"] > right["moa"] > right["best-single"] + 0.1
+    assert right["pipeline"] > right["best-single"] + 0.1
+    assert right["ultra"] > right["ultra-solve-only"]
+    assert right["best-single"] > right["random"]
+    assert right["pass@3"] >= right["self-consistency@3"] >= right["best-single"] - 0.05
+    assert right["oracle"] >= right["best-single"]
+    assert all(run.unscored is None for runs in found.results.values() for run in runs)
+    turns = [run.calls for run in found.results["self-reflection"]]
+    assert {2, 5} <= set(turns) <= {2, 4, 5}

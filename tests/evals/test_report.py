@@ -1,0 +1,161 @@
+"""The report's form, its unknowns, its figures."""
+
+import json
+from decimal import Decimal
+
+import pytest
+from stage import result, subject, task_set
+
+from batuta.errors import ConfigError
+from batuta.evals import Evaluation, Ledger, Terms, evaluate, system
+from batuta.evals.ledger import Played
+from batuta.evals.markdown import markdown, rows
+from batuta.evals.plots import draw
+from batuta.evals.report import report, summary
+
+pytestmark = pytest.mark.anyio
+KEYS = {"n", "accuracy", "ci95", "tokens", "usd", "calls", "steps", "seconds"}
+
+
+class TestSummary:
+    def test_means_are_of_scored_runs(self):
+        found = summary([
+            result("a", 1.0, tokens=10, calls=1, seconds=1.0, steps=(Played("w", "solve"),) * 3),
+            result("b", 0.0, tokens=30, calls=3, seconds=2.0, steps=(Played("w", "solve"),)),
+            result("c", None, unscored="outage", tokens=999, calls=99, outcome="failed"),
+        ])  # fmt: skip
+        assert found.keys() >= KEYS
+        assert (found["n"], found["accuracy"], found["tokens"], found["calls"]) == (2, 0.5, 20, 2)
+        assert (found["steps"], found["seconds"], found["usd"]) == (2, 1.5, 0.001)
+        low, high = found["ci95"]
+        assert 0 <= low < 0.5 < high <= 1
+        assert (found["unscored"], found["unscored_because"]) == (1, {"outage": 1})
+        assert found["outcomes"] == {"answered": 2, "failed": 1}
+
+    def test_one_call_without_a_price_makes_the_dollars_unknown(self):
+        assert summary([result("a"), result("b", usd=None)])["usd"] is None
+        assert summary([result("a", usd=Decimal(0))])["usd"] == 0.0
+
+    def test_of_nothing_scored_nothing_is_known(self):
+        found = summary([result("a", None, unscored="outage")])
+        assert (found["n"], found["accuracy"], found["ci95"], found["usd"]) == (0, None, None, None)
+
+    def test_parts(self):
+        found = summary([
+            result("a", 1.0, difficulty=1.0, family="x", calls=2),
+            result("b", 0.0, difficulty=2.0, family="x", calls=4),
+            result("c", 1.0, difficulty=2.0, family="y", calls=6),
+            result("d", 1.0, difficulty=None, family="y"),
+        ])  # fmt: skip
+        assert found["by_difficulty"] == {
+            "1": {"n": 1, "accuracy": 1.0, "steps": 1.0, "calls": 2.0},
+            "2": {"n": 2, "accuracy": 0.5, "steps": 1.0, "calls": 5.0},
+        }
+        assert {name: part["accuracy"] for name, part in found["by_family"].items()} == {
+            "x": 0.5,
+            "y": 1.0,
+        }
+
+    def test_several_seeds_widen_nothing_and_count_all(self):
+        runs = [result(f"t{n}", float(n % 2), seed=s) for n in range(20) for s in (0, 1)]
+        found = summary(runs)
+        assert found["n"] == 40 and found["accuracy"] == 0.5
+        assert found["ci95"][1] - found["ci95"][0] > 0.3
+
+
+async def an_evaluation(tmp_path, *names, tasks=None, **options):
+    with Ledger(tmp_path) as ledger:
+        return await evaluate(
+            subject(simulated=True, **options), tasks or task_set(12, 6), names, Terms(), ledger
+        )
+
+
+class TestReport:
+    async def test_it_is_json_with_every_system(self, tmp_path):
+        names = ("good", "fair", "ultra", "oracle", "best-single")
+        found = report(await an_evaluation(tmp_path, *names), "batuta eval")
+        assert json.loads(json.dumps(found)) == found
+        assert list(found["systems"]) == list(names)
+        for figures in found["systems"].values():
+            assert figures.keys() >= KEYS
+            assert figures["ci95"][0] <= figures["accuracy"] <= figures["ci95"][1]
+        assert found["references"] == ["oracle"] and found["simulated"] is True
+        assert found["calibration"]["strengths"]["good"] == 1.0
+        assert found["differences"]["against"] == "ultra"
+        good = found["differences"]["systems"]["good"]
+        assert good["questions"] == 12 and 0 < good["p"] <= 1
+
+    async def test_the_markdown_says_what_must_be_known(self, tmp_path):
+        names = ("fair", "ultra", "oracle", "best-single")
+        evaluation = await an_evaluation(tmp_path, *names, tasks=task_set(12))
+        text = markdown(report(evaluation, "batuta eval --tasks x"))
+        for words in (
+            "The workers are simulated",
+            "Command: `batuta eval --tasks x`",
+            "| (oracle) |",
+            "no questions to calibrate on",
+            "Seconds are of a run beside up to 63 others",
+            "## Against ultra, paired",
+            "## Right % by family",
+            "## Steps by difficulty",
+        ):
+            assert words in text, words
+        main = next(part for part in text.split("\n\n") if part.startswith("| system | right"))
+        assert len({line.count("|") for line in main.splitlines()}) == 1
+
+    async def test_unscored_runs_and_unknown_dollars_are_said(self, tmp_path):
+        evaluation = await an_evaluation(tmp_path, "good", price=None)
+        lost = (
+            *evaluation.results["good"][1:],
+            result("t0", None, unscored="outage", system="good"),
+        )
+        broken = Evaluation(
+            evaluation.subject, evaluation.tasks, Terms(sub_pool=2), evaluation.systems,
+            {"good": lost}, {}, 4,
+        )  # fmt: skip
+        text = markdown(report(broken))
+        assert "unknown" in text and "11 (+1 unscored)" in text
+        assert "not counted as wrong: good 1" in text
+        assert "2 workers" in text and "rounded up: 4" in text
+
+    def test_rows_are_sorted_best_first_and_survive_nothing_scored(self):
+        best, none = summary([result("a")]), summary([result("a", None, unscored="outage")])
+        found = rows({"systems": {"none": none, "best": best}, "references": []})
+        assert [row[0] for row in found] == ["best", "none"]
+        assert found[1][1:3] == ["–", "–––"]
+
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+class TestPlots:
+    async def test_every_figure_is_drawn(self, tmp_path):
+        pytest.importorskip("matplotlib")
+        names = ("good", "fair", "ultra", "ultra+recursion", "oracle", "random", "moa", "pass@5", "pipeline", "best-single", "self-reflection", "best-of-5", "ultra-solve-only")  # fmt: skip
+        paths = draw(await an_evaluation(tmp_path, *names), tmp_path)
+        assert {path.name for path in paths} == {
+            "front.png",
+            "difficulty.png",
+            "calls.png",
+            "depth.png",
+        }
+        assert all(path.read_bytes().startswith(PNG) for path in paths)
+
+    async def test_without_difficulties_planners_or_prices_there_are_fewer(self, tmp_path):
+        pytest.importorskip("matplotlib")
+        paths = draw(
+            await an_evaluation(tmp_path, "good", "bad", price=None, tasks=task_set(1)), tmp_path
+        )
+        assert {path.name for path in paths} == {"front.png"}
+
+
+async def test_a_system_that_is_asked_for_twice_is_measured_once(tmp_path):
+    found = await an_evaluation(tmp_path, "good", "good")
+    assert [one.name for one in found.systems] == ["good"]
+    with pytest.raises(ConfigError):
+        system("good ", subject())
+
+
+def test_difficulties_are_in_order_of_size():
+    found = summary([result(f"t{n}", difficulty=float(n)) for n in (10, 2, 1)])
+    assert list(found["by_difficulty"]) == ["1", "2", "10"]

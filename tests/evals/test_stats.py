@@ -1,0 +1,115 @@
+"""Intervals and differences: laws, and how often they are right."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batuta.evals.stats import bootstrap, difference, interval, mean, wilson
+
+shares = st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+scores = st.lists(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=1, max_size=3), min_size=1, max_size=40)  # fmt: skip
+few = settings(max_examples=25, deadline=None)
+
+
+@given(shares)
+def test_wilson_holds_the_share_and_never_leaves_it_certain(share):
+    right, n = share
+    low, high = wilson(right, n)
+    assert 0 <= low <= right / n <= high <= 1
+    assert high > low
+    assert wilson(n - right, n) == pytest.approx((1 - high, 1 - low))
+
+
+@given(st.integers(0, 50))
+def test_wilson_narrows_with_more_questions(right):
+    low, high = wilson(right, 50)
+    lower, higher = wilson(4 * right, 200)
+    assert higher - lower < high - low
+
+
+@pytest.mark.parametrize(("right", "n"), [(-1, 5), (6, 5), (0, 0)])
+def test_what_is_no_share_is_refused(right, n):
+    with pytest.raises(ValueError, match="no share"):
+        wilson(right, n)
+
+
+def test_wilson_by_the_book():
+    assert wilson(15, 100) == pytest.approx((0.0931, 0.2328), abs=5e-4)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.85])
+def test_wilson_covers_the_truth_as_often_as_it_says(share):
+    rng, n, hits, draws = Random(7), 60, 0, 4000
+    for _ in range(draws):
+        low, high = wilson(sum(rng.random() < share for _ in range(n)), n)
+        hits += low <= share <= high
+    assert 0.93 < hits / draws < 0.98
+
+
+def test_the_bootstrap_covers_the_truth_of_several_runs_a_question():
+    rng, hits, draws = Random(3), 0, 120
+    for seed in range(draws):
+        groups = []
+        for _ in range(40):
+            skill = rng.random()
+            groups.append([float(rng.random() < skill) for _ in range(3)])
+        low, high = bootstrap(groups, seed)
+        hits += low <= 0.5 <= high
+    assert 0.88 < hits / draws <= 1
+
+
+@few
+@given(scores)
+def test_an_interval_is_in_bounds_repeatable_and_holds_the_mean(groups):
+    low, high = interval(groups, 5)
+    assert (low, high) == interval(groups, 5)
+    average = mean([score for group in groups for score in group])
+    assert 0 <= low <= average + 1e-9 and average - 1e-9 <= high <= 1
+
+
+def test_several_runs_of_a_question_are_not_several_questions():
+    once = [[1.0], [0.0]] * 20
+    thrice = [[1.0] * 3, [0.0] * 3] * 20
+    width = interval(once)[1] - interval(once)[0]
+    assert interval(thrice)[1] - interval(thrice)[0] == pytest.approx(width, rel=0.15)
+
+
+def test_where_all_are_right_the_interval_still_has_a_width():
+    low, high = interval([[1.0, 1.0]] * 10)
+    assert high == 1 and low < 0.8
+
+
+def test_an_interval_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one"):
+        interval([])
+    assert mean([]) is None
+
+
+pairs = st.dictionaries(st.sampled_from("abcdefghij"), st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1)  # fmt: skip
+
+
+@few
+@given(pairs)
+def test_a_difference_is_the_other_ones_negative(both):
+    ours, theirs = ({k: v[i] for k, v in both.items()} for i in (0, 1))
+    there, back = difference(ours, theirs, 2), difference(theirs, ours, 2)
+    assert there.mean == pytest.approx(-back.mean)
+    assert there.low == pytest.approx(-back.high)
+    assert 0 < there.p <= 1
+    assert there.low - 1e-9 <= there.mean <= there.high + 1e-9
+
+
+def test_a_difference_counts_common_questions_only():
+    found = difference({"a": 1.0, "b": 0.0, "x": 1.0}, {"a": 0.0, "b": 0.0, "y": 1.0})
+    assert found.questions == 2 and found.mean == 0.5
+    assert difference({"a": 1.0}, {"b": 1.0}) is None
+
+
+def test_equal_systems_do_not_differ_and_unequal_ones_do():
+    same = {str(n): float(n % 2) for n in range(50)}
+    assert difference(same, same).p == 1
+    better = {**same, **{str(n): 1.0 for n in range(40)}}
+    found = difference(better, same)
+    assert found.p < 0.01 and found.low > 0
