@@ -1,0 +1,1 @@
+"""The policy learns: warm start, then reinforcement learning (the only home of torch)."""

@@ -1,0 +1,353 @@
+"""`batuta train conductor --check`: what a training takes and what it lacks, before it spends.
+
+Loads no weights, writes nothing, and opens no connection unless the pool is to be discovered.
+"""
+
+# the libraries' own annotations leave arguments untyped:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import torch
+from transformers import AutoTokenizer, PreTrainedConfig
+
+from batuta.clients import Http, key_of, provider_of
+from batuta.clients.providers import overridden
+from batuta.config import DISCOVER, REHEARSAL, Ensemble, WorkerSetting, open_ensemble
+from batuta.config import read_settings as read_pool
+from batuta.core import Pool
+from batuta.core.estimate import tokens_of
+from batuta.errors import BatutaError
+from batuta.train.episodes import Episode, episodes
+from batuta.train.footprint import (
+    BF16,
+    Devices,
+    Footprint,
+    architecture,
+    footprint,
+    made_from_nothing,
+)
+from batuta.train.learn import read_tokenizer
+from batuta.train.machine import (
+    devices_of,
+    missing_extras,
+    room,
+    undivided,
+    unsuited,
+    wants_gpu,
+)
+from batuta.train.outlay import Outlay, Pace, Stage, earlier, outlay, pace
+from batuta.train.questions import questions
+from batuta.train.rundir import METRICS, read_lines
+from batuta.train.settings import Settings
+
+LOOKED_AT = 500
+"""Prompts that are measured."""
+GIB = 2**30
+PLACEHOLDER = "not-set"
+"""Stands for a key that is missing, so that the rest of the pool can be read."""
+PLACES = 32
+"""Calls at the same time of a worker that the environment's keys give."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One expected number."""
+
+    name: str
+    value: float | None
+    """None: unknown, which is not 0."""
+    unit: str
+    """`count`, `bytes`, `tokens`, `usd` or `seconds`."""
+    source: str
+    """How it is known, or what was assumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a training takes, and what it lacks."""
+
+    figures: tuple[Figure, ...]
+    missing: tuple[str, ...]
+    """One sentence each; empty: it can start."""
+    notes: tuple[str, ...]
+    """What is worth knowing and forbids nothing."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the training can start."""
+        return not self.missing
+
+
+@dataclass(slots=True)
+class _Findings:
+    figures: list[Figure] = field(default_factory=list[Figure])
+    missing: list[str] = field(default_factory=list[str])
+    notes: list[str] = field(default_factory=list[str])
+
+    def add(self, name: str, value: float | None, unit: str, source: str) -> None:
+        self.figures.append(Figure(name, value, unit, source))
+
+
+def check(settings: Settings, environ: Mapping[str, str] = os.environ) -> Report:
+    """What the training takes and lacks; never raises for settings that cannot be carried out."""
+    found = _Findings()
+    ensemble, places = _pool(settings, environ, found)
+    asked = _asked(settings, ensemble, found)
+    config = _policy(settings, environ, found)
+    prompt = _prompts(settings, asked, config, found)
+    devices = devices_of(environ)
+    found.missing += [*missing_extras(settings), *undivided(settings, devices.processes)]
+    found.missing += unsuited(settings, devices)
+    memory = _memory(settings, config, prompt, devices, found)
+    if asked and ensemble:
+        lines = earlier(settings)
+        spent = outlay(settings, asked, lines)
+        _spending(settings, spent, ensemble, prompt, found)
+        if memory:
+            device = "cuda" if torch.cuda.is_available() or wants_gpu(settings) else "cpu"
+            stage = Stage(memory.parameters, prompt, device, devices.processes, places,
+                          ensemble.simulated)  # fmt: skip
+            _time(settings, pace(settings, spent, stage, lines), found)
+    _folder(settings, found)
+    return Report(tuple(found.figures), tuple(found.missing), tuple(found.notes))
+
+
+# -- the pool -----------------------------------------------------------------------------
+
+
+def _pool(
+    settings: Settings, environ: Mapping[str, str], found: _Findings
+) -> tuple[Ensemble | None, int]:
+    """The workers, even if their keys are missing, and how many calls they take at once."""
+    path = Path(settings.pool.source)
+    try:
+        named = settings.pool.source not in {REHEARSAL, DISCOVER}
+        workers = read_pool(path).workers if named else ()
+        lacking = list(dict.fromkeys(_keys(workers, environ)))
+        found.missing += [f"{name} is not set; a worker of {path} needs it" for name in lacking]
+        ensemble = anyio.run(_opened, settings, {**environ, **dict.fromkeys(lacking, PLACEHOLDER)})
+    except BatutaError as error:
+        found.missing.append(str(error))
+        return None, PLACES
+    unpriced = [str(worker.id) for worker in ensemble.pool if worker.price is None]
+    if unpriced:
+        found.notes.append(
+            f"the price of {', '.join(unpriced)} is unknown: what they cost is not in the dollars; "
+            f"write it as `price` in {path}"
+        )
+    places = sum(worker.concurrency for worker in workers) or PLACES * len(ensemble.pool)
+    return ensemble, places
+
+
+async def _opened(settings: Settings, environ: Mapping[str, str]) -> Ensemble:
+    async with Http() as http:
+        source = settings.pool.source
+        return await open_ensemble(
+            http, pool=source, conductor="best", environ=environ, time_scale=0.0
+        )
+
+
+def _keys(workers: Sequence[WorkerSetting], environ: Mapping[str, str]) -> list[str]:
+    """The variables that workers need and that are not set."""
+    names: list[str] = []
+    for worker in workers:
+        provider = provider_of(worker.provider)
+        reached = provider.local or worker.base_url or overridden(provider, environ)
+        if worker.key_env:
+            names += [] if environ.get(worker.key_env) else [worker.key_env]
+        elif provider.key_vars and not reached and not key_of(provider, environ):
+            names.append(provider.key_vars[0])
+    return names
+
+
+# -- the questions and the policy ---------------------------------------------------------
+
+
+def _asked(settings: Settings, ensemble: Ensemble | None, found: _Findings) -> list[Episode]:
+    """The training's questions, each with its pool; none if they cannot be had."""
+    pool: Pool | None = ensemble and ensemble.pool
+    try:
+        tasks = questions(settings)
+    except BatutaError as error:
+        found.missing.append(str(error))
+        return []
+    return episodes(tasks, pool, settings.pool, settings.seed) if pool else []
+
+
+def _policy(
+    settings: Settings, environ: Mapping[str, str], found: _Findings
+) -> PreTrainedConfig | None:
+    """The policy's architecture; says what must be made or fetched first."""
+    start, warm = settings.policy.start, settings.output / "warmup"
+    if not start:
+        if (warm / "config.json").is_file():
+            return architecture(str(warm))
+        found.missing.append(
+            f"there is no policy in {warm}: make one with `batuta train warmup` and the same "
+            "settings, or name one as policy.start"
+        )
+        return made_from_nothing(settings.policy.network)
+    config = architecture(start, settings.policy.revision)
+    local = Path(start).is_dir()
+    if config is None and not local:
+        found.missing.append(
+            f"{start} is neither a folder with a model nor a model that is known here; name a "
+            "folder, or download the model first"
+        )
+    elif config is None:
+        found.missing.append(f"the folder {start} has no model that transformers can read")
+    elif not local and not _downloaded(start, settings.policy.revision):
+        offline = environ.get("HF_HUB_OFFLINE", "0") not in {"", "0"}
+        where = found.missing if offline else found.notes
+        where.append(f"{start} is not downloaded yet; it is fetched from the hub at the start")
+    return config
+
+
+def _downloaded(start: str, revision: str | None) -> bool:
+    return _tokenizer(start, revision) is not None
+
+
+def _tokenizer(start: str, revision: str | None) -> Any:
+    """The policy's tokenizer; None if it is not on this machine."""
+    try:
+        if Path(start).is_dir():
+            return read_tokenizer(start, revision)
+        return AutoTokenizer.from_pretrained(start, revision=revision, local_files_only=True)
+    except (OSError, ValueError):
+        return None
+
+
+def _prompts(
+    settings: Settings,
+    asked: Sequence[Episode],
+    config: PreTrainedConfig | None,
+    found: _Findings,
+) -> int:
+    """Tokens of the longest prompt of a first round; says if it does not fit."""
+    tokenizer = _tokenizer(settings.policy.start or str(settings.output / "warmup"),
+                           settings.policy.revision)  # fmt: skip
+    rendering = settings.prompt.rendering()
+    requests = [each.request(rendering) for each in asked[:LOOKED_AT]]
+    texts = [f"{each.messages[0].text}{each.prefill}" for each in requests]
+    if not texts:
+        return 0
+    if tokenizer is None:
+        longest, source = max(map(tokens_of, texts)), "estimated at 4 characters a token"
+    else:
+        longest = max(map(len, tokenizer(texts)["input_ids"]))
+        source = f"the longest of {len(texts)} prompts"
+    found.add("prompt", longest, "tokens", source)
+    room = getattr(config, "max_position_embeddings", None)
+    if room and longest + settings.optimiser.completion > room:
+        found.missing.append(
+            f"a prompt of {longest:,} tokens and a completion of {settings.optimiser.completion:,} "
+            f"do not fit in the policy's {room:,} positions; lower optimiser.completion or write "
+            "prompt.examples = false"
+        )
+    return longest
+
+
+# -- the machine --------------------------------------------------------------------------
+
+
+def _memory(
+    settings: Settings,
+    config: PreTrainedConfig | None,
+    prompt: int,
+    devices: Devices,
+    found: _Findings,
+) -> Footprint | None:
+    """The footprint, and whether it fits."""
+    if config is None:
+        found.add("parameters", None, "count", "the architecture is not known on this machine")
+        return None
+    space, where = room(settings)
+    memory = footprint(settings, config, prompt, devices, space)
+    many = f", 1 of {devices.processes} shards" if devices.sharded else ""
+    found.add("parameters", memory.parameters, "count", "counted")
+    found.add("trained", memory.trained, "count", "LoRA" if settings.policy.lora else "all")
+    found.add("weights", memory.weights, "bytes", f"fp32{many}")
+    found.add("gradients", memory.gradients, "bytes", f"fp32{many}")
+    found.add("optimiser", memory.moments, "bytes", f"Adam's two moments, fp32{many}")
+    if memory.copy:
+        found.add("working copy", memory.copy, "bytes", "weights in bf16")
+    batch = f"estimated: a micro-batch of {settings.optimiser.micro_batch} at its longest"
+    found.add("activations", memory.activations, "bytes", batch)
+    found.add("generation", *_generating(settings, memory, space))
+    found.add("memory", memory.total, "bytes", "the sum, on each device")
+    if devices.offloaded:
+        host = memory.host * devices.processes
+        found.add("host memory", host, "bytes", "offloaded by all processes")
+    found.add("room", space, "bytes", where)
+    if space is not None and memory.total > space:
+        found.missing.append(
+            f"the training needs about {memory.total / GIB:.1f} GiB on a device that has "
+            f"{space / GIB:.1f}; lower optimiser.micro_batch, set gradient_checkpointing, or learn "
+            "adapters with policy.lora"
+        )
+    return memory
+
+
+def _generating(
+    settings: Settings, memory: Footprint, space: int | None
+) -> tuple[float | None, str, str]:
+    o = settings.optimiser
+    if o.sampler == "vllm-server":
+        return None, "bytes", f"on the vLLM server {o.vllm_server}"
+    if o.sampler == "vllm-colocate":
+        needs = f"its bf16 weights take {BF16 * memory.parameters / GIB:.1f} GiB of it"
+        share = f"vLLM's share, {o.vllm_memory:.0%} of a device; {needs}"
+        return (memory.generation if space else None), "bytes", share
+    return memory.generation, "bytes", "keys and values of a step's completions at their longest"
+
+
+# -- the bill -----------------------------------------------------------------------------
+
+
+def _spending(
+    settings: Settings, spent: Outlay, ensemble: Ensemble, prompt: int, found: _Findings
+) -> None:
+    o = settings.optimiser
+    rows = f"{o.steps} steps x {o.questions} questions x {o.group} completions"
+    if settings.reward.executions > 1:
+        rows += f" x {settings.reward.executions} executions"
+    policy = o.steps * o.questions * o.group * (prompt + o.completion)
+    found.add("workflows", spent.workflows, "count", rows)
+    found.add("steps a workflow", round(spent.steps, 2), "count", spent.source)
+    found.add("calls", spent.calls, "count", "of workers, by the same")
+    found.add("worker tokens", spent.tokens, "tokens", "by the same")
+    found.add("policy tokens", policy, "tokens", "its own, at most")
+    if ensemble.simulated:
+        invented = f"the workers are simulated; at their invented prices ${spent.usd:,.2f}"
+        found.add("dollars", 0, "usd", invented)
+        return
+    unpriced = [worker.id for worker in ensemble.pool if worker.price is None]
+    usd = None if len(unpriced) == len(ensemble.pool) else float(spent.usd)
+    found.add("dollars", usd, "usd", "at list prices, nothing read from a cache")
+    if unpriced:
+        found.add("calls without a price", spent.unpriced, "count", "not in the dollars")
+
+
+def _time(settings: Settings, expected: Pace, found: _Findings) -> None:
+    found.add("a step", round(expected.seconds, 3), "seconds", expected.source)
+    total = expected.seconds * settings.optimiser.steps
+    found.add("wall time", round(total, 1), "seconds", f"{settings.optimiser.steps} steps")
+
+
+def _folder(settings: Settings, found: _Findings) -> None:
+    """What stands in the run folder already."""
+    done = len(read_lines(settings.output / METRICS))
+    if done:
+        found.notes.append(
+            f"{settings.output} holds a run of {done} steps; --resume goes on with it, without "
+            "--resume it is written over"
+        )

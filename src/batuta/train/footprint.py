@@ -1,0 +1,190 @@
+"""The memory that a training takes on one device, computed before anything is loaded.
+
+Weights, gradients and Adam's two moments are exact. Activations are an estimate: the tensors that
+a decoder layer of the Qwen2 kind keeps for its backward pass, counted once for each token.
+"""
+
+# the libraries' own annotations leave arguments untyped:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Qwen2Config
+
+from batuta.train.settings import Lora, Network, Settings
+
+FP32, BF16 = 4, 2
+"""Bytes of a number."""
+KNOWN = {
+    "Qwen/Qwen2.5-7B-Instruct": Qwen2Config(
+        vocab_size=152_064,
+        hidden_size=3584,
+        intermediate_size=18_944,
+        num_hidden_layers=28,
+        num_attention_heads=28,
+        num_key_value_heads=4,
+        max_position_embeddings=32_768,
+        rms_norm_eps=1e-6,
+        tie_word_embeddings=False,
+    )
+}
+"""Architectures that are known without a download."""
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """What the training runs on."""
+
+    processes: int = 1
+    """One for each device."""
+    sharded: bool = False
+    """Weights, gradients and moments are divided among the processes."""
+    offloaded: bool = False
+    """Weights, gradients and moments stay in the host's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Bytes on one device, and the numbers that are learned."""
+
+    parameters: int
+    trained: int
+    """Of `parameters`, and of the adapters', those that change."""
+    weights: int
+    gradients: int
+    moments: int
+    """Adam's two, in fp32."""
+    copy: int
+    """The weights once more, in the precision that is computed in."""
+    activations: int
+    generation: int
+    """Keys and values of the completions while they are written; of a colocated vLLM, its share."""
+    host: int
+    """In the host's memory instead, on each device's behalf."""
+
+    @property
+    def total(self) -> int:
+        """Bytes on the device at the same time, at most."""
+        held = self.weights + self.gradients + self.moments + self.copy
+        return held + self.activations + self.generation
+
+
+def architecture(start: str, revision: str | None = None) -> PreTrainedConfig | None:
+    """The architecture behind a folder or hub id, without the network; None: not known here."""
+    try:
+        found: Any = AutoConfig.from_pretrained(start, revision=revision, local_files_only=True)
+    except (OSError, ValueError):
+        return KNOWN.get(start)
+    return found
+
+
+def made_from_nothing(network: Network) -> PreTrainedConfig:
+    """The architecture that a warm start makes."""
+    return Qwen2Config(
+        vocab_size=network.vocabulary,
+        hidden_size=network.hidden,
+        intermediate_size=network.inner,
+        num_hidden_layers=network.layers,
+        num_attention_heads=network.heads,
+        num_key_value_heads=network.kv_heads,
+        max_position_embeddings=network.positions,
+        tie_word_embeddings=True,
+    )
+
+
+def parameters(config: PreTrainedConfig, lora: Lora | None) -> tuple[int, int]:
+    """How many numbers the network has, adapters included, and how many of them are trained."""
+    with torch.device("meta"):
+        bare: Any = AutoModelForCausalLM.from_config(config)
+        adapters = lora and LoraConfig(r=lora.rank, target_modules=lora.targets)
+        model: torch.nn.Module = get_peft_model(bare, adapters) if adapters else bare
+    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    return sum(size for size, _ in sizes), sum(size for size, learns in sizes if learns)
+
+
+def footprint(
+    settings: Settings,
+    config: PreTrainedConfig,
+    prompt: int,
+    devices: Devices,
+    device_bytes: int | None = None,
+) -> Footprint:
+    """The memory of a training step with prompts of `prompt` tokens and the longest completions.
+
+    Args:
+        settings: of the training.
+        config: of the policy.
+        prompt: tokens.
+        devices: how the step is divided.
+        device_bytes: memory of one device, of which a colocated vLLM takes a share; None: unknown.
+    """
+    count, trained = parameters(config, settings.policy.lora)
+    shards = devices.processes if devices.sharded else 1
+    held = [FP32 * count // shards, FP32 * trained // shards, 2 * FP32 * trained // shards]
+    bf16 = settings.policy.bf16
+    copied = BF16 * count if bf16 and not devices.sharded else 0
+    if bf16 and devices.sharded:  # gathered a layer at a time
+        copied = 2 * BF16 * count // int(_of(config, "num_hidden_layers"))
+    weights, gradients, moments = (0, 0, 0) if devices.offloaded else held
+    return Footprint(
+        count,
+        trained,
+        weights,
+        gradients,
+        moments,
+        copied,
+        _activations(settings, config, prompt),
+        _generation(settings, config, prompt, devices.processes, device_bytes),
+        sum(held) if devices.offloaded else 0,
+    )
+
+
+def _activations(settings: Settings, config: PreTrainedConfig, prompt: int) -> int:
+    """What the forward pass of one micro-batch keeps for its backward pass."""
+    o = settings.optimiser
+    hidden, layers = int(_of(config, "hidden_size")), int(_of(config, "num_hidden_layers"))
+    shared = o.sampler == "own" and settings.policy.lora is None
+    groups = max(1, o.micro_batch // o.group)
+    tokens = (groups if shared else o.micro_batch) * prompt + o.micro_batch * o.completion
+    wide = BF16 if settings.policy.bf16 else FP32
+    inside = 4 * int(_of(config, "intermediate_size")) + 2 * kept_width(config)
+    layer = 8 * FP32 * hidden + wide * inside
+    if o.gradient_checkpointing:
+        return tokens * (layers * wide * hidden + layer)
+    logits = 2 * FP32 * int(_of(config, "vocab_size")) * o.micro_batch * o.completion
+    return tokens * layers * layer + (logits if shared else 0)
+
+
+def _generation(
+    settings: Settings, config: PreTrainedConfig, prompt: int, processes: int, room: int | None
+) -> int:
+    """Keys and values of all completions of a step on one device."""
+    o = settings.optimiser
+    if o.sampler == "vllm-server":
+        return 0
+    if o.sampler == "vllm-colocate":
+        return int(o.vllm_memory * (room or 0))
+    questions = o.questions / processes
+    prompts = questions if o.sampler == "own" else questions * o.group
+    tokens = prompts * prompt + questions * o.group * o.completion
+    layers = int(_of(config, "num_hidden_layers"))
+    return int(2 * FP32 * layers * kept_width(config) * tokens)
+
+
+def kept_width(config: PreTrainedConfig) -> int:
+    """Numbers of one token's keys in one layer; its values have as many."""
+    heads = int(_of(config, "num_attention_heads"))
+    kept = int(getattr(config, "num_key_value_heads", None) or heads)
+    width = int(getattr(config, "head_dim", None) or int(_of(config, "hidden_size")) // heads)
+    return kept * width
+
+
+def _of(config: PreTrainedConfig, name: str) -> Any:
+    text: Any = config.get_text_config()
+    return getattr(text, name)

@@ -1,0 +1,352 @@
+"""`batuta train conductor`: from settings to a trained policy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+import torch
+from datasets import Dataset
+from peft import LoraConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    PrinterCallback,
+    TrainerCallback,
+)
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from batuta.clients import Http, Journal, Journaled
+from batuta.config import open_ensemble
+from batuta.core import Grade, Pool, Task
+from batuta.embedded.conductor import Card, is_policy
+from batuta.errors import ConfigError
+from batuta.evals.marking import mark
+from batuta.evals.tasksets import REHEARSAL
+from batuta.rehearsal import grade as rehearsal_grade
+from batuta.train.conducted import Conducted
+from batuta.train.episodes import Episode, episodes
+from batuta.train.grpo import Rollout, SharedPromptTrainer
+from batuta.train.memory import keep_memory
+from batuta.train.play import Played, Players
+from batuta.train.questions import questions
+from batuta.train.rundir import RunFolder
+from batuta.train.settings import Optimiser, Settings
+
+Told = Callable[[dict[str, Any]], None]
+"""Is told each step's figures."""
+SAMPLED = 4
+"""Workflows kept of a sampled step."""
+
+
+def learn(settings: Settings, command: Sequence[str], told: Told, *, resume: bool = False) -> Path:
+    """Train the policy; with `resume`, from the last checkpoint on.
+
+    Returns:
+        The folder of the trained policy.
+
+    Raises:
+        ConfigError: the settings cannot be carried out.
+        StoreError: the run folder cannot be written.
+    """
+    keep_memory()
+    folder = RunFolder(settings.output)
+    pool = anyio.run(_listed, settings)
+    asked = episodes(questions(settings), pool, settings.pool, settings.seed)
+    opening = Opening(settings, folder)
+    main = int(os.environ.get("RANK", "0")) == 0
+
+    def hear(step: int, played: Sequence[Played]) -> None:
+        if main and step % settings.log.sample_every == 0:
+            folder.add_samples(step, played[:: max(1, len(played) // SAMPLED)])
+
+    def note(line: dict[str, Any]) -> None:
+        if main:
+            folder.add_metrics(line)
+            told(line)
+
+    reward = Conducted(settings, asked, opening, hear)
+    trainer = made(settings, asked, reward, folder, note)
+    checkpoint = last_checkpoint(folder) if resume else None
+    if main:
+        folder.begin(settings, command)
+        folder.back_to(0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2]))
+    try:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    finally:
+        closing = asyncio.run_coroutine_threadsafe(opening.close(), trainer.async_loop)
+        closing.result()
+    trainer.save_model(str(folder.policy))
+    if main:
+        card(settings).write(folder.policy)
+    return folder.policy
+
+
+def card(settings: Settings) -> Card:
+    """What serving must know of the policy."""
+    return Card(
+        settings.name, settings.prompt.rendering(), max_tokens=settings.optimiser.completion
+    )
+
+
+async def _listed(settings: Settings) -> Pool:
+    """The workers, without a connection that lasts."""
+    async with Http() as http:
+        return (
+            await open_ensemble(http, pool=settings.pool.source, conductor="best", time_scale=0.0)
+        ).pool
+
+
+def last_checkpoint(folder: RunFolder) -> Path | None:
+    """The newest whole checkpoint; None: there is none, training begins anew."""
+    found = sorted(
+        (path for path in folder.checkpoints.glob("checkpoint-*") if _whole(path)),
+        key=lambda path: int(path.name.rpartition("-")[2]),
+    )
+    return found[-1] if found else None
+
+
+def _whole(path: Path) -> bool:
+    """Written to its end: the trainer's state comes last."""
+    return (path / "trainer_state.json").is_file()
+
+
+class Opening:
+    """Opens the workers' clients in the loop in which they are called, and closes them there."""
+
+    def __init__(self, settings: Settings, folder: RunFolder) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._stack = AsyncExitStack()
+
+    async def __call__(self) -> Players:
+        """Everything that a rollout needs."""
+        pool = self._settings.pool
+        http = await self._stack.enter_async_context(Http())
+        ensemble = await open_ensemble(http, pool=pool.source, conductor="best", time_scale=0.0)
+        clients = dict(ensemble.clients)
+        if pool.journal and not ensemble.simulated:
+            journal = self._stack.enter_context(Journal(self._folder.path / "calls.db"))
+            clients = {w: Journaled(client, journal, w) for w, client in clients.items()}
+        return Players(
+            clients,
+            judge,
+            self._settings.prompt.rendering(),
+            self._settings.reward,
+            pool.concurrency,
+            pool.seconds,
+        )
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+        await self._stack.aclose()
+
+
+async def judge(task: Task, answer: str) -> Grade:
+    """The grade, by the grader of the source that the task came from."""
+    if REHEARSAL in task.tags:
+        return rehearsal_grade(task, answer)
+    return await mark(task, answer)
+
+
+def made(
+    settings: Settings,
+    asked: Sequence[Episode],
+    reward: Conducted,
+    folder: RunFolder,
+    told: Told,
+) -> GRPOTrainer:
+    """TRL's trainer, ready to run.
+
+    Raises:
+        ConfigError: there is no policy to start from, or the batch cannot be divided.
+    """
+    start = policy_start(settings)
+    try:
+        tokenizer = read_tokenizer(start, settings.policy.revision)
+        model = AutoModelForCausalLM.from_pretrained(
+            start, dtype=torch.float32, revision=settings.policy.revision
+        )
+    except (OSError, ValueError):
+        raise ConfigError(
+            f"no policy can be loaded from {start!r}; name a folder with a model and its "
+            "tokenizer, or a hub id that can be fetched from here, as policy.start"
+        ) from None
+    o, lora = settings.optimiser, settings.policy.lora
+    own = o.sampler == "own"
+    if own and type(model).__name__ != "Qwen2ForCausalLM":
+        raise ConfigError(
+            f'sampler = "own" is for Qwen2 only, and {start} is a {type(model).__name__}; '
+            'write sampler = "transformers"'
+        )
+    adapters = lora and LoraConfig(
+        r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=lora.targets
+    )
+    kind: Any = SharedPromptTrainer if own and lora is None else GRPOTrainer
+    trainer = kind(
+        model=model,
+        reward_funcs=reward,
+        args=grpo_config(settings, folder),
+        train_dataset=rows(settings),
+        processing_class=tokenizer,
+        peft_config=adapters,
+        rollout_func=Rollout(tokenizer, settings, asked, reward.play_roots),
+        callbacks=[Figures(told)],
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def read_tokenizer(start: str, revision: str | None = None) -> Any:
+    """The tokenizer of a folder or hub id, as it was saved.
+
+    `AutoTokenizer` gives every folder of a Qwen2 model Qwen2's own way of cutting text into pieces,
+    whatever its tokenizer.json says, and a small policy was not trained on those.
+    """
+    kind: Any = PreTrainedTokenizerFast if is_policy(Path(start)) else AutoTokenizer
+    return kind.from_pretrained(start, padding_side="left", revision=revision)
+
+
+def policy_start(settings: Settings) -> str:
+    """The folder or hub id that training starts from.
+
+    Raises:
+        ConfigError: nothing is named and no warm start was made.
+    """
+    if settings.policy.start:
+        return settings.policy.start
+    warm = settings.output / "warmup"
+    if not (warm / "config.json").is_file():
+        raise ConfigError(
+            f"there is no policy to start from: name one as policy.start, or make {warm} with "
+            "`batuta train warmup` and the same --config"
+        )
+    return str(warm)
+
+
+def rows(settings: Settings) -> Dataset:
+    """A row for every group of every step, in order; a second round follows its first.
+
+    Raises:
+        ConfigError: the groups of a step cannot be divided among the processes.
+    """
+    o = settings.optimiser
+    again = round(o.questions * settings.recursion.share)
+    first = o.questions - again
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if o.questions % processes or (again and (o.questions // processes) % 2):
+        raise ConfigError(
+            f"optimiser.questions = {o.questions} cannot be divided among {processes} processes"
+            + (" in pairs of a first and a second round" if again else "")
+        )
+    number, turn = [], []
+    for step in range(o.steps):
+        for at in range(first):
+            episode = step * o.questions + at
+            for which in (0, 1) if at < again else (0,):
+                number.append(episode)
+                turn.append(which)
+    prompts = [
+        [{"role": "user", "content": "", "episode": episode, "round": which}]
+        for episode, which in zip(number, turn, strict=True)
+    ]
+    return Dataset.from_dict({"prompt": prompts, "episode": number})
+
+
+def grpo_config(settings: Settings, folder: RunFolder) -> GRPOConfig:
+    """The same training in TRL's words (Conductor paper, section 4.1, by default).
+
+    Raises:
+        ConfigError: a step's completions cannot be divided into micro-batches.
+    """
+    o = settings.optimiser
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    passes, rest = divmod(o.questions * o.group, o.micro_batch * processes)
+    if rest or not passes:
+        raise ConfigError(
+            f"optimiser.questions x group = {o.questions * o.group} completions cannot be divided "
+            f"into micro-batches of {o.micro_batch} on {processes} processes"
+        )
+    cuda = torch.cuda.is_available()
+    if o.threads and not cuda:
+        torch.set_num_threads(o.threads)
+    return GRPOConfig(
+        output_dir=str(folder.checkpoints),
+        max_steps=o.steps,
+        per_device_train_batch_size=o.micro_batch,
+        gradient_accumulation_steps=passes,
+        steps_per_generation=passes,
+        shuffle_dataset=False,
+        remove_unused_columns=False,
+        use_cpu=not cuda,
+        bf16=settings.policy.bf16,
+        gradient_checkpointing=o.gradient_checkpointing,
+        dataloader_pin_memory=cuda,
+        seed=settings.seed,
+        logging_steps=1,
+        logging_first_step=True,
+        save_steps=settings.log.checkpoint_every,
+        save_total_limit=settings.log.keep_checkpoints,
+        report_to=list(settings.log.to) or "none",
+        log_completions=False,
+        disable_tqdm=True,
+        disable_dropout=True,
+        **_generation(o),
+        **_descent(o),
+    )
+
+
+def _generation(o: Optimiser) -> dict[str, Any]:
+    """How completions are sampled."""
+    return {
+        "num_generations": o.group,
+        "num_iterations": 1,
+        "max_completion_length": o.completion,
+        "temperature": o.temperature,
+        "top_k": 0,
+        "use_vllm": o.sampler.startswith("vllm"),
+        "vllm_mode": "server" if o.sampler == "vllm-server" else "colocate",
+        "vllm_server_base_url": o.vllm_server if o.sampler == "vllm-server" else None,
+        "vllm_gpu_memory_utilization": o.vllm_memory,
+    }
+
+
+def _descent(o: Optimiser) -> dict[str, Any]:
+    """The loss and how the weights follow it."""
+    return {
+        "beta": o.kl,
+        "epsilon": o.clip,
+        "loss_type": o.loss,
+        "scale_rewards": o.scale,
+        "entropy_coef": o.entropy,
+        "use_adaptive_entropy": o.entropy_target is not None,
+        "entropy_target": o.entropy_target or 0.0,
+        "entropy_coef_max": max(o.entropy * 5, 0.01),
+        "entropy_coef_delta": max(o.entropy / 20, 1e-4),
+        "learning_rate": o.learning_rate,
+        "lr_scheduler_type": o.schedule,
+        "warmup_steps": o.warmup,
+        "adam_beta1": o.betas[0],
+        "adam_beta2": o.betas[1],
+        "weight_decay": o.weight_decay,
+        "max_grad_norm": o.max_grad_norm,
+    }
+
+
+class Figures(TrainerCallback):
+    """Hands every step's figures on."""
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+        """TRL logs once a step."""
+        if logs and "reward" in logs:
+            self._told({"step": int(state.global_step), **logs})

@@ -1,0 +1,87 @@
+"""What a training asks of the machine, and whether this one has it."""
+
+# the libraries' own annotations leave arguments untyped:
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from batuta.train.footprint import Devices
+from batuta.train.settings import Settings
+
+
+def devices_of(environ: Mapping[str, str]) -> Devices:
+    """How `accelerate launch` divides the training, by what it tells its processes."""
+    sharded = any(environ.get(f"ACCELERATE_USE_{how}") == "true" for how in ("FSDP", "DEEPSPEED"))
+    offloaded = sharded and environ.get("FSDP_OFFLOAD_PARAMS") == "true"
+    return Devices(int(environ.get("WORLD_SIZE", "1")), sharded, offloaded)
+
+
+def wants_gpu(settings: Settings) -> bool:
+    """Whether the settings make sense on a GPU only."""
+    return settings.policy.bf16 or settings.optimiser.sampler.startswith("vllm")
+
+
+def room(settings: Settings) -> tuple[int | None, str]:
+    """Bytes of memory that one device has, and which device; None: it is not here."""
+    if torch.cuda.is_available():
+        about: Any = torch.cuda.get_device_properties(0)
+        return int(about.total_memory), f"of one {about.name}"
+    if wants_gpu(settings):
+        return None, "there is no GPU here"
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "of this machine"
+
+
+def missing_extras(settings: Settings) -> list[str]:
+    """Packages that the settings call for and that are not installed, a sentence each."""
+    wanted = {"peft": settings.policy.lora is not None}
+    wanted["vllm"] = settings.optimiser.sampler.startswith("vllm")
+    wanted |= {name: name in settings.log.to for name in ("tensorboard", "wandb")}
+    return [
+        f"{name} is not installed and the settings call for it; pip install {name}"
+        for name, needed in wanted.items()
+        if needed and find_spec(name) is None
+    ]
+
+
+def undivided(settings: Settings, processes: int) -> list[str]:
+    """Sizes that do not go into each other, a sentence each."""
+    o = settings.optimiser
+    again = round(o.questions * settings.recursion.share)
+    found: list[str] = []
+    if o.questions % processes or (again and (o.questions // processes) % 2):
+        pairs = " in pairs of a first and a second round" if again else ""
+        found.append(
+            f"optimiser.questions = {o.questions} cannot be divided among {processes} "
+            f"processes{pairs}"
+        )
+    if (o.questions * o.group) % (o.micro_batch * processes):
+        found.append(
+            f"optimiser.questions x group = {o.questions * o.group} completions cannot be divided "
+            f"into micro-batches of {o.micro_batch} on {processes} processes"
+        )
+    return found
+
+
+def unsuited(settings: Settings, devices: Devices) -> list[str]:
+    """What this machine is not, and settings that exclude each other, a sentence each."""
+    o, found = settings.optimiser, list[str]()
+    cuda = torch.cuda.device_count()
+    if wants_gpu(settings) and cuda < devices.processes:
+        why = "policy.bf16" if settings.policy.bf16 else f'optimiser.sampler = "{o.sampler}"'
+        have = f"only {cuda}" if cuda else "none"
+        found.append(f"{why} needs a GPU for each process, and this machine has {have}")
+    if o.sampler == "own" and cuda:
+        found.append('optimiser.sampler = "own" is for CPU; write "transformers" or a vLLM one')
+    if o.sampler == "own" and o.gradient_checkpointing:
+        found.append('optimiser.sampler = "own" and gradient_checkpointing exclude each other')
+    if settings.recursion.share and not settings.pool.journal:
+        found.append("recursion plays first rounds again from the journal; set pool.journal = true")
+    return found

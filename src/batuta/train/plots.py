@@ -1,0 +1,174 @@
+"""Curves of a training, or of several seeds of one, as PNG files.
+
+A thin line is what was measured at each step, a thick one its running mean. With several runs the
+thick line is the mean of their running means and the band reaches from the lowest to the highest.
+"""
+
+# matplotlib's own stubs leave keyword arguments untyped:
+# pyright: reportUnknownMemberType=false
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from batuta.errors import ConfigError, StoreError
+from batuta.train.rundir import METRICS, read_lines
+
+try:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+except ImportError:
+    raise ConfigError("figures need matplotlib: pip install 'batuta[plots]'") from None
+
+COLOURS = ("#c0392b", "#1f6fb2", "#2e8b57", "#d98e04")
+DPI = 150
+SMOOTHED = 0.04
+"""Share of a run that the running mean looks back on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """What is drawn in one figure."""
+
+    file: str
+    title: str
+    unit: str
+    curves: tuple[tuple[str, str], ...]
+    """Name in the metrics, name for people; a curve that no run has is left out."""
+    share: bool = False
+    """The axis reaches from 0 to 1 at least."""
+
+
+PANELS = (
+    Panel(
+        "reward", "Reward", "mean of a step", (("reward", "reward"), ("right", "right")), share=True
+    ),
+    Panel("valid", "Validity", "share of drafts", (("valid", "well-formed"),), share=True),
+    Panel(
+        "steps",
+        "Steps of a workflow",
+        "steps",
+        (("steps", "all"), ("steps_easy", "easy questions"), ("steps_hard", "hard questions")),
+    ),
+    Panel("entropy", "Entropy of the policy", "nats a token", (("entropy", "entropy"),)),
+    Panel(
+        "spread",
+        "Groups without spread",
+        "share of groups",
+        (("frac_reward_zero_std", "all completions earn the same"),),
+        share=True,
+    ),
+    Panel("tokens", "Tokens of a workflow", "tokens", (("worker_tokens", "of its workers"),)),
+    Panel(
+        "rounds",
+        "Second rounds",
+        "share",
+        (("second/right", "right in the end"), ("second/stands", "first answer let stand")),
+        share=True,
+    ),
+    Panel(
+        "seconds",
+        "Time of a step",
+        "seconds",
+        (("step_time", "whole"), ("time/sampling", "sampling"), ("time/playing", "playing")),
+    ),
+)
+
+Point = tuple[float, float]
+"""Step and value."""
+
+
+def draw(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
+    """Write the figures that the runs have data for; the files.
+
+    Args:
+        folders: of runs; several are taken for seeds of one training.
+        out: where the files go.
+
+    Raises:
+        ConfigError: a folder has no metrics.
+        StoreError: the files cannot be written.
+    """
+    runs = [_lines(folder) for folder in folders]
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        return tuple(
+            _saved(panel, runs, out / f"{panel.file}.png")
+            for panel in PANELS
+            if any(key in line for key, _ in panel.curves for run in runs for line in run)
+        )
+    except OSError as error:
+        raise StoreError(f"figures cannot be written to {out}: {error.strerror}") from None
+
+
+def _lines(folder: Path) -> list[dict[str, Any]]:
+    lines = read_lines(folder / METRICS)
+    if not lines:
+        raise ConfigError(f"{folder} has no {METRICS} with a step in it; train there first")
+    return lines
+
+
+def _saved(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], path: Path) -> Path:
+    figure = Figure(figsize=(8.0, 4.4), layout="constrained")
+    axes = figure.add_subplot()
+    for number, (key, name) in enumerate(panel.curves):
+        series = [points for run in runs if (points := series_of(run, key))]
+        if series:
+            wide = 1.9 + 1.3 * (len(panel.curves) - 1 - number)  # curves that coincide stay visible
+            _curve(axes, series, name, COLOURS[number], wide)
+    many = f", {len(runs)} runs: mean, lowest to highest" if len(runs) > 1 else ""
+    axes.set_title(f"{panel.title}{many}", loc="left", fontsize=11)
+    axes.set_xlabel("step")
+    axes.set_ylabel(panel.unit)
+    low, high = axes.get_ylim()
+    axes.set_ylim((min(low, -0.02), max(high, 1.02)) if panel.share else (min(low, 0.0), high))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#e3e6ea", linewidth=0.7)
+    axes.set_axisbelow(True)
+    if len(panel.curves) > 1:
+        axes.legend(frameon=False, fontsize=8.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.savefig(path, dpi=DPI)
+    return path
+
+
+def _curve(
+    axes: Axes, series: Sequence[Sequence[Point]], name: str, colour: str, width: float
+) -> None:
+    """One curve of all runs."""
+    means = [running_mean(points) for points in series]
+    if len(series) == 1:
+        axes.plot(*zip(*series[0], strict=True), color=colour, linewidth=0.8, alpha=0.35)
+        axes.plot(*zip(*means[0], strict=True), color=colour, linewidth=width, label=name)
+        return
+    steps, lowest, middle, highest = zip(*band(means), strict=True)
+    axes.fill_between(steps, lowest, highest, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(steps, middle, color=colour, linewidth=width, label=name)
+
+
+def series_of(lines: Sequence[Mapping[str, Any]], key: str) -> list[Point]:
+    """Steps and values of the figure of that name, where it was measured."""
+    return [(float(line["step"]), float(line[key])) for line in lines if line.get(key) is not None]
+
+
+def running_mean(points: Sequence[Point]) -> list[Point]:
+    """Each value with those shortly before it; fewer of them at the beginning."""
+    back = max(1, round(len(points) * SMOOTHED))
+    return [
+        (step, fmean(value for _, value in points[max(0, at - back + 1) : at + 1]))
+        for at, (step, _) in enumerate(points)
+    ]
+
+
+def band(runs: Sequence[Sequence[Point]]) -> list[tuple[float, float, float, float]]:
+    """Step, lowest, mean and highest of the runs, as far as the shortest of them goes."""
+    known = [dict(points) for points in runs]
+    end = min(max(points) for points in known)
+    steps = sorted({step for points in known for step in points if step <= end})
+    there = [(step, [points[step] for points in known if step in points]) for step in steps]
+    return [(step, min(values), fmean(values), max(values)) for step, values in there]

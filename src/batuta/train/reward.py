@@ -1,0 +1,61 @@
+"""What a workflow earns: played by the engine, graded by the task's grader, then a number.
+
+Reward of the Conductor paper, section 3.2: 0 for a malformed draft, 0.5 for a valid workflow whose
+answer is wrong, 1 for a right one. Deviations: a cost may be charged, only when the answer is
+right (xRouter, Router-R1); a worker's outage leaves the group instead of scoring 0.
+"""
+
+from __future__ import annotations
+
+from batuta.core import Failure, Grade, Malformed, Outcome, Run
+from batuta.train.settings import RewardSettings
+
+_OWN_FAULT = ("limit",)
+"""Failures that the workflow itself brought about."""
+
+
+def reward(run: Run, grade: Grade | None, settings: RewardSettings, charge: float) -> float | None:
+    """The reward of a run; None if it says nothing about the workflow.
+
+    Args:
+        run: what was played.
+        grade: of its answer; None: there is no answer.
+        settings: what is paid for what.
+        charge: 0 to 1, how much of the cost is charged at this time of the training.
+    """
+    decision = run.rounds[-1].decision if run.rounds else None
+    if isinstance(decision, Malformed):
+        return None if decision.outage else settings.malformed
+    if out_of_order(run):
+        return None
+    if run.answer is None or grade is None:
+        return settings.wrong
+    if grade.score is None:
+        return None
+    earned = settings.wrong + (settings.right - settings.wrong) * grade.score
+    if grade.score < 1:
+        return earned
+    return earned - charge * min(settings.ceiling, settings.coefficient * cost(run, settings))
+
+
+def out_of_order(run: Run) -> bool:
+    """Whether a worker failed in a way that is nobody's fault, be it that another stepped in."""
+    if any(step.worker != step.planned for step in run.steps):
+        return True
+    failed = (step.result for step in run.steps if isinstance(step.result, Failure))
+    return run.outcome is Outcome.CANCELLED or any(f.code not in _OWN_FAULT for f in failed)
+
+
+def cost(run: Run, settings: RewardSettings) -> float:
+    """What the run's last round cost, in the settings' units."""
+    last = run.rounds[-1]
+    usage = sum((step.usage for step in last.steps), last.decision.draft.usage)
+    if settings.cost == "tokens":
+        return usage.total / settings.unit
+    paid = sum((step.cost for step in last.steps), last.decision.draft.cost)
+    return float(paid.usd) / settings.unit if settings.cost == "usd" else 0.0
+
+
+def charged(step: int, settings: RewardSettings) -> float:
+    """How much of the cost is charged at that step of the training, 0 to 1."""
+    return min(1.0, max(0.0, (step + 1 - settings.from_step) / settings.ramp))

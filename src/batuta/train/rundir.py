@@ -1,0 +1,138 @@
+"""A training run's folder: what was asked for, what came of every step, and what was written."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from batuta.errors import StoreError
+from batuta.train.play import Played
+from batuta.train.settings import Settings
+
+LIBRARIES = ("batuta", "torch", "transformers", "trl", "accelerate", "peft", "tokenizers", "numpy")
+METRICS, SAMPLES, SETTINGS = "metrics.jsonl", "samples.jsonl", "settings.json"
+
+
+class RunFolder:
+    """Writes `metrics.jsonl`, `samples.jsonl`, `settings.json` and `versions.json`."""
+
+    def __init__(self, path: Path) -> None:
+        """Makes the folder.
+
+        Raises:
+            StoreError: it cannot be made.
+        """
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"the run folder {path} cannot be made: {error.strerror}") from None
+
+    @property
+    def policy(self) -> Path:
+        """Where the trained model lies."""
+        return self.path / "policy"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where training can go on from."""
+        return self.path / "checkpoints"
+
+    def begin(self, settings: Settings, command: Sequence[str]) -> None:
+        """Write down what is about to happen.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        found = {name: _version(name) for name in LIBRARIES}
+        about = {"command": list(command), "python": platform.python_version(), "libraries": found}
+        self._write(SETTINGS, settings.model_dump_json(indent=2))
+        self._write("versions.json", json.dumps(about, indent=2))
+
+    def _write(self, name: str, text: str) -> None:
+        try:
+            (self.path / name).write_text(text + "\n", encoding="utf-8")
+        except OSError as error:
+            raise StoreError(f"{self.path / name} cannot be written: {error.strerror}") from None
+
+    def back_to(self, step: int) -> None:
+        """Forget what was written after that step, checkpoints too: training goes on from there.
+
+        Raises:
+            StoreError: the files cannot be written.
+        """
+        for name in (METRICS, SAMPLES):
+            kept = [line for line in read_lines(self.path / name) if int(line["step"]) <= step]
+            self._write_lines(name, kept, "w")
+        for path in self.checkpoints.glob("checkpoint-*"):
+            if int(path.name.rpartition("-")[2]) > step:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def add_metrics(self, line: Mapping[str, Any]) -> None:
+        """A step's figures.
+
+        Raises:
+            StoreError: the disk is full.
+        """
+        self._write_lines(METRICS, [line], "a")
+
+    def add_samples(self, step: int, played: Iterable[Played]) -> None:
+        """Some workflows of a step, as they were drafted, played and graded.
+
+        Raises:
+            StoreError: the disk is full.
+        """
+        self._write_lines(SAMPLES, [sample(step, each) for each in played], "a")
+
+    def _write_lines(self, name: str, lines: Iterable[Mapping[str, Any]], mode: str) -> None:
+        try:
+            with (self.path / name).open(mode, encoding="utf-8") as file:
+                file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        except OSError as error:
+            raise StoreError(f"{self.path / name} cannot be written: {error.strerror}") from None
+
+
+def sample(step: int, played: Played) -> dict[str, Any]:
+    """A rollout, as it is kept and shown."""
+    task, run = played.episode.task, played.run
+    return {
+        "step": step,
+        "task": task.id,
+        "tags": list(task.tags),
+        "difficulty": task.difficulty,
+        "question": task.question,
+        "pool": [worker.id for worker in played.episode.pool],
+        "draft": played.draft.text,
+        "rounds": len(run.rounds),
+        "steps": len(run.steps),
+        "tokens": run.usage.total,
+        "answer": run.answer,
+        "target": task.target,
+        "score": None if played.grade is None else played.grade.score,
+        "reward": played.reward,
+    }
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a JSONL file; none if it is not there; a line cut short is left out."""
+    if not path.is_file():
+        return []
+    lines: list[dict[str, Any]] = []
+    for text in path.read_text("utf-8").split("\n"):
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            continue
+    return lines
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None

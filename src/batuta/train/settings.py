@@ -1,0 +1,234 @@
+"""A training run's settings: one TOML file, checked before anything is spent."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from batuta.errors import ConfigError
+from batuta.language import Rendering
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Network(_Section):
+    """The size of a policy made from nothing."""
+
+    vocabulary: int = 1024
+    hidden: int = 128
+    layers: int = 3
+    heads: int = 4
+    kv_heads: int = 2
+    inner: int = 256
+    positions: int = 1024
+
+
+class Lora(_Section):
+    """Low-rank adapters instead of all weights."""
+
+    rank: int = 16
+    alpha: int = 32
+    dropout: float = 0.0
+    targets: str | list[str] = "all-linear"
+
+
+class Policy(_Section):
+    """The model that learns."""
+
+    start: str = ""
+    """A folder or a hub id; empty: a network made from nothing (warm start only)."""
+    network: Network = Network()
+    lora: Lora | None = None
+    bf16: bool = False
+    """Computes in bfloat16; the weights that the optimiser changes stay fp32."""
+    revision: str | None = None
+
+
+class Stage(_Section):
+    """From which step on which mix of tasks is asked."""
+
+    step: int = 0
+    tasks: dict[str, float] = {"rehearsal": 1.0}
+    """Source to weight: `rehearsal[:family][:held-out]` or a JSONL file."""
+
+
+class PoolSettings(_Section):
+    """Who can be called."""
+
+    source: str = "rehearsal"
+    """As `batuta ask --pool`."""
+    fewest: int | None = None
+    """Each question lists a random part of the pool, of this size…"""
+    most: int | None = None
+    """…to this; None: the whole pool."""
+    whole: float = 0.0
+    """Share of questions that list the whole pool all the same."""
+    permute: bool = False
+    """Under other numbers for each question."""
+    concurrency: int = 256
+    """Runs that are played at the same time."""
+    seconds: float | None = None
+    """A run's deadline."""
+    journal: bool = True
+    """Keep every finished call, so that none is paid for twice."""
+
+
+class Prompting(_Section):
+    """What the policy is shown; `Rendering`, in the file's words."""
+
+    compact: bool = False
+    descriptions: bool = False
+    prices: bool = False
+    examples: bool = True
+
+    def rendering(self) -> Rendering:
+        """The same as the language knows it."""
+        return Rendering(self.descriptions, self.prices, self.examples, self.compact)
+
+
+class RewardSettings(_Section):
+    """What a workflow earns."""
+
+    malformed: float = 0.0
+    wrong: float = 0.5
+    right: float = 1.0
+    cost: Literal["none", "tokens", "usd"] = "none"
+    """Charged only when the answer is right."""
+    coefficient: float = 0.0
+    """Reward lost for `unit` tokens or dollars; never more than `ceiling`."""
+    unit: float = 1000.0
+    ceiling: float = 0.4
+    from_step: int = 0
+    """Before this step nothing is charged."""
+    ramp: int = 1
+    """Steps in which the charge grows to its full size."""
+    executions: int = 1
+    """How often a workflow is played; its reward is the mean."""
+
+
+class Recursion(_Section):
+    """Rollouts of a second round beside those of the first (paper, section 3.3)."""
+
+    share: float = 0.0
+    """Share of the questions that are also rolled out from a played first round."""
+    discount: float = 0.25
+    """Weight of the second round's mean reward in the first round's."""
+
+
+class Optimiser(_Section):
+    """How the weights move."""
+
+    steps: int = 200
+    questions: int = 4
+    """Of one step, over all processes."""
+    group: int = 64
+    """Completions of a question."""
+    micro_batch: int = 16
+    """Completions of one forward pass on one device."""
+    learning_rate: float = 1e-6
+    schedule: str = "cosine"
+    warmup: float = 0.03
+    betas: tuple[float, float] = (0.9, 0.999)
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    clip: float = 0.2
+    kl: float = 0.0
+    scale: Literal["group", "batch", "none"] = "group"
+    """What advantages are divided by: the spread of rewards in their group (paper) or in the whole
+    batch. With a cost in the reward take `batch`: a group that differs only in cost would else vote
+    for the cheapest workflow as loudly as one that differs in being right."""
+    loss: Literal["grpo", "dapo", "dr_grpo", "bnpo", "cispo"] = "grpo"
+    entropy: float = 0.0
+    """Weight of the entropy bonus."""
+    entropy_target: float | None = None
+    """Nats a token below which the bonus grows; None: the bonus stays as it is."""
+    temperature: float = 1.0
+    completion: int = 1024
+    """Tokens of a completion at most."""
+    sampler: Literal["own", "transformers", "vllm-colocate", "vllm-server"] = "transformers"
+    """Who generates; `own`: one prefill a question on CPU, Qwen2 only."""
+    vllm_memory: float = 0.3
+    """Share of a GPU's memory that a colocated vLLM takes."""
+    vllm_server: str = "http://127.0.0.1:8000"
+    threads: int | None = None
+    """Of torch, on CPU."""
+    gradient_checkpointing: bool = False
+
+
+class WarmupSettings(_Section):
+    """The warm start: syntax from random workflows."""
+
+    steps: int = 1200
+    drills: float = 0.3
+    """Share of the steps, at the beginning, on prompts that disclose the whole workflow."""
+    batch: int = 48
+    names: list[str] = []
+    """Further names that it learns to write, for workers that may join later."""
+    learning_rate: float = 3e-3
+    hints: float = 0.5
+    """Share of prompts that disclose facts of the random workflow."""
+    revisions: float = 0.15
+    """Share of prompts of a second round."""
+    prompt_weight: float = 0.3
+    """Weight of the loss on the prompt itself."""
+
+
+class Logging(_Section):
+    """What is kept of a run."""
+
+    checkpoint_every: int = 50
+    keep_checkpoints: int = 2
+    sample_every: int = 10
+    """Steps between sampled workflows in samples.jsonl."""
+    to: list[Literal["tensorboard", "wandb"]] = []
+
+
+class Settings(_Section):
+    """The whole file."""
+
+    name: str = "conductor"
+    seed: int = 1
+    output: Path = Path("runs/conductor")
+    policy: Policy = Policy()
+    curriculum: list[Stage] = Field(default=[Stage()], min_length=1)
+    pool: PoolSettings = PoolSettings()
+    prompt: Prompting = Prompting()
+    reward: RewardSettings = RewardSettings()
+    recursion: Recursion = Recursion()
+    optimiser: Optimiser = Optimiser()
+    warmup: WarmupSettings = WarmupSettings()
+    log: Logging = Logging()
+
+
+def read_settings(path: Path) -> Settings:
+    """The settings in a TOML file; relative paths in it are relative to the working folder.
+
+    Raises:
+        ConfigError: no such file, not TOML, or a setting that is unknown or out of range.
+    """
+    try:
+        read = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    return checked(read, str(path))
+
+
+def checked(read: dict[str, object], source: str) -> Settings:
+    """The settings, or one sentence about the first that is wrong.
+
+    Raises:
+        ConfigError: a setting is unknown or out of range.
+    """
+    try:
+        return Settings.model_validate(read)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ConfigError(f"{source}: {where}: {first['msg']}") from None

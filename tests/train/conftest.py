@@ -1,0 +1,52 @@
+"""Policies that several tests share: built once, by the commands' own code."""
+
+import os
+import warnings
+from pathlib import Path
+
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+import pytest
+import torch
+import transformers
+
+from batuta import rehearsal
+from batuta.train.learn import learn
+from batuta.train.model import make_model
+from batuta.train.start import start
+from batuta.train.tokenizer import make_tokenizer
+from train.stage import LEARNING, NETWORK, POLICY, settings
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def random_policy(tmp_path_factory) -> Path:
+    """A policy that knows nothing."""
+    folder = tmp_path_factory.mktemp("random")
+    tokenizer = make_tokenizer([t.question for t in rehearsal.tasks(None, 50, 1)], 400)
+    torch.manual_seed(0)
+    sizes = {key: NETWORK[key] for key in ("hidden", "layers", "heads", "kv_heads", "inner")}
+    make_model(tokenizer, **sizes).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory) -> Path:
+    """A policy that has seen the syntax and writes it now and then."""
+    return start(settings(tmp_path_factory.mktemp("warm"), **POLICY), lambda step, loss: None)
+
+
+@pytest.fixture(scope="session")
+def learned(warm, tmp_path_factory) -> Path:
+    """The run folder of a short training from the warm start; its policy writes workflows."""
+    folder = tmp_path_factory.mktemp("learned")
+    told = settings(folder, optimiser=LEARNING, policy={"start": str(warm)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        learn(told, ["pytest"], lambda line: None)
+    return folder

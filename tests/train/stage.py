@@ -1,0 +1,102 @@
+"""What the training tests share: settings, small networks, players with a script."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batuta.clients import Scripted
+from batuta.core import Grade, Pool, Task, TaskId, Worker, WorkerId
+from batuta.language import Rendering
+from batuta.train.play import Players
+from batuta.train.settings import RewardSettings, Settings, checked
+
+LIBRARIES = [
+    pytest.mark.timeout(600),
+    *(
+        pytest.mark.filterwarnings(f"ignore:{said}")
+        for said in (
+            "`gradient_checkpointing` is deprecated:FutureWarning",
+            "`is_gradient_checkpointing` is deprecated:FutureWarning",
+        )
+    ),
+]
+"""For modules that build a trainer: time, and silence for what TRL makes transformers complain of."""
+
+NETWORK = {
+    "vocabulary": 512, "hidden": 64, "layers": 2, "heads": 4, "kv_heads": 2, "inner": 128
+}  # fmt: skip
+POLICY = {
+    "warmup": {
+        "steps": 240, "batch": 16, "learning_rate": 6e-3,
+        "drills": 0.3, "hints": 0.2, "revisions": 0.05, "prompt_weight": 0.05,
+    }
+}  # fmt: skip
+"""A warm start of a quarter of a minute."""
+SMALL = {
+    "sampler": "own", "steps": 2, "questions": 2, "group": 4, "micro_batch": 8, "completion": 80,
+    "learning_rate": 1e-3, "schedule": "constant", "warmup": 0.0, "loss": "dapo", "threads": 1,
+}  # fmt: skip
+"""The optimiser of a training of two steps."""
+
+LEARNING = {
+    "steps": 30, "questions": 16, "group": 8, "micro_batch": 128,
+    "learning_rate": 1.5e-3, "max_grad_norm": 0.5, "entropy": 0.003,
+}  # fmt: skip
+"""The optimiser of a training that learns something in half a minute."""
+
+FLUTE, OBOE = WorkerId("flute"), WorkerId("oboe")
+POOL = Pool((Worker(FLUTE, "m"), Worker(OBOE, "n")))
+ONE = 'model_id = ["flute"]\nsubtasks = ["Solve it."]\naccess_list = [[]]'
+TWO = 'model_id = ["oboe", "flute"]\nsubtasks = ["Plan it.", "Solve it."]\naccess_list = [[], [0]]'
+SIX_TIMES_SEVEN = Task(TaskId("t"), "What is six times seven?", "42", "integer", difficulty=1.0)
+
+
+def settings(
+    output: Path, *, optimiser: Mapping[str, Any] | None = None, **sections: Any
+) -> Settings:
+    """A training of two steps on the rehearsal's arithmetic, changed as told."""
+    told = {
+        "output": output,
+        "policy": {"network": NETWORK},
+        "prompt": {"compact": True},
+        "curriculum": [{"tasks": {"rehearsal:arithmetic": 1.0}}],
+        "optimiser": {**SMALL, **(optimiser or {})},
+        "log": {"checkpoint_every": 100, "sample_every": 1},
+    }
+    return checked({**told, **sections}, "the test")
+
+
+def players(
+    say: Callable[..., Any] | Mapping[WorkerId, Scripted],
+    *,
+    rewards: RewardSettings | None = None,
+    judge: Callable[[str], float | None] = lambda answer: float("42" in answer),
+    concurrency: int = 64,
+    seconds: float | None = None,
+) -> Players:
+    """Scripted workers, and a judge who looks for 42."""
+    clients = say if isinstance(say, Mapping) else {w.id: Scripted(say) for w in POOL}
+
+    async def grade(task: Task, answer: str) -> Grade:
+        return Grade(judge(answer))
+
+    rendering = Rendering(descriptions=False, compact=True)
+    return Players(clients, grade, rendering, rewards or RewardSettings(), concurrency, seconds)
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """The figures of every step."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+TIMED = ("step_time", "time/", "profiling/", "train_")
+
+
+def untimed(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The figures that two equal trainings share."""
+    return [{k: v for k, v in line.items() if not k.startswith(TIMED)} for line in lines]

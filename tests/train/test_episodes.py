@@ -1,0 +1,118 @@
+"""Who is asked what, and whom it may call: known beforehand, the same on every machine."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batuta import rehearsal
+from batuta.errors import ConfigError
+from batuta.language import Rendering
+from batuta.train.episodes import drawn_pool, episodes
+from batuta.train.questions import questions, source
+from batuta.train.settings import PoolSettings
+from train.stage import settings
+
+WHOLE = rehearsal.pool()
+N = len(WHOLE)
+
+
+@given(seed=st.integers(0, 2**32), fewest=st.integers(1, N), extra=st.integers(0, N))
+def test_a_drawn_pool_has_k_of_the_n_workers(seed, fewest, extra):
+    most = min(fewest + extra, N)
+    drawn = drawn_pool(WHOLE, PoolSettings(fewest=fewest, most=most), Random(seed))
+    assert fewest <= len(drawn) <= most
+    assert set(drawn) <= set(WHOLE)
+    assert [w for w in WHOLE if w in set(drawn)] == list(drawn), "unpermuted keeps the order"
+
+
+@given(seed=st.integers(0, 2**32), fewest=st.integers(1, N))
+def test_a_permuted_pool_has_the_same_workers_in_any_order(seed, fewest):
+    told = PoolSettings(fewest=fewest, most=fewest)
+    plain = drawn_pool(WHOLE, told, Random(seed))
+    permuted = drawn_pool(WHOLE, told.model_copy(update={"permute": True}), Random(seed))
+    assert set(plain) == set(permuted)
+
+
+@given(seed=st.integers(0, 2**32))
+def test_the_same_seed_draws_the_same_pools(seed):
+    tasks = rehearsal.tasks("arithmetic", 4, 1)
+    told = PoolSettings(fewest=2, most=5, permute=True)
+    assert episodes(tasks, WHOLE, told, seed) == episodes(tasks, WHOLE, told, seed)
+
+
+def test_every_size_every_worker_and_every_place_comes_up():
+    told = PoolSettings(fewest=2, most=4, permute=True)
+    drawn = [drawn_pool(WHOLE, told, Random(seed)) for seed in range(600)]
+    assert {len(pool) for pool in drawn} == {2, 3, 4}
+    first = [pool.workers[0].id for pool in drawn]
+    assert {w.id for w in WHOLE} == set(first)
+    assert max(map(first.count, set(first))) < 2 * len(first) / N, "no worker is preferred"
+
+
+def test_a_share_of_the_questions_lists_the_whole_pool_all_the_same():
+    told = PoolSettings(fewest=1, most=3, whole=0.25)
+    sizes = [len(drawn_pool(WHOLE, told, Random(seed))) for seed in range(400)]
+    assert 60 < sizes.count(N) < 140
+
+
+def test_without_a_wish_the_pool_is_whole_and_in_its_order():
+    assert drawn_pool(WHOLE, PoolSettings(), Random(0)) == WHOLE
+
+
+def test_an_episodes_prompt_lists_its_own_pool():
+    (task,) = rehearsal.tasks("arithmetic", 1, 1)
+    told = PoolSettings(fewest=2, most=2, permute=True)
+    (episode,) = episodes([task], WHOLE, told, 3)
+    text = episode.request(Rendering(descriptions=False, compact=True)).messages[0].text
+    assert task.question in text
+    assert [w.id for w in WHOLE if w.id in text] == [w.id for w in WHOLE if w.id in episode.pool]
+    assert len(episode.pool) == 2
+
+
+def test_the_curriculum_is_followed_step_by_step(tmp_path):
+    told = settings(
+        tmp_path,
+        optimiser={"steps": 6, "questions": 8},
+        curriculum=[
+            {"step": 3, "tasks": {"rehearsal:facts": 1.0, "rehearsal:lists": 3.0}},
+            {"step": 0, "tasks": {"rehearsal:arithmetic": 1.0}},
+        ],
+    )
+    asked = questions(told)
+    assert len(asked) == 48
+    assert all("arithmetic" in task.tags for task in asked[:24])
+    later = [tag for task in asked[24:] for tag in task.tags]
+    assert later.count("facts") + later.count("lists") == 24
+    assert later.count("lists") > later.count("facts") > 0
+    assert questions(told) == asked
+    again = told.model_copy(update={"seed": 2})
+    assert questions(again) != asked
+
+
+def test_training_questions_are_not_those_of_a_test():
+    trained = {task.id for task in source("rehearsal:arithmetic", 300, 7919)}
+    from batuta.evals.tasksets import open_tasks
+
+    tested = open_tasks("rehearsal:arithmetic", 300, 0)
+    known = {task.id for task in tested.tasks}
+    assert len(trained & known) / len(known) < 0.2, "short questions may fall together, few do"
+
+
+def test_a_file_of_ones_own_is_asked_over_and_over(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    lines = [f'{{"question": "What is {n} plus 1?", "answer": {n + 1}}}' for n in range(5)]
+    path.write_text("\n".join(lines))
+    asked = source(str(path), 12, 1)
+    assert len(asked) == 12
+    assert {t.question for t in asked[:5]} == {t.question for t in asked[5:10]}
+    assert len({t.question for t in asked[:5]}) == 5, "all of them before the first comes again"
+
+
+@pytest.mark.parametrize("name", ["rehearsal:cooking", "rehearsal:lists:x", "no/such/file.jsonl"])
+def test_an_unknown_source_is_one_sentence(name):
+    with pytest.raises(ConfigError) as caught:
+        source(name, 1, 1)
+    said = str(caught.value)
+    assert "\n" not in said and name.split(":")[-1] in said

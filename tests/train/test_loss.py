@@ -1,0 +1,94 @@
+"""Reading each prompt once changes no number: TRL's own trainer is the measure."""
+
+import pytest
+import torch
+
+from batuta.train.conducted import Conducted
+from batuta.train.grpo import SharedPromptTrainer
+from batuta.train.learn import made
+from batuta.train.rundir import RunFolder
+from train.stage import LIBRARIES, settings
+
+pytestmark = LIBRARIES
+P, T, VOCABULARY = 13, 9, 400
+
+
+def trainer(tmp_path, policy, sampler, temperature):
+    told = settings(
+        tmp_path,
+        optimiser={"sampler": sampler, "temperature": temperature},
+        policy={"start": str(policy)},
+    )
+
+    async def opened():
+        raise AssertionError("nothing is played here")
+
+    reward = Conducted(told, [], opened, lambda step, played: None)
+    return made(told, [], reward, RunFolder(tmp_path), lambda line: None)
+
+
+def batch(prompts, group, *, shuffled=True, lengths=None):
+    """Left-padded prompts and right-padded completions of a group each, in any order."""
+    generator = torch.Generator().manual_seed(5)
+    draw = lambda *shape: torch.randint(6, VOCABULARY, shape, generator=generator)  # noqa: E731
+    asked, asked_mask = draw(prompts, P), torch.ones(prompts, P).long()
+    for q in range(prompts):
+        asked_mask[q, : 2 * q] = 0
+        asked[q, : 2 * q] = 0
+    rows = prompts * group
+    lengths = lengths or [1 + n % T for n in range(rows)]
+    on = torch.arange(T)[None] < torch.tensor(lengths)[:, None]
+    written = draw(rows, T) * on
+    ids = torch.cat([asked.repeat_interleave(group, 0), written], 1)
+    mask = torch.cat([asked_mask.repeat_interleave(group, 0), on.long()], 1)
+    order = torch.randperm(rows, generator=generator) if shuffled else torch.arange(rows)
+    return ids[order], mask[order]
+
+
+def measured(trainer, ids, mask):
+    """Log-probabilities, entropies, and the gradients of a sum that depends on all of them."""
+    trainer.model.zero_grad()
+    logps, entropies, _ = trainer._get_per_token_logps_and_entropies(
+        trainer.model, ids, mask, T, compute_entropy=True
+    )
+    written = mask[:, -T:].bool()
+    pull = torch.linspace(-1, 1, logps.numel()).view_as(logps)
+    ((pull * logps)[written].sum() + 0.3 * entropies[written].sum()).backward()
+    gradients = {
+        name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None
+    }
+    return logps.detach()[written], entropies.detach()[written], gradients
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize(
+    ("prompts", "group", "lengths"),
+    [(1, 6, None), (3, 4, None), (4, 1, None), (2, 3, [T] * 6), (2, 2, [1, 1, 1, 1])],
+    ids=["one question", "three", "no groups", "all full", "one token each"],
+)
+def test_log_probabilities_entropies_and_gradients_are_trls(
+    tmp_path, random_policy, temperature, prompts, group, lengths
+):
+    ids, mask = batch(prompts, group, lengths=lengths)
+    ours = trainer(tmp_path / "ours", random_policy, "own", temperature)
+    theirs = trainer(tmp_path / "theirs", random_policy, "transformers", temperature)
+    assert isinstance(ours, SharedPromptTrainer) and not isinstance(theirs, SharedPromptTrainer)
+    logps, entropies, gradients = measured(ours, ids, mask)
+    their_logps, their_entropies, their_gradients = measured(theirs, ids, mask)
+    torch.testing.assert_close(logps, their_logps, atol=2e-5, rtol=1e-4)
+    torch.testing.assert_close(entropies, their_entropies, atol=2e-5, rtol=1e-4)
+    assert gradients.keys() == their_gradients.keys()
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, their_gradients[name], atol=2e-4, rtol=1e-3, msg=name)
+    assert all(float(g.abs().max()) > 0 for g in gradients.values()), "every weight is pulled at"
+
+
+def test_the_order_of_the_rows_does_not_matter(tmp_path, random_policy):
+    ours = trainer(tmp_path, random_policy, "own", 1.0)
+    ids, mask = batch(3, 4, shuffled=False)
+    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(1))
+    read = ours._get_per_token_logps_and_entropies
+    plain = read(ours.model, ids, mask, T)[0]
+    torch.testing.assert_close(
+        read(ours.model, ids[order], mask[order], T)[0], plain[order], atol=2e-5, rtol=1e-4
+    )

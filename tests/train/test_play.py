@@ -1,0 +1,125 @@
+"""Completions are played by the engine, graded and rewarded, many at the same time."""
+
+import anyio
+import pytest
+
+from batuta.clients import Scripted
+from batuta.core import Outcome, Reply
+from batuta.errors import Overloaded
+from batuta.train.episodes import Episode
+from batuta.train.play import Draft
+from batuta.train.settings import RewardSettings
+from train.stage import FLUTE, ONE, POOL, SIX_TIMES_SEVEN, TWO, players
+
+EPISODE = Episode(0, SIX_TIMES_SEVEN, POOL, 0)
+STANDS = "model_id = []\nsubtasks = []\naccess_list = []"
+AGAIN = 'model_id = ["oboe"]\nsubtasks = ["Repair it."]\naccess_list = [["all"]]'
+
+
+async def played(among, *drafts, seeds=None):
+    rows = [(EPISODE, draft if isinstance(draft, Draft) else Draft(draft)) for draft in drafts]
+    return await among.play(rows, seeds or range(len(rows)), 0)
+
+
+async def test_each_draft_earns_what_its_answer_is_worth():
+    say = {FLUTE: Scripted(lambda _: "42"), POOL.workers[1].id: Scripted(lambda _: "41")}
+    wrong = ONE.replace("flute", "oboe")
+    found = await played(players(say), ONE, "I would ask the flute.", wrong, TWO)
+    assert [each.reward for each in found] == [1.0, 0.0, 0.5, 1.0]
+    assert [each.run.answer for each in found] == ["42", None, "41", "42"]
+    assert [len(each.run.steps) for each in found] == [1, 0, 1, 2]
+    assert found[1].grade is None and found[0].grade is not None
+
+
+async def test_a_malformed_draft_keeps_its_tokens_and_costs_no_call():
+    worker = Scripted(lambda _: "42")
+    (each,) = await played(players({w.id: worker for w in POOL}), Draft("nonsense", 70, 30))
+    assert worker.requests == []
+    assert (each.run.usage.input, each.run.usage.output) == (70, 30)
+
+
+async def test_an_outage_is_nobodys_fault():
+    say = players(lambda _: Overloaded("busy"))
+    (each,) = await played(say, ONE)
+    assert each.reward is None and each.run.outcome is Outcome.FAILED
+
+
+async def test_nor_is_one_where_a_substitute_stepped_in():
+    say = {
+        FLUTE: Scripted(lambda _: Overloaded("busy")),
+        POOL.workers[1].id: Scripted(lambda _: "42"),
+    }
+    (each,) = await played(players(say), ONE)
+    assert each.run.answer == "42" and each.reward is None
+
+
+async def test_an_undecided_answer_leaves_its_group():
+    (each,) = await played(players(lambda _: "42", judge=lambda _: None), ONE)
+    assert each.reward is None
+
+
+async def test_several_executions_are_averaged_and_an_outage_among_them_is_left_out():
+    said = iter(["42", "41", Overloaded("busy"), Overloaded("busy")])
+    rewards = RewardSettings(executions=3)
+    (each,) = await played(players({w.id: Scripted(lambda _: next(said)) for w in POOL},
+                                   rewards=rewards), ONE)  # fmt: skip
+    assert each.reward == pytest.approx(0.75)
+
+
+async def test_executions_and_rows_have_seeds_of_their_own():
+    worker = Scripted(lambda _: "42")
+    among = players({w.id: worker for w in POOL}, rewards=RewardSettings(executions=2))
+    await played(among, ONE, ONE, seeds=[10, 20])
+    assert len({request.sampling.seed for request in worker.requests}) == 4
+
+
+class Counting:
+    """A worker that knows how many calls it answers at the same time."""
+
+    def __init__(self):
+        self.now = self.most = 0
+
+    async def complete(self, request, listener=None):
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await anyio.sleep(0.01)
+        self.now -= 1
+        return Reply("42")
+
+
+@pytest.mark.parametrize("places", [1, 5, 40])
+async def test_as_many_runs_as_allowed_are_played_at_the_same_time(places):
+    worker = Counting()
+    found = await played(players({w.id: worker for w in POOL}, concurrency=places), *[ONE] * 40)
+    assert worker.most == places
+    assert [each.reward for each in found] == [1.0] * 40
+
+
+def asked(worker):
+    return [(request.messages, request.sampling.seed) for request in worker.requests]
+
+
+async def test_a_second_round_follows_its_first_exactly_as_it_was():
+    first = Scripted(lambda _: "41")
+    await played(players({w.id: first for w in POOL}), TWO, seeds=[7])
+    both = Scripted(lambda _: "41")
+    second = Draft(AGAIN, root=Draft(TWO))
+    (each,) = await played(players({w.id: both for w in POOL}), second, seeds=[7])
+    assert len(each.run.rounds) == 2
+    assert asked(both)[:2] == asked(first)
+    assert "<previous_round>" in both.requests[2].messages[0].text
+
+
+@pytest.mark.parametrize(("answer", "earned"), [("42", 1.0), ("41", 0.5)])
+async def test_letting_the_answer_stand_earns_what_the_answer_is_worth(answer, earned):
+    worker = Scripted(lambda _: answer)
+    second = Draft(STANDS, root=Draft(ONE))
+    (each,) = await played(players({w.id: worker for w in POOL}), second)
+    assert each.run.answer == answer and each.reward == earned
+    assert len(worker.requests) == 1, "nobody is asked again"
+
+
+async def test_a_malformed_second_round_earns_nothing():
+    second = Draft("no lists", root=Draft(ONE))
+    (each,) = await played(players(lambda _: "42"), second)
+    assert each.reward == 0.0

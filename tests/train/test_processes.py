@@ -1,0 +1,119 @@
+"""Two processes learn what one process learns from both halves (gloo, on this machine)."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from batuta import rehearsal
+from batuta.train.conducted import Conducted
+from batuta.train.episodes import episodes
+from batuta.train.learn import Opening, made
+from batuta.train.questions import questions
+from batuta.train.rundir import RunFolder
+from train.stage import LIBRARIES, metrics, settings
+
+pytestmark = LIBRARIES
+HALF = 8
+"""Rows of a step in each process."""
+
+CHILD = """
+import sys, warnings
+warnings.simplefilter("ignore")
+from pathlib import Path
+from batuta.train.learn import learn
+from batuta.train.settings import Settings
+settings = Settings.model_validate_json(Path(sys.argv[1]).read_text())
+learn(settings, ["child"], lambda line: None)
+"""
+
+
+def told(folder, policy, sampler):
+    return settings(
+        folder,
+        optimiser={"questions": 4, "micro_batch": HALF, "steps": 2, "sampler": sampler,
+                   "max_grad_norm": 100.0},
+        policy={"start": str(policy)},
+    )  # fmt: skip
+
+
+class Halves:
+    """One process that samples and pays the rows of two, each half as its own process would."""
+
+    __name__ = "conducted"
+
+    def __init__(self, conducted, rollout):
+        self.conducted, self.rollout = conducted, rollout
+        self.rewards = []
+
+    def sample(self, prompts, trainer):
+        found = {}
+        for rank in (0, 1):
+            accelerator = SimpleNamespace(
+                process_index=rank, unwrap_model=trainer.accelerator.unwrap_model
+            )
+            seen = SimpleNamespace(
+                accelerator=accelerator, state=trainer.state, model=trainer.model,
+                _log_metric=lambda name, value: None,
+            )  # fmt: skip
+            half = self.rollout(prompts[rank * HALF : (rank + 1) * HALF], seen)
+            found = {k: found[k] + v if found else v for k, v in half.items() if v is not None}
+        return {**found, "logprobs": None}
+
+    async def __call__(self, **batch):
+        parts = [
+            {k: v[at : at + HALF] if isinstance(v, list) else v for k, v in batch.items()}
+            for at in (0, HALF)
+        ]
+        rewards = [each for part in parts for each in await self.conducted(**part)]
+        self.rewards.append(rewards)
+        return rewards
+
+    def play_roots(self, chosen, trainer):
+        raise AssertionError("there is one round only")
+
+
+def trained_in_one(told_):
+    asked = episodes(questions(told_), rehearsal.pool(), told_.pool, told_.seed)
+    folder = RunFolder(told_.output)
+    opening = Opening(told_, folder)
+    whole = told_.model_copy(
+        update={"optimiser": told_.optimiser.model_copy(update={"micro_batch": 2 * HALF})}
+    )
+    halves = Halves(Conducted(told_, asked, opening, lambda step, played: None), None)
+    trainer = made(whole, asked, halves, folder, folder.add_metrics)
+    halves.rollout, trainer.rollout_func = trainer.rollout_func, halves.sample
+    trainer.train()
+    asyncio.run_coroutine_threadsafe(opening.close(), trainer.async_loop).result()
+    return trainer, halves
+
+
+@pytest.mark.parametrize("sampler", ["own"])
+def test_two_processes_learn_what_one_learns_from_both_halves(tmp_path, learned, sampler):
+    one = told(tmp_path / "one", learned / "policy", sampler)
+    trainer, halves = trained_in_one(one)
+    two = told(tmp_path / "two", learned / "policy", sampler)
+    file, child = tmp_path / "told.json", tmp_path / "child.py"
+    file.write_text(two.model_dump_json())
+    child.write_text(CHILD)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
+         "--master_port", "0", str(child), str(file)],
+        capture_output=True, text=True, check=False, timeout=500,
+        env={**os.environ, "TRL_EXPERIMENTAL_SILENCE": "1", "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+
+    expected = [sum(rewards) / len(rewards) for rewards in halves.rewards]
+    assert [line["reward"] for line in metrics(two.output)] == pytest.approx(expected, abs=1e-6)
+    saved = load_file(two.output / "policy" / "model.safetensors")
+    before = load_file(learned / "policy" / "model.safetensors")
+    for name, value in trainer.model.state_dict().items():
+        if name in saved:
+            torch.testing.assert_close(saved[name], value, atol=1e-5, rtol=1e-4, msg=name)
+    assert any(not torch.equal(saved[name], before[name]) for name in saved)

@@ -1,0 +1,188 @@
+"""Rollouts of first and second rounds, and what of them earns what."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
+
+from batuta import rehearsal
+from batuta.language import parse
+from batuta.train.conducted import Conducted, mixed
+from batuta.train.episodes import episodes
+from batuta.train.grpo import Rollout, Root
+from batuta.train.learn import Opening, learn, made, rows
+from batuta.train.play import Draft
+from batuta.train.questions import questions
+from batuta.train.rundir import RunFolder
+from train.stage import LIBRARIES, metrics, settings
+
+pytestmark = LIBRARIES
+GROUP = 8
+
+
+def root(row):
+    return Root(Draft("x"), row, ())
+
+
+def test_a_continued_first_round_is_paid_for_what_the_second_made_of_it():
+    roots = [None, None, root(1), root(1), None, None, root(4), root(4)]
+    rewards = [0.5, 0.5, 1.0, 0.5, 1.0, 0.0, None, None]
+    assert mixed(rewards, roots, 0.25) == [
+        0.5, pytest.approx(0.75 * 0.5 + 0.25 * 0.75), 1.0, 0.5, 1.0, 0.0, None, None
+    ]  # fmt: skip
+
+
+reward = st.one_of(st.none(), st.floats(0, 1))
+
+
+@given(rewards=st.lists(reward, min_size=4, max_size=4), later=st.lists(reward, min_size=3),
+       discount=st.floats(0, 1))  # fmt: skip
+def test_only_continued_first_rounds_are_paid_otherwise(rewards, later, discount):
+    paid = mixed([*rewards, *later], [None] * 4 + [root(2)] * len(later), discount)
+    assert paid[:2] == rewards[:2] and paid[3:] == [rewards[3], *later]
+    known = [value for value in later if value is not None]
+    if rewards[2] is None or not known:
+        assert paid[2] == rewards[2]
+    else:
+        low, high = sorted((rewards[2], sum(known) / len(known)))
+        assert low - 1e-9 <= paid[2] <= high + 1e-9
+
+
+class Recorded:
+    """A training whose every step's plays are kept."""
+
+    def __init__(self, folder, policy, **optimiser):
+        told = settings(
+            folder,
+            optimiser={"steps": 1, "questions": 4, "group": GROUP, "micro_batch": 32, **optimiser},
+            policy={"start": str(policy)},
+            recursion={"share": 0.5, "discount": 0.25},
+            pool={"permute": True},
+        )
+        self.settings, self.plays, self.seeds = told, [], []
+        self.episodes = episodes(questions(told), rehearsal.pool(), told.pool, told.seed)
+        opening = Opening(told, RunFolder(folder))
+        conducted = Conducted(told, self.episodes, opening, self._heard)
+        self.trainer = made(told, self.episodes, conducted, RunFolder(folder), lambda line: None)
+
+    def _heard(self, step, played):
+        self.plays.append(played)
+
+    def prompts(self):
+        return [row["prompt"] for row in rows(self.settings) for _ in range(GROUP)]
+
+    def rollout(self):
+        return self.trainer.rollout_func(self.prompts(), self.trainer)
+
+
+@pytest.fixture(scope="module")
+def recorded(learned, tmp_path_factory):
+    return Recorded(tmp_path_factory.mktemp("rounds"), learned / "policy")
+
+
+def test_rows_stand_in_pairs_of_rounds(recorded):
+    about = [(row[0]["episode"], row[0]["round"]) for row in recorded.prompts()[::GROUP]]
+    assert about == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_a_second_rounds_prompt_shows_the_first_round(recorded):
+    written = recorded.rollout()
+    tokenizer = recorded.trainer.processing_class
+    for block in range(4):
+        rows_ = range(block * GROUP, (block + 1) * GROUP)
+        prompts = {tuple(written["prompt_ids"][row]) for row in rows_}
+        assert len(prompts) == 1, "a group reads one prompt"
+        text = tokenizer.decode(list(prompts.pop()))
+        roots = [written["root"][row] for row in rows_]
+        episode = recorded.episodes[block // 2]
+        assert episode.task.question in text
+        if block % 2 == 0:
+            assert roots == [None] * GROUP and "Played:" not in text
+            continue
+        assert roots[0] is not None, "the policy writes well enough to be continued"
+        assert all(each is roots[0] for each in roots)
+        first = roots[0]
+        assert first.row in range((block - 1) * GROUP, block * GROUP), "one of its own question"
+        assert "Played:" in text
+        for step in parse(first.draft.text, episode.pool).steps:
+            assert f"{step.worker}: {step.subtask}" in text
+
+
+def test_its_seed_plays_the_first_round_again_exactly(recorded):
+    recorded.plays.clear()
+    recorded.trainer.train()
+    (played,) = recorded.plays
+    again = [(row, each) for row, each in enumerate(played) if each.draft.root]
+    assert len(again) == 2 * GROUP
+    for row, each in again:
+        first_block = (row // GROUP - 1) * GROUP
+        own = played[first_block : first_block + GROUP]
+        (match,) = [
+            first for first in own
+            if first.draft.text == each.draft.root.text and first.run.header.seed == each.run.header.seed
+        ]  # fmt: skip
+        replayed, original = each.run.rounds[0], match.run.rounds[0]
+        assert replayed.workflow == original.workflow
+        assert [s.result for s in replayed.steps] == [s.result for s in original.steps]
+
+
+def test_a_training_with_second_rounds_tells_of_them(learned, tmp_path):
+    told = settings(
+        tmp_path,
+        optimiser={"questions": 4},
+        policy={"start": str(learned / "policy")},
+        recursion={"share": 0.5},
+    )
+    learn(told, ["pytest"], lambda line: None)
+    for line in metrics(tmp_path):
+        assert 0 <= line["second/stands"] <= 1 and 0 <= line["second/right"] <= 1
+
+
+class Engine:
+    """Stands where a trainer with vLLM does, which tells the log-probability of every token."""
+
+    def __init__(self):
+        self.asked = []
+        self.metrics = {}
+        self.accelerator = SimpleNamespace(process_index=0)
+        self.state = SimpleNamespace(global_step=0)
+
+    def _generate_single_turn(self, prompts, images, fields, group):
+        self.asked.append((prompts, group))
+        rows_ = [[len(self.asked), n] for n in range(len(prompts))]
+        return rows_, [[-0.5, -float(n)] for n in range(len(prompts))]
+
+    def _log_metric(self, name, value):
+        self.metrics[name] = value
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_log_probabilities_of_another_engine_reach_trl(tmp_path, learned, share):
+    """TRL corrects for the difference between vLLM's numbers and its own, and needs both."""
+    told = settings(
+        tmp_path,
+        optimiser={"sampler": "vllm-server", "group": 3, "micro_batch": 12, "questions": 4},
+        recursion={"share": share},
+    )
+    asked = episodes(questions(told), rehearsal.pool(), told.pool, told.seed)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(learned / "policy")
+    engine = Engine()
+    prompts = [row["prompt"] for row in list(rows(told))[:4] for _ in range(3)]
+    written = Rollout(tokenizer, told, asked, lambda chosen, trainer: [None] * len(chosen))(
+        prompts, engine
+    )
+    assert len(engine.asked) == (2 if share else 1) and engine.asked[0][1] == 3
+    assert len(written["logprobs"]) == len(written["completion_ids"]) == 12
+    for ids, told_ in zip(written["completion_ids"], written["logprobs"], strict=True):
+        assert told_ == [-0.5, -float(ids[1])], "each row keeps its own"
+
+
+def test_the_rows_of_a_step_are_the_same_whoever_samples(learned, tmp_path):
+    """Seeds of sampling depend on the training, the step, the round and the process alone."""
+    one = Recorded(tmp_path / "a", learned / "policy").rollout()
+    two = Recorded(tmp_path / "b", learned / "policy").rollout()
+    assert one["completion_ids"] == two["completion_ids"]
+    assert torch.tensor(one["prompt_tokens"]).tolist() == [len(p) for p in one["prompt_ids"]]

@@ -1,0 +1,113 @@
+"""Our sampler writes what transformers writes, from one prefill a question."""
+
+import pytest
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from batuta.train.sampler import Sampler
+
+PAD, END, WORDS = 0, 1, 50
+
+
+def network(heads, kv_heads, layers, seed=0):
+    """A small Qwen2 whose choices are far apart."""
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=WORDS, hidden_size=8 * heads, intermediate_size=32, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=kv_heads, max_position_embeddings=128,
+        tie_word_embeddings=False, initializer_range=0.3, pad_token_id=PAD, eos_token_id=None,
+        bos_token_id=None,
+    )  # fmt: skip
+    return Qwen2ForCausalLM(config).eval()
+
+
+def prompts(lengths, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(2, WORDS, (n,), generator=generator).tolist() for n in lengths]
+
+
+def greedy(model, asked, most, end):
+    """What transformers writes to each prompt alone."""
+    written = []
+    for ids in asked:
+        out = model.generate(torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)).long(),
+                             max_new_tokens=most, do_sample=False, eos_token_id=end)  # fmt: skip
+        written.append(out[0, len(ids) :].tolist())
+    return written
+
+
+def sampled(model, asked, group, most, *, end, temperature=0.0, seed=0):
+    return Sampler(model, pad=PAD, end=end).sample(
+        asked, group, most=most, temperature=temperature,
+        generator=torch.Generator().manual_seed(seed),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "layers"), [(4, 4, 1), (4, 2, 2), (6, 1, 3)])
+@pytest.mark.parametrize("lengths", [(5,), (3, 17, 9), (24, 1, 24, 2)], ids=str)
+def test_greedily_it_writes_what_transformers_writes(heads, kv_heads, layers, lengths):
+    model, asked = network(heads, kv_heads, layers), prompts(lengths)
+    expected = greedy(model, asked, 14, end=None)
+    assert len({tuple(each) for each in expected}) == len(asked), "the prompts matter"
+    found = sampled(model, asked, 3, 14, end=-1)
+    assert found == [each for each in expected for _ in range(3)]
+
+
+def test_left_padded_batches_of_transformers_are_the_same_too():
+    model, asked = network(4, 2, 2), prompts((4, 11, 7))
+    longest = max(map(len, asked))
+    ids = torch.tensor([[PAD] * (longest - len(p)) + p for p in asked])
+    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in asked])
+    out = model.generate(ids, attention_mask=mask, max_new_tokens=10, do_sample=False)
+    assert sampled(model, asked, 1, 10, end=-1) == out[:, longest:].tolist()
+
+
+def test_rows_end_where_their_end_is_written_while_others_go_on():
+    model, asked = network(4, 2, 2), prompts((4, 11, 7, 5, 8, 3))
+    open_ended = greedy(model, asked, 20, end=None)
+    end = open_ended[0][4]
+    expected = [row[: row.index(end) + 1] if end in row else row for row in open_ended]
+    assert len({len(row) for row in expected}) > 1, "they end at different places"
+    assert sampled(model, asked, 4, 20, end=end) == [row for row in expected for _ in range(4)]
+
+
+def chi_squared(counts, shares):
+    expected = shares * counts.sum()
+    common = expected > 5
+    rest = expected[~common].sum().clamp(min=1e-9)
+    off = ((counts[common] - expected[common]) ** 2 / expected[common]).sum()
+    return float(off + (counts[~common].sum() - rest) ** 2 / rest), int(common.sum())
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
+def test_tokens_come_as_often_as_the_softmax_says(temperature):
+    model, (ask,) = network(4, 2, 2, seed=3), prompts((6,))
+    logits = model(torch.tensor([ask])).logits[0, -1]
+    first = (logits / temperature).softmax(-1).detach()
+    rows = sampled(model, [ask], 6000, 2, end=-1, temperature=temperature)
+    counts = torch.bincount(torch.tensor([row[0] for row in rows]), minlength=WORDS).double()
+    off, free = chi_squared(counts, first.double())
+    assert off < free + 5 * (2 * free) ** 0.5, "five standard deviations"
+    usual = int(counts.argmax())
+    then = (model(torch.tensor([[*ask, usual]])).logits[0, -1] / temperature).softmax(-1).detach()
+    seconds = torch.tensor([row[1] for row in rows if row[0] == usual])
+    off, free = chi_squared(torch.bincount(seconds, minlength=WORDS).double(), then.double())
+    assert off < free + 5 * (2 * free) ** 0.5
+
+
+def test_the_same_chance_writes_the_same_and_another_writes_something_else():
+    model, asked = network(4, 2, 2), prompts((6, 9))
+    one, same, other = (
+        sampled(model, asked, 8, 12, end=END, temperature=1.0, seed=seed) for seed in (1, 1, 2)
+    )
+    assert one == same != other
+    assert len({tuple(row) for row in one}) > 8, "the rows of a group differ"
+
+
+def test_it_samples_with_the_weights_of_the_moment():
+    model, asked = network(4, 2, 2), prompts((6,))
+    before = sampled(model, asked, 1, 8, end=-1)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(-1)
+    after = sampled(model, asked, 1, 8, end=-1)
+    assert after != before and after == greedy(model, asked, 8, end=None)

@@ -1,0 +1,91 @@
+"""A training's settings: checked before anything is spent, every error one sentence."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from batuta.cli.train import overridden
+from batuta.errors import ConfigError
+from batuta.train.settings import Settings, checked, read_settings
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = sorted(
+    path
+    for path in [*(ROOT / "recipes").glob("*/*.toml"), *(ROOT / "examples").glob("*/*.toml")]
+    if "[optimiser]" in path.read_text(encoding="utf-8")
+)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: f"{p.parent.name}/{p.name}")
+def test_every_shipped_training_can_be_read(path):
+    assert read_settings(path).optimiser.steps > 0
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"optimizer": {}}, "optimizer"),
+        ({"optimiser": {"steps": "many"}}, "optimiser.steps"),
+        ({"optimiser": {"sampler": "magic"}}, "optimiser.sampler"),
+        ({"reward": {"cost": "time"}}, "reward.cost"),
+        ({"policy": {"lora": {"ranks": 3}}}, "policy.lora.ranks"),
+        ({"curriculum": []}, "curriculum"),
+        ({"log": {"to": ["mlflow"]}}, "log.to"),
+    ],
+)
+def test_a_wrong_setting_is_named_in_one_sentence(values, named):
+    with pytest.raises(ConfigError) as caught:
+        checked(values, "mine.toml")
+    said = str(caught.value)
+    assert said.startswith("mine.toml: ") and named in said and "\n" not in said
+
+
+@pytest.mark.parametrize("text", [None, "steps = ", "a = 1\na = 2"])
+def test_a_file_that_is_missing_or_no_toml_is_one_sentence(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_settings(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_settings_are_overridden_one_by_one():
+    told = overridden(
+        Settings(),
+        [
+            "optimiser.steps=7",
+            "policy.start=Qwen/Qwen2.5-7B-Instruct",
+            "policy.lora.rank=8",
+            'curriculum=[{step = 0, tasks = {"a.jsonl" = 2.0}}]',
+            "optimiser.betas=[0.9, 0.95]",
+            "log.to=['tensorboard']",
+        ],
+        "x",
+    )
+    assert told.optimiser.steps == 7 and told.optimiser.group == Settings().optimiser.group
+    assert told.policy.start == "Qwen/Qwen2.5-7B-Instruct"
+    assert told.policy.lora is not None and told.policy.lora.rank == 8
+    assert told.curriculum[0].tasks == {"a.jsonl": 2.0}
+    assert told.optimiser.betas == (0.9, 0.95)
+    assert told.log.to == ["tensorboard"]
+
+
+@pytest.mark.parametrize("change", ["steps", "=3", "a b=3", "optimiser.stepz=3", "seed=x"])
+def test_a_wrong_override_is_one_sentence(change):
+    with pytest.raises(ConfigError) as caught:
+        overridden(Settings(), [change], "x")
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_line_says_what_is_wrong_in_one_sentence(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("[optimiser]\nsteps = 2\n")
+    args = ["train", "conductor", "--config", str(path), "--set", "optimiser.group=none"]
+    command = [sys.executable, "-m", "batuta", *args]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and not done.stdout
+    assert done.stderr.startswith("batuta: ") and done.stderr.count("\n") == 1
+    assert "optimiser.group" in done.stderr

@@ -1,0 +1,204 @@
+"""Real trainings, small: the reward rises, and TRL's rules are followed to the letter."""
+
+import json
+import math
+from statistics import fmean, variance
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from transformers import AutoModelForCausalLM
+
+from batuta import rehearsal
+from batuta.core import (
+    Grade,
+    Header,
+    Limits,
+    Outcome,
+    Plan,
+    Question,
+    Round,
+    Run,
+    RunId,
+    Step,
+    Workflow,
+)
+from batuta.train.conducted import Conducted
+from batuta.train.episodes import episodes
+from batuta.train.learn import learn, made
+from batuta.train.play import Played
+from batuta.train.questions import questions
+from batuta.train.rundir import RunFolder
+from train.stage import LIBRARIES, metrics, settings, untimed
+
+pytestmark = LIBRARIES
+
+
+def heard_nothing(line):
+    """A training whose figures are read from its folder."""
+
+
+# -- learning -----------------------------------------------------------------------------
+
+
+def rises(before, after):
+    """Welch's one-sided test that the mean of `after` is greater; the p-value, by the normal law."""
+    spread = variance(before) / len(before) + variance(after) / len(after)
+    z = (fmean(after) - fmean(before)) / math.sqrt(spread)
+    return math.erfc(z / math.sqrt(2)) / 2
+
+
+def test_the_reward_rises(learned):
+    """Nobody taught the policy whom to call: from the warm start to a rise that is no chance."""
+    lines = metrics(learned)
+    for key in ("reward", "right"):
+        values = [line[key] for line in lines]
+        assert rises(values[:10], values[-10:]) < 0.001, key
+    end = lines[-10:]
+    assert (
+        fmean(line["valid"] for line in end) > 0.9 and fmean(line["reward"] for line in end) > 0.65
+    )
+
+
+def test_a_run_folder_says_what_was_done(learned):
+    lines = metrics(learned)
+    assert [line["step"] for line in lines] == list(range(1, 31))
+    told = json.loads((learned / "settings.json").read_text())
+    assert told["optimiser"]["steps"] == 30
+    assert json.loads((learned / "versions.json").read_text())["libraries"]["trl"]
+    samples = [json.loads(x) for x in (learned / "samples.jsonl").read_text().splitlines()]
+    assert {sample["step"] for sample in samples} == set(range(30))
+    assert all(sample["question"] and "model_id" in sample["draft"] for sample in samples[-4:])
+    assert (learned / "policy" / "model.safetensors").is_file()
+
+
+def test_time_is_split(learned):
+    for line in metrics(learned):
+        parts = line["time/sampling"] + line["time/playing"]
+        assert line["time/sampling"] > 0 and line["time/playing"] > 0 and parts < line["step_time"]
+
+
+# -- TRL's rules --------------------------------------------------------------------------
+
+
+FLOW = Workflow((Step("Solve it.", rehearsal.pool().workers[0].id),))
+
+
+class Paying:
+    """Players who pay what they are told, row by row."""
+
+    def __init__(self, rewards):
+        self.rewards = rewards
+
+    async def play(self, drafts, seeds, step):
+        rows = zip(drafts, self.rewards, strict=True)
+        return [self._played(episode, draft, reward) for (episode, draft), reward in rows]
+
+    def _played(self, episode, draft, reward):
+        header = Header(RunId("r"), Question.of("q"), episode.pool, 0, Limits(), "policy")
+        run = Run(header, (Round(Plan(FLOW), workflow=FLOW),), Outcome.ANSWERED, "7")
+        return Played(episode, draft, run, Grade(reward), reward)
+
+
+def trainer_paying(tmp_path, policy, rewards, **optimiser):
+    told = settings(tmp_path, optimiser={"steps": 1, **optimiser}, policy={"start": str(policy)})
+    asked = episodes(questions(told), rehearsal.pool(), told.pool, told.seed)
+
+    async def opened():
+        return Paying(rewards)
+
+    lines = []
+    reward = Conducted(told, asked, opened, lambda step, played: None)
+    trainer = made(told, asked, reward, RunFolder(tmp_path), lines.append)
+    return trainer, lines
+
+
+@pytest.mark.parametrize("sampler", ["own", "transformers"])
+def test_what_nobody_could_judge_leaves_its_group(tmp_path, random_policy, sampler):
+    """Advantage 0, and a baseline of the others only."""
+    rewards = [1.0, 0.0, None, 0.5, None, None, 0.5, 0.5]
+    trainer, lines = trainer_paying(tmp_path, random_policy, rewards, sampler=sampler)
+    trainer.train()
+    advantages = list(trainer._logs["advantages"])
+    known = torch.tensor([1.0, 0.0, 0.5])
+    expected = ((known - known.mean()) / (known.std() + 1e-4)).tolist()
+    assert advantages[2] == 0.0
+    assert [advantages[i] for i in (0, 1, 3)] == pytest.approx(expected, abs=1e-5)
+    assert advantages[4:] == pytest.approx([0.0] * 4), "no spread, or nobody judged it"
+    (line,) = lines
+    assert line["outages"] == pytest.approx(3 / 8)
+    assert line["reward"] == pytest.approx((1.0 + 0.0 + 0.5 + 0.5 + 0.5) / 5)
+    assert line["frac_reward_zero_std"] == pytest.approx(0.5), "a group without spread is counted"
+
+
+def test_groups_without_spread_move_nothing(tmp_path, random_policy):
+    trainer, lines = trainer_paying(tmp_path, random_policy, [0.5] * 8)
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    trainer.train()
+    assert lines[0]["frac_reward_zero_std"] == 1.0 and lines[0]["grad_norm"] == 0.0
+    for name, p in trainer.model.named_parameters():
+        assert torch.equal(p, before[name]), name
+
+
+def test_a_step_that_nobody_could_judge_is_survived(tmp_path, random_policy):
+    trainer, lines = trainer_paying(tmp_path, random_policy, [None] * 8)
+    trainer.train()
+    assert lines[0]["reward"] is None and lines[0]["outages"] == 1.0
+    assert all(bool(p.isfinite().all()) for p in trainer.model.parameters())
+
+
+# -- other ways to train ------------------------------------------------------------------
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def test_a_training_can_be_repeated(tmp_path, learned):
+    policy = {"start": str(learned / "policy")}
+    for name in ("a", "b"):
+        learn(settings(tmp_path / name, policy=policy), ["pytest"], heard_nothing)
+    assert untimed(metrics(tmp_path / "a")) == untimed(metrics(tmp_path / "b"))
+    first, second = weights(tmp_path / "a" / "policy"), weights(tmp_path / "b" / "policy")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_transformers_can_sample_instead(tmp_path, learned):
+    told = settings(tmp_path, optimiser={"sampler": "transformers"},
+                    policy={"start": str(learned / "policy")})  # fmt: skip
+    learn(told, ["pytest"], heard_nothing)
+    lines = metrics(tmp_path)
+    assert [line["step"] for line in lines] == [1, 2]
+    assert fmean(line["valid"] for line in lines) > 0.5, "the same policy writes the same way"
+
+
+def test_adapters_can_be_learned_instead_of_all_weights(tmp_path, learned):
+    told = settings(tmp_path, optimiser={"learning_rate": 1e-2},
+                    policy={"start": str(learned / "policy"), "lora": {"rank": 4, "alpha": 8}})  # fmt: skip
+    learn(told, ["pytest"], heard_nothing)
+    saved = load_file(tmp_path / "policy" / "adapter_model.safetensors")
+    assert all("lora" in name for name in saved)
+    moved = [float(value.abs().max()) for name, value in saved.items() if "lora_B" in name]
+    assert moved and max(moved) > 0, "B starts at zero and has moved"
+    whole = AutoModelForCausalLM.from_pretrained(learned / "policy")
+    assert sum(v.numel() for v in saved.values()) < 0.3 * sum(p.numel() for p in whole.parameters())
+
+
+def test_tensorboard_gets_the_figures(tmp_path, learned):
+    told = settings(tmp_path, policy={"start": str(learned / "policy")},
+                    log={"to": ["tensorboard"], "checkpoint_every": 100})  # fmt: skip
+    learn(told, ["pytest"], heard_nothing)
+    (events,) = tmp_path.rglob("events.out.tfevents.*")
+    board = EventAccumulator(str(events.parent)).Reload()
+    shown = [event.value for event in board.Scalars("train/reward")]
+    assert shown == pytest.approx([line["reward"] for line in metrics(tmp_path)])
+
+
+def test_the_pool_is_drawn_anew_for_each_question(tmp_path, learned):
+    told = settings(tmp_path, policy={"start": str(learned / "policy")},
+                    pool={"fewest": 2, "most": 3, "permute": True}, optimiser={"steps": 4})  # fmt: skip
+    learn(told, ["pytest"], heard_nothing)
+    samples = [json.loads(x) for x in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    pools = {tuple(sample["pool"]) for sample in samples}
+    assert len(pools) > 3 and {len(pool) for pool in pools} == {2, 3}

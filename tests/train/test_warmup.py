@@ -1,0 +1,96 @@
+"""The warm start teaches the syntax: every draft is well-formed, every hint is true."""
+
+import json
+import re
+from itertools import islice
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batuta import rehearsal
+from batuta.core import Plan, Pool, Reply, Round, Span, StepRun, Worker, WorkerId
+from batuta.language import Rendering, parse
+from batuta.solvers.random import random_workflow
+from batuta.train.settings import WarmupSettings
+from batuta.train.tokenizer import END, PAD, make_tokenizer
+from batuta.train.warmup import ACCEPTED, chat, hints, texts
+
+POOL = rehearsal.pool()
+COMPACT = Rendering(descriptions=False, compact=True)
+ASKED = rehearsal.tasks(None, 40, 3)
+
+
+def first_rounds():
+    """Workflows that were played, in a few words."""
+    rng = Random(0)
+    for task in ASKED[:10]:
+        flow = random_workflow(rng, POOL)
+        steps = tuple(
+            StepRun(i, s.worker, s.worker, None, Reply("Answer: 7"), Span(0, 1))
+            for i, s in enumerate(flow.steps)
+        )
+        yield task, POOL, Round(Plan(flow), workflow=flow, steps=steps)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        WarmupSettings(steps=10, batch=8, drills=0.5, revisions=0.3, hints=0.5),
+        WarmupSettings(steps=10, batch=8, drills=0.0, revisions=0.0, hints=1.0, names=["celesta"]),
+    ],
+    ids=["every kind", "hints and a name more"],
+)
+def test_every_draft_can_be_read_and_calls_only_whom_the_prompt_lists(told):
+    more = tuple(Worker(WorkerId(name), name) for name in told.names)
+    anyone = Pool((*POOL.workers, *more))
+    kinds = set()
+    for prompt, draft in islice(texts(ASKED, POOL, COMPACT, told, list(first_rounds()), 1), 400):
+        later = "\nPlayed:\n" in prompt
+        read = parse(draft, anyone, revise=later)
+        kinds.add("stands" if draft == ACCEPTED else "later" if later else "first")
+        if draft != ACCEPTED:
+            (listed,) = re.findall(r"^Models: (\[.*\])$", prompt, re.MULTILINE)
+            assert {step.worker for step in read.steps} <= set(json.loads(listed))
+            assert all(len(read) <= int(n) for n in re.findall(r"At most (\d) steps", prompt))
+    assert kinds == ({"first", "later", "stands"} if told.revisions else {"first"})
+
+
+@given(seed=st.integers(0, 100_000))
+def test_hints_disclose_true_facts(seed):
+    rng = Random(seed)
+    flow = random_workflow(rng, POOL)
+    true = {f"Take {len(flow)} steps."}
+    for at, step in enumerate(flow.steps):
+        true |= {f"Step {at} {step.worker}.", f"Step {at}: {step.subtask}"}
+        true.add(f"Let step {at} read {', '.join(map(str, step.access))}.")
+    told = hints(flow, rng)
+    assert told and set(told) <= true
+
+
+TOKENIZER = make_tokenizer([task.question for task in ASKED], 400)
+
+
+@given(text=st.text())
+def test_any_text_can_be_said_in_the_tokenizer(text):
+    ids = TOKENIZER(text, add_special_tokens=False)["input_ids"]
+    assert TOKENIZER.decode(ids) == text
+
+
+def test_the_chat_template_opens_the_reply_and_the_signs_are_single_tokens():
+    said = chat(TOKENIZER, "Hello")
+    assert said.endswith("<|assistant|>") and "Hello" in said
+    for sign in (PAD, END, "<|user|>"):
+        assert len(TOKENIZER(sign)["input_ids"]) == 1
+    assert TOKENIZER.eos_token == END and TOKENIZER.pad_token == PAD
+
+
+def test_the_frame_of_the_three_lists_costs_few_tokens():
+    drafts = [
+        draft for _, draft in islice(texts(ASKED, POOL, COMPACT, WarmupSettings(), [], 2), 300)
+    ]
+    made = make_tokenizer(drafts, 500)
+    lengths = [len(made(draft)["input_ids"]) for draft in drafts]
+    bytes_ = [len(draft.encode()) for draft in drafts]
+    assert sum(lengths) < sum(bytes_) / 3
