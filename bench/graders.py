@@ -1,0 +1,130 @@
+"""Mathematical answers graded: how many are right, and how many a second on one core.
+
+Three sets: the tricky cases of tests/tasks/cases, MATH-500's solutions, and MATH-500's answers given
+to other questions (all wrong). Three graders: texts alone, math-verify alone, and Batuta's. Answers a
+second are of CPU time in one process, the comparisons that the pool would make included and what loads once not; `pool` is
+wall time through one process of the pool, on whatever else the machine does.
+`BATUTA_DATA=… python bench/graders.py`; without BATUTA_DATA only the tricky cases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import multiprocessing
+import os
+import random
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from batuta.tasks.graders import Maths, MathsPool, forms
+from batuta.tasks.graders.latex import plain
+from batuta.tasks.graders.limits import beyond
+from batuta.tasks.graders.maths import found_answer, without_algebra
+from batuta.tasks.graders.worker import WARM_UP
+
+CASES = Path(__file__).parents[1] / "tests" / "tasks" / "cases" / "maths.jsonl"
+HOSTILE = {
+    "tower of powers",
+    "factorial of a billion",
+    "long digits",
+    "deep nesting",
+    "deep roots",
+}
+"""Left out: math-verify alone would not come back from some of them."""
+
+
+def sets():
+    rows = [json.loads(line) for line in CASES.read_text(encoding="utf-8").splitlines()]
+    kept = [row for row in rows if row["trap"] not in HOSTILE]
+    yield "tricky cases", [(row["answer"], row["target"], row["score"]) for row in kept]
+    file = Path(os.environ.get("BATUTA_DATA", "/nonexistent")) / "bench/math500/test.jsonl"
+    if not file.exists():
+        print("BATUTA_DATA names no folder with bench/math500: MATH-500 is left out")
+        return
+    tasks = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    yield "MATH-500 solutions", [(task["solution"], task["answer"], 1) for task in tasks]
+    targets = [task["answer"] for task in tasks]
+    others = random.Random(0).sample(targets, len(targets))
+    pairs = [(t, a) for t, a in zip(targets, others, strict=True) if plain(t) != plain(a)]
+    yield "MATH-500 shuffled", [(f"$\\boxed{{{a}}}$", t, 0) for t, a in pairs]
+
+
+def texts_alone(answer, target):
+    found = found_answer(answer)
+    return found is not None and plain(found) == plain(target)
+
+
+def math_verify_alone(answer, target):
+    from math_verify import parse, verify
+
+    gold = parse(f"${target}$", parsing_timeout=None)
+    given = parse(answer, parsing_timeout=None)
+    return verify(gold, given, timeout_seconds=None)
+
+
+def ours(answer, target):
+    from batuta.tasks.graders import symbolic, values
+
+    found = found_answer(answer)
+    if found is None or beyond(found):
+        return False
+    wanted, given = plain(target), plain(found)
+    quick = without_algebra(wanted, given)
+    if quick is not None:
+        return quick
+
+    def equal(one, other):
+        return values.same_value(one, other, symbolic.equal)
+
+    return forms.same(forms.read(wanted), forms.read(given), equal)
+
+
+async def through_the_pool(rows):
+    with MathsPool() as pool:
+        grader = Maths(pool)
+        await pool.compare("x", "y")
+        started = time.perf_counter()
+        for answer, target, _ in rows:
+            await grader.grade(answer, target)
+        return len(rows) / (time.perf_counter() - started)
+
+
+GRADERS = {"texts": texts_alone, "math-verify": math_verify_alone, "Batuta": ours}
+
+
+def measured(label, rows):
+    """How many are missed, how many wrongly accepted, and answers per second of CPU time."""
+    logging.disable(logging.CRITICAL)
+    grade = GRADERS[label]
+    for target, answer in WARM_UP:
+        grade(f"$\\boxed{{{answer}}}$", target)
+    started = time.process_time()
+    verdicts = [bool(grade(answer, target)) for answer, target, _ in rows]
+    rate = len(rows) / (time.process_time() - started)
+    pairs = [(bool(right), said) for (*_, right), said in zip(rows, verdicts, strict=True)]
+    return pairs.count((True, False)), pairs.count((False, True)), rate
+
+
+def run():
+    print(
+        f"{'set':20} {'grader':12} {'right':>9} {'missed':>7} {'accepted':>9} {'a core':>10} {'pool':>9}"
+    )
+    fresh = multiprocessing.get_context("spawn")
+    for name, rows in sets():
+        for label in GRADERS:
+            with ProcessPoolExecutor(1, fresh) as process:
+                missed, accepted, rate = process.submit(measured, label, rows).result()
+            wall = f"{asyncio.run(through_the_pool(rows)):,.0f}/s" if label == "Batuta" else ""
+            right = len(rows) - missed - accepted
+            print(
+                f"{name:20} {label:12} {right:4}/{len(rows):4} {missed:7} {accepted:9}"
+                f" {rate:8,.0f}/s {wall:>9}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,173 @@
+"""Programs: run elsewhere, on tests whose expected outputs never leave this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, Protocol, final
+
+from batuta.core import Grade
+from batuta.tasks.graders import extract
+from batuta.tasks.graders.limits import SHOWN
+from batuta.tasks.sandbox.program import (
+    JSON,
+    Call,
+    Check,
+    End,
+    Limits,
+    Outcome,
+    Program,
+    Script,
+    Test,
+)
+
+MAX_LENGTH = 100_000
+"""Characters of a program."""
+
+LIMITS = Limits()
+"""Of each case."""
+
+_PYTHON = frozenset({"", "python", "python3", "py"})
+
+
+class Ready(Protocol):
+    """A program that is ready for tests."""
+
+    async def run(self, test: Test) -> Outcome:
+        """How the test ended."""
+        ...
+
+
+class Runner(Protocol):
+    """Runs programs that nobody has read: a `Sandbox`."""
+
+    def load(self, program: Program, limits: Limits) -> AbstractAsyncContextManager[Ready]:
+        """The program, ready for one test after another; all of it has ended after the block."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A test and what it must give."""
+
+    test: Test
+    expected: JSON = None
+    """A script's output, or a call's value; a check needs none."""
+
+
+@final
+class Code:
+    """Judges the last code block: 1 if it passes every case, 0 at the first that it fails.
+
+    Undecided (None) if the sandbox went away.
+    """
+
+    def __init__(self, runner: Runner, cases: Iterable[Case], preamble: str = "") -> None:
+        """Learns the cases.
+
+        Args:
+            runner: where the program runs.
+            cases: at least one.
+            preamble: source before the program.
+        """
+        self._runner = runner
+        self._cases = tuple(cases)
+        self._preamble = preamble
+        if not self._cases:
+            raise ValueError("a program without tests cannot be judged")
+
+    async def grade(self, answer: str, target: str) -> Grade:
+        """The grade of the program in `answer`.
+
+        Raises:
+            SandboxError: no sandbox can be started.
+        """
+        source = program_in(answer)
+        if source is None:
+            return Grade(0.0, None, "no whole code block")
+        score, reason = await self._tested(Program(f"{self._preamble}\n{source}"))
+        return Grade(score, source, reason)
+
+    async def _tested(self, program: Program) -> tuple[float | None, str]:
+        async with self._runner.load(program, LIMITS) as ready:
+            for number, case in enumerate(self._cases, 1):
+                outcome = await ready.run(case.test)
+                if outcome.end is End.LOST:
+                    return None, "the sandbox went away"
+                if fault := fault_of(case, outcome):
+                    return 0.0, f"test {number} of {len(self._cases)}: {fault}"
+        return 1.0, f"passes all {len(self._cases)} tests"
+
+
+def program_in(answer: str) -> str | None:
+    """The last block of Python, or an answer without any block; None if the last one is cut."""
+    shown = extract.visible(answer, MAX_LENGTH)
+    found: str | None = None
+    block: list[str] | None = None
+    python = False
+    for line in shown.splitlines(keepends=True):
+        fence = line.strip().startswith("```")
+        if fence and block is None:
+            block, python = [], line.strip().strip("`").strip().casefold() in _PYTHON
+        elif fence and block is not None:
+            found, block = "".join(block) if python else found, None
+        elif block is not None:
+            block.append(line)
+    if block is not None:
+        return None
+    return found if found or "```" in shown else shown.strip() or None
+
+
+def fault_of(case: Case, outcome: Outcome) -> str:
+    """Why a case is not passed; empty if it is."""
+    if outcome.end is not End.RETURNED:
+        last = outcome.stderr.strip().rpartition("\n")[2]
+        return f"{outcome.end}: {last}"[:SHOWN] if last else str(outcome.end)
+    if isinstance(case.test, Script) and not same_output(str(case.expected), outcome.stdout):
+        return "another output"
+    if isinstance(case.test, Call) and outcome.value != case.expected:
+        return "another value"
+    return ""
+
+
+def same_output(expected: str, printed: str) -> bool:
+    """Whether two outputs have the same lines: as texts without margins, else as numbers."""
+    wanted, given = expected.strip().splitlines(), printed.strip().splitlines()
+    return len(wanted) == len(given) and all(map(_same_line, wanted, given))
+
+
+def _same_line(wanted: str, given: str) -> bool:
+    wanted, given = wanted.strip(), given.strip()
+    return wanted == given or _same_numbers(wanted.split(), given.split())
+
+
+def _same_numbers(wanted: list[str], given: list[str]) -> bool:
+    """Whether both are lists of numbers and equal: `1.0` is `1`."""
+    try:
+        return list(map(Decimal, wanted)) == list(map(Decimal, given))
+    except InvalidOperation:
+        return False
+
+
+def script_cases(data: Any) -> tuple[Case, ...]:
+    """Cases of programs that read and print: `{"tests": [{"input", "output"}]}`."""
+    return tuple(Case(Script(test["input"]), test["output"]) for test in data["tests"])
+
+
+def call_cases(data: Any) -> tuple[Case, ...]:
+    """Cases of a function: as above and `"entry"`; one JSON value a line, an argument each."""
+    return tuple(
+        Case(
+            Call(data["entry"], tuple(map(json.loads, test["input"].splitlines()))),
+            json.loads(test["output"]),
+        )
+        for test in data["tests"]
+    )
+
+
+def check_cases(data: Any) -> tuple[Case, ...]:
+    """The case of tests that raise: `{"tests"}`, source that follows the program."""
+    return (Case(Check(data["tests"])),)

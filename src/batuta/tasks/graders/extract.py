@@ -1,0 +1,156 @@
+r"""Where the answer stands in what a model said: the box, the tag, the sentence.
+
+Nothing here guesses: an answer that is not marked as one, or whose mark is cut, is not found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+
+TAIL = 20_000
+"""Characters at the end of a text that are searched."""
+
+LONGEST_BARE = 200
+"""Characters of a text that may be the answer itself."""
+
+_BOX = re.compile(r"\\(?:boxed|fbox)\b")
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
+_SAID = re.compile(
+    r"\b(?:answer|result)\b[^.:=\n]{0,80}?(?::|=|\bis\b|\bwould be\b)[\s:*_]*(\S[^\n]*)",
+    re.IGNORECASE,
+)
+_HASHES = re.compile(r"^####\s*(\S.*)\s*\Z", re.MULTILINE)
+_JOINT = re.compile(r"[\s$.]*(?:,|;|and|or|\\text\{\s*(?:and|or)\s*\}|\\quad)?[\s$]*(?:[a-z]=)?")
+MAX_JOINT = 60
+MAX_BOXES_IN_BOXES = 3
+_PLACEHOLDERS = frozenset({"", "...", r"\ldots", "answer", "your answer"})
+
+
+def visible(text: str, longest: int = TAIL) -> str:
+    """What follows the model's thoughts; nothing, if they never end.
+
+    Args:
+        text: all that the model wrote.
+        longest: characters, from the end.
+    """
+    _, closed, after = text.rpartition("</think>")
+    return after[-longest:] if closed or "<think>" not in text else ""
+
+
+def has_box(text: str) -> bool:
+    """Whether there is a box, cut or not."""
+    return _BOX.search(text) is not None
+
+
+def boxed(text: str) -> str | None:
+    r"""What the last `\boxed{}` holds; None without a box or where the last one is cut.
+
+    Boxes that stand side by side, joined by no more than a comma or a word, are one answer:
+    neither the last of two guesses nor the half of a pair is taken for the whole.
+    """
+    held: list[str] = []
+    later = len(text)
+    for start, end, content in reversed(list(_boxes(text))):
+        if content is None and not held:
+            return None
+        if content is None or (held and not _joined(text[end:later])):
+            break
+        if content.strip().casefold() in _PLACEHOLDERS:
+            continue
+        if content not in held:
+            held.append(content)
+        later = start
+    return ", ".join(reversed(held)) or None
+
+
+def _joined(between: str) -> bool:
+    return len(between) <= MAX_JOINT and _JOINT.fullmatch(between) is not None
+
+
+def _boxes(text: str) -> Iterator[tuple[int, int, str | None]]:
+    """Every outermost box: where it starts, where it ends, what it holds; None if it is cut."""
+    done = 0
+    for found in _BOX.finditer(text):
+        if found.start() < done:
+            continue
+        end, content = _held(text, found.end())
+        for _ in range(MAX_BOXES_IN_BOXES):
+            if content is not None and (inner := _BOX.match(content)):
+                content = _held(content, inner.end())[1]
+        yield found.start(), end, content
+        done = end
+
+
+def _held(text: str, after: int) -> tuple[int, str | None]:
+    """Where the group behind a command ends and what it holds: nothing, if there is no group."""
+    at = after
+    while at < len(text) and text[at] in " \t\n":
+        at += 1
+    if at == len(text):
+        return at, None
+    if text[at] != "{":
+        return (at + 1, text[at]) if text[at].isdigit() else (after, "")
+    end = closing(text, at)
+    return (len(text), None) if end is None else (end + 1, text[at + 1 : end].strip())
+
+
+def closing(text: str, at: int) -> int | None:
+    """Where the brace that opens at `at` is closed; None if it never is."""
+    depth = 0
+    escaped = False
+    for index in range(at, len(text)):
+        character = text[index]
+        if escaped:
+            escaped = False
+        elif character == "\\":
+            escaped = True
+        elif character in "{}":
+            depth += 1 if character == "{" else -1
+            if depth == 0:
+                return index
+    return None
+
+
+def tagged(text: str) -> str | None:
+    """What the last whole `<answer>` holds."""
+    tags = list(_TAG.finditer(text))
+    pairs = [(one, two) for one, two in pairwise(tags) if not one[1] and two[1]]
+    return text[pairs[-1][0].end() : pairs[-1][1].start()].strip() or None if pairs else None
+
+
+def said(text: str) -> str | None:
+    """What the last "the answer is" or "Answer:" announces, to the end of its line."""
+    found = [match[1] for match in _SAID.finditer(text)]
+    return found[-1].strip(" *_`").strip() or None if found else None
+
+
+def hashed(text: str) -> str | None:
+    """What stands behind `####` in the last line, as in GSM8K; elsewhere it is a heading."""
+    found = _HASHES.search(text)
+    return found[1].strip() if found else None
+
+
+def final(text: str) -> str | None:
+    """The answer by its mark, whichever there is: tag, box, `####`, sentence, or its own line.
+
+    Nothing if the last box is cut.
+    """
+    shown = visible(text)
+    shown = tagged(shown) or shown
+    if has_box(shown):
+        return boxed(shown)
+    return hashed(shown) or said(shown) or last_line(shown)
+
+
+def last_line(text: str) -> str | None:
+    """The last line that is more than marks, without those around it."""
+    lines = (line.strip(" \t*_`#>") for line in reversed(text.splitlines()))
+    return next((line for line in lines if any(map(str.isalnum, line))), None)
+
+
+def bare(text: str) -> str | None:
+    """The text itself, where it is no more than an answer: one short line."""
+    line = text.strip().strip("*_`").strip()
+    return line if line and "\n" not in line and len(line) <= LONGEST_BARE else None

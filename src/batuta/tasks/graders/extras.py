@@ -1,0 +1,18 @@
+"""Libraries that only some graders need."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from batuta.errors import ConfigError
+
+
+def need(extra: str, *modules: str) -> None:
+    """Nothing, if those modules are installed.
+
+    Raises:
+        ConfigError: one is missing; the sentence says how to install it.
+    """
+    missing = [name for name in modules if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"{missing[0]} is not installed: run pip install 'batuta[{extra}]'")

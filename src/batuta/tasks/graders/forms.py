@@ -1,0 +1,289 @@
+r"""What kind of thing an answer is: a value, a point, a set, an interval, an equation, a matrix.
+
+A symbolic comparer is asked about values only; which brackets stand around them, whether their
+order counts and what is a solution set is decided here. Texts are in `latex.plain`'s spelling.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from batuta.tasks.graders.latex import unwrapped
+from batuta.tasks.graders.numbers import number
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A number, an expression or a word."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    r"""Several forms; those without brackets and those in braces have no order."""
+
+    items: tuple[Form, ...]
+    opening: str = ""
+    """`(`, `[`, `{`, `:` for a ratio, `&` for the rows of a matrix, nothing for a list."""
+    closing: str = ""
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order counts."""
+        return self.opening not in {"", "{"}
+
+
+@dataclass(frozen=True, slots=True)
+class Equation:
+    """Two sides; a name on the left makes it a named value."""
+
+    left: str
+    right: Form
+    text: str
+    named: bool
+
+
+Form = Value | Row | Equation
+Same = Callable[[Value, Value], bool]
+"""Whether a target's value and an answer's are the same."""
+
+EMPTY = Row((), "{", "}")
+INFINITY = r"\infty"
+_REALS = Row((Value("-" + INFINITY), Value(INFINITY)), "(", ")")
+
+_TOKEN = re.compile(r"\\(?:begin|end)\{[a-zA-Z]+\}|\\[a-zA-Z]+|\\.|.", re.DOTALL)
+_OPENING = frozenset({"(", "[", "{", r"\{", r"\langle", r"\lfloor", r"\lceil"})
+_CLOSING = frozenset({")", "]", "}", r"\}", r"\rangle", r"\rfloor", r"\rceil"})
+_JOINT = re.compile(
+    r"(?<![a-zA-Z\\])\s*,?\s*(?:and|or)\s*(?![a-zA-Z])|,?\\text\{\s*(?:and|or)\s*\}"
+)
+_NAME = re.compile(
+    r"(?:\\(?!text|frac|sqrt)[a-zA-Z]+ ?)*[a-zA-Z]*(?:_(?:\w|\{[^{}]*\}))?'*(?:\([^()]*\))?"
+    r"|\\text\{[^{}]*\}|\(\w(?:,\w)+\)|(?:m ?)?\\angle ?\{?[a-zA-Z]+\}?"
+)
+_VARIABLE = re.compile(r"[a-zA-Z](?:_\w)?|\\(?:alpha|beta|gamma|theta|lambda|mu|phi)")
+_WORDED_REALS = re.compile(r"(?:\\text\{)?all ?real(?: ?numbers?)?\}?", re.IGNORECASE)
+_INTRODUCED = re.compile(r"\\text\{[^{}]*\b(?:is|are|:)\s*\}|[a-zA-Z]\s*\\in(?![a-zA-Z])")
+_MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[lcr|]+\})?(.*)\\end\{\1\}", re.DOTALL)
+_COMPARING = frozenset({"<", ">", r"\le", r"\ge", r"\ne"})
+_TURNED = {">": "<", r"\ge": r"\le"}
+
+
+def read(text: str) -> Form:
+    """The form that `text` has."""
+    text = unwrapped(_INTRODUCED.sub("", text.strip(), count=1) if "\\" in text else text.strip())
+    if number(text) is not None:
+        return Value(text)
+    for reader in (_special, _list, _ratio, _relation, _equation, _bracketed, _matrix, _signs):
+        form = reader(text)
+        if form is not None:
+            return form
+    return Value(text)
+
+
+def same(target: Form, answer: Form, equal: Same) -> bool:
+    """Whether the answer is the target, values being compared by `equal`."""
+    target, answer = _single(target), _single(answer)
+    if isinstance(target, Equation) or isinstance(answer, Equation):
+        return _same_equation(target, answer, equal)
+    if isinstance(target, Value) and isinstance(answer, Value):
+        return equal(target, answer)
+    target, answer = _opened(target), _opened(answer)
+    return isinstance(target, Row) and isinstance(answer, Row) and _same_row(target, answer, equal)
+
+
+def _same_equation(target: Form, answer: Form, equal: Same) -> bool:
+    if not isinstance(answer, Equation):
+        return isinstance(target, Equation) and target.named and same(target.right, answer, equal)
+    if not isinstance(target, Equation):
+        solved = answer.named or answer.right != Value("0")
+        return solved and same(target, answer.right, equal)
+    if target.named and answer.named and target.left == answer.left:
+        return same(target.right, answer.right, equal)
+    return equal(Value(target.text), Value(answer.text))
+
+
+def _same_row(target: Row, answer: Row, equal: Same) -> bool:
+    if len(target.items) != len(answer.items):
+        return False
+    if not target.ordered and not answer.ordered:
+        return _matched(target.items, answer.items, equal)
+    if not _agree(target, answer):
+        return False
+    return all(same(t, a, equal) for t, a in zip(target.items, answer.items, strict=True))
+
+
+def _agree(target: Row, answer: Row) -> bool:
+    """Whether the brackets mean the same; a list may have left out those of a point."""
+    pairs = {(target.opening, target.closing), (answer.opening, answer.closing)}
+    return len(pairs) == 1 or pairs == {("", ""), ("(", ")")}
+
+
+def _matched(targets: tuple[Form, ...], answers: tuple[Form, ...], equal: Same) -> bool:
+    left = list(answers)
+    for target in targets:
+        found = next((answer for answer in left if same(target, answer, equal)), None)
+        if found is None:
+            return False
+        left.remove(found)
+    return True
+
+
+def _single(form: Form) -> Form:
+    """A list or set of one is its element."""
+    while isinstance(form, Row) and not form.ordered and len(form.items) == 1:
+        form = form.items[0]
+    return form
+
+
+def _opened(form: Form) -> Form:
+    """Two numbers that were taken for one with thousands: `45,135`."""
+    parts = form.text.split(",") if isinstance(form, Value) else []
+    return Row(tuple(map(Value, parts))) if len(parts) > 1 else form
+
+
+# -- the readers: each knows one form, and answers None for the others ------------------------
+
+
+def _special(text: str) -> Form | None:
+    if text in {r"\emptyset", r"\{\}"}:
+        return EMPTY
+    if text == r"\mathbb{R}" or _WORDED_REALS.fullmatch(text):
+        return _REALS
+    for sign in (r"\mathbb{R}\setminus", r"\mathbb{R}-", r"\mathbb{R}\backslash"):
+        if text.startswith(sign):
+            return _without(read(text.removeprefix(sign)))
+    return None
+
+
+def _without(form: Form) -> Form | None:
+    """The reals without some numbers, as intervals."""
+    items = form.items if isinstance(form, Row) and not form.ordered else (form,)
+    known = [(number(item.text), item) for item in items if isinstance(item, Value)]
+    if len(known) != len(items) or any(value is None for value, _ in known):
+        return None
+    ends = [*(item for _, item in sorted(known, key=lambda pair: pair[0] or 0)), Value(INFINITY)]
+    starts = [Value("-" + INFINITY), *ends[:-1]]
+    return Row(tuple(Row(pair, "(", ")") for pair in zip(starts, ends, strict=True)))
+
+
+def _list(text: str) -> Form | None:
+    first, *others = _split(_JOINT.sub(",", text), {",", ";", r"\cup"})
+    if not others:
+        return None
+    parts = (first, *others)
+    items = tuple(read(part) for part in parts if part)
+    if not all(isinstance(item, Equation) and item.named for item in items):
+        return Row(items)
+    named = [item for item in items if isinstance(item, Equation)]
+    if len({item.left for item in named}) < len(named):
+        return Row(tuple(item.right for item in named))
+    return Row(tuple(item.right for item in sorted(named, key=lambda item: item.left)), "(", ")")
+
+
+def _ratio(text: str) -> Form | None:
+    parts = _split(text, {":"})
+    return Row(tuple(map(read, parts)), ":", ":") if len(parts) > 1 else None
+
+
+def _relation(text: str) -> Form | None:
+    r"""An inequality in one variable as an interval: `x>3`, `2\le x<5`."""
+    signs = [token for _, token in _outer(text) if token in _COMPARING]
+    sides = _split(text, _COMPARING)
+    if all(sign in _TURNED for sign in signs):
+        signs, sides = [_TURNED[sign] for sign in reversed(signs)], sides[::-1]
+    match signs, sides:
+        case [r"\ne"], [left, right] if _VARIABLE.fullmatch(left):
+            return _without(read(right))
+        case [sign], [left, right] if _VARIABLE.fullmatch(left):
+            return _interval("-" + INFINITY, "<", sign, right)
+        case [sign], [left, right] if _VARIABLE.fullmatch(right):
+            return _interval(left, sign, "<", INFINITY)
+        case [sign, other], [left, middle, right] if _VARIABLE.fullmatch(middle):
+            return _interval(left, sign, other, right)
+        case _:
+            return None
+
+
+def _interval(left: str, sign: str, other: str, right: str) -> Form | None:
+    """What lies between two ends, by the signs behind the first and before the second."""
+    if {sign, other} - {"<", r"\le"}:
+        return None
+    opening, closing = "[" if sign == r"\le" else "(", "]" if other == r"\le" else ")"
+    return Row((read(left), read(right)), opening, closing)
+
+
+def _equation(text: str) -> Form | None:
+    exact, *rounded = _split(text, {r"\approx", r"\simeq"})
+    if rounded:
+        return read(rounded[-1] if _NAME.fullmatch(exact) else exact)
+    left, *others = _split(text, {"="})
+    if not others:
+        return None
+    right = others[-1]
+    if _VARIABLE.fullmatch(right) and not _NAME.fullmatch(left):
+        left, right = right, left
+    return Equation(left, read(right), f"{left}={right}", _NAME.fullmatch(left) is not None)
+
+
+def _bracketed(text: str) -> Form | None:
+    opening, *others = [token for _, token in _outer(text)] or [""]
+    if opening not in _OPENING or len(others) != 1:
+        return None
+    closing = others[0]
+    parts = _split(text[len(opening) : -len(closing)], {",", ";"})
+    items = tuple(map(read, parts))
+    if opening == r"\{":
+        return Row(items, "{", "}")
+    if opening == r"\langle":
+        return Row(items, "(", ")")
+    if opening not in {"(", "["}:
+        return None
+    first, *more = items
+    return Row(items, opening, closing) if more else first
+
+
+def _matrix(text: str) -> Form | None:
+    found = _MATRIX.fullmatch(text)
+    if found is None or r"\begin" in found[2]:
+        return None
+    rows = [row for row in _split(found[2], {r"\\"}) if row]
+    return Row(tuple(Row(tuple(map(read, _split(row, {"&"}))), "&", "&") for row in rows), "&", "&")
+
+
+def _signs(text: str) -> Form | None:
+    r"""`a \pm b` as a list of two."""
+    before, *others = _split(text, {r"\pm", r"\mp"})
+    if len(others) != 1:
+        return None
+    after = others[0]
+    plus = f"{before}+{after}" if before else after
+    return Row((read(plus), read(f"{before}-{after}")))
+
+
+# -- scanning ----------------------------------------------------------------------------------
+
+
+def _outer(text: str) -> Iterator[tuple[int, str]]:
+    """The tokens that stand in no brackets, and the outermost brackets, each with its place."""
+    depth = 0
+    for found in _TOKEN.finditer(text):
+        token = found[0]
+        opens = token in _OPENING or token.startswith(r"\begin")
+        closes = token in _CLOSING or token.startswith(r"\end")
+        depth -= closes
+        if depth <= 0:
+            yield found.start(), token
+        depth += opens
+
+
+def _split(text: str, separators: AbstractSet[str]) -> list[str]:
+    """The parts of `text` between those separators that stand in no brackets."""
+    cuts = [(at, at + len(token)) for at, token in _outer(text) if token in separators]
+    starts = [0, *(end for _, end in cuts)]
+    ends = [*(at for at, _ in cuts), len(text)]
+    return [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]

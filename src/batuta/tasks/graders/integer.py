@@ -1,0 +1,61 @@
+"""Answers that are one integer, as of AIME and GSM8K: compared as integers, nothing else."""
+
+from __future__ import annotations
+
+import re
+from typing import final
+
+from batuta.core import Grade
+from batuta.tasks.graders import extract, forms, units
+from batuta.tasks.graders.latex import plain
+from batuta.tasks.graders.limits import SHOWN
+from batuta.tasks.graders.numbers import number
+
+_AMOUNT = re.compile(r"(?<![\w.,/^])([-−]?)\s*(?:\\?\$\s*)?(\d[\d,]*(?:\.\d+)?)(?![\d/^(\\])")
+_REASON = re.compile(r"[.;:(]\s|\b(?:because|since|as|so)\b|,\s")
+_CALCULATOR = re.compile(r"<<[^<>]*>>")
+
+
+@final
+class Integer:
+    """Judges the last box, `<answer>`, `####` line, "the answer is", or the last line; 1 or 0.
+
+    A sentence counts if it gives one integer, alone or behind its last equals sign.
+    """
+
+    async def grade(self, answer: str, target: str) -> Grade:
+        """The grade of `answer`."""
+        found = extract.final(answer)
+        given = None if found is None else integer(found)
+        if given is None:
+            return Grade(0.0, found and found[:SHOWN], "no integer is given as the answer")
+        right = given == integer(target)
+        return Grade(float(right), str(given), "right" if right else f"expected {target}")
+
+
+def integer(text: str) -> int | None:
+    """The integer that `text` gives: `1,000`, `x = 18`, `$18 per day`; None if not one."""
+    if len(text) > SHOWN:
+        return None
+    form = forms.read(plain(text))
+    while isinstance(form, forms.Equation):
+        form = form.right
+    if isinstance(form, forms.Value):
+        value = number(units.split(form.text)[0])
+        if value is not None:
+            return int(value) if value.denominator == 1 else None
+    return _spoken(text)
+
+
+def _spoken(text: str) -> int | None:
+    """The only integer of a sentence: of its first clause, or of what follows its last `=`."""
+    text = _CALCULATOR.sub("", text.replace("*", ""))
+    clause = _REASON.split(text)[0] if _AMOUNT.match(text) else text
+    amounts = _AMOUNT.findall(clause.rpartition("=")[2])
+    if len(amounts) != 1:
+        return None
+    sign, digits = amounts[0]
+    value = number(digits.rstrip(","))
+    if value is None or value.denominator != 1:
+        return None
+    return -int(value) if sign else int(value)

@@ -1,0 +1,144 @@
+r"""One spelling for what reads the same: `\dfrac12`, `{1 \over 2}` and `½` are `\frac{1}{2}`."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from batuta.tasks.graders.extract import closing
+
+_SIGNS = {
+    "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/",
+    "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ",
+    "±": r"\pm ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "°": r"^\circ ",
+    "ℝ": r"\mathbb{R}", "θ": r"\theta ", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\x00": "",
+}  # fmt: skip
+_SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
+_FRACTIONS = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
+
+
+def _compatible(sign: str) -> str:
+    """A sign in plain characters: `²` as `2`, `½` as `1` over `2`."""
+    return unicodedata.normalize("NFKC", sign)
+
+
+_TRANSLATION = str.maketrans(
+    _SIGNS
+    | {sign: f"^{{{_compatible(sign)}}}" for sign in _SUPERSCRIPTS}
+    | {sign: rf"\frac{{{_compatible(sign).replace('⁄', '}{')}}}" for sign in _FRACTIONS}
+)
+
+_RULES = tuple(
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\\$|\$|(?<!\\)\\[()\[\]](?![a-zA-Z])", " "),
+        (r"√\s*(\d+|[a-zA-Z]|\([^()]*\))", r"\\sqrt{\1}"),
+        (r"(?<=\d)(?:\\,|\{,\}|,\\!)(?=\d{3}(?!\d))", ","),
+        (r"\\!", ""),
+        (r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-zA-Z])", " "),
+        (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits)(?![a-zA-Z])\.?", ""),
+        (r"\\(?:textcolor|color)\{[a-zA-Z]+\}", ""),
+        (r"\\(?:boldsymbol|bm|mathbf|mathit|mathsf|bf|pmb)(?![a-zA-Z])", ""),
+        (r"\\(?:text(?:bf|it|rm|normal|sf)|mbox|mathrm|rm)(?![a-zA-Z])", r"\\text"),
+        (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
+        (r"\\text\{([^a-zA-Z{}]*)\}", r"\1"),
+        (r"\\l(?:eq|eqslant|eqq)(?![a-zA-Z])|<=", r"\\le "),
+        (r"\\g(?:eq|eqslant|eqq)(?![a-zA-Z])|>=", r"\\ge "),
+        (r"\\lt(?![a-zA-Z])", "<"),
+        (r"\\gt(?![a-zA-Z])", ">"),
+        (r"\\neq(?![a-zA-Z])", r"\\ne "),
+        (r"\\(?:varnothing|O)(?![a-zA-Z])", r"\\emptyset "),
+        (r"\\lbrace(?![a-zA-Z])", r"\\{"),
+        (r"\\rbrace(?![a-zA-Z])", r"\\}"),
+        (r"\\[lr]vert(?![a-zA-Z])", "|"),
+        (r"\\infin(?:ity)?(?![a-zA-Z])|(?<![a-zA-Z\\])infinity(?![a-zA-Z])", r"\\infty "),
+        (r"\s*(?:\\text\{\s*)?\b(?:percent|per cent)\b(?:\s*\})?|\\%", "%"),
+        (r"\s*(?:\\text\{\s*)?\b[dD]egrees?\b(?:\s*\})?|\\degree(?![a-zA-Z])", r"^\\circ "),
+        (r"\^\s*\{\s*\\circ\s*\}", r"^\\circ "),
+        (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi "),
+        (r"\*\*", "^"),
+        (r"\\cdotp?(?![a-zA-Z])|\*", r"\\cdot "),
+        (r"(?<![\w/.^}\])])(\d+)/(\d+)(?![\d/.^_!])", r"\\frac{\1}{\2}"),
+        (r"(?<=[\^_])\{\s*([0-9a-zA-Z])\s*\}", r"\1"),
+    )
+)
+_OVER = re.compile(r"\{([^{}]*)\\(over|choose)(?![a-zA-Z])([^{}]*)\}")
+_COMMAND = re.compile(r"\\(frac|sqrt(?!\s*\[))(?![a-zA-Z])\s*")
+_PLUS = re.compile(r"(?<![0-9a-zA-Z)}\]|!'])\+")
+_ATOM = re.compile(r"\\[a-zA-Z]+(?:\{[^{}]*\})?|.", re.DOTALL)
+_ROOT = re.compile(r"(?<![a-zA-Z])\\?sqrt\s*\(")
+_SPACES = re.compile(r"(?<=(\S))\s+(?=(\S))")
+
+
+def plain(text: str) -> str:
+    """`text` in one spelling, with no space that means nothing."""
+    text = " ".join(text.translate(_TRANSLATION).split())
+    for pattern, replacement in _RULES:
+        text = pattern.sub(replacement, text)
+    text = _OVER.sub(_infixed, _rooted(text))
+    text = _SPACES.sub(_space, _braced(text)).strip()
+    return unwrapped(_PLUS.sub("", text).rstrip(".,;"))
+
+
+def unwrapped(text: str) -> str:
+    """`text` without braces around the whole of it."""
+    while text.startswith("{") and closing(text, 0) == len(text) - 1:
+        text = text[1:-1].strip()
+    return text
+
+
+def _infixed(found: re.Match[str]) -> str:
+    r"""`{1 \over 2}` as `\frac{1}{2}`, and `{5 \choose 2}` as `\binom{5}{2}`."""
+    command = "frac" if found[2] == "over" else "binom"
+    return f"\\{command}{{{found[1].strip()}}}{{{found[3].strip()}}}"
+
+
+def _braced(text: str) -> str:
+    r"""`\frac12` as `\frac{1}{2}`, and `\sqrt2` as `\sqrt{2}`."""
+    done, at = "", 0
+    while found := _COMMAND.search(text, at):
+        done += text[at : found.start()] + found[0].strip()
+        at = found.end()
+        for _ in range(2 if found[1] == "frac" else 1):
+            content, at = _argument(text, at)
+            done += "{" + _braced(unwrapped(content)) + "}"
+    return done + text[at:]
+
+
+def _argument(text: str, at: int) -> tuple[str, int]:
+    """What TeX takes for a command's next argument, and where it ends."""
+    while text[at : at + 1] == " ":
+        at += 1
+    if text[at : at + 1] == "{":
+        end = closing(text, at)
+        return (text[at + 1 :], len(text)) if end is None else (text[at + 1 : end], end + 1)
+    found = _ATOM.match(text, at)
+    return (found[0], found.end()) if found else ("", at)
+
+
+def _rooted(text: str) -> str:
+    r"""`sqrt(…)` as `\sqrt{…}`."""
+    while found := _ROOT.search(text):
+        end = _bracket(text, found.end() - 1)
+        if end is None:
+            return text
+        inner = text[found.end() : end]
+        text = f"{text[: found.start()]}\\sqrt{{{inner}}}{text[end + 1 :]}"
+    return text
+
+
+def _bracket(text: str, at: int) -> int | None:
+    """Where the round bracket that opens at `at` is closed."""
+    depth = 0
+    for index in range(at, len(text)):
+        depth += (text[index] == "(") - (text[index] == ")")
+        if depth == 0:
+            return index
+    return None
+
+
+def _space(found: re.Match[str]) -> str:
+    """A space is kept between two digits, which it keeps apart, and between two letters."""
+    before, after = found.groups()
+    apart = (before.isdigit() and after.isdigit()) or (before.isalpha() and after.isalpha())
+    return " " if apart else ""

@@ -1,0 +1,113 @@
+"""A task names its grader; here the name becomes one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self, final
+
+from batuta.core import Client, Grader, Task
+from batuta.errors import ConfigError, SourceError
+from batuta.tasks.graders.choice import Choice
+from batuta.tasks.graders.code import Case, Code, Runner, call_cases, check_cases, script_cases
+from batuta.tasks.graders.exact import Exact
+from batuta.tasks.graders.freeform import FreeForm
+from batuta.tasks.graders.generated import Generated
+from batuta.tasks.graders.integer import Integer
+from batuta.tasks.graders.judge import RUBRIC, Judge, Referred
+from batuta.tasks.graders.maths import Maths
+from batuta.tasks.graders.pool import MathsPool
+from batuta.tasks.graders.schema import JsonSchema
+
+
+@final
+class Graders:
+    """Graders by name, and what they share: processes for maths, a sandbox, a judge."""
+
+    def __init__(
+        self, *, sandbox: Runner | None = None, judge: Client | None = None, workers: int = 1
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            sandbox: runs programs; None: code cannot be graded.
+            judge: a model that grades what no rule decides; None: it stays undecided.
+            workers: processes that compare mathematics.
+        """
+        self._sandbox = sandbox
+        self._judge = judge
+        self._workers = workers
+        self._pool: MathsPool | None = None
+        self._makers: Mapping[str, Callable[[Task], Grader]] = {
+            "choice": lambda task: Choice(_data(task).get("options", ())),
+            "code-assert": lambda task: self._code(task, check_cases),
+            "code-functional": lambda task: self._code(task, call_cases),
+            "code-stdin": lambda task: self._code(task, script_cases),
+            "exact": lambda _: Exact(),
+            "freeform": self._free_form,
+            "integer": lambda _: Integer(),
+            "json-schema": lambda task: JsonSchema(_data(task)),
+            "judge": self._judging,
+            "math": lambda _: Maths(self._shared_pool()),
+            "reasoning-gym": Generated,
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._pool is not None:
+            self._pool.close()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a task's `grader` may be."""
+        return tuple(self._makers)
+
+    def grader_for(self, task: Task) -> Grader:
+        """The grader that the task names, with what the task's data hold.
+
+        Raises:
+            ConfigError: no such grader, or it needs an extra, a sandbox or a judge that is missing.
+            SourceError: the task's data are not what its grader needs.
+        """
+        make = self._makers.get(task.grader)
+        if make is None:
+            known = ", ".join(self.names)
+            raise ConfigError(f"{task.id} names the grader {task.grader!r}; there are: {known}")
+        try:
+            return make(task)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise SourceError(
+                f"the data of {task.id} are not what {task.grader} needs: {error!r}"
+            ) from None
+
+    def _free_form(self, task: Task) -> Grader:
+        grader = FreeForm(self._shared_pool())
+        return grader if self._judge is None else Referred(grader, self._judging(task))
+
+    def _judging(self, task: Task) -> Judge:
+        if self._judge is None:
+            raise ConfigError(f"{task.id} is graded by a model: name one as the judge")
+        return Judge(self._judge, task.question, _data(task).get("rubric", RUBRIC))
+
+    def _code(self, task: Task, cases: Callable[[Any], tuple[Case, ...]]) -> Code:
+        if self._sandbox is None:
+            raise ConfigError(f"{task.id} is graded by running a program: open a sandbox for it")
+        data = _data(task)
+        return Code(self._sandbox, cases(data), data.get("preamble", ""))
+
+    def _shared_pool(self) -> MathsPool:
+        if self._pool is None:
+            self._pool = MathsPool(self._workers)
+        return self._pool
+
+
+def _data(task: Task) -> dict[str, Any]:
+    return json.loads(task.data) if task.data else {}

@@ -1,0 +1,83 @@
+"""What runs in a process of the pool, under limits that hold when nobody is left to end it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import resource
+import signal
+import sys
+
+MEMORY = 4 << 30
+"""Bytes of address space."""
+
+CPU_SECONDS = 3
+"""What one comparison may take. The kernel ends it, on a busy machine as on an idle one, and also
+when the process that asked is gone."""
+
+LOCK_SECONDS = 20.0
+"""How long a process waits for a lock of the pool's before it ends: another that was killed while
+it held the lock never gives it back, and only then does the pool start afresh."""
+
+WARM_UP = (
+    (r"\frac{1}{\sqrt{3}}", r"\frac{\sqrt{3}}{3}"),
+    (r"\frac{m(m-1)}{2}", r"\frac{m^2-m}{2}"),
+    (r"\cos2t", r"\cos^2t-\sin^2t"),
+    (r"\log_39", r"\frac{2e^{i\pi}}{-1}"),
+    ("y=3x-2", "3x-y-2=0"),
+    ("(x+3)^2+(y-1)^2=16", "x^2+y^2+6x-2y-6=0"),
+    (r"\sin60^\circ", r"\frac{\sqrt{3}}{2}"),
+    (r"\frac{1}{t^2}", "t^{-2}"),
+    (r"\frac{b_1-b_2}{3}", "(b_1-b_2)/3"),
+    (r"\sqrt{7+2\sqrt{6}}", r"1+\sqrt{6}"),
+    (r"|t|\arctan3", r"\sqrt{t^2}\tan^{-1}3"),
+    (r"3\text{m}", r"300\text{cm}"),
+)
+"""What takes the parser, sympy and pint through their paths once."""
+
+
+def prepare() -> None:
+    """Set the limits, and load and warm up what is slow to load."""
+    import pebble  # noqa: PLC0415 - an extra
+
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler would wait for a long C call to end
+    pebble.CONSTS.channel_lock_timeout = LOCK_SECONDS
+    _limit(resource.RLIMIT_AS, MEMORY)
+    _limit(resource.RLIMIT_CORE, 0)
+    sys.set_int_max_str_digits(0)
+    logging.disable(logging.CRITICAL)
+    for target, answer in WARM_UP:
+        same(target, answer)
+
+
+def same(target: str, answer: str, near: float = 0.0) -> bool:
+    """Whether two answers in `latex.plain`'s spelling are the same.
+
+    Args:
+        target: what is right.
+        answer: what was answered.
+        near: relative distance at which two numbers count as the same.
+
+    Raises:
+        MemoryError: out of memory.
+        RecursionError: nested too deeply.
+    """
+    from batuta.tasks.graders import forms, symbolic, values  # noqa: PLC0415 - sympy is slow
+
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + CPU_SECONDS)
+
+    def algebra(wanted: str, given: str) -> bool:
+        return symbolic.equal(wanted, given, near)
+
+    def equal(wanted: forms.Value, given: forms.Value) -> bool:
+        return values.same_value(wanted, given, algebra)
+
+    return forms.same(forms.read(target), forms.read(answer), equal)
+
+
+def _limit(kind: int, wanted: int) -> None:
+    """Set a limit, or the lower one that the process has already."""
+    hard = resource.getrlimit(kind)[1]
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(kind, (soft, hard))

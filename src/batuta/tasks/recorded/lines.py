@@ -1,0 +1,68 @@
+"""The reference lines of a record: best single model, plurality vote, oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.tasks.recorded.record import Recorded
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Shares of the questions, in [0, 1]."""
+
+    questions: int
+    models: int
+    best_model: str
+    best: float
+    vote: float | None
+    """None: the record has no answers that could be counted."""
+    majority: float
+    """Questions that more than half of the models answer rightly."""
+    oracle: float
+
+
+def lines(record: Recorded, sample: int | None = 0) -> Lines:
+    """The lines of one sample a model, or of the mean over samples."""
+    credit_qm = record.credit_qm(sample)
+    by_model = credit_qm.mean(axis=0)
+    best = int(by_model.argmax())
+    vote = None if record.answers_qms is None else float(voted(record, sample or 0).mean())
+    return Lines(
+        len(record.tasks),
+        len(record.models),
+        record.models[best],
+        float(by_model[best]),
+        vote,
+        float(((credit_qm >= 1 / 2).mean(axis=1) > 1 / 2).mean()),
+        float(credit_qm.max(axis=1).mean()),
+    )
+
+
+def ranking(record: Recorded) -> tuple[int, ...]:
+    """Places of the models, the one with the most credit first."""
+    by_model = record.credit_qm(None).mean(axis=0)
+    return tuple(int(place) for place in np.argsort(-by_model, kind="stable"))
+
+
+def voted(
+    record: Recorded, sample: int = 0, rank: Sequence[int] | None = None
+) -> NDArray[np.float32]:
+    """What the answer that most models give earns on each question; no answer is no vote.
+
+    Answers are compared as they were recorded. Ties go to the answer of the model that stands
+    first in `rank`; by default the models are ranked by this record itself.
+    """
+    order = list(ranking(record) if rank is None else rank)
+    if record.answers_qms is None:
+        raise ValueError(f"{record.name} has no answers to vote with")
+    answers_qm = record.answers_qms[:, order, sample]
+    credit_qm = record.credit_qm(sample)[:, order]
+    same_qmm = (answers_qm[:, :, None] == answers_qm[:, None, :]) & (answers_qm >= 0)[:, :, None]
+    chosen = same_qmm.sum(axis=2).argmax(axis=1)
+    right = np.take_along_axis(credit_qm, chosen[:, None], axis=1)[:, 0]
+    return np.where((answers_qm >= 0).any(axis=1), right, np.float32(0))

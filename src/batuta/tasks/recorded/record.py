@@ -1,0 +1,222 @@
+"""What real models once answered, as arrays over questions, models and samples.
+
+Axes: q questions, m models, s samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.core import Grade, Pool, Price, Task, TaskId, Worker, WorkerId
+from batuta.errors import SourceError
+
+Floats = NDArray[np.floating[Any]]
+Integers = NDArray[np.signedinteger[Any]]
+
+Said = tuple[str, str, int, str]
+"""A task's id, a model, a sample, the text of the reply."""
+
+GRADER = "recorded"
+"""The grader's name of a recorded task: `Recorded.grade` knows the score of what was recorded."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Texts:
+    """Replies, one after another in a single run of UTF-8 bytes."""
+
+    blob: bytes
+    starts_qms: Integers
+    ends_qms: Integers
+    """Where each one ends; equal to its start: there is none."""
+
+    def at(self, place: tuple[int, int, int]) -> str | None:
+        """The reply at question, model, sample."""
+        start, end = int(self.starts_qms[place]), int(self.ends_qms[place])
+        return self.blob[start:end].decode() if end > start else None
+
+    def select(self, index: Any) -> Texts:
+        """The replies that `index` selects from the arrays."""
+        return Texts(self.blob, self.starts_qms[index], self.ends_qms[index])
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Spent:
+    """What the recorded calls took, where the record says so."""
+
+    input_qms: Integers
+    """Prompt tokens; -1: unknown."""
+    output_qms: Integers
+    """Completion tokens; -1: unknown."""
+    usd_qms: Floats
+    """Dollars; NaN: unknown."""
+    seconds_qms: Floats
+    """NaN: unknown."""
+
+    def select(self, index: Any) -> Spent:
+        """What the calls took that `index` selects from the arrays."""
+        return Spent(
+            self.input_qms[index],
+            self.output_qms[index],
+            self.usd_qms[index],
+            self.seconds_qms[index],
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Recorded:
+    """Questions, models, and how well each answered each."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    families: tuple[str, ...]
+    """The task family of each question."""
+    models: tuple[str, ...]
+    scores_qms: NDArray[np.float32]
+    """In [0, 1]; NaN: no answer was recorded."""
+    solved_at: float | None = None
+    """A score from which an answer counts as right; None: the score is the credit."""
+    answers_qms: NDArray[np.int32] | None = None
+    """Extracted answers, as places in `answers`; -1: none. None: the set has none."""
+    answers: tuple[str, ...] = ()
+    texts: Texts | None = None
+    spent: Spent | None = None
+    positions: Mapping[str, tuple[int, ...]] = field(init=False)
+    """The questions that have a text; more than one where a set repeats itself."""
+
+    def __post_init__(self) -> None:
+        shape = (len(self.tasks), len(self.models))
+        if self.scores_qms.shape[:2] != shape or len(self.families) != shape[0]:
+            raise ValueError(f"scores of shape {self.scores_qms.shape} for {shape} answers")
+        positions: dict[str, tuple[int, ...]] = {}
+        for place, task in enumerate(self.tasks):
+            text = task.question.strip()
+            positions[text] = (*positions.get(text, ()), place)
+        object.__setattr__(self, "positions", positions)
+
+    def __repr__(self) -> str:
+        q, m, s = self.scores_qms.shape
+        return f"Recorded({self.name!r}, {q} questions, {m} models, {s} samples)"
+
+    @property
+    def credit_qms(self) -> NDArray[np.float32]:
+        """What each answer earns, in [0, 1]; NaN: no answer was recorded."""
+        if self.solved_at is None:
+            return self.scores_qms
+        solved = (self.scores_qms >= self.solved_at).astype(np.float32)
+        return np.where(np.isnan(self.scores_qms), np.float32(np.nan), solved)
+
+    def credit_qm(self, sample: int | None = 0) -> NDArray[np.float32]:
+        """What one sample of each model earns, or the mean of all; no answer earns nothing."""
+        if sample is not None:
+            return np.nan_to_num(self.credit_qms[:, :, sample])
+        known = ~np.isnan(self.scores_qms)
+        total = np.nan_to_num(self.credit_qms).sum(axis=2)
+        return (total / np.maximum(known.sum(axis=2), 1)).astype(np.float32)
+
+    def select(
+        self, questions: Integers | Sequence[int] | None = None, models: Iterable[str] | None = None
+    ) -> Recorded:
+        """Only those questions and those models, in the order given.
+
+        Raises:
+            SourceError: a model that is not in the record.
+        """
+        rows = np.arange(len(self.tasks)) if questions is None else np.asarray(questions, int)
+        names = self.models if models is None else tuple(models)
+        for name in names:
+            if name not in self.models:
+                raise SourceError(f"{self.name} has no model {name!r}; it has {self.models}")
+        columns = [self.models.index(name) for name in names]
+        index = np.ix_(rows, np.asarray(columns, int))
+        return replace(
+            self,
+            tasks=tuple(self.tasks[row] for row in rows),
+            families=tuple(self.families[row] for row in rows),
+            models=names,
+            scores_qms=self.scores_qms[index],
+            answers_qms=None if self.answers_qms is None else self.answers_qms[index],
+            texts=self.texts and self.texts.select(index),
+            spent=self.spent and self.spent.select(index),
+        )
+
+    def complete(self) -> Recorded:
+        """Only the questions of which every model has a first sample."""
+        missing = np.isnan(self.scores_qms[:, :, 0]).sum(axis=1)
+        return self.select(np.flatnonzero(missing == 0))
+
+    def with_texts(self, replies: Iterable[Said]) -> Recorded:
+        """The same with the replies' texts; those of other questions and models are dropped."""
+        q_of = {task.id: place for place, task in enumerate(self.tasks)}
+        m_of = {model: place for place, model in enumerate(self.models)}
+        depth = self.scores_qms.shape[2]
+        starts, ends = (np.zeros(self.scores_qms.shape, np.int64) for _ in range(2))
+        blob = bytearray()
+        for id_, model, sample, text in replies:
+            q, m = q_of.get(TaskId(id_)), m_of.get(model)
+            if q is None or m is None or sample >= depth or ends[q, m, sample]:
+                continue
+            starts[q, m, sample] = len(blob)
+            blob += text.encode()
+            ends[q, m, sample] = len(blob)
+        return replace(self, texts=Texts(bytes(blob), starts, ends))
+
+    def pool(
+        self,
+        prices: Mapping[str, Price] | None = None,
+        calibration: Integers | Sequence[int] | None = None,
+    ) -> Pool:
+        """The models as workers.
+
+        Args:
+            prices: by model; a model without one is unpriced.
+            calibration: questions on which each worker's strength is measured; None: unknown.
+        """
+        measured = None if calibration is None else self.credit_qm(None)[calibration].mean(axis=0)
+        return Pool(
+            tuple(
+                Worker(
+                    WorkerId(model),
+                    model,
+                    tags=("recorded",),
+                    price=(prices or {}).get(model),
+                    strength=None if measured is None else float(measured[place]),
+                )
+                for place, model in enumerate(self.models)
+            )
+        )
+
+    def answer(self, place: tuple[int, int, int]) -> str | None:
+        """The extracted answer at question, model, sample; None: none was recorded."""
+        if self.answers_qms is None:
+            return None
+        code = int(self.answers_qms[place])
+        return self.answers[code] if code >= 0 else None
+
+    def reply(self, place: tuple[int, int, int]) -> str:
+        """The text of the reply at question, model, sample; if there is none, what is known of it.
+
+        Different places of a question have different texts unless they say the same.
+        """
+        text = self.texts.at(place) if self.texts else None
+        if text and text.strip():
+            return text
+        if answer := self.answer(place):
+            return f"Answer: {answer}"
+        q, m, s = place
+        where = f"{self.name}, {self.tasks[q].id}, {self.models[m]}, sample {s}"
+        return f"[the text of this answer was not recorded: {where}]"
+
+    def grade(self, task: Task, answer: str) -> Grade:
+        """The recorded score of a reply that this record gave; undecided for any other text."""
+        said = answer.strip()
+        for q in self.positions.get(task.question.strip(), ()):
+            for m, s in np.argwhere(~np.isnan(self.scores_qms[q])):
+                place = (q, int(m), int(s))
+                if self.reply(place).strip() == said:
+                    return Grade(float(self.credit_qms[place]), self.answer(place))
+        return Grade(None, None, "this text is no recorded answer to this question")

@@ -1,0 +1,123 @@
+"""One warden, from the outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import Any, final
+
+import anyio
+from anyio.abc import Process
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from batuta.errors import SandboxError
+from batuta.tasks.sandbox.inside.usage import family, removal
+from batuta.tasks.sandbox.tiers import Launch
+
+PATIENCE = 10.0
+"""Seconds that a warden may take beyond what it was asked to do."""
+
+
+@final
+class Cell:
+    """A warden that waits for tests."""
+
+    def __init__(self, process: Process, farewell: float) -> None:
+        assert process.stdin is not None  # noqa: S101 - all three are pipes
+        assert process.stdout is not None  # noqa: S101
+        assert process.stderr is not None  # noqa: S101
+        self.spent = False
+        """Whether it will play no more tests."""
+        self._farewell = farewell
+        self._process = process
+        self._orders = process.stdin
+        self._replies = BufferedByteReceiveStream(process.stdout)
+        self._complaints = process.stderr
+
+    async def ask(self, order: dict[str, Any], seconds: float) -> dict[str, Any] | None:
+        """Its reply to an order; None if it is gone, or says nothing for that long and more."""
+        data = json.dumps(order).encode()
+        try:
+            with anyio.fail_after(seconds + PATIENCE):
+                await self._orders.send(struct.pack(">I", len(data)) + data)
+                (size,) = struct.unpack(">I", await self._replies.receive_exactly(4))
+                reply = json.loads(await self._replies.receive_exactly(size))
+        except (OSError, anyio.BrokenResourceError, anyio.IncompleteRead, TimeoutError):
+            self.spent = True
+            return None
+        self.spent = reply.get("spent", False)
+        return reply
+
+    async def complaint(self) -> str:
+        """The last line that it, or what should have started it, wrote to standard error."""
+        lines: list[str] = []
+        with anyio.move_on_after(1):
+            async for data in self._complaints:
+                lines += data.decode(errors="replace").splitlines()
+        return lines[-1] if lines else "it ended without a word"
+
+    async def close(self) -> None:
+        """End it and everything in it."""
+        with anyio.CancelScope(shield=True):
+            await self._orders.aclose()
+            await self._ended()
+            # First what is below: a bwrap ends by itself when its namespace has ended.
+            for doomed in (family(self._process.pid), [self._process.pid]):
+                if self._process.returncode is None:
+                    _kill(doomed)
+                    await self._ended()
+            await self._process.aclose()
+
+    async def _ended(self) -> None:
+        """Wait for its end, as long as it may take."""
+        with anyio.move_on_after(self._farewell):
+            await self._process.wait()
+
+
+@asynccontextmanager
+async def opened(launch: Launch, preload: list[str]) -> AsyncGenerator[Cell]:
+    """A cell that is ready for tests and has imported `preload`; at the end, nothing is left of it.
+
+    Raises:
+        SandboxError: it could not be built; the cause is in the sentence.
+    """
+    try:
+        cell = Cell(await _start(launch), launch.farewell)
+        try:
+            if await cell.ask(launch.order | {"preload": preload}, 0) is None:
+                raise SandboxError(await cell.complaint())
+            yield cell
+        finally:
+            await cell.close()
+    finally:
+        if launch.folder is not None and os.path.exists(launch.folder):  # noqa: PTH110
+            with anyio.CancelScope(shield=True):  # its warden was killed
+                await anyio.run_process(removal(launch.folder), check=False)
+
+
+def _kill(processes: list[int]) -> None:
+    """Not by `Process.kill`, which would reap them behind asyncio's back."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+async def _start(launch: Launch) -> Process:
+    try:
+        with anyio.CancelScope(shield=True):  # a bwrap that is killed at its start leaves a child
+            process = await anyio.open_process(
+                launch.command,
+                env=launch.environment,
+                pass_fds=launch.descriptors,
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise SandboxError(f"{launch.command[0]} does not start: {error.strerror}") from error
+    finally:
+        for descriptor in launch.descriptors:
+            os.close(descriptor)
+    return process  # pyright: ignore[reportPossiblyUnboundVariable] - the scope swallows nothing

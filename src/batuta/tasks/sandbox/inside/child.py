@@ -1,0 +1,87 @@
+"""The program's own process: run it and the test, and say how that ended."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+from contextlib import suppress
+
+from .wire import send
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+HERE = os.path.dirname(__file__)  # noqa: PTH120 - no pathlib here
+EXITED, RAISED, OUT_OF_MEMORY = (
+    b'{"end": "%s"}' % end for end in (b"exited", b"raised", b"memory")
+)
+
+
+def perform(order: dict[str, Any], result: int) -> int:
+    """Run the test to its end and say how it ended; the exit status."""
+    process = os.getpid()
+    status, report = 1, OUT_OF_MEMORY
+    try:
+        report = json.dumps({"end": "returned"} | run(order)).encode()
+        status = 0
+    except SystemExit as error:
+        status, report = exit_status(error.code), EXITED
+    except MemoryError:
+        pass  # nothing may be built now
+    except BaseException as error:  # noqa: BLE001 - whatever the program raises
+        report = RAISED
+        sys.excepthook(type(error), error.with_traceback(beyond_warden(error)), None)
+    finish()
+    if process == os.getpid():  # a process that the program forked ends here as well
+        send(result, report)
+    return status
+
+
+def run(order: dict[str, Any]) -> dict[str, Any]:
+    """What the program and the test give."""
+    name = "__main__" if order["kind"] == "script" else "program"
+    module = sys.modules[name] = type(sys)(name)
+    namespace = module.__dict__
+    sys.argv = ["program.py"]
+    execute(order["source"], "program.py", namespace)
+    if order["kind"] == "call":
+        entry = eval(order["entry"], namespace)  # noqa: S307 - this is what a sandbox is for
+        return {"value": entry(*order["arguments"])}
+    if order["kind"] == "check":
+        execute(order["code"], "check.py", namespace)
+        return {"token": order["token"]}
+    return {}
+
+
+def execute(source: str, name: str, namespace: dict[str, Any]) -> None:
+    """Run source, without the `__future__` imports of this file."""
+    exec(compile(source, name, "exec", dont_inherit=True), namespace)  # noqa: S102 - same
+
+
+def exit_status(code: Any) -> int:
+    """What the interpreter makes of the argument of `sys.exit`."""
+    if code is None or isinstance(code, int):
+        return (code or 0) & 255
+    print(code, file=sys.stderr)  # noqa: T201 - so it does
+    return 1
+
+
+def beyond_warden(error: BaseException) -> Any:
+    """The traceback without the frames of this package."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(HERE):
+        trace = trace.tb_next
+    return trace
+
+
+def finish() -> None:
+    """What the interpreter does at its end: wait for threads, call exit functions, flush."""
+    if threading := sys.modules.get("threading"):
+        threading._shutdown()  # noqa: SLF001 - there is no public name
+    atexit._run_exitfuncs()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - same
+    for stream in (sys.stdout, sys.__stdout__, sys.stderr):
+        with suppress(Exception):  # the program may have put anything there
+            stream.flush()  # pyright: ignore[reportOptionalMemberAccess]

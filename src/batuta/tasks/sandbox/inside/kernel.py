@@ -1,0 +1,80 @@
+"""What the kernel is asked for that the standard library has no name for."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 4, 22
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+FILES, ALL_NETWORK, ALL_SCOPES = 0xFFFF, 0b11, 0b11
+"""Landlock: every right on files, to TCP, to abstract sockets and signals of others."""
+READ_FILE, READ, USE_FILE = 0b101, 0b1101, 0b110
+"""Landlock: execute and read; folders as well; read and write."""
+MAKE_DEVICES = 1 << 6 | 1 << 11
+"""Landlock: make character and block devices."""
+
+
+def prctl(option: int, value: int, pointer: int = 0) -> None:
+    """One switch of this process.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    zero = ctypes.c_ulong(0)
+    if LIBC.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(pointer), zero, zero):
+        raise OSError(ctypes.get_errno(), f"prctl {option} was refused")
+
+
+def system_call(number: int, *arguments: Any) -> int:
+    """A call that the C library has no name for.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    result = LIBC.syscall(number, *arguments)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), f"system call {number} was refused")
+    return result
+
+
+def new_ruleset(files: int, network: int, scopes: int) -> int:
+    """A Landlock ruleset that denies these rights, but for the rules still to be added."""
+    return system_call(CREATE_RULESET, struct.pack("=QQQ", files, network, scopes), 24, 0)
+
+
+def allow(ruleset: int, descriptor: int, rights: int) -> None:
+    """Let a file, or all below a folder, be used."""
+    system_call(ADD_RULE, ruleset, 1, struct.pack("=Qi", rights, descriptor), 0)
+
+
+def restrict(ruleset: int) -> None:
+    """Hold this process and its children to a ruleset, for ever."""
+    system_call(RESTRICT_SELF, ruleset, 0)
+
+
+def landlock_version() -> int:
+    """Which Landlock this kernel has; 0: none."""
+    return max(0, LIBC.syscall(CREATE_RULESET, None, 0, 1))
+
+
+def install(code: bytes) -> None:
+    """Filter the system calls of this process and its children, for ever."""
+    instructions = ctypes.create_string_buffer(code, len(code))
+    header = struct.pack("HP", len(code) // 8, ctypes.addressof(instructions))
+    program = ctypes.create_string_buffer(header, len(header))
+    prctl(PR_SET_SECCOMP, 2, ctypes.addressof(program))
+
+
+def lower(kind: int, most: int, *, hard: bool) -> None:
+    """Set a limit of this process, no higher than it may be."""
+    ceiling = resource.getrlimit(kind)[1]
+    most = most if ceiling == resource.RLIM_INFINITY else min(most, ceiling)
+    resource.setrlimit(kind, (most, most if hard else ceiling))

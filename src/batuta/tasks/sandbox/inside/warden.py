@@ -1,0 +1,324 @@
+"""The warden: forks a child for each test, watches it, and ends all that is left of it.
+
+Orders come in on standard input, replies leave on standard output; when the input ends, so does
+the warden, and everything it started with it.
+"""
+# ruff: noqa: PTH112, PTH118, PTH123, PTH208 - no pathlib here, see the package
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import select
+import signal
+import site
+import sys
+import time
+from contextlib import suppress
+
+from .child import perform
+from .kernel import (
+    ALL_NETWORK,
+    ALL_SCOPES,
+    FILES,
+    MAKE_DEVICES,
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_DUMPABLE,
+    PR_SET_NO_NEW_PRIVS,
+    PR_SET_PDEATHSIG,
+    READ,
+    READ_FILE,
+    USE_FILE,
+    allow,
+    install,
+    lower,
+    new_ruleset,
+    prctl,
+    restrict,
+)
+from .usage import family, removal, remove, stored, threads_of_user, used
+from .wire import end_of_orders, packed, receive, send
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+TICK = 0.02
+"""Seconds between two looks at what a test uses."""
+CHUNK = 65536
+STACK = 8 << 20
+OPEN_FILES = 256
+RESERVED = 4
+"""Bytes that a process may reserve for each byte that the test may use."""
+
+
+def close(*descriptors: int) -> None:
+    """These are not needed any more."""
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+class Test:
+    """A child and the pipes from it."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.order = order
+        self.stdin = os.memfd_create("stdin")
+        send(self.stdin, order.get("stdin", "").encode("utf-8", "surrogatepass"))
+        os.lseek(self.stdin, 0, os.SEEK_SET)
+        self.readers: list[int] = []
+        self.writers: list[int] = []
+        for _ in ("stdout", "stderr", "result"):
+            reader, writer = os.pipe()
+            os.set_blocking(reader, False)
+            self.readers.append(reader)
+            self.writers.append(writer)
+        self.heard = {reader: bytearray() for reader in self.readers}
+
+    def listen(self, reader: int) -> bool:
+        """Take what has come; whether more can come."""
+        try:
+            data = os.read(reader, CHUNK)
+        except BlockingIOError:
+            return False
+        self.heard[reader] += data
+        return bool(data)
+
+    def texts(self) -> dict[str, str]:
+        """What was heard."""
+        texts = (bytes(data).decode("utf-8", "replace") for data in self.heard.values())
+        return dict(zip(("stdout", "stderr", "result"), texts, strict=True))
+
+
+class Warden:
+    """One sandbox, from the inside."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.tier: str = order["tier"]
+        self.limits: dict[str, Any] = order["limits"]
+        self.scratch: list[str] = order["scratch"]
+        self.filter = bytes.fromhex(order["filter"])
+        self.ruleset = -1
+        """Landlock's rules for the children; -1: none."""
+        self.running = 0
+        """The present test's process; 0: none."""
+        self.settle(order["uid"])
+        if self.tier == "landlock":
+            self.fence(order["readable"], order["devices"])
+        self.look_around()
+        os.chdir(self.scratch[0])
+        sys.path.extend(order["packages"])
+        site.setquit()  # the builtins that -S leaves out: exit, quit
+        for name in order["preload"]:  # once here instead of once a test
+            with suppress(Exception):  # the program will see for itself
+                __import__(name)
+        self.threads = threads_of_user()
+        gc.freeze()  # or the first collection in a child copies every page
+
+    def settle(self, uid: int | None) -> None:
+        """What holds in every tier."""
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
+            score.write("1000")  # when the machine runs out of memory, this goes first
+        if uid is not None:  # limits on processes do not bind root
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+        prctl(PR_SET_NO_NEW_PRIVS, 1)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans come back here to be ended
+        prctl(PR_SET_DUMPABLE, 0)  # closes /proc/<warden>/mem to the children
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if self.tier == "bubblewrap":
+            # The first process of a namespace hears no signal from inside that it does not handle.
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        else:
+            signal.signal(signal.SIGTERM, end_of_orders)
+            prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    def fence(self, readable: list[int], devices: list[int]) -> None:
+        """Keep signals among this process and its children; prepare the children's own rules.
+
+        There is no process namespace here: this is what `kill(-1)` stops at, ours and a test's.
+        """
+        outer = new_ruleset(0, 0, ALL_SCOPES)
+        restrict(outer)
+        os.close(outer)
+        self.ruleset = new_ruleset(FILES, ALL_NETWORK, ALL_SCOPES)
+        for descriptor in readable:
+            folder = os.path.isdir(f"/proc/self/fd/{descriptor}")
+            allow(self.ruleset, descriptor, READ if folder else READ_FILE)
+        for descriptor in devices:
+            allow(self.ruleset, descriptor, USE_FILE)
+        for folder in self.scratch:
+            descriptor = os.open(folder, os.O_PATH)
+            allow(self.ruleset, descriptor, FILES & ~MAKE_DEVICES)
+            os.close(descriptor)
+
+    def look_around(self) -> None:
+        """Be sure of the walls: `kill(-1)` and `tidy` would not stop at ones that are missing."""
+        if self.tier == "bubblewrap" and os.getpid() != 1:
+            sys.exit("there is no process namespace")
+        if self.tier == "landlock":
+            with suppress(PermissionError):
+                os.kill(os.getppid(), 0)
+                sys.exit("Landlock does not keep signals inside")
+        for folder in self.scratch:
+            if os.listdir(folder):
+                sys.exit(f"{folder} is not a fresh one")
+
+    def serve(self) -> NoReturn:
+        """Play tests until the orders end."""
+        send(1, packed({"ready": True}))
+        while True:
+            send(1, packed(self.play(receive())))
+
+    def play(self, order: dict[str, Any]) -> dict[str, Any]:
+        """One test, and nothing left of it."""
+        test = Test(order)
+        began = time.monotonic()
+        self.running = os.fork()
+        if not self.running:
+            self.become(test)
+        close(test.stdin, *test.writers)
+        ended = self.watch(test, began + self.limits["seconds"])
+        seconds = time.monotonic() - began
+        status = self.end_all()
+        for reader in test.readers:
+            while not ended and test.listen(reader):
+                ended = self.excess(test)
+        close(*test.readers)
+        ended = ended or ("files" if self.full() else "")
+        # So many files are removed with the sandbox, after the reply.
+        spent = ended == "files" or not self.tidy()
+        reply = {"ended": ended, "status": status, "seconds": seconds, "spent": spent}
+        return reply | test.texts()
+
+    def watch(self, test: Test, deadline: float) -> str:
+        """Wait for the end of the test's process; the limit that was overstepped, if one.
+
+        The end of its pipes is not waited for: what it left behind may hold them.
+        """
+        process = os.pidfd_open(self.running)
+        poll = select.poll()
+        for descriptor in (0, process, *test.readers):
+            poll.register(descriptor, select.POLLIN)
+        ended, look = "", time.monotonic() + TICK
+        while not ended and (now := time.monotonic()) < deadline:
+            ready = [one for one, _ in poll.poll(max(0, min(look, deadline) - now) * 1000)]
+            if 0 in ready:  # no order comes during a test, so this is the end of them
+                sys.exit()
+            for reader in filter(test.heard.__contains__, ready):
+                if not test.listen(reader):
+                    poll.unregister(reader)
+            ended = self.excess(test)
+            if process in ready:
+                break
+            if time.monotonic() >= look:
+                ended = ended or self.overstepped()
+                look = time.monotonic() + TICK
+        else:
+            ended = ended or "time"
+        os.close(process)
+        return ended
+
+    def excess(self, test: Test) -> str:
+        """`output`, if there is too much of it."""
+        most = max(len(data) for data in test.heard.values())
+        return "output" if most > self.limits["output"] else ""
+
+    def overstepped(self) -> str:
+        """The limit that the test is beyond at this moment, if one."""
+        threads, memory = used(family(os.getpid()))
+        if threads > self.limits["processes"]:
+            return "processes"
+        if memory > self.limits["memory"]:
+            return "memory"
+        return "files" if self.full() else ""
+
+    def full(self) -> bool:
+        """Whether the scratch holds as much as it may."""
+        return sum(map(stored, self.scratch)) >= self.limits["files"]
+
+    def end_all(self) -> int | None:
+        """End every process but this one; the exit status of the test's, if there is a test."""
+        status = None
+        while True:
+            self.kill()
+            try:
+                process, ended = os.waitpid(-1, 0)
+            except ChildProcessError:
+                self.running = 0
+                return status
+            if process == self.running:
+                status = os.waitstatus_to_exitcode(ended)
+
+    def kill(self) -> None:
+        """Kill all in one call, so that none can fork meanwhile; unisolated, one by one."""
+        for target in family(os.getpid()) if self.tier == "none" else [-1]:
+            with suppress(ProcessLookupError):
+                os.kill(target, signal.SIGKILL)
+
+    def tidy(self) -> bool:
+        """Empty the scratch; whether that was possible."""
+        try:
+            for folder in self.scratch:
+                for name in os.listdir(folder):
+                    remove(os.path.join(folder, name))
+        except (OSError, RecursionError):
+            return False
+        return True
+
+    def leave(self) -> None:
+        """End what runs and remove a scratch that is a folder of the machine."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.end_all()
+        if self.tier != "bubblewrap":
+            command = removal(self.scratch[0])
+            os.execv(command[0], command)  # noqa: S606 - there is nothing to quote
+
+    # -- the child ----------------------------------------------------------------------------
+
+    def become(self, test: Test) -> NoReturn:
+        """Be the test's process: shut oneself in, then run the program."""
+        status = 1
+        try:
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            os.setsid()
+            for target, source in enumerate((test.stdin, *test.writers[:2])):
+                os.dup2(source, target)
+            close(test.stdin, *test.writers[:2], *test.readers)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self.shut_in()
+            sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115 - for all its life
+            sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
+            status = perform(test.order, test.writers[2])
+        except BaseException as error:  # noqa: BLE001 - it must not become a second warden
+            sys.excepthook(type(error), error, error.__traceback__)
+        finally:
+            os._exit(status)
+
+    def shut_in(self) -> None:
+        """The limits and the walls; nothing undoes them."""
+        for kind, most in (
+            (resource.RLIMIT_AS, RESERVED * self.limits["memory"]),
+            (resource.RLIMIT_NPROC, self.threads + self.limits["processes"] + 1),
+            (resource.RLIMIT_FSIZE, self.limits["files"]),
+            (resource.RLIMIT_NOFILE, OPEN_FILES),
+            (resource.RLIMIT_CORE, 0),
+        ):
+            lower(kind, most, hard=True)
+        lower(resource.RLIMIT_STACK, STACK, hard=False)  # scripts raise it for deep recursion
+        if self.ruleset >= 0:
+            restrict(self.ruleset)
+        if self.filter:
+            install(self.filter)
+
+
+def main() -> None:
+    """Serve to the end of the orders; leave nothing."""
+    warden = Warden(receive())
+    try:
+        warden.serve()
+    finally:
+        warden.leave()

@@ -1,0 +1,46 @@
+"""Messages between the warden and the outside: JSON behind a length of four bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def receive() -> dict[str, Any]:
+    """The next order; the warden ends when there is none."""
+    return json.loads(exactly(*struct.unpack(">I", exactly(4))))
+
+
+def exactly(size: int) -> bytearray:
+    """That many bytes of standard input."""
+    data = bytearray()
+    while len(data) < size:
+        chunk = os.read(0, size - len(data))
+        if not chunk:
+            sys.exit()
+        data += chunk
+    return data
+
+
+def send(descriptor: int, data: bytes) -> None:
+    """All of `data`, however many calls that takes."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def packed(message: dict[str, Any]) -> bytes:
+    """A message with its length before it."""
+    data = json.dumps(message, ensure_ascii=False).encode()
+    return struct.pack(">I", len(data)) + data
+
+
+def end_of_orders(*_: object) -> None:
+    """A signal: from now on, standard input is at its end."""
+    os.dup2(os.open("/dev/null", os.O_RDONLY), 0)

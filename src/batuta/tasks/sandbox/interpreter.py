@@ -1,0 +1,52 @@
+"""The Python that runs the programs, and the folders it needs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+
+from batuta.errors import SandboxError
+
+ASK = """
+import json, os, site, sys
+packages = [path for path in site.getsitepackages() if os.path.isdir(path)]
+executable = os.path.realpath(sys.executable)
+print(json.dumps([list(sys.version_info[:2]), executable, sys.base_prefix, packages]))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A Python with its standard library and the packages installed for it."""
+
+    executable: str
+    """The real file, behind all links of virtual environments."""
+    home: str
+    """The folder of the standard library's `lib`."""
+    packages: tuple[str, ...]
+    """Folders of installed packages."""
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The folders that it reads."""
+        return (self.home, *self.packages)
+
+
+async def ask(python: str | Path) -> Interpreter:
+    """What that interpreter says of itself.
+
+    Raises:
+        SandboxError: it does not run, or is older than 3.11.
+    """
+    try:
+        done = await anyio.run_process([str(python), "-c", ASK], stderr=subprocess.PIPE)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SandboxError(f"{python} does not run as a Python interpreter: {error}") from error
+    version, executable, home, packages = json.loads(done.stdout)
+    if version < [3, 11]:
+        raise SandboxError(f"{python} is Python {version[0]}.{version[1]}; 3.11 is needed")
+    return Interpreter(executable, home, tuple(packages))

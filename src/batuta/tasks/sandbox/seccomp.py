@@ -1,0 +1,168 @@
+"""The system calls that a program may not make, as a filter for the kernel (seccomp BPF).
+
+A list of what is denied, since Python and its libraries use most of the rest. What needs a
+capability is not listed unless a user namespace would grant it: nobody inside has one.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import struct
+from dataclasses import dataclass
+
+from batuta.errors import SandboxError
+
+NAMESPACES = (
+    "unshare setns mount umount2 pivot_root chroot move_mount open_tree fsopen fsconfig fsmount "
+    "fspick mount_setattr"
+)
+KERNEL = (
+    "bpf perf_event_open userfaultfd io_uring_setup io_uring_enter io_uring_register keyctl "
+    "add_key request_key"
+)
+"""A wide surface, and io_uring makes calls that no filter sees."""
+NEIGHBOURS = (
+    "ptrace process_vm_readv process_vm_writev process_madvise kcmp pidfd_open pidfd_getfd "
+    "pidfd_send_signal sched_setaffinity sched_setattr sched_setparam sched_setscheduler "
+    "setpriority ioprio_set migrate_pages move_pages"
+)
+"""They reach other processes of the same user."""
+UNSEEN = "memfd_create memfd_secret shmget shmat msgget semget mq_open"
+"""Memory that belongs to no process, so that the watch on memory would not see it."""
+NETWORK = "socket connect bind listen"
+OWNERSHIP = (
+    "chmod fchmod fchmodat fchmodat2 chown lchown fchown fchownat setxattr lsetxattr fsetxattr "
+    "removexattr lremovexattr fremovexattr utime utimes futimesat utimensat inotify_init "
+    "inotify_init1"
+)
+"""Landlock does not see these, and an ordinary user owns more than the sandbox's folder."""
+
+NUMBERS = {
+    "x86_64": {
+        "unshare": 272, "setns": 308, "mount": 165, "umount2": 166, "pivot_root": 155,
+        "chroot": 161, "ptrace": 101, "process_vm_readv": 310, "process_vm_writev": 311,
+        "kcmp": 312, "sched_setaffinity": 203, "sched_setattr": 314, "sched_setparam": 142,
+        "sched_setscheduler": 144, "setpriority": 141, "ioprio_set": 251, "migrate_pages": 256,
+        "move_pages": 279, "prlimit64": 302, "bpf": 321, "perf_event_open": 298,
+        "userfaultfd": 323, "keyctl": 250, "add_key": 248, "request_key": 249,
+        "memfd_create": 319, "shmget": 29, "shmat": 30, "msgget": 68, "semget": 64, "mq_open": 240,
+        "mmap": 9, "clone": 56, "socket": 41, "connect": 42, "bind": 49, "listen": 50,
+        "socketpair": 53, "chmod": 90, "fchmod": 91, "fchmodat": 268, "chown": 92, "lchown": 94,
+        "fchown": 93, "fchownat": 260, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190,
+        "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "utime": 132, "utimes": 235,
+        "futimesat": 261, "utimensat": 280, "inotify_init": 253, "inotify_init1": 294,
+    },
+    "aarch64": {
+        "unshare": 97, "setns": 268, "mount": 40, "umount2": 39, "pivot_root": 41, "chroot": 51,
+        "ptrace": 117, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272,
+        "sched_setaffinity": 122, "sched_setattr": 274, "sched_setparam": 118,
+        "sched_setscheduler": 119, "setpriority": 140, "ioprio_set": 30, "migrate_pages": 238,
+        "move_pages": 239, "prlimit64": 261, "bpf": 280, "perf_event_open": 241,
+        "userfaultfd": 282, "keyctl": 219, "add_key": 217, "request_key": 218,
+        "memfd_create": 279, "shmget": 194, "shmat": 196, "msgget": 186, "semget": 190,
+        "mq_open": 180, "mmap": 222, "clone": 220, "socket": 198, "connect": 203, "bind": 200,
+        "listen": 201, "socketpair": 199, "fchmod": 52, "fchmodat": 53, "fchown": 55,
+        "fchownat": 54, "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14,
+        "lremovexattr": 15, "fremovexattr": 16, "utimensat": 88, "inotify_init1": 26,
+    },
+}  # fmt: skip
+"""Numbers below 424 by architecture; a call that is missing does not exist there."""
+COMMON = {
+    "pidfd_send_signal": 424, "io_uring_setup": 425, "io_uring_enter": 426,
+    "io_uring_register": 427, "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431,
+    "fsmount": 432, "fspick": 433, "pidfd_open": 434, "clone3": 435, "pidfd_getfd": 438,
+    "process_madvise": 440, "mount_setattr": 442, "memfd_secret": 447, "fchmodat2": 452,
+}  # fmt: skip
+"""Numbers from 424 on are the same everywhere."""
+NEWEST = 452
+"""A call with a higher number was not thought of here: it does not exist (ENOSYS)."""
+
+AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+NEW_NAMESPACES = 0x7E020000
+"""All CLONE_NEW* flags of clone."""
+SHARED_ANONYMOUS = 0x21
+STREAM = 1
+
+LOAD, AND, EQUAL, GREATER, RETURN = 0x20, 0x54, 0x15, 0x25, 0x06
+"""BPF: load a word, mask it, jump if equal, jump if greater, return."""
+ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A call that is allowed by one of its arguments: `argument & mask == value` (or not)."""
+
+    name: str
+    argument: int
+    mask: int
+    value: int
+    equal: bool = True
+
+    def code(self, number: int) -> bytes:
+        """Five instructions that decide this call, and none other."""
+        yes, no = (1, 0) if self.equal else (0, 1)
+        return (
+            _jump(EQUAL, number, 0, 5)
+            + _step(LOAD, ARGUMENTS_AT + 8 * self.argument)
+            + _step(AND, self.mask)
+            + _jump(EQUAL, self.value, yes, no)
+            + _step(RETURN, ERRNO | errno.EPERM)
+            + _step(RETURN, ALLOW)
+        )
+
+
+CONDITIONS = (
+    Condition("clone", 0, NEW_NAMESPACES, 0),
+    # Limits of oneself only: another process of the same user could be strangled by its limits.
+    Condition("prlimit64", 0, 0xFFFFFFFF, 0),
+    # A datagram socket of a pair could be turned to any socket in the file system.
+    Condition("socketpair", 1, 0xF, STREAM),
+    # Pages that a dead child touched are counted nowhere as long as its parent maps them.
+    Condition("mmap", 3, SHARED_ANONYMOUS, SHARED_ANONYMOUS, equal=False),
+)
+
+
+def seccomp_filter(machine: str | None = None, *, ownership: bool) -> bytes:
+    """The filter for that architecture (None: this one's), as an array of `sock_filter`.
+
+    Args:
+        machine: as `platform.machine()` gives it.
+        ownership: whether owners, modes, times and attributes of files may be changed.
+
+    Raises:
+        SandboxError: the numbers of this architecture are not known.
+    """
+    machine = machine or platform.machine()
+    if machine not in NUMBERS:
+        known = ", ".join(NUMBERS)
+        raise SandboxError(f"system calls of {machine} are not known here, only those of {known}")
+    numbers = NUMBERS[machine] | COMMON
+    denied = f"{NAMESPACES} {KERNEL} {NEIGHBOURS} {UNSEEN} {NETWORK}".split()
+    denied += [] if ownership else OWNERSHIP.split()
+    code = _step(LOAD, ARCHITECTURE_AT)
+    code += _jump(EQUAL, AUDIT[machine], 1, 0) + _step(RETURN, KILL)
+    code += _step(LOAD, NUMBER_AT)
+    code += _jump(GREATER, NEWEST, 0, 1) + _step(RETURN, ERRNO | errno.ENOSYS)
+    # The flags of clone3 lie in memory, where no filter sees them; the C library falls back.
+    code += _refuse(numbers["clone3"], errno.ENOSYS)
+    for name in denied:
+        if name in numbers:
+            code += _refuse(numbers[name], errno.EPERM)
+    for condition in CONDITIONS:
+        code += condition.code(numbers[condition.name])
+    return code + _step(RETURN, ALLOW)
+
+
+def _refuse(number: int, error: int) -> bytes:
+    return _jump(EQUAL, number, 0, 1) + _step(RETURN, ERRNO | error)
+
+
+def _step(code: int, operand: int) -> bytes:
+    return _jump(code, operand, 0, 0)
+
+
+def _jump(code: int, operand: int, if_true: int, if_false: int) -> bytes:
+    """One instruction; the jumps count instructions from the next one."""
+    return struct.pack("=HBBI", code, if_true, if_false, operand)

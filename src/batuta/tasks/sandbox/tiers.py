@@ -1,0 +1,192 @@
+"""The ways to build a sandbox, strongest first, each as the command that starts a warden."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from batuta.errors import SandboxError
+from batuta.tasks.sandbox import inside
+from batuta.tasks.sandbox.inside.kernel import landlock_version
+from batuta.tasks.sandbox.interpreter import Interpreter
+from batuta.tasks.sandbox.program import Limits
+from batuta.tasks.sandbox.seccomp import seccomp_filter
+
+WARDEN = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from inside.warden import main; "
+    "sys.path.pop(0); main()"
+)
+INSIDE = Path(inside.__file__).parent
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
+NEEDED = 6
+"""The first Landlock that keeps signals inside."""
+DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+TMP = "/tmp"  # noqa: S108 - the one inside the sandbox
+SHM = "/dev/shm"  # noqa: S108 - same
+
+
+class Tier(StrEnum):
+    """How strictly programs are kept apart from the machine."""
+
+    AUTO = "auto"
+    """The strongest that passes its self-test."""
+    BUBBLEWRAP = "bubblewrap"
+    """Namespaces of its own (files, processes, network) and seccomp."""
+    LANDLOCK = "landlock"
+    """Landlock and seccomp, for containers that forbid namespaces. Names, sizes and dates of the
+    machine's files can be seen, their contents cannot; modes and owners of files cannot be
+    changed; started by root, a program cannot start another Python."""
+    NONE = "none"
+    """Limits only, no isolation: for programs that one would run anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How to start one warden."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    order: dict[str, Any]
+    """What the warden is told first."""
+    descriptors: tuple[int, ...] = ()
+    """Open files that it inherits; whoever starts it closes them."""
+    farewell: float = 10.0
+    """Seconds that it has to end by itself; killed, it would leave behind what it started."""
+    folder: str | None = None
+    """Its scratch, where that is a folder of the machine; the warden removes it at its end."""
+
+
+def launch(tier: Tier, interpreter: Interpreter, limits: Limits, uid: int | None) -> Launch:
+    """How to start a warden of that tier; `uid` is what it becomes, if it is started by root.
+
+    Raises:
+        SandboxError: something that the tier needs is missing.
+    """
+    if tier is Tier.BUBBLEWRAP:
+        return _bubblewrap(interpreter, limits, uid)
+    if tier is Tier.LANDLOCK:
+        return _landlock(interpreter, limits, uid)
+    return _none(interpreter, limits)
+
+
+def _bubblewrap(interpreter: Interpreter, limits: Limits, uid: int | None) -> Launch:
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise SandboxError("bwrap is not installed (apt-get install bubblewrap)")
+    command = [bwrap, "--die-with-parent", "--new-session", "--as-pid-1", "--hostname", "sandbox"]
+    command += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
+    if uid is None:
+        command += ["--unshare-user", "--disable-userns"]
+    else:  # bwrap itself stays root, to reach the interpreter; the warden then becomes `uid`
+        command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    for path in SYSTEM:
+        command += _system(path)
+    command += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+    for path in (TMP, SHM):
+        command += ["--perms", "1777", "--size", str(limits.files), "--tmpfs", path]
+    for path in interpreter.roots:
+        command += _shown(path, path)
+    command += [*_shown(str(INSIDE), "/batuta/inside"), "--remount-ro", "/", "--chdir", TMP]
+    order = _order(Tier.BUBBLEWRAP, limits, uid, [TMP, SHM], interpreter.packages)
+    # A clean environment for bwrap itself: --clearenv would leave ours in /proc/1/environ.
+    return Launch(
+        (*command, *_python(interpreter.executable, "/batuta")),
+        _environment(TMP),
+        order,
+        farewell=0.3,
+    )
+
+
+def _system(path: str) -> list[str]:
+    """The options that show a folder of the system, or the link that stands in its place."""
+    if Path(path).is_symlink():
+        return ["--symlink", str(Path(path).readlink()), path]
+    return ["--ro-bind-try", path, path]
+
+
+def _shown(source: str, path: str) -> list[str]:
+    """The options that show a folder at `path`; its parents would be closed to all but root."""
+    parents = [str(parent) for parent in reversed(Path(path).parents)][1:]
+    made = [word for parent in parents for word in ("--perms", "755", "--dir", parent)]
+    return [*made, "--ro-bind", source, path]
+
+
+def _landlock(interpreter: Interpreter, limits: Limits, uid: int | None) -> Launch:
+    version = landlock_version()
+    if version < NEEDED:
+        raise SandboxError(f"this kernel has Landlock {version}, {NEEDED} is needed (Linux 6.12)")
+    roots = {path for path in (*SYSTEM, *interpreter.roots) if Path(path).exists()}
+    opened = {path: os.open(path, os.O_PATH) for path in roots}
+    devices = [os.open(path, os.O_PATH) for path in DEVICES]
+
+    def place(path: str) -> str:
+        """Where the warden finds a path: an unprivileged one may not pass folders like /root."""
+        if uid is None:
+            return path
+        root = max((root for root in roots if Path(path).is_relative_to(root)), key=len)
+        return f"/proc/self/fd/{opened[root]}{path[len(root) :]}"
+
+    folder = _folder(uid)
+    environment = _environment(folder)
+    if uid is not None:
+        environment["PYTHONHOME"] = place(interpreter.home)
+        environment["LD_LIBRARY_PATH"] = place(interpreter.home) + "/lib"
+    packages = tuple(place(path) for path in interpreter.packages)
+    order = _order(Tier.LANDLOCK, limits, uid, [folder], packages)
+    order |= {"readable": list(opened.values()), "devices": devices}
+    command = _python(place(interpreter.executable), INSIDE.parent)
+    return Launch(command, environment, order, (*opened.values(), *devices), folder=folder)
+
+
+def _none(interpreter: Interpreter, limits: Limits) -> Launch:
+    folder = _folder(None)
+    order = _order(Tier.NONE, limits, None, [folder], interpreter.packages)
+    command = _python(interpreter.executable, INSIDE.parent)
+    return Launch(command, _environment(folder), order, folder=folder)
+
+
+def _order(
+    tier: Tier, limits: Limits, uid: int | None, scratch: list[str], packages: tuple[str, ...]
+) -> dict[str, Any]:
+    calls = seccomp_filter(ownership=tier is Tier.BUBBLEWRAP) if tier is not Tier.NONE else b""
+    return {
+        "tier": tier.value,
+        "uid": uid,
+        "limits": asdict(limits),
+        "filter": calls.hex(),
+        "scratch": scratch,
+        "packages": list(packages),
+        "readable": [],
+        "devices": [],
+    }
+
+
+def _folder(uid: int | None) -> str:
+    folder = tempfile.mkdtemp(prefix="batuta-")
+    if uid is not None:
+        os.chown(folder, uid, uid)
+    return folder
+
+
+def _python(executable: str, path: str | Path) -> tuple[str, ...]:
+    """The warden's command; without `site`, which takes longer than all else."""
+    return (executable, "-S", "-s", "-P", "-X", "utf8", "-c", WARDEN, str(path))
+
+
+def _environment(home: str) -> dict[str, str]:
+    return {
+        "HOME": home,
+        "TMPDIR": home,
+        "USER": "sandbox",
+        "LANG": "C.UTF-8",
+        "PATH": "/usr/bin:/bin",
+        "PYTHONHASHSEED": "0",  # the same order of sets every time
+        "MALLOC_ARENA_MAX": "1",  # an arena reserves 64 MB a thread
+        "OPENBLAS_NUM_THREADS": "1",  # threads count as processes, and do not survive a fork
+        "OMP_NUM_THREADS": "1",
+    }

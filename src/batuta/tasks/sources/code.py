@@ -1,0 +1,153 @@
+"""Rows of programming: HumanEval, MBPP, BigCodeBench, LiveCodeBench, LeetCode, CRUXEval.
+
+What the graders of code find in `Task.data`, as JSON:
+
+- code-stdin: `{"tests": [{"input", "output"}]}`; what is written to and read from a program;
+- code-functional: the same and `"entry"`, such as `Solution().solve`; an input is one JSON value
+  a line, an argument each, an output one JSON value;
+- code-assert: `{"preamble", "tests"}`; the source before and after the program. The tests raise
+  if one fails.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import pickle
+import re
+import zlib
+from typing import Any, NoReturn
+
+import orjson
+
+from batuta.core import Task, TaskId
+from batuta.tasks.sources.rows import Row
+from batuta.tasks.sources.source import as_json
+
+BLOCK = "Answer with the whole program in one Python code block."
+
+_LEVELS = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
+
+_LIBRARY = re.compile(r"'([^']+)'")
+
+_RUN_UNITTEST = """
+import sys as _sys
+import unittest as _unittest
+_cases = _unittest.defaultTestLoader.loadTestsFromTestCase(TestCases)
+_result = _unittest.TextTestRunner(stream=_sys.stderr).run(_cases)
+assert _result.testsRun and _result.wasSuccessful(), "a test case failed"
+"""
+
+
+def human_eval(row: Row) -> Task:
+    """A function of HumanEval to complete."""
+    question = f"Complete this function.\n\n```python\n{row['prompt'].rstrip()}\n```\n\n{BLOCK}"
+    tests = f"{row['test']}\ncheck({row['entry_point']})\n"
+    return _asserted(f"humaneval/{row['task_id'].rpartition('/')[2]}", question, tests)
+
+
+def mbpp(row: Row) -> Task:
+    """A short program of MBPP; the question shows its tests, as the benchmark does."""
+    tests: list[str] = row["test_list"]
+    shown = "\n".join(tests)
+    question = f"{row['text']}\nIt must pass these tests:\n\n{shown}\n\n{BLOCK}"
+    after = "\n".join((row["test_setup_code"], *tests, *row["challenge_test_list"]))
+    return _asserted(f"mbpp/{row['task_id']}", question, f"{after}\n")
+
+
+def big_code_bench(row: Row) -> Task:
+    """A task of BigCodeBench in words, with its unit tests; its tags name the libraries."""
+    asked = row["instruction"] if "instruction" in row else row["instruct_prompt"]
+    named = row["libs"]
+    libraries: list[str] = (
+        orjson.loads(named.replace("'", '"')) if isinstance(named, str) else named
+    )
+    id_ = f"bigcodebench/{row['task_id'].rpartition('/')[2]}"
+    tags = tuple(f"library:{library}" for library in libraries)
+    return _asserted(id_, f"{asked.strip()}\n\n{BLOCK}", row["test"] + _RUN_UNITTEST, tags=tags)
+
+
+def leet_code(row: Row) -> Task:
+    """A problem of LeetCodeDataset."""
+    meta: Row = row.get("meta") or {}
+    # the train file has its statements and starter code in other fields than the test file
+    statement = row.get("problem_description") or meta["question_title"]
+    starter = row.get("starter_code") or meta["lang_code"]
+    level = row.get("difficulty") or meta["difficulty"]
+    question = f"{statement.strip()}\n\n```python\n{starter.rstrip()}\n```\n\n{BLOCK}"
+    tests = f"{row['test']}\ncheck({row['entry_point']})\n"
+    difficulty = _LEVELS.get(level.lower())
+    id_ = f"leetcode/{row['task_id']}"
+    return _asserted(id_, question, tests, preamble=row["prompt"], difficulty=difficulty)
+
+
+def crux_eval(row: Row) -> Task:
+    """A function of CRUXEval whose output is to be foretold."""
+    call = f"{row['code']}\n\nf({row['input']})"
+    said = "What does this call return? End with a line such as `Answer: [1, 2]`."
+    question = f"```python\n{call}\n```\n\n{said}"
+    id_ = TaskId(f"cruxeval/{row['id'].rpartition('_')[2]}")
+    return Task(id_, question, row["output"], "exact", ("code",))
+
+
+def live_code_bench(row: Row) -> Task:
+    """A problem of LiveCodeBench with its public tests and any hidden ones."""
+    shown: Any = row["public_test_cases"]
+    tests: list[Row] = orjson.loads(shown) if isinstance(shown, str) else shown
+    tests = [*tests, *_hidden(row.get("private_test_cases"))]
+    metadata: Any = row["metadata"]
+    facts: Row = orjson.loads(metadata) if isinstance(metadata, str) else metadata
+    data: dict[str, Any] = {
+        "tests": [{"input": test["input"], "output": test["output"]} for test in tests]
+    }
+    functional = tests[0]["testtype"] == "functional"
+    if functional:
+        data["entry"] = f"Solution().{facts['func_name']}"
+    return Task(
+        TaskId(f"livecodebench/{row['question_id']}"),
+        _contest_question(row, functional=functional),
+        "",
+        "code-functional" if functional else "code-stdin",
+        ("code", row["platform"], f"date:{row['contest_date'][:10]}"),
+        _LEVELS.get(row["difficulty"]),
+        as_json(data),
+    )
+
+
+def _contest_question(row: Row, *, functional: bool) -> str:
+    if functional:
+        starter = row["starter_code"].rstrip()
+        form = f"Complete this class.\n\n```python\n{starter}\n```\n\n{BLOCK}"
+    else:
+        form = f"The program reads standard input and writes standard output. {BLOCK}"
+    return f"{row['question_content'].strip()}\n\n{form}"
+
+
+def _hidden(encoded: str | None) -> list[Row]:
+    """Tests that the benchmark packs as base64 of zlib of a pickled JSON text."""
+    if not encoded:
+        return []
+    if encoded.lstrip().startswith("["):
+        return orjson.loads(encoded)
+    unpacked = _Plain(io.BytesIO(zlib.decompress(base64.b64decode(encoded)))).load()
+    return orjson.loads(unpacked)
+
+
+class _Plain(pickle.Unpickler):
+    """Reads plain values; a pickle that names any class or function is refused."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        raise pickle.UnpicklingError(f"a packed test names {module_name}.{global_name}")
+
+
+def _asserted(
+    id_: str,
+    question: str,
+    tests: str,
+    *,
+    preamble: str = "",
+    tags: tuple[str, ...] = (),
+    difficulty: float | None = None,
+) -> Task:
+    data = as_json({"preamble": preamble, "tests": tests})
+    return Task(TaskId(id_), question, "", "code-assert", ("code", *tags), difficulty, data)

@@ -1,0 +1,176 @@
+"""From a name to its tasks."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from importlib.resources import files as package_files
+from pathlib import Path
+
+from batuta.core import Task, TaskId
+from batuta.errors import SourceError
+from batuta.tasks.sources import generated
+from batuta.tasks.sources.own import read_own
+from batuta.tasks.sources.rows import Row, read_rows, sha256
+from batuta.tasks.sources.source import Choice, Hub, Source, Split
+from batuta.tasks.sources.table import SOURCES
+
+SUMS = "SHA256SUMS"
+"""As `sha256sum` writes it, here for known files and in each folder of fetched ones."""
+
+
+_MISFITS = (KeyError, TypeError, ValueError, IndexError, AttributeError, pickle.PickleError)
+"""What converting a row raises that has another form."""
+
+
+def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where benchmarks and records are: BATUTA_DATA, or the user's data folder."""
+    if named := environ.get("BATUTA_DATA"):
+        return Path(named)
+    home = environ.get("BATUTA_HOME")
+    base = environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return (Path(home) if home else Path(base) / "batuta") / "data"
+
+
+def load(
+    name: str,
+    *,
+    folder: Path | None = None,
+    files: Sequence[Path] = (),
+    seed: int | None = 0,
+    size: int = 100,
+) -> tuple[Task, ...]:
+    """The tasks of a source.
+
+    Args:
+        name: `gsm8k`, `gsm8k:train`, `reasoning-gym:FAMILY`, or the path of a file of one's own.
+        folder: the data folder; None: `data_folder()`.
+        files: rows are read from these instead, in the benchmark's own form.
+        seed: of the order of options and of what is generated; None: options as published.
+        size: how many tasks a generator makes.
+
+    Raises:
+        SourceError: no such source, no copy of its files, or files that are not what they were.
+    """
+    if ".jsonl" in Path(name).suffixes:
+        return read_own(Path(name), seed)
+    if name.startswith(f"{generated.NAME}:"):
+        return generated.generate(name.partition(":")[2], size, seed or 0)
+    source, split = find(name)
+    paths = tuple(files) or _found(source, split, folder or data_folder())
+    return _distinct(_converted(source, split, paths, seed))
+
+
+def find(name: str) -> tuple[Source, str]:
+    """The source and the split that `name` or `name:split` means.
+
+    Raises:
+        SourceError: there is none.
+    """
+    wanted, _, part = name.partition(":")
+    source = SOURCES.get(wanted)
+    if source is None:
+        known = ", ".join((*SOURCES, f"{generated.NAME}:FAMILY"))
+        raise SourceError(f"there is no source {wanted!r}; there are {known}, and FILE.jsonl")
+    split = part or next(iter(source.splits))
+    if split not in source.splits:
+        raise SourceError(f"{wanted} has no split {split!r}; it has {', '.join(source.splits)}")
+    return source, split
+
+
+def here(source: Source, split: str, folder: Path) -> tuple[Path, ...]:
+    """The files of a split below the data folder; empty if one of them is missing."""
+    part = source.splits[split]
+    local = tuple(folder / path for path in part.local)
+    fetched = tuple(hub_folder(source, folder) / path for path in part.hub)
+    for paths in (local, fetched):
+        if paths and all(path.is_file() for path in paths):
+            return paths
+    return ()
+
+
+def hub_folder(source: Source, folder: Path) -> Path:
+    """Where a source's files from the hub are kept."""
+    return folder / "bench" / source.name / "hub"
+
+
+def _found(source: Source, split: str, folder: Path) -> tuple[Path, ...]:
+    paths = here(source, split, folder)
+    if not paths:
+        raise SourceError(f"{source.name}:{split} is not in {folder}; {_remedy(source, split)}")
+    sums = {**_known_sums(folder), **_fetched_sums(hub_folder(source, folder))}
+    for path in paths:
+        if sums.get(path, "") not in {"", sha256(path)}:
+            raise SourceError(
+                f"{path} is not the file it was (its SHA-256 differs): put the right one there, "
+                "or read it as it is with --from-file"
+            )
+    return paths
+
+
+def _remedy(source: Source, split: str) -> str:
+    if isinstance(source.origin, Hub) and source.splits[split].hub:
+        return (
+            f"run `batuta tasks fetch {source.name}:{split}`, set BATUTA_DATA to a folder that "
+            "has it, or name your copy with --from-file"
+        )
+    origin = source.origin.repo if isinstance(source.origin, Hub) else source.origin
+    return f"get a copy from {origin} and name it with --from-file"
+
+
+@cache
+def _listed() -> str:
+    return (package_files("batuta.tasks.sources") / SUMS).read_text(encoding="utf-8")
+
+
+def _known_sums(folder: Path) -> dict[Path, str]:
+    return {folder / path: total for path, total in parse_sums(_listed()).items()}
+
+
+def _fetched_sums(folder: Path) -> dict[Path, str]:
+    listing = folder / SUMS
+    text = listing.read_text(encoding="utf-8") if listing.is_file() else ""
+    return {folder / path: total for path, total in parse_sums(text).items()}
+
+
+def parse_sums(text: str) -> dict[str, str]:
+    """The SHA-256 of each file that a listing of `sha256sum` names."""
+    pairs = (line.split("  ", 1) for line in text.splitlines() if "  " in line)
+    return {path: total for total, path in pairs}
+
+
+def _converted(
+    source: Source, split: str, paths: Iterable[Path], seed: int | None
+) -> Iterator[Task]:
+    for path in paths:
+        for row in _kept(source.splits[split], path):
+            try:
+                item = source.convert(row)
+            except _MISFITS as error:
+                raise SourceError(
+                    f"a row of {path} is not in the form of {source.name}: {error!r}"
+                ) from None
+            if item is not None:
+                yield item.task(seed) if isinstance(item, Choice) else item
+
+
+def _kept(split: Split, path: Path) -> Iterator[Row]:
+    for row in read_rows(path):
+        named = {**row, "file": str(path)}
+        if split.keep is None or split.keep(named):
+            yield named
+
+
+def _distinct(tasks: Iterable[Task]) -> tuple[Task, ...]:
+    """The tasks, with ids that differ: the second of the same text is `ID#2`."""
+    seen = Counter[TaskId]()
+    distinct: list[Task] = []
+    for task in tasks:
+        seen[task.id] += 1
+        again = seen[task.id]
+        distinct.append(task if again == 1 else replace(task, id=TaskId(f"{task.id}#{again}")))
+    return tuple(distinct)

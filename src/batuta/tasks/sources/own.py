@@ -1,0 +1,73 @@
+"""Tasks of one's own: a file of JSON lines."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from batuta.core import Task, TaskId
+from batuta.errors import SourceError
+from batuta.tasks.sources.rows import Row, read_rows
+from batuta.tasks.sources.source import LETTERS, Choice, as_json, digest
+
+_INTEGER = re.compile(r"[+-]?\d+")
+
+
+def read_own(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
+    """The tasks of a file with a JSON object a line.
+
+    A line has `question` and `answer`, and may have `id`, `options` (a list; the answer is then a
+    letter), `grader` (default: choice with options, integer for an integer, else exact), `tags`,
+    `difficulty`, `data`.
+
+    Raises:
+        SourceError: a line that cannot be used; the sentence names it.
+    """
+    tasks: dict[TaskId, Task] = {}
+    for number, row in enumerate(read_rows(path), 1):
+        try:
+            task = _task(row, seed)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SourceError(f"task {number} of {path} is no task: {_said(error)}") from None
+        if task.id in tasks:
+            raise SourceError(f"task {number} of {path} has the id {task.id} of one before it")
+        tasks[task.id] = task
+    if not tasks:
+        raise SourceError(f"{path} has no tasks; write one JSON object a line")
+    return tuple(tasks.values())
+
+
+def _task(row: Row, seed: int | None) -> Task:
+    question: Any = row["question"]
+    if not isinstance(question, str) or not question.strip():
+        raise ValueError("its question is not a text")
+    id_ = TaskId(str(row["id"]) if "id" in row else f"own/{digest(question)}")
+    tags = tuple(str(tag) for tag in row.get("tags", ()))
+    difficulty = None if row.get("difficulty") is None else float(row["difficulty"])
+    answer = str(row["answer"]).strip()
+    if options := row.get("options"):
+        return _choice(id_, question, options, answer, tags, difficulty).task(seed)
+    data = row.get("data", "")
+    text = data if isinstance(data, str) else as_json(data)
+    grader = row.get("grader") or ("integer" if _INTEGER.fullmatch(answer) else "exact")
+    return Task(id_, question, answer, grader, tags, difficulty, text)
+
+
+def _choice(
+    id_: TaskId,
+    question: str,
+    options: Sequence[str],
+    answer: str,
+    tags: tuple[str, ...],
+    difficulty: float | None,
+) -> Choice:
+    right = LETTERS.find(answer.upper()) if len(answer) == 1 else -1
+    if not 0 <= right < len(options):
+        raise ValueError(f"its answer is not the letter of one of its {len(options)} options")
+    return Choice(id_, question, tuple(options), right, tags, difficulty)
+
+
+def _said(error: Exception) -> str:
+    return f"it has no field {error}" if isinstance(error, KeyError) else str(error)

@@ -1,0 +1,367 @@
+"""Programs that mean harm, in every tier that holds here.
+
+`test_users.py` runs these tests again as an ordinary user.
+"""
+
+import os
+import platform
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from batuta.tasks.sandbox import Call, Check, End, Limits, Program, Script
+from batuta.tasks.sandbox.inside.usage import family
+from batuta.tasks.sandbox.program import MEGABYTE
+from batuta.tasks.sandbox.seccomp import COMMON, NUMBERS
+
+LIMITS = Limits(
+    seconds=30, memory=300 * MEGABYTE, output=MEGABYTE, processes=16, files=16 * MEGABYTE
+)
+BRIEF = Limits(seconds=0.5, processes=16)
+SECRET = "the-secret-of-the-host"
+NUMBER = NUMBERS[platform.machine()] | COMMON
+
+
+async def play(sandbox, source, test=None, limits=LIMITS):
+    program = Program(textwrap.dedent(source))
+    outcome, next_one = await sandbox.run(program, (test or Script(""), Check("")), limits)
+    assert next_one.end is not End.LOST, "the sandbox did not survive the program"
+    return outcome
+
+
+# -- too much -----------------------------------------------------------------------------------
+
+TOO_MUCH = {
+    "a fork bomb": (
+        End.PROCESSES,
+        """
+        import os
+        while True:
+            try: os.fork()
+            except OSError: pass
+        """,
+    ),
+    "a fork tree": (
+        End.PROCESSES,
+        """
+        import os, time
+        def grow(depth):
+            for _ in range(2):
+                try:
+                    if depth and not os.fork(): grow(depth - 1)
+                except OSError: pass
+            time.sleep(60)
+        grow(12)
+        """,
+    ),
+    "threads": (
+        End.PROCESSES,
+        """
+        import threading, time
+        for _ in range(100):
+            try: threading.Thread(target=time.sleep, args=(60,)).start()
+            except RuntimeError: pass
+        """,
+    ),
+    "a memory bomb": (
+        End.MEMORY,
+        """
+        hoard = []
+        while True: hoard.append(bytearray(10**6))
+        """,
+    ),
+    "one great block": (End.MEMORY, "bytearray(1 << 40)"),
+    "memory of many": (
+        End.MEMORY,
+        """
+        import os, time
+        for _ in range(8):
+            if not os.fork():
+                hoard = bytearray(os.urandom(1 << 16)) * 1600
+                time.sleep(60)
+        time.sleep(60)
+        """,
+    ),
+    "endless output": (End.OUTPUT, "while True: print('x' * 1000)"),
+    "endless complaints": (
+        End.OUTPUT,
+        "import sys\nwhile True: sys.stderr.write('x' * 1000)",
+    ),
+    "a file of 200 MB": (
+        End.FILES,
+        """
+        with open("big", "wb") as file:
+            for _ in range(200): file.write(bytes(10**6))
+        """,
+    ),
+    "many files": (
+        End.FILES,
+        """
+        import time
+        for n in range(200):
+            with open(str(n), "wb") as file: file.write(bytes(10**6))
+        time.sleep(60)
+        """,
+    ),
+    "many empty folders": (
+        End.FILES,
+        """
+        import os
+        for n in range(1100): os.mkdir(str(n))
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOO_MUCH)
+async def test_too_much(sandbox, name):
+    end, source = TOO_MUCH[name]
+    assert (await play(sandbox, source)).end is end
+
+
+async def test_an_endless_loop_that_ignores_signals(sandbox):
+    source = """
+        import signal
+        for number in range(1, 65):
+            try: signal.signal(number, signal.SIG_IGN)
+            except (OSError, ValueError): pass
+        while True: pass
+    """
+    assert (await play(sandbox, source, limits=BRIEF)).end is End.TIME
+
+
+async def test_one_that_stops_itself(sandbox):
+    source = "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)"
+    assert (await play(sandbox, source, limits=BRIEF)).end is End.TIME
+
+
+async def test_memory_that_belongs_to_nobody_cannot_be_had(sandbox):
+    source = """
+        import ctypes, mmap, os
+        def refused(attempt):
+            try: attempt()
+            except OSError: return True
+        print([refused(lambda: mmap.mmap(-1, 4096)), refused(lambda: os.memfd_create("x"))])
+        print(ctypes.CDLL(None).shmget(0, 4096, 0o1600))
+    """
+    assert (await play(sandbox, source)).stdout == "[True, True]\n-1\n"
+
+
+# -- the machine's secrets ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def secret():
+    """A file that everybody may read, and a process that everybody can see."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder, "secret")
+        path.write_text(SECRET, encoding="ascii")
+        path.chmod(0o666)
+        other = [sys.executable, "-c", "import time; time.sleep(300)", SECRET]
+        with subprocess.Popen(other, env={**os.environ, "KEY": SECRET}) as process:
+            yield path
+            assert process.poll() is None, "the bystander was killed"
+            process.kill()
+
+
+async def test_nothing_of_the_machine_can_be_read(sandbox, secret):
+    source = f"""
+        import glob, os
+        paths = [{str(secret)!r}, "/etc/passwd", "/etc/shadow", {str(Path.home())!r}]
+        for name in ("environ", "cmdline", "mem", "maps", "cwd", "root"):
+            paths += glob.glob(f"/proc/[0-9]*/{{name}}") + [f"/proc/{os.getpid()}/{{name}}"]
+            paths += [f"/proc/{{os.getppid()}}/{{name}}", f"/proc/1/{{name}}"]
+        found = repr(dict(os.environ))
+        for path in paths:
+            try: found += open(path, errors="replace").read(100000)
+            except OSError: pass
+            try: found += repr(os.listdir(path)) if "proc" not in path else ""
+            except OSError: pass
+        print(found)
+    """
+    outcome = await play(sandbox, source)
+    assert outcome.end is End.RETURNED, outcome.stderr
+    assert SECRET not in outcome.stdout
+    assert "root:" not in outcome.stdout
+    for name, value in os.environ.items():
+        if len(value) > 12:
+            assert value not in outcome.stdout, name
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "/proc/1/environ", "/dev/mem", "/root", "/home"])
+async def test_what_cannot_be_opened(sandbox, path):
+    outcome = await play(sandbox, f"import os\nos.listdir({path!r}) and open({path!r})")
+    assert outcome.end is End.RAISED
+    assert "Error: [Errno" in outcome.stderr
+
+
+async def test_nothing_of_the_machine_can_be_changed(sandbox, secret):
+    before = secret.stat()
+    source = f"""
+        import os
+        path, folder = {str(secret)!r}, {str(secret.parent)!r}
+        attempts = [
+            lambda: open(path, "w"), lambda: os.truncate(path, 0), lambda: os.unlink(path),
+            lambda: os.chmod(path, 0), lambda: os.utime(path, (0, 0)),
+            lambda: os.chown(path, os.getuid(), -1), lambda: os.rename(path, path + "2"),
+            lambda: os.link(path, "mine"), lambda: os.mkdir(folder + "/new"),
+            lambda: os.symlink("/", folder + "/link"), lambda: os.setxattr(path, "user.x", b"1"),
+            lambda: open("/usr/new", "w"), lambda: open("/dev/new", "w"), lambda: open("/new", "w"),
+        ]
+        for attempt in attempts:
+            try: attempt()
+            except OSError: continue
+            print("done")
+    """
+    outcome = await play(sandbox, source)
+    assert (outcome.end, outcome.stdout) == (End.RETURNED, "")
+    after = secret.stat()
+    assert (after.st_mode, after.st_mtime, after.st_size, after.st_uid) == (
+        before.st_mode, before.st_mtime, before.st_size, before.st_uid,
+    )  # fmt: skip
+    assert list(secret.parent.iterdir()) == [secret]
+
+
+# -- the network --------------------------------------------------------------------------------
+
+
+async def test_no_network_not_even_loopback(sandbox):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+        source = f"""
+            import ctypes, socket
+            for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, socket.AF_NETLINK):
+                for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_RAW):
+                    try: print("opened", socket.socket(family, kind))
+                    except OSError: pass
+            try: socket.create_connection(("127.0.0.1", {server.getsockname()[1]}))
+            except OSError: pass
+            try: print("opened", socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))
+            except OSError: pass
+            print(ctypes.CDLL(None).syscall({NUMBER["io_uring_setup"]}, 8, bytes(256)))
+        """
+        assert (await play(sandbox, source)).stdout == "-1\n"
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+# -- other processes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["-1", "os.getppid()", "1", "0", "host"])
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSTOP", "SIGINT", "SIGHUP"])
+async def test_signals_reach_nobody_outside(sandbox, secret, target, name):
+    source = f"import os, signal\nos.kill({target}, signal.{name})"
+    await play(sandbox, source.replace("host", str(os.getpid())), limits=BRIEF)
+    # The fixture sees that the bystander lives; `play` that the warden does; and so do we.
+
+
+async def test_other_processes_cannot_be_touched(sandbox):
+    source = f"""
+        import ctypes, os, resource
+        libc = ctypes.CDLL(None, use_errno=True)
+        def attempt(name, *arguments):
+            if libc.syscall(*arguments) >= 0: print(name)
+        for victim in (os.getppid(), {os.getpid()}, 1):
+            attempt("ptrace", {NUMBER["ptrace"]}, 16, victim, 0, 0)
+            attempt("read", {NUMBER["process_vm_readv"]}, victim, 0, 0, 0, 0, 0)
+            attempt("pidfd", {NUMBER["pidfd_open"]}, victim, 0)
+            attempt("nice", {NUMBER["setpriority"]}, 0, victim, 19)
+            attempt("affinity", {NUMBER["sched_setaffinity"]}, victim, 8, bytes([1] + [0] * 7))
+            try: print(resource.prlimit(victim, resource.RLIMIT_CPU, (1, 1)))
+            except OSError: pass
+            try: print(os.open(f"/proc/{{victim}}/mem", os.O_RDWR))
+            except OSError: pass
+    """
+    outcome = await play(sandbox, source)
+    assert (outcome.end, outcome.stdout) == (End.RETURNED, ""), outcome.stderr
+
+
+async def test_daemons_end_with_their_test(sandbox):
+    marker = f"{time.time_ns() % 10**9 + 10**6}"
+    source = f"""
+        import os, signal, time
+        if not os.fork():
+            os.setsid()
+            for number in range(1, 32):
+                if number not in (9, 19): signal.signal(number, signal.SIG_IGN)
+            if not os.fork():
+                os.execv("/usr/bin/sleep", ["sleep", "{marker}"])
+            os._exit(0)
+        time.sleep(0.1)
+        print("over")
+    """
+    async with sandbox.load(Program(textwrap.dedent(source)), LIMITS) as ready:
+        assert (await ready.run(Script(""))).stdout == "over\n"
+        commands = [_command(process) for process in family(os.getpid())]
+        assert any(b"inside.warden" in command for command in commands)
+        assert not any(marker.encode() in command for command in commands)
+
+
+def _command(process):
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+# -- the kernel ---------------------------------------------------------------------------------
+
+
+async def test_no_namespaces_mounts_or_keys(sandbox):
+    new_user = 0x10000000
+    calls = {
+        "unshare": (new_user,),
+        "clone": (new_user | signal.SIGCHLD, 0, 0, 0, 0),
+        "setns": (0, 0),
+        "mount": (b"none", b"/tmp", b"tmpfs", 0, None),
+        "umount2": (b"/tmp", 0),
+        "pivot_root": (b"/tmp", b"/tmp"),
+        "chroot": (b"/tmp",),
+        "open_tree": (-100, b"/tmp", 1),
+        "fsopen": (b"tmpfs", 0),
+        "ptrace": (0, 0, 0, 0),
+        "bpf": (0, bytes(128), 128),
+        "userfaultfd": (1,),
+        "keyctl": (0, -3, 1),
+        "add_key": (b"user", b"x", b"x", 1, -3),
+        "perf_event_open": (bytes(128), 0, -1, -1, 0),
+        "clone3": (bytes(88), 88),
+    }
+    source = f"""
+        import ctypes, os
+        libc = ctypes.CDLL(None, use_errno=True)
+        for name, (number, arguments) in { ({n: (NUMBER[n], a) for n, a in calls.items()})!r}.items():
+            result = libc.syscall(number, *arguments)
+            if result == 0 and "clone" in name: os._exit(9)
+            if result >= 0 or ctypes.get_errno() not in (1, 38): print(name, ctypes.get_errno())
+        for attempt in (lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.setgroups([0])):
+            try: attempt()
+            except OSError: continue
+            print("became another")
+    """
+    outcome = await play(sandbox, source)
+    assert (outcome.end, outcome.stdout) == (End.RETURNED, ""), outcome.stderr
+
+
+async def test_limits_cannot_be_raised(sandbox):
+    source = """
+        import resource
+        def f():
+            raised = []
+            for name in ("AS", "NPROC", "FSIZE", "NOFILE", "CORE"):
+                kind = getattr(resource, "RLIMIT_" + name)
+                try: resource.setrlimit(kind, (-1, -1))
+                except (OSError, ValueError): continue
+                raised.append(name)
+            return raised
+    """
+    assert (await play(sandbox, source, Call("f"))).value == []

@@ -1,0 +1,136 @@
+"""When a run is cancelled, or the host dies, everything a program started ends with it."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+
+from batuta.tasks.sandbox import End, Limits, Program, Script, Tier
+from batuta.tasks.sandbox.inside.usage import family
+
+STUBBORN = Program("""
+import os, signal, time
+for number in range(1, 32):
+    if number not in (9, 19): signal.signal(number, signal.SIG_IGN)
+for _ in range(4):
+    if not os.fork():
+        os.setsid()
+        os.fork()
+        break
+open("file", "w").write("x")
+time.sleep(600)
+""")
+HOST = """
+import anyio, sys
+from batuta.tasks.sandbox import Limits, Program, Sandbox, Script
+async def main(tier, source):
+    async with Sandbox.open(tier) as sandbox:
+        await sandbox.run(Program(source), (Script(""),), Limits(seconds=600))
+anyio.run(main, *sys.argv[1:])
+"""
+
+
+@pytest.fixture
+def temporary():
+    """A folder for temporary files, like /tmp."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o1777)
+        yield folder
+
+
+async def grown(parent):
+    """The processes below `parent`, once the program has started all of its own."""
+    with anyio.fail_after(60):
+        while len(found := family(parent)) < 9:
+            await anyio.sleep(0.05)
+    return found
+
+
+def alive(processes):
+    return [process for process in processes if Path(f"/proc/{process}").exists()]
+
+
+def leftovers(folder):
+    return set(Path(folder).glob("batuta-*"))
+
+
+def open_files():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_a_cancelled_run_ends_within_half_a_second(sandbox):
+    before = leftovers(tempfile.gettempdir())
+    processes, cancelled = [], 0.0
+
+    async def cancel(scope):
+        nonlocal cancelled
+        processes.extend(await grown(os.getpid()))
+        cancelled = time.monotonic()
+        scope.cancel()
+
+    async with anyio.create_task_group() as group:
+        with anyio.CancelScope() as scope:
+            group.start_soon(cancel, scope)
+            await sandbox.run(STUBBORN, (Script(""),), Limits(seconds=600))
+        took = time.monotonic() - cancelled
+    assert alive(processes) == []
+    assert leftovers(tempfile.gettempdir()) <= before
+    if os.getloadavg()[0] < (os.cpu_count() or 1):  # on a busy machine, time says nothing
+        assert took < 0.5
+
+
+async def test_cancelling_at_any_moment_leaves_nothing(sandbox):
+    before = family(os.getpid())
+    for delay in (0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2):
+        with anyio.move_on_after(delay):
+            await sandbox.run(STUBBORN, (Script(""),), Limits(seconds=600))
+    assert family(os.getpid()) == before
+    (outcome,) = await sandbox.run(Program("print(1)"), (Script(""),))
+    assert outcome.stdout == "1\n", "a slot was lost"
+
+
+@pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_killed_host_leaves_nothing(sandbox, temporary, way):
+    command = [sys.executable, "-c", HOST, sandbox.tier.value, STUBBORN.source]
+    with subprocess.Popen(command, env={**os.environ, "TMPDIR": temporary}) as host:
+        processes = await grown(host.pid)
+        host.send_signal(way)
+        host.wait()
+    with anyio.fail_after(30):
+        while alive(processes) or leftovers(temporary):
+            await anyio.sleep(0.05)
+
+
+async def test_a_killed_warden_is_an_outcome_not_an_accident(sandbox):
+    """As the kernel may do when the machine runs out of memory."""
+    program = Program("import sys, time\nif input(): print('ran')\nelse: time.sleep(600)")
+    ancestors = 2 if sandbox.tier is Tier.BUBBLEWRAP else 1
+
+    async def kill_warden():
+        while len(processes := family(os.getpid())) <= ancestors:
+            await anyio.sleep(0.01)
+        os.kill(processes[ancestors - 1], signal.SIGKILL)
+
+    async with sandbox.load(program, Limits(seconds=60)) as ready:
+        async with anyio.create_task_group() as group:
+            group.start_soon(kill_warden)
+            assert (await ready.run(Script("\n"))).end is End.LOST
+        assert (await ready.run(Script("again\n"))).stdout == "ran\n"
+    assert family(os.getpid()) == []
+
+
+async def test_many_programs_leave_no_process_file_or_descriptor(sandbox):
+    await sandbox.run(Program("print(1)"), (Script(""),))  # what is opened once and for all
+    files, descriptors = leftovers(tempfile.gettempdir()), open_files()
+    async with anyio.create_task_group() as group:
+        for _ in range(12):
+            group.start_soon(sandbox.run, Program("print(1)"), (Script(""),))
+    assert family(os.getpid()) == []
+    assert open_files() == descriptors
+    assert leftovers(tempfile.gettempdir()) <= files

@@ -1,0 +1,132 @@
+"""Which tier is taken, and what is said where none holds."""
+
+import errno
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from batuta.errors import SandboxError
+from batuta.tasks.sandbox import Sandbox
+from batuta.tasks.sandbox.inside.kernel import CREATE_RULESET, landlock_version
+from batuta.tasks.sandbox.seccomp import (
+    ALLOW,
+    CONDITIONS,
+    LOAD,
+    NUMBER_AT,
+    NUMBERS,
+    RETURN,
+    _refuse,
+    _step,
+)
+from batuta.tasks.sandbox.tiers import TMP
+
+OPEN_BWRAP = """#!{python}
+import os, sys
+at = sys.argv.index("--chdir") - 2
+os.execv("/usr/bin/bwrap", ["bwrap", *sys.argv[1:at], *"{options}".split(), *sys.argv[at:]])
+"""
+VAR_TMP = "/var/tmp"  # noqa: S108
+SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+OPEN = """
+import sys, anyio
+from batuta.errors import SandboxError
+from batuta.tasks.sandbox import Program, Sandbox, Script
+from batuta.tasks.sandbox.inside.kernel import PR_SET_NO_NEW_PRIVS, install, prctl
+async def main(tier):
+    try:
+        async with Sandbox.open(tier) as sandbox:
+            (outcome,) = await sandbox.run(Program("print(6 * 7)"), (Script(""),))
+            print(sandbox.tier, outcome.stdout.strip())
+    except SandboxError as error:
+        print("refused:", error)
+prctl(PR_SET_NO_NEW_PRIVS, 1)
+install(bytes.fromhex(sys.argv[2]))
+anyio.run(main, sys.argv[1])
+"""
+
+
+def no_namespaces():
+    """A filter like the one of Docker: no new namespaces."""
+    code = _step(LOAD, NUMBER_AT) + _refuse(NUMBERS[platform.machine()]["unshare"], errno.EPERM)
+    code += _refuse(435, errno.ENOSYS) + CONDITIONS[0].code(NUMBERS[platform.machine()]["clone"])
+    return code
+
+
+def opened(tier, code=b"", path=SYSTEM_PATH, **more):
+    """What a process that is so filtered says of that tier."""
+    command = [sys.executable, "-c", OPEN, tier, (code + _step(RETURN, ALLOW)).hex()]
+    env = {**os.environ, "PATH": path, **more}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    assert not done.stderr, done.stderr
+    return done.stdout.strip()
+
+
+needs_bwrap = pytest.mark.skipif(
+    opened("bubblewrap") != "bubblewrap 42", reason="bubblewrap does not work on this machine"
+)
+needs_landlock = pytest.mark.skipif(
+    landlock_version() < 6, reason="this kernel has no Landlock 6 (Linux 6.12)"
+)
+
+
+@needs_bwrap
+def test_the_strongest_tier_is_taken():
+    assert opened("auto") == "bubblewrap 42"
+
+
+@needs_landlock
+def test_landlock_is_taken_where_bubblewrap_is_not_installed():
+    assert opened("auto", path="/nowhere") == "landlock 42"
+
+
+@needs_bwrap
+@needs_landlock
+def test_landlock_is_taken_in_a_container_that_forbids_namespaces():
+    assert opened("auto", no_namespaces()) == "landlock 42"
+
+
+@needs_bwrap
+def test_a_refusal_gives_causes_and_remedies():
+    no_landlock = no_namespaces() + _refuse(CREATE_RULESET, errno.ENOSYS)
+    said = opened("auto", no_landlock)
+    assert said.startswith("refused: no sandbox holds here (bubblewrap: bwrap: ")
+    assert "; landlock: this kernel has Landlock 0, 6 is needed (Linux 6.12)): install" in said
+    assert "ask for the tier `none`" in said
+
+
+def test_a_missing_bwrap_says_how_to_install_it():
+    said = opened("bubblewrap", path="/nowhere")
+    assert "bwrap is not installed (apt-get install bubblewrap)" in said
+
+
+def test_none_is_never_taken_unasked():
+    code = no_namespaces() + _refuse(CREATE_RULESET, errno.ENOSYS)
+    assert opened("auto", code, path="/nowhere").startswith("refused")
+    assert opened("none", code, path="/nowhere") == "none 42"
+
+
+@needs_bwrap
+def test_a_tier_that_lets_a_program_out_is_not_taken(tmp_path):
+    def said(options):
+        """Of a bwrap with a hole."""
+        script = OPEN_BWRAP.format(python=sys.executable, options=options)
+        Path(tmp_path, "bwrap").write_text(script, encoding="utf-8")
+        Path(tmp_path, "bwrap").chmod(0o755)
+        return opened("bubblewrap", path=f"{tmp_path}:{SYSTEM_PATH}", TMPDIR=VAR_TMP)
+
+    hole = f"--perms 755 --dir /var --bind {VAR_TMP} {VAR_TMP}"
+    assert "in it, a program can read a file of the machine, write a file" in said(hole)
+    assert " is not a fresh one" in said(f"--bind {VAR_TMP} {TMP}")
+
+
+async def test_an_interpreter_that_is_none_is_refused(anyio_backend):
+    with pytest.raises(SandboxError, match="does not run as a Python"):
+        async with Sandbox.open("none", python="/bin/false"):
+            pass
+    with pytest.raises(SandboxError, match="does not run as a Python"):
+        async with Sandbox.open("none", python=Path("/nowhere/python")):
+            pass

@@ -1,0 +1,126 @@
+"""Names, places, sums, files of one's own."""
+
+import json
+
+import pytest
+
+from batuta.errors import SourceError
+from batuta.tasks.sources import SOURCES, Hub, data_folder, find, here, load
+from batuta.tasks.sources.load import SUMS, hub_folder, parse_sums
+from batuta.tasks.sources.rows import sha256
+
+ROW = {"id": "sample_1", "code": "def f(x): return x", "input": "1", "output": "1"}
+
+
+def write(path, *rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_source_says_where_it_comes_from(name):
+    source = SOURCES[name]
+    assert source.licence and source.about and source.splits
+    for split in source.splits.values():
+        assert split.hub or split.local
+        assert not split.hub or isinstance(source.origin, Hub)
+    if isinstance(source.origin, Hub):
+        assert len(source.origin.revision) == 40
+        int(source.origin.revision, 16)
+    assert find(name) == (source, next(iter(source.splits)))
+
+
+def test_the_place_of_data(tmp_path):
+    assert data_folder({"BATUTA_DATA": "/d", "BATUTA_HOME": "/h"}).as_posix() == "/d"
+    assert data_folder({"BATUTA_HOME": "/h"}).as_posix() == "/h/data"
+    assert data_folder({"XDG_DATA_HOME": "/x"}).as_posix() == "/x/batuta/data"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nope", "there is no source 'nope'; there are math"),
+        ("gsm8k:dev", "gsm8k has no split 'dev'; it has test, train"),
+        ("gsm8k", "run `batuta tasks fetch gsm8k:test`"),
+        ("gpqa-diamond", "get a copy from .*gpqa"),
+        ("math:train-12k", "get a copy from EleutherAI/hendrycks_math"),
+        ("missing.jsonl", "there is no file missing.jsonl"),
+    ],
+)
+def test_what_is_not_there_is_said(tmp_path, name, said):
+    with pytest.raises(SourceError, match=said):
+        load(name, folder=tmp_path)
+
+
+def test_a_file_that_is_not_what_it_was_is_refused_and_can_be_named(tmp_path):
+    path = write(tmp_path / "bench" / "cruxeval" / "test.jsonl", ROW)
+    with pytest.raises(SourceError, match="is not the file it was"):
+        load("cruxeval", folder=tmp_path)
+    (task,) = load("cruxeval", files=[path])
+    assert (task.id, task.target) == ("cruxeval/1", "1")
+
+
+def test_a_fetched_file_is_checked_against_its_own_listing(tmp_path):
+    source, _ = find("livecodebench:v1")
+    row = {
+        "question_id": "q",
+        "question_content": "?",
+        "platform": "p",
+        "contest_date": "2024-01-01",
+        "difficulty": "easy",
+        "starter_code": "",
+        "metadata": {},
+        "public_test_cases": [{"input": "", "output": "", "testtype": "stdin"}],
+    }
+    folder = hub_folder(source, tmp_path)
+    path = write(folder / "test.jsonl", row)
+    (folder / SUMS).write_text(f"# a comment\n{sha256(path)}  test.jsonl\n", encoding="utf-8")
+    assert here(source, "v1", tmp_path) == (path,)
+    assert here(source, "v2", tmp_path) == ()
+    assert len(load("livecodebench:v1", folder=tmp_path)) == 1
+    write(path, row, row)
+    with pytest.raises(SourceError, match="is not the file it was"):
+        load("livecodebench:v1", folder=tmp_path)
+
+
+def test_sums_are_read_as_sha256sum_writes_them():
+    assert parse_sums("# x@y\nab  a/b.jsonl\ncd  c d.csv\n") == {"a/b.jsonl": "ab", "c d.csv": "cd"}
+
+
+def test_a_file_of_ones_own(tmp_path):
+    path = write(
+        tmp_path / "own.jsonl",
+        {"question": "What is 2+2?", "answer": 4},
+        {"question": "Say hi.", "answer": "hi", "id": "greet", "tags": ["a"], "difficulty": 2},
+        {"question": "Which?", "answer": "b", "options": ["x", "y", "z"]},
+        {"question": "JSON?", "answer": "", "grader": "json-schema", "data": {"type": "object"}},
+    )
+    number, words, choice, schema = load(str(path))
+    assert (number.grader, number.target, words.grader) == ("integer", "4", "exact")
+    assert (words.id, words.tags, words.difficulty) == ("greet", ("a",), 2.0)
+    assert choice.grader == "choice"
+    assert json.loads(choice.data)["options"]["ABC".index(choice.target)] == "y"
+    assert (schema.grader, json.loads(schema.data)) == ("json-schema", {"type": "object"})
+    assert load(str(path)) == load(str(path))
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"answer": "a"}, "task 2 of .* is no task: it has no field 'question'"),
+        ({"question": " ", "answer": "a"}, "its question is not a text"),
+        ({"question": "q", "answer": "d", "options": ["a", "b"]}, "not the letter of one of its 2"),
+        ({"question": "q", "answer": "a", "difficulty": "hard"}, "task 2"),
+        ({"question": "first", "answer": "a"}, "has the id .* of one before it"),
+    ],
+)
+def test_a_line_of_ones_own_that_is_no_task(tmp_path, row, said):
+    path = write(tmp_path / "own.jsonl", {"question": "first", "answer": "a"}, row)
+    with pytest.raises(SourceError, match=said):
+        load(str(path))
+
+
+def test_an_empty_file_of_ones_own(tmp_path):
+    with pytest.raises(SourceError, match="has no tasks"):
+        load(str(write(tmp_path / "own.jsonl")))

@@ -1,0 +1,76 @@
+"""Every form of file gives the same rows."""
+
+import csv
+import gzip
+import json
+
+import pytest
+
+from batuta.errors import SourceError
+from batuta.tasks.sources.rows import read_rows, sha256
+
+ROWS = [{"id": "a", "text": "one\u2028line"}, {"id": "b", "text": "ü \n two"}]
+LINES = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
+
+
+def write_zst(path):
+    pa = pytest.importorskip("pyarrow")
+    with pa.output_stream(str(path), compression="zstd") as stream:
+        stream.write(LINES.encode())
+
+
+def write_parquet(path):
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pa.Table.from_pylist(ROWS), path)
+
+
+def write_csv(path):
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, ["id", "text"])
+        writer.writeheader()
+        writer.writerows(ROWS)
+
+
+FORMS = {
+    "x.jsonl": lambda path: path.write_text(LINES, encoding="utf-8"),
+    "x.jsonl.gz": lambda path: path.write_bytes(gzip.compress(LINES.encode())),
+    "x.jsonl.zst": write_zst,
+    "x.json": lambda path: path.write_text(json.dumps(ROWS), encoding="utf-8"),
+    "x.csv": write_csv,
+    "x.parquet": write_parquet,
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_form_gives_the_rows(tmp_path, name):
+    FORMS[name](tmp_path / name)
+    assert list(read_rows(tmp_path / name)) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("x.jsonl", '{"a": 1}\n\n{broken\n', "line 3 of .* is not JSON"),
+        ("x.jsonl", "[1]\n", "line 1 of .* is not a JSON object"),
+        ("x.json", '{"a": 1}', "not a list of rows"),
+        ("x.json", "{", "is not JSON"),
+        ("x.txt", "hello", "unknown form"),
+    ],
+)
+def test_what_is_wrong_is_said(tmp_path, name, text, said):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(SourceError, match=said):
+        list(read_rows(tmp_path / name))
+
+
+def test_a_missing_file_is_said(tmp_path):
+    with pytest.raises(SourceError, match="there is no file"):
+        list(read_rows(tmp_path / "x.jsonl"))
+
+
+def test_the_sum_is_that_of_the_bytes(tmp_path):
+    (tmp_path / "x").write_bytes(b"abc")
+    known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert sha256(tmp_path / "x") == known
