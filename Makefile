@@ -12,7 +12,7 @@ run: $(STAMP)  ## answer three questions of growing difficulty on the embedded o
 	@for question in \
 		"Compute the result: begin at 45; square it; double it." \
 		"Here is a question of dates and units. We have 9 kilometres; express it in metres; add 6 kilometres; count that amount 2 times; add 10 kilometres. What is the result?" \
-		"Follow the chronicle from Mount Elk: look for the first climber, then look for the favourite river, then look for the source, then look for the nearest town, then look for the founding year. What is found last?" \
+		"Given the list [5, 4, 3, 18, 11, 15, 2, 20], remove every odd item, then raise every item by 2, then remove 2 items from the back, then move the first 4 items to the back, then remove every odd item. What comes out?" \
 	; do \
 		printf '\n\033[1m%s\033[0m\n\n' "$$question"; \
 		$(BIN)/batuta ask --pool rehearsal "$$question" || exit 1; \
@@ -51,9 +51,9 @@ $(STAMP): pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(STAMP_DEV): pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,train]' torch==2.13.0
 	@touch $@ $(STAMP)
 
 $(STAMP_BENCH): pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,train,bench]' torch==2.13.0
 	@touch $@ $(STAMP) $(STAMP_DEV)

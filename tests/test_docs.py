@@ -33,7 +33,10 @@ def test_every_make_target_and_command_named_exists(page):
     for target in re.findall(r"`make ([a-z-]+)", text):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     for command in set(
-        re.findall(r"batuta ((?:ask|serve|runs|pool)(?: (?:list|show|check|replay))?)\b", text)
+        re.findall(
+            r"batuta ((?:ask|serve|eval|train|tasks|runs|pool)(?: (?:list|show|check|replay|fetch|warmup|conductor|watch|plots))?)\b",
+            text,
+        )
     ):
         args = [sys.executable, "-m", "batuta", *command.split(), "--help"]
         assert subprocess.run(args, capture_output=True, check=False).returncode == 0, command
@@ -45,9 +48,10 @@ def test_options_named_exist(page):
     help_text = "".join(
         subprocess.run([sys.executable, "-m", "batuta", *c.split(), "--help"], capture_output=True, text=True, check=True,
                        env={**os.environ, "COLUMNS": "200"}).stdout
-        for c in ("", "ask", "serve", "runs list", "runs show", "runs replay", "pool list", "pool check")
+        for c in ("", "ask", "serve", "runs list", "runs show", "runs replay", "pool list", "pool check",
+                  "eval", "tasks list", "tasks show", "tasks fetch", "train warmup", "train conductor", "train watch", "train plots")
     )  # fmt: skip
-    for line in re.findall(r"batuta (?:ask|serve|runs|pool)[^`\n]*", text):
+    for line in re.findall(r"batuta (?:ask|serve|eval|train|tasks|runs|pool)[^`\n]*", text):
         for option in re.findall(r"(--[a-z-]+)", line):
             assert option in help_text, option
 

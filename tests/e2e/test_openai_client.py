@@ -69,7 +69,7 @@ def test_streamed_with_progress_and_usage(client):
             content += chunk.choices[0].delta.content or ""
             reasoning += getattr(chunk.choices[0].delta, "reasoning_content", None) or ""
         usage = chunk.usage or usage
-    assert "4050" in content and "Plan: 1 step" in reasoning and usage.total_tokens > 0
+    assert "4050" in content and "Plan: " in reasoning and usage.total_tokens > 0
 
 
 def test_the_run_can_be_read_again(client, url):
