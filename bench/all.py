@@ -1,11 +1,20 @@
 """Every benchmark, one after another. `make bench`"""
 
+import graders
+import sandbox
 import startup
+import train
 
 import embedded
 import engine
 import gateway
 
-for part in (startup, embedded, gateway, engine):
-    print(f"== {part.__name__}: {(part.__doc__ or '').splitlines()[0]}", flush=True)
-    part.run()
+
+def run():
+    for part in (startup, embedded, gateway, engine, graders, sandbox, train):
+        print(f"== {part.__name__}: {(part.__doc__ or '').splitlines()[0]}", flush=True)
+        part.run()
+
+
+if __name__ == "__main__":
+    run()

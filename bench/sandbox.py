@@ -2,17 +2,22 @@
 
 `cold` is one program after another, each with two tests: `start` is the time until the first test
 could begin (the first outcome less the time of the second test), `whole` ends when nothing is left;
-both are medians.
-`warm` is 400 tests of each of two programs side by side. The CPU time of all processes says more
-than wall time on a machine that does other things. `python bench/sandbox.py`
+both are medians, `least` is the least of them. `cpu` is that of all processes, whole.
+`warm` is 400 tests of each of two programs side by side. Wall time is of a machine that may do other
+things, so beside it stands what two cores do that do nothing else: two seconds over the CPU time a
+test. `python` is CPU time of the bare alternative: an interpreter a test, without any isolation.
+`python bench/sandbox.py`
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import resource
 import statistics
+import subprocess
+import sys
 import time
 
 from batuta.errors import SandboxError
@@ -20,8 +25,8 @@ from batuta.tasks.sandbox import Call, End, Program, Sandbox, Script, Tier
 
 FUNCTION = Program("import math\ndef f(n):\n    return sum(math.isqrt(i) for i in range(n))")
 SCRIPT = Program("n = int(input())\nprint(sum(int(x) for x in input().split()[:n]))")
-TEST = Call("f", (10,))
-COLD, WARM = 40, 400
+TEST, STDIN = Call("f", (100,)), "3\n1 2 3\n"
+COLD, WARM, BARE = 40, 400, 20
 
 
 def cpu():
@@ -44,8 +49,8 @@ async def cold(sandbox):
         assert outcome.end is End.RETURNED
     row = {
         "start": statistics.median(starts),
+        "least": min(starts),
         "whole": statistics.median(wholes),
-        "whole_min": min(wholes),
         "cpu": (cpu() - before) / COLD,
     }
     return {name: round(value * 1000, 1) for name, value in row.items()}
@@ -55,26 +60,36 @@ async def warm(sandbox):
     """Tests a second, and CPU milliseconds a test."""
     before, began = cpu(), time.perf_counter()
     async with asyncio.TaskGroup() as group:
-        group.create_task(sandbox.run(FUNCTION, (Call("f", (100,)),) * WARM))
-        group.create_task(sandbox.run(SCRIPT, (Script("3\n1 2 3\n"),) * WARM))
-    took = time.perf_counter() - began
+        group.create_task(sandbox.run(FUNCTION, (TEST,) * WARM))
+        group.create_task(sandbox.run(SCRIPT, (Script(STDIN),) * WARM))
+    took, spent = time.perf_counter() - began, (cpu() - before) / (2 * WARM)
     return {
         "tests_s": round(2 * WARM / took),
-        "cpu_ms": round((cpu() - before) * 1000 / (2 * WARM), 2),
+        "tests_s_of_two_idle_cores": round(2 / spent),
+        "cpu_ms": round(spent * 1000, 2),
     }
+
+
+def bare():
+    """CPU milliseconds of an interpreter that runs the script and ends."""
+    before = cpu()
+    for _ in range(BARE):
+        subprocess.run([sys.executable, "-c", SCRIPT.source], input=STDIN.encode(), check=True, stdout=subprocess.DEVNULL)  # fmt: skip
+    return round((cpu() - before) * 1000 / BARE, 1)
 
 
 async def measure(tier):
     try:
         async with Sandbox.open(tier) as sandbox:
-            return {"tier": tier, "cold_ms": await cold(sandbox), "warm": await warm(sandbox)}
+            return {"cold_ms": await cold(sandbox), "warm": await warm(sandbox)}
     except SandboxError as error:
-        return {"tier": tier, "refused": str(error)}
+        return {"refused": str(error)}
 
 
 def run():
     for tier in (Tier.BUBBLEWRAP, Tier.LANDLOCK, Tier.NONE):
-        print(json.dumps(asyncio.run(measure(tier))), flush=True)
+        row = {"tier": tier, **asyncio.run(measure(tier)), "python_ms": bare()}
+        print(json.dumps(row | {"load": os.getloadavg()[0], "cores": os.cpu_count()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -16,17 +16,19 @@ from pathlib import Path
 
 import pytest
 
-from batuta.tasks.sandbox import Call, Check, End, Limits, Program, Script
+from batuta.tasks.sandbox import Call, Check, End, Limits, Program, Script, Tier
 from batuta.tasks.sandbox.inside.usage import family
 from batuta.tasks.sandbox.program import MEGABYTE
 from batuta.tasks.sandbox.seccomp import COMMON, NUMBERS
 
 LIMITS = Limits(
-    seconds=30, memory=300 * MEGABYTE, output=MEGABYTE, processes=16, files=16 * MEGABYTE
+    seconds=30, memory=120 * MEGABYTE, output=MEGABYTE, processes=16, files=4 * MEGABYTE
 )
 BRIEF = Limits(seconds=0.5, processes=16)
 SECRET = "the-secret-of-the-host"
 NUMBER = NUMBERS[platform.machine()] | COMMON
+EXIT = {"x86_64": 60, "aarch64": 93}[platform.machine()]
+"""Ends a thread, not the process."""
 
 
 async def play(sandbox, source, test=None, limits=LIMITS):
@@ -84,9 +86,20 @@ TOO_MUCH = {
         import os, time
         for _ in range(8):
             if not os.fork():
-                hoard = bytearray(os.urandom(1 << 16)) * 1600
+                hoard = bytearray(os.urandom(1 << 16)) * 500
                 time.sleep(60)
         time.sleep(60)
+        """,
+    ),
+    "memory behind a first thread that has ended": (
+        End.MEMORY,
+        f"""
+        import ctypes, threading
+        def bomb():
+            hoard = []
+            while True: hoard.append(bytearray(10**6))
+        threading.Thread(target=bomb).start()
+        ctypes.CDLL(None).syscall({EXIT}, 0)
         """,
     ),
     "endless output": (End.OUTPUT, "while True: print('x' * 1000)"),
@@ -114,7 +127,7 @@ TOO_MUCH = {
         End.FILES,
         """
         import os
-        for n in range(1100): os.mkdir(str(n))
+        for n in range(300): os.mkdir(str(n))
         """,
     ),
 }
@@ -124,6 +137,25 @@ TOO_MUCH = {
 async def test_too_much(sandbox, name):
     end, source = TOO_MUCH[name]
     assert (await play(sandbox, source)).end is end
+
+
+@pytest.mark.parametrize("keep", ["os.dup(fd)", "mmap(None, 4096, 1, 2, fd, 0)"])
+async def test_removed_files_that_are_kept_count(sandbox, keep):
+    source = f"""
+        import ctypes, os, time
+        mmap = ctypes.CDLL(None).mmap
+        mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+        for _ in range(32):
+            fd = os.open("file", os.O_CREAT | os.O_RDWR)
+            os.unlink("file")
+            os.posix_fallocate(fd, 0, 1 << 20)
+            {keep}
+            os.close(fd)
+        time.sleep(30)
+    """
+    outcome = await play(sandbox, source)
+    # Apart, the folder for files has no room for more.
+    assert outcome.end is End.FILES or "No space left" in outcome.stderr, outcome
 
 
 async def test_an_endless_loop_that_ignores_signals(sandbox):
@@ -149,9 +181,10 @@ async def test_memory_that_belongs_to_nobody_cannot_be_had(sandbox):
             try: attempt()
             except OSError: return True
         print([refused(lambda: mmap.mmap(-1, 4096)), refused(lambda: os.memfd_create("x"))])
+        print(refused(lambda: os.open("/dev/zero", os.O_RDONLY)))
         print(ctypes.CDLL(None).shmget(0, 4096, 0o1600))
     """
-    assert (await play(sandbox, source)).stdout == "[True, True]\n-1\n"
+    assert (await play(sandbox, source)).stdout == "[True, True]\nTrue\n-1\n"
 
 
 # -- the machine's secrets ----------------------------------------------------------------------
@@ -228,6 +261,19 @@ async def test_nothing_of_the_machine_can_be_changed(sandbox, secret):
         before.st_mode, before.st_mtime, before.st_size, before.st_uid,
     )  # fmt: skip
     assert list(secret.parent.iterdir()) == [secret]
+
+
+async def test_a_test_cannot_widen_the_walls_of_the_next(sandbox, secret):
+    """Through a Landlock ruleset that it inherited: add a rule that all below / may be read."""
+    source = f"""
+        import ctypes, os, struct
+        call, rule = ctypes.CDLL(None).syscall, struct.pack("=Qi", 0b1100, os.open("/", os.O_PATH))
+        print([n for n in range(3, 256) if not call({NUMBER["landlock_add_rule"]}, n, 1, rule, 0)])
+        print(open({str(secret)!r}).read())
+    """
+    program = Program(textwrap.dedent(source))
+    for outcome in await sandbox.run(program, (Script(""),) * 2, LIMITS):
+        assert (outcome.end, outcome.stdout) == (End.RAISED, "[]\n"), outcome.stderr
 
 
 # -- the network --------------------------------------------------------------------------------
@@ -335,6 +381,12 @@ async def test_no_namespaces_mounts_or_keys(sandbox):
         "add_key": (b"user", b"x", b"x", 1, -3),
         "perf_event_open": (bytes(128), 0, -1, -1, 0),
         "clone3": (bytes(88), 88),
+        "landlock_create_ruleset": (bytes([1] + [0] * 23), 24, 0),
+        "fanotify_init": (0x200, 0) if sandbox.tier is Tier.LANDLOCK else (0, 0),
+        "shmctl": (0, 0, bytes(128)),
+        "msgctl": (0, 0, bytes(128)),
+        "semctl": (0, 0, 0, 0),
+        "mq_unlink": (b"queue",),
     }
     source = f"""
         import ctypes, os

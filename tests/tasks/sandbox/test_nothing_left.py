@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import anyio
@@ -38,10 +37,12 @@ anyio.run(main, *sys.argv[1:])
 
 @pytest.fixture
 def temporary():
-    """A folder for temporary files, like /tmp."""
+    """A folder for temporary files, like /tmp, that nobody else writes to meanwhile."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o1777)
+        before, tempfile.tempdir = tempfile.tempdir, folder
         yield folder
+        tempfile.tempdir = before
 
 
 async def grown(parent):
@@ -57,32 +58,35 @@ def alive(processes):
 
 
 def leftovers(folder):
-    return set(Path(folder).glob("batuta-*"))
+    return list(Path(folder).iterdir())
 
 
 def open_files():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def test_a_cancelled_run_ends_within_half_a_second(sandbox):
-    before = leftovers(tempfile.gettempdir())
-    processes, cancelled = [], 0.0
+async def test_a_cancelled_run_ends_and_leaves_nothing(sandbox, temporary):
+    processes = []
 
     async def cancel(scope):
-        nonlocal cancelled
         processes.extend(await grown(os.getpid()))
-        cancelled = time.monotonic()
         scope.cancel()
 
     async with anyio.create_task_group() as group:
         with anyio.CancelScope() as scope:
             group.start_soon(cancel, scope)
             await sandbox.run(STUBBORN, (Script(""),), Limits(seconds=600))
-        took = time.monotonic() - cancelled
     assert alive(processes) == []
-    assert leftovers(tempfile.gettempdir()) <= before
-    if os.getloadavg()[0] < (os.cpu_count() or 1):  # on a busy machine, time says nothing
-        assert took < 0.5
+    assert leftovers(temporary) == []
+
+
+async def test_who_stops_listening_does_not_hear_the_answer_later(sandbox):
+    async with sandbox.load(Program("print(input())"), Limits(seconds=60)) as ready:
+        for delay in (0, 0.005, 0.01, 0.02, 0.05, 0.1):
+            await ready.run(Script("warm"))
+            with anyio.move_on_after(delay):
+                await ready.run(Script("old"))
+            assert (await ready.run(Script("new"))).stdout == "new\n"
 
 
 async def test_cancelling_at_any_moment_leaves_nothing(sandbox):
@@ -125,12 +129,12 @@ async def test_a_killed_warden_is_an_outcome_not_an_accident(sandbox):
     assert family(os.getpid()) == []
 
 
-async def test_many_programs_leave_no_process_file_or_descriptor(sandbox):
+async def test_many_programs_leave_no_process_file_or_descriptor(sandbox, temporary):
     await sandbox.run(Program("print(1)"), (Script(""),))  # what is opened once and for all
-    files, descriptors = leftovers(tempfile.gettempdir()), open_files()
+    descriptors = open_files()
     async with anyio.create_task_group() as group:
         for _ in range(12):
             group.start_soon(sandbox.run, Program("print(1)"), (Script(""),))
     assert family(os.getpid()) == []
     assert open_files() == descriptors
-    assert leftovers(tempfile.gettempdir()) <= files
+    assert leftovers(temporary) == []

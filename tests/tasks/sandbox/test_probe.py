@@ -3,6 +3,7 @@
 import errno
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -27,10 +28,10 @@ from batuta.tasks.sandbox.tiers import TMP
 OPEN_BWRAP = """#!{python}
 import os, sys
 at = sys.argv.index("--chdir") - 2
-os.execv("/usr/bin/bwrap", ["bwrap", *sys.argv[1:at], *"{options}".split(), *sys.argv[at:]])
+os.execv("{bwrap}", ["bwrap", *sys.argv[1:at], *"{options}".split(), *sys.argv[at:]])
 """
 VAR_TMP = "/var/tmp"  # noqa: S108
-SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
+SYSTEM_PATH = os.environ["PATH"]
 OPEN = """
 import sys, anyio
 from batuta.errors import SandboxError
@@ -65,9 +66,14 @@ def opened(tier, code=b"", path=SYSTEM_PATH, **more):
     return done.stdout.strip()
 
 
-needs_bwrap = pytest.mark.skipif(
-    opened("bubblewrap") != "bubblewrap 42", reason="bubblewrap does not work on this machine"
-)
+@pytest.fixture(scope="module")
+def bwrap():
+    """It works here."""
+    if (said := opened("bubblewrap")) != "bubblewrap 42":
+        pytest.skip(said)
+
+
+needs_bwrap = pytest.mark.usefixtures("bwrap")
 needs_landlock = pytest.mark.skipif(
     landlock_version() < 6, reason="this kernel has no Landlock 6 (Linux 6.12)"
 )
@@ -113,7 +119,8 @@ def test_none_is_never_taken_unasked():
 def test_a_tier_that_lets_a_program_out_is_not_taken(tmp_path):
     def said(options):
         """Of a bwrap with a hole."""
-        script = OPEN_BWRAP.format(python=sys.executable, options=options)
+        bwrap = shutil.which("bwrap")
+        script = OPEN_BWRAP.format(python=sys.executable, bwrap=bwrap, options=options)
         Path(tmp_path, "bwrap").write_text(script, encoding="utf-8")
         Path(tmp_path, "bwrap").chmod(0o755)
         return opened("bubblewrap", path=f"{tmp_path}:{SYSTEM_PATH}", TMPDIR=VAR_TMP)

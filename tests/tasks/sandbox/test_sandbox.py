@@ -4,6 +4,7 @@ import site
 import textwrap
 from pathlib import Path
 
+import anyio
 import pytest
 
 from batuta.tasks.sandbox import Call, Check, End, Limits, Program, Sandbox, Script, Tier
@@ -223,18 +224,12 @@ async def test_files_that_hide_count_without_end_and_do_not_reach_the_next_test(
 
 
 async def test_programs_run_side_by_side(sandbox):
-    import time
-
-    import anyio
-
-    program = Program("import time; time.sleep(1.5)")
-    async with sandbox.load(program, LIMITS) as first, sandbox.load(program, LIMITS) as second:
-        await first.run(Call("len", ("",)))
-        began = time.monotonic()
+    program, long = Program("import time\nif input(): time.sleep(600)"), Limits(seconds=600)
+    async with sandbox.load(program, long) as first, sandbox.load(program, long) as second:
         async with anyio.create_task_group() as group:
-            group.start_soon(first.run, Script(""))
-            group.start_soon(second.run, Script(""))
-        assert time.monotonic() - began < 10
+            group.start_soon(first.run, Script("sleep\n"))
+            assert (await second.run(Script("\n"))).end is End.RETURNED
+            group.cancel_scope.cancel()
 
 
 async def test_a_caller_can_stop_at_the_first_failure(sandbox):

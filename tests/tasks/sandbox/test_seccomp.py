@@ -82,6 +82,8 @@ def test_arguments_decide(machine):
     assert verdict(machine, "prlimit64", 1) == DENIED
     assert verdict(machine, "socketpair", 1, 1 | 0o2000000) == ALLOW
     assert verdict(machine, "socketpair", 1, 2) == DENIED
+    assert verdict(machine, "ioctl", 3, 0x5401) == ALLOW  # is it a terminal?
+    assert verdict(machine, "ioctl", 3, 0x40806685) == DENIED  # FS_IOC_ENABLE_VERITY
     assert verdict(machine, "mmap", 0, 4096, 3, 0x22) == ALLOW  # private, anonymous
     assert verdict(machine, "mmap", 0, 4096, 3, 0x01) == ALLOW  # shared, of a file
     assert verdict(machine, "mmap", 0, 4096, 3, 0x21) == DENIED

@@ -18,8 +18,8 @@ from batuta.errors import SandboxError
 from batuta.tasks.sandbox.inside.usage import family, removal
 from batuta.tasks.sandbox.tiers import Launch
 
-PATIENCE = 10.0
-"""Seconds that a warden may take beyond what it was asked to do."""
+PATIENCE = 60.0
+"""Seconds that a warden may take beyond what it was asked to do, on a machine that is busy."""
 
 
 @final
@@ -41,13 +41,13 @@ class Cell:
     async def ask(self, order: dict[str, Any], seconds: float) -> dict[str, Any] | None:
         """Its reply to an order; None if it is gone, or says nothing for that long and more."""
         data = json.dumps(order).encode()
+        self.spent = True  # who stops listening leaves a reply behind that fits no other order
         try:
             with anyio.fail_after(seconds + PATIENCE):
                 await self._orders.send(struct.pack(">I", len(data)) + data)
                 (size,) = struct.unpack(">I", await self._replies.receive_exactly(4))
                 reply = json.loads(await self._replies.receive_exactly(size))
         except (OSError, anyio.BrokenResourceError, anyio.IncompleteRead, TimeoutError):
-            self.spent = True
             return None
         self.spent = reply.get("spent", False)
         return reply

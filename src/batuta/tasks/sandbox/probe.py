@@ -49,7 +49,7 @@ def multiply():
             time.sleep(60)
 """)
 REMEDY = (
-    "install bubblewrap and let it make namespaces (in a container: --security-opt "
+    "install bubblewrap 0.8 or later and let it make namespaces (in a container: --security-opt "
     "seccomp=unconfined), or use Linux 6.12 or later, or ask for the tier `none` to run "
     "programs without isolation"
 )

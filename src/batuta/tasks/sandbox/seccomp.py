@@ -19,24 +19,26 @@ NAMESPACES = (
 )
 KERNEL = (
     "bpf perf_event_open userfaultfd io_uring_setup io_uring_enter io_uring_register keyctl "
-    "add_key request_key"
+    "add_key request_key landlock_create_ruleset landlock_add_rule landlock_restrict_self"
 )
-"""A wide surface, and io_uring makes calls that no filter sees."""
+"""A wide surface; io_uring makes calls that no filter sees, a ruleset keeps removed files."""
 NEIGHBOURS = (
     "ptrace process_vm_readv process_vm_writev process_madvise kcmp pidfd_open pidfd_getfd "
     "pidfd_send_signal sched_setaffinity sched_setattr sched_setparam sched_setscheduler "
-    "setpriority ioprio_set migrate_pages move_pages"
+    "setpriority ioprio_set migrate_pages move_pages shmctl msgctl msgsnd msgrcv semctl semop "
+    "semtimedop mq_unlink"
 )
-"""They reach other processes of the same user."""
+"""They reach other processes of the same user, or what these share."""
 UNSEEN = "memfd_create memfd_secret shmget shmat msgget semget mq_open"
 """Memory that belongs to no process, so that the watch on memory would not see it."""
 NETWORK = "socket connect bind listen"
 OWNERSHIP = (
     "chmod fchmod fchmodat fchmodat2 chown lchown fchown fchownat setxattr lsetxattr fsetxattr "
     "removexattr lremovexattr fremovexattr utime utimes futimesat utimensat inotify_init "
-    "inotify_init1"
+    "inotify_init1 fanotify_init sendmsg sendmmsg"
 )
-"""Landlock does not see these, and an ordinary user owns more than the sandbox's folder."""
+"""Landlock does not see these, and an ordinary user owns more than the sandbox's folder. A message
+could carry an open file that was removed, where nothing that is watched holds it."""
 
 NUMBERS = {
     "x86_64": {
@@ -52,6 +54,9 @@ NUMBERS = {
         "fchown": 93, "fchownat": 260, "setxattr": 188, "lsetxattr": 189, "fsetxattr": 190,
         "removexattr": 197, "lremovexattr": 198, "fremovexattr": 199, "utime": 132, "utimes": 235,
         "futimesat": 261, "utimensat": 280, "inotify_init": 253, "inotify_init1": 294,
+        "fanotify_init": 300, "sendmsg": 46, "sendmmsg": 307, "shmctl": 31, "msgsnd": 69,
+        "ioctl": 16, "msgrcv": 70, "msgctl": 71, "semop": 65, "semctl": 66, "semtimedop": 220,
+        "mq_unlink": 241,
     },
     "aarch64": {
         "unshare": 97, "setns": 268, "mount": 40, "umount2": 39, "pivot_root": 41, "chroot": 51,
@@ -65,6 +70,9 @@ NUMBERS = {
         "listen": 201, "socketpair": 199, "fchmod": 52, "fchmodat": 53, "fchown": 55,
         "fchownat": 54, "setxattr": 5, "lsetxattr": 6, "fsetxattr": 7, "removexattr": 14,
         "lremovexattr": 15, "fremovexattr": 16, "utimensat": 88, "inotify_init1": 26,
+        "fanotify_init": 262, "sendmsg": 211, "sendmmsg": 269, "shmctl": 195, "msgsnd": 189,
+        "ioctl": 29, "msgrcv": 188, "msgctl": 187, "semop": 193, "semctl": 191, "semtimedop": 192,
+        "mq_unlink": 181,
     },
 }  # fmt: skip
 """Numbers below 424 by architecture; a call that is missing does not exist there."""
@@ -72,7 +80,8 @@ COMMON = {
     "pidfd_send_signal": 424, "io_uring_setup": 425, "io_uring_enter": 426,
     "io_uring_register": 427, "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431,
     "fsmount": 432, "fspick": 433, "pidfd_open": 434, "clone3": 435, "pidfd_getfd": 438,
-    "process_madvise": 440, "mount_setattr": 442, "memfd_secret": 447, "fchmodat2": 452,
+    "process_madvise": 440, "mount_setattr": 442, "landlock_create_ruleset": 444,
+    "landlock_add_rule": 445, "landlock_restrict_self": 446, "memfd_secret": 447, "fchmodat2": 452,
 }  # fmt: skip
 """Numbers from 424 on are the same everywhere."""
 NEWEST = 452
@@ -82,6 +91,8 @@ AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 NEW_NAMESPACES = 0x7E020000
 """All CLONE_NEW* flags of clone."""
 SHARED_ANONYMOUS = 0x21
+TERMINAL = 0x5400
+"""The requests of ioctl that ask a terminal, and what Python asks of any file."""
 STREAM = 1
 
 LOAD, AND, EQUAL, GREATER, RETURN = 0x20, 0x54, 0x15, 0x25, 0x06
@@ -119,6 +130,8 @@ CONDITIONS = (
     Condition("prlimit64", 0, 0xFFFFFFFF, 0),
     # A datagram socket of a pair could be turned to any socket in the file system.
     Condition("socketpair", 1, 0xF, STREAM),
+    # A file system takes orders about files that may only be read, such as to seal them for ever.
+    Condition("ioctl", 1, 0xFF00, TERMINAL),
     # Pages that a dead child touched are counted nowhere as long as its parent maps them.
     Condition("mmap", 3, SHARED_ANONYMOUS, SHARED_ANONYMOUS, equal=False),
 )
@@ -129,7 +142,7 @@ def seccomp_filter(machine: str | None = None, *, ownership: bool) -> bytes:
 
     Args:
         machine: as `platform.machine()` gives it.
-        ownership: whether owners, modes, times and attributes of files may be changed.
+        ownership: whether the calls of `OWNERSHIP` are allowed, since the files are apart.
 
     Raises:
         SandboxError: the numbers of this architecture are not known.

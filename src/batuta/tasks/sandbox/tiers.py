@@ -25,7 +25,8 @@ INSIDE = Path(inside.__file__).parent
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
 NEEDED = 6
 """The first Landlock that keeps signals inside."""
-DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")
+"""Not zero: it can be mapped as memory that belongs to no process."""
 TMP = "/tmp"  # noqa: S108 - the one inside the sandbox
 SHM = "/dev/shm"  # noqa: S108 - same
 
@@ -40,7 +41,8 @@ class Tier(StrEnum):
     LANDLOCK = "landlock"
     """Landlock and seccomp, for containers that forbid namespaces. Names, sizes and dates of the
     machine's files can be seen, their contents cannot; modes and owners of files cannot be
-    changed; started by root, a program cannot start another Python."""
+    changed; a file may not be mapped once it is removed; started by root, a program cannot start
+    another Python."""
     NONE = "none"
     """Limits only, no isolation: for programs that one would run anyway."""
 
@@ -67,11 +69,14 @@ def launch(tier: Tier, interpreter: Interpreter, limits: Limits, uid: int | None
     Raises:
         SandboxError: something that the tier needs is missing.
     """
-    if tier is Tier.BUBBLEWRAP:
-        return _bubblewrap(interpreter, limits, uid)
-    if tier is Tier.LANDLOCK:
-        return _landlock(interpreter, limits, uid)
-    return _none(interpreter, limits)
+    try:
+        if tier is Tier.BUBBLEWRAP:
+            return _bubblewrap(interpreter, limits, uid)
+        if tier is Tier.LANDLOCK:
+            return _landlock(interpreter, limits, uid)
+        return _none(interpreter, limits)
+    except OSError as error:
+        raise SandboxError(f"a sandbox cannot be prepared: {error}") from error
 
 
 def _bubblewrap(interpreter: Interpreter, limits: Limits, uid: int | None) -> Launch:
@@ -86,7 +91,10 @@ def _bubblewrap(interpreter: Interpreter, limits: Limits, uid: int | None) -> La
         command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     for path in SYSTEM:
         command += _system(path)
-    command += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+    command += ["--proc", "/proc", "--perms", "755", "--dir", "/dev"]
+    command += ["--symlink", "/proc/self/fd", "/dev/fd"]
+    for path in DEVICES:
+        command += ["--dev-bind-try", path, path]
     for path in (TMP, SHM):
         command += ["--perms", "1777", "--size", str(limits.files), "--tmpfs", path]
     for path in interpreter.roots:
@@ -120,9 +128,10 @@ def _landlock(interpreter: Interpreter, limits: Limits, uid: int | None) -> Laun
     version = landlock_version()
     if version < NEEDED:
         raise SandboxError(f"this kernel has Landlock {version}, {NEEDED} is needed (Linux 6.12)")
+    folder = _folder(uid)
     roots = {path for path in (*SYSTEM, *interpreter.roots) if Path(path).exists()}
     opened = {path: os.open(path, os.O_PATH) for path in roots}
-    devices = [os.open(path, os.O_PATH) for path in DEVICES]
+    devices = [os.open(path, os.O_PATH) for path in DEVICES if Path(path).exists()]
 
     def place(path: str) -> str:
         """Where the warden finds a path: an unprivileged one may not pass folders like /root."""
@@ -131,7 +140,6 @@ def _landlock(interpreter: Interpreter, limits: Limits, uid: int | None) -> Laun
         root = max((root for root in roots if Path(path).is_relative_to(root)), key=len)
         return f"/proc/self/fd/{opened[root]}{path[len(root) :]}"
 
-    folder = _folder(uid)
     environment = _environment(folder)
     if uid is not None:
         environment["PYTHONHOME"] = place(interpreter.home)
@@ -167,7 +175,7 @@ def _order(
 
 
 def _folder(uid: int | None) -> str:
-    folder = tempfile.mkdtemp(prefix="batuta-")
+    folder = os.path.realpath(tempfile.mkdtemp(prefix="batuta-"))
     if uid is not None:
         os.chown(folder, uid, uid)
     return folder

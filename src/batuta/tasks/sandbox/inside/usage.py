@@ -1,25 +1,39 @@
 """What the processes of a test use, and how to remove what they wrote."""
-# ruff: noqa: PTH106, PTH108, PTH112, PTH114, PTH123, PTH208 - no pathlib here, see the package
+# ruff: noqa: PTH106, PTH108, PTH112, PTH114, PTH115 - no pathlib here, see the package
+# ruff: noqa: PTH116, PTH123, PTH208 - same
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ENTRY = 16384
 """Bytes: more than an empty folder takes, since to make and remove it takes time as well."""
 ENDLESS = 1 << 62
 
 
+def tasks(process: int) -> list[str]:
+    """Where the threads of a process are described; none if it has just ended."""
+    folder = f"/proc/{process}/task"
+    try:
+        return [f"{folder}/{task}" for task in os.listdir(folder)]
+    except OSError:
+        return []
+
+
 def family(parent: int) -> list[int]:
     """All descendants of a process."""
     found: list[int] = []
-    try:
-        for task in os.listdir(f"/proc/{parent}/task"):
-            with open(f"/proc/{parent}/task/{task}/children", encoding="ascii") as children:
-                for child in map(int, children.read().split()):
-                    found += [child, *family(child)]
-    except OSError:
-        pass  # it has just ended
+    for task in tasks(parent):
+        with suppress(OSError):  # it has just ended
+            with open(f"{task}/children", encoding="ascii") as children:
+                born = [int(child) for child in children.read().split()]
+            for child in born:
+                found += [child, *family(child)]
     return found
 
 
@@ -27,13 +41,20 @@ def used(processes: list[int]) -> tuple[int, int]:
     """Threads and resident bytes of these processes."""
     threads = pages = 0
     for process in processes:
-        try:
-            threads += len(os.listdir(f"/proc/{process}/task"))
-            with open(f"/proc/{process}/statm", encoding="ascii") as statm:
-                pages += int(statm.read().split()[1])
-        except OSError:
-            pass  # it has just ended
+        found = tasks(process)
+        threads += len(found)
+        # Of each thread, since a first one that has ended shows no memory.
+        pages += max(map(resident, found), default=0)
     return threads, pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def resident(task: str) -> int:
+    """Pages in memory that a task sees; 0 if it has just ended."""
+    try:
+        with open(f"{task}/statm", encoding="ascii") as statm:
+            return int(statm.read().split()[1])
+    except OSError:
+        return 0
 
 
 def stored(folder: str) -> int:
@@ -52,6 +73,36 @@ def stored(folder: str) -> int:
     except (OSError, RecursionError):
         return ENDLESS
     return total
+
+
+def hidden(processes: Iterable[int], folder: str) -> int:
+    """Bytes of files removed from a folder that these processes keep, no end of them if one hides.
+
+    It hides behind an executable that may not be read, or by mapping a removed file.
+    """
+    sizes: dict[tuple[int, int], int] = {}
+    for process in processes:
+        for task in tasks(process):
+            with suppress(OSError):  # it has just ended
+                sizes |= removed(task, folder)
+    return sum(sizes.values())
+
+
+def removed(task: str, folder: str) -> dict[tuple[int, int], int]:
+    """Bytes of the files that a task keeps and that are no more in the folder, by inode."""
+    sizes: dict[tuple[int, int], int] = {}
+    try:
+        for descriptor in os.listdir(f"{task}/fd"):
+            path = f"{task}/fd/{descriptor}"
+            with suppress(FileNotFoundError):  # it has just been closed
+                if os.readlink(path).startswith(folder) and not (facts := os.stat(path)).st_nlink:
+                    sizes[facts.st_dev, facts.st_ino] = facts.st_blocks * 512
+        with open(f"{task}/maps", "rb") as maps:
+            inside = folder.encode()
+            hides = any(inside in line and line.endswith(b" (deleted)\n") for line in maps)
+    except PermissionError:
+        hides = resident(task) > 0  # without memory, it has ended
+    return {(0, 0): ENDLESS} if hides else sizes
 
 
 def threads_of_user() -> int:

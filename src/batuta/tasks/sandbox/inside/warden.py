@@ -37,11 +37,12 @@ from .kernel import (
     prctl,
     restrict,
 )
-from .usage import family, removal, remove, stored, threads_of_user, used
+from .usage import family, hidden, removal, remove, stored, threads_of_user, used
 from .wire import end_of_orders, packed, receive, send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any, NoReturn
 
 TICK = 0.02
@@ -51,6 +52,14 @@ STACK = 8 << 20
 OPEN_FILES = 256
 RESERVED = 4
 """Bytes that a process may reserve for each byte that the test may use."""
+COMPANY = 512
+"""Processes and threads that a user who does other things as well may start meanwhile."""
+
+
+def volunteer(score: int) -> None:
+    """Be ended early when the machine runs out of memory: the higher, the sooner."""
+    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+        file.write(str(score))
 
 
 def close(*descriptors: int) -> None:
@@ -113,13 +122,13 @@ class Warden:
         for name in order["preload"]:  # once here instead of once a test
             with suppress(Exception):  # the program will see for itself
                 __import__(name)
-        self.threads = threads_of_user()
+        alone = order["uid"] is not None or self.tier == "bubblewrap"
+        self.threads = threads_of_user() + (0 if alone else COMPANY)
         gc.freeze()  # or the first collection in a child copies every page
 
     def settle(self, uid: int | None) -> None:
         """What holds in every tier."""
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
-            score.write("1000")  # when the machine runs out of memory, this goes first
+        volunteer(900)
         if uid is not None:  # limits on processes do not bind root
             os.setgroups([])
             os.setresgid(uid, uid, uid)
@@ -176,18 +185,21 @@ class Warden:
         """One test, and nothing left of it."""
         test = Test(order)
         began = time.monotonic()
+        if self.ruleset >= 0:  # the warden must see what it keeps open, from its first moment on
+            prctl(PR_SET_DUMPABLE, 1)
         self.running = os.fork()
         if not self.running:
             self.become(test)
+        prctl(PR_SET_DUMPABLE, 0)
         close(test.stdin, *test.writers)
         ended = self.watch(test, began + self.limits["seconds"])
         seconds = time.monotonic() - began
         status = self.end_all()
         for reader in test.readers:
-            while not ended and test.listen(reader):
-                ended = self.excess(test)
+            while not self.excess(test) and test.listen(reader):
+                pass
         close(*test.readers)
-        ended = ended or ("files" if self.full() else "")
+        ended = ended or self.excess(test) or ("files" if self.full() else "")
         # So many files are removed with the sandbox, after the reply.
         spent = ended == "files" or not self.tidy()
         reply = {"ended": ended, "status": status, "seconds": seconds, "spent": spent}
@@ -228,16 +240,20 @@ class Warden:
 
     def overstepped(self) -> str:
         """The limit that the test is beyond at this moment, if one."""
-        threads, memory = used(family(os.getpid()))
+        processes = family(os.getpid())
+        threads, memory = used(processes)
         if threads > self.limits["processes"]:
             return "processes"
         if memory > self.limits["memory"]:
             return "memory"
-        return "files" if self.full() else ""
+        return "files" if self.full(processes) else ""
 
-    def full(self) -> bool:
-        """Whether the scratch holds as much as it may."""
-        return sum(map(stored, self.scratch)) >= self.limits["files"]
+    def full(self, processes: Iterable[int] = ()) -> bool:
+        """Whether the scratch holds as much as it may, with what these processes keep of it."""
+        total = sum(map(stored, self.scratch))
+        if self.ruleset >= 0:  # elsewhere, what is removed still counts where the scratch is
+            total += hidden(processes, self.scratch[0])
+        return total >= self.limits["files"]
 
     def end_all(self) -> int | None:
         """End every process but this one; the exit status of the test's, if there is a test."""
@@ -283,6 +299,8 @@ class Warden:
         status = 1
         try:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            prctl(PR_SET_DUMPABLE, 1)  # or its own score is closed to it
+            volunteer(1000)
             os.setsid()
             for target, source in enumerate((test.stdin, *test.writers[:2])):
                 os.dup2(source, target)
@@ -305,12 +323,13 @@ class Warden:
             (resource.RLIMIT_NPROC, self.threads + self.limits["processes"] + 1),
             (resource.RLIMIT_FSIZE, self.limits["files"]),
             (resource.RLIMIT_NOFILE, OPEN_FILES),
-            (resource.RLIMIT_CORE, 0),
+            (resource.RLIMIT_CORE, 1),  # 0 would still start a program that takes in cores
         ):
             lower(kind, most, hard=True)
         lower(resource.RLIMIT_STACK, STACK, hard=False)  # scripts raise it for deep recursion
         if self.ruleset >= 0:
             restrict(self.ruleset)
+            os.close(self.ruleset)  # with it, a program could widen the walls of the next test
         if self.filter:
             install(self.filter)
 
