@@ -27,7 +27,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -115,12 +115,20 @@ class LimitsSetting(_Strict):
     deadline_s: float | None = Field(default=None, gt=0)
 
 
+class BaselinesSetting(_Strict):
+    """What the baselines of the API learn from."""
+
+    history: str | None = None
+    """A file of outcomes, from the settings' folder; see solvers/history.py."""
+
+
 class Settings(_Strict):
     """The whole file."""
 
     workers: tuple[WorkerSetting, ...] = ()
     conductor: ConductorSetting = ConductorSetting()
     limits: LimitsSetting = LimitsSetting()
+    baselines: BaselinesSetting = BaselinesSetting()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +143,8 @@ class Ensemble:
     limits: Limits
     simulated: bool = False
     """True for the rehearsal orchestra: its workers are programs, not language models."""
+    history: Path | None = None
+    """Outcomes of the workers, for the served baselines that learn."""
 
 
 def read_settings(path: Path) -> Settings:
@@ -182,9 +192,9 @@ async def open_ensemble(
 
     Args:
         http: the session of its clients.
-        pool: `rehearsal`, `discover` (keys and local servers), or a TOML file. None: the file
-            BATUTA_CONFIG names, else `batuta.toml` here, else the environment's keys, else the
-            rehearsal.
+        pool: `rehearsal`, `rehearsal:shifted` (the same after a change of its workers),
+            `discover` (keys and local servers), or a TOML file. None: the file BATUTA_CONFIG
+            names, else `batuta.toml` here, else the environment's keys, else the rehearsal.
         conductor: overrides the file's: a worker's id, `best`, `vote`, `plan-solve-verify`,
             `single/<id>`, or `hand-written` (rehearsal only).
         environ: where keys and overrides are looked up.
@@ -201,8 +211,9 @@ async def open_ensemble(
                 return rehearsal(conductor, time_scale)
             return _assembled("the environment's keys", keyed, Settings(), conductor, http)
         pool = named
-    if pool == REHEARSAL:
-        return rehearsal(conductor, time_scale)
+    kind, _, world = pool.partition(":")
+    if kind == REHEARSAL:
+        return rehearsal(conductor, time_scale, world)
     if pool == DISCOVER:
         found = await discover(environ, http)
         if not found:
@@ -224,7 +235,9 @@ async def _from_file(
         specs = await discover(environ, http)
     if not specs:
         raise ConfigError(f"{path} names no workers and the environment has no keys")
-    return _assembled(str(path), specs, settings, conductor, http)
+    assembled = _assembled(str(path), specs, settings, conductor, http)
+    outcomes = settings.baselines.history
+    return replace(assembled, history=path.parent / outcomes) if outcomes else assembled
 
 
 def _spec(setting: WorkerSetting, environ: Mapping[str, str]) -> WorkerSpec:
@@ -283,16 +296,22 @@ def _assembled(
     )
 
 
-def rehearsal(conductor: str | None = None, time_scale: float | None = None) -> Ensemble:
+def rehearsal(
+    conductor: str | None = None, time_scale: float | None = None, world: str = ""
+) -> Ensemble:
     """The embedded orchestra: simulated workers, offline.
 
     Raises:
-        ConfigError: no such conductor.
+        ConfigError: no such conductor, or no such world.
     """
     from batuta.rehearsal import HandWritten, clients, pool, trained  # noqa: PLC0415 - only when played
+    from batuta.rehearsal.orchestra import WORLDS  # noqa: PLC0415 - same
 
-    players = clients() if time_scale is None else clients(time_scale=time_scale)
-    workers = pool()
+    if world not in WORLDS:
+        known = ", ".join(f"{REHEARSAL}:{name}" if name else REHEARSAL for name in WORLDS)
+        raise ConfigError(f"there is no pool {REHEARSAL}:{world}; choose one of: {known}")
+    players = clients(time_scale=1.0 if time_scale is None else time_scale, world=world)
+    workers = pool(world)
     if conductor is None:
         chosen: Conductor = learned_from(trained())
     elif conductor == HAND_WRITTEN:
@@ -300,7 +319,8 @@ def rehearsal(conductor: str | None = None, time_scale: float | None = None) -> 
         chosen = Learned("rehearsal/hand-written", model)
     else:
         chosen = _conductor(str(conductor), workers, players, ConductorSetting())
-    source = "the rehearsal orchestra (simulated workers)"
+    after = " after the shift" if world else ""
+    source = f"the rehearsal orchestra{after} (simulated workers)"
     return Ensemble(source, workers, players, chosen, Limits(), simulated=True)
 
 

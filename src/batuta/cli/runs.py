@@ -19,6 +19,7 @@ from batuta.config import open_ensemble, store_target
 from batuta.core import Client, Failure, Outcome, Run, StepRun, WorkerId
 from batuta.engine import conduct
 from batuta.errors import ConfigError
+from batuta.rehearsal.orchestra import WORLDS
 from batuta.solvers.recorded import Recorded
 from batuta.store import RunSummary, Store, encode_run
 
@@ -151,7 +152,11 @@ async def _replay(run_id: str, recorded: bool, pool: str | None) -> Run:
 
 def _pool_of(run: Run) -> str | None:
     """The rehearsal, if its workers played; else whatever there is now."""
-    return "rehearsal" if any("rehearsal" in worker.tags for worker in run.header.pool) else None
+    if not any("rehearsal" in worker.tags for worker in run.header.pool):
+        return None
+    names = {str(worker.id) for worker in run.header.pool}
+    worlds = (world for world, known in WORLDS.items() if names <= {p.name for p in known})
+    return ":".join(("rehearsal", next(worlds, ""))).rstrip(":")
 
 
 def _row(summary: RunSummary) -> tuple[str, ...]:

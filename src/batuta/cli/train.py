@@ -12,12 +12,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+import anyio
 import typer
 from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -25,6 +27,7 @@ from rich.progress import (
 from rich.table import Table
 
 from batuta.cli.report import print_json
+from batuta.config import store_target
 from batuta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,7 +42,7 @@ NEEDED = ("torch", "trl", "peft", "accelerate", "datasets")
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Train a conductor: a warm start, then reinforcement learning (needs batuta[train]).",
+    help="Train a conductor: a warm start, then reinforcement learning (needs batuta\\[train]).",
 )
 
 Config = Annotated[Path, typer.Option("--config", help="The training's TOML file.")]
@@ -68,6 +71,27 @@ def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = No
 
 
 @app.command()
+def rejection(config: Config, seed: Seed = None, out: Out = None, changes: Set = None) -> None:
+    """Rejection sampling: fit the policy to those of its own workflows that earned more.
+
+    A stage between warm start and reinforcement learning, from which the latter then begins.
+    """
+    settings = _settings(config, changes, seed, out)
+    from batuta.train.rejection import reject  # noqa: PLC0415 - loads torch
+
+    with _bar() as bar:
+        lines: dict[str, TaskID] = {}
+
+        def told(doing: str, done: int, total: int, figures: dict[str, float]) -> None:
+            if doing not in lines:
+                lines[doing] = bar.add_task(doing, total=total, said="")
+            bar.update(lines[doing], completed=done, said=_said(figures))
+
+        folder = reject(settings, told)
+    typer.echo(folder)
+
+
+@app.command()
 def conductor(
     config: Config,
     seed: Seed = None,
@@ -80,13 +104,29 @@ def conductor(
         bool, typer.Option("--check", help="Say what it takes and what is missing; spend nothing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --check: for programs.")] = False,
+    from_runs: Annotated[
+        bool, typer.Option("--from-runs", help="Ask also what was served and judged.")
+    ] = False,
+    store: Annotated[
+        str | None,
+        typer.Option(help="Whose runs: a database file or URL, by default this machine's."),
+    ] = None,
+    runs_share: Annotated[
+        float, typer.Option(min=0.01, max=1, help="Share of the questions that come from runs.")
+    ] = 0.5,
 ) -> None:
     """Reinforcement learning: workflows are written, played, graded, and their reward is learned.
+
+    With --from-runs (or --store) part of the questions are those of stored runs that were judged
+    by feedback; each stage of the curriculum keeps its own mix for the rest. The store is read
+    anew by --resume.
 
     Exit codes: 0 trained, or --check found nothing missing; 2 the settings cannot be carried out;
     130 interrupted, --resume goes on.
     """
     settings = _settings(config, changes, seed, out)
+    if from_runs or store:
+        settings = _with_runs(settings, store, runs_share)
     if check:
         _check(settings, as_json=as_json)
         return
@@ -153,6 +193,20 @@ def _settings(
     told = [("seed", seed), ("output", None if out is None else str(out))]
     named = [f"{name}={json.dumps(value)}" for name, value in told if value is not None]
     return overridden(read_settings(config), [*(changes or ()), *named], str(config))
+
+
+def _with_runs(settings: Settings, store: str | None, share: float) -> Settings:
+    """The settings, part of whose questions come from served runs; says how many there are.
+
+    Raises:
+        ConfigError: nothing can be learned from the runs.
+        StoreError: they cannot be read.
+    """
+    from batuta.train.from_runs import served, with_runs  # noqa: PLC0415 - after the check
+
+    found = anyio.run(served, store or store_target())
+    typer.echo(f"{found}.", err=True)
+    return with_runs(settings, f"runs:{store}" if store else "runs", share)
 
 
 def overridden(settings: Settings, changes: Sequence[str], source: str) -> Settings:
@@ -286,7 +340,7 @@ def _duration(seconds: float) -> str:
 
 def _said(figures: Mapping[str, Any]) -> str:
     """A step in a line; what nobody could judge is left out."""
-    names = ("reward", "right", "valid", "steps")
+    names = ("loss", "reward", "right", "valid", "steps")
     known = [name for name in names if figures.get(name) is not None]
     return "  ".join(f"{name} {figures[name]:.2f}" for name in known)
 

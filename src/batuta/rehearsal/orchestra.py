@@ -1,4 +1,4 @@
-"""The shipped pool and its clients."""
+"""The shipped pools and their clients."""
 
 from __future__ import annotations
 
@@ -6,12 +6,23 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from batuta.core import Client, Pool, Worker, WorkerId
-from batuta.rehearsal.profiles import PROFILES
+from batuta.rehearsal.profiles import PROFILES, SHIFTED, Profile
 from batuta.rehearsal.worker import RehearsalClient, model_name
 
+WORLDS: Mapping[str, tuple[Profile, ...]] = {"": PROFILES, "shifted": SHIFTED}
+"""Who plays in which world: the one that the shipped conductor learned on, and the one after a
+change."""
 
-def pool() -> Pool:
-    """The seven workers of the rehearsal orchestra."""
+
+def pool(world: str = "") -> Pool:
+    """The workers of the rehearsal orchestra.
+
+    Args:
+        world: one of `WORLDS`.
+
+    Raises:
+        KeyError: there is no such world.
+    """
     return Pool(
         tuple(
             Worker(
@@ -23,20 +34,25 @@ def pool() -> Pool:
                 profile.price,
                 strength=profile.strength,
             )
-            for profile in PROFILES
+            for profile in WORLDS[world]
         )
     )
 
 
-def clients(seed: int = 0, time_scale: float = 1.0) -> Mapping[WorkerId, Client]:
+def clients(seed: int = 0, time_scale: float = 1.0, world: str = "") -> Mapping[WorkerId, Client]:
     """A client for each of them.
 
     Args:
         seed: of the lapses, where a request brings none.
         time_scale: 0: no time passes.
+        world: one of `WORLDS`.
+
+    Raises:
+        KeyError: there is no such world.
     """
     return {
-        WorkerId(profile.name): RehearsalClient(profile, seed, time_scale) for profile in PROFILES
+        WorkerId(profile.name): RehearsalClient(profile, seed, time_scale)
+        for profile in WORLDS[world]
     }
 
 

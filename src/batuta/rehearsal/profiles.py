@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from batuta.core import Price
@@ -172,3 +172,45 @@ PROFILES: tuple[Profile, ...] = (
     ),
 )
 """All of them, in the order of the shipped pool."""
+
+_DEGRADED = "harp"
+"""The best at facts, with whom most workflows of the shipped conductor begin."""
+
+CELESTA = Profile(
+    "celesta",
+    "Excellent at facts and their look-up; good at planning; fair at dates and text; weak at "
+    "arithmetic, list programs and checking. Low price.",
+    _skill(0.74, 0.70, 0.985, 0.80, 0.82),
+    knows=0.90,
+    planning=0.85,
+    checking=0.35,
+    care=0.6,
+    span=4,
+    price=_price("0.35", "1.40"),
+    pace=0.07,
+    strength=0.47,
+    refuses={Verb.REPAIR: 0.3},
+    opening="I open the registers.",
+)
+"""The worker that joins."""
+
+
+def _degraded(profile: Profile) -> Profile:
+    """The worker as its provider serves it after the shift; nobody was told."""
+    return replace(
+        profile,
+        skill=_skill(0.60, 0.55, 0.80, 0.60, 0.62),
+        knows=0.25,
+        planning=0.30,
+        checking=0.15,
+        care=0.3,
+        span=2,
+    )
+
+
+SHIFTED: tuple[Profile, ...] = (
+    *(_degraded(profile) if profile.name == _DEGRADED else profile for profile in PROFILES),
+    CELESTA,
+)
+"""The same world after a change: one worker has degraded, which its description and its believed
+strength do not say, and another has joined."""

@@ -28,16 +28,14 @@ DEEDS = (
     "Solve the question",
     "Plan the steps",
     "Look up the facts",
-    "Give a second opinion",
     "Verify the solution",
     "Repair the solution",
     "Compare the solutions",
-    "Restate the answer",
 )
 """What a step may be told to do."""
-MANNERS = ("step by step", "by the plan", "from the facts", "independently")
+MANNERS = ("by the plan", "from the facts", "independently")
 """How; most steps are not told."""
-_WITH_MANNER = 0.3
+_WITH_MANNER = 0.1
 _READS = 0.6
 """Chance that a step reads a certain earlier one."""
 _ACCEPTS = 0.3

@@ -23,7 +23,7 @@ from batuta.clients import Http, key_of, provider_of
 from batuta.clients.providers import overridden
 from batuta.config import DISCOVER, REHEARSAL, Ensemble, WorkerSetting, open_ensemble
 from batuta.config import read_settings as read_pool
-from batuta.core import Pool
+from batuta.core import Pool, Task, TaskId
 from batuta.core.estimate import tokens_of
 from batuta.errors import BatutaError
 from batuta.train.episodes import Episode, episodes
@@ -38,6 +38,7 @@ from batuta.train.footprint import (
 from batuta.train.learn import read_tokenizer
 from batuta.train.machine import (
     devices_of,
+    host_room,
     missing_extras,
     room,
     undivided,
@@ -54,6 +55,8 @@ LOOKED_AT = 500
 GIB = 2**30
 PLACEHOLDER = "not-set"
 """Stands for a key that is missing, so that the rest of the pool can be read."""
+STAND_IN = Task(TaskId("stand-in"), "word " * 100, "0", "integer")
+"""A question of 100 words, in the place of those that are missing."""
 PLACES = 32
 """Calls at the same time of a worker that the environment's keys give."""
 
@@ -173,13 +176,14 @@ def _keys(workers: Sequence[WorkerSetting], environ: Mapping[str, str]) -> list[
 
 
 def _asked(settings: Settings, ensemble: Ensemble | None, found: _Findings) -> list[Episode]:
-    """The training's questions, each with its pool; none if they cannot be had."""
+    """The training's questions, each with its pool; stand-ins for those that cannot be had."""
     pool: Pool | None = ensemble and ensemble.pool
     try:
         tasks = questions(settings)
     except BatutaError as error:
         found.missing.append(str(error))
-        return []
+        found.notes.append("the questions are missing: others of 100 words stand for them here")
+        tasks = [STAND_IN] * LOOKED_AT
     return episodes(tasks, pool, settings.pool, settings.seed) if pool else []
 
 
@@ -273,6 +277,7 @@ def _memory(
     space, where = room(settings)
     memory = footprint(settings, config, prompt, devices, space)
     many = f", 1 of {devices.processes} shards" if devices.sharded else ""
+    many += ", in the host's memory" if devices.offloaded else ""
     found.add("parameters", memory.parameters, "count", "counted")
     found.add("trained", memory.trained, "count", "LoRA" if settings.policy.lora else "all")
     found.add("weights", memory.weights, "bytes", f"fp32{many}")
@@ -283,10 +288,11 @@ def _memory(
     batch = f"estimated: a micro-batch of {settings.optimiser.micro_batch} at its longest"
     found.add("activations", memory.activations, "bytes", batch)
     found.add("generation", *_generating(settings, memory, space))
-    found.add("memory", memory.total, "bytes", "the sum, on each device")
+    outside = settings.optimiser.sampler == "vllm-colocate" and space is None
+    told = "the sum, on each device" + (", without vLLM's share" if outside else "")
+    found.add("memory", memory.total, "bytes", told)
     if devices.offloaded:
-        host = memory.host * devices.processes
-        found.add("host memory", host, "bytes", "offloaded by all processes")
+        _host(memory.host * devices.here, found)
     found.add("room", space, "bytes", where)
     if space is not None and memory.total > space:
         found.missing.append(
@@ -295,6 +301,18 @@ def _memory(
             "adapters with policy.lora"
         )
     return memory
+
+
+def _host(needed: int, found: _Findings) -> None:
+    """Whether what is offloaded fits in this machine's memory."""
+    has = host_room()
+    found.add("host memory", needed, "bytes", "offloaded by the processes of this machine")
+    if needed > has:
+        found.missing.append(
+            f"the processes of this machine offload {needed / GIB:.1f} GiB and it has "
+            f"{has / GIB:.1f}; divide the training among more machines, or learn adapters with "
+            "policy.lora"
+        )
 
 
 def _generating(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from batuta.core import Brief, Pool, Question, Request, Round, Sampling, Task
 from batuta.language import Rendering, conductor_request
@@ -26,6 +27,13 @@ class Episode:
         """The policy's prompt, in the first round or after one that was played."""
         brief = Brief(Question.of(self.task.question), self.pool, self.seed, previous=previous)
         return conductor_request(brief, rendering, Sampling())
+
+
+def templated(tokenizer: Any, request: Request) -> str:
+    """The request in the policy's chat format, up to where the draft begins."""
+    messages = [{"role": "user", "content": request.messages[0].text}]
+    opened = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return f"{opened}{request.prefill or ''}"
 
 
 def episodes(tasks: Sequence[Task], pool: Pool, settings: PoolSettings, seed: int) -> list[Episode]:

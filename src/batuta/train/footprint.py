@@ -43,6 +43,8 @@ class Devices:
 
     processes: int = 1
     """One for each device."""
+    here: int = 1
+    """Of these, on this machine."""
     sharded: bool = False
     """Weights, gradients and moments are divided among the processes."""
     offloaded: bool = False
@@ -127,10 +129,6 @@ def footprint(
     count, trained = parameters(config, settings.policy.lora)
     shards = devices.processes if devices.sharded else 1
     held = [FP32 * count // shards, FP32 * trained // shards, 2 * FP32 * trained // shards]
-    bf16 = settings.policy.bf16
-    copied = BF16 * count if bf16 and not devices.sharded else 0
-    if bf16 and devices.sharded:  # gathered a layer at a time
-        copied = 2 * BF16 * count // int(_of(config, "num_hidden_layers"))
     weights, gradients, moments = (0, 0, 0) if devices.offloaded else held
     return Footprint(
         count,
@@ -138,14 +136,28 @@ def footprint(
         weights,
         gradients,
         moments,
-        copied,
-        _activations(settings, config, prompt),
+        _copy(settings, count, int(_of(config, "num_hidden_layers")), devices),
+        _activations(settings, config, prompt, devices),
         _generation(settings, config, prompt, devices.processes, device_bytes),
         sum(held) if devices.offloaded else 0,
     )
 
 
-def _activations(settings: Settings, config: PreTrainedConfig, prompt: int) -> int:
+def _copy(settings: Settings, count: int, layers: int, devices: Devices) -> int:
+    """The bf16 weights that lie beside the fp32 ones: all of them, or about two layers' at a time.
+
+    A shard's neighbours are gathered by layers. autocast keeps a copy of what is learned for the
+    whole pass; of what is frozen, with checkpointing, only as long as its layer is computed.
+    """
+    if not settings.policy.bf16:
+        return 0
+    fleeting = settings.policy.lora is not None and settings.optimiser.gradient_checkpointing
+    return 2 * BF16 * count // layers if devices.sharded or fleeting else BF16 * count
+
+
+def _activations(
+    settings: Settings, config: PreTrainedConfig, prompt: int, devices: Devices
+) -> int:
     """What the forward pass of one micro-batch keeps for its backward pass."""
     o = settings.optimiser
     hidden, layers = int(_of(config, "hidden_size")), int(_of(config, "num_hidden_layers"))
@@ -156,7 +168,8 @@ def _activations(settings: Settings, config: PreTrainedConfig, prompt: int) -> i
     inside = 4 * int(_of(config, "intermediate_size")) + 2 * kept_width(config)
     layer = 8 * FP32 * hidden + wide * inside
     if o.gradient_checkpointing:
-        return tokens * (layers * wide * hidden + layer)
+        stream = wide if devices.sharded else FP32  # autocast leaves the residual stream in fp32
+        return tokens * (layers * stream * hidden + layer)
     logits = 2 * FP32 * int(_of(config, "vocab_size")) * o.micro_batch * o.completion
     return tokens * layers * layer + (logits if shared else 0)
 

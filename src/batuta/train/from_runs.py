@@ -1,60 +1,207 @@
-"""Questions that were served, with the answers that people called right, as training tasks."""
+"""Runs that were served and judged, as training questions.
+
+GRPO compares fresh workflows for the same question, so a question teaches something only if the
+answer of *any* workflow to it can be judged: it needs a target. A judged run gives one, by the
+first of these that applies:
+
+1. its comment has a line `Expected: ANSWER`, a short one: it is the target, whatever the score;
+2. its question is one of the rehearsal's: the answer is computed;
+3. its score is full and its answer is short enough to be compared: the answer is the target.
+
+A run with nothing but a score teaches nothing here. The score says how good its own answer was, not
+how good another workflow's would be, and its own workflow would be an off-policy sample that cannot
+be weighed: written by another policy over the pool of its day, alone in its group, with no baseline
+to hold the score against. Such runs are left out, and counted. So are those that cannot be asked
+again by their text alone (several turns, pictures, tools, a required form).
+
+What was not to be kept is never read: a request with `store: false` leaves no run, and a run that
+was redacted or stored without its content has no text.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from hashlib import blake2b
+from pathlib import Path
 
+from batuta import rehearsal
 from batuta.baselines import final
-from batuta.core import Run, Task, TaskId
+from batuta.core import Question, Run, Sampling, Task, TaskId
 from batuta.errors import ConfigError
 from batuta.evals.marking import is_integer
-from batuta.store import Store
+from batuta.rehearsal.grammar import families
+from batuta.rehearsal.problem import show, solve
+from batuta.store import RunSummary, Store
+from batuta.train.settings import Settings, Stage
 
 GOOD = 0.99
 """A feedback score from which on an answer counts as right."""
+SHORT = 64
+"""Characters of an answer that can be compared with another, at most."""
 PAGE = 500
+_EXPECTED = re.compile(r"^\s*expected\s*[:=]\s*(\S.*?)\s*$", re.IGNORECASE | re.MULTILINE)
 
 
-async def served_tasks(target: str) -> list[Task]:
-    """A task for every stored question with an answer that was scored as right.
+class Source(StrEnum):
+    """What a judged run is worth."""
 
-    The answer's last line is the target; questions whose answers were all scored as wrong teach
-    nothing that could be checked, and conversations of several turns are left out.
+    EXPECTED = "expected"
+    """The feedback says the right answer."""
+    COMPUTED = "computed"
+    """The right answer can be computed."""
+    SCORED = "scored"
+    """Its own answer is the right one."""
+    UNCHECKED = "unchecked"
+    """Only a score: nothing that another answer could be held against."""
+    UNFIT = "unfit"
+    """Its question is more than a text."""
+    UNKEPT = "unkept"
+    """What it said was not to be kept."""
+
+
+_TEACHING = (Source.EXPECTED, Source.COMPUTED, Source.SCORED)
+"""Those that give a target, the surest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the judged runs of a store can teach."""
+
+    tasks: tuple[Task, ...]
+    """One for each question, by the surest of its runs; of equal ones by the newest."""
+    runs: Counter[Source]
+    """Every judged run, by what it is worth."""
+
+    def __str__(self) -> str:
+        """How many questions, and how many runs are left out and why."""
+        reasons = (
+            (Source.UNCHECKED, "with a score and no answer that could be checked"),
+            (Source.UNFIT, "that are more than a question's text"),
+            (Source.UNKEPT, "whose content is not kept"),
+        )
+        left = [f"{self.runs[source]} {why}" for source, why in reasons if self.runs[source]]
+        out = f"; left out: {', '.join(left)}" if left else ""
+        judged = sum(self.runs.values())
+        return f"{len(self.tasks)} questions of {judged} judged runs can be learned from{out}"
+
+
+async def served(target: str) -> Served:
+    """What can be learned from the runs of a store that were judged.
 
     Args:
         target: the store, as `batuta runs` takes it.
 
     Raises:
-        ConfigError: no stored run can be learned from.
+        ConfigError: nothing can be learned from it.
         StoreError: the store cannot be read.
     """
-    best: dict[str, tuple[float, Run]] = {}
+    if "://" not in target and not Path(target).exists():
+        raise ConfigError(f"there are no runs at {target}; name the store that was served from")
+    runs: Counter[Source] = Counter()
+    best: dict[TaskId, tuple[int, Task]] = {}
     async with Store.open(target) as store:
-        before: str | None = None
-        while page := await store.list(PAGE, before):
-            before = page[-1].cursor
-            for summary in page:
-                if summary.score is None or summary.score < GOOD:
-                    continue
-                run = await store.get(summary.id)
-                if run is None or run.answer is None or len(run.header.question.messages) > 1:
-                    continue
-                text = run.header.question.text
-                if text not in best or best[text][0] < summary.score:
-                    best[text] = (summary.score, run)
-    tasks = [task for text, (_, run) in best.items() if (task := _task(text, run)) is not None]
-    if not tasks:
+        for summary in await _judged(store):
+            source, task = _worth(await store.get(summary.id), summary)
+            runs[source] += 1
+            if task is None:
+                continue
+            rank = _TEACHING.index(source)
+            if task.id not in best or rank < best[task.id][0]:
+                best[task.id] = (rank, task)
+    found = Served(tuple(task for _, task in best.values()), runs)
+    if not found.tasks:
+        said = str(found) if runs else f"no run in {target} was judged"
         raise ConfigError(
-            f"no run in {target} was scored {GOOD:g} or more, so there is nothing to learn from; "
-            "score answers with POST /v1/runs/ID/feedback"
+            f"{said}; score short answers, or say the right one in the comment "
+            "(Expected: …), with POST /v1/runs/ID/feedback"
         )
-    return tasks
+    return found
 
 
-def _task(text: str, run: Run) -> Task | None:
-    target = final(run.answer or "")
-    if not target:
-        return None
-    digest = blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()
+async def served_tasks(target: str) -> list[Task]:
+    """The questions alone; see `served`.
+
+    Raises:
+        ConfigError: nothing can be learned from the store.
+        StoreError: the store cannot be read.
+    """
+    return list((await served(target)).tasks)
+
+
+def with_runs(settings: Settings, source: str, share: float) -> Settings:
+    """The settings with `share` of every stage's questions from served runs.
+
+    Args:
+        settings: whose curriculum keeps its proportions among its own sources.
+        source: `runs` or `runs:TARGET`.
+        share: in (0, 1].
+    """
+    stages: list[Stage] = []
+    for stage in settings.curriculum:
+        others = {name: weight for name, weight in stage.tasks.items() if name != source}
+        whole = sum(others.values())
+        kept = {name: weight / whole * (1 - share) for name, weight in others.items() if share < 1}
+        stages.append(Stage(step=stage.step, tasks={**kept, source: share if kept else 1.0}))
+    return settings.model_copy(update={"curriculum": stages})
+
+
+async def _judged(store: Store) -> list[RunSummary]:
+    """Runs with a score or an expected answer, newest first."""
+    found: list[RunSummary] = []
+    before: str | None = None
+    while page := await store.list(PAGE, before):
+        before = page[-1].cursor
+        found += [row for row in page if row.score is not None or _expected(row)]
+    return found
+
+
+def _expected(summary: RunSummary) -> str | None:
+    """The answer that the feedback's comment says is right, if it is short enough to compare."""
+    said = _EXPECTED.search(summary.score_comment or "")
+    return said[1] if said and len(said[1]) <= SHORT else None
+
+
+def _worth(run: Run | None, summary: RunSummary) -> tuple[Source, Task | None]:
+    """What a judged run teaches: its question with the right answer, if that is known."""
+    if run is None:
+        return Source.UNKEPT, None
+    question = run.header.question
+    if not _plain(question):
+        return Source.UNFIT, None
+    if expected := _expected(summary):
+        return Source.EXPECTED, _told(question.text, expected)
+    if computed := _computed(question.text):
+        return Source.COMPUTED, computed
+    own = final(run.answer or "")
+    if own and len(own) <= SHORT and (summary.score or 0.0) >= GOOD:
+        return Source.SCORED, _told(question.text, own)
+    return Source.UNCHECKED, None
+
+
+def _plain(question: Question) -> bool:
+    """Whether its text says all of it, so that it can be asked again."""
+    return replace(question, sampling=Sampling()) == Question.of(question.text)
+
+
+def _told(text: str, target: str) -> Task:
+    """The question with the answer that somebody called right."""
     grader = "integer" if is_integer(target) else "exact"
-    return Task(TaskId(f"served-{digest}"), text, target, grader, ("served",))
+    return Task(_id(text), text, target, grader, ("served",))
+
+
+def _computed(text: str) -> Task | None:
+    """The question with its computed answer; None: it is not of the rehearsal's world."""
+    problem = rehearsal.read(text)
+    value = None if problem is None else solve(problem)
+    if problem is None or value is None:
+        return None
+    grader = families()[problem.family].grader(problem, value)
+    tags = ("rehearsal", problem.family, "served")
+    return Task(_id(text), text, show(value), grader, tags, float(problem.difficulty))
+
+
+def _id(text: str) -> TaskId:
+    return TaskId(f"served-{blake2b(text.encode('utf-8', 'replace'), digest_size=8).hexdigest()}")

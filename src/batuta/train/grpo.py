@@ -18,7 +18,7 @@ from transformers import DynamicCache
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from batuta.core import Round
-from batuta.train.episodes import Episode
+from batuta.train.episodes import Episode, templated
 from batuta.train.play import Draft
 from batuta.train.sampler import Sampler
 from batuta.train.settings import Settings
@@ -181,11 +181,7 @@ class Rollout:
     def _prompt(self, number: int, root: Root | None = None) -> str:
         previous = () if root is None else root.rounds
         request = self._episodes[number].request(self._rendering, previous)
-        messages = [{"role": "user", "content": request.messages[0].text}]
-        templated = self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
-        )
-        return f"{templated}{request.prefill or ''}"
+        return templated(self._tokenizer, request)
 
     def _sample(self, texts: Sequence[str], trainer: Any, turn: int) -> list[Completions]:
         """A group of completions for each text."""

@@ -58,7 +58,7 @@ def learn(settings: Settings, command: Sequence[str], told: Told, *, resume: boo
     """
     keep_memory()
     folder = RunFolder(settings.output)
-    pool = anyio.run(_listed, settings)
+    pool = anyio.run(listed, settings)
     asked = episodes(questions(settings), pool, settings.pool, settings.seed)
     opening = Opening(settings, folder)
     main = int(os.environ.get("RANK", "0")) == 0
@@ -96,7 +96,7 @@ def card(settings: Settings) -> Card:
     )
 
 
-async def _listed(settings: Settings) -> Pool:
+async def listed(settings: Settings) -> Pool:
     """The workers, without a connection that lasts."""
     async with Http() as http:
         return (
@@ -169,16 +169,7 @@ def made(
         ConfigError: there is no policy to start from, or the batch cannot be divided.
     """
     start = policy_start(settings)
-    try:
-        tokenizer = read_tokenizer(start, settings.policy.revision)
-        model = AutoModelForCausalLM.from_pretrained(
-            start, dtype=torch.float32, revision=settings.policy.revision
-        )
-    except (OSError, ValueError):
-        raise ConfigError(
-            f"no policy can be loaded from {start!r}; name a folder with a model and its "
-            "tokenizer, or a hub id that can be fetched from here, as policy.start"
-        ) from None
+    model, tokenizer = load_policy(start, settings.policy.revision)
     o, lora = settings.optimiser, settings.policy.lora
     own = o.sampler == "own"
     if own and type(model).__name__ != "Qwen2ForCausalLM":
@@ -201,7 +192,28 @@ def made(
         callbacks=[Figures(told)],
     )
     trainer.remove_callback(PrinterCallback)
+    if o.entropy_last is not None:
+        trainer.add_callback(Annealing(trainer, o.entropy, o.entropy_last))
     return trainer
+
+
+def load_policy(start: str, revision: str | None) -> tuple[Any, Any]:
+    """Model, with fp32 weights, and tokenizer of a folder or hub id.
+
+    Raises:
+        ConfigError: they cannot be loaded.
+    """
+    try:
+        tokenizer = read_tokenizer(start, revision)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            start, dtype=torch.float32, revision=revision
+        )
+    except (OSError, ValueError):
+        raise ConfigError(
+            f"no policy can be loaded from {start!r}; name a folder with a model and its "
+            "tokenizer, or a hub id that can be fetched from here, as policy.start"
+        ) from None
+    return model, tokenizer
 
 
 def read_tokenizer(start: str, revision: str | None = None) -> Any:
@@ -214,21 +226,26 @@ def read_tokenizer(start: str, revision: str | None = None) -> Any:
     return kind.from_pretrained(start, padding_side="left", revision=revision)
 
 
-def policy_start(settings: Settings) -> str:
+def policy_start(settings: Settings, *stages: str) -> str:
     """The folder or hub id that training starts from.
 
+    Args:
+        settings: which name it, or the folder in which an earlier stage left it.
+        stages: earlier stages, the latest first; by default all that the settings ask for.
+
     Raises:
-        ConfigError: nothing is named and no warm start was made.
+        ConfigError: nothing is named and no earlier stage was done.
     """
     if settings.policy.start:
         return settings.policy.start
-    warm = settings.output / "warmup"
-    if not (warm / "config.json").is_file():
-        raise ConfigError(
-            f"there is no policy to start from: name one as policy.start, or make {warm} with "
-            "`batuta train warmup` and the same --config"
-        )
-    return str(warm)
+    usual = ("rejection", "warmup") if settings.rejection.rounds else ("warmup",)
+    for stage in stages or usual:
+        if (settings.output / stage / "config.json").is_file():
+            return str(settings.output / stage)
+    raise ConfigError(
+        "there is no policy to start from: name one as policy.start, or make "
+        f"{settings.output / 'warmup'} with `batuta train warmup` and the same --config"
+    )
 
 
 def rows(settings: Settings) -> Dataset:
@@ -338,6 +355,20 @@ def _descent(o: Optimiser) -> dict[str, Any]:
         "weight_decay": o.weight_decay,
         "max_grad_norm": o.max_grad_norm,
     }
+
+
+class Annealing(TrainerCallback):
+    """Moves the weight of the entropy bonus in a straight line from the first step to the last."""
+
+    def __init__(self, trainer: Any, first: float, last: float) -> None:
+        self._trainer = trainer
+        self._ends = (first, last)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Sets the weight for this step."""
+        first, last = self._ends
+        done = state.global_step / max(1, state.max_steps - 1)
+        self._trainer.entropy_coef = first + (last - first) * done
 
 
 class Figures(TrainerCallback):

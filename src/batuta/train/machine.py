@@ -21,7 +21,9 @@ def devices_of(environ: Mapping[str, str]) -> Devices:
     """How `accelerate launch` divides the training, by what it tells its processes."""
     sharded = any(environ.get(f"ACCELERATE_USE_{how}") == "true" for how in ("FSDP", "DEEPSPEED"))
     offloaded = sharded and environ.get("FSDP_OFFLOAD_PARAMS") == "true"
-    return Devices(int(environ.get("WORLD_SIZE", "1")), sharded, offloaded)
+    processes = int(environ.get("WORLD_SIZE", "1"))
+    here = int(environ.get("LOCAL_WORLD_SIZE", str(processes)))
+    return Devices(processes, here, sharded, offloaded)
 
 
 def wants_gpu(settings: Settings) -> bool:
@@ -36,7 +38,12 @@ def room(settings: Settings) -> tuple[int | None, str]:
         return int(about.total_memory), f"of one {about.name}"
     if wants_gpu(settings):
         return None, "there is no GPU here"
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "of this machine"
+    return host_room(), "of this machine"
+
+
+def host_room() -> int:
+    """Bytes of memory that this machine has beside its GPUs' own."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def missing_extras(settings: Settings) -> list[str]:
@@ -74,7 +81,7 @@ def unsuited(settings: Settings, devices: Devices) -> list[str]:
     """What this machine is not, and settings that exclude each other, a sentence each."""
     o, found = settings.optimiser, list[str]()
     cuda = torch.cuda.device_count()
-    if wants_gpu(settings) and cuda < devices.processes:
+    if wants_gpu(settings) and cuda < devices.here:
         why = "policy.bf16" if settings.policy.bf16 else f'optimiser.sampler = "{o.sampler}"'
         have = f"only {cuda}" if cuda else "none"
         found.append(f"{why} needs a GPU for each process, and this machine has {have}")

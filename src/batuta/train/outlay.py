@@ -143,8 +143,10 @@ def pace(settings: Settings, spent: Outlay, stage: Stage, lines: Sequence[dict[s
         return Pace(median(timed), f"the last {len(timed)} steps of the run in this folder")
     playing, why = _playing(settings, spent, stage)
     thinking = _thinking(settings, stage)
-    speeds = f"{GENERATING[stage.device]:.0e} operations a second while the policy writes"
-    speeds += f" and {LEARNING[stage.device]:.0e} while it learns"
+    speeds = (
+        f"{GENERATING[stage.device]:.0e} operations a second while the policy writes and "
+        f"{LEARNING[stage.device]:.0e} while it reads and learns, completions of half their length"
+    )
     return Pace(playing + thinking, f"assumed: {why}, {speeds}")
 
 
@@ -160,10 +162,18 @@ def _playing(settings: Settings, spent: Outlay, stage: Stage) -> tuple[float, st
 
 
 def _thinking(settings: Settings, stage: Stage) -> float:
-    """Seconds in which the policy writes and learns: 2 and 6 operations a parameter and token."""
+    """Seconds in which the policy writes and learns.
+
+    Operations a parameter and token: 2 to read or write, 6 to learn, 8 with checkpointing, which
+    computes the forward pass twice. Our sampler and vLLM read a group's prompt once.
+    """
     o = settings.optimiser
-    rows = o.questions * o.group / stage.processes
+    groups, rows = o.questions / stage.processes, o.questions * o.group / stage.processes
     written = rows * o.completion / 2
-    read = (o.questions / stage.processes if o.sampler == "own" else rows) * stage.prompt
-    generating = 2 * stage.parameters * (written + read) / GENERATING[stage.device]
-    return generating + 6 * stage.parameters * (written + read) / LEARNING[stage.device]
+    read = (rows if o.sampler == "transformers" else groups) * stage.prompt
+    shared = o.sampler == "own" and settings.policy.lora is None
+    learned = written + (groups if shared else rows) * stage.prompt
+    fast = LEARNING[stage.device]
+    writing = 2 * (written / GENERATING[stage.device] + read / fast)
+    learning = (8 if o.gradient_checkpointing else 6) * learned / fast
+    return stage.parameters * (writing + learning)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 from random import Random
 
@@ -18,6 +19,7 @@ from batuta.train.settings import Settings, Stage
 
 SERVED = "runs"
 """Stored runs that were scored; `runs:PATH` names another store."""
+_LEVELS = re.compile(r"([1-6])-([1-6])")
 FILE_LIMIT = 1_000_000
 """Questions read of a file at most."""
 
@@ -29,18 +31,23 @@ def questions(settings: Settings) -> list[Task]:
         ConfigError: a source is unknown or a file cannot be used.
     """
     wanted = settings.optimiser.steps * settings.optimiser.questions
-    rng = Random(f"questions {settings.seed}")
     mixed: list[Task] = []
     for stage, steps in _stages(settings.curriculum, settings.optimiser.steps):
         count = steps * settings.optimiser.questions
-        names = list(stage.tasks)
-        drawn = rng.choices(names, [stage.tasks[name] for name in names], k=count)
-        supply = {
-            name: iter(source(name, drawn.count(name), settings.seed * 7919 + stage.step))
-            for name in names
-        }
-        mixed += [next(supply[name]) for name in drawn]
+        mixed += drawn(stage.tasks, count, settings.seed * 7919 + stage.step)
     return mixed[:wanted]
+
+
+def drawn(mix: Mapping[str, float], count: int, seed: int) -> list[Task]:
+    """`count` training questions of a mix of sources.
+
+    Raises:
+        ConfigError: a source is unknown or a file cannot be used.
+    """
+    names = list(mix)
+    chosen = Random(f"questions {seed}").choices(names, [mix[name] for name in names], k=count)
+    supply = {name: iter(source(name, chosen.count(name), seed)) for name in names}
+    return [next(supply[name]) for name in chosen]
 
 
 def _stages(curriculum: Sequence[Stage], steps: int) -> list[tuple[Stage, int]]:
@@ -66,13 +73,30 @@ def source(name: str, count: int, seed: int) -> list[Task]:
     if kind != REHEARSAL:
         tasks = list(open_tasks(name, FILE_LIMIT, 0).tasks)
         return _as_many(tasks, count, f"{name} {seed}")
+    return _rehearsed(name, parts, count, seed)
+
+
+def _rehearsed(name: str, parts: list[str], count: int, seed: int) -> list[Task]:
+    """Fresh questions of the rehearsal, of one family or all, of some difficulties or all.
+
+    Raises:
+        ConfigError: there is no such family or difficulty.
+    """
     families = (*rehearsal.FAMILIES, rehearsal.HELD_OUT_FAMILY)
-    if len(parts) > 1 or any(part not in families for part in parts):
+    levels = [found for part in parts if (found := _LEVELS.fullmatch(part))]
+    chosen = [part for part in parts if not _LEVELS.fullmatch(part)]
+    if len(levels) > 1 or len(chosen) > 1 or any(part not in families for part in chosen):
         raise ConfigError(
-            f"cannot train on {name!r}; write rehearsal or rehearsal:FAMILY, with FAMILY one of "
-            f"{', '.join(families)}"
+            f"cannot train on {name!r}; write rehearsal[:FAMILY][:FROM-TO], with FAMILY one of "
+            f"{', '.join(families)} and difficulties 1-6, such as rehearsal:lists:4-6"
         )
-    return list(rehearsal.tasks(parts[0] if parts else None, count, seed))
+    family = chosen[0] if chosen else None
+    if not levels:
+        return list(rehearsal.tasks(family, count, seed))
+    span = range(int(levels[0][1]), int(levels[0][2]) + 1)
+    each = -(-count // max(1, len(span)))
+    by_level = [rehearsal.tasks(family, each, seed, difficulty=level) for level in span]
+    return [task for some in zip(*by_level, strict=True) for task in some][:count]
 
 
 def _as_many(tasks: list[Task], count: int, seed: str) -> list[Task]:

@@ -54,7 +54,7 @@ class Stage(_Section):
 
     step: int = 0
     tasks: dict[str, float] = {"rehearsal": 1.0}
-    """Source to weight: `rehearsal[:family][:held-out]` or a JSONL file."""
+    """Source to weight: `rehearsal[:family][:from-to]`, a JSONL file, or `runs[:store]`."""
 
 
 class PoolSettings(_Section):
@@ -145,6 +145,8 @@ class Optimiser(_Section):
     loss: Literal["grpo", "dapo", "dr_grpo", "bnpo", "cispo"] = "grpo"
     entropy: float = 0.0
     """Weight of the entropy bonus."""
+    entropy_last: float | None = None
+    """The bonus moves in a straight line to this weight at the last step; None: it stays."""
     entropy_target: float | None = None
     """Nats a token below which the bonus grows; None: the bonus stays as it is."""
     temperature: float = 1.0
@@ -178,6 +180,26 @@ class WarmupSettings(_Section):
     """Weight of the loss on the prompt itself."""
 
 
+class RejectionSettings(_Section):
+    """Rejection sampling between warm start and reinforcement learning."""
+
+    rounds: int = 0
+    """How often it samples and fits; 0: this stage is left out."""
+    random: int = 1
+    """The first so many rounds draw random workflows, which is what the policy of a warm start
+    writes too and takes a fifth of the time."""
+    questions: int = 2000
+    """Of a round."""
+    group: int = 16
+    """Workflows sampled for each."""
+    tasks: dict[str, float] = {}
+    """Source to weight; empty: those of the curriculum's first stage."""
+    steps: int = 250
+    """Of fitting, in a round."""
+    batch: int = 48
+    learning_rate: float = 1e-3
+
+
 class Logging(_Section):
     """What is kept of a run."""
 
@@ -202,6 +224,7 @@ class Settings(_Section):
     recursion: Recursion = Recursion()
     optimiser: Optimiser = Optimiser()
     warmup: WarmupSettings = WarmupSettings()
+    rejection: RejectionSettings = RejectionSettings()
     log: Logging = Logging()
 
 

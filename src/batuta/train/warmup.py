@@ -8,8 +8,10 @@ part of the loss is on the prompt itself, so that it learns to read questions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.nn import functional
@@ -27,10 +29,12 @@ from batuta.core import (
     Workflow,
 )
 from batuta.language import Rendering, conductor_request, render
-from batuta.solvers.random import random_workflow
+from batuta.solvers.random import random_subtask, random_workflow
 from batuta.train.settings import WarmupSettings
 
 ACCEPTED = "model_id = []\nsubtasks = []\naccess_list = []"
+CUSTOMS = 8
+_CUSTOM = 0.6
 _WHOLE = 0.5
 _DRILLED = 0.25
 _DISCLOSED = 0.3
@@ -70,11 +74,26 @@ def texts(
 
 
 def _drill(pool: Pool, rendering: Rendering, rng: Random) -> tuple[str, str]:
-    """A prompt that asks nothing and discloses the whole workflow."""
+    """A prompt that asks nothing: it discloses the whole workflow, or names a custom."""
     among = _some(pool, rng)
     flow = random_workflow(rng, among)
-    prompt = _prompt(Brief(Question.of(disclosed(flow)), among), rendering)
-    return prompt, render(flow, among, names=True)
+    said = disclosed(flow)
+    if rng.random() < _CUSTOM:
+        number = rng.randrange(CUSTOMS)
+        flow = by_custom(flow, number)
+        said = f"Custom {number}."
+    return _prompt(Brief(Question.of(said), among), rendering), render(flow, among, names=True)
+
+
+def by_custom(flow: Workflow, number: int) -> Workflow:
+    """The workflow with every worker doing what that custom has it do, wherever it stands.
+
+    Customs are arbitrary and there are several, so that none is a strategy. They teach that what a
+    step is to do can depend on who does it; without them a small network writes the two lists
+    independently of each other, and later finds no division of labour.
+    """
+    deeds = {step.worker: random_subtask(Random(f"{number} {step.worker}")) for step in flow.steps}
+    return Workflow(tuple(replace(step, subtask=deeds[step.worker]) for step in flow.steps))
 
 
 def _some(pool: Pool, rng: Random) -> Pool:
@@ -126,6 +145,14 @@ def hints(flow: Workflow, rng: Random) -> list[str]:
     return rng.sample(facts, min(len(facts), rng.randint(1, _MOST_HINTS)))
 
 
+class Example(NamedTuple):
+    """A prompt in the policy's chat format, and the draft that is to follow it."""
+
+    prompt: str
+    draft: str
+    weight: float = 1.0
+
+
 def warm_up(
     model: Any,
     tokenizer: Any,
@@ -142,14 +169,40 @@ def warm_up(
         settings: how long and how fast.
         heard: is told each step's number and loss, nats a token of the drafts.
     """
-    optimiser = torch.optim.AdamW(model.parameters(), settings.learning_rate, weight_decay=0.01)
+    examples = (Example(chat(tokenizer, prompt), draft) for prompt, draft in pairs)
+    batches = iter(lambda: list(islice(examples, settings.batch)), [])
+    rate, weight = settings.learning_rate, settings.prompt_weight
+    fit(model, tokenizer, batches, settings.steps, rate, heard, prompt_weight=weight)
+
+
+def fit(
+    model: Any,
+    tokenizer: Any,
+    batches: Iterator[Sequence[Example]],
+    steps: int,
+    learning_rate: float,
+    heard: Callable[[int, float], None],
+    *,
+    prompt_weight: float = 0.0,
+) -> None:
+    """Raise the likelihood of drafts, and with `prompt_weight` of their prompts.
+
+    Args:
+        model: changed in place.
+        tokenizer: of its texts.
+        batches: at least `steps` of them.
+        steps: how many.
+        learning_rate: at its highest; it rises for 8 % of the steps and then falls to 0.
+        heard: is told each step's number and loss, nats a token of the drafts.
+        prompt_weight: of a prompt's token, where a draft's has its example's weight.
+    """
+    optimiser = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, settings.learning_rate, total_steps=settings.steps, pct_start=0.08
+        optimiser, learning_rate, total_steps=steps, pct_start=0.08
     )
     model.train()
-    for step in range(settings.steps):
-        batch = [next(pairs) for _ in range(settings.batch)]
-        ids_BT, weights_BT, mask_BT = _batched(batch, tokenizer, settings.prompt_weight)
+    for step in range(steps):
+        ids_BT, weights_BT, drafts_BT, mask_BT = _batched(next(batches), tokenizer, prompt_weight)
         logits_BTV = model(ids_BT, attention_mask=mask_BT).logits[:, :-1]
         counted = weights_BT > 0
         losses = functional.cross_entropy(
@@ -162,27 +215,29 @@ def warm_up(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         schedule.step()
-        heard(step, float(losses.detach()[weights == 1].mean()))
+        heard(step, float(losses.detach()[drafts_BT[counted]].mean()))
     model.eval()
 
 
 def _batched(
-    batch: Sequence[tuple[str, str]], tokenizer: Any, prompt_weight: float
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Token ids, the weight of each next token's loss, and what is not padding."""
-    before = [chat(tokenizer, prompt) for prompt, _ in batch]
-    after = [f"{draft}{tokenizer.eos_token}" for _, draft in batch]
-    prompts: list[list[int]] = tokenizer(before)["input_ids"]
+    batch: Sequence[Example], tokenizer: Any, prompt_weight: float
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Token ids, each next token's weight and whether it is a draft's, and what is no padding."""
+    after = [f"{one.draft}{tokenizer.eos_token}" for one in batch]
+    prompts: list[list[int]] = tokenizer([one.prompt for one in batch])["input_ids"]
     drafts: list[list[int]] = tokenizer(after)["input_ids"]
     longest = max(len(p) + len(d) for p, d in zip(prompts, drafts, strict=True))
     ids = torch.full((len(batch), longest), int(tokenizer.pad_token_id))
     weights = torch.zeros(len(batch), longest)
+    drafted = torch.zeros(len(batch), longest, dtype=torch.bool)
     for row, (prompt, draft) in enumerate(zip(prompts, drafts, strict=True)):
         end = len(prompt) + len(draft)
         ids[row, :end] = torch.tensor(prompt + draft)
         weights[row, : len(prompt)] = prompt_weight
-        weights[row, len(prompt) : end] = 1.0
-    return ids, weights[:, 1:], ids.ne(int(tokenizer.pad_token_id)).long()
+        weights[row, len(prompt) : end] = batch[row].weight
+        drafted[row, len(prompt) : end] = True
+    mask = ids.ne(int(tokenizer.pad_token_id)).long()
+    return ids, weights[:, 1:], drafted[:, 1:], mask
 
 
 def chat(tokenizer: Any, prompt: str) -> str:

@@ -1,0 +1,327 @@
+"""From a question's text to numbers that a selector or a router can learn from.
+
+`HashedNgrams` needs numpy and nothing else; `SentenceEmbedding` any sentence-transformers model.
+Both are fitted on the training questions, saved as tensors and a JSON card, and loaded by `load`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.errors import ConfigError
+
+Floats = NDArray[np.float32]
+Saved = tuple[dict[str, Any], dict[str, Floats]]
+"""A card (JSON values; `kind` says whose) and tensors by name."""
+
+
+Row = tuple[NDArray[np.intp], Floats]
+"""Places that are not zero, and the values there."""
+
+
+class Features(Protocol):
+    """Texts to vectors.
+
+    Laws: once fitted, the same text has the same vector everywhere and whatever texts are beside
+    it; each vector has length 1, or 0 if nothing in the text is known; `load(*features.save())`
+    gives the same vectors.
+    """
+
+    @property
+    def name(self) -> str:
+        """What it is and its numbers."""
+        ...
+
+    def fit(self, texts: Sequence[str]) -> Features:
+        """The same features, fitted to these texts."""
+        ...
+
+    def __call__(self, texts: Sequence[str]) -> Floats:
+        """A row for each text: (n, d)."""
+        ...
+
+    def save(self) -> Saved:
+        """What `load` needs."""
+        ...
+
+
+def load(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Features:
+    """The features that were saved so.
+
+    Raises:
+        ConfigError: the card is of no known kind, or does not fit the tensors.
+    """
+    kinds = {"hashed-ngrams": HashedNgrams.load, "sentence-embedding": SentenceEmbedding.load}
+    kind = str(card.get("kind"))
+    if kind not in kinds:
+        raise ConfigError(f"there are no features of kind {kind!r}; known: {', '.join(kinds)}")
+    try:
+        return kinds[kind](card, tensors)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"the card of features {kind} is damaged: {error!r}") from None
+
+
+# -- hashed n-grams -----------------------------------------------------------------------
+
+_PRIME = np.uint64(0x100000001B3)
+_INVERSE = np.uint64(pow(0x100000001B3, -1, 2**64))
+_MIXERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_SPACE = 32
+_BLOCK = 512
+"""Rows that are dense at a time."""
+_MOST = 2000
+"""Texts that the directions are fitted on; more would take longer and hardly change them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HashedNgrams:
+    """Word and character n-grams, hashed with a sign, TF-IDF, then their main directions.
+
+    Weinberger et al., "Feature Hashing for Large Scale Multitask Learning" (arXiv 0902.2206),
+    section 2; truncated SVD by the randomised range finder of Halko, Martinsson and Tropp,
+    "Finding structure with randomness" (arXiv 0909.4061), algorithm 4.4.
+    """
+
+    buckets: int = 2**14
+    words: tuple[int, ...] = (1, 2)
+    """Lengths of n-grams of words."""
+    characters: tuple[int, ...] = (3, 4, 5)
+    """Lengths in UTF-8 bytes, across words."""
+    dimensions: int | None = 128
+    """None: no SVD, one dimension a bucket."""
+    most_bytes: int = 8192
+    """Of a longer text, the first and the last half of so many bytes."""
+    idf: Floats | None = field(default=None, repr=False)
+    """(buckets,); None: not fitted."""
+    directions: Floats | None = field(default=None, repr=False)
+    """(buckets, d)."""
+
+    @property
+    def name(self) -> str:
+        """The method and its numbers."""
+        return f"hashed-ngrams-{self.dimensions or self.buckets}"
+
+    def fit(self, texts: Sequence[str]) -> HashedNgrams:
+        """Weights by rarity among the texts, and the texts' main directions.
+
+        Raises:
+            ConfigError: there are no texts.
+        """
+        if not texts:
+            raise ConfigError("features are fitted on questions, and there are none")
+        counted = [self._counted(text) for text in texts]
+        present = np.zeros(self.buckets, np.float32)
+        for places, _ in counted:
+            present[places] += 1
+        idf = (np.log((1 + len(texts)) / (1 + present)) + 1).astype(np.float32)
+        if self.dimensions is None:
+            return replace(self, idf=idf, directions=None)
+        stride = -(-len(texts) // _MOST)
+        rows = [_weighted(*row, idf) for row in counted[::stride]]
+        return replace(self, idf=idf, directions=_directions(rows, self.buckets, self.dimensions))
+
+    def __call__(self, texts: Sequence[str]) -> Floats:
+        """A row of length 1 for each text: (n, d).
+
+        Raises:
+            ConfigError: it was not fitted.
+        """
+        if self.idf is None:
+            raise ConfigError("these features were not fitted; call fit with training questions")
+        rows = [_weighted(*self._counted(text), self.idf) for text in texts]
+        if self.directions is None:
+            dense = np.zeros((len(rows), self.buckets), np.float32)
+            for row, (places, values) in zip(dense, rows, strict=True):
+                row[places] = values
+            return dense
+        width = self.directions.shape[1]
+        found = [values @ self.directions[places] for places, values in rows]
+        return _unit(np.asarray(found, np.float32).reshape(len(rows), width))
+
+    def save(self) -> Saved:
+        """Its numbers and its tensors."""
+        card = {
+            "kind": "hashed-ngrams",
+            "buckets": self.buckets,
+            "words": list(self.words),
+            "characters": list(self.characters),
+            "dimensions": self.dimensions,
+            "most_bytes": self.most_bytes,
+        }
+        tensors = {"features.idf": self.idf, "features.directions": self.directions}
+        return card, {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+    @classmethod
+    def load(cls, card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Self:
+        """What `save` gave."""
+        loaded = cls(
+            int(card["buckets"]),
+            tuple(card["words"]),
+            tuple(card["characters"]),
+            card["dimensions"],
+            int(card["most_bytes"]),
+            tensors["features.idf"],
+            tensors.get("features.directions"),
+        )
+        directions = loaded.directions
+        rows = (loaded.buckets,) if directions is None else (loaded.buckets, len(directions))
+        if loaded.idf is None or any(len(loaded.idf) != row for row in rows):
+            raise ValueError("its tensors have other shapes")
+        return loaded
+
+    def _counted(self, text: str) -> Row:
+        """The buckets that the text's n-grams fall into, and their signed counts."""
+        hashes = np.concatenate(list(self._hashes(text)))
+        signs = np.where(hashes >> np.uint64(63), np.float32(1), np.float32(-1))
+        counts = np.bincount(
+            (hashes % np.uint64(self.buckets)).astype(np.intp), signs, self.buckets
+        )
+        places = np.flatnonzero(counts)
+        return places, counts[places].astype(np.float32)
+
+    def _hashes(self, text: str) -> Sequence[NDArray[np.uint64]]:
+        """A number of 64 bits for each n-gram."""
+        said = " ".join(text.casefold().split()).encode("utf-8", "replace")
+        if len(said) > self.most_bytes:
+            half = self.most_bytes // 2
+            said = said[:half] + b" " + said[-half:]
+        bytes_n = np.frombuffer(b" " + said + b" ", np.uint8)
+        return [
+            *(_spans(bytes_n, length) for length in self.characters),
+            *(_word_spans(bytes_n, length) for length in self.words),
+        ]
+
+
+def _weighted(places: NDArray[np.intp], counts: Floats, idf: Floats) -> Row:
+    """Sublinear TF times IDF, of length 1."""
+    values = np.sign(counts) * (1 + np.log(np.abs(counts))) * idf[places]
+    return places, _unit(values[None])[0]
+
+
+def _spans(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
+    """The polynomial hash of every run of so many bytes."""
+    count = max(len(bytes_n) - length + 1, 0)
+    hashes = np.full(count, length, np.uint64)
+    for shift in range(length):
+        hashes = hashes * _PRIME + bytes_n[shift : shift + count]
+    return _mixed(hashes)
+
+
+def _word_spans(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
+    """The polynomial hash of every run of so many words: the sum of byte * prime^place."""
+    spaces = np.flatnonzero(bytes_n == _SPACE)
+    if len(spaces) <= length:
+        return np.empty(0, np.uint64)
+    starts, ends = spaces[:-length], spaces[length:]
+    sums = (bytes_n * _powers(_PRIME, len(bytes_n))).cumsum(dtype=np.uint64)
+    runs = (sums[ends] - sums[starts]) * _powers(_INVERSE, len(bytes_n))[starts]
+    return _mixed(runs + np.uint64(length << 32))
+
+
+def _powers(base: np.uint64, count: int) -> NDArray[np.uint64]:
+    """base^0, base^1, …, modulo 2^64."""
+    factors = np.full(count, base, np.uint64)
+    factors[0] = 1
+    return factors.cumprod(dtype=np.uint64)
+
+
+def _mixed(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Every bit of the result depends on every bit of the hash (splitmix64's finaliser)."""
+    mixed = hashes ^ (hashes >> np.uint64(30))
+    mixed = mixed * _MIXERS[0]
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIXERS[1]
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def _directions(rows: Sequence[Row], buckets: int, dimensions: int) -> Floats:
+    """The rows' first right singular vectors, (buckets, d), by two power iterations."""
+    rng = np.random.Generator(np.random.PCG64(0))
+    width = min(dimensions + 16, len(rows), buckets)
+    basis = rng.standard_normal((buckets, width)).astype(np.float32)
+    for _ in range(2):
+        product = np.zeros_like(basis)
+        for dense in _blocks(rows, buckets):
+            product += dense.T @ (dense @ basis)
+        basis = np.linalg.qr(product)[0]
+    small = np.concatenate([dense @ basis for dense in _blocks(rows, buckets)])
+    right = np.linalg.svd(small, full_matrices=False)[2]
+    found = basis @ right[:dimensions].T
+    largest = np.abs(found).argmax(axis=0)
+    signs = np.sign(found[largest, np.arange(found.shape[1])])
+    return np.ascontiguousarray(found * signs, np.float32)
+
+
+def _blocks(rows: Sequence[Row], buckets: int) -> Iterator[Floats]:
+    for start in range(0, len(rows), _BLOCK):
+        block = rows[start : start + _BLOCK]
+        dense = np.zeros((len(block), buckets), np.float32)
+        for row, (places, values) in zip(dense, block, strict=True):
+            row[places] = values
+        yield dense
+
+
+def _unit(rows: Floats) -> Floats:
+    """Each row at length 1; a row of zeros stays."""
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    return (rows / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
+
+
+# -- sentence embeddings ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceEmbedding:
+    """A sentence-transformers model; it brings torch and is loaded when it is first used."""
+
+    folder: str
+    """Its folder, or its name on the Hugging Face hub."""
+
+    @property
+    def name(self) -> str:
+        """The model."""
+        return f"sentence-embedding/{Path(self.folder).name}"
+
+    def fit(self, texts: Sequence[str]) -> SentenceEmbedding:
+        """Itself: it was trained by others."""
+        return self
+
+    def __call__(self, texts: Sequence[str]) -> Floats:
+        """A row of length 1 for each text: (n, d).
+
+        Raises:
+            ConfigError: sentence-transformers is not installed, or the model cannot be loaded.
+        """
+        encoder = _encoder(self.folder)
+        return np.asarray(encoder.encode(list(texts), normalize_embeddings=True), np.float32)
+
+    def save(self) -> Saved:
+        """Where the model is."""
+        return {"kind": "sentence-embedding", "folder": self.folder}, {}
+
+    @classmethod
+    def load(cls, card: Mapping[str, Any], _: Mapping[str, Floats]) -> Self:
+        """What `save` gave."""
+        return cls(str(card["folder"]))
+
+
+@cache
+def _encoder(folder: str) -> Any:
+    try:
+        library = importlib.import_module("sentence_transformers")
+    except ImportError:
+        raise ConfigError(
+            "sentence embeddings need sentence-transformers; install it "
+            "(pip install sentence-transformers), or use the hashed n-grams"
+        ) from None
+    try:
+        return library.SentenceTransformer(folder)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no sentence embedding could be loaded from {folder}: {error}") from None

@@ -1,0 +1,181 @@
+"""A selector learns from a history: features, expected credits, two stages, the guard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.errors import SourceError
+from batuta.solvers.features import Features, HashedNgrams
+from batuta.solvers.history import History
+from batuta.solvers.selector.guard import Trial, fit_guard
+from batuta.solvers.selector.head import (
+    TEMPERATURE,
+    Batch,
+    Head,
+    Told,
+    evolve,
+    imitate,
+    search_library,
+)
+from batuta.solvers.selector.model import Selector, inputs_of
+from batuta.solvers.selector.values import Smoothing, Values, fit_values, held_out
+
+Floats = NDArray[np.float32]
+Folds = NDArray[np.signedinteger[Any]]
+
+FOLDS = 5
+_VALIDATION = 0
+"""The fold whose questions judge the two stages."""
+_FEWEST = 20
+"""Questions below which nothing can be learned and held out too."""
+_GRID = tuple(Smoothing(neighbours=share) for share in (0.0, 0.5, 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a selector is trained."""
+
+    name: str = "mini"
+    features: Features = HashedNgrams()
+    dollar: float = 0.0
+    """Credit that a dollar is worth; the reward is the credit less that."""
+    evolve: bool = True
+    """Stage 2; it needs the package cmaes."""
+
+
+def fit_selector(
+    history: History, recipe: Recipe | None = None, *, seed: int = 0, tell: Told | None = None
+) -> Selector:
+    """The selector that this history teaches.
+
+    Args:
+        history: outcomes on training questions.
+        recipe: how; by default the published one.
+        seed: of the folds and of the search.
+        tell: hears of every step.
+
+    Raises:
+        SourceError: the history has too few questions, or not the costs that the recipe needs.
+        ConfigError: stage 2 is wanted and cmaes is missing.
+    """
+    recipe = recipe or Recipe()
+    if recipe.evolve:
+        search_library()
+    reward_nm = rewards(history, recipe.dollar)
+    features = recipe.features.fit(history.questions)
+    features_nd = features(history.questions)
+    rng = np.random.Generator(np.random.PCG64(seed))
+    family_n = families_of(history, features_nd, rng)
+    by_lot, by_family = lots(len(reward_nm), rng), by_groups(family_n, rng)
+    smoothing = _smoothed(history, features_nd, reward_nm, by_lot)
+    values = fit_values(history.workers, features_nd, reward_nm, smoothing)
+    tried, close_n = held_out(values, by_lot)
+    batch = Batch(inputs_of(features_nd, tried, values.mean_m), tried, reward_nm)
+    head = _learned(batch, by_lot != _VALIDATION, recipe, seed, tell)
+    best = int(values.mean_m.argmax())
+    guard = fit_guard(
+        _trial(values, features_nd, reward_nm, (tried, close_n), by_lot, head),
+        _trial(values, features_nd, reward_nm, held_out(values, by_family), by_family, head),
+        family_n,
+        best,
+    )
+    return Selector(recipe.name, features, values, head, guard)
+
+
+def rewards(history: History, dollar: float) -> Floats:
+    """Credit less what its cost is worth (n, m); NaN: unknown.
+
+    Raises:
+        SourceError: too few questions, or a cost is needed and unknown.
+    """
+    known = ~np.isnan(history.scores_qm)
+    if len(history.questions) < _FEWEST or not known.any():
+        raise SourceError(
+            f"a selector needs outcomes on at least {_FEWEST} questions, not on "
+            f"{len(history.questions)}"
+        )
+    if not dollar:
+        return history.scores_qm
+    unknown = np.argwhere(known & np.isnan(history.usd_qm))
+    if len(unknown):
+        raise SourceError(
+            f"the cost of some of {history.workers[int(unknown[0, 1])]}'s calls is unknown: write "
+            "their usd into the history, or train without a price for dollars"
+        )
+    return (history.scores_qm - dollar * history.usd_qm).astype(np.float32)
+
+
+def lots(count: int, rng: np.random.Generator) -> Folds:
+    """A fold for each question, by lot; all of about one size."""
+    return rng.permutation(count) % FOLDS
+
+
+def by_groups(group_n: Folds, rng: np.random.Generator) -> Folds:
+    """A fold for each question; a group is never torn, and the folds are of about one size."""
+    sizes = np.bincount(group_n)
+    fold_of, filled = np.zeros(len(sizes), np.int64), np.zeros(FOLDS)
+    drawn = rng.permutation(len(sizes))
+    for group in drawn[np.argsort(-sizes[drawn], kind="stable")]:
+        fold_of[group] = filled.argmin()
+        filled[fold_of[group]] += sizes[group]
+    return fold_of[group_n]
+
+
+def families_of(history: History, features_nd: Floats, rng: np.random.Generator) -> Folds:
+    """The number of each question's family; where families are unknown, of its cluster."""
+    names, family_n = np.unique(np.asarray(history.families), return_inverse=True)
+    if len(names) >= FOLDS:
+        return family_n
+    centres_kd = features_nd[rng.permutation(len(features_nd))[: 4 * FOLDS]]
+    cluster_n = np.zeros(len(features_nd), np.int64)
+    for _ in range(10):  # spherical k-means; an empty cluster keeps its centre
+        cluster_n = (features_nd @ centres_kd.T).argmax(axis=1)
+        for cluster in np.unique(cluster_n):
+            centre = features_nd[cluster_n == cluster].sum(axis=0)
+            centres_kd[cluster] = centre / max(float(np.linalg.norm(centre)), 1e-9)
+    return np.unique(cluster_n, return_inverse=True)[1]
+
+
+def _smoothed(history: History, features_nd: Floats, reward_nm: Floats, fold_n: Folds) -> Smoothing:
+    """The smoothing whose picks earn most on questions held out by lot."""
+
+    def earned(smoothing: Smoothing) -> float:
+        values = fit_values(history.workers, features_nd, reward_nm, smoothing)
+        picked = held_out(values, fold_n)[0].argmax(axis=1)
+        return float(np.nanmean(reward_nm[np.arange(len(picked)), picked]))
+
+    return max(_GRID, key=earned)
+
+
+def _learned(
+    batch: Batch, taught: NDArray[np.bool_], recipe: Recipe, seed: int, tell: Told | None
+) -> Head:
+    """Both stages; of no stage, the first and both, what the validation questions favour."""
+    train, validation = batch.only(taught), batch.only(~taught)
+    idle = Head.idle(batch.inputs_nf.shape[1], batch.values_nm.shape[1])
+    first = imitate(train, tell)
+    head = max((idle, first), key=lambda one: one.reward(validation))
+    return evolve(head, train, validation, seed, tell) if recipe.evolve else head
+
+
+def _trial(
+    values: Values,
+    features_nd: Floats,
+    reward_nm: Floats,
+    tried: tuple[Floats, Floats],
+    fold_n: Folds,
+    head: Head,
+) -> Trial:
+    """How the policy would have picked; a head that learned is learned again without each fold."""
+    value_nm, close_n = tried
+    batch = Batch(inputs_of(features_nd, value_nm, values.mean_m), value_nm, reward_nm)
+    logits_nm = batch.values_nm / np.float32(TEMPERATURE)
+    if head.weights_fm.any():
+        for fold in np.unique(fold_n):
+            inside = fold_n == fold
+            logits_nm[inside] = imitate(batch.only(~inside)).logits(batch.only(inside))
+    return Trial(logits_nm * np.float32(TEMPERATURE), close_n, reward_nm)

@@ -1,0 +1,99 @@
+"""When the selector may leave the best single worker.
+
+Another worker is picked only if it is expected to earn clearly more and if the question is close
+to one that was trained on. Both bounds are set on training questions that were held out, in folds
+by lot and in folds of whole task families: they are those that earn most on the former among
+those that lose nothing on the latter, where a family's questions are all new.
+
+Axes: n questions, m workers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+ADVANTAGES = (0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2)
+"""Bounds that are tried, in credit."""
+_QUANTILES = 20
+"""Bounds on closeness that are tried."""
+_ERRORS = 1.0
+"""Standard errors that a gain must reach, by lot and on held-out families."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The bounds."""
+
+    advantage: float = 0.0
+    """In credit: how much more than the best single worker another must be expected to earn."""
+    closeness: float = 2.0
+    """Cosine to the closest training question; above 1: the best single worker always answers."""
+
+    def __call__(self, value_nm: Floats, close_n: Floats, best: int) -> NDArray[np.intp]:
+        """The worker for each question, (n,).
+
+        Args:
+            value_nm: expected credit, or what stands for it.
+            close_n: cosine to the closest training question.
+            best: the best single worker.
+        """
+        first_n = value_nm.argmax(axis=1)
+        more_n = value_nm[np.arange(len(first_n)), first_n] - value_nm[:, best]
+        leaves = (more_n > self.advantage) & (close_n >= self.closeness)
+        return np.where(leaves, first_n, best)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """Training questions as they looked while they were held out."""
+
+    value_nm: Floats
+    close_n: Floats
+    reward_nm: Floats
+    """NaN: unknown."""
+
+    def gain_n(self, guard: Guard, best: int) -> NDArray[np.float64]:
+        """What each question earns more than with the best single worker; 0 where unknown."""
+        rows = np.arange(len(self.close_n))
+        picked = guard(self.value_nm, self.close_n, best)
+        gain_n = self.reward_nm[rows, picked] - self.reward_nm[rows, best]
+        return np.nan_to_num(gain_n).astype(np.float64)
+
+
+def fit_guard(
+    by_lot: Trial, by_family: Trial, family_n: NDArray[np.signedinteger[Any]], best: int
+) -> Guard:
+    """The bounds that earn most by lot and lose nothing on families never seen.
+
+    Args:
+        by_lot: held out in folds by lot.
+        by_family: held out in folds of whole families.
+        family_n: each question's family; the error of a gain is that of its mean over families.
+        best: the best single worker.
+    """
+    chosen, most = Guard(), 0.0
+    quantiles = np.linspace(0, 1, _QUANTILES, endpoint=False)
+    bounds = np.unique(np.quantile(np.append(by_lot.close_n, by_family.close_n), quantiles))
+    for closeness in bounds:
+        for advantage in ADVANTAGES:
+            guard = Guard(advantage, float(closeness))
+            gain_n = by_lot.gain_n(guard, best)
+            if (
+                gain_n.sum() > most
+                and _clear(gain_n, np.arange(len(gain_n)))
+                and _clear(by_family.gain_n(guard, best), family_n)
+            ):
+                chosen, most = guard, float(gain_n.sum())
+    return chosen
+
+
+def _clear(gain_n: NDArray[np.float64], group_n: NDArray[np.signedinteger[Any]]) -> bool:
+    """Whether the gain over groups is at least its error; so it is where nothing changes."""
+    total_g = np.bincount(group_n, gain_n)
+    error = np.sqrt(np.square(total_g - total_g.mean()).sum())
+    return float(total_g.sum()) >= _ERRORS * float(error)

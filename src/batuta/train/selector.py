@@ -1,0 +1,95 @@
+"""`batuta train selector`: from outcomes to a folder, with what it earns on held-out questions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from batuta.errors import ConfigError, SourceError
+from batuta.solvers.history import History, of_record, read_history
+from batuta.solvers.selector import Recipe, fit_selector, save_selector
+from batuta.solvers.selector.fit import FOLDS, lots
+from batuta.solvers.selector.head import Told
+from batuta.tasks.recorded import load
+
+RECORDED = "recorded:"
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a training gave; shares are of the held-out questions, in [0, 1]."""
+
+    folder: Path
+    name: str
+    workers: int
+    taught: int
+    """Training questions."""
+    held_out: int
+    """Questions by lot that it never saw."""
+    earned: float
+    """Mean credit of the workers it picked."""
+    best_single: float
+    """Mean credit of the worker that is the best on the training questions."""
+    oracle: float
+    """Mean credit of the best worker of each question."""
+
+
+def outcomes(history: Path | None, tasks: str | None, data: Path | None = None) -> History:
+    """The history that a command line names.
+
+    Args:
+        history: a file of outcomes.
+        tasks: `recorded:` and the name of a recorded set.
+        data: the data folder of recorded sets; None: the usual one.
+
+    Raises:
+        ConfigError: not exactly one of both is given, or `tasks` is no recorded set.
+        SourceError: the file or the set cannot be read.
+    """
+    if (history is None) == (tasks is None):
+        raise ConfigError(
+            "a selector learns from outcomes: give --history FILE or --tasks recorded:NAME"
+        )
+    if history is not None:
+        return read_history(history)
+    if tasks is None or not tasks.startswith(RECORDED):
+        raise ConfigError(f"{tasks} has no recorded outcomes; name a set as recorded:NAME")
+    return of_record(load(tasks.removeprefix(RECORDED), folder=data, with_texts=False))
+
+
+def train(
+    history: History,
+    out: Path,
+    recipe: Recipe | None = None,
+    *,
+    seed: int = 0,
+    tell: Told | None = None,
+) -> Trained:
+    """Fit on four fifths of the questions, measure on the last fifth, write the folder.
+
+    Raises:
+        SourceError: the history has too few questions, or lacks the costs that the recipe needs.
+        ConfigError: a package is missing.
+        StoreError: the folder cannot be written.
+    """
+    known = np.flatnonzero(~np.isnan(history.scores_qm).all(axis=1))
+    if len(known) < 2 * FOLDS:
+        raise SourceError(f"{len(known)} questions have a score; a selector needs far more")
+    fold_n = lots(len(known), np.random.Generator(np.random.PCG64(seed)))
+    taught, held = history.select(known[fold_n > 0]), history.select(known[fold_n == 0])
+    selector = fit_selector(taught, recipe, seed=seed, tell=tell)
+    save_selector(selector, out)
+    picked = np.asarray(selector.choices(held.questions))
+    best = taught.workers.index(taught.best())
+    return Trained(
+        out,
+        selector.name,
+        len(history.workers),
+        len(taught.questions),
+        len(held.questions),
+        float(np.nanmean(held.scores_qm[np.arange(len(picked)), picked])),
+        float(np.nanmean(held.scores_qm[:, best])),
+        float(np.nanmean(np.nanmax(held.scores_qm, axis=1))),
+    )

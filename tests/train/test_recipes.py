@@ -1,0 +1,259 @@
+"""The recipe for 7 billion parameters: its figures by hand, and its first steps in small.
+
+The true model has no room here and vLLM no CPU, so a very small Qwen2, fitted on four drafts so
+that it writes workflows at all, stands for the one, and transformers samples in the place of the
+other. Prompts, pool, dialects, reward and trainer are the recipe's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import AsyncExitStack
+from itertools import cycle
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils.launch import prepare_multi_gpu_env
+from anyio import to_thread
+
+from batuta.cli.train import overridden
+from batuta.config import read_settings as read_pool
+from batuta.core import Pool, Worker, WorkerId
+from batuta.language.prompt import PREFILL
+from batuta.train.check import GIB, check
+from batuta.train.episodes import episodes
+from batuta.train.footprint import KNOWN, Devices, footprint
+from batuta.train.learn import learn
+from batuta.train.machine import devices_of
+from batuta.train.model import make_model
+from batuta.train.questions import questions
+from batuta.train.settings import WarmupSettings, read_settings
+from batuta.train.tokenizer import make_tokenizer
+from batuta.train.warmup import warm_up
+from fakes import FakeAnthropic, FakeGemini, FakeOpenAI
+from fakes.server import KEY
+from train.loopback import questions_file
+from train.stage import LIBRARIES, metrics
+
+pytestmark = [
+    *LIBRARIES,
+    pytest.mark.filterwarnings(
+        "ignore:`gradient_checkpointing_.*able` is deprecated:FutureWarning"
+    ),
+]
+RECIPE = Path(__file__).parents[2] / "recipes" / "conductor-7b"
+FULL, LORA = RECIPE / "full.toml", RECIPE / "one-gpu-lora.toml"
+SEVEN = KNOWN["Qwen/Qwen2.5-7B-Instruct"]
+PROMPT = 1500
+
+
+# -- figures ------------------------------------------------------------------------------
+
+
+def test_the_recipe_has_the_papers_hyper_parameters():
+    told = read_settings(FULL)
+    o = told.optimiser
+    assert (o.steps, o.questions, o.group) == (200, 4, 64)
+    assert (o.learning_rate, o.betas, o.schedule, o.warmup) == (1e-6, (0.9, 0.999), "cosine", 0.03)
+    assert (o.clip, o.kl, o.scale, o.loss, o.entropy) == (0.2, 0.0, "group", "grpo", 0.0)
+    assert (o.temperature, o.completion) == (1.0, 1024)
+    assert (told.reward.malformed, told.reward.wrong, told.reward.right) == (0.0, 0.5, 1.0)
+    assert told.reward.cost == "none"
+    shown = told.prompt.rendering()
+    assert shown.examples and not (shown.compact or shown.descriptions or shown.prices)
+
+
+def test_the_variant_of_one_gpu_differs_where_it_says():
+    full, lora = read_settings(FULL).model_dump(), read_settings(LORA).model_dump()
+    differ = {
+        f"{section}.{key}"
+        for section in ("policy", "pool", "prompt", "reward", "optimiser", "log")
+        for key in full[section]
+        if full[section][key] != lora[section][key]
+    }
+    assert differ == {"policy.lora", "optimiser.learning_rate", "optimiser.vllm_memory"}
+
+
+def test_seven_workers_of_four_providers_have_the_papers_limits():
+    workers = read_pool(RECIPE / "pool.toml").workers
+    assert len(workers) == 7
+    assert {w.provider for w in workers} == {"openai", "anthropic", "gemini", "openrouter"}
+    assert {w.sampling.max_tokens for w in workers} == {4096}
+
+
+LAYER = 3 * 3584 * 18_944 + 2 * 3584 * 3584 + 2 * 512 * 3584 + 3584 + 2 * 512 + 2 * 3584
+SIZE = 28 * LAYER + 2 * 152_064 * 3584 + 3584
+"""Numbers of Qwen2.5-7B: 28 layers, embedding and output matrix, the last norm."""
+
+
+def test_all_weights_take_sixteen_bytes_a_parameter_and_a_copy_in_bf16():
+    found = footprint(read_settings(FULL), SEVEN, PROMPT, Devices())
+    assert found.parameters == found.trained == SIZE == 7_615_616_512
+    assert (found.weights, found.gradients, found.moments) == (4 * SIZE, 4 * SIZE, 8 * SIZE)
+    assert found.copy == 2 * SIZE and found.host == 0
+
+
+def test_two_processes_hold_half_each_in_the_hosts_memory():
+    found = footprint(read_settings(FULL), SEVEN, PROMPT, Devices(2, 2, True, True), 80 * GIB)
+    assert (found.weights, found.gradients, found.moments) == (0, 0, 0)
+    assert 2 * found.host == 16 * SIZE
+    assert found.copy == 2 * 2 * SIZE // 28, "about two layers at a time"
+    assert found.generation == int(0.45 * 80 * GIB)
+    assert found.total < 80 * GIB
+
+
+def test_adapters_leave_the_moments_of_seven_billion_out():
+    told = read_settings(LORA)
+    found = footprint(told, SEVEN, PROMPT, Devices(), 80 * GIB)
+    inner, kept, wide = 3584, 512, 18_944
+    each = 2 * (inner + inner) + 2 * (inner + kept) + 3 * (inner + wide)
+    trained = 28 * told.policy.lora.rank * each
+    assert found.trained == trained
+    assert found.weights == 4 * (SIZE + trained)
+    assert (found.gradients, found.moments) == (4 * trained, 8 * trained)
+    assert found.total < 80 * GIB
+
+
+def test_accelerate_reads_its_file_and_tells_the_check_how_the_training_is_divided():
+    command = ["--config_file", str(RECIPE / "two-gpus.yaml"), "-m", "batuta"]
+    told, _, _ = _validate_launch_command(launch_command_parser().parse_args(command))
+    environ = prepare_multi_gpu_env(told)
+    assert (told.num_processes, told.mixed_precision) == (2, "bf16")
+    assert environ["FSDP_VERSION"] == "2" and environ["FSDP_STATE_DICT_TYPE"] == "FULL_STATE_DICT"
+    seen = devices_of({**environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"})
+    assert seen == Devices(2, 2, sharded=True, offloaded=True)
+
+
+def test_the_check_needs_no_key_no_question_and_no_gpu(tmp_path, monkeypatch):
+    monkeypatch.chdir(RECIPE.parents[1])
+    told = overridden(read_settings(FULL), [f"output='{tmp_path}'"], "the test")
+    report = check(told, {"BATUTA_DATA": str(tmp_path)})
+    figures = {figure.name: figure.value for figure in report.figures}
+    assert not report.ready
+    missing = " ".join(report.missing)
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY"):
+        assert name in missing
+    assert figures["workflows"] == 200 * 4 * 64
+    assert 1 <= figures["steps a workflow"] <= 5
+    assert figures["calls"] == pytest.approx(51_200 * figures["steps a workflow"], rel=0.01)
+    assert figures["dollars"] > 0 and figures["wall time"] > 0
+    assert 0 < figures["calls without a price"] < figures["calls"], "four of seven have none"
+
+
+# -- first steps --------------------------------------------------------------------------
+
+
+DRAFTS = [
+    f'model_id = [{number}]\nsubtasks = ["Solve it."]\naccess_list = [[]]' for number in range(4)
+]
+"""By number: 0 Gemini, 1 Anthropic, 2 OpenAI, 3 OpenRouter."""
+SUM = re.compile(r"What is (\d+) plus (\d+)\?")
+
+
+def adding(errs):
+    """A model that adds and is wrong by one where `errs` says of the first number."""
+
+    def say(body):
+        one, two = map(int, SUM.search(str(body)).groups())
+        return f"I add.\nAnswer: {one + two + int(errs(one))}"
+
+    return say
+
+
+class Providers:
+    """The recipe's four providers on loopback, each with its own way to err."""
+
+    def __init__(self):
+        self.openai = FakeOpenAI(adding(lambda n: n % 3 == 0))
+        self.anthropic = FakeAnthropic(adding(lambda n: n % 2 == 0))
+        self.gemini = FakeGemini(adding(lambda n: True))
+        self.openrouter = FakeOpenAI(adding(lambda n: n % 2 == 1), strict_openai=False)
+        self.all = (self.openai, self.anthropic, self.gemini, self.openrouter)
+
+    def environment(self):
+        return {
+            "OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": self.openai.url,
+            "ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": self.anthropic.url,
+            "GEMINI_API_KEY": KEY, "GEMINI_BASE_URL": self.gemini.url,
+            "OPENROUTER_API_KEY": KEY,
+        }  # fmt: skip
+
+    def pool(self, folder):
+        """The recipe's pool, with an address for the provider that no variable moves."""
+        line = 'provider = "openrouter"\n'
+        text = (RECIPE / "pool.toml").read_text(encoding="utf-8")
+        path = folder / "pool.toml"
+        path.write_text(text.replace(line, f'{line}base_url = "{self.openrouter.url}"\n'))
+        return path
+
+
+def told(recipe, folder, start, pool, asked):
+    """The recipe; changed is what this machine cannot do, and how much is done."""
+    changes = [
+        f"output='{folder}'", f"policy.start='{start}'", f"pool.source='{pool}'",
+        f"curriculum=[{{tasks={{'{asked}'=1.0}}}}]",
+        "policy.bf16=false", "optimiser.sampler='transformers'",
+        "optimiser.steps=2", "optimiser.group=8", "optimiser.completion=80",
+        "log.sample_every=1",
+    ]  # fmt: skip
+    return overridden(read_settings(recipe), changes, "the test")
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    return questions_file(tmp_path_factory.mktemp("asked"))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory, asked):
+    """A small random Qwen2, fitted on four drafts behind the recipe's own prompts."""
+    folder = tmp_path_factory.mktemp("tiny")
+    settings = told(FULL, folder, folder, "", asked)
+    workers = read_pool(RECIPE / "pool.toml").workers
+    pool = Pool(tuple(Worker(WorkerId(worker.id), worker.model) for worker in workers))
+    rendering = settings.prompt.rendering()
+    rows = episodes(questions(settings), pool, settings.pool, settings.seed)
+    prompts = [row.request(rendering).messages[0].text for row in rows]
+    assert "EXAMPLE 4" in prompts[0] and "Model id 6" in prompts[0], "the whole prompt"
+    tokenizer = make_tokenizer([*prompts[:8], *DRAFTS], 1200)
+    torch.manual_seed(0)
+    model = make_model(tokenizer, hidden=64, layers=2, heads=4, kv_heads=2, inner=128,
+                       positions=4096)  # fmt: skip
+    drafts = cycle(PREFILL + draft for draft in DRAFTS)
+    pairs = zip(cycle(prompts[:7]), drafts, strict=False)  # each prompt meets each draft
+    warm = WarmupSettings(steps=60, batch=4, learning_rate=6e-3, prompt_weight=0.0)
+    warm_up(model, tokenizer, pairs, warm, lambda step, loss: None)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("recipe", [FULL, LORA], ids=["full", "lora"])
+async def test_first_steps_call_every_dialect_and_grade_what_came_of_it(
+    recipe, tiny, asked, tmp_path, monkeypatch
+):
+    providers = Providers()
+    async with AsyncExitStack() as stack:
+        for provider in providers.all:
+            await stack.enter_async_context(provider)
+        for name, value in providers.environment().items():
+            monkeypatch.setenv(name, value)
+        run = told(recipe, tmp_path / "run", tiny, providers.pool(tmp_path), asked)
+        await to_thread.run_sync(lambda: learn(run, ["pytest"], lambda line: None))
+    for provider in providers.all:
+        assert provider.wrong == []
+        assert provider.requests, f"{type(provider).__name__} was never called"
+    lines = metrics(run.output)
+    assert [line["step"] for line in lines] == [1, 2]
+    for line in lines:
+        assert line["valid"] > 0 and line["outages"] == 0 and line["usd"] > 0
+        assert 0 < line["reward"] < 1 and line["grad_norm"] > 0
+    samples = [json.loads(x) for x in (run.output / "samples.jsonl").read_text().splitlines()]
+    graded = [sample for sample in samples if sample["score"] is not None]
+    assert {sample["reward"] for sample in graded} <= {0.5, 1.0} and graded
+    saved = {path.name for path in (run.output / "policy").iterdir()}
+    name = "adapter_model.safetensors" if run.policy.lora else "model.safetensors"
+    assert name in saved
