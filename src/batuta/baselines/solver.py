@@ -13,6 +13,7 @@ from typing import Protocol
 from batuta.core import (
     Client,
     Conductor,
+    Emit,
     Finish,
     Limits,
     Outcome,
@@ -20,13 +21,27 @@ from batuta.core import (
     Question,
     Reply,
     Run,
+    RunId,
     Sampling,
     WorkerId,
 )
-from batuta.engine import conduct
+from batuta.engine import Recorder, conduct
 
 SAMPLED = 0.7
 """Temperature of the methods that live on several samples of one worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Where a run is played: who hears it, and under what name it is kept."""
+
+    run_id: RunId | None = None
+    """None: a new one."""
+    model: str = ""
+    """The served model's name, if the run is served."""
+    emit: Emit | None = None
+    recorder: Recorder | None = None
+    """Has the run also if it is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +51,7 @@ class Players:
     pool: Pool
     clients: Mapping[WorkerId, Client]
     limits: Limits = Limits()
+    stage: Stage = Stage()
 
     def only(self, *worker_ids: WorkerId) -> Players:
         """Those workers, and nobody to stand in for them."""
@@ -104,9 +120,18 @@ async def play(
     rounds: int = 1,
 ) -> Run:
     """`question` conducted; `steps` and `rounds` take the place of the players' own limits."""
-    limits = replace(players.limits, steps=steps or players.limits.steps, rounds=rounds)
+    stage = players.stage
     return await conduct(
-        question, conductor, players.pool, players.clients, limits=limits, seed=seed
+        question,
+        conductor,
+        players.pool,
+        players.clients,
+        limits=replace(players.limits, steps=steps or players.limits.steps, rounds=rounds),
+        seed=seed,
+        emit=stage.emit,
+        model=stage.model,
+        run_id=stage.run_id,
+        recorder=stage.recorder,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import anyio
@@ -20,29 +21,47 @@ def command(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8765,
     pool: Pool = None,
     conductor: Conductor = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(help="Outcomes of the workers (JSONL), for the baselines that learn."),
+    ] = None,
 ) -> None:
-    """Serve batuta-mini, batuta-ultra and every worker as an OpenAI-compatible API."""
+    """Serve batuta-mini, batuta-ultra, workers and baselines as an OpenAI-compatible API."""
     from batuta.gateway import LOOP  # noqa: PLC0415 - see `_serve`
 
-    anyio.run(_serve, host, port, pool, conductor, backend_options=LOOP)
+    anyio.run(_serve, host, port, pool, conductor, history, backend_options=LOOP)
 
 
-async def _serve(host: str, port: int, pool: str | None, conductor: str | None) -> None:
+async def _serve(
+    host: str, port: int, pool: str | None, conductor: str | None, history: Path | None
+) -> None:
     # A server is loaded only when one is wanted: it is most of the start-up time.
+    from batuta.gateway.baselines import baselines, untaught  # noqa: PLC0415
     from batuta.gateway.models import Orchestra, served_models  # noqa: PLC0415
     from batuta.gateway.serve import serve  # noqa: PLC0415
+    from batuta.solvers.history import read_history  # noqa: PLC0415
     from batuta.store import Store  # noqa: PLC0415
 
     async with Http() as http, Store.open(store_target()) as store:
         ensemble = await open_ensemble(http, pool=pool, conductor=conductor)
-        models = served_models(ensemble.pool, ensemble.conductor, ultra=_limits(ensemble))
-        orchestra = Orchestra(ensemble.pool, ensemble.clients, models, store=store)
+        limits, outcomes = _limits(ensemble), history or ensemble.history
+        models = served_models(ensemble.pool, ensemble.conductor, ultra=limits)
+        known = read_history(outcomes) if outcomes else None
+        methods = baselines(ensemble.pool, limits, known)
+        orchestra = Orchestra(
+            ensemble.pool,
+            ensemble.clients,
+            (*models, *methods),
+            store=store,
+            absent={} if known else untaught(),
+        )
 
         def ready(url: str) -> None:
             names = ", ".join(model.name for model in models[:2])
             sys.stderr.write(
                 f"{ensemble.source} · conductor {ensemble.conductor.name}\n"
-                f"serving {names} and {len(ensemble.pool)} workers at {url}/v1\n"
+                f"serving {names}, {len(ensemble.pool)} workers and {len(methods)} baselines "
+                f"at {url}/v1\n"
             )
 
         await serve(orchestra, host, port, ready=ready)

@@ -70,7 +70,7 @@ class Catalogue:
         name: str = request.path_params["id"]
         model = self._orchestra.find(name)
         if model is None:
-            raise no_model(name)
+            raise no_model(name, self._orchestra.absent.get(name))
         return json_response(model.entry(self._orchestra.created))
 
     async def alive(self, _: Request) -> Response:

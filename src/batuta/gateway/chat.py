@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import final
@@ -10,6 +11,8 @@ from typing import final
 import anyio
 from starlette.types import Receive, Scope, Send
 
+from batuta.baselines import Players, Solver
+from batuta.baselines.solver import Stage
 from batuta.core import (
     Client,
     Emit,
@@ -28,12 +31,13 @@ from batuta.errors import ClientError, StoreError
 from batuta.gateway.flight import Cut
 from batuta.gateway.middleware import log_fault
 from batuta.gateway.models import Orchestra, Served
-from batuta.gateway.refusal import Refusal, closing, no_model, server_fault
+from batuta.gateway.refusal import Refusal, closing, no_model, server_fault, wrong_value
 from batuta.gateway.reply import ReaderGone, read_fields, send_json, send_refusal
 from batuta.gateway.stream import ChatStream, Line
 from batuta.gateway.verdict import refusal_of, response_headers
 from batuta.gateway.wire.chat import ChatCall, parse_chat, parse_model
 from batuta.gateway.wire.completion import chat_completion
+from batuta.gateway.wire.orchestration import FIELD
 from batuta.solvers import Fixed
 
 _SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -75,7 +79,7 @@ class Booking:
     @property
     def live(self) -> bool:
         """Whether words can be shown as they come: no later round will replace them."""
-        return self.call.stream and self.limits.rounds == 1
+        return self.call.stream and self.limits.rounds == 1 and self.served.solver is None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -113,7 +117,7 @@ class ChatEndpoint:
         served = self._orchestra.find(name)
         call = parse_chat(body)
         if served is None:
-            raise no_model(name)
+            raise no_model(name, self._orchestra.absent.get(name))
         booking = self._book(call, served)
         if call.stream:
             await self._stream(booking, receive, send)
@@ -127,7 +131,10 @@ class ChatEndpoint:
         workflow = call.wishes.workflow
         if workflow is not None:
             call.wishes.check(pool, limits)
-            served = replace(served, conductor=Fixed("by-hand", lambda _: workflow), direct=False)
+            by_hand = Fixed("by-hand", lambda _: workflow)
+            served = replace(served, conductor=by_hand, solver=None, direct=False)
+        elif served.calls is not None and limits.steps < served.calls:
+            raise wrong_value(f"{FIELD}.max_steps", f"{served.name} makes {served.calls} calls.")
         witness = None
         if served.direct:
             first = pool.ranked()[0].id
@@ -191,6 +198,9 @@ class ChatEndpoint:
         """Conducts and keeps the run, also if this is cancelled."""
         recorder = Recorder()
         question, served = booking.call.question, booking.served
+        if served.solver is not None:
+            return await self._solve(booking, served.solver, emit)
+        assert served.conductor is not None  # noqa: S101 - one of the two is there
         try:
             return await conduct(
                 question,
@@ -209,6 +219,21 @@ class ChatEndpoint:
         finally:
             if recorder.ended is not None and booking.call.store:
                 await self._keep(recorder.run())
+
+    async def _solve(self, booking: Booking, solver: Solver, emit: Emit | None) -> Run:
+        """The solver's run, kept also if this is cancelled."""
+        question, recorder = booking.call.question, Recorder()
+        stage = Stage(booking.run_id, booking.served.name, emit, recorder)
+        players = Players(booking.pool, booking.clients, booking.limits, stage)
+        wanted = question.sampling.seed
+        seed = secrets.randbits(31) if wanted is None else wanted
+        run: Run | None = None
+        try:
+            run = await solver.answer(question, players, seed)
+            return run
+        finally:
+            if recorder.ended is not None and booking.call.store:
+                await self._keep(run or recorder.run())
 
     async def _keep(self, run: Run) -> None:
         """Stores the run; an answer is not lost because the disk fails."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from batuta.baselines import Solver
 from batuta.core import Client, Conductor, Limits, Pool, WorkerId
 from batuta.errors import ConfigError
 from batuta.gateway.flight import Flights
@@ -26,7 +27,8 @@ class Served:
     """A name that callers may ask for, and who answers under it."""
 
     name: str
-    conductor: Conductor
+    conductor: Conductor | None
+    """Who writes the workflow; None: `solver` answers."""
     pool: Pool
     limits: Limits = field(default_factory=Limits)
     """The most a run may spend; a caller can lower it."""
@@ -36,6 +38,14 @@ class Served:
     fallback: bool = True
     """Whether another worker may answer when the planned one cannot."""
     description: str = ""
+    solver: Solver | None = None
+    """A method that chooses among replies, in a conductor's place."""
+    calls: int | None = None
+    """Calls of workers that the method makes; a caller cannot have it with fewer."""
+
+    def __post_init__(self) -> None:
+        if (self.conductor is None) == (self.solver is None):
+            raise ValueError(f"{self.name} needs a conductor or a solver, and not both")
 
     def entry(self, created: int) -> dict[str, Any]:
         """The model as GET /v1/models shows it."""
@@ -103,6 +113,7 @@ class Orchestra:
         store: Store | None = None,
         timing: Timing | None = None,
         hosts: Iterable[str] = (),
+        absent: Mapping[str, str] | None = None,
     ) -> None:
         """Learns who plays.
 
@@ -113,6 +124,7 @@ class Orchestra:
             store: keeps the runs; None: nothing is kept.
             timing: of streams.
             hosts: names under which the server is reached, besides those of the loopback.
+            absent: models that could be served, and what to do for it.
 
         Raises:
             ConfigError: two models have one name, there is none, or a worker has no client.
@@ -122,6 +134,7 @@ class Orchestra:
         self.store = store
         self.timing = timing or Timing()
         self.hosts = frozenset(hosts)
+        self.absent = absent or {}
         self.flights = Flights()
         """The runs that are going on."""
         self.created = int(time.time())

@@ -73,9 +73,11 @@ def unsupported(param: str, reason: str = "it cannot be honoured here.") -> Refu
     return Refusal(400, "unsupported_parameter", message, param=param)
 
 
-def no_model(name: str) -> Refusal:
-    """No model is served under that name."""
+def no_model(name: str, why: str | None = None) -> Refusal:
+    """No model is served under that name; `why` says what to do if there could be one."""
     message = f"The model '{name}' does not exist; GET /v1/models lists those that do."
+    if why:
+        message = f"The model '{name}' is not served: {why}."
     return Refusal(404, "model_not_found", message, param="model")
 
 

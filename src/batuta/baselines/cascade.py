@@ -1,0 +1,299 @@
+"""The cascade: look at the answers before paying for another one.
+
+One worker answers; if that is not enough, the next is asked, and so on, until no further answer is
+expected to be worth its price. Who is asked next is who is expected to earn most on the question
+(`solvers.selector`), a repeated worker counting for less; which answer leads, and whether to go on,
+is a matter of agreement between samples and between workers (`solvers.selector.belief`). All of it
+is fitted on training questions by the same reward, credit less what the calls cost.
+
+After Chen, Zaharia and Zou, "FrugalGPT" (arXiv 2305.05176), section 3 (a cascade with a learned
+score of each answer), and Yue et al., "Large Language Model Cascades with Mixture of Thought
+Representations" (arXiv 2310.03094) (agreement of samples as the score).
+
+Deviations
+- The answer that is returned need not be the last worker's: it is the one most likely to be right.
+- The order is the question's own, not one for all; there is no budget, but a price for a call.
+- No model scores the answers: their agreement does, weighed by who gave them.
+
+Questions unlike all training questions have a belief of their own, fitted on families that were
+held out, so that what is known of other tasks is not taken for knowledge of this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.baselines.answers import normal
+from batuta.baselines.solver import Players, play, settled_on
+from batuta.core import (
+    Accepted,
+    Brief,
+    Decision,
+    Listener,
+    Plan,
+    Pool,
+    Question,
+    Reply,
+    Round,
+    Run,
+    Step,
+    Task,
+    TaskId,
+    WorkerId,
+    Workflow,
+)
+from batuta.core.conductor import SILENT
+from batuta.embedded.blas import one_thread
+from batuta.errors import ConfigError, SourceError
+from batuta.solvers.history import History
+from batuta.solvers.selector import Recipe, Selector, fit_selector
+from batuta.solvers.selector.belief import Belief, Drawn, Draws, next_worker, odds
+from batuta.solvers.selector.fit import by_groups, families_of, lots
+from batuta.solvers.selector.values import held_out
+from batuta.tasks.graders.extract import final
+from batuta.tasks.recorded import GRADER, Recorded
+
+CALLS = 6
+"""Answers to a question at most."""
+PRICE = 0.005
+"""Credit that a call is worth: going on must win more."""
+_AGAIN = (0.02, 0.1, 1.0)
+"""What a repeated worker counts for less; the last one asks everybody once first."""
+_FEWEST = 200
+"""Familiar training questions from which they have a belief of their own."""
+
+Floats = NDArray[np.floating[Any]]
+Extract = Callable[[Question, Reply], str | None]
+"""A reply's answer in a form in which equal answers are equal; None: it has none."""
+
+
+def stated_answer(_: Question, reply: Reply) -> str | None:
+    """What the reply marks as its answer, or its last line."""
+    answer = final(reply.text)
+    return None if answer is None else normal(answer).strip("()")
+
+
+def answers_of(record: Recorded) -> Extract:
+    """The answers that the record extracted from its own replies, where it has the reply."""
+
+    def extract(question: Question, reply: Reply) -> str | None:
+        task = Task(TaskId("asked"), question.text, "", GRADER)
+        return record.grade(task, reply.text).extracted or stated_answer(question, reply)
+
+    return extract
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cascade:
+    """Asks until another answer is not worth its price."""
+
+    selector: Selector
+    familiar: Belief
+    """For questions that are close to a training question."""
+    strange: Belief
+    """For all others."""
+    most_m: tuple[int, ...]
+    """How often each of the selector's workers may be asked: as often as it was in training."""
+    calls: int = CALLS
+    price: float = PRICE
+    extract: Extract = field(default=stated_answer, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The method, its price and its selector's version."""
+        return f"cascade/{self.price:g}@{self.selector.digest[:8]}"
+
+    def on_record(self, history: History) -> tuple[Floats, NDArray[np.intp]]:
+        """What it would have earned on recorded questions, (n,), and with how many calls, (n,).
+
+        The same decisions as `answer` makes, for all questions at once and without the engine.
+        The history has the selector's workers in their order.
+
+        Raises:
+            SourceError: the history has no answers.
+        """
+        expected_nm, close_n = self.selector.expected(history.questions)
+        earned_n, calls_n = np.zeros(len(close_n)), np.zeros(len(close_n), np.intp)
+        familiar_n = close_n >= self.selector.guard.closeness
+        for belief, chosen_n in ((self.familiar, familiar_n), (self.strange, ~familiar_n)):
+            rows = np.flatnonzero(chosen_n)
+            if len(rows):
+                drawn = _drawn(history.select(rows), expected_nm[rows], belief.again, self.calls)
+                earned_n[rows], calls_n[rows] = drawn.played(belief)
+        return earned_n, calls_n
+
+    async def answer(self, question: Question, players: Players, seed: int) -> Run:
+        """One call after another; the likeliest answer.
+
+        Raises:
+            ConfigError: no worker of the pool was in the training.
+        """
+        drawing = _Drawing(self, question, players.pool)
+        cast = players.only(*drawing.workers)
+        for worker, most in zip(self.selector.workers, self.most_m, strict=True):
+            cast = cast.sampling(worker) if most > 1 else cast
+        run = await play(question, drawing, cast, seed, steps=1, rounds=self.calls + 1)
+        return settled_on(run, drawing.leader(run.rounds))
+
+
+class _Drawing:
+    """The conductor of one question: the next worker, or the answers stand."""
+
+    def __init__(self, cascade: Cascade, question: Question, pool: Pool) -> None:
+        self.name = cascade.name
+        self._cascade = cascade
+        self._question = question
+        selector = cascade.selector
+        inside = np.asarray([worker in pool for worker in selector.workers])
+        self._most_m = np.where(inside, cascade.most_m, 0)
+        if not self._most_m.any():
+            raise ConfigError(
+                "the cascade knows no worker of this pool: train it on outcomes of these workers"
+            )
+        with one_thread():
+            expected_nm, close_n = selector.expected([question.text])
+        familiar = close_n[0] >= selector.guard.closeness
+        self._belief = cascade.familiar if familiar else cascade.strange
+        self._expected_nm = expected_nm
+
+    @property
+    def workers(self) -> tuple[WorkerId, ...]:
+        """Those of the pool that may be asked."""
+        known = zip(self._cascade.selector.workers, self._most_m, strict=True)
+        return tuple(worker for worker, most in known if most)
+
+    async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
+        """The next worker with the question as it stands, or the end."""
+        count = len(brief.previous)
+        if count >= self._cascade.calls:
+            return Accepted()
+        draws, _ = self._draws(brief.previous)
+        if count and not self._belief.judge(draws, count)[1][0]:
+            return Accepted()
+        drawn_m = np.bincount(draws.worker_nk[0], minlength=len(self._most_m))
+        place = int(
+            next_worker(self._expected_nm, drawn_m[None], self._most_m[None], self._belief.again)[0]
+        )
+        if place < 0:
+            return Accepted()
+        return Plan(Workflow((Step("", self._cascade.selector.workers[place]),)))
+
+    def leader(self, rounds: Iterable[Round]) -> Reply | None:
+        """The reply whose answer is the likeliest; None if there is no reply."""
+        draws, replies = self._draws(tuple(rounds))
+        if not any(replies):
+            return None
+        found, _ = self._belief.judge(draws, len(replies))
+        return replies[int(found.draw_n[0])] or next(reply for reply in replies if reply)
+
+    def _draws(self, rounds: tuple[Round, ...]) -> tuple[Draws, list[Reply | None]]:
+        """The answers so far; a call that failed gave none."""
+        steps = [step for played in rounds for step in played.steps]
+        replies = [step.result if isinstance(step.result, Reply) else None for step in steps]
+        codes: dict[str, int] = {}
+        said = [None if r is None else self._cascade.extract(self._question, r) for r in replies]
+        answer_k = [-1 if text is None else codes.setdefault(text, len(codes)) for text in said]
+        worker_k = [self._cascade.selector.workers.index(step.planned) for step in steps]
+        draws = Draws(
+            np.asarray([worker_k], int).reshape(1, -1),
+            np.asarray([answer_k], int).reshape(1, -1),
+            odds(self._expected_nm),
+        )
+        return draws, replies
+
+
+def fit_cascade(
+    history: History,
+    recipe: Recipe | None = None,
+    *,
+    seed: int = 0,
+    price: float = PRICE,
+    calls: int = CALLS,
+    selector: Selector | None = None,
+) -> Cascade:
+    """The cascade that this history teaches.
+
+    Args:
+        history: outcomes on training questions, with the answers of each run.
+        recipe: how its selector is trained.
+        seed: of the folds and of the search.
+        price: credit that a call is worth.
+        calls: answers to a question at most.
+        selector: one that was fitted on this very history; None: it is fitted here.
+
+    Raises:
+        SourceError: the history has no answers or too few questions.
+        ConfigError: the recipe needs a package that is missing.
+    """
+    history = history.scored()
+    if history.samples is None:
+        raise SourceError(
+            "a cascade needs the answers of each run: write answers and scores into the history"
+        )
+    selector = selector or fit_selector(history, recipe, seed=seed)
+    rng = np.random.Generator(np.random.PCG64(seed))
+    values = selector.values
+    family_n = families_of(history, values.memory_nd, rng)
+    half_n = (by_groups(family_n, rng) > 1).astype(int)
+    mean_nm = np.broadcast_to(values.mean_m, (len(family_n), len(values.mean_m)))
+    strange = _belief(history, mean_nm, half_n, price, calls)
+    fold_n = lots(len(family_n), rng)
+    expected_nm, close_n = held_out(values, fold_n)
+    rows = np.flatnonzero(close_n >= selector.guard.closeness)
+    familiar = strange
+    if len(rows) >= _FEWEST:
+        known = history.select(rows)
+        familiar = _belief(known, expected_nm[rows], fold_n[rows] % 2, price, calls)
+    most_m = (~np.isnan(history.samples.credit_qms)).sum(axis=2).max(axis=0)
+    return Cascade(selector, familiar, strange, tuple(int(m) for m in most_m), calls, price)
+
+
+def _belief(
+    history: History,
+    expected_nm: Floats,
+    half_n: NDArray[np.signedinteger[Any]],
+    price: float,
+    calls: int,
+) -> Belief:
+    """The belief that earns most over the ways in which a repeated worker may count."""
+    fitted = [
+        _drawn(history, expected_nm, again, calls).fit(half_n, price)
+        for again in (_AGAIN if history.runs_qm.max() > 1 else _AGAIN[-1:])
+    ]
+    return max(fitted, key=lambda one: one[1])[0]
+
+
+def _drawn(
+    history: History,
+    expected_nm: Floats,
+    again: float,
+    calls: int,
+) -> Drawn:
+    """The training questions' draws, as the cascade would make them if it never stopped."""
+    samples = history.samples
+    if samples is None:
+        raise SourceError("the history has no answers")
+    most_nm = (~np.isnan(samples.credit_qms)).sum(axis=2)
+    drawn_nm = np.zeros_like(most_nm)
+    rows = np.arange(len(most_nm))
+    worker_nk, answer_nk = np.full((2, len(rows), calls), -1)
+    credit_nk = np.zeros((len(rows), calls))
+    for draw in range(calls):
+        worker_n = next_worker(expected_nm, drawn_nm, most_nm, again)
+        there = worker_n >= 0
+        place = (rows[there], worker_n[there], drawn_nm[rows[there], worker_n[there]])
+        worker_nk[:, draw] = worker_n
+        answer_nk[there, draw] = samples.answers_qms[place]
+        credit_nk[there, draw] = samples.credit_qms[place]
+        drawn_nm[rows[there], worker_n[there]] += 1
+    return Drawn(Draws(worker_nk, answer_nk, odds(expected_nm)), credit_nk, again)
+
+
+def with_answers_of(cascade: Cascade, record: Recorded) -> Cascade:
+    """The same over a recorded pool, whose extracted answers are taken as they were recorded."""
+    return replace(cascade, extract=answers_of(record))

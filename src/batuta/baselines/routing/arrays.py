@@ -1,0 +1,13 @@
+"""Kinds of numpy arrays, told apart by what their entries mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+Places = NDArray[np.signedinteger[Any]]
+"""Where in another array something is."""
+Flags = NDArray[np.bool_]

@@ -1,0 +1,281 @@
+"""MASRouter: a cascade of four choices writes a small multi-agent system for a question.
+
+Yue et al., "MasRouter: Learning to Route LLMs for Multi-Agent Systems" (arXiv 2502.11133), sections
+4.1 to 4.4. From a frozen embedding of the question, by inner products of 64-dimensional vectors of
+length 1: (1) the class of the task, by cross-entropy; (2) a collaboration mode, from a variational
+latent, softmax / 0.8, and from the same latent the number of agents, round(6 sigmoid(f)) in 1 to 6;
+(3) a role for each agent, one after another, each depending on those before it, softmax / 0.5;
+(4) a model for each agent, by one multinomial draw, softmax / 1. Loss: cross-entropy of the
+class + mean(-log p * utility) + 0.001 * the variational loss; utility = solved - rate * dollars;
+Adam 0.01, batches of 16, 5 epochs.
+
+Deviations
+- The embedding is `HashedNgrams`, not a sentence encoder of 384 dimensions; classes, modes, roles
+  and models have trained vectors, where the paper embeds their descriptions.
+- The classes are the history's families. No gradient passes the rounding of the number of agents;
+  it moves with the latent that it is computed from.
+- Training plays nothing, it reads a history. There one agent's utility is what was recorded. That
+  of several is SIMULATED: solved if more than half of their models have solved the question alone,
+  half of it if exactly half have. `Mode.IO` is all that a history can really know.
+- Over a pool of recorded answers only `Mode.IO` with one agent is played, since nothing else was
+  recorded; over other pools the workflows are real, and cut to the steps allowed.
+- Each choice is the most probable one. `drawn` draws from the probabilities as the paper does;
+  those of cosines at these temperatures are not far apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+
+from batuta.baselines.routing.arrays import Flags, Floats, Places
+from batuta.baselines.routing.modes import MODES, ROLES, Agent, Mode, workflow
+from batuta.baselines.routing.router import embedding, utilities
+from batuta.baselines.routing.tape import Adam, Node, log_softmax, unit
+from batuta.core import Accepted, Brief, Decision, Draft, Listener, Malformed, Plan, WorkerId
+from batuta.core.conductor import SILENT
+from batuta.solvers.features import Features
+from batuta.solvers.history import History
+
+WIDTH = 64
+AGENTS = 6
+"""At most."""
+MODE_HEAT, ROLE_HEAT = 0.8, 0.5
+VARIATIONAL = 0.001
+RATE = 0.01
+BATCH = 16
+EPOCHS = 5
+
+Model = Mapping[str, Node]
+Choose = Callable[[Floats], Places]
+"""From logits (b, n) to one place for each row (b,)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """What was chosen for each question of a batch, and what the losses need."""
+
+    classes_bt: Node
+    """Logits."""
+    variational: Node
+    modes_b: Places
+    agents_b: Places
+    """How many; 1 in the modes of one agent."""
+    roles_ba: Places
+    models_ba: Places
+    """Only the first `agents_b` of both count."""
+    log_p_b: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MasRouter:
+    """The conductor."""
+
+    name: str
+    workers: tuple[WorkerId, ...]
+    model: Model
+    embed: Features
+    modes: tuple[Mode, ...] = MODES
+    drawn: bool = False
+
+    async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
+        """The mode, the agents and their models; in a later round, the answer stands."""
+        if brief.previous:
+            return Accepted()
+        there_m = np.asarray([worker in brief.pool for worker in self.workers])
+        if not there_m.any():
+            return Malformed(Draft(), f"{self.name} was fitted on none of the pool's workers")
+        recorded = all("recorded" in worker.tags for worker in brief.pool)
+        modes = (Mode.IO,) if recorded else self.modes
+        said = f"{brief.seed} {brief.question.text}".encode()
+        rng = np.random.default_rng(int.from_bytes(blake2b(said, digest_size=8).digest(), "big"))
+        choose = _by_lot(rng) if self.drawn else _greatest
+        points_1d = self.embed([brief.question.text])
+        draw = walk(self.model, points_1d, choose, modes, there_m)
+        mode = MODES[int(draw.modes_b[0])]
+        agents = [
+            Agent(int(draw.roles_ba[0, a]), self.workers[int(draw.models_ba[0, a])])
+            for a in range(int(draw.agents_b[0]))
+        ]
+        return Plan(workflow(mode, agents, brief.max_steps))
+
+
+def fit(
+    history: History,
+    *,
+    seed: int = 0,
+    rate: float = 0.0,
+    modes: Sequence[Mode] = MODES,
+    drawn: bool = False,
+    epochs: int = EPOCHS,
+    features: Features | None = None,
+) -> MasRouter:
+    """The conductor.
+
+    Args:
+        history: what to learn from.
+        seed: of the first weights, the batches and what is drawn in training.
+        rate: what a dollar takes from a utility.
+        modes: among which to choose.
+        drawn: each choice is drawn, not the most probable one.
+        epochs: over the questions.
+        features: of the questions, not fitted yet.
+
+    Raises:
+        ConfigError: the history has no questions, or a rate is given and dollars are unknown.
+    """
+    values_qm = utilities(history, rate)
+    embed, points_qd = embedding(history, features)
+    names = sorted(set(history.families))
+    classes_q = np.asarray([names.index(family) for family in history.families])
+    rng = np.random.default_rng(seed)
+    model = first_weights(points_qd.shape[1], len(names), len(history.workers), rng)
+    # The number of agents has no gradient; see the header.
+    adam = Adam({name: node for name, node in model.items() if name != "number"}, RATE)
+    everyone_m = np.ones(len(history.workers), bool)
+    outcome = _Outcome(history.scores_qm.astype(np.float64), values_qm)
+    for _ in range(epochs):
+        order = rng.permutation(len(points_qd))
+        for start in range(0, len(order), BATCH):
+            batch = order[start : start + BATCH]
+            draw = walk(model, points_qd[batch], _by_lot(rng), modes, everyone_m, rng)
+            adam.step(loss_of(draw, classes_q[batch], outcome.utility(batch, draw)))
+    return MasRouter("masrouter", history.workers, model, embed, tuple(modes), drawn)
+
+
+def first_weights(
+    dimensions: int, classes: int, workers: int, rng: np.random.Generator
+) -> dict[str, Node]:
+    """Maps of the question for each stage, and a vector for each thing that can be chosen."""
+    maps = ("class map", "mean map", "spread map", "role map", "model map")
+    shapes = dict.fromkeys(maps, (dimensions, WIDTH)) | {
+        "decoder": (WIDTH, dimensions),
+        "number": (WIDTH, 1),
+        "classes": (classes, WIDTH),
+        "modes": (len(MODES), WIDTH),
+        "roles": (len(ROLES), WIDTH),
+        "models": (workers, WIDTH),
+    }
+    return {
+        name: Node(rng.standard_normal(shape, np.float32) / shape[0] ** 0.5)
+        for name, shape in shapes.items()
+    }
+
+
+def walk(
+    model: Model,
+    points_bd: Floats,
+    choose: Choose,
+    modes: Sequence[Mode],
+    there_m: Flags,
+    noise: np.random.Generator | None = None,
+) -> Drawn:
+    """The four choices for each question.
+
+    Args:
+        model: the weights.
+        points_bd: the questions' embeddings.
+        choose: how a choice is made.
+        modes: which may be chosen.
+        there_m: which models may be chosen.
+        noise: of the latent; None: its mean is taken.
+    """
+    classes, mode_vectors = unit(model["classes"]), unit(model["modes"])
+    classes_bt = unit(model["class map"].mapping(points_bd)) @ classes.transposed
+    latent, variational = _latent(model, points_bd, noise)
+    about = latent + classes[classes_bt.value.argmax(axis=1)]
+    allowed = np.asarray([mode in modes for mode in MODES])
+    modes_b, log_p = _chosen(about, mode_vectors, MODE_HEAT, choose, allowed)
+    share_b = 1 / (1 + np.exp(-(latent.value @ model["number"].value)[:, 0]))
+    agents_b = np.clip(np.round(AGENTS * share_b), 1, AGENTS).astype(int)
+    agents_b[np.isin(modes_b, [MODES.index(Mode.IO), MODES.index(Mode.COT)])] = 1
+    mode = mode_vectors[modes_b]
+    count = int(agents_b.max())
+    roles: list[Places] = []
+    models: list[Places] = []
+    context = model["role map"].mapping(points_bd) + mode
+    roles_done = unit(model["roles"])
+    for place in range(count):
+        role_b, log_q = _chosen(context, roles_done, ROLE_HEAT, choose)
+        roles.append(role_b)
+        context += roles_done[role_b].times((place < agents_b)[:, None])
+        log_p += log_q.times(place < agents_b)
+    wanted = model["model map"].mapping(points_bd) + context
+    for place in range(count):
+        model_b, log_q = _chosen(wanted, unit(model["models"]), 1.0, choose, there_m)
+        models.append(model_b)
+        log_p += log_q.times(place < agents_b)
+    return Drawn(
+        classes_bt, variational, modes_b, agents_b, np.stack(roles, 1), np.stack(models, 1), log_p
+    )
+
+
+def loss_of(draw: Drawn, classes_b: Places, utility_b: Floats) -> Node:
+    """The mean over the batch of the three terms."""
+    rows_b = np.arange(len(classes_b))
+    known = log_softmax(draw.classes_bt)[rows_b, classes_b].sum()
+    earned = draw.log_p_b.times(utility_b).sum()
+    return (known + earned).times(-1 / len(rows_b)) + draw.variational.times(VARIATIONAL)
+
+
+def _latent(
+    model: Model, points_bd: Floats, noise: np.random.Generator | None
+) -> tuple[Node, Node]:
+    """The latent (b, 64), and the variational loss, a mean over the batch.
+
+    The loss is how badly the latent is undone, and how far it is from a standard normal.
+    """
+    mean = model["mean map"].mapping(points_bd)
+    log_variance = model["spread map"].mapping(points_bd)
+    shape = mean.value.shape
+    lots = np.zeros(shape) if noise is None else noise.standard_normal(shape, np.float32)
+    latent = mean + log_variance.times(0.5).exp().times(lots)
+    missed = (latent @ model["decoder"]).plus(-points_bd)
+    divergence = (mean * mean + log_variance.exp() - log_variance.plus(1.0)).sum().times(0.5)
+    return latent, ((missed * missed).sum() + divergence).times(1 / shape[0])
+
+
+def _chosen(
+    context: Node, vectors: Node, heat: float, choose: Choose, allowed: Flags | None = None
+) -> tuple[Places, Node]:
+    """The chosen places and the logarithms of their probabilities: (b,) each."""
+    logits = (unit(context) @ vectors.transposed).times(1 / heat)
+    if allowed is not None:
+        logits = logits.plus(np.where(allowed, 0.0, -np.inf))
+    log_p = log_softmax(logits)
+    chosen_b = choose(log_p.value)
+    return chosen_b, log_p[np.arange(len(chosen_b)), chosen_b]
+
+
+def _greatest(log_p_bn: Floats) -> Places:
+    return log_p_bn.argmax(axis=1)
+
+
+def _by_lot(rng: np.random.Generator) -> Choose:
+    """Drawn with these probabilities, by the Gumbel-max trick."""
+    return lambda log_p_bn: (log_p_bn + rng.gumbel(size=log_p_bn.shape)).argmax(axis=1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Outcome:
+    """What a history says of a system; of several agents, what we make of it."""
+
+    scores_qm: Floats
+    values_qm: Floats
+    """Scores less the dollars of a call."""
+
+    def utility(self, batch: Places, draw: Drawn) -> Floats:
+        """For each question of the batch: (b,)."""
+        depth: int = draw.models_ba.shape[1]
+        counts_ba = np.arange(depth) < draw.agents_b[:, None]
+        scores_ba = self.scores_qm[batch[:, None], draw.models_ba]
+        paid_ba = scores_ba - self.values_qm[batch[:, None], draw.models_ba]
+        known_ba = counts_ba & ~np.isnan(scores_ba)
+        total_b = np.where(known_ba, scores_ba, 0).sum(axis=1)
+        mean_b: Floats = total_b / np.maximum(known_ba.sum(axis=1), 1)
+        majority_b: Floats = np.heaviside(mean_b - 0.5, 0.5)
+        solved_b: Floats = np.where(draw.agents_b == 1, mean_b, majority_b)
+        return solved_b - np.where(known_ba, paid_ba, 0).sum(axis=1)

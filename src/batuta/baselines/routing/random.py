@@ -1,0 +1,38 @@
+"""Random routing: each question goes to a worker by lot.
+
+The line that every router must be above; RouteLLM (arXiv 2406.18665, section 5) and LLMRouterBench
+(arXiv 2601.07206) measure against it. The lot depends on the run's seed and on the question, so a
+run can be repeated. Nothing is learned: of a history only the workers are taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from batuta.core import Accepted, Brief, Decision, Listener, Plan, Step, WorkerId, Workflow
+from batuta.core.conductor import SILENT
+from batuta.solvers.history import History
+
+
+@dataclass(frozen=True, slots=True)
+class RandomRouting:
+    """One worker of the pool, all with the same chance."""
+
+    workers: tuple[WorkerId, ...] = ()
+    """Among whom; empty, or none of them in the pool: all of the pool."""
+    name: str = "random-routing"
+
+    async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
+        """One step; in a later round, the answer stands."""
+        if brief.previous:
+            return Accepted()
+        known = [worker.id for worker in brief.pool if worker.id in self.workers]
+        rng = Random(f"{brief.seed} {brief.sample} {brief.question.text}")
+        who = rng.choice(known or [worker.id for worker in brief.pool])
+        return Plan(Workflow((Step("", who),)))
+
+
+def fit(history: History, *, seed: int = 0) -> RandomRouting:  # noqa: ARG001 - see the others
+    """Among the history's workers."""
+    return RandomRouting(history.workers)

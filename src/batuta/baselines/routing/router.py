@@ -1,0 +1,85 @@
+"""What the text routers share: a number for each worker, and one step for the highest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from batuta.baselines.routing.arrays import Floats
+from batuta.core import (
+    Accepted,
+    Brief,
+    Decision,
+    Draft,
+    Listener,
+    Malformed,
+    Plan,
+    Step,
+    WorkerId,
+    Workflow,
+)
+from batuta.core.conductor import SILENT
+from batuta.errors import ConfigError
+from batuta.solvers.features import Features, HashedNgrams
+from batuta.solvers.history import History
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Router:
+    """A conductor that gives the bare question to the worker with the highest score.
+
+    Of a pool that has only some of the workers it was fitted on, the best of those is taken.
+    """
+
+    name: str
+    workers: tuple[WorkerId, ...]
+    score: Callable[[str], Floats]
+    """From the question's text to a number for each worker: (m,)."""
+
+    async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
+        """One step; in a later round, the answer stands."""
+        if brief.previous:
+            return Accepted()
+        places = [m for m, worker in enumerate(self.workers) if worker in brief.pool]
+        if not places:
+            return Malformed(Draft(), f"{self.name} was fitted on none of the pool's workers")
+        scores_m = self.score(brief.question.text)
+        best = max(places, key=lambda m: float(scores_m[m]))
+        return Plan(Workflow((Step("", self.workers[best]),)))
+
+
+def embedding(history: History, features: Features | None = None) -> tuple[Features, Floats]:
+    """Features fitted to the history's questions, and the questions' vectors, (q, d).
+
+    Without `features` they are `HashedNgrams`, which is fitted once for all routers of a history.
+
+    Raises:
+        ConfigError: there are no questions.
+    """
+    if features is None:
+        return _hashed(history.questions)
+    fitted = features.fit(history.questions)
+    return fitted, fitted(history.questions)
+
+
+@lru_cache(maxsize=2)
+def _hashed(questions: tuple[str, ...]) -> tuple[Features, Floats]:
+    fitted = HashedNgrams().fit(questions)
+    return fitted, fitted(questions)
+
+
+def utilities(history: History, rate: float = 0.0) -> Floats:
+    """Score less `rate` times dollars, (q, m); NaN: the score is unknown.
+
+    Raises:
+        ConfigError: dollars count and some are unknown.
+    """
+    scores_qm = history.scores_qm.astype(np.float64)
+    if not rate:
+        return scores_qm
+    if np.isnan(history.usd_qm[~np.isnan(scores_qm)]).any():
+        raise ConfigError("the history has calls of unknown cost: leave the rate of dollars at 0")
+    return scores_qm - rate * history.usd_qm

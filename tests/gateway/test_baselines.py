@@ -1,0 +1,251 @@
+"""The published methods behind the API: listed, answered, counted and stored like any model."""
+
+import anyio
+import openai
+import orjson
+import pytest
+
+from batuta.baselines.routing import CHOOSERS, ROUTERS
+from batuta.clients import Scripted
+from batuta.core import Limits, Outcome
+from batuta.errors import ConfigError
+from batuta.evals import Subject, system
+from batuta.gateway import Orchestra, served_models
+from batuta.gateway.baselines import BASELINE, LEARNED, PLAIN, baselines, untaught
+from batuta.solvers.history import read_history
+from gateway.house import HI, PRICE, Halting, Serving, pool_of, stored
+
+pytestmark = pytest.mark.anyio
+
+LIMITS = Limits(seconds=60)
+CALLS = {
+    "best-single": 1,
+    "self-consistency@5": 5,
+    "best-of-5": 6,
+    "self-reflection": 2,
+    "moa": 13,
+    "moa-8": 8,
+    "pipeline": 5,
+    "random-routing": 1,
+}
+"""Calls that each makes where every worker says that all is right."""
+
+
+def speaker(name):
+    return Scripted(lambda _: f"The solution is right, says {name}.\nAnswer: 42", price=PRICE)
+
+
+def house(*, history=None, clients=None, **options):
+    clients = clients or {name: speaker(name) for name in ("ada", "bob", "eve")}
+    pool = pool_of(*clients)
+    served = (*served_models(pool), *baselines(pool, LIMITS, history))
+    absent = {} if history else untaught()
+    return Orchestra(pool, clients, served, absent=absent, **options)
+
+
+SUM, CITY = "Add {} and {}, then double it.", "Which city is the capital of land {}, {}?"
+
+
+@pytest.fixture
+def outcomes(tmp_path):
+    """A file of one's own: Ada solves the sums, Bob knows the cities; and what is read of it."""
+
+    def read(count=160, score=None):
+        lines = [
+            {
+                "question": (CITY if at % 2 else SUM).format(at, 7 * at % 50),
+                "workers": {
+                    name: {"score": score if score is not None else float(good)}
+                    for name, good in {"ada": at % 2 == 0, "bob": at % 2, "eve": 0}.items()
+                },
+            }
+            for at in range(count)
+        ]
+        path = tmp_path / "outcomes.jsonl"
+        path.write_bytes(b"\n".join(orjson.dumps(line) for line in lines))
+        return read_history(path)
+
+    return read
+
+
+async def test_they_are_listed_beside_the_other_models():
+    async with Serving(house()) as server:
+        names = [model.id async for model in server.openai.models.list()]
+    assert names[:2] == ["batuta-mini", "worker/ada"]
+    assert {name for name in names if name.startswith(BASELINE)} == {BASELINE + n for n in PLAIN}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_name_means_the_same_method_as_in_an_evaluation(name):
+    if name != "random-routing":  # there it is fitted, to the workers of a history
+        pool = pool_of("ada", "bob")
+        assert PLAIN[name].name == system(name, Subject(pool, {}, None)).solver.name
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_an_answer_its_usage_and_its_run(store, name):
+    async with Serving(house(store=store)) as server:
+        raw = await server.openai.chat.completions.with_raw_response.create(
+            model=BASELINE + name, messages=HI
+        )
+        (row,) = await stored(store)
+        _, run = await server.get(f"/v1/runs/{raw.headers['x-batuta-run-id']}")
+    reply = raw.parse()
+    assert reply.model == BASELINE + name
+    assert reply.choices[0].message.content.endswith("Answer: 42")
+    assert (row.model, row.outcome) == (BASELINE + name, Outcome.ANSWERED)
+    assert row.id == raw.headers["x-batuta-run-id"] == run["id"]
+    steps = [step for played in run["trace"]["rounds"] for step in played["steps"]]
+    assert len(steps) == CALLS[name]
+    assert reply.usage.total_tokens > 0
+    assert float(raw.headers["x-batuta-cost-usd"]) == float(run["cost_usd"]) > 0
+
+
+@pytest.mark.parametrize("name", ["self-consistency@5", "moa-8"])
+async def test_streamed_the_answer_is_the_same(name):
+    async with Serving(house()) as server:
+        stream = await server.openai.chat.completions.create(
+            model=BASELINE + name,
+            messages=HI,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        said, usage = "", None
+        async for chunk in stream:
+            for choice in chunk.choices:
+                said += choice.delta.content or ""
+            usage = chunk.usage or usage
+    assert said.endswith("Answer: 42") and usage.total_tokens > 0
+
+
+async def test_the_majority_is_returned_not_the_last_reply():
+    lines = ["Answer: 1", "Answer: 2", "Answer: 2", "Answer: 2", "Answer: 3"]
+    clients = {"ada": Scripted(lines), "bob": Scripted([])}
+    async with Serving(house(clients=clients)) as server:
+        reply = await server.openai.chat.completions.create(
+            model="baseline/self-consistency@5", messages=HI
+        )
+    assert reply.choices[0].message.content == "Answer: 2"
+
+
+@pytest.mark.parametrize("name", ["self-consistency@5", "moa-8"])
+async def test_a_method_is_not_played_with_fewer_calls_than_it_makes(name):
+    async with Serving(house()) as server:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await server.openai.chat.completions.create(
+                model=BASELINE + name,
+                messages=HI,
+                extra_body={"orchestration": {"max_steps": 2}},
+            )
+    assert caught.value.param == "orchestration.max_steps"
+    assert f"{BASELINE}{name} makes" in caught.value.message
+
+
+async def test_the_callers_limits_and_choice_of_workers_bind():
+    async with Serving(house()) as server:
+        one = {"workers_allow": ["eve"], "trace": True}
+        reply = await server.openai.chat.completions.create(
+            model="baseline/best-single", messages=HI, extra_body={"orchestration": one}
+        )
+        assert "says eve" in reply.choices[0].message.content
+        with pytest.raises(openai.RateLimitError) as caught:
+            await server.openai.chat.completions.create(
+                model="baseline/self-consistency@5",
+                messages=HI,
+                extra_body={"orchestration": {"max_cost_usd": 0}},
+            )
+    assert caught.value.code == "budget_exceeded"
+
+
+async def test_a_workflow_by_hand_takes_the_methods_place():
+    by_hand = {"workflow": {"steps": [{"subtask": "Say it.", "worker": "bob"}]}}
+    async with Serving(house()) as server:
+        reply = await server.openai.chat.completions.create(
+            model="baseline/self-consistency@5", messages=HI, extra_body={"orchestration": by_hand}
+        )
+    assert "says bob" in reply.choices[0].message.content
+
+
+async def test_a_reader_that_goes_away_ends_every_call():
+    ada = Halting()
+    async with Serving(house(clients={"ada": ada})) as server:
+        with anyio.move_on_after(20):
+            async with anyio.create_task_group() as tasks:
+                ask = {"model": "baseline/self-consistency@5", "messages": HI}
+                tasks.start_soon(lambda: server.post(json=ask))
+                await ada.started.wait()
+                tasks.cancel_scope.cancel()
+        with anyio.fail_after(20):
+            await ada.cancelled.wait()
+
+
+class TestLearned:
+    async def test_without_a_history_the_error_says_what_to_do(self):
+        async with Serving(house()) as server:
+            with pytest.raises(openai.NotFoundError) as caught:
+                await server.openai.chat.completions.create(model="baseline/knn", messages=HI)
+            with pytest.raises(openai.NotFoundError) as sought:
+                await server.openai.models.retrieve("baseline/knn")
+        assert "start the server with --history FILE" in caught.value.message
+        assert caught.value.message == sought.value.message
+        assert caught.value.code == "model_not_found"
+
+    async def test_with_one_every_method_is_listed(self, outcomes):
+        async with Serving(house(history=outcomes())) as server:
+            names = {model.id async for model in server.openai.models.list()}
+        assert {BASELINE + name for name in (*ROUTERS, *CHOOSERS)} <= names
+        assert len(LEARNED) == len(ROUTERS) + len(CHOOSERS) - 1
+
+    @pytest.mark.parametrize(
+        ("question", "chosen"),
+        [
+            (SUM.format(12, 30), "ada"),
+            (CITY.format(99, 3), "bob"),
+        ],
+    )
+    async def test_a_router_asks_the_worker_that_was_good_at_such_questions(
+        self, store, outcomes, question, chosen
+    ):
+        async with Serving(house(history=outcomes(), store=store)) as server:
+            reply = await server.openai.chat.completions.create(
+                model="baseline/knn", messages=[{"role": "user", "content": question}]
+            )
+            (row,) = await stored(store)
+        assert f"says {chosen}" in reply.choices[0].message.content
+        assert (row.model, row.conductor) == ("baseline/knn", "knn")
+
+    async def test_a_chooser_asks_everybody_and_returns_one_answer(self, outcomes):
+        clients = {
+            "ada": Scripted(["Answer: 7"]),
+            "bob": Scripted(["Answer: 8"]),
+            "eve": Scripted(["I say 8.\nAnswer: 8"]),
+        }
+        async with Serving(house(history=outcomes(), clients=clients)) as server:
+            reply = await server.openai.chat.completions.create(
+                model="baseline/smoothie", messages=HI
+            )
+        assert reply.choices[0].message.content == "Answer: 8"
+        assert all(len(client.requests) == 1 for client in clients.values())
+
+    @pytest.mark.parametrize(("name", "score"), [("routellm-mf", 1.0), ("knn", None)])
+    async def test_a_history_that_teaches_nothing_leaves_the_best_worker(
+        self, store, outcomes, name, score
+    ):
+        history = outcomes(score=score)
+        if score is None:
+            history.scores_qm[:] = float("nan")
+        async with Serving(house(history=history, store=store)) as server:
+            reply = await server.openai.chat.completions.create(model=BASELINE + name, messages=HI)
+            (row,) = await stored(store)
+        assert "says ada" in reply.choices[0].message.content
+        assert row.outcome is Outcome.FALLBACK
+
+    def test_a_history_of_other_workers_is_refused(self, outcomes):
+        with pytest.raises(ConfigError, match="knows 0 workers of this pool"):
+            baselines(pool_of("dan", "fay", "gil"), LIMITS, outcomes())
+
+
+def test_a_served_name_has_a_conductor_or_a_solver():
+    (first, *_) = baselines(pool_of("ada"), LIMITS)
+    with pytest.raises(ValueError, match="not both"):
+        type(first)("x", None, first.pool)
