@@ -56,12 +56,29 @@ def test_options_named_exist(page):
             assert option in help_text, option
 
 
-@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
-def test_examples_run_offline(example, tmp_path):
-    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, cwd=tmp_path, check=False,
-                          env={**os.environ, "BATUTA_HOME": str(tmp_path)})  # fmt: skip
+TRAINING = ROOT / "examples" / "03_train_your_own.py"
+EXAMPLES = sorted({*(ROOT / "examples").glob("*.py")} - {TRAINING})
+
+
+def said_by(example, folder):
+    """What the example prints, run in that folder."""
+    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, cwd=folder, check=False,
+                          env={**os.environ, "BATUTA_HOME": str(folder)})  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+    return done.stdout
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.name)
+def test_examples_run_offline(example, tmp_path):
+    assert said_by(example, tmp_path).strip()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_example_of_training_learns(tmp_path):
+    said = said_by(TRAINING, tmp_path)
+    before, after = map(float, re.findall(r"mean reward of the .* five steps: ([\d.]+)", said))
+    assert after > before + 0.1, said
 
 
 def test_python_blocks_of_the_readme_run(tmp_path):

@@ -133,7 +133,7 @@ def _pool(
     """The workers, even if their keys are missing, and how many calls they take at once."""
     path = Path(settings.pool.source)
     try:
-        named = settings.pool.source not in {REHEARSAL, DISCOVER}
+        named = settings.pool.source.partition(":")[0] not in {REHEARSAL, DISCOVER}
         workers = read_pool(path).workers if named else ()
         lacking = list(dict.fromkeys(_keys(workers, environ)))
         found.missing += [f"{name} is not set; a worker of {path} needs it" for name in lacking]

@@ -28,7 +28,7 @@ from batuta.config import open_ensemble
 from batuta.core import Grade, Pool, Task
 from batuta.embedded.conductor import Card, is_policy
 from batuta.errors import ConfigError
-from batuta.evals.marking import mark
+from batuta.evals.marking import marking
 from batuta.evals.tasksets import REHEARSAL
 from batuta.rehearsal import grade as rehearsal_grade
 from batuta.train.conducted import Conducted
@@ -60,7 +60,7 @@ def learn(settings: Settings, command: Sequence[str], told: Told, *, resume: boo
     folder = RunFolder(settings.output)
     pool = anyio.run(listed, settings)
     asked = episodes(questions(settings), pool, settings.pool, settings.seed)
-    opening = Opening(settings, folder)
+    opening = Opening(settings, folder, [each.task for each in asked])
     main = int(os.environ.get("RANK", "0")) == 0
 
     def hear(step: int, played: Sequence[Played]) -> None:
@@ -121,9 +121,10 @@ def _whole(path: Path) -> bool:
 class Opening:
     """Opens the workers' clients in the loop in which they are called, and closes them there."""
 
-    def __init__(self, settings: Settings, folder: RunFolder) -> None:
+    def __init__(self, settings: Settings, folder: RunFolder, tasks: Sequence[Task] = ()) -> None:
         self._settings = settings
         self._folder = folder
+        self._others = [task for task in tasks if REHEARSAL not in task.tags]
         self._stack = AsyncExitStack()
 
     async def __call__(self) -> Players:
@@ -135,6 +136,16 @@ class Opening:
         if pool.journal and not ensemble.simulated:
             journal = self._stack.enter_context(Journal(self._folder.path / "calls.db"))
             clients = {w: Journaled(client, journal, w) for w, client in clients.items()}
+        grade = await self._stack.enter_async_context(marking(self._others))
+
+        async def judge(task: Task, answer: str) -> Grade:
+            """The grade, by the grader of the source that the task came from."""
+            return (
+                rehearsal_grade(task, answer)
+                if REHEARSAL in task.tags
+                else await grade(task, answer)
+            )
+
         return Players(
             clients,
             judge,
@@ -147,13 +158,6 @@ class Opening:
     async def close(self) -> None:
         """Let go of every connection."""
         await self._stack.aclose()
-
-
-async def judge(task: Task, answer: str) -> Grade:
-    """The grade, by the grader of the source that the task came from."""
-    if REHEARSAL in task.tags:
-        return rehearsal_grade(task, answer)
-    return await mark(task, answer)
 
 
 def made(
@@ -332,6 +336,7 @@ def _generation(o: Optimiser) -> dict[str, Any]:
         "vllm_mode": "server" if o.sampler == "vllm-server" else "colocate",
         "vllm_server_base_url": o.vllm_server if o.sampler == "vllm-server" else None,
         "vllm_gpu_memory_utilization": o.vllm_memory,
+        "vllm_enable_sleep_mode": o.vllm_sleep,
     }
 
 

@@ -79,15 +79,14 @@ def reject(settings: Settings, told: Told) -> Path:
 async def _rounds(stage: Stage, folder: RunFolder) -> None:
     settings, rejection = stage.settings, stage.settings.rejection
     pool = await listed(settings)
-    opening = Opening(settings, folder)
+    mix = rejection.tasks or settings.curriculum[0].tasks
+    seeds = [settings.seed * 1009 + number + 500 for number in range(rejection.rounds)]
+    asked = [await asyncio.to_thread(drawn, mix, rejection.questions, seed) for seed in seeds]
+    opening = Opening(settings, folder, [task for tasks in asked for task in tasks])
     players = await opening()
     try:
-        for number in range(rejection.rounds):
-            seed = settings.seed * 1009 + number + 500
-            asked = await asyncio.to_thread(
-                drawn, rejection.tasks or settings.curriculum[0].tasks, rejection.questions, seed
-            )
-            met = episodes(asked, pool, settings.pool, seed)
+        for number, (tasks, seed) in enumerate(zip(asked, seeds, strict=True)):
+            met = episodes(tasks, pool, settings.pool, seed)
             kept = await _kept(stage, players, met, number)
             await asyncio.to_thread(_fitted, stage, kept, number)
     finally:

@@ -74,11 +74,13 @@ def train(
         ConfigError: a package is missing.
         StoreError: the folder cannot be written.
     """
-    known = np.flatnonzero(~np.isnan(history.scores_qm).all(axis=1))
-    if len(known) < 2 * FOLDS:
-        raise SourceError(f"{len(known)} questions have a score; a selector needs far more")
-    fold_n = lots(len(known), np.random.Generator(np.random.PCG64(seed)))
-    taught, held = history.select(known[fold_n > 0]), history.select(known[fold_n == 0])
+    known = history.scored()
+    if len(known.questions) < 2 * FOLDS:
+        raise SourceError(
+            f"{len(known.questions)} questions have a score; a selector needs far more"
+        )
+    fold_n = lots(len(known.questions), np.random.Generator(np.random.PCG64(seed)))
+    taught, held = (known.select(np.flatnonzero(part)) for part in (fold_n > 0, fold_n == 0))
     selector = fit_selector(taught, recipe, seed=seed, tell=tell)
     save_selector(selector, out)
     picked = np.asarray(selector.choices(held.questions))

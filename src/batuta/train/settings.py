@@ -156,6 +156,8 @@ class Optimiser(_Section):
     """Who generates; `own`: one prefill a question on CPU, Qwen2 only."""
     vllm_memory: float = 0.3
     """Share of a GPU's memory that a colocated vLLM takes."""
+    vllm_sleep: bool = False
+    """A colocated vLLM gives its memory back while the weights are moved."""
     vllm_server: str = "http://127.0.0.1:8000"
     threads: int | None = None
     """Of torch, on CPU."""
