@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from batuta.core import Accepted, Brief, Plan, Pool, Question, Worker, WorkerId
 from batuta.language import parse
-from batuta.solvers.random import DEEDS, RandomWorkflows, random_workflow
+from batuta.solvers.random import DEEDS, SOLUTION, RandomWorkflows, random_workflow
 
 POOL = Pool(tuple(Worker(WorkerId(name), name) for name in ("ann", "bob", "cyd")))
 
@@ -44,5 +44,15 @@ async def test_a_later_round_accepts_now_and_then():
 def test_all_deeds_and_workers_come_up():
     steps = [s for seed in range(400) for s in random_workflow(Random(seed), POOL).steps]
     assert {s.worker for s in steps} == {w.id for w in POOL}
-    assert all(any(s.subtask.startswith(deed) for s in steps) for deed in DEEDS)
+    assert all(any(s.subtask.startswith(deed.words) for s in steps) for deed in DEEDS)
     assert {len(random_workflow(Random(seed), POOL)) for seed in range(100)} == {1, 2, 3, 4, 5}
+
+
+@given(seed=st.integers(0, 10_000))
+def test_words_have_their_objects_and_the_last_step_answers(seed):
+    """No solution is verified before there is one, no two are compared where one was read."""
+    steps = random_workflow(Random(seed), POOL).steps
+    makes = [next(d for d in DEEDS if step.subtask.startswith(d.words)) for step in steps]
+    assert makes[-1].makes == SOLUTION
+    for step, deed in zip(steps, makes, strict=True):
+        assert sum(makes[i].makes == SOLUTION for i in step.access) >= deed.solutions

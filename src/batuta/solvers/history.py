@@ -113,6 +113,11 @@ class History:
             samples=samples and samples.select(index),
         )
 
+    def scored(self) -> History:
+        """Only the questions of which some score is known."""
+        known = ~np.isnan(self.scores_qm).all(axis=1)
+        return self if known.all() else self.select(np.flatnonzero(known))
+
     def mean_m(self) -> NDArray[np.float64]:
         """Each worker's mean credit where it is known; NaN for a worker of whom nothing is."""
         return _mean(self.scores_qm.astype(np.float64), axis=0)

@@ -24,40 +24,70 @@ from batuta.core import (
 from batuta.core.conductor import SILENT
 from batuta.language import render
 
+SOLUTION, PLAN, FACTS = "solution", "plan", "facts"
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """What a step may be told to do."""
+
+    words: str
+    makes: str = SOLUTION
+    solutions: int = 0
+    """Solutions that it must be able to read, or the words have no object."""
+
+
 DEEDS = (
-    "Solve the question",
-    "Plan the steps",
-    "Look up the facts",
-    "Verify the solution",
-    "Repair the solution",
-    "Compare the solutions",
+    Deed("Solve the question"),
+    Deed("Plan the steps", PLAN),
+    Deed("Look up the facts", FACTS),
+    Deed("Verify the solution", solutions=1),
+    Deed("Repair the solution", solutions=1),
+    Deed("Compare the solutions", solutions=2),
 )
-"""What a step may be told to do."""
-MANNERS = ("by the plan", "from the facts", "independently")
-"""How; most steps are not told."""
-_WITH_MANNER = 0.1
+MANNERS = {"by the plan": PLAN, "from the facts": FACTS, "independently": None}
+"""How, and what must have been read for it; most steps are not told."""
+_WITH_MANNER = 0.15
 _READS = 0.6
 """Chance that a step reads a certain earlier one."""
 _ACCEPTS = 0.3
 """Chance that a later round lets the answer stand."""
 
 
-def random_subtask(rng: Random, deeds: Sequence[str] = DEEDS) -> str:
-    """An instruction; whether it makes sense at its place is left to chance."""
-    manner = f" {rng.choice(MANNERS)}" if rng.random() < _WITH_MANNER else ""
-    return f"{rng.choice(deeds)}{manner}."
+def random_deed(rng: Random, read: Sequence[str] = (), *, last: bool = False) -> Deed:
+    """Any deed whose words have their object in what was read; the last one makes a solution."""
+    solutions = read.count(SOLUTION)
+    fitting = [d for d in DEEDS if d.solutions <= solutions and not (last and d.makes != SOLUTION)]
+    return rng.choice(fitting)
+
+
+def random_subtask(rng: Random, deed: Deed, read: Sequence[str] = ()) -> str:
+    """The deed as an instruction, now and then with a manner."""
+    manners = [words for words, needs in MANNERS.items() if needs is None or needs in read]
+    manner = f" {rng.choice(manners)}" if rng.random() < _WITH_MANNER else ""
+    return f"{deed.words}{manner}."
 
 
 def random_workflow(
     rng: Random, pool: Pool, max_steps: int = MAX_STEPS, *, revise: bool = False
 ) -> Workflow:
-    """Any workflow of 1 to `max_steps` steps; with `revise`, some steps read the last round."""
+    """Any workflow of 1 to `max_steps` steps; with `revise`, some steps read the last round.
+
+    Workers, number of steps, who reads whom, and what is done are left to chance; only that words
+    mean something at their place is not: a solution is there before it is verified, and the last
+    step answers.
+    """
     steps: list[Step] = []
-    for index in range(rng.randint(1, max_steps)):
+    made: list[str] = []
+    count = rng.randint(1, max_steps)
+    for index in range(count):
         previous = revise and rng.random() < _READS
-        earlier = (i for i in range(index) if previous or rng.random() < _READS)
+        earlier = tuple(i for i in range(index) if previous or rng.random() < _READS)
+        read = [made[i] for i in earlier] + [SOLUTION] * previous
+        deed = random_deed(rng, read, last=index == count - 1)
+        made.append(deed.makes)
         worker = rng.choice(pool.workers).id
-        steps.append(Step(random_subtask(rng), worker, tuple(earlier), previous=previous))
+        steps.append(Step(random_subtask(rng, deed, read), worker, earlier, previous=previous))
     return Workflow(tuple(steps))
 
 

@@ -29,7 +29,7 @@ from batuta.core import (
     Workflow,
 )
 from batuta.language import Rendering, conductor_request, render
-from batuta.solvers.random import random_subtask, random_workflow
+from batuta.solvers.random import SOLUTION, random_deed, random_subtask, random_workflow
 from batuta.train.settings import WarmupSettings
 
 ACCEPTED = "model_id = []\nsubtasks = []\naccess_list = []"
@@ -92,8 +92,12 @@ def by_custom(flow: Workflow, number: int) -> Workflow:
     step is to do can depend on who does it; without them a small network writes the two lists
     independently of each other, and later finds no division of labour.
     """
-    deeds = {step.worker: random_subtask(Random(f"{number} {step.worker}")) for step in flow.steps}
+    deeds = {step.worker: _custom(Random(f"{number} {step.worker}")) for step in flow.steps}
     return Workflow(tuple(replace(step, subtask=deeds[step.worker]) for step in flow.steps))
+
+
+def _custom(rng: Random) -> str:
+    return random_subtask(rng, random_deed(rng, (SOLUTION, SOLUTION)))
 
 
 def _some(pool: Pool, rng: Random) -> Pool:

@@ -65,6 +65,7 @@ def fit_selector(
     recipe = recipe or Recipe()
     if recipe.evolve:
         search_library()
+    history = history.scored()
     reward_nm = rewards(history, recipe.dollar)
     features = recipe.features.fit(history.questions)
     features_nd = features(history.questions)
@@ -80,7 +81,6 @@ def fit_selector(
     guard = fit_guard(
         _trial(values, features_nd, reward_nm, (tried, close_n), by_lot, head),
         _trial(values, features_nd, reward_nm, held_out(values, by_family), by_family, head),
-        family_n,
         best,
     )
     return Selector(recipe.name, features, values, head, guard)
@@ -93,7 +93,7 @@ def rewards(history: History, dollar: float) -> Floats:
         SourceError: too few questions, or a cost is needed and unknown.
     """
     known = ~np.isnan(history.scores_qm)
-    if len(history.questions) < _FEWEST or not known.any():
+    if len(history.questions) < _FEWEST:
         raise SourceError(
             f"a selector needs outcomes on at least {_FEWEST} questions, not on "
             f"{len(history.questions)}"

@@ -11,7 +11,6 @@ Axes: n questions, m workers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,7 @@ ADVANTAGES = (0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2)
 _QUANTILES = 20
 """Bounds on closeness that are tried."""
 _ERRORS = 1.0
-"""Standard errors that a gain must reach, by lot and on held-out families."""
+"""Standard errors of the mean that the gain by lot must reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +64,12 @@ class Trial:
         return np.nan_to_num(gain_n).astype(np.float64)
 
 
-def fit_guard(
-    by_lot: Trial, by_family: Trial, family_n: NDArray[np.signedinteger[Any]], best: int
-) -> Guard:
+def fit_guard(by_lot: Trial, by_family: Trial, best: int) -> Guard:
     """The bounds that earn most by lot and lose nothing on families never seen.
 
     Args:
         by_lot: held out in folds by lot.
         by_family: held out in folds of whole families.
-        family_n: each question's family; the error of a gain is that of its mean over families.
         best: the best single worker.
     """
     chosen, most = Guard(), 0.0
@@ -85,15 +81,8 @@ def fit_guard(
             gain_n = by_lot.gain_n(guard, best)
             if (
                 gain_n.sum() > most
-                and _clear(gain_n, np.arange(len(gain_n)))
-                and _clear(by_family.gain_n(guard, best), family_n)
+                and gain_n.sum() >= _ERRORS * gain_n.std() * np.sqrt(len(gain_n))
+                and by_family.gain_n(guard, best).sum() >= 0
             ):
                 chosen, most = guard, float(gain_n.sum())
     return chosen
-
-
-def _clear(gain_n: NDArray[np.float64], group_n: NDArray[np.signedinteger[Any]]) -> bool:
-    """Whether the gain over groups is at least its error; so it is where nothing changes."""
-    total_g = np.bincount(group_n, gain_n)
-    error = np.sqrt(np.square(total_g - total_g.mean()).sum())
-    return float(total_g.sum()) >= _ERRORS * float(error)

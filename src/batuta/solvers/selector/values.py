@@ -24,8 +24,6 @@ Floats = NDArray[np.float32]
 
 NEIGHBOURS = 60
 """Training questions that are looked at."""
-KIN = 10
-"""A question is as familiar as its cosine to the training question that is so many-th closest."""
 COMPONENTS = 3
 """Directions in which a joining worker may differ from its own mean."""
 _KNOWN_AS_MUCH = 8.0
@@ -66,16 +64,15 @@ class Values:
     """What a joined worker has of each known worker's difference to its mean."""
 
     def __call__(self, features_qd: Floats) -> tuple[Floats, Floats]:
-        """Expected credit (q, m + j), and how familiar each question is (q,)."""
+        """Expected credit (q, m + j), and the cosine to the closest training question (q,)."""
         return self._blended(features_qd, features_qd @ self.memory_nd.T)
 
     def _blended(self, features_qd: Floats, close_qn: Floats) -> tuple[Floats, Floats]:
         share, count = self.smoothing.neighbours, min(NEIGHBOURS, close_qn.shape[1])
         near_qk = np.argpartition(-close_qn, count - 1, axis=1)[:, :count]
         cosine_qk = np.take_along_axis(close_qn, near_qk, axis=1)
-        close_q = np.partition(cosine_qk, -min(KIN, count), axis=1)[:, -min(KIN, count)]
-        nearest_q1 = cosine_qk.max(axis=1, keepdims=True)
-        weight_qk = np.exp(self.smoothing.sharpness * (cosine_qk - nearest_q1))
+        close_q = cosine_qk.max(axis=1)
+        weight_qk = np.exp(self.smoothing.sharpness * (cosine_qk - close_q[:, None]))
         total_qm = np.einsum("qk,qkm->qm", weight_qk, self.credit_nm[near_qk])
         count_qm = np.einsum("qk,qkm->qm", weight_qk, self.known_nm[near_qk])
         local_qm = total_qm / (count_qm + self.smoothing.prior)
