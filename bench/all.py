@@ -3,11 +3,11 @@
 import graders
 import sandbox
 import startup
-import train
 
 import embedded
 import engine
 import gateway
+import train
 
 
 def run():

@@ -43,6 +43,7 @@ from batuta.embedded.conductor import is_policy, open_policy
 from batuta.errors import ConfigError
 from batuta.language import Rendering
 from batuta.solvers import Learned, best, plan_solve_verify, single, vote
+from batuta.solvers.selector import is_selector, open_selector
 
 FILE = "batuta.toml"
 REHEARSAL = "rehearsal"
@@ -338,6 +339,8 @@ def _conductor(
     name: str, pool: Pool, clients: Mapping[WorkerId, Client], setting: ConductorSetting
 ) -> Conductor:
     """The conductor of that name, or of that folder."""
+    if is_selector(Path(name)):
+        return open_selector(Path(name))
     if is_policy(Path(name)):
         return learned_from(Path(name))
     if name in FIXED:

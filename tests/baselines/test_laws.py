@@ -9,7 +9,6 @@ from troupe import PRICE, QUESTION, Counted, Troupe
 from batuta.baselines import (
     BestOfN,
     Conducted,
-    Everyone,
     MixtureOfAgents,
     Prompted,
     Samples,
@@ -55,7 +54,6 @@ SOLVERS = {
     "ultra-solve-only": lambda t: Conducted(solve_only(learned(t))),
     "ultra-shuffled-access": lambda t: Conducted(shuffled_access(learned(t))),
     "ultra-best-worker": lambda t: Conducted(best_worker(learned(t))),
-    "oracle": lambda t: Everyone(),
     "pass@k": lambda t: Samples(3),
 }
 

@@ -7,13 +7,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from batuta.cli import evaluate
-from batuta.errors import ConfigError
+from batuta.errors import ConfigError, SourceError
 
 FIGURES = {"n", "accuracy", "ci95", "tokens", "usd", "calls", "steps", "seconds"}
 MAIN = """
@@ -47,9 +50,9 @@ def shell(tmp_path):
     clean = {k: v for k, v in os.environ.items() if not any(word in k for word in keys)}
     env = {**clean, "BATUTA_HOME": str(tmp_path / "home"), "COLUMNS": "160"}
 
-    def start(*args, code=MAIN):
+    def start(*args, code=MAIN, **more):
         return subprocess.Popen([sys.executable, "-c", code, "eval", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                stdin=subprocess.DEVNULL, text=True, cwd=tmp_path, env=env)  # fmt: skip
+                                stdin=subprocess.DEVNULL, text=True, cwd=tmp_path, env={**env, **more})  # fmt: skip
 
     return start
 
@@ -113,7 +116,9 @@ def test_sub_pools_and_equal_calls(run):
         "--systems", "best-single,oracle", "--limit", "8", "--pools", "3", "--equal-calls", "--json"
     )
     found = json.loads(done.stdout)
-    k = found["equal_calls"]
+    (budget,) = found["budgets"]
+    k = budget["k"]
+    assert (budget["of"], budget["what"]) == ("ultra", "calls") and k - 1 < budget["amount"] <= k
     assert list(found["systems"]) == [
         "ultra",
         "best-single",
@@ -128,12 +133,86 @@ def test_sub_pools_and_equal_calls(run):
 def test_figures(run, tmp_path):
     pytest.importorskip("matplotlib")
     run("--systems", "ultra,harp", "--limit", "8", "--plots")
-    assert {p.name for p in (tmp_path / "out").glob("*.png")} == {
-        "front.png",
-        "difficulty.png",
-        "calls.png",
-        "depth.png",
-    }
+    drawn = {"accuracy", "front", "difficulty", "team", "calls", "depth"}
+    assert {p.stem for p in (tmp_path / "out").glob("*.png")} == drawn
+
+
+class Page(HTMLParser):
+    """What a page is made of."""
+
+    def __init__(self):
+        super().__init__()
+        self.tags, self.asked = Counter(), []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags[tag] += 1
+        self.asked += [
+            v for k, v in attributes if k in {"src", "href", "xlink:href"} and v[0] != "#"
+        ]
+
+
+def test_a_page_that_needs_no_other_file(run, tmp_path):
+    pytest.importorskip("matplotlib")
+    run("--systems", "ultra,harp,oracle", "--limit", "8", "--report", str(tmp_path / "shown"))
+    text = (tmp_path / "shown" / "report.html").read_text()
+    page = Page()
+    page.feed(text)
+    assert page.tags["svg"] == 6 and page.tags["table"] >= 2 and not page.asked
+    assert not page.tags["script"] and not page.tags["link"] and "url(http" not in text
+    assert "prefers-color-scheme: dark" in text and "simulated" in text
+    for name in ("report.md", "report.json", "front.png", "front.svg"):
+        assert (tmp_path / "shown" / name).stat().st_size > 0
+    assert "![front](front.png)" in (tmp_path / "shown" / "report.md").read_text()
+
+
+DATA = pytest.mark.skipif(
+    not os.environ.get("BATUTA_DATA"), reason="BATUTA_DATA names no folder with recorded sets"
+)
+
+
+@DATA
+def test_a_record_is_the_pool(tmp_path):
+    args = (
+        "--tasks", "recorded:routellm/gsm8k", "--systems", "best-single,knn,oracle", "--seeds", "2",
+        "--limit", "30", "--out", str(tmp_path / "out"), "--json",
+    )  # fmt: skip
+    done = CliRunner().invoke(app, args)
+    found = json.loads(done.stdout)
+    assert found["recorded"] and found["split"] == "random" and found["seeds"] == [0, 1]
+    assert [s["n"] for s in found["systems"].values()] == [60] * 3
+    best, oracle = (found["systems"][name]["accuracy"] for name in ("best-single", "oracle"))
+    assert best <= oracle and found["systems"]["oracle"]["calls"] == 2
+
+
+@DATA
+def test_every_recorded_set_that_is_here_at_the_same_time(shell, tmp_path):
+    (tmp_path / "data" / "recorded").mkdir(parents=True)
+    there = Path(os.environ["BATUTA_DATA"]) / "recorded" / "routellm"
+    (tmp_path / "data" / "recorded" / "routellm").symlink_to(there)
+    args = ("--tasks", "recorded:all", "--systems", "best-single,oracle", "--limit", "10", "--json")
+    out, err = told(shell(*args, "--out", "out", BATUTA_DATA=str(tmp_path / "data")), 0)
+    assert [one["tasks"] for one in json.loads(out)] == [
+        "recorded:routellm/mmlu",
+        "recorded:routellm/gsm8k",
+    ]
+    assert (tmp_path / "out" / "routellm-mmlu" / "report.json").exists() and "out" in err
+
+
+def test_without_any_recorded_set_a_sentence(shell, tmp_path):
+    _, err = told(shell("--tasks", "recorded:all", BATUTA_DATA=str(tmp_path)), 2)
+    assert "set BATUTA_DATA to a folder with them" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--tasks", "recorded:chess"], "there is no recorded set 'chess'"),
+        (["--tasks", "recorded:routellm/gsm8k", "--conductor", "vote"], "the folder of a policy"),
+    ],
+)
+def test_a_record_that_cannot_be_played_is_a_sentence(tmp_path, args, words):
+    done = CliRunner().invoke(app, [*args, "--out", str(tmp_path / "out")])
+    assert isinstance(done.exception, ConfigError) and words in str(done.exception)
 
 
 @pytest.mark.parametrize(
@@ -142,14 +221,29 @@ def test_figures(run, tmp_path):
         (["--systems", "opera"], "there is no system 'opera'; choose among: cello"),
         (["--systems", " , "], "name at least one system"),
         (["--tasks", "rehearsal:opera"], "there are no tasks"),
-        (["--tasks", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+        (["--tasks", "nowhere.jsonl"], "there is no file nowhere.jsonl"),
+        (["--tasks", "no-benchmark"], "there is no source 'no-benchmark'; there are"),
         (["--pools", "9"], "--pools 9 asks for more workers than 7"),
     ],
 )
 def test_wrong_use_is_a_sentence(run, args, words):
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises((ConfigError, SourceError)) as caught:
         run("--limit", "2", *args)
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--sandbox", "glass"], "no sandbox 'glass'; choose among: auto"),
+        (["--judge", "hal"], "there is no worker 'hal' to be the judge; choose among: cello"),
+    ],
+)
+def test_who_grades_is_told_before_anything_is_played(run, tmp_path, args, words):
+    (tmp_path / "own.jsonl").write_text('{"question": "One and one?", "answer": 2}\n')
+    with pytest.raises(ConfigError, match=words):
+        run("--tasks", str(tmp_path / "own.jsonl"), *args)
+    assert not (tmp_path / "out" / "results.jsonl").exists()
 
 
 def test_an_unknown_system_is_exit_2_with_the_list(shell):

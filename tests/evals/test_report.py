@@ -7,7 +7,7 @@ import pytest
 from stage import result, subject, task_set
 
 from batuta.errors import ConfigError
-from batuta.evals import Evaluation, Ledger, Terms, evaluate, system
+from batuta.evals import Budget, Evaluation, Ledger, Terms, evaluate, system
 from batuta.evals.ledger import Played
 from batuta.evals.markdown import markdown, rows
 from batuta.evals.plots import draw
@@ -48,8 +48,8 @@ class TestSummary:
             result("d", 1.0, difficulty=None, family="y"),
         ])  # fmt: skip
         assert found["by_difficulty"] == {
-            "1": {"n": 1, "accuracy": 1.0, "steps": 1.0, "calls": 2.0},
-            "2": {"n": 2, "accuracy": 0.5, "steps": 1.0, "calls": 5.0},
+            "1": {"n": 1, "accuracy": 1.0, "steps": 1.0, "calls": 2.0, "depth": 1.0},
+            "2": {"n": 2, "accuracy": 0.5, "steps": 1.0, "calls": 5.0, "depth": 1.0},
         }
         assert {name: part["accuracy"] for name, part in found["by_family"].items()} == {
             "x": 0.5,
@@ -81,9 +81,10 @@ class TestReport:
             assert figures["ci95"][0] <= figures["accuracy"] <= figures["ci95"][1]
         assert found["references"] == ["oracle"] and found["simulated"] is True
         assert found["calibration"]["strengths"]["good"] == 1.0
-        assert found["differences"]["against"] == "ultra"
-        good = found["differences"]["systems"]["good"]
-        assert good["questions"] == 12 and 0 < good["p"] <= 1
+        assert found["differences"]["against"] == "good"
+        bad = found["differences"]["systems"]["fair"]
+        assert bad["questions"] == 12 and bad["test"] == "McNemar" and bad["mean"] == -0.5
+        assert bad["p"] == pytest.approx(2 * 0.5**6) and bad["p"] <= bad["p_corrected"] <= 1
 
     async def test_the_markdown_says_what_must_be_known(self, tmp_path):
         names = ("fair", "ultra", "oracle", "best-single")
@@ -95,9 +96,9 @@ class TestReport:
             "| (oracle) |",
             "no questions to calibrate on",
             "Seconds are of a run beside up to 63 others",
-            "## Against ultra, paired",
+            "## Against fair, on the same questions",
             "## Right % by family",
-            "## Steps by difficulty",
+            "## Depth by difficulty",
         ):
             assert words in text, words
         main = next(part for part in text.split("\n\n") if part.startswith("| system | right"))
@@ -110,13 +111,14 @@ class TestReport:
             result("t0", None, unscored="outage", system="good"),
         )
         broken = Evaluation(
-            evaluation.subject, evaluation.tasks, Terms(sub_pool=2), evaluation.systems,
-            {"good": lost}, {}, 4,
+            evaluation.parts, Terms(sub_pool=2), evaluation.systems, {"good": lost}, {},
+            (Budget("good", "calls", 3.2, 4),),
         )  # fmt: skip
         text = markdown(report(broken))
-        assert "unknown" in text and "11 (+1 unscored)" in text
+        assert "11 (+1 unscored)" in text
         assert "not counted as wrong: good 1" in text
-        assert "2 workers" in text and "rounded up: 4" in text
+        assert "2 workers" in text and "comes to 4 samples" in text
+        assert next(row for row in rows(report(broken)) if row[0] == "good")[7] == "–"
 
     def test_rows_are_sorted_best_first_and_survive_nothing_scored(self):
         best, none = summary([result("a")]), summary([result("a", None, unscored="outage")])
@@ -133,20 +135,17 @@ class TestPlots:
         pytest.importorskip("matplotlib")
         names = ("good", "fair", "ultra", "ultra+recursion", "oracle", "random", "moa", "pass@5", "pipeline", "best-single", "self-reflection", "best-of-5", "ultra-solve-only")  # fmt: skip
         paths = draw(await an_evaluation(tmp_path, *names), tmp_path)
-        assert {path.name for path in paths} == {
-            "front.png",
-            "difficulty.png",
-            "calls.png",
-            "depth.png",
-        }
-        assert all(path.read_bytes().startswith(PNG) for path in paths)
+        drawn = {"accuracy", "front", "difficulty", "team", "calls", "depth"}
+        assert {p.name for p in paths} == {f"{n}.{form}" for n in drawn for form in ("png", "svg")}
+        assert all(p.read_bytes().startswith(PNG) for p in paths if p.suffix == ".png")
+        assert all(p.read_text().rstrip().endswith("</svg>") for p in paths if p.suffix == ".svg")
 
     async def test_without_difficulties_planners_or_prices_there_are_fewer(self, tmp_path):
         pytest.importorskip("matplotlib")
         paths = draw(
             await an_evaluation(tmp_path, "good", "bad", price=None, tasks=task_set(1)), tmp_path
         )
-        assert {path.name for path in paths} == {"front.png"}
+        assert {path.stem for path in paths} == {"accuracy", "front"}
 
 
 async def test_a_system_that_is_asked_for_twice_is_measured_once(tmp_path):

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import anyio
 import pytest
-from stage import result, subject, task_set
+from stage import PRICE, questions, result, subject, task_set
 
 from batuta.clients import Scripted
 from batuta.core import Grade, Pool, Reply, Usage
 from batuta.errors import BadRequest, ConfigError, Overloaded, StoreError
-from batuta.evals import Ledger, Terms, evaluate
+from batuta.evals import Ledger, TaskSet, Terms, evaluate
+from batuta.evals.markdown import markdown
+from batuta.evals.marking import marking
 from batuta.evals.report import report
 from batuta.solvers import Learned
 
@@ -103,6 +105,21 @@ class TestCalibration:
         asked = [r for r in played.clients["bad"].requests if "number 10" in r.messages[0].text]
         assert len(asked) == 4 and found.strengths["good"] == 1.0
 
+    async def test_who_need_not_know_the_best_is_not_told(self, tmp_path):
+        played = subject()
+        await measured(tmp_path, played, task_set(3, 4), "best-single", "ultra")
+        before = calls(played)
+        await measured(tmp_path, played, task_set(3, 4), "ultra")
+        assert calls(played) == before
+
+    async def test_a_router_is_taught_by_the_calibration_and_refused_without(self, tmp_path):
+        found = await measured(tmp_path / "a", subject(), task_set(3, 40), "knn", "best-single")
+        assert [r.score for r in found.results["knn"]] == [1.0] * 3
+        assert report(found)["calibration"]["questions"] == 40
+        with pytest.raises(ConfigError, match="knn must learn from other questions"):
+            await measured(tmp_path / "b", subject(), task_set(3), "good", "knn")
+        assert not (tmp_path / "b" / "results.jsonl").read_bytes()
+
     async def test_without_other_questions_the_pools_own_belief_is_taken(self, tmp_path):
         found = await measured(tmp_path, subject(), task_set(3), "best-single")
         assert found.strengths == {} and found.results["best-single"][0].steps[0].worker == "good"
@@ -144,15 +161,15 @@ class TestSubPools:
 class TestEqualCalls:
     async def test_others_get_as_many_calls_as_ultra_made_rounded_up(self, tmp_path):
         played = subject()
-        found = await measured(tmp_path, played, task_set(4), "good", equal_calls=True)
+        found = await measured(tmp_path, played, task_set(4), "good", equal=("calls",))
         assert list(found.results) == ["ultra", "good", "self-consistency@3", "best-of-3"]
-        assert found.equal_calls == 3
+        assert [(b.of, b.what, b.amount, b.k) for b in found.budgets] == [("ultra", "calls", 3, 3)]
         assert {r.calls for r in found.results["self-consistency@3"]} == {3}
 
     async def test_without_a_run_of_ultra_nothing_is_added(self, tmp_path):
         dead = subject(lambda w, r: Overloaded("full"))
-        found = await measured(tmp_path, dead, task_set(2), "ultra", equal_calls=True)
-        assert list(found.results) == ["ultra"] and found.equal_calls is None
+        found = await measured(tmp_path, dead, task_set(2), "ultra", equal=("calls", "cost"))
+        assert list(found.results) == ["ultra"] and found.budgets == ()
 
 
 class TestUnscored:
@@ -192,6 +209,17 @@ class TestUnscored:
         assert {(r.unscored, r.reason) for r in found.results["good"]} == {
             ("undecided", "cannot tell")
         }
+
+    async def test_what_a_judge_takes_is_counted_and_told_apart(self, tmp_path):
+        tasks = tuple(replace(task, grader="judge") for task in questions(2))
+        judge = Scripted(lambda _: "GRADE: 1", price=PRICE)
+        async with marking(tasks, judge) as grade:
+            asked = TaskSet("judged", tasks, (), grade)
+            found = await measured(tmp_path, subject(), asked, "good")
+            alone = await measured(tmp_path / "b", subject(), task_set(2), "good")
+        one, same = found.results["good"][0], alone.results["good"][0]
+        assert one.judge_usd > 0 and one.usd == same.usd + one.judge_usd and one.calls == 1
+        assert "what judging the answer took: good $" in markdown(report(found))
 
     async def test_an_outage_is_tried_again_and_nothing_else_is(self, tmp_path):
         dark = True

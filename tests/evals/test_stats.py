@@ -1,18 +1,30 @@
 """Intervals and differences: laws, and how often they are right."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batuta.evals.stats import bootstrap, difference, interval, mean, wilson
+from batuta.evals.stats import (
+    bootstrap,
+    corrected,
+    difference,
+    interval,
+    mcnemar,
+    mean,
+    wilson,
+)
 
 shares = st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 scores = st.lists(st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=1, max_size=3), min_size=1, max_size=40)  # fmt: skip
 few = settings(max_examples=25, deadline=None)
+slow = settings(deadline=None)
+"""On a busy machine."""
 
 
+@slow
 @given(shares)
 def test_wilson_holds_the_share_and_never_leaves_it_certain(share):
     right, n = share
@@ -22,6 +34,7 @@ def test_wilson_holds_the_share_and_never_leaves_it_certain(share):
     assert wilson(n - right, n) == pytest.approx((1 - high, 1 - low))
 
 
+@slow
 @given(st.integers(0, 50))
 def test_wilson_narrows_with_more_questions(right):
     low, high = wilson(right, 50)
@@ -94,7 +107,7 @@ pairs = st.dictionaries(st.sampled_from("abcdefghij"), st.tuples(st.floats(0, 1)
 @given(pairs)
 def test_a_difference_is_the_other_ones_negative(both):
     ours, theirs = ({k: v[i] for k, v in both.items()} for i in (0, 1))
-    there, back = difference(ours, theirs, 2), difference(theirs, ours, 2)
+    there, back = difference(ours, theirs, seed=2), difference(theirs, ours, seed=2)
     assert there.mean == pytest.approx(-back.mean)
     assert there.low == pytest.approx(-back.high)
     assert 0 < there.p <= 1
@@ -113,3 +126,45 @@ def test_equal_systems_do_not_differ_and_unequal_ones_do():
     better = {**same, **{str(n): 1.0 for n in range(40)}}
     found = difference(better, same)
     assert found.p < 0.01 and found.low > 0
+
+
+@slow
+@given(st.integers(0, 300), st.integers(0, 300))
+def test_mcnemars_test_is_symmetric_and_a_chance(wins, losses):
+    p = mcnemar(wins, losses)
+    assert 0 < p <= 1 and p == pytest.approx(mcnemar(losses, wins))
+    assert mcnemar(wins + 1, losses) <= p or wins < losses
+
+
+def test_mcnemar_by_the_book():
+    assert mcnemar(0, 5) == pytest.approx(2 / 32)
+    assert mcnemar(59, 6) == pytest.approx(4.965e-12, rel=0.001)
+    assert mcnemar(7, 7) == 1
+
+
+def test_right_and_wrong_questions_are_tested_by_mcnemar_and_others_by_the_bootstrap():
+    right, wrong = dict.fromkeys("abcdef", 1.0), dict.fromkeys("abcdef", 0.0)
+    assert difference(right, wrong).test == "McNemar"
+    assert difference(right, wrong).p == pytest.approx(2 / 64)
+    assert difference({**right, "a": 0.5}, wrong).test == "paired bootstrap"
+    assert difference(right, wrong, {q: q for q in "abcdef"}).test == "paired bootstrap"
+    assert difference(right, wrong, dict.fromkeys("abcdef", "one family")) is None
+
+
+def test_questions_of_one_family_are_not_independent():
+    rng = Random(1)
+    families = {str(n): str(n // 20) for n in range(200)}
+    gain = {family: rng.choice([-1.0, 1.0]) for family in set(families.values())}
+    ours = {question: gain[family] for question, family in families.items()}
+    theirs = dict.fromkeys(families, 0.0)
+    alone, together = (difference(ours, theirs, groups) for groups in (None, families))
+    assert together.mean == pytest.approx(alone.mean)
+    assert together.high - together.low > 3 * (alone.high - alone.low)
+
+
+def test_holm_corrects_the_smallest_for_all_and_never_turns_the_order():
+    one = difference({"a": 1.0}, {"a": 0.0})
+    found = corrected({n: replace(one, p=p) for n, p in {"x": 0.01, "y": 0.04, "z": 0.03}.items()})
+    assert {n: d.p_corrected for n, d in found.items()} == pytest.approx(
+        {"x": 0.03, "y": 0.06, "z": 0.06}
+    )

@@ -4,11 +4,12 @@ import json
 
 import pytest
 
+from batuta.clients import Scripted
 from batuta.core import Task, TaskId
-from batuta.errors import ConfigError
+from batuta.errors import ConfigError, SourceError
 from batuta.evals import open_tasks
-from batuta.evals.marking import mark
-from batuta.evals.tasksets import family, read_tasks
+from batuta.evals.marking import mark, marking
+from batuta.evals.tasksets import family
 from batuta.rehearsal import FAMILIES
 
 pytestmark = pytest.mark.anyio
@@ -57,80 +58,84 @@ class TestRehearsal:
         assert (await found.grade(task, "Answer: something else")).score == 0
 
 
-def write(tmp_path, *lines):
-    path = tmp_path / "own.jsonl"
-    path.write_text(
-        "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
-    )
+def write(path, *lines):
+    path.write_text("\n".join(json.dumps(line) for line in lines))
     return path
 
 
 class TestFiles:
-    def test_a_file(self, tmp_path):
-        path = write(
-            tmp_path,
-            {"question": "Two and two?", "answer": 4},
-            "",
-            {
-                "id": "q2",
-                "question": "Capital?",
-                "answer": "Paris",
-                "grader": "contains",
-                "tags": ["geo"],
-                "difficulty": 2,
-            },
-            {"question": "A half?", "answer": "0.5"},
-        )
-        one, two, three = read_tasks(path)
-        assert (one.target, one.grader, one.tags, one.difficulty) == ("4", "integer", (), None)
-        assert two == Task(TaskId("q2"), "Capital?", "Paris", "contains", ("geo",), 2.0)
-        assert three.grader == "exact"
-        assert one.id and one.id == read_tasks(path)[0].id
-        assert (family(one), family(two)) == ("all", "geo")
-
     def test_questions_past_the_limit_are_for_calibration(self, tmp_path):
-        path = write(tmp_path, *({"question": f"{n}?", "answer": n} for n in range(10)))
+        lines = ({"question": f"{n}?", "answer": n} for n in range(10))
+        path = write(tmp_path / "own.jsonl", *lines)
         found = open_tasks(str(path), 6, 3)
         assert [t.target for t in found.tasks] == list("012345")
         assert [t.target for t in found.calibration] == list("678")
         assert open_tasks(str(path), 10, 3).calibration == ()
-        assert found.name == "own.jsonl"
+        assert found.name == "own.jsonl" and found.own_grader
 
-    @pytest.mark.parametrize(
-        ("line", "words"),
-        [
-            ("{", "line 2: Invalid JSON"),
-            ("[1]", "line 2: "),
-            ('{"question": "q"}', "line 2: answer: Field required"),
-            ('{"question": "", "answer": "a"}', "line 2: question: "),
-            ('{"question": "q", "answer": ""}', "line 2: the answer is empty"),
-            ('{"question": "q", "answer": null}', "line 2: answer: "),
-            ('{"question": "q", "answer": true}', "line 2: answer: "),
-            ('{"question": "q", "answer": "a", "grader": "vibes"}', "line 2: grader: "),
-            (
-                '{"question": "q", "answer": "a", "grader": "integer"}',
-                "line 2: the answer 'a' is no integer",
-            ),
-            ('{"question": "q", "answer": "a", "dificulty": 2}', "line 2: dificulty: "),
-            ('{"question": "q", "answer": "a", "tags": "x"}', "line 2: tags: "),
-            ('{"question": "first", "answer": "a"}', "line 2: a task with the id"),
-        ],
-    )
-    def test_a_bad_line_is_named(self, tmp_path, line, words):
-        path = write(tmp_path, {"question": "first", "answer": "1"}, line)
-        with pytest.raises(ConfigError) as caught:
-            read_tasks(path)
-        assert words in str(caught.value) and str(path) in str(caught.value)
-        assert "\n" not in str(caught.value)
+    def test_a_family_is_the_first_tag(self, tmp_path):
+        lines = ({"question": "a?", "answer": 1}, {"question": "b?", "answer": 1, "tags": ["geo"]})
+        found = open_tasks(str(write(tmp_path / "own.jsonl", *lines)), 2, 0)
+        assert [found.family(task) for task in found.tasks] == ["all", "geo"]
 
-    def test_no_file_no_text_no_questions(self, tmp_path):
-        with pytest.raises(ConfigError, match="cannot be read"):
-            open_tasks(str(tmp_path / "none.jsonl"), 5, 5)
-        with pytest.raises(ConfigError, match="has no questions"):
-            read_tasks(write(tmp_path, "", " "))
-        (tmp_path / "bytes.jsonl").write_bytes(b"\xff\xfe")
-        with pytest.raises(ConfigError, match="not UTF-8"):
-            read_tasks(tmp_path / "bytes.jsonl")
+    @pytest.mark.parametrize("name", ["none.jsonl", "no-such-benchmark", "gsm8k:no-such-split"])
+    def test_what_is_not_there_is_told_in_a_sentence(self, name):
+        with pytest.raises(SourceError, match=r"no file|no source|no split"):
+            open_tasks(name, 5, 5)
+
+    def test_a_line_that_is_no_task_is_named(self, tmp_path):
+        path = write(tmp_path / "own.jsonl", {"question": "q", "answer": 1}, {"question": "q"})
+        with pytest.raises(SourceError, match=r"task 2 of .*own.jsonl is no task"):
+            open_tasks(str(path), 5, 5)
+
+
+class TestBenchmarks:
+    @pytest.fixture
+    def copy(self, tmp_path):
+        rows = [
+            {"question": f"What is {n} and {n}?", "answer": f"So.\n#### {2 * n}"} for n in range(40)
+        ]
+        return write(tmp_path / "gsm8k.jsonl", *rows)
+
+    def test_from_ones_own_copy_some_by_lot_and_others_to_calibrate(self, copy):
+        found = open_tasks("gsm8k", 10, 20, files=[copy])
+        asked, others = ({task.id for task in part} for part in (found.tasks, found.calibration))
+        assert (len(asked), len(others)) == (10, 20) and not asked & others
+        assert open_tasks("gsm8k", 10, 20, files=[copy]).tasks == found.tasks
+        assert open_tasks("gsm8k", 10, 20, seed=1, files=[copy]).tasks != found.tasks
+        assert open_tasks("gsm8k", 100, 20, files=[copy]).calibration == ()
+
+    def test_a_family_is_the_part_of_the_benchmark(self, tmp_path):
+        row = {"question": "Which?", "choices": ["a", "b"], "answer": 0, "subject": "anatomy"}
+        copy = write(tmp_path / "mmlu.jsonl", row)
+        found = open_tasks("mmlu", 5, 0, files=[copy])
+        assert [found.family(task) for task in found.tasks] == ["anatomy"]
+
+    async def test_they_are_graded_by_the_grader_that_each_names(self, copy):
+        found = open_tasks("gsm8k", 3, 0, files=[copy])
+        async with marking(found.tasks) as grade:
+            for task in found.tasks:
+                assert (await grade(task, f"The answer is {task.target}.")).score == 1
+                assert (await grade(task, f"The answer is {int(task.target) + 1}.")).score == 0
+
+    async def test_a_grader_that_cannot_be_had_is_told_before_anything_is_played(self):
+        for grader, words in (("vibes", "there are: "), ("judge", "name one as the judge")):
+            with pytest.raises(ConfigError, match=words):
+                async with marking([Task(TaskId("t"), "q", "a", grader)]):
+                    pass
+
+    async def test_programs_run_in_a_sandbox(self):
+        data = json.dumps({"tests": "assert double(4) == 8"})
+        task = Task(TaskId("t"), "Write double.", "", "code-assert", data=data)
+        async with marking([task], tier="none") as grade:
+            for body, score in (("2 * x", 1), ("x", 0)):
+                answer = f"```python\ndef double(x):\n    return {body}\n```"
+                assert (await grade(task, answer)).score == score
+
+    async def test_a_judge_grades_what_no_rule_decides(self):
+        task = Task(TaskId("t"), "Why?", "because", "judge")
+        async with marking([task], Scripted(["GRADE: 1"])) as grade:
+            assert (await grade(task, "for that reason")).score == 1
 
 
 @pytest.mark.parametrize(
@@ -146,8 +151,6 @@ class TestFiles:
         ("exact", "Paris", "Thinking…\nAnswer: paris.", 1),
         ("exact", "0.5", "0.5", 1),
         ("exact", "Paris", "Answer: Paris, France", 0),
-        ("contains", "Paris", "It is PARIS, of course.", 1),
-        ("contains", "Paris", "It is Lyon.", 0),
         ("exact", "x", "  ", 0),
     ],
 )  # fmt: skip

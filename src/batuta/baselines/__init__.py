@@ -3,10 +3,11 @@
 from batuta.baselines.ablations import Altered, best_worker, shuffled_access, solve_only
 from batuta.baselines.answers import final, majority, normal, stated
 from batuta.baselines.best_of_n import BestOfN
+from batuta.baselines.cascade import Cascade, fit_cascade, with_answers_of
 from batuta.baselines.moa import MixtureOfAgents
 from batuta.baselines.pipeline import fixed_pipeline
 from batuta.baselines.prompted import Prompted
-from batuta.baselines.reference import Everyone, Samples
+from batuta.baselines.reference import Samples
 from batuta.baselines.self_consistency import SelfConsistency
 from batuta.baselines.self_reflection import SelfReflection
 from batuta.baselines.single import Single
@@ -15,8 +16,8 @@ from batuta.baselines.solver import Conducted, Players, Solver
 __all__ = [
     "Altered",
     "BestOfN",
+    "Cascade",
     "Conducted",
-    "Everyone",
     "MixtureOfAgents",
     "Players",
     "Prompted",
@@ -27,10 +28,12 @@ __all__ = [
     "Solver",
     "best_worker",
     "final",
+    "fit_cascade",
     "fixed_pipeline",
     "majority",
     "normal",
     "shuffled_access",
     "solve_only",
     "stated",
+    "with_answers_of",
 ]

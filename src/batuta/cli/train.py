@@ -27,6 +27,7 @@ from rich.progress import (
 from rich.table import Table
 
 from batuta.cli.report import print_json
+from batuta.cli.selector import selector
 from batuta.config import store_target
 from batuta.errors import ConfigError
 
@@ -44,6 +45,8 @@ app = typer.Typer(
     no_args_is_help=True,
     help="Train a conductor: a warm start, then reinforcement learning (needs batuta\\[train]).",
 )
+
+app.command()(selector)
 
 Config = Annotated[Path, typer.Option("--config", help="The training's TOML file.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Overrides the file's seed.")]

@@ -48,11 +48,11 @@ class Result:
     outcome: str
     answer: str | None
     """What the grader took for the answer."""
-    tokens: int
-    """All of them, the conductor's own too."""
+    tokens: int | None
+    """All of them, the conductor's own too; None: of a call they are not known."""
     conductor_tokens: int
     usd: Decimal | None
-    """None: a call has no known price."""
+    """What a judge took included; None: a call has no known price."""
     calls: int
     """All of them, the conductor's own and those that failed too."""
     rounds: int
@@ -61,7 +61,13 @@ class Result:
     steps: tuple[Played, ...]
     failed: int
     """Steps without a reply, and steps that another worker had to take over."""
-    seconds: float
+    seconds: float | None
+    """From the question to the answer, which is the longest chain of steps that wait for each
+    other; None: played from a record."""
+    simulated: int = 0
+    """Steps whose replies a record could not know: another recorded answer stands in."""
+    judge_usd: Decimal | None = Decimal(0)
+    """Of `usd`, what the model took that graded the answer; None: not known."""
 
 
 class Ledger:

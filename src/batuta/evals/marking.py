@@ -1,55 +1,75 @@
-"""How answers to one's own questions are graded: exact, integer or contains."""
+"""How answers are graded: by the grader that each task names."""
 
 from __future__ import annotations
 
+import atexit
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from decimal import Decimal
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
 
-from batuta.baselines import final, normal
-from batuta.core import Grade, Task
+from batuta.core import Client, Grade, Task
+from batuta.tasks.graders import Graders
+from batuta.tasks.sandbox import Sandbox, Tier
 
 Marking = Callable[[Task, str], Awaitable[Grade]]
 """Judges an answer; never raises for a wrong or strange one."""
 
-_NUMBER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
-_INTEGER = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)")
+PROGRAM = "code-"
+"""How the names of graders begin that run programs."""
+_INTEGER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)")
 
 
 async def mark(task: Task, answer: str) -> Grade:
-    """Whether `answer` is right, by the task's grader; 1 or 0."""
-    extracted = final(answer)
-    if extracted is None:
-        return Grade(0.0, None, "no answer")
-    right = MARKS[task.grader](answer, task.target)
-    return Grade(float(right), extracted, "right" if right else f"expected {task.target}")
+    """The grade by the task's own grader, without a sandbox and without a judge.
+
+    Raises:
+        ConfigError: there is no such grader, or it needs an extra, a sandbox or a judge.
+    """
+    return await _plain().grader_for(task).grade(answer, task.target)
 
 
-def _exact(answer: str, target: str) -> bool:
-    return normal(final(answer) or "") == normal(target)
+@cache
+def _plain() -> Graders:
+    graders = Graders()
+    atexit.register(graders.__exit__, None, None, None)
+    return graders
 
 
-def _integer(answer: str, target: str) -> bool:
-    found: list[str] = _NUMBER.findall(final(answer) or "")
-    return bool(found) and _number(found[-1]) == _number(target)
+@asynccontextmanager
+async def marking(
+    tasks: Iterable[Task],
+    judge: Client | None = None,
+    tier: Tier | str = Tier.AUTO,
+    programs: int = 2,
+) -> AsyncGenerator[Marking]:
+    """A grader of those tasks, with a sandbox if one of them is graded by running programs.
 
+    Args:
+        tasks: what will be graded; one of each kind is tried before anything is paid for.
+        judge: grades what no rule decides; None: it stays undecided.
+        tier: of the sandbox; `none` runs programs without isolation.
+        programs: programs that run at the same time.
 
-def _contains(answer: str, target: str) -> bool:
-    return normal(target) in normal(answer)
+    Raises:
+        ConfigError: there is no such grader, or it needs an extra or a judge that is missing.
+        SandboxError: programs cannot be run apart from the machine here.
+    """
+    kinds = {task.grader: task for task in tasks}
+    async with AsyncExitStack() as stack:
+        sandbox = None
+        if any(name.startswith(PROGRAM) for name in kinds):
+            sandbox = await stack.enter_async_context(Sandbox.open(tier, slots=programs))
+        graders = stack.enter_context(Graders(sandbox=sandbox, judge=judge))
+        for task in kinds.values():
+            graders.grader_for(task)
+
+        async def grade(task: Task, answer: str) -> Grade:
+            return await graders.grader_for(task).grade(answer, task.target)
+
+        yield grade
 
 
 def is_integer(text: str) -> bool:
     """Whether the whole text is an integer."""
     return _INTEGER.fullmatch(text.strip()) is not None
-
-
-def _number(text: str) -> Decimal:
-    return Decimal(text.replace(",", ""))
-
-
-MARKS: Mapping[str, Callable[[str, str], bool]] = {
-    "exact": _exact,
-    "integer": _integer,
-    "contains": _contains,
-}
-"""By the grader's name: (answer, target) to right or wrong."""

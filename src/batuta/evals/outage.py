@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from batuta.core import Failure, Malformed, Outcome, Run
+from batuta.errors import NotRecorded
 
-OWN_FAULT = frozenset({"limit", "malformed_plan", "empty_reply", "context_too_long", "cancelled"})
+OWN_FAULT = frozenset(
+    {
+        "limit",
+        "malformed_plan",
+        "empty_reply",
+        "context_too_long",
+        "cancelled",
+        NotRecorded.code,
+    }
+)
 """Codes of failures that a system brings on itself; with any other a model's API failed."""
 
 
@@ -31,4 +41,21 @@ def _degraded(run: Run) -> str | None:
         last = played.step(len(played.workflow) - 1) if played.workflow else None
         if last is not None and isinstance(last.result, Failure):
             return None if last.result.code in OWN_FAULT else last.result.message
+    return None
+
+
+def unrecorded(run: Run) -> str | None:
+    """Why the plan is none for the record that played it; None if it is one.
+
+    It is none where the record does not know what it asks for, so that another worker took over
+    or the run did not end with an answer of its own.
+    """
+    for step in run.steps:
+        for attempt in step.attempts:
+            if attempt.failure.code == NotRecorded.code:
+                return attempt.failure.message
+        if run.outcome is Outcome.ANSWERED or not isinstance(step.result, Failure):
+            continue
+        if step.result.code == NotRecorded.code:
+            return step.result.message
     return None

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from hashlib import blake2b
 from random import Random
 
 import anyio
 
 from batuta.baselines import Players
-from batuta.core import Grade, Pool, Question, Reply, Run, Step, StepRun, Task
+from batuta.core import (
+    Cost,
+    Grade,
+    Pool,
+    Question,
+    Reply,
+    Run,
+    Step,
+    StepRun,
+    Task,
+    WorkerId,
+)
+from batuta.core.usage import FREE
 from batuta.engine.conduct import VERSIONS
 from batuta.evals.ledger import Ledger, Played, Result, Unscored
 from batuta.evals.marking import Marking
-from batuta.evals.outage import outage
-from batuta.evals.systems import Subject, System
-from batuta.evals.tasksets import family
+from batuta.evals.outage import outage, unrecorded
+from batuta.evals.subject import Subject
+from batuta.evals.systems import System
 from batuta.rehearsal.heard import understand
+from batuta.tasks.graders import Judged
+from batuta.tasks.recorded import SIMULATED
+
+INVALID = "invalid"
+"""The outcome of a plan that asks a record for what it cannot know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +59,40 @@ class Trial:
     """Digest of everything that the run depends on, but for the models themselves."""
     system: System
     task: Task
+    family: str
     seed: int
-    players: Players
+    pool: Pool
+    subject: Subject
 
 
 def trials(
-    system: System, tasks: Sequence[Task], subject: Subject, terms: Terms
+    system: System,
+    tasks: Iterable[tuple[Task, str]],
+    subject: Subject,
+    terms: Terms,
+    learned: str = "",
 ) -> tuple[Trial, ...]:
-    """Every run of the system; none where a worker's own line lacks its worker."""
-    method = repr((system.name, system.solver.name, VERSIONS, subject.limits))
+    """Every run of the system; none where a worker's own line lacks its worker.
+
+    Args:
+        system: what is measured.
+        tasks: each with its family.
+        subject: who plays.
+        terms: seeds and sub-pools.
+        learned: digest of what the system learned from.
+    """
+    method = repr((system.name, system.solver.name, VERSIONS, learned)) + subject.about
     everybody = repr(subject.pool)
     found: list[Trial] = []
-    for task in tasks:
+    for task, family in tasks:
         pool = pool_of(task, subject.pool, terms)
         if system.worker is not None and system.worker not in pool:
             continue
-        players = Players(pool, subject.clients, subject.limits)
         about = method + (everybody if pool is subject.pool else repr(pool)) + repr(task)
-        found += (Trial(_digest(about, seed), system, task, seed, players) for seed in terms.seeds)
+        found += (
+            Trial(_digest(about, seed), system, task, family, seed, pool, subject)
+            for seed in terms.seeds
+        )
     return tuple(found)
 
 
@@ -113,13 +147,14 @@ async def play_all(
 async def _played(trial: Trial, grade: Marking) -> Result:
     """One run from its question to its grade."""
     question = Question.of(trial.task.question)
-    seed = _seed(trial)
-    run = await trial.system.solver.answer(question, trial.players, seed)
+    subject = trial.subject
+    players = Players(trial.pool, subject.deal(), subject.limits)
+    run = await trial.system.solver.answer(question, players, _seed(trial))
     lost = outage(run)
     if lost is not None:
         return _result(trial, run, Grade(None, None, lost), "outage")
-    best = await _graded(trial, run, grade)
-    return _result(trial, run, best, "undecided" if best.score is None else None)
+    best, paid = await _graded(trial, run, grade)
+    return _result(trial, run, best, "undecided" if best.score is None else None, paid)
 
 
 def _seed(trial: Trial) -> int:
@@ -128,49 +163,69 @@ def _seed(trial: Trial) -> int:
     return int.from_bytes(digest.digest(), "big") >> 1
 
 
-async def _graded(trial: Trial, run: Run, grade: Marking) -> Grade:
-    """The grade of the run's answer; for a reference line, of the best of its replies."""
-    if not trial.system.reference:
-        if run.answer is None:
-            return Grade(0.0, None, run.error or "no answer")
-        return await grade(trial.task, run.answer)
-    grades = [await grade(trial.task, text) for text in _own_replies(run)]
-    scored = [g for g in grades if g.score is not None]
-    return max(scored, key=lambda g: g.score or 0.0, default=Grade(0.0, None, "no answer"))
+async def _graded(trial: Trial, run: Run, grade: Marking) -> tuple[Grade, Cost]:
+    """The grade of the run's answer, or of all that was said on a line; what judging cost."""
+    line = trial.system.line
+    if line is not None:
+        graded = [(who, await grade(trial.task, text)) for who, text in _own_replies(run)]
+        scored = [(who, g.score) for who, g in graded if g.score is not None]
+        paid = sum((_cost(g) for _, g in graded), FREE)
+        said = "no answer" if not graded else f"{len(scored)} replies"
+        lost = bool(graded) and not scored
+        return Grade(None if lost else line(scored), None, said), paid
+    if (missing := unrecorded(run)) is not None:
+        return Grade(0.0, None, missing), FREE
+    if run.answer is None:
+        return Grade(0.0, None, run.error or "no answer"), FREE
+    found = await grade(trial.task, run.answer)
+    return found, _cost(found)
 
 
-def _own_replies(run: Run) -> Iterator[str]:
+def _cost(grade: Grade) -> Cost:
+    return grade.cost if isinstance(grade, Judged) else FREE
+
+
+def _own_replies(run: Run) -> Iterator[tuple[WorkerId, str]]:
     """What the workers said that were asked, not their substitutes."""
     for step in run.steps:
         if step.worker == step.planned and isinstance(step.result, Reply):
-            yield step.result.text
+            yield step.worker, step.result.text
 
 
-def _result(trial: Trial, run: Run, grade: Grade, unscored: Unscored | None) -> Result:
-    usage, cost, task = run.usage, run.cost, trial.task
+def _result(
+    trial: Trial, run: Run, grade: Grade, unscored: Unscored | None, judging: Cost = FREE
+) -> Result:
+    task, usage, cost = trial.task, run.usage, run.cost + judging
+    recorded = trial.subject.deck is not None
     rounds = [(played.workflow, played.steps) for played in run.rounds if played.workflow]
     return Result(
         key=trial.key,
         system=trial.system.name,
         task=task.id,
-        family=family(task),
+        family=trial.family,
         difficulty=task.difficulty,
         seed=trial.seed,
         score=grade.score,
         unscored=unscored,
-        reason=grade.reason,
-        outcome=run.outcome.value,
-        answer=grade.extracted,
-        tokens=usage.total,
+        reason="" if task.private else grade.reason,
+        outcome=INVALID if recorded and unrecorded(run) else run.outcome.value,
+        answer=None if task.private else grade.extracted,
+        tokens=None if recorded and usage.estimated else usage.total,
         conductor_tokens=run.conductor_usage.total,
-        usd=None if cost.unpriced_calls else cost.usd,
+        usd=_known(cost),
         calls=usage.calls,
         rounds=len(rounds),
         depth=sum(flow.depth for flow, _ in rounds),
         steps=tuple(_counted(flow.steps[step.index], step) for flow, ran in rounds for step in ran),
         failed=sum(_failed(step) for step in run.steps),
-        seconds=run.seconds,
+        seconds=None if recorded else run.seconds,
+        simulated=sum(_simulated(step) for step in run.steps),
+        judge_usd=_known(judging),
     )
+
+
+def _known(cost: Cost) -> Decimal | None:
+    return None if cost.unpriced_calls else cost.usd
 
 
 def _counted(planned: Step, played: StepRun) -> Played:
@@ -179,3 +234,7 @@ def _counted(planned: Step, played: StepRun) -> Played:
 
 def _failed(step: StepRun) -> bool:
     return not isinstance(step.result, Reply) or step.worker != step.planned
+
+
+def _simulated(step: StepRun) -> bool:
+    return isinstance(step.result, Reply) and step.result.model.startswith(SIMULATED)

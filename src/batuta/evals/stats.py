@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,9 @@ RESAMPLES = 10_000
 _CHUNK = 500
 """Resamples drawn at once, to bound memory."""
 _Z95 = 1.959963984540054
+
+FEWEST = 5
+"""Groups of questions below which nothing can be said of how sure a mean is."""
 
 Floats = NDArray[np.float64]
 
@@ -25,9 +28,13 @@ class Difference:
     mean: float
     low: float
     high: float
-    """95% interval by the paired bootstrap over questions."""
+    """95% interval by the paired bootstrap over questions, or over their groups."""
     p: float
-    """Two-sided: twice the share of resamples on the other side of zero, at most 1."""
+    """Two-sided."""
+    test: str
+    """`McNemar`, or `paired bootstrap`: twice the share of resamples on the other side of 0."""
+    p_corrected: float
+    """For the number of systems that are compared, by Holm's method."""
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -79,24 +86,69 @@ def bootstrap(scores_by_question: Sequence[Sequence[float]], seed: int = 0) -> t
 
 
 def difference(
-    ours: Mapping[str, float], theirs: Mapping[str, float], seed: int = 0
+    ours: Mapping[str, float],
+    theirs: Mapping[str, float],
+    groups: Mapping[str, str] | None = None,
+    seed: int = 0,
 ) -> Difference | None:
-    """Mean of `ours` minus `theirs` over the questions that both have; None if there are none.
+    """Mean of `ours` minus `theirs` over the questions that both have.
+
+    None if there are none, or fewer than `FEWEST` groups.
+
+    McNemar's test where every question is right or wrong and stands for itself, else the
+    bootstrap's.
 
     Args:
         ours: mean score by question.
         theirs: the same of the other system.
+        groups: questions that were drawn together, as by their family; None: each was alone.
         seed: of the resampling.
     """
     common = sorted(ours.keys() & theirs.keys())
     if not common:
         return None
     deltas = np.array([ours[question] - theirs[question] for question in common])
-    means = _resampled(deltas, np.ones(len(common)), seed)
+    sums, counts = _grouped(deltas, [groups[question] for question in common] if groups else None)
+    if groups and len(sums) < FEWEST:
+        return None
+    means = _resampled(sums, counts, seed)
     low, high = (float(bound) for bound in np.quantile(means, (0.025, 0.975)))
-    beyond = min(int(np.sum(means <= 0)), int(np.sum(means >= 0)))
-    p = min(1.0, 2 * (beyond + 1) / (RESAMPLES + 1))
-    return Difference(len(common), float(deltas.mean()), low, high, p)
+    values = {*ours.values(), *theirs.values()}
+    if groups is None and values <= {0.0, 1.0}:
+        test, p = "McNemar", mcnemar(int(np.sum(deltas > 0)), int(np.sum(deltas < 0)))
+    else:
+        beyond = min(int(np.sum(means <= 0)), int(np.sum(means >= 0)))
+        test, p = "paired bootstrap", min(1.0, 2 * (beyond + 1) / (RESAMPLES + 1))
+    return Difference(len(common), float(deltas.mean()), low, high, p, test, p)
+
+
+def mcnemar(wins: int, losses: int) -> float:
+    """McNemar's exact test: how likely so uneven a split is by tosses of a coin, two-sided."""
+    n, few = wins + losses, min(wins, losses)
+    logs = [
+        math.lgamma(n + 1) - math.lgamma(i + 1) - math.lgamma(n - i + 1) - n * math.log(2)
+        for i in range(few + 1)
+    ]
+    return min(1.0, 2 * math.fsum(map(math.exp, logs)))
+
+
+def corrected(found: Mapping[str, Difference]) -> dict[str, Difference]:
+    """The same, each p corrected for all of them (Holm 1979)."""
+    ranked = sorted(found, key=lambda name: found[name].p)
+    least, by_name = 0.0, dict[str, float]()
+    for place, name in enumerate(ranked):
+        least = max(least, min(1.0, (len(ranked) - place) * found[name].p))
+        by_name[name] = least
+    return {name: replace(found[name], p_corrected=by_name[name]) for name in found}
+
+
+def _grouped(deltas: Floats, groups: Sequence[str] | None) -> tuple[Floats, Floats]:
+    """The sum and the number of the deltas of each group; without groups each is its own."""
+    if groups is None:
+        return deltas, np.ones(len(deltas))
+    _, places = np.unique(np.array(groups), return_inverse=True)
+    sums, counts = np.bincount(places, deltas), np.bincount(places)
+    return sums.astype(np.float64), counts.astype(np.float64)
 
 
 def _resampled(sums: Floats, counts: Floats, seed: int) -> Floats:

@@ -1,18 +1,17 @@
-"""What is asked: the rehearsal's questions, or a file of one's own."""
+"""What is asked: the rehearsal's questions, a benchmark's, or those of a file of one's own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from random import Random
 
 from batuta import rehearsal
-from batuta.core import Grade, Task, TaskId
+from batuta.core import Grade, Task
 from batuta.errors import ConfigError
-from batuta.evals.marking import Marking, is_integer, mark
+from batuta.evals.marking import Marking, mark
+from batuta.tasks import sources
 
 REHEARSAL = "rehearsal"
 HELD_OUT = "held-out"
@@ -24,6 +23,12 @@ DRAWN = 2
 """Times as many questions are drawn as are wanted, for some come twice."""
 
 
+def family(task: Task) -> str:
+    """The group that a task is counted in: its first tag that says something of its kind."""
+    plain = (tag for tag in task.tags if tag not in {REHEARSAL, "held-out wording"})
+    return next(plain, "all")
+
+
 @dataclass(frozen=True, slots=True)
 class TaskSet:
     """Questions to be measured on, others to choose the best single worker by, and the grader."""
@@ -32,34 +37,50 @@ class TaskSet:
     tasks: tuple[Task, ...]
     calibration: tuple[Task, ...]
     """Training questions, none of them in `tasks`; empty: there are none."""
-    grade: Marking
+    grade: Marking = mark
+    family: Callable[[Task], str] = family
+    split: str = ""
+    """How a record was divided: `random` or `unseen`; empty: it is no record."""
+
+    @property
+    def own_grader(self) -> bool:
+        """Whether each task names its grader, which may need processes, a sandbox, a judge."""
+        return self.grade is mark
 
 
-def open_tasks(name: str, limit: int, calibration: int, seed: int = 0) -> TaskSet:
+def open_tasks(
+    name: str, limit: int, calibration: int, seed: int = 0, files: Sequence[Path] = ()
+) -> TaskSet:
     """The task set of that name.
 
     Args:
         name: `rehearsal[:family][:held-out]` (fresh questions; `held-out` takes the wordings kept
-            from training), or the path of a JSONL file.
-        limit: how many questions at most.
+            from training), a benchmark as `batuta tasks list` names it, or the path of a JSONL
+            file.
+        limit: how many questions at most; of a file the first ones, of a benchmark some by lot.
         calibration: how many others to calibrate on at most; of a file, those past the limit.
-        seed: of the rehearsal's questions.
+        seed: of the rehearsal's questions and of the lot.
+        files: your own copy of the benchmark's files.
 
     Raises:
-        ConfigError: there is no such family or file, or a line of it cannot be used.
+        ConfigError: there is no such family.
+        SourceError: there is no such benchmark or file, or it cannot be used.
     """
     kind, *parts = name.split(":")
     if kind == REHEARSAL:
         return _rehearsal(name, parts, limit, calibration, seed)
-    asked = read_tasks(Path(name))
-    others = asked[limit : limit + calibration]
-    return TaskSet(Path(name).name, asked[:limit], others, mark)
+    wanted = limit + calibration
+    asked = list(sources.load(name, files=files, seed=seed, size=wanted))
+    if ".jsonl" in Path(name).suffixes:
+        return TaskSet(Path(name).name, tuple(asked[:limit]), tuple(asked[limit:wanted]))
+    Random(f"{seed} {name}").shuffle(asked)
+    rest = tuple(asked[limit:wanted])
+    return TaskSet(name, tuple(asked[:limit]), rest, family=_part)
 
 
-def family(task: Task) -> str:
-    """The group that a task is counted in: its first tag that says something of its kind."""
-    plain = (tag for tag in task.tags if tag not in {REHEARSAL, "held-out wording"})
-    return next(plain, "all")
+def _part(task: Task) -> str:
+    """The part of its benchmark that a task belongs to: its second tag, if there is one."""
+    return next(iter(task.tags[1:]), "all")
 
 
 def _rehearsal(name: str, parts: list[str], limit: int, calibration: int, seed: int) -> TaskSet:
@@ -82,64 +103,3 @@ def _rehearsal(name: str, parts: list[str], limit: int, calibration: int, seed: 
 
 async def _rehearsal_grade(task: Task, answer: str) -> Grade:
     return rehearsal.grade(task, answer)
-
-
-class _Line(BaseModel):
-    """One question of a file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    id: str = ""
-    question: str = Field(min_length=1)
-    answer: str | int | float
-    grader: Literal["exact", "integer", "contains"] | None = None
-    tags: list[str] = []
-    difficulty: float | int | None = None
-
-
-def read_tasks(path: Path) -> tuple[Task, ...]:
-    """The questions of a JSONL file: question and answer, perhaps id, grader, tags, difficulty.
-
-    Without a grader an integer answer is graded as one, any other exactly. Without an id the
-    question's digest is taken.
-
-    Raises:
-        ConfigError: the file cannot be read, or a line of it cannot be used.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text; write one JSON object a line") from None
-    tasks: dict[TaskId, Task] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        task = _task(line, f"{path}, line {number}")
-        if task.id in tasks:
-            raise ConfigError(f"{path}, line {number}: a task with the id {task.id} came before")
-        tasks[task.id] = task
-    if not tasks:
-        raise ConfigError(f"{path} has no questions; write one JSON object a line")
-    return tuple(tasks.values())
-
-
-def _task(text: str, where: str) -> Task:
-    try:
-        line = _Line.model_validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = f"{first['loc'][0]}: " if first["loc"] else ""
-        raise ConfigError(f"{where}: {field}{first['msg']}") from None
-    target = str(line.answer)
-    if not target.strip():
-        raise ConfigError(f"{where}: the answer is empty")
-    grader = line.grader or ("integer" if is_integer(target) else "exact")
-    if grader == "integer" and not is_integer(target):
-        raise ConfigError(f"{where}: the answer {target!r} is no integer; name another grader")
-    digest = blake2b(line.question.encode("utf-8", "replace"), digest_size=8).hexdigest()
-    difficulty = None if line.difficulty is None else float(line.difficulty)
-    return Task(
-        TaskId(line.id or digest), line.question, target, grader, tuple(line.tags), difficulty
-    )

@@ -12,7 +12,8 @@ from batuta.errors import SourceError
 from batuta.tasks.sources.rows import Row, read_rows
 from batuta.tasks.sources.source import LETTERS, Choice, as_json, digest
 
-_INTEGER = re.compile(r"[+-]?\d+")
+_INTEGER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)")
+_FIELDS = {"id", "question", "answer", "options", "grader", "tags", "difficulty", "data"}
 
 
 def read_own(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
@@ -43,6 +44,7 @@ def _task(row: Row, seed: int | None) -> Task:
     question: Any = row["question"]
     if not isinstance(question, str) or not question.strip():
         raise ValueError("its question is not a text")
+    _check_fields(row)
     id_ = TaskId(str(row["id"]) if "id" in row else f"own/{digest(question)}")
     tags = tuple(str(tag) for tag in row.get("tags", ()))
     difficulty = None if row.get("difficulty") is None else float(row["difficulty"])
@@ -53,6 +55,17 @@ def _task(row: Row, seed: int | None) -> Task:
     text = data if isinstance(data, str) else as_json(data)
     grader = row.get("grader") or ("integer" if _INTEGER.fullmatch(answer) else "exact")
     return Task(id_, question, answer, grader, tags, difficulty, text)
+
+
+def _check_fields(row: Row) -> None:
+    if unknown := sorted(set(row) - _FIELDS):
+        raise ValueError(f"it has the unknown field {unknown[0]!r}")
+    if isinstance(row["answer"], bool) or row["answer"] is None:
+        raise ValueError("its answer is no text and no number")
+    if not str(row["answer"]).strip() and not row.get("data"):
+        raise ValueError("its answer is empty")
+    if isinstance(row.get("tags"), str):
+        raise TypeError("its tags are no list")
 
 
 def _choice(

@@ -1,0 +1,75 @@
+"""`batuta train selector`: a question's text to one worker, learned from outcomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from batuta.train.selector import Trained
+
+
+def selector(
+    out: Annotated[Path, typer.Option(help="The folder that is written.")],
+    history: Annotated[
+        Path | None,
+        typer.Option(help="Outcomes, a JSON line a question: question, workers, each one's score."),
+    ] = None,
+    tasks: Annotated[
+        str | None, typer.Option(help="A recorded set, such as recorded:reasoning_gym/hard.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the split, the folds, the search.")] = 0,
+    name: Annotated[str, typer.Option(help="What it is called in traces.")] = "mini",
+    dollar: Annotated[
+        float, typer.Option(min=0, help="Credit that a dollar is worth; 0: cost does not count.")
+    ] = 0.0,
+    embedding: Annotated[
+        str | None,
+        typer.Option(help="A sentence-transformers model in place of hashed n-grams."),
+    ] = None,
+    search: Annotated[
+        bool, typer.Option("--search/--no-search", help="Stage 2, sep-CMA-ES (needs cmaes).")
+    ] = True,
+) -> None:
+    """Learn from recorded outcomes which single worker is to answer which question.
+
+    No model is called. A fifth of the questions is kept apart to measure on.
+    """
+    from batuta.solvers.features import HashedNgrams, SentenceEmbedding  # noqa: PLC0415 - loads numpy
+    from batuta.solvers.selector import Recipe  # noqa: PLC0415
+    from batuta.train.selector import outcomes, train  # noqa: PLC0415
+
+    features = SentenceEmbedding(embedding) if embedding else HashedNgrams()
+    recipe = Recipe(name, features, dollar, search)
+    known = outcomes(history, tasks)
+    with _bar() as bar:
+        line = bar.add_task("features and folds", total=None)
+
+        def told(stage: str, done: int, steps: int) -> None:
+            bar.update(line, description=stage, completed=done, total=steps)
+
+        trained = train(known, out, recipe, seed=seed, tell=told)
+    typer.echo(said(trained))
+
+
+def said(trained: Trained) -> str:
+    """The training in one line."""
+    return (
+        f"{trained.name} in {trained.folder}: {trained.workers} workers, {trained.taught:,} "
+        f"questions; on {trained.held_out:,} held-out ones {trained.earned:.1%}, best single "
+        f"worker {trained.best_single:.1%}, oracle {trained.oracle:.1%}"
+    )
+
+
+def _bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+    )

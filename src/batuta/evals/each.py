@@ -1,0 +1,133 @@
+"""Every worker is asked: the vote, and the lines that no choice between workers can pass.
+
+`Vote`: the answer that most workers give. `Each`: everybody answers n times and nothing is chosen;
+who plays it judges all replies:
+
+- the oracle (n = 1) is right if any worker is;
+- the repeatable-skill oracle (n > 1) goes to the worker that did best on the other samples of the
+  same question. What the oracle has above it is luck of sampling, which no router can find.
+
+Nobody stands in for a worker that fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import anyio
+
+from batuta.baselines import Players, majority
+from batuta.baselines.samples import sampled
+from batuta.baselines.solver import play, settled_on
+from batuta.core import Question, Reply, Run, StepRun, WorkerId, Workflow
+from batuta.solvers import Fixed
+
+RECORDED = "recorded"
+"""The tag of a worker that is a record."""
+
+Scored = tuple[WorkerId, float]
+"""Who said it, and what it earned."""
+
+Line = Callable[[Sequence[Scored]], float]
+"""What a reference line earns for all replies to a question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Each:
+    """Every worker of the pool, n times."""
+
+    samples: int = 1
+    calls: None = None
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ValueError(f"every worker is asked at least once, not {self.samples} times")
+
+    @property
+    def name(self) -> str:
+        """How often everybody is asked."""
+        return f"each@{self.samples}"
+
+    async def answer(self, question: Question, players: Players, seed: int) -> Run:
+        """All calls at the same time, the best worker's first."""
+        workers = [worker.id for worker in players.pool.ranked()]
+        if all(RECORDED in worker.tags for worker in players.pool):
+            return await self._at_once(workers, question, players, seed)
+        runs: dict[WorkerId, Run] = {}
+
+        async def ask(worker: WorkerId) -> None:
+            conductor = Fixed(self.name, lambda _: sampled([worker] * self.samples))
+            alone = players.only(worker)
+            runs[worker] = await play(question, conductor, alone, seed, self.samples)
+
+        async with anyio.create_task_group() as group:
+            for worker in workers:
+                group.start_soon(ask, worker)
+        return _joined([runs[worker] for worker in workers])
+
+    async def _at_once(
+        self, workers: Sequence[WorkerId], question: Question, players: Players, seed: int
+    ) -> Run:
+        """One workflow, which on a record of ten models takes a third of the time.
+
+        Substitutes, which cost nothing there, are asked after everybody else and left out.
+        """
+        flow = sampled([worker for worker in workers for _ in range(self.samples)])
+        run = await play(question, Fixed(self.name, lambda _: flow), players, seed, len(flow))
+        (played,) = run.rounds
+        own = [step for step in played.steps if step.worker == step.planned]
+        own.sort(key=lambda step: step.index)
+        return replace(run, rounds=(replace(played, steps=tuple(own)),))
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """The answer that most workers give; of equals, the one that the best of its workers gives."""
+
+    name: str = "vote"
+    calls: None = None
+
+    async def answer(self, question: Question, players: Players, seed: int) -> Run:
+        """One call of every worker."""
+        run = await Each().answer(question, players, seed)
+        replies = [step.result for step in run.steps if isinstance(step.result, Reply)]
+        return settled_on(run, majority(replies))
+
+
+def _joined(runs: Sequence[Run]) -> Run:
+    """One run of all steps at the same time; it answers as the first that has an answer."""
+    first = next((run for run in runs if run.answer is not None), runs[0])
+    flows = [(played.workflow, played) for run in runs for played in run.rounds if played.workflow]
+    if not flows:
+        return first
+    steps: list[StepRun] = []
+    begun = 0
+    for flow, played in flows:
+        steps += (replace(step, index=begun + step.index) for step in played.steps)
+        begun += len(flow)
+    whole = Workflow(tuple(step for flow, _ in flows for step in flow.steps))
+    played = replace(flows[0][1], workflow=whole, steps=tuple(steps))
+    return replace(first, rounds=(played,), seconds=max(run.seconds for run in runs))
+
+
+def any_right(scored: Sequence[Scored]) -> float:
+    """The best score of all."""
+    return max((score for _, score in scored), default=0.0)
+
+
+def repeatable(scored: Sequence[Scored]) -> float:
+    """The mean score of the worker that did best on the other samples; of equals, the first.
+
+    The mean is over the samples that are left out in turn. A worker with fewer samples is only
+    chosen for those that it has.
+    """
+    by_worker: dict[WorkerId, list[float]] = {}
+    for worker, score in scored:
+        by_worker.setdefault(worker, []).append(score)
+    depth = max(map(len, by_worker.values()), default=0)
+    kept = [own for own in by_worker.values() if len(own) == depth]
+    if depth < 2:  # noqa: PLR2004 - there is no other sample
+        return 0.0
+    earned = [max(kept, key=lambda own, at=at: sum(own) - own[at])[at] for at in range(depth)]
+    return sum(earned) / depth
