@@ -23,7 +23,7 @@ async def test_methods_that_act_on_answers_gain_and_bounds_bound(tmp_path):
     assert right["ultra"] > right["moa"] > right["best-single"] + 0.1
     assert right["pipeline"] > right["best-single"] + 0.1
     assert right["ultra"] > right["ultra-solve-only"]
-    assert right["best-single"] > right["random"]
+    assert right["ultra"] > right["random"] + 0.1
     assert right["pass@3"] >= right["self-consistency@3"] >= right["best-single"] - 0.05
     assert right["oracle"] >= right["best-single"]
     assert all(run.unscored is None for runs in found.results.values() for run in runs)

@@ -42,6 +42,7 @@ from batuta.train.settings import Optimiser, Settings
 
 Told = Callable[[dict[str, Any]], None]
 """Is told each step's figures."""
+BOTH = "group-then-batch"
 SAMPLED = 4
 """Workflows kept of a sampled step."""
 
@@ -196,8 +197,7 @@ def made(
         callbacks=[Figures(told)],
     )
     trainer.remove_callback(PrinterCallback)
-    if o.entropy_last is not None:
-        trainer.add_callback(Annealing(trainer, o.entropy, o.entropy_last))
+    trainer.add_callback(Schedule(trainer, settings))
     return trainer
 
 
@@ -346,7 +346,7 @@ def _descent(o: Optimiser) -> dict[str, Any]:
         "beta": o.kl,
         "epsilon": o.clip,
         "loss_type": o.loss,
-        "scale_rewards": o.scale,
+        "scale_rewards": "group" if o.scale == BOTH else o.scale,
         "entropy_coef": o.entropy,
         "use_adaptive_entropy": o.entropy_target is not None,
         "entropy_target": o.entropy_target or 0.0,
@@ -362,18 +362,21 @@ def _descent(o: Optimiser) -> dict[str, Any]:
     }
 
 
-class Annealing(TrainerCallback):
-    """Moves the weight of the entropy bonus in a straight line from the first step to the last."""
+class Schedule(TrainerCallback):
+    """What changes from step to step: the entropy bonus, and what advantages are divided by."""
 
-    def __init__(self, trainer: Any, first: float, last: float) -> None:
+    def __init__(self, trainer: Any, settings: Settings) -> None:
         self._trainer = trainer
-        self._ends = (first, last)
+        self._settings = settings
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Sets the weight for this step."""
-        first, last = self._ends
-        done = state.global_step / max(1, state.max_steps - 1)
-        self._trainer.entropy_coef = first + (last - first) * done
+        """Sets what holds for this step."""
+        o, step = self._settings.optimiser, state.global_step
+        if o.entropy_last is not None:
+            done = step / max(1, state.max_steps - 1)
+            self._trainer.entropy_coef = o.entropy + (o.entropy_last - o.entropy) * done
+        if o.scale == BOTH and step >= self._settings.reward.from_step:
+            self._trainer.scale_rewards = "batch"
 
 
 class Figures(TrainerCallback):

@@ -138,10 +138,11 @@ class Optimiser(_Section):
     max_grad_norm: float = 1.0
     clip: float = 0.2
     kl: float = 0.0
-    scale: Literal["group", "batch", "none"] = "group"
+    scale: Literal["group", "batch", "none", "group-then-batch"] = "group"
     """What advantages are divided by: the spread of rewards in their group (paper) or in the whole
-    batch. With a cost in the reward take `batch`: a group that differs only in cost would else vote
-    for the cheapest workflow as loudly as one that differs in being right."""
+    batch. Once a cost is charged take `batch`: a group that differs only in cost would else vote
+    for the cheapest workflow as loudly as one that differs in being right. `group-then-batch`
+    changes over at `reward.from_step`; rare successes on hard questions count more before."""
     loss: Literal["grpo", "dapo", "dr_grpo", "bnpo", "cispo"] = "grpo"
     entropy: float = 0.0
     """Weight of the entropy bonus."""
