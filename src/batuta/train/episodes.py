@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -10,6 +11,9 @@ from typing import Any
 from batuta.core import Brief, Pool, Question, Request, Round, Sampling, Task
 from batuta.language import Rendering, conductor_request
 from batuta.train.settings import PoolSettings
+
+VEIL = "_"
+_WORD = re.compile(r"[^\W\d_]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +26,14 @@ class Episode:
     pool: Pool
     """The workers it may call, in the order it sees them."""
     seed: int
+    shown: str | None = None
+    """The question as the policy reads it; None: as it is. Workers always read it as it is."""
 
     def request(self, rendering: Rendering, previous: tuple[Round, ...] = ()) -> Request:
         """The policy's prompt, in the first round or after one that was played."""
-        brief = Brief(Question.of(self.task.question), self.pool, self.seed, previous=previous)
+        brief = Brief(
+            Question.of(self.shown or self.task.question), self.pool, self.seed, previous=previous
+        )
         return conductor_request(brief, rendering, Sampling())
 
 
@@ -36,12 +44,37 @@ def templated(tokenizer: Any, request: Request) -> str:
     return f"{opened}{request.prefill or ''}"
 
 
-def episodes(tasks: Sequence[Task], pool: Pool, settings: PoolSettings, seed: int) -> list[Episode]:
-    """One episode a task, each with its own draw from the pool."""
+def episodes(
+    tasks: Sequence[Task], pool: Pool, settings: PoolSettings, seed: int, hidden: float = 0.0
+) -> list[Episode]:
+    """One episode a task, each with its own draw from the pool.
+
+    Args:
+        tasks: what is asked.
+        pool: who can be called.
+        settings: how each episode draws from it.
+        seed: of the draws.
+        hidden: share of the words that the policy does not get to read.
+    """
     return [
-        Episode(number, task, drawn_pool(pool, settings, Random(f"{seed} pool {number}")), number)
+        Episode(
+            number,
+            task,
+            drawn_pool(pool, settings, Random(f"{seed} pool {number}")),
+            number,
+            veiled(task.question, hidden, Random(f"{seed} veil {number}")) if hidden else None,
+        )
         for number, task in enumerate(tasks)
     ]
+
+
+def veiled(text: str, share: float, rng: Random) -> str:
+    """The text with about that share of its words hidden; figures and signs stay.
+
+    A small policy made from nothing knows a question by the few words that it was trained on. With
+    some of them hidden it must use all there is, and depends less on the wording.
+    """
+    return _WORD.sub(lambda found: VEIL if rng.random() < share else found[0], text)
 
 
 def drawn_pool(pool: Pool, settings: PoolSettings, rng: Random) -> Pool:

@@ -60,7 +60,9 @@ def learn(settings: Settings, command: Sequence[str], told: Told, *, resume: boo
     keep_memory()
     folder = RunFolder(settings.output)
     pool = anyio.run(listed, settings)
-    asked = episodes(questions(settings), pool, settings.pool, settings.seed)
+    asked = episodes(
+        questions(settings), pool, settings.pool, settings.seed, settings.prompt.hidden
+    )
     opening = Opening(settings, folder, [each.task for each in asked])
     main = int(os.environ.get("RANK", "0")) == 0
 

@@ -86,7 +86,7 @@ async def _rounds(stage: Stage, folder: RunFolder) -> None:
     players = await opening()
     try:
         for number, (tasks, seed) in enumerate(zip(asked, seeds, strict=True)):
-            met = episodes(tasks, pool, settings.pool, seed)
+            met = episodes(tasks, pool, settings.pool, seed, settings.prompt.hidden)
             kept = await _kept(stage, players, met, number)
             await asyncio.to_thread(_fitted, stage, kept, number)
     finally:

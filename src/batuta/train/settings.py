@@ -85,6 +85,9 @@ class Prompting(_Section):
     descriptions: bool = False
     prices: bool = False
     examples: bool = True
+    hidden: float = Field(default=0.0, ge=0, lt=1)
+    """Share of a question's words that the policy does not get to read in training, so that it does
+    not hang on their wording; workers read them all."""
 
     def rendering(self) -> Rendering:
         """The same as the language knows it."""
