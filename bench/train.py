@@ -157,7 +157,8 @@ def minimal(told, clock, hand_over):
 
     from batuta.train.episodes import templated
     from batuta.train.grpo import SharedPromptTrainer
-    from batuta.train.learn import Opening, load_policy
+    from batuta.train.learn import Opening
+    from batuta.train.model import load_policy
     from batuta.train.play import Draft
     from batuta.train.rundir import RunFolder
     from batuta.train.sampler import Sampler

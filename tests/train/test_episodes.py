@@ -1,5 +1,6 @@
 """Who is asked what, and whom it may call: known beforehand, the same on every machine."""
 
+import re
 from random import Random
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from batuta import rehearsal
 from batuta.errors import ConfigError, SourceError
 from batuta.language import Rendering
-from batuta.train.episodes import drawn_pool, episodes
+from batuta.train.episodes import VEIL, drawn_pool, episodes, veiled
 from batuta.train.questions import questions, source
 from batuta.train.settings import PoolSettings
 from train.stage import settings
@@ -116,3 +117,33 @@ def test_an_unknown_source_is_one_sentence(name):
         source(name, 1, 1)
     said = str(caught.value)
     assert "\n" not in said and name.split(":")[-1] in said
+
+
+# -- hidden words -------------------------------------------------------------------------
+
+QUESTIONS = st.text(st.sampled_from('abcÄé 0123456789[](),.;:?-"\n'), max_size=80)
+
+
+@given(question=QUESTIONS, share=st.floats(0, 0.99), seed=st.integers(0, 1000))
+def test_only_words_are_hidden(question, share, seed):
+    shown = veiled(question, share, Random(seed))
+    signs = "".join(sign for sign in question if not sign.isalpha())
+    assert "".join(sign for sign in shown if not sign.isalpha() and sign != VEIL) == signs
+    assert len(shown) <= len(question)
+
+
+@given(question=QUESTIONS, seed=st.integers(0, 1000))
+def test_nothing_is_hidden_without_a_wish(question, seed):
+    assert veiled(question, 0.0, Random(seed)) == question
+
+
+def test_about_the_share_is_hidden_and_only_the_policy_misses_it():
+    asked = rehearsal.tasks(None, 200, 1)
+    met = episodes(asked, WHOLE, PoolSettings(), 3, 0.35)
+    words = sum(len(re.findall("[a-zA-Z]+", task.question)) for task in asked)
+    hidden = sum(episode.shown.count(VEIL) for episode in met)
+    assert 0.3 < hidden / words < 0.4
+    for task, episode in zip(asked, met, strict=True):
+        prompt = episode.request(Rendering(descriptions=False, compact=True)).messages[0].text
+        assert episode.shown in prompt
+        assert episode.task.question == task.question

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from batuta.core import Grade
 from batuta.errors import ConfigError
 from batuta.train.episodes import Episode
-from batuta.train.learn import load_policy, policy_start
+from batuta.train.model import load_policy, policy_start
 from batuta.train.play import Draft, Played
 from batuta.train.questions import source
 from batuta.train.rejection import Stage, better, random_drafts, reject

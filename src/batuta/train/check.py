@@ -35,7 +35,6 @@ from batuta.train.footprint import (
     footprint,
     made_from_nothing,
 )
-from batuta.train.learn import read_tokenizer
 from batuta.train.machine import (
     devices_of,
     host_room,
@@ -45,6 +44,7 @@ from batuta.train.machine import (
     unsuited,
     wants_gpu,
 )
+from batuta.train.model import read_tokenizer
 from batuta.train.outlay import Outlay, Pace, Stage, earlier, outlay, pace
 from batuta.train.questions import questions
 from batuta.train.rundir import METRICS, read_lines

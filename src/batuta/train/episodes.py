@@ -62,7 +62,7 @@ def episodes(
             task,
             drawn_pool(pool, settings, Random(f"{seed} pool {number}")),
             number,
-            veiled(task.question, hidden, Random(f"{seed} veil {number}")) if hidden else None,
+            veiled(task.question, hidden, Random(f"{seed} veil {number}")),
         )
         for number, task in enumerate(tasks)
     ]

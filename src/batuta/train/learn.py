@@ -14,9 +14,6 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedTokenizerFast,
     PrinterCallback,
     TrainerCallback,
 )
@@ -26,7 +23,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from batuta.clients import Http, Journal, Journaled
 from batuta.config import open_ensemble
 from batuta.core import Grade, Pool, Task
-from batuta.embedded.conductor import Card, is_policy
+from batuta.embedded.conductor import Card
 from batuta.errors import ConfigError
 from batuta.evals.marking import marking
 from batuta.evals.tasksets import REHEARSAL
@@ -35,6 +32,7 @@ from batuta.train.conducted import Conducted
 from batuta.train.episodes import Episode, episodes
 from batuta.train.grpo import Rollout, SharedPromptTrainer
 from batuta.train.memory import keep_memory
+from batuta.train.model import check_own_sampler, load_policy, policy_start, use_threads
 from batuta.train.play import Played, Players
 from batuta.train.questions import questions
 from batuta.train.rundir import RunFolder
@@ -179,11 +177,8 @@ def made(
     model, tokenizer = load_policy(start, settings.policy.revision)
     o, lora = settings.optimiser, settings.policy.lora
     own = o.sampler == "own"
-    if own and type(model).__name__ != "Qwen2ForCausalLM":
-        raise ConfigError(
-            f'sampler = "own" is for Qwen2 only, and {start} is a {type(model).__name__}; '
-            'write sampler = "transformers"'
-        )
+    if own:
+        check_own_sampler(model, start)
     adapters = lora and LoraConfig(
         r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=lora.targets
     )
@@ -201,57 +196,6 @@ def made(
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(Schedule(trainer, settings))
     return trainer
-
-
-def load_policy(start: str, revision: str | None) -> tuple[Any, Any]:
-    """Model, with fp32 weights, and tokenizer of a folder or hub id.
-
-    Raises:
-        ConfigError: they cannot be loaded.
-    """
-    try:
-        tokenizer = read_tokenizer(start, revision)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            start, dtype=torch.float32, revision=revision
-        )
-    except (OSError, ValueError):
-        raise ConfigError(
-            f"no policy can be loaded from {start!r}; name a folder with a model and its "
-            "tokenizer, or a hub id that can be fetched from here, as policy.start"
-        ) from None
-    return model, tokenizer
-
-
-def read_tokenizer(start: str, revision: str | None = None) -> Any:
-    """The tokenizer of a folder or hub id, as it was saved.
-
-    `AutoTokenizer` gives every folder of a Qwen2 model Qwen2's own way of cutting text into pieces,
-    whatever its tokenizer.json says, and a small policy was not trained on those.
-    """
-    kind: Any = PreTrainedTokenizerFast if is_policy(Path(start)) else AutoTokenizer
-    return kind.from_pretrained(start, padding_side="left", revision=revision)
-
-
-def policy_start(settings: Settings, *stages: str) -> str:
-    """The folder or hub id that training starts from.
-
-    Args:
-        settings: which name it, or the folder in which an earlier stage left it.
-        stages: earlier stages, the latest first; by default all that the settings ask for.
-
-    Raises:
-        ConfigError: nothing is named and no earlier stage was done.
-    """
-    if settings.policy.start:
-        return settings.policy.start
-    usual = ("rejection", "warmup") if settings.rejection.rounds else ("warmup",)
-    for stage in stages or usual:
-        if (settings.output / stage / "config.json").is_file():
-            return str(settings.output / stage)
-    raise ConfigError(
-        "there is no policy to start from: name one as policy.start, or make "
-        f"{settings.output / 'warmup'} with `batuta train warmup` and the same --config"
-    )
 
 
 def rows(settings: Settings) -> Dataset:
@@ -298,8 +242,7 @@ def grpo_config(settings: Settings, folder: RunFolder) -> GRPOConfig:
             f"into micro-batches of {o.micro_batch} on {processes} processes"
         )
     cuda = torch.cuda.is_available()
-    if o.threads and not cuda:
-        torch.set_num_threads(o.threads)
+    use_threads(settings)
     return GRPOConfig(
         output_dir=str(folder.checkpoints),
         max_steps=o.steps,

@@ -1,10 +1,22 @@
-"""The policy's network: a small Qwen2 from nothing, or a pretrained one from a folder or hub."""
+"""The policy: a small Qwen2 from nothing or a pretrained model, loaded and kept in folders."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from transformers import Qwen2Config, Qwen2ForCausalLM
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
+
+from batuta.embedded.conductor import Card, is_policy
+from batuta.errors import ConfigError, StoreError
+from batuta.train.settings import Settings
 
 
 def make_model(
@@ -44,3 +56,93 @@ def make_model(
         initializer_range=0.02,
     )
     return Qwen2ForCausalLM(config)
+
+
+def load_policy(start: str, revision: str | None) -> tuple[Any, Any]:
+    """Model, with fp32 weights, and tokenizer of a folder or hub id.
+
+    Raises:
+        ConfigError: they cannot be loaded.
+    """
+    try:
+        tokenizer = read_tokenizer(start, revision)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            start, dtype=torch.float32, revision=revision
+        )
+    except (OSError, ValueError):
+        raise ConfigError(
+            f"no policy can be loaded from {start!r}; name a folder with a model and its "
+            "tokenizer, or a hub id that can be fetched from here, as policy.start"
+        ) from None
+    return model, tokenizer
+
+
+def check_own_sampler(model: Any, start: str) -> None:
+    """Whether our own sampler can read that model.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if type(model).__name__ != "Qwen2ForCausalLM":
+        raise ConfigError(
+            f"our own sampler is for Qwen2 only, and {start} is a {type(model).__name__}; write "
+            'sampler = "transformers" in [optimiser], and leave rejection sampling out'
+        )
+
+
+def read_tokenizer(start: str, revision: str | None = None) -> Any:
+    """The tokenizer of a folder or hub id, as it was saved.
+
+    `AutoTokenizer` gives every folder of a Qwen2 model Qwen2's own way of cutting text into pieces,
+    whatever its tokenizer.json says, and a small policy was not trained on those.
+    """
+    kind: Any = PreTrainedTokenizerFast if is_policy(Path(start)) else AutoTokenizer
+    return kind.from_pretrained(start, padding_side="left", revision=revision)
+
+
+def policy_start(settings: Settings, *stages: str) -> str:
+    """The folder or hub id that training starts from.
+
+    Args:
+        settings: which name it, or the folder in which an earlier stage left it.
+        stages: earlier stages, the latest first; by default all that the settings ask for.
+
+    Raises:
+        ConfigError: nothing is named and no earlier stage was done.
+    """
+    if settings.policy.start:
+        return settings.policy.start
+    usual = ("rejection", "warmup") if settings.rejection.rounds else ("warmup",)
+    for stage in stages or usual:
+        if (settings.output / stage / "config.json").is_file():
+            return str(settings.output / stage)
+    raise ConfigError(
+        "there is no policy to start from: name one as policy.start, or make "
+        f"{settings.output / 'warmup'} with `batuta train warmup` and the same --config"
+    )
+
+
+def use_threads(settings: Settings) -> None:
+    """As many threads as the settings say, where there is no GPU."""
+    if settings.optimiser.threads and not torch.cuda.is_available():
+        torch.set_num_threads(settings.optimiser.threads)
+
+
+def keep_stage(model: Any, tokenizer: Any, settings: Settings, stage: str) -> Path:
+    """Write the policy that a stage before reinforcement learning ended with.
+
+    Returns:
+        Its folder.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    folder = settings.output / stage
+    try:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        rendering, most = settings.prompt.rendering(), settings.optimiser.completion
+        Card(f"{settings.name}-{stage}", rendering, 1.0, most).write(folder)
+    except OSError as error:
+        raise StoreError(f"the policy cannot be written to {folder}: {error.strerror}") from None
+    return folder

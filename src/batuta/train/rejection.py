@@ -17,13 +17,20 @@ from typing import Any
 
 import torch
 
-from batuta.embedded.conductor import Card
+from batuta.errors import ConfigError
 from batuta.language import render
 from batuta.solvers.random import random_workflow
 from batuta.train.conducted import measured
 from batuta.train.episodes import Episode, episodes, templated
-from batuta.train.learn import Opening, listed, load_policy, policy_start
+from batuta.train.learn import Opening, listed
 from batuta.train.memory import keep_memory
+from batuta.train.model import (
+    check_own_sampler,
+    keep_stage,
+    load_policy,
+    policy_start,
+    use_threads,
+)
 from batuta.train.play import Draft, Played, Players
 from batuta.train.questions import drawn
 from batuta.train.rundir import RunFolder
@@ -61,19 +68,17 @@ def reject(settings: Settings, told: Told) -> Path:
         ConfigError: the settings cannot be carried out.
         StoreError: the folder cannot be written.
     """
+    if not settings.rejection.rounds:
+        raise ConfigError("there is nothing to do: rejection.rounds is 0; 4 is a good number")
+    start = policy_start(settings, "warmup")
     keep_memory()
     torch.manual_seed(settings.seed)
-    if settings.optimiser.threads and not torch.cuda.is_available():
-        torch.set_num_threads(settings.optimiser.threads)
-    model, tokenizer = load_policy(policy_start(settings, "warmup"), settings.policy.revision)
+    use_threads(settings)
+    model, tokenizer = load_policy(start, settings.policy.revision)
+    check_own_sampler(model, start)
     folder = RunFolder(settings.output)
     asyncio.run(_rounds(Stage(settings, model, tokenizer, told), folder))
-    path = folder.path / "rejection"
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    rendering = settings.prompt.rendering()
-    Card(f"{settings.name}-rejection", rendering, 1.0, settings.optimiser.completion).write(path)
-    return path
+    return keep_stage(model, tokenizer, settings, "rejection")
 
 
 async def _rounds(stage: Stage, folder: RunFolder) -> None:
@@ -139,9 +144,9 @@ def _sampled(stage: Stage, part: Sequence[Episode], number: int) -> tuple[list[s
     settings, tokenizer = stage.settings, stage.tokenizer
     rendering, group = settings.prompt.rendering(), settings.rejection.group
     prompts = [templated(tokenizer, episode.request(rendering)) for episode in part]
-    ids: list[list[int]] = tokenizer(prompts, add_special_tokens=False)["input_ids"]
     if number < settings.rejection.random:
         return prompts, [draft for episode in part for draft in random_drafts(stage, episode)]
+    ids: list[list[int]] = tokenizer(prompts, add_special_tokens=False)["input_ids"]
     chance = (settings.seed * 977 + number) * 1_000_003 + part[0].number
     sampler = Sampler(stage.model, pad=int(tokenizer.pad_token_id), end=int(tokenizer.eos_token_id))
     rows = sampler.sample(

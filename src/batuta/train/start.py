@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -13,11 +14,11 @@ import torch
 from batuta.clients import Http
 from batuta.config import open_ensemble
 from batuta.core import Limits, Pool, Question, Round, Task
-from batuta.embedded.conductor import Card
 from batuta.engine import conduct
 from batuta.solvers.random import RandomWorkflows
+from batuta.train.episodes import veiled
 from batuta.train.memory import keep_memory
-from batuta.train.model import make_model
+from batuta.train.model import keep_stage, make_model, use_threads
 from batuta.train.questions import source
 from batuta.train.rundir import RunFolder
 from batuta.train.settings import Settings
@@ -48,13 +49,15 @@ def start(settings: Settings, told: Callable[[int, float], None]) -> Path:
     """
     warm = settings.warmup
     keep_memory()
+    RunFolder(settings.output)
     torch.manual_seed(settings.seed)
-    if settings.optimiser.threads and not torch.cuda.is_available():
-        torch.set_num_threads(settings.optimiser.threads)
+    use_threads(settings)
     names = list(settings.curriculum[0].tasks)
     asked = [t for n in names for t in source(n, QUESTIONS // len(names), settings.seed + 90_001)]
     pool, played = anyio.run(_played, settings, asked[: ROUNDS if warm.revisions else 0])
-    rendering = settings.prompt.rendering()
+    rng, rendering = random.Random(f"veil {settings.seed}"), settings.prompt.rendering()
+    hidden = settings.prompt.hidden
+    asked = [replace(task, question=veiled(task.question, hidden, rng)) for task in asked]
     pairs = texts(asked, pool, rendering, warm, played, settings.seed)
     mixed = warm.model_copy(update={"drills": 0.0})
     read = islice(texts(asked, pool, rendering, mixed, played, settings.seed), READ)
@@ -72,12 +75,7 @@ def start(settings: Settings, told: Callable[[int, float], None]) -> Path:
         positions=net.positions,
     )
     warm_up(model, tokenizer, pairs, warm, told)
-    folder = RunFolder(settings.output).path / "warmup"
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    warm_card = Card(f"{settings.name}-warmup", rendering, 1.0, settings.optimiser.completion)
-    warm_card.write(folder)
-    return folder
+    return keep_stage(model, tokenizer, settings, "warmup")
 
 
 async def _played(
