@@ -15,6 +15,7 @@ from batuta.errors import StoreError
 from batuta.gateway.chat import ChatEndpoint
 from batuta.gateway.middleware import ErrorForm, Guard, RequestId, log_fault
 from batuta.gateway.models import Orchestra
+from batuta.gateway.play import Player
 from batuta.gateway.refusal import Refusal, no_model
 from batuta.gateway.runs import RunRoutes, json_response
 
@@ -24,9 +25,9 @@ _NO_METHOD = 405
 
 def create_app(orchestra: Orchestra) -> Starlette:
     """The ASGI app that serves `orchestra`; it opens and closes nothing of it."""
-    catalogue, runs = Catalogue(orchestra), RunRoutes(orchestra)
+    catalogue, runs, player = Catalogue(orchestra), RunRoutes(orchestra), Player(orchestra)
     routes = [
-        Route("/v1/chat/completions", ChatEndpoint(orchestra), methods=["POST"], name="chat"),
+        Route("/v1/chat/completions", ChatEndpoint(orchestra, player), methods=["POST"]),
         Route("/v1/models", catalogue.page),
         Route("/v1/models/{id:path}", catalogue.one),
         Route("/v1/runs", runs.page),
@@ -42,11 +43,7 @@ def create_app(orchestra: Orchestra) -> Starlette:
             Middleware(ErrorForm),
             Middleware(Guard, hosts=orchestra.hosts),
         ],
-        exception_handlers={
-            Refusal: _refused,
-            HTTPException: _unrouted,
-            StoreError: _unstored,
-        },
+        exception_handlers={HTTPException: _unrouted, StoreError: _unstored},
     )
     app.router.redirect_slashes = False
     return app
@@ -85,16 +82,9 @@ class Catalogue:
         return json_response(body, 200 if ready else 503)
 
 
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)  # noqa: S101 - registered for it
-    response = json_response(error.body, error.status)
-    response.headers.update(error.headers)
-    return response
-
-
-async def _unstored(request: Request, error: Exception) -> Response:
+async def _unstored(_: Request, error: Exception) -> Response:
     log_fault(error)
-    return await _refused(request, Refusal(503, "overloaded", "The store cannot be read now."))
+    raise Refusal(503, "overloaded", "The store cannot be read now.") from error
 
 
 async def _unrouted(request: Request, error: Exception) -> Response:
@@ -103,10 +93,8 @@ async def _unrouted(request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {})
     place = f"{request.method} {request.url.path}"
     if error.status_code == _NOT_FOUND:
-        refusal = Refusal(404, "not_found", f"There is nothing at {place}.")
-    elif error.status_code == _NO_METHOD:
+        raise Refusal(404, "not_found", f"There is nothing at {place}.")
+    if error.status_code == _NO_METHOD:
         message = f"{place} is not possible: the method must be {headers.get('Allow', 'another')}."
-        refusal = Refusal(405, "method_not_allowed", message, headers=headers)
-    else:
-        refusal = Refusal(error.status_code, "invalid_request", error.detail, headers=headers)
-    return await _refused(request, refusal)
+        raise Refusal(405, "method_not_allowed", message, headers=headers)
+    raise Refusal(error.status_code, "invalid_request", error.detail, headers=headers)

@@ -32,6 +32,11 @@ class Refusal(Exception):
         """The field that is at fault, written as a path: `messages[0].content`."""
         self.headers = headers
 
+    def adding(self, headers: Mapping[str, str]) -> Refusal:
+        """The same with more headers."""
+        more = {**self.headers, **headers}
+        return Refusal(self.status, self.code, self.message, param=self.param, headers=more)
+
     @property
     def type(self) -> str:
         """The family of the error, as clients of the API know it."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from time import monotonic, time
+from time import time
 from typing import Any, final
-
-import anyio
-from starlette.types import Send
 
 from batuta.core import (
     Began,
@@ -16,15 +13,13 @@ from batuta.core import (
     Planned,
     Reply,
     Run,
-    RunId,
     Spoke,
     ToolCall,
     Workflow,
 )
-from batuta.gateway.flight import Cut
-from batuta.gateway.models import Timing
+from batuta.gateway.line import Line
+from batuta.gateway.play import Booking
 from batuta.gateway.refusal import Refusal
-from batuta.gateway.reply import raw_headers
 from batuta.gateway.wire.completion import (
     completion_id,
     finish_reason,
@@ -35,85 +30,25 @@ from batuta.gateway.wire.completion import (
 from batuta.gateway.wire.encoding import encode
 
 DONE = b"data: [DONE]\n\n"
-COMMENT = b": keep-alive\n\n"
-HEADERS = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-)
 _SHORT = 80
 """Characters of a subtask that a line of progress shows."""
-
-
-@final
-class Line:
-    """The way to a reader: writes, knows since when it is silent, and notices a full pipe.
-
-    It is the pulse of a flight: a comment after long silence, the end after long deafness.
-    """
-
-    def __init__(self, send: Send, timing: Timing) -> None:
-        self._send = send
-        self._timing = timing
-        self._last = monotonic()
-        self._writing: float | None = None
-
-    async def open(self, headers: dict[str, str]) -> None:
-        """The status and the headers."""
-        given = [*HEADERS, *raw_headers(headers.items())]
-        await self._send({"type": "http.response.start", "status": 200, "headers": given})
-
-    async def write(self, frame: bytes) -> None:
-        """A frame; waits while the reader is slow."""
-        self._writing = self._writing or monotonic()
-        await self._send({"type": "http.response.body", "body": frame, "more_body": True})
-        self._writing = None
-        self._last = monotonic()
-
-    async def close(self, frame: bytes) -> None:
-        """The last frame."""
-        self._writing = self._writing or monotonic()
-        await self._send({"type": "http.response.body", "body": frame, "more_body": False})
-
-    def due(self) -> float:
-        """Seconds until the reader must hear something, or must have read."""
-        if self._writing is None:
-            return max(0.0, self._last + self._timing.keep_alive - monotonic())
-        return max(0.0, self._writing + self._timing.write - monotonic())
-
-    async def beat(self) -> Cut | None:
-        """A comment if nothing was said for long; an end if nothing was read for long."""
-        if self.due() > 0:
-            return None
-        if self._writing is not None:
-            return Cut.SLOW
-        with anyio.move_on_after(self._timing.write) as patience:
-            await self.write(COMMENT)
-        return Cut.SLOW if patience.cancelled_caught else None
 
 
 @final
 class ChatStream:
     """Writes the chunks of one run: progress, then the last step's words, then the end."""
 
-    def __init__(self, line: Line, run_id: RunId, model: str, *, direct: bool, live: bool) -> None:
-        """Prepares what every chunk begins and ends with.
-
-        Args:
-            line: where the chunks go.
-            run_id: the run that is about to begin.
-            model: the name that the caller asked for.
-            direct: one worker is passed through.
-            live: the last step's text is shown as it comes.
-        """
+    def __init__(self, line: Line, booking: Booking) -> None:
+        """Prepares what every chunk begins and ends with."""
         self._line = line
-        self._direct = direct
-        self._live = live
+        self._direct = booking.served.direct
+        self._live = booking.live
+        self._call = booking.call
         self._base: dict[str, Any] = {
-            "id": completion_id(run_id),
+            "id": completion_id(booking.run_id),
             "object": "chat.completion.chunk",
             "created": int(time()),
-            "model": model,
+            "model": booking.call.model,
         }
         self._head = b"data: " + encode(self._base)[:-1] + b',"choices":[{"index":0,"delta":'
         self._tail = b',"logprobs":null,"finish_reason":null}]}\n\n'
@@ -141,9 +76,7 @@ class ChatStream:
             case _:
                 pass
 
-    async def finish(
-        self, run: Run, reply: Reply, *, include_usage: bool = False, trace: bool = False
-    ) -> None:
+    async def finish(self, run: Run, reply: Reply) -> None:
         """What was not shown yet, the reason for the end, the usage, and the end."""
         await self._rest(reply)
         choice: dict[str, Any] = {
@@ -153,10 +86,10 @@ class ChatStream:
             "finish_reason": finish_reason(run, reply),
         }
         last: dict[str, Any] = {**self._base, "choices": [choice]}
-        if trace:
+        if self._call.wishes.trace:
             last["orchestration"] = trace_of(run)
         frames = b"data: " + encode(last) + b"\n\n"
-        if include_usage:
+        if self._call.include_usage:
             usage: dict[str, Any] = {**self._base, "choices": [], "usage": usage_of(run)}
             frames += b"data: " + encode(usage) + b"\n\n"
         await self._line.close(frames + DONE)

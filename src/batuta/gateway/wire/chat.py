@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from batuta.core import Question, Sampling
 from batuta.gateway.refusal import unsupported, wrong_value
+from batuta.gateway.wire.call import Call
 from batuta.gateway.wire.fields import Fields
-from batuta.gateway.wire.orchestration import FIELD, Wishes, parse_wishes
+from batuta.gateway.wire.orchestration import FIELD, parse_wishes
 from batuta.gateway.wire.tools import parse_response_format, parse_tools
 from batuta.gateway.wire.turns import parse_messages
 
@@ -65,20 +65,6 @@ _ACCEPTED = {
 _KNOWN = _READ | _ACCEPTED | _REFUSED.keys()
 
 
-@dataclass(frozen=True, slots=True)
-class ChatCall:
-    """What a caller wants."""
-
-    model: str
-    question: Question
-    stream: bool = False
-    include_usage: bool = False
-    store: bool = True
-    wishes: Wishes = field(default_factory=Wishes)
-    ignored: tuple[str, ...] = ()
-    """Top-level fields that nobody here knows."""
-
-
 def parse_model(body: Fields) -> str:
     """The served model's name.
 
@@ -88,7 +74,7 @@ def parse_model(body: Fields) -> str:
     return body.need_text("model")
 
 
-def parse_chat(body: Fields) -> ChatCall:
+def parse_chat(body: Fields) -> Call:
     """The whole body.
 
     Raises:
@@ -108,7 +94,7 @@ def parse_chat(body: Fields) -> ChatCall:
         parse_response_format(body),
         parse_sampling(body),
     )
-    return ChatCall(
+    return Call(
         model,
         question,
         stream=bool(body.flag("stream")),

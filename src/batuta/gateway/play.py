@@ -1,0 +1,204 @@
+"""The one way from a call to its run: every dialect, whole, streamed or in the background.
+
+What must happen to each request whatever its form - who may ask, what it may spend, what is kept
+of it - happens in `Player.book` (before anything is said to the reader) and `Player.play`.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import final
+
+import anyio
+
+from batuta.baselines import Players, Solver
+from batuta.baselines.solver import Stage
+from batuta.core import (
+    Client,
+    Emit,
+    Limits,
+    Listener,
+    Pool,
+    Reply,
+    Request,
+    Run,
+    RunId,
+    WorkerId,
+)
+from batuta.core.conductor import SILENT
+from batuta.engine import Recorder, conduct, new_run_id
+from batuta.errors import ClientError, StoreError
+from batuta.gateway.caller import Caller
+from batuta.gateway.middleware import log_fault
+from batuta.gateway.models import Orchestra, Served
+from batuta.gateway.refusal import Refusal, no_model, wrong_value
+from batuta.gateway.verdict import refusal_of
+from batuta.gateway.wire.call import Call
+from batuta.gateway.wire.orchestration import FIELD
+from batuta.solvers import Fixed
+
+_SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@final
+class Witness:
+    """A client that remembers how long its provider asked to wait."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.retry_after: float | None = None
+
+    async def complete(self, request: Request, listener: Listener = SILENT) -> Reply:
+        """The client's reply.
+
+        Raises:
+            ClientError: as the client does.
+        """
+        try:
+            return await self._client.complete(request, listener)
+        except ClientError as error:
+            self.retry_after = error.retry_after
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """A call that can be played: everything was looked up and found."""
+
+    call: Call
+    caller: Caller
+    served: Served
+    pool: Pool
+    limits: Limits
+    clients: Mapping[WorkerId, Client]
+    witness: Witness | None
+    run_id: RunId
+
+    @property
+    def live(self) -> bool:
+        """Whether words can be shown as they come: no later round will replace them."""
+        return self.call.stream and self.limits.rounds == 1 and self.served.solver is None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the answer's headers say before anything is played."""
+        headers = {"x-batuta-run-id": str(self.run_id)}
+        ignored = [name for name in self.call.ignored if _SAFE.fullmatch(name)]
+        if ignored:
+            headers["x-batuta-ignored"] = ", ".join(ignored)
+        return headers
+
+    def verdict(self, run: Run) -> Refusal | None:
+        """The error that the caller gets; None if the run has an answer."""
+        retry_after = self.witness.retry_after if self.witness else None
+        return refusal_of(run, direct=self.served.direct, retry_after=retry_after)
+
+
+@final
+class Player:
+    """Books calls and plays them."""
+
+    def __init__(self, orchestra: Orchestra) -> None:
+        self._orchestra = orchestra
+
+    def served(self, name: str) -> Served:
+        """The model served under that name.
+
+        Raises:
+            Refusal: there is none.
+        """
+        served = self._orchestra.find(name)
+        if served is None:
+            raise no_model(name, self._orchestra.absent.get(name))
+        return served
+
+    @asynccontextmanager
+    async def book(
+        self, call: Call, caller: Caller, *, run_id: RunId | None = None
+    ) -> AsyncGenerator[Booking]:
+        """A booking for the length of a block, in which it is played once or not at all.
+
+        Args:
+            call: what is wanted.
+            caller: who wants it.
+            run_id: the id that the run shall have; None: a new one.
+
+        Raises:
+            Refusal: the call cannot be played; nothing was, and nothing was said to the reader.
+        """
+        yield self._booking(call, caller, run_id or new_run_id())
+
+    async def play(self, booking: Booking, emit: Emit | None = None) -> Run:
+        """Conducts and keeps the run, also if this is cancelled."""
+        recorder = Recorder()
+        question, served = booking.call.question, booking.served
+        if served.solver is not None:
+            return await self._solve(booking, served.solver, emit)
+        assert served.conductor is not None  # noqa: S101 - one of the two is there
+        try:
+            return await conduct(
+                question,
+                served.conductor,
+                booking.pool,
+                booking.clients,
+                limits=booking.limits,
+                seed=question.sampling.seed,
+                emit=emit,
+                live=booking.live,
+                fallback=served.fallback,
+                model=served.name,
+                run_id=booking.run_id,
+                recorder=recorder,
+            )
+        finally:
+            if recorder.ended is not None:
+                await self._keep(booking, recorder.run())
+
+    def _booking(self, call: Call, caller: Caller, run_id: RunId) -> Booking:
+        served = self.served(call.model)
+        clients: Mapping[WorkerId, Client] = self._orchestra.clients
+        pool = call.wishes.cast(served.pool)
+        limits = call.wishes.limits(served.limits)
+        workflow = call.wishes.workflow
+        if workflow is not None:
+            call.wishes.check(pool, limits)
+            by_hand = Fixed("by-hand", lambda _: workflow)
+            served = replace(served, conductor=by_hand, solver=None, direct=False)
+        elif served.calls is not None and limits.steps < served.calls:
+            raise wrong_value(f"{FIELD}.max_steps", f"{served.name} makes {served.calls} calls.")
+        witness = None
+        if served.direct:
+            first = pool.ranked()[0].id
+            witness = Witness(clients[first])
+            clients = {**clients, first: witness}
+        return Booking(call, caller, served, pool, limits, clients, witness, run_id)
+
+    async def _solve(self, booking: Booking, solver: Solver, emit: Emit | None) -> Run:
+        """The solver's run, kept also if this is cancelled."""
+        question, recorder = booking.call.question, Recorder()
+        stage = Stage(booking.run_id, booking.served.name, emit, recorder)
+        players = Players(booking.pool, booking.clients, booking.limits, stage)
+        wanted = question.sampling.seed
+        seed = secrets.randbits(31) if wanted is None else wanted
+        run: Run | None = None
+        try:
+            run = await solver.answer(question, players, seed)
+            return run
+        finally:
+            if recorder.ended is not None:
+                await self._keep(booking, run or recorder.run())
+
+    async def _keep(self, booking: Booking, run: Run) -> None:
+        """Stores the run; an answer is not lost because the disk fails."""
+        store = self._orchestra.store
+        if store is None or not booking.call.store:
+            return
+        with anyio.CancelScope(shield=True):
+            try:
+                await store.append(run, booking.caller.tenant)
+            except StoreError as error:
+                log_fault(error)
