@@ -1,0 +1,165 @@
+"""What a background job is, and the one protocol behind which it is kept and played.
+
+A job is a request that outlives its connection. Whoever asks `submit`s it and comes back by its
+id; whoever can play it `work`s, with a function that turns the job's body into an ending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from batuta.core import Client, Conductor, Emit, WorkerId
+
+Json = dict[str, Any]
+"""A JSON object."""
+
+
+class JobState(StrEnum):
+    """Where a job stands; the words of the Responses API."""
+
+    QUEUED = "queued"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    INCOMPLETE = "incomplete"
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing more will happen."""
+        return self not in {JobState.QUEUED, JobState.IN_PROGRESS}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be played; after a crash it is played again from these fields alone."""
+
+    id: str
+    """Unguessable; chosen by whoever submits it."""
+    tenant: str
+    """Whose it is; for anybody else it does not exist."""
+    body: Json = field(default_factory=dict[str, Any])
+    """Everything that the player needs, in JSON; no secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """Where a job stands."""
+
+    id: str
+    state: JobState
+    created: float
+    """Seconds since the epoch."""
+    ended: float | None = None
+    error: str | None = None
+    """Why it failed without an ending of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """Something that a job told."""
+
+    number: int
+    """From 0, without a gap."""
+    body: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a job was played."""
+
+    state: JobState
+    result: Json
+
+    def __post_init__(self) -> None:
+        if not self.state.final:
+            raise ValueError(f"a job does not end {self.state.value}")
+
+
+class Desk(Protocol):
+    """What the player of a job works with, so that a crash repeats no finished call.
+
+    The player conducts with `conductor(…)`, `clients(…)` and `emit(…)` in place of its own.
+    """
+
+    @property
+    def job(self) -> Job:
+        """The job."""
+        ...
+
+    def conductor(self, conductor: Conductor) -> Conductor:
+        """The conductor, whose decisions are kept."""
+        ...
+
+    def clients(self, clients: Mapping[WorkerId, Client]) -> Mapping[WorkerId, Client]:
+        """The clients, whose replies are kept."""
+        ...
+
+    def emit(self, emit: Emit | None = None) -> Emit:
+        """A hearer of the run's events, which tells the desk where each call belongs."""
+        ...
+
+    async def tell(self, event: Json) -> None:
+        """Keeps an event for the job's readers.
+
+        A job that is played again after a crash tells its events again, from the first; as many
+        as were kept are dropped. So what is told must follow from finished calls alone: where
+        jobs are durable, no fragment of a reply is told before the reply is complete.
+        """
+        ...
+
+
+Perform = Callable[[Job, Desk], Awaitable[Ending]]
+"""Plays a job. It is cancelled when the job is; what it raises makes the job fail."""
+
+
+class Jobs(Protocol):
+    """Keeps jobs and plays them.
+
+    Laws: a job that `submit` took in ends, unless the process that keeps it in memory alone dies;
+    its events are numbered from 0 without a gap; `cancel` stops a paid call within a second, and
+    is idempotent; a state that is final does not change; another tenant's job does not exist.
+    """
+
+    @property
+    def durable(self) -> bool:
+        """Whether jobs survive the process."""
+        ...
+
+    async def submit(self, job: Job) -> None:
+        """Takes the job in; once this returns it will be played.
+
+        Raises:
+            StoreError: it could not be kept.
+        """
+        ...
+
+    async def status(self, job_id: str, tenant: str) -> JobStatus | None:
+        """Where the job stands; None if there is none."""
+        ...
+
+    async def cancel(self, job_id: str, tenant: str) -> JobStatus | None:
+        """Stops the job if it has not ended, and tells where it stands; None if there is none."""
+        ...
+
+    def events(self, job_id: str, tenant: str, after: int = -1) -> AsyncIterator[JobEvent]:
+        """The events numbered above `after`, as they come, until the job has ended.
+
+        Nothing, if there is no such job.
+        """
+        ...
+
+    async def result(self, job_id: str, tenant: str) -> Json | None:
+        """The ending's result; None as long as there is none."""
+        ...
+
+    async def forget(self, job_id: str, tenant: str) -> bool:
+        """Cancels the job and erases it with its events; whether there was one."""
+        ...
+
+    async def work(self, perform: Perform) -> None:
+        """Plays jobs until cancelled, those first that a crash left behind."""
+        ...
