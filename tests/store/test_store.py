@@ -119,6 +119,22 @@ async def test_runs_are_filtered(path):
             await store.list(before="nonsense")
 
 
+async def test_runs_are_searched(path):
+    async with Store(path) as store:
+        await store.append(make_run(1, question="How tall is the Eiffel Tower?"))
+        await store.append(make_run(2, answer="It is 100 % wool_"))
+        await store.append(make_run(3, question="eiffel"), "acme")
+
+        async def found(text, **narrower):
+            return [summary.id for summary in await store.list(search=text, **narrower)]
+
+        assert await found("EIFFEL") == ["run_000003", "run_000001"]
+        assert await found("eiffel", tenant="acme") == ["run_000003"]
+        assert await found("0 % w") == ["run_000002"]
+        assert await found("run_000002") == ["run_000002"]
+        assert await found("w%l") == await found("_000") == await found("\ud800") == []
+
+
 async def test_another_tenants_runs_do_not_exist(path):
     async with Store(path) as store:
         await store.append(make_run(), "acme")

@@ -10,7 +10,17 @@ from typing import Any, Self
 import anyio
 from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
-from sqlalchemy import ColumnElement, CursorResult, Delete, Update, delete, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    CursorResult,
+    Delete,
+    Update,
+    delete,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from batuta.core import Outcome, Run, RunId
@@ -151,6 +161,7 @@ class Store:
         tenant: str | None = None,
         model: str | None = None,
         outcome: Outcome | None = None,
+        search: str | None = None,
     ) -> list[RunSummary]:
         """Runs, newest first.
 
@@ -160,6 +171,8 @@ class Store:
             tenant: only that tenant's.
             model: only those served under that name.
             outcome: only those that ended so.
+            search: only those whose id begins so, or whose question or answer has it in its
+                first characters, in letters of any case.
 
         Raises:
             ValueError: `before` is no cursor.
@@ -171,6 +184,8 @@ class Store:
                 query = query.where(column == sql_text(value))
         if outcome is not None:
             query = query.where(RUNS.c.outcome == outcome.value)
+        if search:
+            query = query.where(_mentions(sql_text(search)))
         if before is not None:
             query = query.where(tuple_(RUNS.c.created, RUNS.c.id) < parse_cursor(before))
         await self._settle()
@@ -302,6 +317,15 @@ class Store:
                 return result.rowcount > 0
         except FAILURES as error:
             raise explain(error, self.url) from error
+
+
+def _mentions(text: str) -> ColumnElement[bool]:
+    """The rows that show that text."""
+    shown = (RUNS.c.question_preview, RUNS.c.answer_preview)
+    return or_(
+        RUNS.c.id.startswith(text, autoescape=True),
+        *(column.icontains(text, autoescape=True) for column in shown),
+    )
 
 
 def _named(run_id: str, tenant: str | None) -> tuple[ColumnElement[bool], ...]:
