@@ -1,5 +1,7 @@
 """Requests that outlive their connections, and the processes that play them."""
 
+from batuta.jobs.memory import MemoryJobs
+from batuta.jobs.open import open_jobs
 from batuta.jobs.protocol import (
     Desk,
     Ending,
@@ -21,5 +23,7 @@ __all__ = [
     "JobStatus",
     "Jobs",
     "Json",
+    "MemoryJobs",
     "Perform",
+    "open_jobs",
 ]

@@ -1,0 +1,201 @@
+"""The desk of a durable job: clients and a conductor whose finished calls are kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from typing import final
+
+import anyio
+import orjson
+from anyio.to_thread import run_sync
+from pydantic import TypeAdapter
+
+from batuta.clients import fingerprint
+from batuta.clients.scripted import fragments
+from batuta.core import (
+    Began,
+    Brief,
+    Client,
+    Conductor,
+    Decision,
+    Emit,
+    Event,
+    Header,
+    Listener,
+    Malformed,
+    Pool,
+    Reply,
+    Request,
+    WorkerId,
+)
+from batuta.core.conductor import SILENT
+from batuta.errors import StoreError
+from batuta.jobs.protocol import Job, Json
+from batuta.jobs.records import CallKey, Records
+
+logger = logging.getLogger(__name__)
+
+_REPLY: TypeAdapter[Reply] = TypeAdapter(Reply)
+_DECISION: TypeAdapter[Decision] = TypeAdapter(Decision)
+_PLACE: ContextVar[str] = ContextVar("batuta_job_place", default="call")
+"""Where in its run the present task is; the engine plays each step within one task."""
+
+
+async def _ignore(_: Event) -> None:
+    """Hears nothing."""
+
+
+@final
+class KeptDesk:
+    """A desk over `Records`."""
+
+    def __init__(
+        self, job: Job, records: Records, told: int, ring: Callable[[str], Awaitable[None]]
+    ) -> None:
+        """Goes on where the job was left.
+
+        Args:
+            job: the job.
+            records: where its calls and events are kept.
+            told: how many of its events are kept already.
+            ring: wakes who waits for the job's events.
+        """
+        self._job = job
+        self._records = records
+        self._told = told
+        self._ring = ring
+        self._next = 0
+        self._order = anyio.Lock()
+        self._seen: dict[CallKey, int] = {}
+        self._models: dict[WorkerId, str] = {}
+
+    @property
+    def job(self) -> Job:
+        """The job."""
+        return self._job
+
+    def conductor(self, conductor: Conductor) -> Conductor:
+        """The conductor, whose decisions are kept."""
+        return KeptConductor(conductor, self)
+
+    def clients(self, clients: Mapping[WorkerId, Client]) -> Mapping[WorkerId, Client]:
+        """The clients, whose replies are kept."""
+        return {worker: KeptClient(worker, client, self) for worker, client in clients.items()}
+
+    def emit(self, emit: Emit | None = None) -> Emit:
+        """A hearer that notes where the call that comes next belongs."""
+        then = emit or _ignore
+
+        async def hear(event: Event) -> None:
+            match event:
+                case Header():
+                    self._learn(event.pool)
+                case Began():
+                    _PLACE.set(f"call:{event.round}:{event.index}")
+                case _:
+                    pass
+            await then(event)
+
+        return hear
+
+    async def tell(self, event: Json) -> None:
+        """Keeps the event, unless it was kept before a crash.
+
+        Raises:
+            StoreError: it cannot be kept.
+        """
+        async with self._order:
+            number, self._next = self._next, self._next + 1
+            if number >= self._told:
+                await run_sync(self._records.tell, self._job.id, number, event)
+                self._told = number + 1
+        await self._ring(self._job.id)
+
+    def key(self, worker: WorkerId, request: Request) -> CallKey:
+        """The key of the call that this task makes now; each call has its own."""
+        place, model = _PLACE.get(), self._models.get(worker, "")
+        first = CallKey(self._job.id, place, 0, worker, model, fingerprint(request))
+        sample = self._seen.get(first, 0)
+        self._seen[first] = sample + 1
+        return CallKey(first.job, place, sample, worker, model, first.request)
+
+    async def kept(self, key: CallKey) -> str | None:
+        """What the call gave before the crash."""
+        return await run_sync(self._records.call, key)
+
+    async def keep(self, key: CallKey, given: Reply | Decision) -> None:
+        """Keeps what the call gave: it was paid for, so a cancellation waits.
+
+        What cannot be kept is not lost for that: the run goes on, and a crash would repeat it.
+        """
+        try:
+            text = orjson.dumps(given, default=str).decode()
+            with anyio.CancelScope(shield=True):
+                await run_sync(self._records.keep_call, key, text)
+        except (orjson.JSONEncodeError, StoreError) as error:
+            logger.warning("a finished call of job %s is not kept: %s", self._job.id, error)
+
+    def _learn(self, pool: Pool) -> None:
+        self._models |= {worker.id: worker.model for worker in pool}
+
+
+@final
+class KeptClient:
+    """A client whose replies are kept; failures are not, and are tried anew."""
+
+    def __init__(self, worker: WorkerId, client: Client, desk: KeptDesk) -> None:
+        self._worker = worker
+        self._client = client
+        self._desk = desk
+
+    async def complete(self, request: Request, listener: Listener = SILENT) -> Reply:
+        """The kept reply, with the usage and cost of the time it was paid; else the client's.
+
+        Raises:
+            ClientError: as the client does.
+            StoreError: what is kept cannot be read.
+        """
+        key = self._desk.key(self._worker, request)
+        body = await self._desk.kept(key)
+        if body is None:
+            reply = await self._client.complete(request, listener)
+            await self._desk.keep(key, reply)
+            return reply
+        reply = _REPLY.validate_json(body)
+        if listener.streaming:
+            for delta in fragments(reply, 0):
+                await listener.spoke(delta)
+        return reply
+
+
+@final
+class KeptConductor:
+    """A conductor whose decisions are kept; that its model failed is not, and it is asked anew."""
+
+    def __init__(self, conductor: Conductor, desk: KeptDesk) -> None:
+        self._conductor = conductor
+        self._desk = desk
+
+    @property
+    def name(self) -> str:
+        """The conductor's."""
+        return self._conductor.name
+
+    async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
+        """The kept decision; else the conductor's.
+
+        Raises:
+            StoreError: what is kept cannot be read.
+        """
+        place = f"plan:{len(brief.previous)}:{brief.sample}:{brief.seed}"
+        pool = orjson.dumps([(worker.id, worker.model) for worker in brief.pool])
+        key = CallKey(self._desk.job.id, place, 0, self.name, "", pool)
+        body = await self._desk.kept(key)
+        if body is not None:
+            return _DECISION.validate_json(body)
+        decision = await self._conductor.plan(brief, listener)
+        if not (isinstance(decision, Malformed) and decision.outage):
+            await self._desk.keep(key, decision)
+        return decision

@@ -1,0 +1,170 @@
+"""Jobs that live as long as the process: what a server without the extra `[jobs]` has."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import final
+
+import anyio
+
+from batuta.core import Client, Conductor, Emit, Event, WorkerId
+from batuta.jobs.bells import Bells
+from batuta.jobs.protocol import Ending, Job, JobEvent, JobState, JobStatus, Json, Perform
+
+logger = logging.getLogger(__name__)
+
+CONCURRENCY = 16
+"""Jobs that are played at the same time."""
+KEPT = 1_000
+"""Ended jobs that can be asked for; older ones are forgotten."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A job and everything known of it."""
+
+    job: Job
+    status: JobStatus
+    events: list[JobEvent] = field(default_factory=list[JobEvent])
+    result: Json | None = None
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+
+@final
+class MemoryJobs:
+    """Jobs in memory: those that have not ended when the process does are lost."""
+
+    durable = False
+
+    def __init__(self, *, concurrency: int = CONCURRENCY, kept: int = KEPT) -> None:
+        """Nothing is played before `work`.
+
+        Args:
+            concurrency: jobs played at the same time.
+            kept: ended jobs that can be asked for.
+        """
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._kept = kept
+        self._places = anyio.CapacityLimiter(concurrency)
+        self._bells = Bells()
+        self._send, self._receive = anyio.create_memory_object_stream[_Entry](inf)
+
+    async def submit(self, job: Job) -> None:
+        """Takes the job in; one that is there already is left as it is."""
+        if job.id in self._entries:
+            return
+        entry = _Entry(job, JobStatus(job.id, JobState.QUEUED, time.time()))
+        self._entries[job.id] = entry
+        self._send.send_nowait(entry)
+
+    async def status(self, job_id: str, tenant: str) -> JobStatus | None:
+        """Where the job stands; None if there is none."""
+        entry = self._entry(job_id, tenant)
+        return None if entry is None else entry.status
+
+    async def result(self, job_id: str, tenant: str) -> Json | None:
+        """The ending's result; None as long as there is none."""
+        entry = self._entry(job_id, tenant)
+        return None if entry is None else entry.result
+
+    async def cancel(self, job_id: str, tenant: str) -> JobStatus | None:
+        """Stops the job and its paid calls; None if there is none."""
+        entry = self._entry(job_id, tenant)
+        if entry is None:
+            return None
+        if not entry.status.state.final:
+            await self._end(entry, JobState.CANCELLED)
+            entry.scope.cancel()
+        return entry.status
+
+    async def events(self, job_id: str, tenant: str, after: int = -1) -> AsyncIterator[JobEvent]:
+        """The events numbered above `after`, as they come, until the job has ended."""
+        entry = self._entry(job_id, tenant)
+        while entry is not None:
+            for event in entry.events[after + 1 :]:
+                after = event.number
+                yield event
+            if after + 1 >= len(entry.events):
+                if entry.status.state.final:
+                    return
+                await self._bells.wait(job_id, inf)
+
+    async def forget(self, job_id: str, tenant: str) -> bool:
+        """Cancels the job and erases it with its events; whether there was one."""
+        if await self.cancel(job_id, tenant) is None:
+            return False
+        del self._entries[job_id]
+        return True
+
+    async def work(self, perform: Perform) -> None:
+        """Plays jobs until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            async for entry in self._receive:
+                tasks.start_soon(self._play, perform, entry)
+
+    async def _play(self, perform: Perform, entry: _Entry) -> None:
+        with entry.scope:
+            async with self._places:
+                if entry.status.state.final:
+                    return
+                entry.status = replace(entry.status, state=JobState.IN_PROGRESS)
+                try:
+                    ending = await perform(entry.job, _OpenDesk(entry, self._bells))
+                except Exception as error:  # noqa: BLE001 - a fault must end the job, not the server
+                    kind = type(error).__name__
+                    logger.error("job %s failed: %s", entry.job.id, kind)  # noqa: TRY400 - no content
+                    await self._end(entry, JobState.FAILED, error=f"the job failed: {kind}")
+                else:
+                    await self._finish(entry, ending)
+
+    async def _finish(self, entry: _Entry, ending: Ending) -> None:
+        if not entry.status.state.final:
+            entry.result = ending.result
+            await self._end(entry, ending.state)
+
+    async def _end(self, entry: _Entry, state: JobState, error: str | None = None) -> None:
+        entry.status = replace(entry.status, state=state, ended=time.time(), error=error)
+        await self._bells.ring(entry.job.id)
+        ended = [key for key, other in self._entries.items() if other.status.state.final]
+        for key in ended[: -self._kept]:
+            del self._entries[key]
+
+    def _entry(self, job_id: str, tenant: str) -> _Entry | None:
+        entry = self._entries.get(job_id)
+        return entry if entry is not None and entry.job.tenant == tenant else None
+
+
+@final
+class _OpenDesk:
+    """A desk that keeps nothing but events: there will be no second play."""
+
+    def __init__(self, entry: _Entry, bells: Bells) -> None:
+        self._entry = entry
+        self._bells = bells
+
+    @property
+    def job(self) -> Job:
+        return self._entry.job
+
+    def conductor(self, conductor: Conductor) -> Conductor:
+        return conductor
+
+    def clients(self, clients: Mapping[WorkerId, Client]) -> Mapping[WorkerId, Client]:
+        return clients
+
+    def emit(self, emit: Emit | None = None) -> Emit:
+        return emit or _ignore
+
+    async def tell(self, event: Json) -> None:
+        events = self._entry.events
+        events.append(JobEvent(len(events), event))
+        await self._bells.ring(self._entry.job.id)
+
+
+async def _ignore(_: Event) -> None:
+    """Hears nothing."""

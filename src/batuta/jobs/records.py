@@ -1,0 +1,207 @@
+"""What a job leaves on disk: its finished calls and what it told.
+
+The calls are a journal by content: the key is made of the job, the place in its run, the worker,
+its model and the whole request. No engine gives exactly-once for a call to somebody else's
+machine; what can be had is at-least-once play and exactly-once record, and this is the record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import orjson
+from sqlalchemy import (
+    URL,
+    Column,
+    Engine,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    create_engine,
+    delete,
+    event,
+    func,
+    select,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import SQLAlchemyError
+
+from batuta.errors import StoreError
+from batuta.jobs.protocol import JobEvent, Json
+
+BUSY_SECONDS = 30
+"""How long SQLite waits for another writer."""
+
+METADATA = MetaData()
+CALLS = Table(
+    "job_calls",
+    METADATA,
+    Column("key", Text, primary_key=True),
+    Column("job", Text, nullable=False),
+    Column("place", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("kept", Float(53), nullable=False),
+    Index("ix_job_calls_job", "job"),
+)
+EVENTS = Table(
+    "job_events",
+    METADATA,
+    Column("job", Text, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("body", Text, nullable=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CallKey:
+    """A call by its content."""
+
+    job: str
+    place: str
+    """`call:{round}:{step}`, or `plan:{round}:{sample}:{seed}`."""
+    sample: int
+    """How many equal calls of this place came before."""
+    worker: str
+    model: str
+    request: bytes
+    """The hash of the whole request."""
+
+    @property
+    def digest(self) -> str:
+        """The key under which the reply is kept."""
+        parts = (self.job, self.place, self.sample, self.worker, self.model, self.request.hex())
+        return hashlib.sha256(orjson.dumps(parts)).hexdigest()
+
+
+@final
+class Records:
+    """The tables, through connections that block: call it from a thread."""
+
+    def __init__(self, url: URL) -> None:
+        """Makes the tables.
+
+        Raises:
+            StoreError: the database cannot be used.
+        """
+        self._url = url
+        try:
+            self._engine = _engine(url)
+            METADATA.create_all(self._engine)
+        except (SQLAlchemyError, OSError, sqlite3.Error) as error:
+            raise self._explained(error) from None
+
+    def close(self) -> None:
+        """Disconnects."""
+        self._engine.dispose()
+
+    def call(self, key: CallKey) -> str | None:
+        """What was kept under the key.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        query = select(CALLS.c.body).where(CALLS.c.key == key.digest)
+        rows = self._read(query)
+        return rows[0][0] if rows else None
+
+    def keep_call(self, key: CallKey, body: str) -> None:
+        """Keeps it; what was kept first stays.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        row = {"key": key.digest, "job": key.job, "place": key.place, "body": body}
+        self._insert(CALLS, {**row, "kept": time.time()})
+
+    def told(self, job: str) -> int:
+        """How many events of the job are kept.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        return int(self._read(select(func.count()).where(EVENTS.c.job == job))[0][0])
+
+    def tell(self, job: str, number: int, body: Json) -> None:
+        """Keeps an event.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        text = orjson.dumps(body).decode()
+        self._insert(EVENTS, {"job": job, "number": number, "body": text})
+
+    def events(self, job: str, after: int) -> list[JobEvent]:
+        """The events of the job numbered above `after`.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        query = (
+            select(EVENTS.c.number, EVENTS.c.body)
+            .where(EVENTS.c.job == job, EVENTS.c.number > after)
+            .order_by(EVENTS.c.number)
+        )
+        return [JobEvent(number, orjson.loads(body)) for number, body in self._read(query)]
+
+    def erase(self, job: str) -> None:
+        """Forgets what the job left.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(delete(CALLS).where(CALLS.c.job == job))
+                connection.execute(delete(EVENTS).where(EVENTS.c.job == job))
+        except SQLAlchemyError as error:
+            raise self._explained(error) from None
+
+    def _read(self, query: Any) -> list[Any]:
+        try:
+            with self._engine.connect() as connection:
+                rows: Any = connection.execute(query)
+                return list(rows)
+        except SQLAlchemyError as error:
+            raise self._explained(error) from None
+
+    def _insert(self, table: Table, row: dict[str, Any]) -> None:
+        dialect = sqlite if self._engine.dialect.name == "sqlite" else postgresql
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(dialect.insert(table).on_conflict_do_nothing(), row)
+        except SQLAlchemyError as error:
+            raise self._explained(error) from None
+
+    def _explained(self, error: Exception) -> StoreError:
+        cause = getattr(error, "orig", None) or error
+        place = self._url.database if is_file(self._url) else self._url.render_as_string()
+        return StoreError(f"the jobs in {place} cannot be kept: {cause}")
+
+
+def is_file(url: URL) -> bool:
+    """Whether the database is an SQLite file."""
+    return url.get_backend_name() == "sqlite"
+
+
+def _engine(url: URL) -> Engine:
+    if not is_file(url):
+        return create_engine(url)
+    path = Path(str(url.database))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
+    event.listen(engine, "connect", _configure)
+    return engine
+
+
+def _configure(connection: Any, _record: object) -> None:
+    """WAL stays with the file, so the job engine's own connections have it too."""
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")  # a kept call was paid for

@@ -1,0 +1,158 @@
+"""What every implementation of Jobs promises."""
+
+import anyio
+import pytest
+
+from batuta.jobs import Ending, Job, JobState
+
+from .conftest import working
+
+ADA, BOB = "ada", "bob"
+
+
+async def echo(job, desk):
+    for number in range(3):
+        await desk.tell({"said": number})
+    return Ending(JobState.COMPLETED, {"echo": job.body})
+
+
+class Hanging:
+    """Tells once, then waits for ever; knows whether it was stopped."""
+
+    def __init__(self):
+        self.started, self.stopped = anyio.Event(), anyio.Event()
+
+    async def __call__(self, job, desk):
+        try:
+            await desk.tell({"said": "begun"})
+            self.started.set()
+            await anyio.sleep_forever()
+        finally:
+            self.stopped.set()
+
+
+async def told(jobs, job_id, after=-1):
+    with anyio.fail_after(10):
+        return [event async for event in jobs.events(job_id, ADA, after)]
+
+
+async def test_a_job_ends_with_its_events_and_its_result(kind, tmp_path):
+    async with kind(tmp_path) as jobs, working(jobs, echo):
+        await jobs.submit(Job("job-1", ADA, {"question": "é"}))
+        events = await told(jobs, "job-1")
+        assert [(event.number, event.body) for event in events] == [
+            (n, {"said": n}) for n in range(3)
+        ]
+        status = await jobs.status("job-1", ADA)
+        assert status.state is JobState.COMPLETED and status.ended >= status.created > 1e9
+        assert await jobs.result("job-1", ADA) == {"echo": {"question": "é"}}
+
+
+async def test_events_are_resumed_after_a_number(kind, tmp_path):
+    async with kind(tmp_path) as jobs, working(jobs, echo):
+        await jobs.submit(Job("job-1", ADA))
+        assert [event.number for event in await told(jobs, "job-1", after=1)] == [2]
+        assert await told(jobs, "job-1", after=2) == []
+
+
+async def test_a_job_of_another_tenant_does_not_exist(kind, tmp_path):
+    async with kind(tmp_path) as jobs, working(jobs, echo):
+        await jobs.submit(Job("job-1", ADA))
+        await told(jobs, "job-1")
+        assert await jobs.status("job-1", BOB) is None
+        assert await jobs.result("job-1", BOB) is None
+        assert await jobs.cancel("job-1", BOB) is None
+        assert not await jobs.forget("job-1", BOB)
+        assert [event async for event in jobs.events("job-1", BOB)] == []
+        assert await jobs.status("job-1", ADA) is not None
+
+
+async def test_cancel_stops_the_work_and_can_be_said_twice(kind, tmp_path):
+    hanging = Hanging()
+    async with kind(tmp_path) as jobs, working(jobs, hanging):
+        await jobs.submit(Job("job-1", ADA))
+        with anyio.fail_after(10):
+            await hanging.started.wait()
+        assert (await jobs.status("job-1", ADA)).state is JobState.IN_PROGRESS
+        with anyio.fail_after(1):
+            assert (await jobs.cancel("job-1", ADA)).state is JobState.CANCELLED
+            await hanging.stopped.wait()
+        assert (await jobs.cancel("job-1", ADA)).state is JobState.CANCELLED
+        assert await jobs.result("job-1", ADA) is None
+        assert [event.body for event in await told(jobs, "job-1")] == [{"said": "begun"}]
+
+
+async def test_an_ended_job_cannot_be_cancelled(kind, tmp_path):
+    async with kind(tmp_path) as jobs, working(jobs, echo):
+        await jobs.submit(Job("job-1", ADA))
+        await told(jobs, "job-1")
+        assert (await jobs.cancel("job-1", ADA)).state is JobState.COMPLETED
+
+
+async def test_a_fault_fails_the_job_and_tells_no_content(kind, tmp_path, caplog):
+    async def broken(job, desk):
+        raise RuntimeError("the secret question")
+
+    async with kind(tmp_path) as jobs, working(jobs, broken):
+        await jobs.submit(Job("job-1", ADA))
+        await told(jobs, "job-1")
+        status = await jobs.status("job-1", ADA)
+        assert status.state is JobState.FAILED and status.error == "the job failed: RuntimeError"
+        await jobs.submit(Job("job-2", ADA))
+        await told(jobs, "job-2")
+    assert "secret question" not in caplog.text
+
+
+async def test_the_same_job_is_taken_in_once(kind, tmp_path):
+    played = []
+
+    async def count(job, desk):
+        played.append(job.id)
+        return Ending(JobState.COMPLETED, {})
+
+    async with kind(tmp_path) as jobs, working(jobs, count):
+        for _ in range(3):
+            await jobs.submit(Job("job-1", ADA))
+        await told(jobs, "job-1")
+        await jobs.submit(Job("job-2", ADA))
+        await told(jobs, "job-2")
+    assert played == ["job-1", "job-2"]
+
+
+async def test_forget_erases_a_running_job(kind, tmp_path):
+    hanging = Hanging()
+    async with kind(tmp_path) as jobs, working(jobs, hanging):
+        await jobs.submit(Job("job-1", ADA))
+        with anyio.fail_after(10):
+            await hanging.started.wait()
+            assert await jobs.forget("job-1", ADA)
+        assert await jobs.status("job-1", ADA) is None
+        assert await told(jobs, "job-1") == []
+        assert not await jobs.forget("job-1", ADA)
+
+
+async def test_no_more_jobs_are_played_at_once_than_allowed(kind, tmp_path):
+    now, most, all_in = 0, 0, anyio.Event()
+
+    async def crowd(job, desk):
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        if now == 2:
+            all_in.set()
+        with anyio.fail_after(10):
+            await all_in.wait()
+        now -= 1
+        return Ending(JobState.COMPLETED, {})
+
+    async with kind(tmp_path, concurrency=2) as jobs, working(jobs, crowd):
+        for number in range(5):
+            await jobs.submit(Job(f"job-{number}", ADA))
+        for number in range(5):
+            await told(jobs, f"job-{number}")
+    assert most == 2
+
+
+def test_a_job_does_not_end_queued():
+    with pytest.raises(ValueError, match="does not end"):
+        Ending(JobState.QUEUED, {})
