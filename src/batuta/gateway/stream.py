@@ -6,19 +6,16 @@ from time import time
 from typing import Any, final
 
 from batuta.core import (
-    Began,
     Delta,
     Event,
-    Malformed,
-    Planned,
     Reply,
     Run,
     Spoke,
     ToolCall,
-    Workflow,
 )
 from batuta.gateway.line import Line
 from batuta.gateway.play import Booking
+from batuta.gateway.progress import Progress
 from batuta.gateway.refusal import Refusal
 from batuta.gateway.wire.completion import (
     completion_id,
@@ -30,8 +27,6 @@ from batuta.gateway.wire.completion import (
 from batuta.gateway.wire.encoding import encode
 
 DONE = b"data: [DONE]\n\n"
-_SHORT = 80
-"""Characters of a subtask that a line of progress shows."""
 
 
 @final
@@ -41,8 +36,7 @@ class ChatStream:
     def __init__(self, line: Line, booking: Booking) -> None:
         """Prepares what every chunk begins and ends with."""
         self._line = line
-        self._direct = booking.served.direct
-        self._live = booking.live
+        self._progress = Progress(booking)
         self._call = booking.call
         self._base: dict[str, Any] = {
             "id": completion_id(booking.run_id),
@@ -52,9 +46,6 @@ class ChatStream:
         }
         self._head = b"data: " + encode(self._base)[:-1] + b',"choices":[{"index":0,"delta":'
         self._tail = b',"logprobs":null,"finish_reason":null}]}\n\n'
-        self._last = 0
-        """Index of the step that answers."""
-        self._workflow: Workflow | None = None
         self._texts: list[str] = []
         self._tools: set[int] = set()
 
@@ -65,16 +56,12 @@ class ChatStream:
 
     async def hear(self, event: Event) -> None:
         """Shows what is to be shown of an event of the run."""
-        match event:
-            case Spoke():
-                if self._live and event.index == self._last:
-                    await self._say(event.delta)
-            case Planned():
-                await self._planned(event)
-            case Began() if not self._direct:
-                await self._progress(self._step_line(event))
-            case _:
-                pass
+        if isinstance(event, Spoke):
+            delta = self._progress.fragment(event)
+            if delta is not None:
+                await self._say(delta)
+        elif line := self._progress.line(event):
+            await self._chunk({"reasoning_content": f"{line}\n"})
 
     async def finish(self, run: Run, reply: Reply) -> None:
         """What was not shown yet, the reason for the end, the usage, and the end."""
@@ -107,7 +94,7 @@ class ChatStream:
         if delta.text:
             self._texts.append(delta.text)
             fields["content"] = delta.text
-        if delta.reasoning and self._direct:
+        if delta.reasoning and self._progress.direct:
             fields["reasoning_content"] = delta.reasoning
         if delta.tool_index is not None:
             fields["tool_calls"] = [self._tool_delta(delta, delta.tool_index)]
@@ -123,7 +110,7 @@ class ChatStream:
 
     async def _rest(self, reply: Reply) -> None:
         """What of the reply was not shown as it came."""
-        if reply.reasoning and self._direct and not self._live:
+        if reply.reasoning and self._progress.direct and not self._progress.live:
             await self._chunk({"reasoning_content": reply.reasoning})
         text = reply.text[sum(map(len, self._texts)) :]
         if text:
@@ -131,29 +118,6 @@ class ChatStream:
         for index, call in enumerate(reply.tool_calls):
             if index not in self._tools:
                 await self._chunk({"tool_calls": [{"index": index, **tool_call(call)}]})
-
-    async def _planned(self, event: Planned) -> None:
-        played = event.played
-        self._workflow = played.workflow
-        self._last = len(played.workflow) - 1 if played.workflow else 0
-        if self._direct or played.workflow is None:
-            return
-        steps = len(played.workflow)
-        if isinstance(played.decision, Malformed):
-            await self._progress("No plan could be made; the best worker answers.\n")
-        else:
-            again = f" (round {event.round + 1})" if event.round else ""
-            await self._progress(f"Plan: {steps} step{'s' if steps > 1 else ''}{again}\n")
-
-    def _step_line(self, event: Began) -> str:
-        if self._workflow is None:
-            return ""
-        subtask = " ".join(self._workflow.steps[event.index].subtask.split())
-        told = f" — {subtask[:_SHORT]}{'…' if len(subtask) > _SHORT else ''}" if subtask else ""
-        return f"Step {event.index + 1}/{len(self._workflow)}: {event.worker}{told}\n"
-
-    async def _progress(self, line: str) -> None:
-        await self._chunk({"reasoning_content": line})
 
     async def _chunk(self, delta: dict[str, Any]) -> None:
         await self._line.write(self._head + encode(delta) + self._tail)

@@ -146,6 +146,15 @@ def _check_accepted(body: Fields) -> None:
     body.choice("verbosity", ("low", "medium", "high"))
     for name in ("user", "safety_identifier", "prompt_cache_key", "service_tier"):
         body.text(name)
+    check_metadata(body)
+
+
+def check_metadata(body: Fields) -> None:
+    """Nothing, if `metadata` holds strings only.
+
+    Raises:
+        Refusal: it does not.
+    """
     metadata = body.object("metadata")
     for name in metadata.names if metadata else ():
         if not isinstance(metadata.get(name) if metadata else None, str):

@@ -38,6 +38,11 @@ class Fields:
         """The object as it came."""
         return self._data
 
+    @property
+    def where(self) -> str:
+        """The object's own path."""
+        return self._where
+
     def path(self, name: str) -> str:
         """The full path of a field, as an error names it."""
         return f"{self._where}.{name}" if self._where else name

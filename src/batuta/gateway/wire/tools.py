@@ -41,7 +41,7 @@ def _tool(entry: Fields) -> Tool:
     function = entry.need_object("function")
     parameters = function.object("parameters")
     return Tool(
-        _named(function),
+        named(function),
         function.text("description") or "",
         parameters.raw if parameters else {},
         function.flag("strict"),
@@ -57,7 +57,12 @@ def _only_functions(entry: Fields) -> None:
         raise wrong_value(entry.path("type"), "it must be 'function'.")
 
 
-def _named(function: Fields) -> str:
+def named(function: Fields) -> str:
+    """The field `name` of a function or of a form.
+
+    Raises:
+        Refusal: it is missing, or no name that every provider takes.
+    """
     name = function.need_text("name")
     if not _NAME.fullmatch(name):
         reason = "it must be 1 to 128 letters, digits, underscores, dashes, dots or colons."
@@ -119,7 +124,7 @@ def parse_response_format(body: Fields) -> ResponseFormat | None:
     wanted = form.need_object("json_schema")
     return ResponseFormat(
         "json_schema",
-        _named(wanted),
+        named(wanted),
         wanted.need_object("schema").raw,
         wanted.flag("strict"),
     )

@@ -1,0 +1,122 @@
+"""`tools`, `tool_choice` and `text.format` of a Responses body."""
+
+from __future__ import annotations
+
+from batuta.core import ResponseFormat, Tool
+from batuta.gateway.refusal import unsupported, wrong_type, wrong_value
+from batuta.gateway.wire.fields import Fields
+from batuta.gateway.wire.tools import Chosen, named
+
+MAX_TOOLS = 512
+"""More than chat's: what is dropped counts too, and coding agents send much of that."""
+MAX_FUNCTIONS = 128
+_MODES = ("none", "auto", "required")
+
+
+def parse_functions(body: Fields) -> tuple[Tool, ...]:
+    """The functions that the client offers; tools of other types are left out.
+
+    Raises:
+        Refusal: they are malformed, or two have one name.
+    """
+    tools: list[Tool] = []
+    for entry in body.objects("tools", MAX_TOOLS) or ():
+        entry.need("type")
+        if entry.text("type") == "function":
+            tools.append(_function(entry))
+    if len(tools) > MAX_FUNCTIONS:
+        reason = f"it has {len(tools)} functions and at most {MAX_FUNCTIONS} are allowed."
+        raise wrong_value("tools", reason)
+    if len({tool.name for tool in tools}) != len(tools):
+        raise wrong_value("tools", "two tools have the same name.")
+    return tuple(tools)
+
+
+def dropped_tools(body: Fields) -> tuple[str, ...]:
+    """The types of the tools that `parse_functions` left out, each once."""
+    kinds = [entry.text("type") or "" for entry in body.objects("tools", MAX_TOOLS) or ()]
+    return tuple(dict.fromkeys(f"tools.{kind}" for kind in kinds if kind != "function"))
+
+
+def _function(entry: Fields) -> Tool:
+    parameters = entry.object("parameters")
+    return Tool(
+        named(entry),
+        entry.text("description") or "",
+        parameters.raw if parameters else {},
+        entry.flag("strict"),
+    )
+
+
+def parse_choice(body: Fields, tools: tuple[Tool, ...]) -> Chosen:
+    """The tools that may be called, and which of them is wanted.
+
+    Raises:
+        Refusal: it is malformed, or asks for a tool that is not offered.
+    """
+    choice = body.get("tool_choice")
+    if choice is None:
+        return tools, None
+    if isinstance(choice, str):
+        return tools, _mode(body, tools)
+    if not isinstance(choice, dict):
+        raise wrong_type("tool_choice", "a string or an object", choice)
+    picked = body.need_object("tool_choice")
+    picked.need("type")
+    match picked.text("type"):
+        case "function":
+            return tools, _known(picked, tools)
+        case "allowed_tools":
+            return _allowed(picked, tools)
+        case kind:
+            reason = f"a tool of type '{kind}' is not offered here."
+            raise unsupported(picked.path("type"), reason)
+
+
+def _mode(body: Fields, tools: tuple[Tool, ...]) -> str | None:
+    mode = body.choice("tool_choice", _MODES)
+    if tools:
+        return mode
+    if mode == "required":
+        raise wrong_value("tool_choice", "it asks for a tool and 'tools' has no function.")
+    return None
+
+
+def _allowed(allowed: Fields, tools: tuple[Tool, ...]) -> Chosen:
+    allowed.need("mode")
+    mode = allowed.choice("mode", ("auto", "required"))
+    entries = allowed.objects("tools", MAX_TOOLS) or ()
+    names = {_known(entry, tools) for entry in entries if entry.text("type") == "function"}
+    if not names:
+        raise wrong_value(allowed.path("tools"), "it must name at least one function.")
+    return tuple(tool for tool in tools if tool.name in names), mode
+
+
+def _known(entry: Fields, tools: tuple[Tool, ...]) -> str:
+    name = entry.need_text("name")
+    if all(tool.name != name for tool in tools):
+        raise wrong_value(entry.path("name"), f"'tools' has no function named '{name}'.")
+    return name
+
+
+def parse_format(body: Fields) -> ResponseFormat | None:
+    """The form that `text.format` asks for; None: any text.
+
+    Raises:
+        Refusal: it is malformed.
+    """
+    text = body.object("text")
+    form = text.object("format") if text else None
+    if text is not None:
+        text.choice("verbosity", ("low", "medium", "high"))
+    if form is None:
+        return None
+    form.need("type")
+    match form.choice("type", ("text", "json_object", "json_schema")):
+        case "json_object":
+            return ResponseFormat("json_object")
+        case "json_schema":
+            schema = form.need_object("schema").raw
+            return ResponseFormat("json_schema", named(form), schema, form.flag("strict"))
+        case _:
+            return None
