@@ -88,7 +88,7 @@ async def test_a_locked_database_is_waited_for(path):
 
 async def test_a_table_that_is_gone_breaks_the_store_until_it_is_back(path):
     async with Store(path) as store:
-        async with store._engine.begin() as connection:
+        async with store.database.engine.begin() as connection:
             await connection.execute(text("ALTER TABLE runs RENAME TO gone"))
         await store.append(make_run())
         with pytest.raises(StoreError, match="no such table"):
@@ -98,7 +98,7 @@ async def test_a_table_that_is_gone_breaks_the_store_until_it_is_back(path):
         assert await store.get("run_000000") == make_run()
         with pytest.raises(StoreError, match="no such table"):
             await store.list()
-        async with store._engine.begin() as connection:
+        async with store.database.engine.begin() as connection:
             await connection.execute(text("ALTER TABLE gone RENAME TO runs"))
         await store.append(make_run(1))
         await store.flush()
@@ -109,7 +109,7 @@ async def test_a_table_that_is_gone_breaks_the_store_until_it_is_back(path):
 
 async def test_a_full_queue_of_a_broken_store_refuses(path):
     store = await Store(path, capacity=3).__aenter__()
-    async with store._engine.begin() as connection:
+    async with store.database.engine.begin() as connection:
         await connection.execute(text("DROP TABLE runs"))
     for number in range(3):
         await store.append(make_run(number))
@@ -121,7 +121,7 @@ async def test_a_full_queue_of_a_broken_store_refuses(path):
 
 async def test_a_row_that_the_database_refuses_holds_up_no_other(path, caplog):
     async with Store(path) as store:
-        async with store._engine.begin() as connection:
+        async with store.database.engine.begin() as connection:
             await connection.execute(
                 text(
                     "CREATE TRIGGER refuse BEFORE INSERT ON runs WHEN NEW.id = 'run_000003' "
@@ -183,10 +183,10 @@ def test_runs_survive_a_full_disk(path):
 
 async def test_a_read_only_database(path):
     async with Store(path) as store:
-        async with store._engine.begin() as connection:
+        async with store.database.engine.begin() as connection:
             await connection.execute(text("PRAGMA query_only=ON"))
         await store.append(make_run())
         with pytest.raises(StoreError, match="is read-only: let this user write"):
             await store.flush()
-        async with store._engine.begin() as connection:
+        async with store.database.engine.begin() as connection:
             await connection.execute(text("PRAGMA query_only=OFF"))

@@ -43,12 +43,12 @@ def test_the_migrations_make_the_tables_of_the_code(tmp_path):
 
 
 def test_the_tables_are_postgresqls_too():
-    ddl = [
-        str(CreateTable(table).compile(dialect=postgresql.dialect()))
+    ddl = {
+        table.name: str(CreateTable(table).compile(dialect=postgresql.dialect()))
         for table in METADATA.sorted_tables
-    ]
-    assert "usd NUMERIC NOT NULL" in ddl[0]
-    assert "body BYTEA NOT NULL" in ddl[1]
+    }
+    assert "usd NUMERIC NOT NULL" in ddl["runs"]
+    assert "body BYTEA NOT NULL" in ddl["run_contents"]
 
 
 async def test_an_empty_database_is_migrated(tmp_path):

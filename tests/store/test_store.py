@@ -25,7 +25,7 @@ def path(tmp_path):
 
 
 async def count(store, table="runs"):
-    async with store._engine.connect() as connection:
+    async with store.database.engine.connect() as connection:
         return (await connection.execute(text(f"SELECT count(*) FROM {table}"))).scalar()  # noqa: S608 - ours
 
 

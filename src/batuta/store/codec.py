@@ -75,6 +75,11 @@ def clean_text(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
+def sql_text(text: str) -> str:
+    """The text without what databases refuse: lone surrogates and, in PostgreSQL, NUL."""
+    return clean_text(text).replace("\0", "\ufffd")
+
+
 @cache
 def _adapter() -> TypeAdapter[Run]:
     from pydantic import TypeAdapter  # noqa: PLC0415 - built on first use: it takes 50 ms

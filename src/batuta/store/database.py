@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, final
 
+import anyio
 from sqlalchemy import URL, event, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -17,7 +19,7 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
     StatementError,
 )
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from batuta.errors import StoreError
@@ -56,6 +58,52 @@ _SENTENCES = (
     ("malformed", "{place} is damaged: restore it from a backup or move it away"),
     ("disk i/o", "the disk under {place} cannot be written: check its space, quota and health"),
 )
+
+
+@final
+class Database:
+    """An open database; its writers take turns where it has room for one only."""
+
+    def __init__(self, engine: AsyncEngine, url: URL) -> None:
+        self.engine = engine
+        self.url = url
+        # SQLite would let the second writer sleep and poll; here it is woken in time.
+        self._turn = anyio.Lock(fast_acquire=True) if is_sqlite(url) else None
+
+    @asynccontextmanager
+    async def write(self) -> AsyncGenerator[AsyncConnection]:
+        """A transaction, committed at the block's end; errors are the driver's."""
+        if self._turn is None:
+            async with self.engine.begin() as connection:
+                yield connection
+            return
+        async with self._turn, self.engine.begin() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncGenerator[AsyncConnection]:
+        """A transaction, committed at the block's end.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        try:
+            async with self.write() as connection:
+                yield connection
+        except FAILURES as error:
+            raise explain(error, self.url) from error
+
+    async def rows(self, query: Any) -> list[dict[str, Any]]:
+        """What the query finds.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        try:
+            async with self.engine.connect() as connection:
+                return [dict(row) for row in (await connection.execute(query)).mappings()]
+        except FAILURES as error:
+            raise explain(error, self.url) from error
 
 
 def parse_url(target: str | Path) -> URL:

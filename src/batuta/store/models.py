@@ -1,6 +1,6 @@
-"""The tables: one row of money and numbers a run, and its content apart.
+"""The tables: one row of money and numbers a run, its content apart, and whose money it is.
 
-Content can be redacted, or never kept at all, while the row that bills it stays.
+Content can be redacted, or never kept at all, while the rows that bill it stay.
 """
 
 from __future__ import annotations
@@ -88,4 +88,99 @@ CONTENTS = Table(
     Column("run_id", Text, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
     Column("format", Integer, nullable=False),
     Column("body", LargeBinary, nullable=False),
+)
+
+TENANTS = Table(
+    "tenants",
+    METADATA,
+    Column("name", Text, primary_key=True),
+    Column("created", Float(53), nullable=False),
+    # Budgets in dollars; null: none.
+    Column("per_day", Money),
+    Column("per_month", Money),
+)
+
+KEYS = Table(
+    "keys",
+    METADATA,
+    Column("id", Text, primary_key=True),
+    Column("tenant", Text, ForeignKey("tenants.name"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    # The one before the last rotation, and until when it is taken too.
+    Column("old_digest", LargeBinary),
+    Column("old_until", Float(53)),
+    Column("policy", Text, nullable=False),
+    Column("created", Float(53), nullable=False),
+    Column("expires", Float(53)),
+    Column("revoked", Float(53)),
+    Index(None, "tenant"),
+)
+
+LEDGER = Table(
+    "ledger",
+    METADATA,
+    # Append-only: what each run cost, a line for its conductor and one for each worker.
+    Column("run_id", Text, primary_key=True),
+    Column("line", Integer, primary_key=True),
+    Column("tenant", Text, nullable=False),
+    Column("key", Text),
+    Column("at", Float(53), nullable=False),
+    Column("day", Text, nullable=False),
+    Column("model", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("calls", BigInteger, nullable=False),
+    Column("input_tokens", BigInteger, nullable=False),
+    Column("output_tokens", BigInteger, nullable=False),
+    Column("estimated_calls", BigInteger, nullable=False),
+    Column("usd", Money, nullable=False),
+    Column("unpriced_calls", BigInteger, nullable=False),
+    # What budgets count the unpriced calls as; never part of `usd`.
+    Column("assumed_usd", Money, nullable=False),
+    Index(None, "day", "tenant"),
+    Index(None, "tenant", "day"),
+)
+
+SPENDING = Table(
+    "spending",
+    METADATA,
+    # Billionths of a dollar of an account (a tenant or a key) in a period (a day or a month).
+    Column("account", Text, primary_key=True),
+    Column("period", Text, primary_key=True),
+    Column("spent", BigInteger, nullable=False),
+    Column("reserved", BigInteger, nullable=False),
+)
+
+RESERVATIONS = Table(
+    "reservations",
+    METADATA,
+    # What runs that are going on may still spend; a row whose process died expires.
+    Column("id", Text, primary_key=True),
+    Column("run_id", Text, nullable=False),
+    Column("tenant", Text, nullable=False),
+    Column("key", Text),
+    Column("model", Text, nullable=False),
+    Column("buckets", Text, nullable=False),
+    Column("nano", BigInteger, nullable=False),
+    Column("created", Float(53), nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("expires", Float(53), nullable=False),
+    Index(None, "expires"),
+    Index(None, "owner"),
+)
+
+IDEMPOTENT = Table(
+    "idempotent",
+    METADATA,
+    # What was answered under an Idempotency-Key; without a status: it is being answered.
+    Column("tenant", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("digest", LargeBinary, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("expires", Float(53), nullable=False),
+    Column("status", Integer),
+    Column("headers", LargeBinary),
+    Column("body", LargeBinary),
+    Index(None, "expires"),
 )

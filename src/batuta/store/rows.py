@@ -9,12 +9,15 @@ from typing import Any
 
 from batuta.core import Cost, Outcome, Run, RunId
 from batuta.errors import StoreError
-from batuta.store.codec import clean_text, encode_run
+from batuta.store.codec import encode_run, sql_text
+from batuta.store.ledger import Charge, counted, lines_of, rows_of
 
 PREVIEW = 200
 """Characters of question and answer that a summary shows."""
 
 _LARGEST = 2**63 - 1
+
+LOCAL = Charge()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +66,26 @@ class Entry:
     tenant: str
     content: bool
     """False: only the numbers are kept."""
+    charge: Charge = LOCAL
+    """Who pays."""
+    keep: bool = True
+    """False: only the ledger hears of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
     """An entry as it is written."""
 
-    row: dict[str, Any]
+    row: dict[str, Any] | None
+    """None if the run is not kept."""
     body: bytes | None
     """The encoded run; None if its content is not kept."""
+    lines: tuple[dict[str, Any], ...] = ()
+    """Of the ledger."""
+    nano: int = 0
+    """What budgets count it as."""
+    reservation: str | None = None
+    """What ends with it."""
 
 
 def pack(entry: Entry) -> Packed:
@@ -79,13 +93,14 @@ def pack(entry: Entry) -> Packed:
 
     A run that cannot be encoded keeps its row: money is never dropped for its content.
     """
-    row = _row(entry)
-    if not entry.content:
-        return Packed(row, None)
-    try:
-        return Packed(row, encode_run(entry.run))
-    except StoreError:
-        return Packed(row, None)
+    run, charge = entry.run, entry.charge
+    at = _finite(run.header.started if charge.at is None else charge.at)
+    lines = lines_of(run, charge.assumed)
+    held = charge.reservation.id if charge.reservation else None
+    row = _row(entry) if entry.keep else None
+    body = _body(run) if entry.keep and entry.content else None
+    rows = tuple(rows_of(run, lines, charge, at))
+    return Packed(row, body, rows, counted(lines), held)
 
 
 def parse_cursor(cursor: str) -> tuple[float, str]:
@@ -108,9 +123,11 @@ def summary_of(row: Mapping[str, Any]) -> RunSummary:
     return RunSummary(**values)
 
 
-def sql_text(text: str) -> str:
-    """The text without what databases refuse: lone surrogates and, in PostgreSQL, NUL."""
-    return clean_text(text).replace("\0", "\ufffd")
+def _body(run: Run) -> bytes | None:
+    try:
+        return encode_run(run)
+    except StoreError:
+        return None
 
 
 def _row(entry: Entry) -> dict[str, Any]:

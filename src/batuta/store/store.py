@@ -21,14 +21,16 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from batuta.core import Outcome, Run, RunId
 from batuta.errors import StoreError
-from batuta.store.codec import decode_run
-from batuta.store.database import FAILURES, explain, open_engine, parse_url
+from batuta.store.budgets import Budgets
+from batuta.store.codec import decode_run, sql_text
+from batuta.store.database import FAILURES, Database, explain, open_engine, parse_url
+from batuta.store.keys import Keys
+from batuta.store.ledger import Charge
 from batuta.store.models import CONTENTS, RUNS
-from batuta.store.rows import Entry, RunSummary, parse_cursor, sql_text, summary_of
+from batuta.store.rows import Entry, RunSummary, parse_cursor, summary_of
 from batuta.store.schema import HEAD, check_revision, stored_revision, upgrade
 from batuta.store.writer import CAPACITY, Writer
 
@@ -60,9 +62,11 @@ class Store:
         self.url = parse_url(target)
         """The database, with its asynchronous driver."""
         self._capacity = capacity
-        self._engine: AsyncEngine | None = None
+        self._database: Database | None = None
         self._writer: Writer | None = None
+        self._budgets: Budgets | None = None
         self._tasks: TaskGroup | None = None
+        self._closing = anyio.Event()
 
     @classmethod
     def open(cls, target: str | Path, *, capacity: int = CAPACITY) -> Self:
@@ -87,10 +91,13 @@ class Store:
             if isinstance(error, FAILURES):
                 raise explain(error, self.url) from error
             raise
-        self._engine = engine
-        self._writer = Writer(engine, self.url, self._capacity)
+        self._database = Database(engine, self.url)
+        self._writer = Writer(self._database, self._capacity)
+        self._budgets = Budgets(self._database, self._writer)
+        self._closing = anyio.Event()
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._writer.work, name="batuta store writer")
+        self._tasks.start_soon(self._budgets.work, self._closing, name="batuta store budgets")
         return self
 
     async def __aexit__(
@@ -116,18 +123,29 @@ class Store:
             raise failure
         return handled
 
-    async def append(self, run: Run, tenant: str = "local", *, content: bool = True) -> None:
+    async def append(
+        self,
+        run: Run,
+        tenant: str = "local",
+        *,
+        content: bool = True,
+        keep: bool = True,
+        charge: Charge | None = None,
+    ) -> None:
         """Queues the run to be written; waits only while the queue is full.
 
         Args:
             run: the run; one whose id is stored already is ignored.
             tenant: whose run it is.
             content: False keeps its numbers and none of its text.
+            keep: False keeps nothing but its lines in the ledger.
+            charge: who pays; None: the tenant, from no budget.
 
         Raises:
             StoreError: the store is closed, or the queue is full because the database fails.
         """
-        await self._open_writer.append(Entry(run, tenant, content))
+        payer = charge or Charge(sql_text(tenant))
+        await self._open_writer.append(Entry(run, tenant, content, payer, keep))
 
     async def flush(self) -> None:
         """Waits until every run appended so far is in the database.
@@ -144,7 +162,7 @@ class Store:
             StoreError: the database fails, or the stored bytes cannot be read.
         """
         entry = self._open_writer.find(RunId(run_id))
-        if entry is not None and tenant in {None, entry.tenant}:
+        if entry is not None and entry.keep and tenant in {None, entry.tenant}:
             return entry.run if entry.content else None
         query = (
             select(CONTENTS.c.body, CONTENTS.c.format)
@@ -241,12 +259,12 @@ class Store:
 
     async def ready(self) -> bool:
         """Whether the database answers, is at the code's schema, and takes writes."""
-        if self._engine is None or self.broken is not None:
+        if self._database is None or self.broken is not None:
             return False
         revision = None
         with anyio.move_on_after(_READY_SECONDS):
             try:
-                revision = await stored_revision(self._engine)
+                revision = await stored_revision(self._database.engine)
             except FAILURES:
                 return False
         return revision == HEAD
@@ -267,27 +285,53 @@ class Store:
         return 0 if self._writer is None else self._writer.lost
 
     @property
-    def _open_engine(self) -> AsyncEngine:
-        if self._engine is None:
+    def database(self) -> Database:
+        """The database itself, for what is kept beside runs.
+
+        Raises:
+            StoreError: the store is closed.
+        """
+        if self._database is None:
             raise StoreError("the store is closed")
-        return self._engine
+        return self._database
+
+    @property
+    def budgets(self) -> Budgets:
+        """What may still be spent.
+
+        Raises:
+            StoreError: the store is closed.
+        """
+        if self._database is None or self._budgets is None:
+            raise StoreError("the store is closed")
+        return self._budgets
+
+    @property
+    def keys(self) -> Keys:
+        """Tenants and their keys.
+
+        Raises:
+            StoreError: the store is closed.
+        """
+        return Keys(self.database)
 
     @property
     def _open_writer(self) -> Writer:
-        if self._engine is None or self._writer is None:
+        if self._database is None or self._writer is None:
             raise StoreError("the store is closed")
         return self._writer
 
     async def _shut(self) -> StoreError | None:
         """Writes what is queued and disconnects, cancelled or not; why it could not."""
         assert self._writer is not None  # noqa: S101 - entered
-        engine, failure = self._open_engine, None
+        engine, failure = self.database.engine, None
+        self._closing.set()
         with anyio.CancelScope(shield=True):
             try:
                 await self._writer.close()
             except StoreError as error:
                 failure = error
-            self._engine = None
+            self._database = None
             await engine.dispose()
         return failure
 
@@ -300,23 +344,16 @@ class Store:
                 return
 
     async def _rows(self, query: Any) -> list[dict[str, Any]]:
-        try:
-            async with self._open_engine.connect() as connection:
-                return [dict(row) for row in (await connection.execute(query)).mappings()]
-        except FAILURES as error:
-            raise explain(error, self.url) from error
+        return await self.database.rows(query)
 
     async def _change(self, first: Update | Delete, *then: Update | Delete) -> bool:
         """All statements in one transaction; whether the first one found its row."""
         await self._open_writer.flush()
-        try:
-            async with self._open_engine.begin() as connection:
-                result: CursorResult[Any] = await connection.execute(first)
-                for statement in then:
-                    await connection.execute(statement)
-                return result.rowcount > 0
-        except FAILURES as error:
-            raise explain(error, self.url) from error
+        async with self.database.begin() as connection:
+            result: CursorResult[Any] = await connection.execute(first)
+            for statement in then:
+                await connection.execute(statement)
+            return result.rowcount > 0
 
 
 def _mentions(text: str) -> ColumnElement[bool]:

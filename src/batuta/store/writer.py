@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import anyio
 from anyio.to_thread import run_sync
-from sqlalchemy import URL, Table
+from sqlalchemy import Table
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from batuta.core import RunId
 from batuta.errors import StoreError
 from batuta.store.codec import FORMAT
-from batuta.store.database import FAILURES, explain, is_about_a_row, is_passing
-from batuta.store.models import CONTENTS, RUNS
+from batuta.store.database import FAILURES, Database, explain, is_about_a_row, is_passing
+from batuta.store.ledger import accounts_of, month_of
+from batuta.store.models import CONTENTS, LEDGER, RUNS
 from batuta.store.rows import Entry, Packed, pack
+from batuta.store.spending import settle
 
 BATCH = 200
 """Runs of one transaction at most."""
@@ -46,9 +49,8 @@ _LOG = logging.getLogger(__name__)
 class Writer:
     """Takes runs without waiting and writes them in batches, in order."""
 
-    def __init__(self, engine: AsyncEngine, url: URL, capacity: int = CAPACITY) -> None:
-        self._engine = engine
-        self._url = url
+    def __init__(self, database: Database, capacity: int = CAPACITY) -> None:
+        self._database = database
         self._capacity = capacity
         self._pending: dict[RunId, Entry] = {}  # in order; a batch being written is its head
         self._queued = 0
@@ -185,8 +187,8 @@ class Writer:
                 await self._write_alone(one)
 
     async def _write_alone(self, one: Packed) -> None:
-        """The run, or only its numbers, or a line in the log that holds them."""
-        for attempt in (one, Packed(one.row, None)):
+        """The run, or only its numbers, or its money and a line in the log."""
+        for attempt in (one, replace(one, body=None)):
             try:
                 await self._transact((attempt,))
             except FAILURES as error:
@@ -196,17 +198,26 @@ class Writer:
                 return
         self.lost += 1
         _LOG.error("the database refused a run: %r", one.row)
+        try:
+            await self._transact((replace(one, row=None, body=None),))
+        except FAILURES as error:
+            if not is_about_a_row(error):
+                raise
+            _LOG.error("the database refused a run's money: %r", one.lines)
 
     async def _transact(self, packed: Sequence[Packed]) -> None:
+        rows = [one.row for one in packed if one.row is not None]
         bodies = [
             {"run_id": one.row["id"], "format": FORMAT, "body": one.body}
             for one in packed
-            if one.body is not None
+            if one.row is not None and one.body is not None
         ]
-        async with self._engine.begin() as connection:
-            await _insert(connection, RUNS, [one.row for one in packed])
+        async with self._database.write() as connection:
+            if rows:
+                await _insert(connection, RUNS, rows)
             if bodies:
                 await _insert(connection, CONTENTS, bodies)
+            await _bill(connection, packed)
 
     def _done(self, batch: tuple[Entry, ...]) -> None:
         for entry in batch:
@@ -221,8 +232,8 @@ class Writer:
         self._streak += 1
         if not is_passing(error) or self._streak >= _PATIENCE:
             if self.broken is None:
-                _LOG.error("runs cannot be written: %s", explain(error, self._url))
-            self.broken = explain(error, self._url)
+                _LOG.error("runs cannot be written: %s", explain(error, self._database.url))
+            self.broken = explain(error, self._database.url)
         self._progress.ring()
 
 
@@ -248,3 +259,21 @@ async def _insert(connection: AsyncConnection, table: Table, rows: list[dict[str
     """Rows whose key is not there yet; the others are left as they are."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     await connection.execute(dialect.insert(table).on_conflict_do_nothing(), rows)
+
+
+async def _bill(connection: AsyncConnection, packed: Sequence[Packed]) -> None:
+    """The money of these runs; what was billed before is not billed again."""
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    new = dialect.insert(LEDGER).on_conflict_do_nothing().returning(LEDGER.c.run_id)
+    lines = [line for one in packed for line in one.lines]
+    found = {row[0] for row in await connection.execute(new, lines)} if lines else set[str]()
+    spent: dict[tuple[str, str], int] = {}
+    for one in packed:
+        first = one.lines[0]
+        if first["run_id"] not in found:
+            continue
+        for account in accounts_of(first["tenant"], first["key"]):
+            for period in (first["day"], month_of(first["day"])):
+                spent[account, period] = spent.get((account, period), 0) + one.nano
+    held = tuple(one.reservation for one in packed if one.reservation is not None)
+    await settle(connection, held, spent)

@@ -1,0 +1,277 @@
+"""Tenants and their keys, in the database."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from time import time
+from typing import Any, final
+
+import orjson
+from sqlalchemy import insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from batuta.errors import StoreError
+from batuta.store.codec import sql_text
+from batuta.store.database import Database
+from batuta.store.mint import Issued, Mint
+from batuta.store.models import KEYS, TENANTS
+from batuta.store.policy import Policy, policy_json, read_policy
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_LONGEST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Whose runs, responses and money they are."""
+
+    name: str
+    created: float
+    per_day: Decimal | None = None
+    """Dollars a day of all its keys together, in UTC."""
+    per_month: Decimal | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key as it is kept: without its text."""
+
+    id: str
+    tenant: Tenant
+    name: str
+    policy: Policy
+    created: float
+    digest: bytes
+    expires: float | None = None
+    revoked: float | None = None
+    old_digest: bytes | None = None
+    old_until: float | None = None
+    """Until when the text before the last rotation is taken too."""
+
+    def __repr__(self) -> str:
+        return f"Key(id={self.id!r}, tenant={self.tenant.name!r}, name={self.name!r})"
+
+    def state(self, now: float) -> str:
+        """`active`, `revoked` or `expired`."""
+        if self.revoked is not None:
+            return "revoked"
+        return "expired" if self.expires is not None and self.expires <= now else "active"
+
+
+@final
+class Keys:
+    """What `batuta keys` and the admin's routes do."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def create(
+        self,
+        mint: Mint,
+        tenant: str,
+        name: str,
+        policy: Policy | None = None,
+        *,
+        expires: float | None = None,
+    ) -> tuple[Key, Issued]:
+        """A new key; its text is in what is issued and nowhere else.
+
+        Raises:
+            ValueError: the tenant or the name cannot be called so.
+            StoreError: the database fails.
+        """
+        check_name(tenant)
+        if not name.strip() or len(name) > _LONGEST:
+            raise ValueError(f"a key needs a name of at most {_LONGEST} characters")
+        issued, now = mint.issue(), time()
+        values = {
+            "id": issued.id,
+            "tenant": tenant,
+            "name": sql_text(name),
+            "digest": issued.digest,
+            "policy": orjson.dumps(policy_json(policy or Policy())).decode(),
+            "created": now,
+            "expires": expires,
+        }
+        async with self._database.begin() as connection:
+            await _know(connection, tenant, now)
+            await connection.execute(insert(KEYS).values(values))
+        return await self._get(issued.id), issued
+
+    async def any(self) -> bool:
+        """Whether there ever was a key.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        return bool(await self._database.rows(select(KEYS.c.id).limit(1)))
+
+    async def find(self, key_id: str) -> Key | None:
+        """The key of that id.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        rows = await self._database.rows(_KEYS.where(KEYS.c.id == sql_text(key_id)))
+        return _key(rows[0]) if rows else None
+
+    async def list(self, tenant: str | None = None) -> list[Key]:
+        """Every key (of that tenant), the oldest first.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        query = _KEYS.order_by(KEYS.c.created, KEYS.c.id)
+        if tenant is not None:
+            query = query.where(KEYS.c.tenant == sql_text(tenant))
+        return [_key(row) for row in await self._database.rows(query)]
+
+    async def change(
+        self,
+        key_id: str,
+        policy: Policy | None = None,
+        *,
+        name: str | None = None,
+        expires: float | None = None,
+        lasting: bool = False,
+    ) -> Key | None:
+        """The key with another policy, name or end; None if there is none.
+
+        Args:
+            key_id: which.
+            policy: in place of the old one.
+            name: in place of the old one.
+            expires: seconds since the epoch.
+            lasting: whether it shall never expire.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        values: dict[str, Any] = {}
+        if policy is not None:
+            values["policy"] = orjson.dumps(policy_json(policy)).decode()
+        if name is not None:
+            values["name"] = sql_text(name)
+        if expires is not None or lasting:
+            values["expires"] = expires
+        return await self._change(key_id, values)
+
+    async def revoke(self, key_id: str) -> Key | None:
+        """The key, which nobody can use from now on; None if there is none.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        key = await self.find(key_id)
+        if key is None or key.revoked is not None:
+            return key
+        return await self._change(key_id, {"revoked": time(), "old_digest": None})
+
+    async def rotate(self, mint: Mint, key_id: str, grace: float) -> tuple[Key, Issued] | None:
+        """The key with a new text; the old one is taken for `grace` seconds more.
+
+        Budgets, limits and spending stay, for the key's id does.
+
+        Raises:
+            ValueError: it was revoked.
+            StoreError: the database fails.
+        """
+        key = await self.find(key_id)
+        if key is None:
+            return None
+        if key.revoked is not None:
+            raise ValueError(f"the key {key_id} was revoked: make a new one")
+        issued = mint.issue(key_id)
+        values = {
+            "digest": issued.digest,
+            "old_digest": key.digest if grace > 0 else None,
+            "old_until": time() + grace if grace > 0 else None,
+        }
+        changed = await self._change(key_id, values)
+        return None if changed is None else (changed, issued)
+
+    async def tenants(self) -> list[Tenant]:
+        """Every tenant, by name.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        rows = await self._database.rows(select(TENANTS).order_by(TENANTS.c.name))
+        return [Tenant(**row) for row in rows]
+
+    async def budget(
+        self, tenant: str, per_day: Decimal | None, per_month: Decimal | None
+    ) -> Tenant:
+        """The tenant with that budget; it is made if there is none.
+
+        Raises:
+            ValueError: it cannot be called so, or a budget is negative.
+            StoreError: the database fails.
+        """
+        check_name(tenant)
+        Policy(per_day=per_day, per_month=per_month)  # the same numbers are possible
+        values = {"per_day": per_day, "per_month": per_month}
+        async with self._database.begin() as connection:
+            await _know(connection, tenant, time())
+            await connection.execute(update(TENANTS).where(TENANTS.c.name == tenant).values(values))
+        rows = await self._database.rows(select(TENANTS).where(TENANTS.c.name == tenant))
+        return Tenant(**rows[0])
+
+    async def _change(self, key_id: str, values: dict[str, Any]) -> Key | None:
+        if values:
+            async with self._database.begin() as connection:
+                chosen = KEYS.c.id == sql_text(key_id)
+                await connection.execute(update(KEYS).where(chosen).values(values))
+        return await self.find(key_id)
+
+    async def _get(self, key_id: str) -> Key:
+        key = await self.find(key_id)
+        if key is None:
+            raise StoreError(f"the key {key_id} vanished while it was made: try again")
+        return key
+
+
+def check_name(tenant: str) -> None:
+    """Nothing, for a name that a tenant may have.
+
+    Raises:
+        ValueError: it may not.
+    """
+    if not _NAME.fullmatch(tenant):
+        raise ValueError(
+            f"{tenant!r} cannot name a tenant: use at most 64 letters, digits and . _ @ -"
+        )
+
+
+_KEYS = select(
+    KEYS,
+    TENANTS.c.created.label("tenant_created"),
+    TENANTS.c.per_day.label("tenant_per_day"),
+    TENANTS.c.per_month.label("tenant_per_month"),
+).join(TENANTS, TENANTS.c.name == KEYS.c.tenant)
+
+
+def _key(row: dict[str, Any]) -> Key:
+    values = dict(row)
+    fields = {name: values.pop(f"tenant_{name}") for name in ("created", "per_day", "per_month")}
+    values["tenant"] = Tenant(values["tenant"], **fields)
+    values["policy"] = _policy(values["id"], values["policy"])
+    return Key(**values)
+
+
+def _policy(key_id: str, text: str) -> Policy:
+    """What was kept; a limit that cannot be read must not be one that is not there."""
+    try:
+        return read_policy(orjson.loads(text))
+    except ValueError as error:
+        raise StoreError(f"the limits of key {key_id} cannot be read: {error}") from None
+
+
+async def _know(connection: AsyncConnection, tenant: str, now: float) -> None:
+    """Makes the tenant if there is none."""
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    statement = dialect.insert(TENANTS).values(name=tenant, created=now).on_conflict_do_nothing()
+    await connection.execute(statement)

@@ -1,0 +1,184 @@
+"""What a run cost, line by line, and whose money it was. Pure.
+
+The ledger is exact: `usd` of a run's lines adds up to `run.cost.usd` to the last digit. Budgets
+count in billionths of a dollar, each run rounded up, and count a call whose price nobody knows
+at an assumed one, so that a budget binds there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import ROUND_CEILING, Decimal
+from typing import Any
+
+from batuta.core import Cost, Price, Run, Usage
+from batuta.core.usage import FREE, ZERO, cost_of
+from batuta.store.codec import sql_text
+
+ASSUMED_PRICE = Price(Decimal(15), Decimal(75))
+"""Dollars per million tokens that a call of unknown price counts as in a budget."""
+
+NANO = Decimal(1_000_000_000)
+_LARGEST = 2**63 - 1
+_ROOM = 2**53
+"""Billionths that one run counts as at most: nine million dollars, far from overflowing sums."""
+
+CONDUCTOR = "conductor"
+WORKER = "worker"
+LOST = "lost"
+"""A run whose process died: what it cost is not known, and is counted as one unpriced call."""
+LOST_LINE = -1
+"""Its line: a run that is played again after all keeps its own ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A budget: what an account may spend in a period."""
+
+    account: str
+    """`tenant:<name>` or `key:<id>`."""
+    period: str
+    """`2026-11-21` or `2026-11`, in UTC."""
+    cap: int
+    """Billionths of a dollar."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Money that a run may spend, set apart until the run is settled."""
+
+    id: str
+    nano: int
+    buckets: tuple[Bucket, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Who pays for a run."""
+
+    tenant: str = "local"
+    key: str | None = None
+    """The key's id."""
+    at: float | None = None
+    """When it was booked, in seconds since the epoch; None: when the run began."""
+    reservation: Reservation | None = None
+    assumed: Price = ASSUMED_PRICE
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one of a run's players cost."""
+
+    kind: str
+    name: str
+    usage: Usage
+    cost: Cost
+    assumed_usd: Decimal
+    """What budgets count its unpriced calls as."""
+
+
+def lines_of(run: Run, assumed: Price = ASSUMED_PRICE) -> tuple[Line, ...]:
+    """The conductor first, then each worker; their dollars add up to the run's."""
+    totals: dict[tuple[str, str], tuple[Usage, Cost, Decimal]] = {
+        (CONDUCTOR, run.header.conductor): (ZERO, FREE, Decimal(0))
+    }
+    for kind, name, usage, cost in _calls(run):
+        before = totals.get((kind, name), (ZERO, FREE, Decimal(0)))
+        extra = cost_of(usage, assumed).usd if cost.unpriced_calls else Decimal(0)
+        totals[kind, name] = (before[0] + usage, before[1] + cost, before[2] + extra)
+    return tuple(Line(kind, name, *rest) for (kind, name), rest in totals.items())
+
+
+def nano_of(usd: Decimal) -> int:
+    """The dollars in billionths, rounded up."""
+    return min(int((usd * NANO).to_integral_value(ROUND_CEILING)), _ROOM)
+
+
+def cap_of(usd: Decimal) -> int:
+    """A cap in billionths, rounded down."""
+    return min(int(usd * NANO), _LARGEST)
+
+
+def dollars_of(nano: int) -> Decimal:
+    """Billionths as dollars."""
+    return Decimal(nano) / NANO
+
+
+def counted(lines: Iterable[Line]) -> int:
+    """What budgets count a run as."""
+    return nano_of(sum((line.cost.usd + line.assumed_usd for line in lines), Decimal(0)))
+
+
+def day_of(at: float) -> str:
+    """The day in UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
+
+
+def month_of(day: str) -> str:
+    """The month of a day."""
+    return day[:7]
+
+
+def accounts_of(tenant: str, key: str | None) -> tuple[str, ...]:
+    """The accounts that a run of that key is counted to."""
+    return (f"tenant:{tenant}",) if key is None else (f"tenant:{tenant}", f"key:{key}")
+
+
+def rows_of(run: Run, lines: Iterable[Line], charge: Charge, at: float) -> list[dict[str, Any]]:
+    """The lines as rows of the ledger."""
+    return [
+        {
+            "run_id": sql_text(run.id),
+            "line": number,
+            "tenant": charge.tenant,
+            "key": charge.key,
+            "at": at,
+            "day": day_of(at),
+            "model": sql_text(run.header.model),
+            "kind": line.kind,
+            "name": sql_text(line.name),
+            "calls": min(line.usage.calls, _LARGEST),
+            "input_tokens": min(line.usage.input, _LARGEST),
+            "output_tokens": min(line.usage.output, _LARGEST),
+            "estimated_calls": min(line.usage.estimated, _LARGEST),
+            "usd": line.cost.usd,
+            "unpriced_calls": min(line.cost.unpriced_calls, _LARGEST),
+            "assumed_usd": line.assumed_usd,
+        }
+        for number, line in enumerate(lines)
+    ]
+
+
+def lost_row(reservation: Mapping[str, Any]) -> dict[str, Any]:
+    """The line of a run that never came to its end, from its reservation's row."""
+    return {
+        "run_id": reservation["run_id"],
+        "line": LOST_LINE,
+        "tenant": reservation["tenant"],
+        "key": reservation["key"],
+        "at": reservation["created"],
+        "day": day_of(reservation["created"]),
+        "model": reservation["model"],
+        "kind": LOST,
+        "name": "",
+        "calls": 1,
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "estimated_calls": 0,
+        "usd": Decimal(0),
+        "unpriced_calls": 1,
+        "assumed_usd": Decimal(0),
+    }
+
+
+def _calls(run: Run) -> Iterator[tuple[str, str, Usage, Cost]]:
+    """Every call that was made, by whom."""
+    for played in run.rounds:
+        for draft in played.conductor_drafts:
+            yield CONDUCTOR, run.header.conductor, draft.usage, draft.cost
+        for step in played.steps:
+            for attempt in step.attempts:
+                yield WORKER, attempt.worker, attempt.failure.usage, attempt.failure.cost
+            yield WORKER, step.worker, step.result.usage, step.result.cost

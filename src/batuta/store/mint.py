@@ -1,0 +1,122 @@
+"""Keys of callers: made, told apart, and kept as nothing but keyed hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from batuta.errors import ConfigError
+
+PREFIX = "batuta"
+FILE = "server.secret"
+VARIABLE = "BATUTA_SECRET"
+_LEAST = 32
+_ID_BYTES = 6
+_KEY = re.compile(rf"{PREFIX}_([0-9a-f]{{12}})_[A-Za-z0-9_-]{{43}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A new key, of which only `id` and `digest` are ever kept."""
+
+    id: str
+    text: str
+    """What the caller sends; shown once."""
+    digest: bytes
+
+    def __repr__(self) -> str:
+        return f"Issued(id={self.id!r})"
+
+
+@final
+class Mint:
+    """Makes keys and hashes them with the server's secret; prints as nothing."""
+
+    __slots__ = ("_secret",)
+
+    def __init__(self, secret: bytes) -> None:
+        """Takes the server's secret.
+
+        Raises:
+            ConfigError: it is too short.
+        """
+        if len(secret) < _LEAST:
+            raise ConfigError(f"the server's secret must have at least {_LEAST} bytes")
+        self._secret = secret
+
+    def __repr__(self) -> str:
+        return "Mint(***)"
+
+    def issue(self, key_id: str | None = None) -> Issued:
+        """A new key; `key_id` gives an old one another text."""
+        name = key_id or secrets.token_hex(_ID_BYTES)
+        text = f"{PREFIX}_{name}_{secrets.token_urlsafe(32)}"
+        return Issued(name, text, self.digest(text))
+
+    def digest(self, text: str) -> bytes:
+        """The keyed hash of what a caller sent."""
+        return hmac.digest(self._secret, text.encode("utf-8", "surrogatepass"), hashlib.sha256)
+
+    def sign(self, purpose: str, text: str) -> str:
+        """A signature that only this server can make; one purpose's is no other's."""
+        message = f"{purpose}\0{text}".encode()
+        return hmac.digest(self._secret, message, hashlib.sha256).hex()
+
+
+def key_id(text: str) -> str | None:
+    """The id that a key names; None if it has not the form of one."""
+    match = _KEY.fullmatch(text)
+    return match[1] if match else None
+
+
+def same(one: bytes, other: bytes | None) -> bool:
+    """Whether two hashes are equal, in a time that tells nothing."""
+    return other is not None and hmac.compare_digest(one, other)
+
+
+def open_mint(folder: Path, environ: Mapping[str, str] = os.environ) -> Mint:
+    """The mint with the secret of BATUTA_SECRET, or of a file in the data folder.
+
+    The file is made on first use, readable by its owner only. Blocks.
+
+    Raises:
+        ConfigError: it cannot be read or written, or others may read it.
+    """
+    if given := environ.get(VARIABLE):
+        return Mint(given.encode())
+    path = folder / FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _create(path)
+        if os.name == "posix" and path.stat().st_mode & 0o077:
+            raise ConfigError(f"others may read {path}: run chmod 600 {path}")
+        return Mint(bytes.fromhex(path.read_text(encoding="ascii")))
+    except ValueError:
+        raise ConfigError(
+            f"{path} is damaged: restore it, or remove it and make new keys"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be used: {error.strerror}") from None
+
+
+def _create(path: Path) -> None:
+    """Writes the file whole or not at all, unless it is there; of two processes one wins."""
+    if path.exists():
+        return
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(handle, "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(_LEAST))
+        os.link(draft, path)
+    except FileExistsError:
+        return
+    finally:
+        draft.unlink(missing_ok=True)

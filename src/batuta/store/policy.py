@@ -1,0 +1,140 @@
+"""What a key may do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from decimal import Decimal, InvalidOperation
+from typing import Any, cast
+
+from batuta.core import Worker
+
+TAG = "tag:"
+"""What an entry that means every worker of a tag begins with."""
+_LARGEST = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The scope of a key; None and empty are no limit."""
+
+    models: tuple[str, ...] = ()
+    """Served models; `worker/*` stands for all that begin so."""
+    max_cost: Decimal | None = None
+    """Dollars that one request may spend."""
+    rpm: int | None = None
+    """Requests a minute."""
+    tpm: int | None = None
+    """Tokens a minute, of all calls of the runs."""
+    concurrency: int | None = None
+    """Runs at the same time."""
+    per_day: Decimal | None = None
+    """Dollars a day, in UTC."""
+    per_month: Decimal | None = None
+    workers_allow: tuple[str, ...] = ()
+    """Workers that may read what this key sends: ids, or `tag:region:eu` for all of a tag."""
+    workers_deny: tuple[str, ...] = ()
+    """Workers that may not, whatever is allowed."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_cost", "per_day", "per_month"):
+            value: Decimal | None = getattr(self, name)
+            if value is not None and (not value.is_finite() or value < 0):
+                raise ValueError(f"{name} is not a number of dollars: {value}")
+        for name in ("rpm", "tpm", "concurrency"):
+            number: int | None = getattr(self, name)
+            if number is not None and not 1 <= number <= _LARGEST:
+                raise ValueError(f"{name} must be at least 1: {number}")
+
+    def allows_model(self, name: str) -> bool:
+        """Whether the key may ask that served model."""
+        return not self.models or any(_matches(name, entry) for entry in self.models)
+
+    def allows_worker(self, worker: Worker) -> bool:
+        """Whether that worker may read what the key sends."""
+        if any(_names(entry, worker) for entry in self.workers_deny):
+            return False
+        return not self.workers_allow or any(_names(e, worker) for e in self.workers_allow)
+
+    @property
+    def open_to_all(self) -> bool:
+        """Whether every worker may play."""
+        return not (self.workers_allow or self.workers_deny)
+
+
+def policy_json(policy: Policy) -> dict[str, Any]:
+    """The policy as JSON values; money as text."""
+    return {field.name: _plain(getattr(policy, field.name)) for field in fields(policy)}
+
+
+def read_policy(values: Mapping[str, Any]) -> Policy:
+    """The policy that `policy_json` wrote, or that somebody typed.
+
+    Raises:
+        ValueError: a name is not known, or a value cannot be used; the sentence names it.
+    """
+    known = {field.name for field in fields(Policy)}
+    for name in values:
+        if name not in known:
+            raise ValueError(
+                f"{name} is not a limit of a key; those are {', '.join(sorted(known))}"
+            )
+    return Policy(**{name: _READERS[name](name, value) for name, value in values.items()})
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    return list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
+
+
+def _matches(name: str, entry: str) -> bool:
+    return name.startswith(entry[:-1]) if entry.endswith("*") else name == entry
+
+
+def _names(entry: str, worker: Worker) -> bool:
+    if entry.startswith(TAG):
+        return entry.removeprefix(TAG) in worker.tags
+    return entry == worker.id
+
+
+def _money(name: str, value: object) -> Decimal | None:
+    if value is None:
+        return None
+    try:
+        if isinstance(value, (str, int, float, Decimal)) and not isinstance(value, bool):
+            return Decimal(str(value))
+    except InvalidOperation:
+        pass
+    raise ValueError(f"{name} is not a number of dollars: {value!r}")
+
+
+def _whole(name: str, value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise ValueError(f"{name} must be a whole number: {value!r}")
+
+
+def _names_in(name: str, value: object) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    entries: Iterable[object] = (
+        cast("list[object]", value) if isinstance(value, (list, tuple)) else [0]
+    )
+    texts = tuple(entry for entry in entries if isinstance(entry, str) and entry)
+    if len(texts) != len(list(entries)):
+        raise ValueError(f"{name} must be a list of names: {value!r}")
+    return texts
+
+
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    "models": _names_in,
+    "max_cost": _money,
+    "rpm": _whole,
+    "tpm": _whole,
+    "concurrency": _whole,
+    "per_day": _money,
+    "per_month": _money,
+    "workers_allow": _names_in,
+    "workers_deny": _names_in,
+}

@@ -1,0 +1,84 @@
+"""The running totals that budgets are checked against, inside other people's transactions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import delete, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from batuta.store.ledger import Bucket
+from batuta.store.models import RESERVATIONS, SPENDING
+
+
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """A budget that has no room for a run."""
+
+    bucket: Bucket
+    spent: int
+    reserved: int
+
+    @property
+    def left(self) -> int:
+        """Billionths of a dollar that can still be reserved."""
+        return max(0, self.bucket.cap - self.spent - self.reserved)
+
+
+async def settle(
+    connection: AsyncConnection, reservations: tuple[str, ...], spent: dict[tuple[str, str], int]
+) -> None:
+    """Ends reservations and adds what was spent, in the caller's transaction.
+
+    A reservation is given back once, however often this is repeated.
+    """
+    rows: list[dict[str, Any]] = []
+    if reservations:
+        chosen = RESERVATIONS.c.id.in_(reservations)
+        query = delete(RESERVATIONS).where(chosen).returning(RESERVATIONS)
+        rows = [dict(row) for row in (await connection.execute(query)).mappings()]
+    changes = given_back(rows)
+    for place, nano in spent.items():
+        changes[place] = (nano, changes.get(place, (0, 0))[1])
+    await add(connection, changes)
+
+
+async def add(connection: AsyncConnection, changes: dict[tuple[str, str], tuple[int, int]]) -> None:
+    """Adds (spent, reserved) to accounts' periods; in one order, so that no two wait in a ring."""
+    if not changes:
+        return
+    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+    new = dialect.insert(SPENDING)
+    statement = new.on_conflict_do_update(
+        index_elements=["account", "period"],
+        set_={
+            "spent": SPENDING.c.spent + new.excluded.spent,
+            "reserved": SPENDING.c.reserved + new.excluded.reserved,
+        },
+    )
+    rows = [
+        {"account": account, "period": period, "spent": spent, "reserved": reserved}
+        for (account, period), (spent, reserved) in sorted(changes.items())
+    ]
+    await connection.execute(statement, rows)
+
+
+async def fill(connection: AsyncConnection, bucket: Bucket) -> Exhausted:
+    """How full the bucket is."""
+    query = select(SPENDING.c.spent, SPENDING.c.reserved).where(
+        SPENDING.c.account == bucket.account, SPENDING.c.period == bucket.period
+    )
+    row = (await connection.execute(query)).first()
+    return Exhausted(bucket, 0, 0) if row is None else Exhausted(bucket, row[0], row[1])
+
+
+def given_back(rows: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[int, int]]:
+    """What the rows of reservations held, as changes."""
+    changes: dict[tuple[str, str], tuple[int, int]] = {}
+    for row in rows:
+        for account, period in orjson.loads(row["buckets"]):
+            changes[account, period] = (0, changes.get((account, period), (0, 0))[1] - row["nano"])
+    return changes
