@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from batuta.errors import StoreError
 from batuta.store.database import FAILURES, explain, open_engine, parse_url, place_of
 
-REVISIONS = ("0001", "0003")
+REVISIONS = ("0001", "0003", "0004")
 """Every migration, oldest first: lets a database at head open without importing alembic."""
 
 HEAD = REVISIONS[-1]

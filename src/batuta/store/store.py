@@ -30,6 +30,7 @@ from batuta.store.database import FAILURES, Database, explain, open_engine, pars
 from batuta.store.keys import Keys
 from batuta.store.ledger import Charge
 from batuta.store.models import CONTENTS, RUNS
+from batuta.store.responses import Responses
 from batuta.store.rows import Entry, RunSummary, parse_cursor, summary_of
 from batuta.store.schema import HEAD, check_revision, stored_revision, upgrade
 from batuta.store.writer import CAPACITY, Writer
@@ -314,6 +315,15 @@ class Store:
             StoreError: the store is closed.
         """
         return Keys(self.database)
+
+    @property
+    def responses(self) -> Responses:
+        """Responses of the API's dialect of that name.
+
+        Raises:
+            StoreError: the store is closed.
+        """
+        return Responses(self.database)
 
     @property
     def _open_writer(self) -> Writer:
