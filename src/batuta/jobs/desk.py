@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import final
 
 import anyio
@@ -47,6 +49,16 @@ async def _ignore(_: Event) -> None:
     """Hears nothing."""
 
 
+@dataclass(slots=True)
+class _Shelf:
+    """Equal calls of one place."""
+
+    left: deque[str]
+    """Kept before the crash and not yet given back."""
+    count: int
+    """Kept in all."""
+
+
 @final
 class KeptDesk:
     """A desk over `Records`."""
@@ -68,7 +80,7 @@ class KeptDesk:
         self._ring = ring
         self._next = 0
         self._order = anyio.Lock()
-        self._seen: dict[CallKey, int] = {}
+        self._shelves: dict[CallKey, _Shelf] = {}
         self._models: dict[WorkerId, str] = {}
 
     @property
@@ -114,26 +126,34 @@ class KeptDesk:
         await self._ring(self._job.id)
 
     def key(self, worker: WorkerId, request: Request) -> CallKey:
-        """The key of the call that this task makes now; each call has its own."""
-        place, model = _PLACE.get(), self._models.get(worker, "")
-        first = CallKey(self._job.id, place, 0, worker, model, fingerprint(request))
-        sample = self._seen.get(first, 0)
-        self._seen[first] = sample + 1
-        return CallKey(first.job, place, sample, worker, model, first.request)
+        """The key of the call that this task makes now."""
+        model = self._models.get(worker, "")
+        return CallKey(self._job.id, _PLACE.get(), worker, model, fingerprint(request))
 
     async def kept(self, key: CallKey) -> str | None:
-        """What the call gave before the crash."""
-        return await run_sync(self._records.call, key)
+        """What the call gave before the crash; each thing that was kept is given back once.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        async with self._order:
+            if key not in self._shelves:
+                bodies = await run_sync(self._records.calls, key)
+                self._shelves[key] = _Shelf(deque(bodies), len(bodies))
+        left = self._shelves[key].left
+        return left.popleft() if left else None
 
     async def keep(self, key: CallKey, given: Reply | Decision) -> None:
         """Keeps what the call gave: it was paid for, so a cancellation waits.
 
         What cannot be kept is not lost for that: the run goes on, and a crash would repeat it.
         """
+        shelf = self._shelves[key]
+        shelf.count += 1
         try:
             text = orjson.dumps(given, default=str).decode()
             with anyio.CancelScope(shield=True):
-                await run_sync(self._records.keep_call, key, text)
+                await run_sync(self._records.keep_call, key, shelf.count - 1, text)
         except (orjson.JSONEncodeError, StoreError) as error:
             logger.warning("a finished call of job %s is not kept: %s", self._job.id, error)
 
@@ -191,7 +211,7 @@ class KeptConductor:
         """
         place = f"plan:{len(brief.previous)}:{brief.sample}:{brief.seed}"
         pool = orjson.dumps([(worker.id, worker.model) for worker in brief.pool])
-        key = CallKey(self._desk.job.id, place, 0, self.name, "", pool)
+        key = CallKey(self._desk.job.id, place, self.name, "", pool)
         body = await self._desk.kept(key)
         if body is not None:
             return _DECISION.validate_json(body)

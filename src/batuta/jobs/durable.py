@@ -177,8 +177,6 @@ class DurableJobs:
     async def work(self, perform: Perform) -> None:
         """Plays jobs until cancelled, those first that a crash left behind."""
         async with anyio.create_task_group() as tasks:
-            if self._known:
-                tasks.start_soon(self._started)
             tasks.start_soon(self._sweep)
             async for order in self._receive:
                 tasks.start_soon(self._play, perform, order)
@@ -225,7 +223,9 @@ class DurableJobs:
             _settle(order.ending, Stopped())
 
     async def _sweep(self) -> None:
-        """Forgets what ended long ago."""
+        """Takes up what was left, and forgets from time to time what ended long ago."""
+        if self._known:
+            await self._started()
         while True:
             if self._machine is not None:
                 limit = time.time() - self._kept_days * 86_400

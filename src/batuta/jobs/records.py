@@ -45,6 +45,8 @@ CALLS = Table(
     "job_calls",
     METADATA,
     Column("key", Text, primary_key=True),
+    # Equal calls of one place, as those of a vote by one worker, in the order of their replies.
+    Column("sample", Integer, primary_key=True),
     Column("job", Text, nullable=False),
     Column("place", Text, nullable=False),
     Column("body", Text, nullable=False),
@@ -67,8 +69,6 @@ class CallKey:
     job: str
     place: str
     """`call:{round}:{step}`, or `plan:{round}:{sample}:{seed}`."""
-    sample: int
-    """How many equal calls of this place came before."""
     worker: str
     model: str
     request: bytes
@@ -77,7 +77,7 @@ class CallKey:
     @property
     def digest(self) -> str:
         """The key under which the reply is kept."""
-        parts = (self.job, self.place, self.sample, self.worker, self.model, self.request.hex())
+        parts = (self.job, self.place, self.worker, self.model, self.request.hex())
         return hashlib.sha256(orjson.dumps(parts)).hexdigest()
 
 
@@ -102,24 +102,23 @@ class Records:
         """Disconnects."""
         self._engine.dispose()
 
-    def call(self, key: CallKey) -> str | None:
-        """What was kept under the key.
+    def calls(self, key: CallKey) -> list[str]:
+        """What was kept under the key, in order.
 
         Raises:
             StoreError: the database fails.
         """
-        query = select(CALLS.c.body).where(CALLS.c.key == key.digest)
-        rows = self._read(query)
-        return rows[0][0] if rows else None
+        query = select(CALLS.c.body).where(CALLS.c.key == key.digest).order_by(CALLS.c.sample)
+        return [row[0] for row in self._read(query)]
 
-    def keep_call(self, key: CallKey, body: str) -> None:
-        """Keeps it; what was kept first stays.
+    def keep_call(self, key: CallKey, sample: int, body: str) -> None:
+        """Keeps it as the key's `sample`; what was kept first stays.
 
         Raises:
             StoreError: the database fails.
         """
-        row = {"key": key.digest, "job": key.job, "place": key.place, "body": body}
-        self._insert(CALLS, {**row, "kept": time.time()})
+        row = {"key": key.digest, "sample": sample, "job": key.job, "place": key.place}
+        self._insert(CALLS, {**row, "body": body, "kept": time.time()})
 
     def told(self, job: str) -> int:
         """How many events of the job are kept.

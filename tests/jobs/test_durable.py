@@ -1,0 +1,108 @@
+"""What durable jobs promise beyond the laws of all jobs."""
+
+import sqlite3
+
+import anyio
+
+from batuta.clients import Scripted
+from batuta.core import Reply, Request, WorkerId, user
+from batuta.errors import Overloaded
+from batuta.jobs import Ending, Job, JobState
+from batuta.jobs.machine import PROTOCOL
+
+from .conftest import working
+
+
+async def told(jobs, job_id):
+    with anyio.fail_after(15):
+        return [event async for event in jobs.events(job_id, "ada")]
+
+
+async def test_a_stopped_process_leaves_its_jobs_to_the_next(durable, tmp_path):
+    begun = anyio.Event()
+
+    async def half(job, desk):
+        await desk.tell({"said": 0})
+        begun.set()
+        await anyio.sleep_forever()
+
+    async def whole(job, desk):
+        await desk.tell({"said": 0})
+        await desk.tell({"said": 1})
+        return Ending(JobState.COMPLETED, {"text": "done"})
+
+    async with durable(tmp_path) as jobs, working(jobs, half):
+        await jobs.submit(Job("job-1", "ada"))
+        with anyio.fail_after(15):
+            await begun.wait()
+    async with durable(tmp_path) as jobs, working(jobs, whole):
+        assert [(e.number, e.body["said"]) for e in await told(jobs, "job-1")] == [(0, 0), (1, 1)]
+        assert (await jobs.status("job-1", "ada")).state is JobState.COMPLETED
+        assert await jobs.result("job-1", "ada") == {"text": "done"}
+
+
+async def test_what_is_stored_is_json_in_a_write_ahead_log_under_a_fixed_version(durable, tmp_path):
+    async def echo(job, desk):
+        return Ending(JobState.INCOMPLETE, {"echo": job.body})
+
+    async with durable(tmp_path) as jobs, working(jobs, echo):
+        await jobs.submit(Job("job-1", "ada", {"question": "why?"}))
+        await told(jobs, "job-1")
+        with sqlite3.connect(tmp_path / "jobs.db") as db:
+            assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+            row = db.execute("SELECT i.inputs, o.output, serialization, application_version, authenticated_user FROM workflow_status JOIN workflow_input i USING (workflow_uuid) JOIN workflow_output o USING (workflow_uuid)").fetchone()  # fmt: skip
+    assert '"why?"' in row[0] and '"incomplete"' in row[1]
+    assert row[2:] == ("portable_json", PROTOCOL, "ada")
+
+
+async def test_ended_jobs_are_forgotten_after_their_time(durable, tmp_path):
+    async def echo(job, desk):
+        await desk.tell({"said": 0})
+        return Ending(JobState.COMPLETED, {})
+
+    async with durable(tmp_path) as jobs, working(jobs, echo):
+        await jobs.submit(Job("job-1", "ada"))
+        await told(jobs, "job-1")
+    async with durable(tmp_path, kept_days=30) as jobs, working(jobs, echo):
+        assert await jobs.status("job-1", "ada") is not None
+    async with durable(tmp_path, kept_days=-1) as jobs, working(jobs, echo):
+        with anyio.fail_after(15):
+            while await jobs.status("job-1", "ada") is not None:
+                await anyio.sleep(0.05)
+    with sqlite3.connect(tmp_path / "jobs.db") as db:
+        assert db.execute("SELECT count(*) FROM job_events").fetchone() == (0,)
+
+
+async def test_equal_calls_of_one_place_keep_their_own_replies_and_failures_are_not_kept(
+    durable, tmp_path
+):
+    said = iter([Overloaded("busy"), Reply("first"), Reply("second")])
+    asked = []
+
+    def say(request):
+        asked.append(request)
+        return next(said)
+
+    async def thrice(job, desk):
+        client = desk.clients({WorkerId("w"): Scripted(say)})[WorkerId("w")]
+        texts = []
+        while len(texts) < 2:
+            try:
+                texts.append((await client.complete(Request((user("Q?"),)))).text)
+            except Overloaded:
+                continue
+        if len(asked) == 3 and job.id not in seen:
+            seen.add(job.id)
+            begun.set()
+            await anyio.sleep_forever()
+        return Ending(JobState.COMPLETED, {"texts": texts})
+
+    seen, begun = set(), anyio.Event()
+    async with durable(tmp_path) as jobs, working(jobs, thrice):
+        await jobs.submit(Job("job-1", "ada"))
+        with anyio.fail_after(15):
+            await begun.wait()
+    async with durable(tmp_path) as jobs, working(jobs, thrice):
+        await told(jobs, "job-1")
+        assert await jobs.result("job-1", "ada") == {"texts": ["first", "second"]}
+    assert len(asked) == 3
