@@ -181,6 +181,12 @@ def store_target(environ: Mapping[str, str] = os.environ) -> str:
     return environ.get("BATUTA_STORE") or str(data_folder(environ) / "runs.db")
 
 
+def jobs_target(environ: Mapping[str, str] = os.environ) -> str:
+    """The database of background jobs: that of the runs, or beside their file one of its own."""
+    store = store_target(environ)
+    return store if "://" in store else str(Path(store).with_name("jobs.db"))
+
+
 async def open_ensemble(
     http: Http,
     *,
@@ -349,7 +355,9 @@ def _conductor(
         return single(name.removeprefix("single/"))
     if name not in pool:
         known = ", ".join((*FIXED, *(f"{worker.id}" for worker in pool)))
-        raise ConfigError(f"no conductor {name!r}; choose a worker of the pool or one of: {known}")
+        raise ConfigError(
+            f"no conductor {name!r}; choose the folder of a trained policy, or one of: {known}"
+        )
     rendering = Rendering(setting.descriptions, setting.prices, setting.examples)
     sampling = Sampling(temperature=setting.temperature, max_tokens=setting.max_tokens)
     worker = pool[name]

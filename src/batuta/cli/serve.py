@@ -12,7 +12,7 @@ import typer
 
 from batuta.cli.ask import Conductor, Pool
 from batuta.clients import Http
-from batuta.config import Ensemble, open_ensemble, store_target
+from batuta.config import Ensemble, jobs_target, open_ensemble, store_target
 from batuta.core import Limits
 
 
@@ -39,10 +39,15 @@ async def _serve(
     from batuta.gateway.baselines import baselines, untaught  # noqa: PLC0415
     from batuta.gateway.models import Orchestra, served_models  # noqa: PLC0415
     from batuta.gateway.serve import serve  # noqa: PLC0415
+    from batuta.jobs import open_jobs  # noqa: PLC0415
     from batuta.solvers.history import read_history  # noqa: PLC0415
     from batuta.store import Store  # noqa: PLC0415
 
-    async with Http() as http, Store.open(store_target()) as store:
+    async with (
+        Http() as http,
+        Store.open(store_target()) as store,
+        open_jobs(jobs_target()) as jobs,
+    ):
         ensemble = await open_ensemble(http, pool=pool, conductor=conductor)
         limits, outcomes = _limits(ensemble), history or ensemble.history
         models = served_models(ensemble.pool, ensemble.conductor, ultra=limits)
@@ -53,6 +58,7 @@ async def _serve(
             ensemble.clients,
             (*models, *methods),
             store=store,
+            jobs=jobs,
             absent={} if known else untaught(),
         )
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, final
 
 from batuta.baselines import Solver
 from batuta.core import Client, Conductor, Limits, Pool, WorkerId
 from batuta.errors import ConfigError
 from batuta.gateway.flight import Flights
+from batuta.jobs import Jobs, MemoryJobs
 from batuta.solvers import best, single
+from batuta.solvers.history import History
 from batuta.store import Store
 
 MINI = "batuta-mini"
@@ -97,6 +100,22 @@ class Timing:
     """How long a reader may leave what was written unread before it is cut off."""
 
 
+@dataclass(frozen=True, slots=True)
+class Showcase:
+    """What the web page shows beside the runs."""
+
+    source: str = ""
+    """Where the pool comes from, in words."""
+    simulated: bool = False
+    """Whether its workers are programs and not language models."""
+    examples: tuple[str, ...] = ()
+    """Questions to begin with."""
+    folders: tuple[Path, ...] = ()
+    """Where training runs and evaluation reports are looked for, with the folders below."""
+    history: History | None = None
+    """Outcomes of the workers, by task family."""
+
+
 @final
 class Orchestra:
     """What an app serves: workers, models, and where their runs are kept.
@@ -111,9 +130,11 @@ class Orchestra:
         served: Iterable[Served],
         *,
         store: Store | None = None,
+        jobs: Jobs | None = None,
         timing: Timing | None = None,
         hosts: Iterable[str] = (),
         absent: Mapping[str, str] | None = None,
+        showcase: Showcase | None = None,
     ) -> None:
         """Learns who plays.
 
@@ -122,9 +143,11 @@ class Orchestra:
             clients: how each of them is called.
             served: the models; see `served_models`.
             store: keeps the runs; None: nothing is kept.
+            jobs: plays what runs in the background; None: as long as the process lives.
             timing: of streams.
             hosts: names under which the server is reached, besides those of the loopback.
             absent: models that could be served, and what to do for it.
+            showcase: what the web page shows beside the runs.
 
         Raises:
             ConfigError: two models have one name, there is none, or a worker has no client.
@@ -132,9 +155,11 @@ class Orchestra:
         self.pool = pool
         self.clients = clients
         self.store = store
+        self.jobs = jobs or MemoryJobs()
         self.timing = timing or Timing()
         self.hosts = frozenset(hosts)
         self.absent = absent or {}
+        self.showcase = showcase or Showcase()
         self.flights = Flights()
         """The runs that are going on."""
         self.created = int(time.time())
