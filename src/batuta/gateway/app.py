@@ -18,6 +18,7 @@ from batuta.gateway.models import Orchestra
 from batuta.gateway.play import Player
 from batuta.gateway.refusal import Refusal, no_model
 from batuta.gateway.runs import RunRoutes, json_response
+from batuta.gateway.ui import page_routes
 
 _NOT_FOUND = 404
 _NO_METHOD = 405
@@ -35,6 +36,7 @@ def create_app(orchestra: Orchestra) -> Starlette:
         Route("/v1/runs/{id}/feedback", runs.feedback, methods=["POST"]),
         Route("/healthz", catalogue.alive),
         Route("/readyz", catalogue.ready),
+        *page_routes(orchestra, player),
     ]
     app = Starlette(
         routes=routes,

@@ -1,0 +1,79 @@
+"""The page's own script, style sheet and icon, under names that change with their content."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import PurePath
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from batuta.gateway.refusal import not_found
+
+ROOT = "/ui/static/"
+_TYPES = {
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_FOREVER = "public, max-age=31536000, immutable"
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file as it is sent."""
+
+    name: str
+    """With the first digits of its hash: `app.1f0c….js`."""
+    kind: str
+    body: bytes
+    packed: bytes
+    """Under gzip."""
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """Every file by its own name."""
+    folder = files("batuta.gateway.ui") / "static"
+    found = (path for path in folder.iterdir() if PurePath(path.name).suffix in _TYPES)
+    return {path.name: _asset(path.name, path.read_bytes()) for path in found}
+
+
+def _asset(name: str, body: bytes) -> Asset:
+    pure = PurePath(name)
+    digest = hashlib.sha256(body).hexdigest()[:12]
+    packed = gzip.compress(body, 9, mtime=0)
+    return Asset(f"{pure.stem}.{digest}{pure.suffix}", _TYPES[pure.suffix], body, packed)
+
+
+def address(name: str) -> str:
+    """Where the browser finds that file."""
+    return ROOT + assets()[name].name
+
+
+async def send_asset(request: Request) -> Response:
+    """The file of that name.
+
+    Raises:
+        Refusal: there is none, or it has changed since.
+    """
+    wanted: str = request.path_params["name"]
+    asset = next((each for each in assets().values() if each.name == wanted), None)
+    if asset is None:
+        raise not_found(f"The file '{wanted[:80]}'")
+    headers = {
+        "cache-control": _FOREVER,
+        "etag": f'"{asset.name}"',
+        "vary": "accept-encoding",
+        "x-content-type-options": "nosniff",
+    }
+    if request.headers.get("if-none-match") == headers["etag"]:
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["content-encoding"] = "gzip"
+        return Response(asset.packed, headers=headers, media_type=asset.kind)
+    return Response(asset.body, headers=headers, media_type=asset.kind)

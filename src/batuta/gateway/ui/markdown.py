@@ -1,0 +1,143 @@
+"""A model's Markdown as HTML that can do nothing.
+
+Safe by construction: raw HTML is off, so each tag is one that this module's renderer writes;
+addresses other than http, https and mailto are left as text; pictures become links, because
+loading one would tell its host that, and when, an answer was read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from html import escape
+
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.rules_inline import StateInline
+from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
+from markupsafe import Markup
+
+from batuta.gateway.ui.mathml import mathml
+
+LONGEST = 200_000
+"""Characters that are rendered; a longer text is shown as it is."""
+_COLOURED = 20_000
+"""Characters of code that are coloured."""
+_LANGUAGE = re.compile(r"[A-Za-z0-9_+#.-]{1,30}")
+_ADDRESS = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
+_FENCES = (("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"), ("$", "$"))
+
+
+def rendered(text: str) -> Markup:
+    """The text as HTML."""
+    if len(text) > LONGEST:
+        return Markup("<pre>{}</pre>").format(text)
+    return Markup(_parser().render(text))  # noqa: S704 - see the head of this module
+
+
+@cache
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt(
+        "commonmark", {"html": False, "maxNesting": 40, "breaks": True, "highlight": _coloured}
+    )
+    parser.enable(["table", "strikethrough"])
+    parser.inline.ruler.before("escape", "formula", _formula)
+    parser.validateLink = lambda url: bool(_ADDRESS.match(url))
+    rules = {"formula": _show_formula, "image": _show_image, "link_open": _show_link}
+    rules |= {f"{cell}_open": _show_cell for cell in ("th", "td")}
+    rules |= {f"heading_{end}": _show_heading for end in ("open", "close")}
+    for name, rule in rules.items():
+        parser.add_render_rule(name, rule)
+    return parser
+
+
+def _coloured(code: str, language: str, _: str) -> str:
+    """The code's tokens in classes; nothing if its language is not known."""
+    if not _LANGUAGE.fullmatch(language) or len(code) > _COLOURED:
+        return ""
+    from pygments import highlight  # noqa: PLC0415 - loaded when the first code is met
+    from pygments.formatters import HtmlFormatter  # noqa: PLC0415
+    from pygments.lexers import (  # noqa: PLC0415
+        get_lexer_by_name,  # pyright: ignore[reportUnknownVariableType]
+    )
+    from pygments.util import ClassNotFound  # noqa: PLC0415
+
+    try:
+        lexer = get_lexer_by_name(language)
+    except ClassNotFound:
+        return ""
+    return highlight(code, lexer, HtmlFormatter(nowrap=True, classprefix="hl-"))
+
+
+def _formula(state: StateInline, silent: bool) -> bool:  # noqa: FBT001 - markdown-it's form
+    """Takes a formula where one begins here: see `_FENCES`."""
+    for opening, closing in _FENCES:
+        if not state.src.startswith(opening, state.pos):
+            continue
+        start = state.pos + len(opening)
+        end = state.src.find(closing, start, state.posMax)
+        if end < 0 or not _is_formula(state.src, start, end, opening):
+            return False
+        if not silent:
+            token = state.push("formula", "math", 0)
+            token.content = state.src[start:end]
+            token.markup = opening
+        state.pos = end + len(closing)
+        return True
+    return False
+
+
+def _is_formula(text: str, start: int, end: int, opening: str) -> bool:
+    """Whether the dollars are a formula's and no money's."""
+    inner = text[start:end]
+    if not inner.strip():
+        return False
+    if opening != "$":
+        return True
+    after = text[end + 1 : end + 2]
+    return inner == inner.strip() and "\n\n" not in inner and not after.isdigit()
+
+
+def _show_formula(
+    _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, ___: EnvType
+) -> str:
+    token = tokens[at]
+    block = token.markup in {"$$", r"\["}
+    shown = mathml(token.content, block=block)
+    return shown or f"<code>{escape(token.content, quote=False)}</code>"
+
+
+def _show_image(
+    _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, ___: EnvType
+) -> str:
+    url, name = str(tokens[at].attrGet("src") or ""), tokens[at].content
+    return f"<a {_outside(url)}>{escape(name or 'picture')}</a>"
+
+
+def _show_link(
+    _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, ___: EnvType
+) -> str:
+    return f"<a {_outside(str(tokens[at].attrGet('href') or ''))}>"
+
+
+def _outside(url: str) -> str:
+    return f'href="{escape(url)}" rel="noopener noreferrer nofollow" target="_blank"'
+
+
+def _show_cell(
+    _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, ___: EnvType
+) -> str:
+    """A table's cell, aligned by a class: styles in tags are not allowed."""
+    style = str(tokens[at].attrGet("style") or "")
+    align = next((side for side in ("right", "center") if side in style), "")
+    return f'<{tokens[at].tag} class="{align}">' if align else f"<{tokens[at].tag}>"
+
+
+def _show_heading(
+    _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, ___: EnvType
+) -> str:
+    """Three levels lower: the answer stands within a page that has its own headings."""
+    level = min(6, int(tokens[at].tag[1:]) + 2)
+    return f"<h{level}>" if tokens[at].nesting > 0 else f"</h{level}>\n"

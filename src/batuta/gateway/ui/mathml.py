@@ -1,0 +1,74 @@
+"""LaTeX as MathML, of known elements only.
+
+The converter's own text is not used: it turns `&lt;` back into `<`, so that a formula could smuggle
+any tag into the page. Here its tree is written anew, each text escaped.
+"""
+
+from __future__ import annotations
+
+import re
+from html import escape, unescape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+LONGEST = 4000
+"""Characters of a formula that is set; a longer one is shown as it was written."""
+_MACROS = re.compile(r"\\(?:re)?newcommand|\\providecommand|\\[gex]?def|\\let|\\newenvironment")
+"""A formula that defines commands could grow without end."""
+_DEEPEST = 60
+_ELEMENTS = {
+    *("math", "mrow", "mi", "mn", "mo", "mtext", "ms", "mspace", "msub", "msup", "msubsup"),
+    *("mfrac", "msqrt", "mroot", "munder", "mover", "munderover", "mtable", "mtr", "mtd"),
+    *("mlabeledtr", "mstyle", "mpadded", "mphantom", "menclose", "mmultiscripts"),
+    *("mprescripts", "none"),
+}
+_ATTRIBUTES = {
+    *("display", "displaystyle", "mathvariant", "stretchy", "fence", "separator", "form"),
+    *("lspace", "rspace", "movablelimits", "accent", "accentunder", "linethickness"),
+    *("columnalign", "rowspacing", "columnspacing", "columnlines", "rowlines", "width", "height"),
+    *("depth", "minsize", "maxsize", "symmetric", "scriptlevel", "notation"),
+}
+_VALUE = re.compile(r"[A-Za-z0-9 .%+_-]{0,60}")
+
+
+def mathml(latex: str, *, block: bool) -> str | None:
+    """The formula as a `math` element; None if it cannot be set.
+
+    Args:
+        latex: without its delimiters.
+        block: it stands on its own, not in a line.
+    """
+    if len(latex) > LONGEST or _MACROS.search(latex):
+        return None
+    # Loaded when the first formula is met: most pages have none.
+    from latex2mathml.converter import Converter  # noqa: PLC0415
+
+    try:
+        tree = Converter(display="block" if block else "inline").convert_to_element(latex)
+        return _written(tree, 0)
+    except Exception:  # noqa: BLE001 - the converter raises all sorts of things for odd LaTeX
+        return None
+
+
+def _written(element: Element, depth: int) -> str:
+    """The element and what is in it.
+
+    Raises:
+        ValueError: it is nested too deeply, or is none that is known.
+    """
+    if depth > _DEEPEST or element.tag not in _ELEMENTS:
+        raise ValueError(f"not a formula: {element.tag}")
+    known = (
+        f' {name}="{value}"'
+        for name, value in element.attrib.items()
+        if name in _ATTRIBUTES and _VALUE.fullmatch(value)
+    )
+    inside = "".join(_written(child, depth + 1) + _text(child.tail) for child in element)
+    return f"<{element.tag}{''.join(known)}>{_text(element.text)}{inside}</{element.tag}>"
+
+
+def _text(text: str | None) -> str:
+    """The text, whose signs the converter writes as references."""
+    return escape(unescape(text or ""), quote=False)

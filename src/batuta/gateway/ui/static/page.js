@@ -1,0 +1,436 @@
+// The page's script. The server renders; this asks, listens, and puts what it hears in its place.
+
+const $ = (selector, root = document) => root.querySelector(selector);
+const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+/* Light or dark, remembered in a cookie so that the server's first byte is right. */
+$("[data-theme-switch]")?.addEventListener("click", () => {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  document.cookie = `theme=${root.dataset.theme}; path=/; max-age=31536000; samesite=strict`;
+});
+
+function say(text) {
+  $(".toast")?.remove();
+  const toast = document.createElement("p");
+  toast.className = "toast";
+  toast.role = "status";
+  toast.textContent = text;
+  document.body.append(toast);
+  setTimeout(() => toast.remove(), 3500);
+}
+
+/* ---- a graph and its panels ---------------------------------------------------------- */
+
+function open(root, at, { focus = false } = {}) {
+  for (const panel of $$("[data-panel]", root)) panel.hidden = panel.dataset.panel !== at;
+  for (const node of $$("[data-node]", root)) node.toggleAttribute("data-open", node.dataset.node === at);
+  for (const arrow of $$("[data-arrow]", root)) arrow.classList.toggle("lit", arrow.dataset.arrow === at);
+  const hint = $("[data-hint]", root);
+  if (hint && at) hint.hidden = true;
+  const panel = $(`[data-panel="${at}"]`, root);
+  if (panel && focus) {
+    panel.focus({ preventScroll: true });
+    panel.scrollIntoView({ block: "nearest", behavior: "smooth" });
+  }
+}
+
+function wire(root) {
+  root.addEventListener("click", (event) => {
+    const node = event.target.closest("[data-node], [data-goto]");
+    if (!node || event.metaKey || event.ctrlKey) return;
+    event.preventDefault();
+    const at = node.dataset.node ?? node.dataset.goto;
+    const again = node.matches("[data-node][data-open]");
+    open(root, again ? "" : at, { focus: !again });
+  });
+  root.addEventListener("keydown", (event) => {
+    const node = event.target.closest?.("[data-node]");
+    const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 }[event.key];
+    if (!node || !step) return;
+    event.preventDefault();
+    const nodes = $$("[data-node]", root);
+    nodes[(nodes.indexOf(node) + step + nodes.length) % nodes.length].focus();
+  });
+}
+
+for (const root of $$("[data-run]")) {
+  wire(root);
+  const wanted = location.hash ? $(`#${CSS.escape(location.hash.slice(1))}`, root) : null;
+  const nodes = $$("[data-node]", root);
+  const last = nodes.at(-1);
+  open(root, wanted?.dataset.panel ?? (root.closest(".versus") ? "" : last?.dataset.node) ?? "");
+}
+
+/* ---- a stream of events --------------------------------------------------------------- */
+
+async function* events(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    text += value;
+    for (let end; (end = text.indexOf("\n\n")) >= 0; text = text.slice(end + 2)) {
+      const frame = text.slice(0, end);
+      if (!frame.startsWith("event: ")) continue;
+      const cut = frame.indexOf("\ndata: ");
+      yield [frame.slice(7, cut), JSON.parse(frame.slice(cut + 7))];
+    }
+  }
+}
+
+/** Where one run is seen: its workflow while it is written and played, and its answer. */
+class Stage {
+  constructor(root) {
+    this.root = root;
+    wire(root);
+  }
+
+  part(name) {
+    return $(`[data-${name}]`, this.root);
+  }
+
+  clear() {
+    this.root.hidden = false;
+    this.id = null;
+    this.ended = false;
+    this.last = "";
+    for (const name of ["rounds", "panels", "links"]) this.part(name).replaceChildren();
+    this.part("answer").innerHTML = '<p class="note">It appears here as soon as the last step speaks.</p>';
+    this.part("answer").setAttribute("aria-busy", "true");
+    this.part("hint").hidden = true;
+    this.part("draft").hidden = true;
+    this.part("draft").textContent = "";
+    this.phase("The conductor is writing the workflow…");
+    this.totals({ tokens: "0 tok", cost: "$0" });
+    this.started = performance.now();
+    this.clock = setInterval(() => this.tick(), 100);
+    this.tick();
+  }
+
+  tick() {
+    this.part("time").textContent = `${((performance.now() - this.started) / 1000).toFixed(1)} s`;
+  }
+
+  phase(text) {
+    this.part("planning").hidden = !text;
+    this.part("phase").textContent = text;
+  }
+
+  totals({ tokens, cost }) {
+    this.part("tokens").textContent = tokens;
+    this.part("cost").textContent = cost;
+  }
+
+  /** Asks, and shows what comes; resolves when nothing more will. */
+  async ask(body, token) {
+    this.clear();
+    this.cut = new AbortController();
+    try {
+      const response = await fetch("/ui/ask", {
+        method: "POST",
+        headers: { "content-type": "application/json", "x-token": token },
+        body: JSON.stringify(body),
+        signal: this.cut.signal,
+      });
+      if (!response.ok) {
+        const said = await response.json().catch(() => null);
+        this.onFailed({ message: said?.error?.message ?? `The server answered ${response.status}.` });
+        return;
+      }
+      for await (const [name, data] of events(response)) this[`on${name[0].toUpperCase()}${name.slice(1)}`]?.(data);
+      if (!this.ended) this.onFailed({ message: "The connection broke off before the answer was there." });
+    } catch (error) {
+      if (this.cut.signal.aborted) this.stopped();
+      else this.onFailed({ message: "The server cannot be reached." });
+    } finally {
+      clearInterval(this.clock);
+      this.part("answer").setAttribute("aria-busy", "false");
+    }
+  }
+
+  stop() {
+    this.cut?.abort();
+  }
+
+  /* what the server tells */
+
+  onOpened({ id }) {
+    this.id = id;
+  }
+
+  onBegan() {
+    this.part("rounds").replaceChildren();
+    this.part("panels").replaceChildren();
+  }
+
+  onDrafted({ text }) {
+    const draft = this.part("draft");
+    draft.hidden = false;
+    draft.append(text);
+    draft.scrollTop = draft.scrollHeight;
+  }
+
+  onPlanned({ round, steps, html, panels, totals }) {
+    this.part("draft").hidden = true;
+    this.part("draft").textContent = "";
+    this.phase("");
+    this.part("rounds").insertAdjacentHTML("beforeend", html);
+    this.part("panels").insertAdjacentHTML("beforeend", panels);
+    this.last = steps ? `${round}.${steps - 1}` : "";
+    this.part("hint").hidden = !steps;
+    this.totals(totals);
+    open(this.root, "");
+  }
+
+  node(at) {
+    return $(`[data-node="${at.join(".")}"]`, this.root);
+  }
+
+  onStep({ at, worker }) {
+    const node = this.node(at);
+    if (!node) return;
+    this.light(node, "running");
+    $(".node-who", node).textContent = worker;
+    if (at.join(".") === this.last) this.speaking = false;
+  }
+
+  light(node, state) {
+    node.dataset.state = state;
+    $("[data-status]", node).textContent = state;
+  }
+
+  onSpoke({ at, text }) {
+    const name = at.join(".");
+    const stream = $(`[data-panel="${name}"] [data-stream]`, this.root);
+    if (stream) {
+      stream.append(text);
+      stream.scrollTop = stream.scrollHeight;
+    }
+    const node = this.node(at);
+    if (node) $("[data-foot]", node).textContent = `${(stream?.textContent.length ?? 0).toLocaleString("en").replaceAll(",", "\u202f")} characters`;
+    if (name === this.last) {
+      if (!this.speaking) {
+        const live = document.createElement("div");
+        live.className = "answer live";
+        this.part("answer").replaceChildren(live);
+        this.speaking = true;
+      }
+      this.part("answer").firstChild.append(text);
+    }
+  }
+
+  onRetried({ at, why }) {
+    const node = this.node(at);
+    const stream = $(`[data-panel="${at.join(".")}"] [data-stream]`, this.root);
+    if (stream) stream.textContent = "";
+    if (node) $("[data-foot]", node).textContent = `again: ${why}`;
+    this.speaking = false;
+  }
+
+  onStepped({ at, html, totals, last }) {
+    const fresh = document.createElement("div");
+    fresh.innerHTML = html;
+    const name = at.join(".");
+    const node = this.node(at);
+    const panel = $(`[data-panel="${name}"]`, this.root);
+    const next = $("[data-node]", fresh);
+    const unfolded = $("[data-panel]", fresh);
+    if (node?.hasAttribute("data-open")) next.toggleAttribute("data-open", true);
+    if (panel) unfolded.hidden = panel.hidden;
+    const focused = document.activeElement === node;
+    node?.replaceWith(next);
+    panel?.replaceWith(unfolded);
+    if (focused) next.focus();
+    this.totals(totals);
+    if (last) this.phase("Settling the answer…");
+  }
+
+  onEnded({ id, html, totals, time }) {
+    this.ended = true;
+    this.id = id;
+    clearInterval(this.clock);
+    this.phase("");
+    this.part("answer").innerHTML = html;
+    this.part("time").textContent = time;
+    this.totals(totals);
+    this.links();
+  }
+
+  onFailed({ message }) {
+    this.ended = true;
+    clearInterval(this.clock);
+    this.phase("");
+    this.part("hint").hidden = true;
+    const failure = document.createElement("p");
+    failure.className = "failure";
+    failure.textContent = message;
+    this.part("answer").replaceChildren(failure);
+    for (const node of $$('[data-state="running"]', this.root)) this.light(node, "skipped");
+  }
+
+  stopped() {
+    this.onFailed({ message: "Stopped. What was spent until then is in the run." });
+    if (this.id) this.links();
+  }
+
+  links() {
+    const links = this.part("links");
+    const chip = document.createElement("a");
+    chip.href = `/ui/runs/${encodeURIComponent(this.id)}`;
+    chip.textContent = "Open the run";
+    const other = document.createElement("a");
+    other.href = `/ui/compare?a=${encodeURIComponent(this.id)}`;
+    other.textContent = "Compare";
+    links.replaceChildren(chip, ...(this.root.dataset.stage ? [] : [other]));
+  }
+}
+
+/* ---- asking ------------------------------------------------------------------------------ */
+
+function number(value) {
+  return value === "" ? undefined : Number(value);
+}
+
+/** The form as the body of a chat completion: what `copy as curl` shows is what is sent. */
+function bodyOf(form) {
+  const field = (name) => form.elements[name]?.value ?? "";
+  const boxes = $$('[name="worker"]', form);
+  const chosen = boxes.filter((box) => box.checked).map((box) => box.value);
+  const orchestration = {
+    max_cost_usd: number(field("max_cost_usd")),
+    deadline_s: number(field("deadline_s")),
+    workers_allow: chosen.length && chosen.length < boxes.length ? chosen : undefined,
+  };
+  const wished = Object.values(orchestration).some((value) => value !== undefined);
+  return {
+    model: field("model"),
+    messages: [{ role: "user", content: field("question") }],
+    reasoning_effort: field("effort") || undefined,
+    orchestration: wished ? orchestration : undefined,
+  };
+}
+
+function asCurl(body) {
+  const json = JSON.stringify(body, null, 2).replaceAll("'", "'\\''");
+  return `curl ${location.origin}/v1/chat/completions \\\n  -H 'content-type: application/json' \\\n  -H "authorization: Bearer $BATUTA_KEY" \\\n  -d '${json}'`;
+}
+
+function asPython(body) {
+  const { orchestration, ...rest } = body;
+  const value = (given) => JSON.stringify(given).replace(/\b(true|false|null)\b(?=(?:[^"\\]*(?:\\.|"(?:[^"\\]*\\.)*[^"\\]*"))*[^"]*$)/g, (word) => ({ true: "True", false: "False", null: "None" })[word]);
+  const lines = Object.entries(rest).filter(([, given]) => given !== undefined).map(([name, given]) => `    ${name}=${value(given)},`);
+  if (orchestration) lines.push(`    extra_body={"orchestration": ${value(orchestration)}},`);
+  return `from openai import OpenAI\n\nclient = OpenAI(base_url="${location.origin}/v1", api_key="none")\nreply = client.chat.completions.create(\n${lines.join("\n")}\n)\nprint(reply.choices[0].message.content)\n`;
+}
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    say("Copied.");
+  } catch {
+    say("The browser does not let this page copy.");
+  }
+}
+
+/** While something is asked there is Stop; else there is Ask. */
+async function during(form, work) {
+  const go = $$('button[type="submit"]', form);
+  const stop = $("[data-stop]", form);
+  for (const button of go) button.hidden = true;
+  stop.hidden = false;
+  try {
+    await work();
+  } finally {
+    for (const button of go) button.hidden = false;
+    stop.hidden = true;
+  }
+}
+
+const ask = $("[data-ask]");
+if (ask) {
+  const stage = new Stage($("[data-stage]"));
+  const examples = $("[data-examples]");
+  ask.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const body = bodyOf(ask);
+    if (event.submitter?.name === "dry") body.orchestration = { ...body.orchestration, dry_run: true };
+    if (ask.dataset.replay) body.replay = ask.dataset.replay;
+    if (examples) examples.hidden = true;
+    during(ask, () => stage.ask(body, ask.dataset.token));
+  });
+  $("[data-stop]", ask).addEventListener("click", () => stage.stop());
+  $("#question").addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) ask.requestSubmit($("[data-go]", ask));
+  });
+  for (const button of $$("[data-copy]", ask)) {
+    button.addEventListener("click", () => copy(button.dataset.copy === "curl" ? asCurl(bodyOf(ask)) : asPython(bodyOf(ask))));
+  }
+  for (const button of $$("[data-example]")) {
+    button.addEventListener("click", () => {
+      $("#question").value = button.textContent.trim();
+      ask.requestSubmit($("[data-go]", ask));
+      scrollTo({ top: 0 });
+    });
+  }
+  const boxes = $$('[name="worker"]', ask);
+  const count = () => {
+    const chosen = boxes.filter((box) => box.checked).length;
+    $("[data-picked]").textContent = chosen === boxes.length || !chosen ? `all ${boxes.length}` : `${chosen} of ${boxes.length}`;
+  };
+  ask.addEventListener("change", count);
+  count();
+}
+
+document.addEventListener("click", (event) => {
+  for (const details of $$("details.pick[open]")) if (!details.contains(event.target)) details.open = false;
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") for (const details of $$("details.pick[open]")) details.open = false;
+});
+
+const compare = $("[data-compare]");
+if (compare) {
+  const sides = $$("[data-versus] [data-stage]").map((root) => new Stage(root));
+  compare.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const names = ["first", "second"].map((name) => compare.elements[name].value);
+    const question = compare.elements.question.value;
+    if (!sides.length) {
+      location.href = `/ui/compare?${new URLSearchParams({ question, first: names[0], second: names[1] })}#ask`;
+      return;
+    }
+    $("[data-versus]").hidden = false;
+    $("[data-difference]").replaceChildren();
+    names.forEach((name, at) => ($(`[data-side="${"ab"[at]}"]`).textContent = name));
+    await during(compare, () =>
+      Promise.all(sides.map((side, at) =>
+        side.ask({ model: names[at], messages: [{ role: "user", content: question }], scope: "ab"[at] }, compare.dataset.token))));
+    const [a, b] = sides.map((side) => side.id);
+    if (!a || !b) return;
+    const response = await fetch(`/ui/compare/figures?${new URLSearchParams({ a, b })}`);
+    if (response.ok) $("[data-difference]").innerHTML = await response.text();
+  });
+  $("[data-stop]", compare).addEventListener("click", () => sides.forEach((side) => side.stop()));
+  if (location.hash === "#ask" && sides.length) compare.requestSubmit();
+}
+
+/* ---- small things ------------------------------------------------------------------------ */
+
+document.addEventListener("submit", async (event) => {
+  const form = event.target;
+  if (!form.matches("[data-feedback]")) return;
+  event.preventDefault();
+  const data = new URLSearchParams(new FormData(form, event.submitter));
+  const response = await fetch(form.action, { method: "POST", headers: { "x-fragment": "1" }, body: data });
+  if (!response.ok) {
+    say("The judgement could not be stored.");
+    return;
+  }
+  form.outerHTML = await response.text();
+  say(data.get("score") === "" ? "Judgement taken back." : "Thank you: stored for training.");
+});
+
+for (const select of $$("[data-filters] select")) select.addEventListener("change", () => select.form.requestSubmit());

@@ -1,0 +1,157 @@
+"""A run as its picture tells it: states of steps, bars of time, running totals. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from batuta.core import (
+    Accepted,
+    Cost,
+    Failure,
+    Malformed,
+    Message,
+    Outcome,
+    Pool,
+    Reply,
+    Round,
+    Run,
+    Step,
+    StepRun,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from batuta.core.message import Image
+from batuta.core.usage import FREE, ZERO
+
+COLOURS = 8
+"""Colours of workers, by their number in the pool."""
+OUTCOMES = {
+    Outcome.ANSWERED: ("good", "The workflow was played to its end."),
+    Outcome.FALLBACK: ("warn", "No workflow could be had: the best single worker answered."),
+    Outcome.DEGRADED: ("warn", "The last step failed: this is the best answer that there was."),
+    Outcome.LIMITED: ("warn", "A limit ended the run."),
+    Outcome.DECLINED: ("warn", "The worker says that it cannot answer this."),
+    Outcome.FAILED: ("bad", "The run failed."),
+    Outcome.CANCELLED: ("mute", "The run was stopped."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stretch of time in a run, as shares of its whole length in per cent."""
+
+    label: str
+    round: int
+    step: int | None
+    """None: the conductor's planning."""
+    start: float
+    width: float
+    seconds: float
+    state: str
+    colour: int | None
+    marks: tuple[float, ...] = ()
+    """When an attempt failed."""
+
+
+def state(step: StepRun | None) -> str:
+    """How a step stands: `waiting`, `done`, `substituted`, `failed` or `skipped`."""
+    if step is None:
+        return "waiting"
+    if isinstance(step.result, Failure):
+        return "skipped" if step.request is None else "failed"
+    return "substituted" if step.worker != step.planned else "done"
+
+
+def colour(pool: Pool, worker: str) -> int:
+    """The number of a worker's colour."""
+    return pool.number(worker) % COLOURS if worker in pool else 0
+
+
+def anchor(number: int, index: int) -> str:
+    """The name of a step's panel in the page."""
+    return f"step-{number + 1}-{index + 1}"
+
+
+def reads(step: Step, number: int) -> str:
+    """Whose answers a step reads, in words."""
+    own = ", ".join(str(index + 1) for index in step.access)
+    told = [f"step{'s' if len(step.access) > 1 else ''} {own}"] if own else []
+    if step.previous:
+        told.append(f"round {number}")
+    return " and ".join(told) or "the question only"
+
+
+def decision(played: Round) -> str:
+    """What the conductor decided, if it was not a workflow."""
+    match played.decision:
+        case Accepted():
+            return "The conductor let the answer stand."
+        case Malformed() as malformed if malformed.outage:
+            return f"The conductor could not be reached: {malformed.reason}"
+        case Malformed() as malformed:
+            return f"The conductor's draft was no workflow: {malformed.reason}"
+        case _:
+            return ""
+
+
+def totals(rounds: Sequence[Round]) -> tuple[Usage, Cost]:
+    """What was spent so far."""
+    usage, cost = ZERO, FREE
+    for played in rounds:
+        for draft in played.conductor_drafts:
+            usage, cost = usage + draft.usage, cost + draft.cost
+        for step in played.steps:
+            usage, cost = usage + step.usage, cost + step.cost
+    return usage, cost
+
+
+def waterfall(run: Run) -> list[Bar]:
+    """Planning and steps over time, in the order in which they began."""
+    whole = max([run.seconds, *(step.span.end for step in run.steps)]) or 1.0
+    return sorted(_bars(run, whole), key=lambda bar: (bar.round, bar.start, bar.step or -1))
+
+
+def _bars(run: Run, whole: float) -> Iterator[Bar]:
+    def share(moment: float) -> float:
+        return round(100 * moment / whole, 2)
+
+    for number, played in enumerate(run.rounds):
+        plan = played.planning
+        width = max(share(plan.seconds), 0.3)
+        yield Bar("plan", number, None, share(plan.start), width, plan.seconds, "plan", None)
+        for step in played.steps:
+            span = step.span
+            yield Bar(
+                f"{step.index + 1} {step.worker}",
+                number,
+                step.index,
+                min(share(span.start), 99.7),
+                max(share(span.seconds), 0.3),
+                span.seconds,
+                state(step),
+                colour(run.header.pool, step.worker),
+                tuple(share(attempt.at) for attempt in step.attempts),
+            )
+
+
+def said(message: Message) -> list[tuple[str, str]]:
+    """What a message consists of: the kind of each part and its text."""
+    parts: list[tuple[str, str]] = []
+    for part in message.parts:
+        match part:
+            case Image():
+                parts.append(("image", part.url[:80]))
+            case ToolCall():
+                parts.append(("tool call", f"{part.name}({part.arguments})"))
+            case ToolResult():
+                parts.append(("tool result", part.content))
+            case _:
+                parts.append(("text", part.text))
+    return parts
+
+
+def replied(step: StepRun) -> str:
+    """The step's text; empty if it failed."""
+    return step.result.text if isinstance(step.result, Reply) else ""

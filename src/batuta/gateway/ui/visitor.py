@@ -1,0 +1,121 @@
+"""Who looks at the page, what they may see, and the proof that a form came from a page of ours."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import final
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from batuta.errors import StoreError
+from batuta.gateway.caller import LOCAL, Caller
+from batuta.gateway.middleware import log_fault
+from batuta.gateway.models import Orchestra
+from batuta.gateway.refusal import Refusal
+from batuta.gateway.ui.screens import screen
+
+SCREENS = (
+    ("/ui/", "Playground"),
+    ("/ui/runs", "Runs"),
+    ("/ui/compare", "Compare"),
+    ("/ui/pool", "Pool"),
+    ("/ui/learning", "Learning"),
+)
+_MOST_FORM = 256 * 1024
+_MOST_FIELDS = 100
+TOKEN = "token"  # noqa: S105 - a field's name
+"""The form's field, and in lower case after `x-` the header, that carries the page's token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Somebody in front of the page."""
+
+    caller: Caller
+    token: str
+    """What the forms of this visitor's pages carry; another host's page cannot know it."""
+    name: str = ""
+    """Who is signed in; empty where nobody needs to."""
+    tenant: str | None = None
+    """Whose runs are shown; None: everybody's."""
+
+    @property
+    def screens(self) -> tuple[tuple[str, str], ...]:
+        """What the visitor is offered, as addresses and names."""
+        return SCREENS
+
+
+Handler = Callable[[Request, Visitor], Awaitable[Response]]
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+@final
+class Door:
+    """Lets visitors in."""
+
+    def __init__(self, orchestra: Orchestra) -> None:
+        self._orchestra = orchestra
+        self._secret = secrets.token_urlsafe(24)
+
+    async def meet(self, request: Request) -> Visitor:
+        """Who this is."""
+        return Visitor(LOCAL, self._secret)
+
+    def screen(self, handler: Handler) -> Endpoint:
+        """The handler as an endpoint that says in a page why it cannot serve."""
+
+        async def endpoint(request: Request) -> Response:
+            visitor: Visitor | None = None
+            try:
+                visitor = await self.meet(request)
+                return await handler(request, visitor)
+            except Refusal as refusal:
+                return refused(request, refusal, visitor)
+            except StoreError as error:
+                log_fault(error)
+                refusal = Refusal(503, "overloaded", "The store cannot be read now; try again.")
+                return refused(request, refusal, visitor)
+
+        return endpoint
+
+
+def refused(request: Request, refusal: Refusal, visitor: Visitor | None) -> Response:
+    """The page that says why not."""
+    status = refusal.status
+    return screen(request, "refused.html.jinja", status=status, refusal=refusal, visitor=visitor)
+
+
+def check(visitor: Visitor, token: str | None) -> None:
+    """Nothing, if the request comes from a page of ours.
+
+    Raises:
+        Refusal: it does not, or the page is from before the server's start.
+    """
+    if token is None or not hmac.compare_digest(token.encode(), visitor.token.encode()):
+        message = "This page is out of date: load it again, then repeat what you did."
+        raise Refusal(403, "permission_denied", message)
+
+
+async def read_form(request: Request, visitor: Visitor) -> dict[str, str]:
+    """The fields of a form of ours; of several of one name, the last.
+
+    Raises:
+        Refusal: it is no form of ours, or too large.
+    """
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _MOST_FORM:
+            raise Refusal(413, "request_too_large", "The form is too large.")
+    try:
+        found = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise Refusal(400, "invalid_request", "The form cannot be read.") from None
+    form = {name: values[-1] for name, values in found.items()}
+    check(visitor, form.pop(TOKEN, None))
+    return form
