@@ -121,9 +121,11 @@ class TestPlaying:
             ResponseFormat("json_object"),
             Sampling(max_tokens=9, stop=("x",)),
         )
-        run = await conduct(wish, fixed(("a", 0, []), ("b", 1, [0])), POOL, clients())
+        players = clients(w1=Scripted(['{"a": 1}']))
+        run = await conduct(wish, fixed(("a", 0, []), ("b", 1, [0])), POOL, players)
         first, last = (s.request for s in run.steps)
-        assert (first.tools, first.response_format, first.sampling.max_tokens) == ((), None, None)
+        assert (first.response_format, first.sampling.max_tokens) == (None, None)
+        assert first.tools == wish.tools  # whoever needs a tool may ask for it
         assert (last.tools, last.sampling.max_tokens, last.sampling.stop) == (wish.tools, 9, ("x",))
 
 

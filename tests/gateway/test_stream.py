@@ -91,7 +91,8 @@ async def test_a_worker_streams_its_reasoning_and_its_tool_calls():
         finish=Finish.TOOL_CALLS,
     )
     async with Serving(ada=Scripted([reply])) as server:
-        frames = await server.frames(model="worker/ada")
+        tools = [{"type": "function", "function": {"name": name}} for name in "ab"]
+        frames = await server.frames(model="worker/ada", tools=tools)
     assert joined(frames, "reasoning_content") == "Hm."
     assert joined(frames) == "Let me see."
     calls = {}

@@ -1,5 +1,6 @@
 """The nouns: frozen data and protocols. Standard library only; read in ten minutes."""
 
+from batuta.core.call_id import Place, call_id, place_of
 from batuta.core.conductor import (
     Accepted,
     Brief,
@@ -36,10 +37,12 @@ from batuta.core.run import (
     Ended,
     Event,
     Failure,
+    Guarded,
     Header,
     Limits,
     Outcome,
     Planned,
+    Resumed,
     Retried,
     Round,
     Run,
@@ -73,6 +76,7 @@ __all__ = [
     "Finish",
     "Grade",
     "Grader",
+    "Guarded",
     "Header",
     "Image",
     "Limits",
@@ -81,6 +85,7 @@ __all__ = [
     "Message",
     "Outcome",
     "Part",
+    "Place",
     "Plan",
     "Planned",
     "Pool",
@@ -89,6 +94,7 @@ __all__ = [
     "Reply",
     "Request",
     "ResponseFormat",
+    "Resumed",
     "Retried",
     "Role",
     "Round",
@@ -112,6 +118,8 @@ __all__ = [
     "WorkerId",
     "Workflow",
     "assistant",
+    "call_id",
+    "place_of",
     "system",
     "user",
 ]

@@ -30,6 +30,12 @@ class Outcome(StrEnum):
     """A limit ended it, with the best answer that existed or with none."""
     DECLINED = "declined"
     """The worker says that the question is outside what it can answer."""
+    WAITING = "waiting"
+    """A worker asked for the client's tools; a run with their results goes on where it stopped."""
+    PLANNED = "planned"
+    """A dry run: the workflow was written and nobody was called to play it."""
+    REFUSED = "refused"
+    """A policy forbade the question or the answer."""
     FAILED = "failed"
     CANCELLED = "cancelled"
 
@@ -144,6 +150,16 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
+class Resumed:
+    """What a run goes on from: rounds that were played, and paid, by the runs before it."""
+
+    rounds: tuple[Round, ...]
+    """All rounds so far without their prompts; the last one is unfinished."""
+    runs: tuple[RunId, ...]
+    """The runs that played them, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Header:
     """What is known of a run before anything happens."""
 
@@ -162,6 +178,23 @@ class Header:
     started: float = 0.0
     """Seconds since the epoch."""
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    resumed: Resumed | None = None
+    """Set if a tool's results let an earlier run's workflow go on; its first round continues the
+    last one of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """A policy did something; what it found is not told."""
+
+    policy: str
+    """Its name in the settings."""
+    where: str
+    """`input`, `between` or `output`, and the message or step it looked at: `between:step 1`."""
+    action: str
+    """`redacted`, `flagged`, `blocked` or `failed`."""
+    count: int = 1
+    """Places that it found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +213,8 @@ class Run:
     limit: str | None = None
     """Which limit ended the run, if one did."""
     seconds: float = 0.0
+    guards: tuple[Guarded, ...] = ()
+    """What policies did, in order."""
 
     @property
     def id(self) -> RunId:
@@ -267,7 +302,7 @@ class Ended:
     seconds: float = 0.0
 
 
-Event = Header | Planned | Began | Spoke | Retried | Stepped | Ended
+Event = Header | Planned | Began | Spoke | Retried | Guarded | Stepped | Ended
 """A run's life in order: one Header, then the rest, one Ended at the end."""
 
 Emit = Callable[[Event], Awaitable[None]]

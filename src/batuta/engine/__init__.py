@@ -2,7 +2,21 @@
 
 from batuta.engine.budget import Budget
 from batuta.engine.conduct import conduct, new_run_id
-from batuta.engine.estimate import Estimate, estimate
+from batuta.engine.estimate import Estimate, Pace, estimate
 from batuta.engine.record import Recorder, fold
+from batuta.engine.resume import asking_run, going_on
+from batuta.engine.stage import Patience
 
-__all__ = ["Budget", "Estimate", "Recorder", "conduct", "estimate", "fold", "new_run_id"]
+__all__ = [
+    "Budget",
+    "Estimate",
+    "Pace",
+    "Patience",
+    "Recorder",
+    "asking_run",
+    "conduct",
+    "estimate",
+    "fold",
+    "going_on",
+    "new_run_id",
+]

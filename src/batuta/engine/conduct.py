@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from typing import cast
 
@@ -28,6 +29,8 @@ from batuta.core import (
     Planned,
     Pool,
     Question,
+    Reply,
+    Resumed,
     Round,
     Run,
     RunId,
@@ -38,10 +41,14 @@ from batuta.core import (
 )
 from batuta.core.conductor import Silent
 from batuta.engine.budget import Budget
-from batuta.engine.execute import Stage, execute
-from batuta.engine.outcome import final_reply, settle
+from batuta.engine.estimate import Pace, described, estimate, no_pace
+from batuta.engine.execute import execute
+from batuta.engine.outcome import Fits, any_form, final_reply, settle
 from batuta.engine.record import Recorder
+from batuta.engine.resume import waiting
+from batuta.engine.stage import Patience, Stage
 from batuta.errors import LimitReached
+from batuta.policies import Form, Place, Policies
 
 VERSIONS = {"batuta": version("batuta"), "prompt": "1"}
 RESAMPLES = 2
@@ -71,6 +78,11 @@ async def conduct(
     parent: RunId | None = None,
     run_id: RunId | None = None,
     recorder: Recorder | None = None,
+    resumed: Resumed | None = None,
+    patience: Patience | None = None,
+    policies: Policies | None = None,
+    dry_run: bool = False,
+    pace: Pace = no_pace,
 ) -> Run:
     """Answer `question` by a workflow that `conductor` writes over `pool`.
 
@@ -94,6 +106,12 @@ async def conduct(
         parent: the run that this one came from.
         run_id: the id to use; by default a new one.
         recorder: folds the events; pass one to have the run even if this call is cancelled.
+        resumed: the workflow that goes on, now that the results of its tool calls are in the
+            question; nothing is planned for it anew.
+        patience: how long a step may take before another worker is asked.
+        policies: what the question, the replies between agents and the answer must pass.
+        dry_run: plan, estimate, and call nobody to play.
+        pace: seconds that a call of a worker is known to take, for the estimate.
 
     Raises:
         anyio.get_cancelled_exc_class(): the caller cancelled; every call in flight was
@@ -101,9 +119,25 @@ async def conduct(
     """
     limits = limits or Limits()
     recorder = recorder or Recorder()
-    stage = Stage(question, pool, clients, Budget(limits), recorder, seed, emit, live)
+    policies = policies or Policies()
+    run_id = run_id or new_run_id()
+    question, acts, forbidden = await policies.question(question)
+    stage = Stage(
+        run_id,
+        question,
+        pool,
+        clients,
+        Budget(limits),
+        recorder,
+        seed,
+        emit,
+        live and not policies.on(Place.OUTPUT) and question.response_format is None,
+        resumed,
+        patience or Patience(),
+        policies,
+    )
     header = Header(
-        run_id or new_run_id(),
+        run_id,
         question,
         pool,
         seed,
@@ -113,26 +147,52 @@ async def conduct(
         parent,
         time.time(),
         VERSIONS,
+        resumed,
     )
     await stage.tell(header)
-    performance = _Performance(stage, conductor, fallback=fallback, resamples=resamples)
-    try:
-        if limits.seconds is None:
-            await performance.play()
-        else:
-            with anyio.move_on_after(limits.seconds) as scope:
-                await performance.play()
-            if scope.cancelled_caught:
-                allowed = f"{limits.seconds:g} s"
-                stage.limit = LimitReached("seconds", f"{stage.now():.2f} s", allowed)
-    except anyio.get_cancelled_exc_class():
-        await _last_words(stage)
-        raise
+    for act in acts:
+        await stage.tell(act)
+    if forbidden:
+        await stage.tell(_forbidden(forbidden, stage.now()))
+        return recorder.run()
+    performance = _Performance(
+        stage, conductor, fallback=fallback, resamples=resamples, dry_run=dry_run
+    )
+    await _within(limits, stage, performance)
     for event in stage.late:
         if emit is not None:
             await emit(event)
-    await stage.tell(performance.settle())
+    await stage.tell(performance.settle(pace))
     return recorder.run()
+
+
+async def _within(limits: Limits, stage: Stage, performance: _Performance) -> None:
+    """Play until the end or the deadline.
+
+    Raises:
+        anyio.get_cancelled_exc_class(): the caller cancelled; the end was recorded and told.
+    """
+    try:
+        with anyio.move_on_after(limits.seconds) as scope:
+            await performance.play()
+    except anyio.get_cancelled_exc_class():
+        await _last_words(stage)
+        raise
+    if scope.cancelled_caught:
+        allowed = f"{limits.seconds or 0:g} s"
+        stage.limit = LimitReached("seconds", f"{stage.now():.2f} s", allowed)
+
+
+def _forbidden(policy: str, seconds: float) -> Ended:
+    message = f"the policy {policy} forbids this question"
+    return Ended(Outcome.REFUSED, None, None, message, "policy_blocked", None, seconds)
+
+
+def _planned(workflow: Workflow, stage: Stage, pace: Pace) -> Ended:
+    """The end of a dry run: what would be played, in words."""
+    expected = estimate(stage.question, workflow, stage.pool, pace=pace)
+    text = described(workflow, expected)
+    return Ended(Outcome.PLANNED, text, Reply(text), seconds=stage.now())
 
 
 async def _last_words(stage: Stage) -> None:
@@ -150,39 +210,61 @@ class _Performance:
     """The rounds of one run."""
 
     def __init__(
-        self, stage: Stage, conductor: Conductor, *, fallback: bool, resamples: int
+        self,
+        stage: Stage,
+        conductor: Conductor,
+        *,
+        fallback: bool,
+        resamples: int,
+        dry_run: bool = False,
     ) -> None:
         self.stage = stage
         self.conductor = conductor
         self.fallback = fallback
         self.resamples = resamples
+        self.dry_run = dry_run
         self.capped = False
 
     async def play(self) -> None:
         """Rounds, until an answer stands or nothing more may be done."""
-        limits = self.stage.budget.limits
-        for number in range(limits.rounds):
-            played = await self._decide(number)
+        stage = self.stage
+        rounds = stage.budget.limits.rounds
+        for number in range(max(rounds - stage.offset, 1)):
+            played = self._unfinished() if number == 0 else None
+            played = played or await self._decide(number)
             if played is None:
                 return
-            await self.stage.tell(Planned(number, played))
-            if played.workflow is None:
+            await stage.tell(Planned(number, played))
+            if played.workflow is None or self.dry_run:
                 return
-            await execute(self.stage, played.workflow, number)
-            if self.stage.limit or self.stage.exposed:
+            await execute(stage, played.workflow, number)
+            if stage.limit or stage.exposed or waiting(stage.rounds):
                 return
-        self.capped = limits.rounds > 1
+        self.capped = rounds > 1
 
-    def settle(self) -> Ended:
+    def _unfinished(self) -> Round | None:
+        """The round that an earlier run began and that goes on now; it was paid there."""
+        if self.stage.resumed is None:
+            return None
+        begun = self.stage.resumed.rounds[-1]
+        decision = replace(begun.decision, draft=Draft(begun.decision.draft.text))
+        now = self.stage.now()
+        return Round(decision, (), begun.workflow, planning=Span(now, now))
+
+    def settle(self, pace: Pace) -> Ended:
         """How the run ended."""
         stage = self.stage
+        if self.dry_run and stage.rounds and (planned := stage.rounds[-1].workflow):
+            return _planned(planned, stage, pace)
         return settle(
-            stage.recorder.rounds,
+            stage.rounds,
             seconds=stage.now(),
             limit=stage.limit,
             capped=self.capped,
             exposed=stage.exposed,
             fallback=self.fallback,
+            parallel=stage.question.parallel_tool_calls is not False,
+            fits=_fits(stage.question),
         )
 
     async def _decide(self, number: int) -> Round | None:
@@ -206,7 +288,7 @@ class _Performance:
             if not isinstance(decision, Malformed) or len(drafts) >= self.resamples:
                 break
             drafts.append(decision)
-        workflow = self._workflow(decision, number)
+        workflow = self._workflow(decision)
         span = Span(start, self.stage.now())
         return Round(decision, tuple(drafts), workflow, planning=span)
 
@@ -234,17 +316,18 @@ class _Performance:
             stage.seed or 0,
             sample,
             stage.budget.limits.steps,
-            tuple(stage.recorder.rounds),
+            stage.rounds,
         )
         decision = await self.conductor.plan(brief, listener)
         stage.budget.charge(decision.draft.usage, decision.draft.cost)
         return _checked(listener.charged(decision), brief)
 
-    def _workflow(self, decision: Decision, number: int) -> Workflow | None:
+    def _workflow(self, decision: Decision) -> Workflow | None:
         """What is played because of the decision."""
         if isinstance(decision, Plan):
             return decision.workflow
-        stands = number > 0 and final_reply(self.stage.recorder.rounds[-1]) is not None
+        rounds = self.stage.rounds
+        stands = bool(rounds) and final_reply(rounds[-1]) is not None
         if isinstance(decision, Accepted) or stands or not self.fallback:
             return None
         best = self.stage.pool.ranked()[0]
@@ -282,6 +365,14 @@ class _Planning(Silent):
                 return Accepted(draft)
             case _:
                 return Malformed(draft, decision.reason, decision.outage)
+
+
+def _fits(question: Question) -> Fits:
+    """Whether a reply has the form that the question asks for."""
+    if question.response_format is None:
+        return any_form
+    form = Form(question.response_format)
+    return lambda reply: form.fault(reply.text) is None
 
 
 def _checked(decision: Decision, brief: Brief) -> Decision:

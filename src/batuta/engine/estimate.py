@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from batuta.core import Pool, Question, Reply, Request, Round, Span, StepRun, Usage, Workflow
+from batuta.core import (
+    Pool,
+    Question,
+    Reply,
+    Request,
+    Round,
+    Span,
+    StepRun,
+    Usage,
+    WorkerId,
+    Workflow,
+)
 from batuta.core.conductor import Plan
 from batuta.core.estimate import CHARACTERS_PER_TOKEN, tokens_in
 from batuta.core.usage import FREE, ZERO, Cost, cost_of
@@ -13,18 +25,33 @@ from batuta.language import worker_messages
 EXPECTED_OUTPUT = 400
 """Tokens that a reply is taken to have, unless its worker is capped below that."""
 
+Pace = Callable[[WorkerId], float | None]
+"""Seconds that a call of the worker takes, as observed; None: not known yet."""
+
+
+def no_pace(_: WorkerId) -> float | None:
+    """Nothing is known of anybody's speed."""
+    return None
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Expected tokens and dollars of a workflow; the conductor's own are not in it."""
+    """Expected tokens, dollars and time of a workflow; the conductor's own are not in it."""
 
     steps: tuple[Usage, ...]
     usage: Usage
     cost: Cost
+    seconds: float | None = None
+    """Of the longest chain of steps; None: the speed of one of the workers is not known."""
 
 
 def estimate(
-    question: Question, workflow: Workflow, pool: Pool, *, output: int = EXPECTED_OUTPUT
+    question: Question,
+    workflow: Workflow,
+    pool: Pool,
+    *,
+    output: int = EXPECTED_OUTPUT,
+    pace: Pace = no_pace,
 ) -> Estimate:
     """Tokens and dollars if every step replies with about `output` tokens.
 
@@ -38,10 +65,39 @@ def estimate(
         so_far = Round(played.decision, workflow=workflow, steps=tuple(steps))
         worker = pool[step.worker]
         tokens = min(output, worker.sampling.max_tokens or output)
-        request = Request(worker_messages(question, workflow, index, (so_far,)))
+        messages = worker_messages(question, workflow, index, (so_far,))
+        request = Request(messages, tools=question.tools)
         usage = Usage(calls=1, input=tokens_in(request), output=tokens, estimated=1)
         reply = Reply("x" * tokens * CHARACTERS_PER_TOKEN)
         steps.append(StepRun(index, step.worker, step.worker, request, reply, Span(0, 0)))
         usages.append(usage)
         total, cost = total + usage, cost + cost_of(usage, worker.price)
-    return Estimate(tuple(usages), total, cost)
+    return Estimate(tuple(usages), total, cost, _seconds(workflow, pace))
+
+
+def _seconds(workflow: Workflow, pace: Pace) -> float | None:
+    """How long the slowest chain of steps takes; steps that do not read each other overlap."""
+    ends: list[float] = []
+    for step in workflow.steps:
+        takes = pace(step.worker)
+        if takes is None:
+            return None
+        ends.append(takes + max((ends[earlier] for earlier in step.access), default=0.0))
+    return max(ends)
+
+
+def described(workflow: Workflow, expected: Estimate) -> str:
+    """The workflow and what it is expected to take, for people."""
+    lines = [f"Plan: {len(workflow)} step{'s' if len(workflow) > 1 else ''}"]
+    for index, (step, usage) in enumerate(zip(workflow.steps, expected.steps, strict=True)):
+        reads = ", ".join(str(earlier + 1) for earlier in step.access)
+        after = f" (reads {reads})" if reads else ""
+        task = step.subtask or "Answer the question."
+        lines.append(f"{index + 1}. {step.worker}{after}, about {usage.total} tokens: {task}")
+    cost = expected.cost
+    dollars = f"${cost.usd:f}" if cost.usd or not cost.unpriced_calls else "an unknown price"
+    if cost.usd and cost.unpriced_calls:
+        dollars += f" and {cost.unpriced_calls} calls of unknown price"
+    time = "an unknown time" if expected.seconds is None else f"{expected.seconds:.1f} s"
+    lines.append(f"Expected: {expected.usage.total} tokens, {dollars}, {time}.")
+    return "\n".join(lines)

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from batuta.core import Accepted, Ended, Failure, Finish, Malformed, Outcome, Reply, Round
+from batuta.core import (
+    Accepted,
+    Ended,
+    Failure,
+    Finish,
+    Malformed,
+    Outcome,
+    Reply,
+    Round,
+    StepRun,
+    Usage,
+)
+from batuta.core.usage import FREE
+from batuta.engine.resume import waiting
 from batuta.errors import LimitReached
+
+Fits = Callable[[Reply], bool]
+"""Whether a reply has the form that the answer must have."""
 
 
 def spoken(result: Reply | Failure) -> Reply | None:
@@ -23,16 +39,42 @@ def final_reply(played: Round) -> Reply | None:
     return spoken(last.result) if last else None
 
 
-def best_reply(rounds: Sequence[Round]) -> Reply | None:
-    """The last final answer of any round; else the last reply of any step."""
+def any_form(_: Reply) -> bool:
+    """An answer of any form will do."""
+    return True
+
+
+def best_reply(rounds: Sequence[Round], fits: Fits = any_form) -> Reply | None:
+    """The last final answer of any round; else the last reply of any step that fits."""
     for played in reversed(rounds):
         if reply := final_reply(played):
             return reply
     for played in reversed(rounds):
         for step in sorted(played.steps, key=lambda step: step.index, reverse=True):
-            if reply := spoken(step.result):
+            reply = spoken(step.result)
+            if reply and fits(reply):
                 return reply
     return None
+
+
+def asked_reply(steps: Sequence[StepRun], *, parallel: bool) -> Reply | None:
+    """What the client is told to do for the steps that wait for its tools; None if none does.
+
+    Args:
+        steps: those that wait.
+        parallel: whether calls of several steps may be told at once; else the first one's are.
+    """
+    replies = [step.result for step in steps if isinstance(step.result, Reply)]
+    if len(replies) < 2 or not parallel:  # noqa: PLR2004 - one alone stays as it is
+        return replies[0] if replies else None
+    return Reply(
+        "\n\n".join(reply.text for reply in replies if reply.text),
+        tool_calls=tuple(call for reply in replies for call in reply.tool_calls),
+        usage=sum((reply.usage for reply in replies), Usage()),
+        cost=sum((reply.cost for reply in replies), FREE),
+        finish=Finish.TOOL_CALLS,
+        model=replies[0].model,
+    )
 
 
 def settle(
@@ -43,6 +85,8 @@ def settle(
     capped: bool = False,
     exposed: Failure | None = None,
     fallback: bool = True,
+    parallel: bool = True,
+    fits: Fits = any_form,
 ) -> Ended:
     """The end of a run.
 
@@ -53,16 +97,20 @@ def settle(
         capped: the last allowed round was played and nobody asked whether it should stand.
         exposed: the failure of a last step of which a reader has already seen a part.
         fallback: whether an answer other than the planned one may be returned.
+        parallel: whether tool calls of several steps may be told at once.
+        fits: whether a reply that was not meant to be the answer can be it.
     """
     if exposed is not None:
         name = limit.limit if limit else None
         outcome = Outcome.LIMITED if limit else Outcome.FAILED
         return Ended(outcome, None, None, exposed.message, exposed.code, name, seconds)
+    if asked := asked_reply(waiting(rounds), parallel=parallel):
+        return Ended(Outcome.WAITING, asked.text or None, asked, seconds=seconds)
     answered = [played for played in rounds if played.workflow is not None]
     reply = final_reply(answered[-1]) if answered else None
     complete = reply is not None
     if reply is None and (fallback or limit):
-        reply = best_reply(rounds)
+        reply = best_reply(rounds, fits)
     if reply is None:
         return _failed(rounds, limit, seconds)
     outcome = _outcome(answered[-1], reply, limit, complete=complete)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from batuta.core import Ended, Event, Header, Planned, Round, Run, Stepped
+from batuta.core import Ended, Event, Guarded, Header, Planned, Round, Run, Stepped
 
 
 class Recorder:
@@ -14,6 +14,7 @@ class Recorder:
         self.header: Header | None = None
         self.rounds: list[Round] = []
         self.ended: Ended | None = None
+        self.guards: list[Guarded] = []
 
     def add(self, event: Event) -> None:
         """Take in the next event; fragments and retries leave no trace of their own."""
@@ -28,6 +29,8 @@ class Recorder:
                 self.rounds[event.round] = Round(
                     old.decision, old.drafts, old.workflow, steps, old.planning
                 )
+            case Guarded():
+                self.guards.append(event)
             case Ended():
                 self.ended = event
             case _:
@@ -52,6 +55,7 @@ class Recorder:
             end.error_code,
             end.limit,
             end.seconds,
+            tuple(self.guards),
         )
 
 

@@ -8,14 +8,13 @@ examples are our own.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from batuta.core import (
     MAX_STEPS,
     Accepted,
     Brief,
-    Image,
     Message,
     Part,
     Question,
@@ -23,12 +22,14 @@ from batuta.core import (
     Request,
     Role,
     Round,
+    RunId,
     Sampling,
     Text,
     Worker,
     Workflow,
     user,
 )
+from batuta.language.conversation import asked, question_text, turns_of_step
 from batuta.language.render import quoted, render
 
 QUESTION_HEADING = "USER QUESTION"
@@ -188,18 +189,6 @@ def _ends(text: str) -> tuple[str, str]:
     return clause[0][:_CLIPPED] if clause else "", lines[-1][-_CLIPPED:]
 
 
-def question_text(question: Question) -> str:
-    """The conversation as one text; a single user message is just its text."""
-    if len(question.messages) == 1:
-        return question.text
-    return "\n\n".join(_turn(message) for message in question.messages if message.text)
-
-
-def _turn(message: Message) -> str:
-    name = {Role.DEVELOPER: "System", Role.TOOL: "Tool result"}.get(message.role)
-    return f"{name or message.role.value.capitalize()}: {message.text}"
-
-
 def _worker_line(number: int, worker: Worker, rendering: Rendering) -> str:
     line = f"Model id {number}"
     if rendering.descriptions and worker.description:
@@ -236,18 +225,28 @@ def worker_messages(
     workflow: Workflow,
     index: int,
     rounds: tuple[Round, ...],
+    chain: Collection[RunId] = (),
 ) -> tuple[Message, ...]:
     """The messages for one step; a pure function of what its access list permits.
 
-    `rounds` are the rounds so far, the present one last, with the steps that have ended.
-    Earlier turns of the conversation come first, as they were; then one user message. A step
-    with no subtask that reads nothing gets the conversation itself, unwrapped.
+    Earlier turns of the conversation come first, as they were; then one user message; then what
+    came after it. A step with no subtask that reads nothing gets the conversation itself.
+
+    Args:
+        question: the conversation.
+        workflow: what is played.
+        index: the step.
+        rounds: the rounds so far, the present one last, with the steps that have ended.
+        chain: the runs that have played a part of this workflow; of the tool calls and results
+            of theirs a step sees its own only.
     """
     step = workflow.steps[index]
+    at = asked(question, chain)
+    messages = question.messages
+    after = turns_of_step(messages[at + 1 :], max(len(rounds) - 1, 0), index, chain)
     if not step.subtask and not step.access and not step.previous:
-        return question.messages
-    asked = _asked(question)
-    sections = [WORKER_PREAMBLE, _tagged("overall_task", question.messages[asked].text)]
+        return (*messages[: at + 1], *after)
+    sections = [WORKER_PREAMBLE, _tagged("overall_task", messages[at].text)]
     *earlier_rounds, present = rounds
     if step.previous and earlier_rounds:
         sections.append(f"<previous_round>\n{_previous(earlier_rounds)}\n</previous_round>")
@@ -257,19 +256,8 @@ def worker_messages(
     if index == len(workflow) - 1:
         sections.append(LAST_STEP)
     prompt = Text("\n\n".join(section for section in sections if section))
-    parts: tuple[Part, ...] = (prompt, *_images(question.messages[asked]))
-    before, after = question.messages[:asked], question.messages[asked + 1 :]
-    return (*before, Message(Role.USER, parts), *after)
-
-
-def _asked(question: Question) -> int:
-    """Which message asks: the last one of the user, else the last one."""
-    users = [i for i, message in enumerate(question.messages) if message.role is Role.USER]
-    return users[-1] if users else len(question.messages) - 1
-
-
-def _images(message: Message) -> tuple[Image, ...]:
-    return message.images
+    parts: tuple[Part, ...] = (prompt, *messages[at].images)
+    return (*messages[:at], Message(Role.USER, parts), *after)
 
 
 def _section(workflow: Workflow, index: int, played: Round) -> str:

@@ -1,0 +1,265 @@
+"""One call of one worker for a step: the listener of its client, and a race between two."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING
+
+import anyio
+
+from batuta.core import (
+    Delta,
+    Failure,
+    Place,
+    Reply,
+    Request,
+    Spoke,
+    ToolCall,
+    Usage,
+    Worker,
+    call_id,
+)
+from batuta.core.estimate import CHARACTERS_PER_TOKEN, tokens_in
+from batuta.core.usage import cost_of
+from batuta.engine.outcome import spoken
+from batuta.errors import ClientError, Interrupted, LimitReached
+
+if TYPE_CHECKING:
+    from batuta.engine.play import StepPlay
+
+logger = logging.getLogger(__name__)
+
+OUTRUN = ("outrun", "another worker was faster")
+
+
+class Call:
+    """A call while it lasts; it is the listener of the worker's client."""
+
+    def __init__(self, play: StepPlay, worker: Worker, request: Request) -> None:
+        self.play = play
+        self.stage = play.stage
+        self.worker = worker
+        self.request = request
+        self.streaming = play.stage.emit is not None
+        self.heard = 0
+        """Characters of the present attempt."""
+        self.settled = False
+        """Whether the failure that ends the call was already noted and charged."""
+        self.race: Race | None = None
+        self.scope = anyio.CancelScope()
+        self.result: Reply | Failure | None = None
+        """Once it is there, and charged."""
+        self._indices: dict[int, int | None] = {}
+        """The client's tools that are called: the worker's index to ours; None: not a tool of
+        the client's, so nobody is told of it."""
+        # What one worker alone is asked may go on with it: then its own ids are as good.
+        self._renames = len(play.workflow) > 1 or len(play.stage.pool) > 1
+
+    # -- the listener ---------------------------------------------------------------------
+
+    async def spoke(self, delta: Delta) -> None:
+        """A fragment: count it, pass it on."""
+        self.heard += len(delta.text) + len(delta.reasoning) + len(delta.tool_arguments)
+        if self.race is not None and not self.race.may_speak(self):
+            return
+        if self.exposed:
+            self.scope.deadline = inf
+        if delta.tool_index is not None:
+            named = self._named(delta, delta.tool_index)
+            if named is None:
+                return
+            delta = named
+        await self.stage.tell(Spoke(self.play.number, self.play.index, delta))
+
+    async def failed(self, failure: Failure) -> None:
+        """An attempt failed and the client wants to try again: charge it, permit or forbid.
+
+        Raises:
+            LimitReached: the budget forbids another attempt.
+            Interrupted: the reader has already seen a part of this answer.
+        """
+        self.stage.budget.charge(failure.usage, failure.cost)
+        await self.play.note(failure, self.worker.id)
+        if self.exposed:
+            self.settled = True
+            raise Interrupted(failure.message)
+        self.stage.permit()
+        self.heard = 0
+        self._indices.clear()
+
+    # -- calling --------------------------------------------------------------------------
+
+    @property
+    def exposed(self) -> bool:
+        """Whether a reader has seen a part of what this call says."""
+        seen = self.race is None or self.race.speaker is self
+        return self.stage.live and self.play.last and self.heard > 0 and seen
+
+    async def run(self, patience: float | None) -> Reply | Failure:
+        """The reply or the failure; either is charged.
+
+        Args:
+            patience: seconds after which the call is given up, unless a reader has seen a part
+                of what it says; None: never.
+        """
+        self.play.calls.append(self)
+        if patience is not None:
+            self.scope.deadline = anyio.current_time() + patience
+        with self.scope:
+            self.result = await self._complete()
+        if self.result is None:
+            late = f"no reply within {patience or 0:g} s"
+            result = self.cut("timed_out", late) if self.race is None else self.cut(*OUTRUN)
+        else:
+            result = self.result
+            self.stage.budget.charge(result.usage, result.cost)
+        if isinstance(result, Reply):
+            result = await self.play.screened(result)
+        elif self.exposed:
+            self.stage.exposed = result
+        self.play.calls.remove(self)
+        return result
+
+    def cut(self, code: str, message: str) -> Failure:
+        """The failure of a call that was cut, with what it has cost or is likely to have cost."""
+        if self.result is not None:
+            return Failure(code, message, usage=self.result.usage, cost=self.result.cost)
+        output = -(-self.heard // CHARACTERS_PER_TOKEN)
+        usage = Usage(calls=1, input=tokens_in(self.request), output=output, estimated=1)
+        cost = cost_of(usage, self.worker.price)
+        self.stage.budget.charge(usage, cost)
+        return Failure(code, message, usage=usage, cost=cost)
+
+    async def _complete(self) -> Reply | Failure:
+        """One call with its client's own retries."""
+        try:
+            reply = await self.stage.clients[self.worker.id].complete(self.request, self)
+        except LimitReached as error:
+            return Failure("limit", str(error))
+        except ClientError as error:
+            return Failure(error.code, str(error)) if self.settled else Failure.of(error)
+        except Exception as error:  # a fault of ours or of a client must not lose the run
+            logger.exception("the client of %s raised %s", self.worker.id, type(error).__name__)
+            return Failure("internal_error", f"{type(error).__name__} inside the client")
+        own = self._declared(reply)
+        if spoken(own) is None:
+            undeclared = bool(reply.tool_calls)
+            code = "unknown_tool" if undeclared else "empty_reply"
+            message = "it calls a tool that was not offered" if undeclared else "the reply is empty"
+            return Failure(code, message, usage=reply.usage, cost=reply.cost)
+        return own
+
+    # -- tools ----------------------------------------------------------------------------
+
+    def _offered(self, name: str) -> bool:
+        """Only tools that the client declared reach the client."""
+        if self.request.tool_choice == "none":
+            return False
+        return any(tool.name == name for tool in self.request.tools)
+
+    def _named(self, delta: Delta, index: int) -> Delta | None:
+        """The fragment of a tool call under our index and id; None: it is no tool of theirs."""
+        if index not in self._indices:
+            taken = sum(mine is not None for mine in self._indices.values())
+            self._indices[index] = taken if self._offered(delta.tool_name) else None
+        mine = self._indices[index]
+        if mine is None:
+            return None
+        return replace(
+            delta, tool_index=mine, tool_id=self._id(delta.tool_id, mine) if delta.tool_id else ""
+        )
+
+    def _declared(self, reply: Reply) -> Reply:
+        """The reply without calls of tools that were not offered, under our ids."""
+        if not reply.tool_calls:
+            return reply
+        offered = [call for call in reply.tool_calls if self._offered(call.name)]
+        calls = tuple(
+            ToolCall(self._id(call.id, number), call.name, call.arguments)
+            for number, call in enumerate(offered)
+        )
+        return replace(reply, tool_calls=calls)
+
+    def _id(self, given: str, number: int) -> str:
+        if not self._renames:
+            return given
+        played = self.stage.offset + self.play.number
+        return call_id(Place(self.stage.run_id, played, self.play.index, number))
+
+
+class Race:
+    """A call, and a second one beside it if the first stays silent; whoever is first answers.
+
+    Where a reader sees the words as they come, the first to speak has the floor and the other
+    is cut; elsewhere the first whole reply counts. What the loser costs is in the record.
+    """
+
+    def __init__(self, play: StepPlay, first: Call, others: list[Worker], silence: float) -> None:
+        self.play = play
+        self.calls = [first]
+        self.others = others
+        self.silence = silence
+        self.speaker: Call | None = None
+        """Whose words are told."""
+        self.winner: Call | None = None
+        self.results: dict[Call, Reply | Failure] = {}
+        self.ended = anyio.Event()
+        first.race = self
+
+    def may_speak(self, call: Call) -> bool:
+        """Whether that call's words may be told."""
+        if self.speaker is None:
+            self.speaker = call
+            if self.play.stage.live:
+                self._cut_all_but(call)
+        return self.speaker is call
+
+    async def run(self) -> Reply | Failure:
+        """The first usable reply; else the failure of the first worker."""
+        first = self.calls[0]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._follow, first)
+            with anyio.move_on_after(self.silence):
+                await self.ended.wait()
+            second = None if self.ended.is_set() or first.heard else self._second()
+            if second is not None:
+                tasks.start_soon(self._follow, second)
+        answering = self.winner or self.speaker or first
+        for call in self.calls:
+            if call is not answering:
+                await self.play.note(self._lost(call), call.worker.id)
+        self.play.worker, self.play.request = answering.worker.id, answering.request
+        return self.results[answering]
+
+    async def _follow(self, call: Call) -> None:
+        result = self.results[call] = await call.run(None)
+        if isinstance(result, Reply) and self.winner is None:
+            self.winner = call
+            self._cut_all_but(call)
+        self.ended.set()
+
+    def _second(self) -> Call | None:
+        """The best other worker that may still be asked."""
+        try:
+            self.play.stage.permit()
+        except LimitReached:
+            return None
+        worker = self.others.pop(0)
+        call = Call(self.play, worker, self.play.prompt(worker))
+        call.race = self
+        self.calls.append(call)
+        return call
+
+    def _cut_all_but(self, call: Call) -> None:
+        for other in self.calls:
+            if other is not call and other not in self.results:
+                other.scope.cancel()
+
+    def _lost(self, call: Call) -> Failure:
+        """What the call that does not count has cost."""
+        result = self.results[call]
+        if isinstance(result, Failure):
+            return result
+        return Failure(*OUTRUN, usage=result.usage, cost=result.cost)

@@ -1,0 +1,114 @@
+"""What all rounds of one run share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from batuta.core import (
+    Client,
+    Emit,
+    Event,
+    Failure,
+    Pool,
+    Question,
+    Resumed,
+    Round,
+    RunId,
+    StepRun,
+    WorkerId,
+)
+from batuta.engine.budget import Budget
+from batuta.engine.record import Recorder
+from batuta.engine.resume import answered_calls, calls_of, joined
+from batuta.errors import LimitReached
+from batuta.policies import Policies
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a step may keep a run waiting before another worker is asked."""
+
+    step: float | None = None
+    """Seconds after which a call is given up for a substitute; the last candidate is not."""
+    hedge: float | None = None
+    """Seconds of silence of the last step's worker after which a second one is asked beside it;
+    whoever is first answers."""
+
+    def __post_init__(self) -> None:
+        if any(seconds is not None and seconds <= 0 for seconds in (self.step, self.hedge)):
+            raise ValueError("patience is more than 0 seconds, or None")
+
+
+@dataclass(slots=True)
+class Stage:
+    """One run while it is played."""
+
+    run_id: RunId
+    question: Question
+    pool: Pool
+    clients: Mapping[WorkerId, Client]
+    budget: Budget
+    recorder: Recorder
+    seed: int | None
+    emit: Emit | None
+    live: bool
+    resumed: Resumed | None = None
+    patience: Patience = Patience()
+    policies: Policies = field(default_factory=Policies)
+    began: float = field(default_factory=perf_counter)
+    limit: LimitReached | None = None
+    """The limit that forbade a call, if one did."""
+    exposed: Failure | None = None
+    """The failure of a last step of which the reader has already seen a part."""
+    late: list[Event] = field(default_factory=list[Event])
+    """Events of cancelled calls: recorded, to be told when the run ends."""
+
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return perf_counter() - self.began
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """Every round so far, those of the runs before this one too."""
+        return joined(self.resumed, self.recorder.rounds)
+
+    @property
+    def offset(self) -> int:
+        """Rounds that were ended before this run; its first round has this number."""
+        return len(self.resumed.rounds) - 1 if self.resumed else 0
+
+    @property
+    def chain(self) -> frozenset[RunId]:
+        """The runs that played a part of this conversation's open workflow."""
+        return frozenset(self.resumed.runs) if self.resumed else frozenset()
+
+    def carried(self, number: int) -> dict[int, StepRun]:
+        """The steps of this run's round `number` that runs before it have played."""
+        if self.resumed is None or number:
+            return {}
+        return {step.index: step for step in self.resumed.rounds[-1].steps}
+
+    def has_results(self, step: StepRun) -> bool:
+        """Whether the client has answered one of the calls that the step waits for."""
+        results = answered_calls(self.question)
+        return any(call.id in results for call in calls_of(step))
+
+    async def tell(self, event: Event) -> None:
+        """Record the event and tell the listener."""
+        self.recorder.add(event)
+        if self.emit is not None:
+            await self.emit(event)
+
+    def permit(self) -> None:
+        """Nothing, if another call may be made.
+
+        Raises:
+            LimitReached: not another call; the run remembers which limit it was.
+        """
+        try:
+            self.budget.check()
+        except LimitReached as error:
+            self.limit = error
+            raise
