@@ -45,7 +45,7 @@ class ChatEndpoint:
                 await streamed(player, flights, booking, teller, line, receive)
                 return
 
-            def render(run: Run, reply: Reply) -> dict[str, Any]:
+            async def render(run: Run, reply: Reply) -> dict[str, Any]:
                 return chat_completion(run, reply, call.model, trace=call.wishes.trace)
 
             await whole(player, flights, booking, render, receive, send)

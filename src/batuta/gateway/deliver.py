@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from starlette.types import Receive, Send
 
-from batuta.core import Event, Reply, Run
+from batuta.core import Emit, Event, Reply, Run
 from batuta.gateway.flight import Cut, Flights
 from batuta.gateway.line import Line
 from batuta.gateway.middleware import log_fault
@@ -16,7 +16,7 @@ from batuta.gateway.refusal import Refusal, closing, server_fault
 from batuta.gateway.reply import send_json
 from batuta.gateway.verdict import response_headers
 
-Render = Callable[[Run, Reply], Any]
+Render = Callable[[Run, Reply], Awaitable[Any]]
 """The body of a run that has an answer, as the dialect writes it."""
 
 
@@ -72,7 +72,7 @@ async def whole(
     refusal = booking.verdict(run)
     if refusal is not None or run.reply is None:
         raise (refusal or server_fault()).adding(headers)
-    await send_json(send, render(run, run.reply), 200, headers)
+    await send_json(send, await render(run, run.reply), 200, headers)
 
 
 async def streamed(
@@ -104,9 +104,18 @@ async def streamed(
         await teller.fail(refusal)
 
 
-async def told(player: Player, booking: Booking, teller: Teller) -> Refusal | None:
-    """Plays while the teller tells, to its end if there is an answer; else why there is none."""
-    run = await player.play(booking, teller.hear)
+async def told(
+    player: Player, booking: Booking, teller: Teller, hear: Emit | None = None
+) -> Refusal | None:
+    """Plays while the teller tells, to its end if there is an answer; else why there is none.
+
+    Args:
+        player: plays.
+        booking: what is played.
+        teller: tells.
+        hear: who hears the run's events in the teller's place, and passes them on.
+    """
+    run = await player.play(booking, hear or teller.hear)
     refusal = booking.verdict(run)
     if refusal is None and (run.reply is None or not teller.agrees(run.reply)):
         refusal = Refusal(502, "upstream_error", "The answer broke off.")

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, final
 
+from starlette.types import Send
+
 from batuta.core import Delta, Event, Reply, Run, Spoke, ToolCall
 from batuta.gateway.line import Line
+from batuta.gateway.models import Timing
 from batuta.gateway.play import Booking
 from batuta.gateway.progress import Progress
 from batuta.gateway.refusal import Refusal
@@ -48,28 +51,38 @@ def framed(kind: str, data: bytes) -> bytes:
 
 @final
 class Listening:
-    """A reader on the line."""
+    """A reader on a line, which says by an event that the response is still going on."""
 
-    def __init__(self, line: Line, *, keeps: bool) -> None:
-        self._line = line
+    def __init__(
+        self, send: Send, timing: Timing, alive: Callable[[], Json], *, keeps: bool
+    ) -> None:
+        """Says nothing yet.
+
+        Args:
+            send: of the request.
+            timing: of the line.
+            alive: gives the event that says it is still going on.
+            keeps: whether the events are kept.
+        """
+        self.line = Line(send, timing, lambda: self._note(alive()))
         self._keeps = keeps
         self.told: list[bytes] = []
 
-    def note(self, event: Json) -> bytes:
+    async def open(self, headers: dict[str, str]) -> None:
+        """The status and the headers."""
+        await self.line.open(headers)
+
+    async def hear(self, event: Json, *, last: bool = False) -> None:
+        """Writes the event; after the last one the connection is closed."""
+        write = self.line.close if last else self.line.write
+        await write(self._note(event))
+
+    def _note(self, event: Json) -> bytes:
         """The event's frame; kept if events are."""
         data = encode(event)
         if self._keeps:
             self.told.append(data)
         return framed(event["type"], data)
-
-    async def open(self, headers: dict[str, str]) -> None:
-        """The status and the headers."""
-        await self._line.open(headers)
-
-    async def hear(self, event: Json, *, last: bool = False) -> None:
-        """Writes the event; after the last one the connection is closed."""
-        write = self._line.close if last else self._line.write
-        await write(self.note(event))
 
 
 @final

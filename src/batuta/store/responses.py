@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -39,6 +39,7 @@ RESPONSES = Table(
     Column("events", LargeBinary),
     Index(None, "tenant", "created"),
 )
+_LIGHT = [column for column in RESPONSES.c if column.name != "events"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,17 +97,26 @@ class Responses:
         rows = await self._database.rows(select(RESPONSES).where(*_named(response_id, tenant)))
         return _read(rows[0]) if rows else None
 
+    async def several(self, ids: Sequence[str], tenant: str) -> list[StoredResponse]:
+        """Those of the responses that there are, without events.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        wanted = RESPONSES.c.id.in_([sql_text(one) for one in ids])
+        query = select(*_LIGHT).where(wanted, RESPONSES.c.tenant == sql_text(tenant))
+        return [_read(row) for row in await self._database.rows(query)]
+
     async def thread(self, response_id: str, tenant: str, most: int) -> list[StoredResponse]:
         """The response and those before it, oldest first, at most `most` and without events.
 
         Raises:
             StoreError: the database fails.
         """
-        columns = [column for column in RESPONSES.c if column.name != "events"]
-        first = select(*columns, literal(0).label("depth")).where(*_named(response_id, tenant))
+        first = select(*_LIGHT, literal(0).label("depth")).where(*_named(response_id, tenant))
         thread = first.cte("thread", recursive=True)
         older = (
-            select(*columns, (thread.c.depth + 1).label("depth"))
+            select(*_LIGHT, (thread.c.depth + 1).label("depth"))
             .join(thread, RESPONSES.c.id == thread.c.previous)
             .where(RESPONSES.c.tenant == sql_text(tenant), thread.c.depth + 1 < most)
         )

@@ -15,7 +15,19 @@ def encode(value: Any) -> bytes:
     try:
         return orjson.dumps(value)
     except TypeError:  # odd text or integers over 64 bits: rare and slow
-        return json.dumps(value, separators=(",", ":")).encode()
+        return json.dumps(value, separators=(",", ":"), default=_fragment).encode()
+
+
+def plain(value: Any) -> Any:
+    """A copy of the value that is nothing but JSON."""
+    return json.loads(encode(value))
+
+
+def _fragment(value: object) -> Any:
+    """What was encoded before, decoded again."""
+    if isinstance(value, orjson.Fragment):
+        return orjson.loads(orjson.dumps(value))
+    raise TypeError(f"not JSON: {type(value).__name__}")
 
 
 def decode_object(body: bytes) -> dict[str, Any]:

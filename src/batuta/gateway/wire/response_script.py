@@ -115,7 +115,11 @@ class Script:
         for index, call in enumerate(reply.tool_calls):
             if index not in self._tools:
                 events += self.call(index, call)
-        return [*events, *self._close(), *self._close_tools()]
+        return [*events, *self.close()]
+
+    def close(self) -> Events:
+        """Every item is done."""
+        return [*self._close(), *self._close_tools()]
 
     def end(self, response: Json) -> Json:
         """The last event, with the response as it ended."""
@@ -211,3 +215,20 @@ class Script:
 
 def _text_part() -> Json:
     return {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+
+
+def replayed(response: Json) -> Events:
+    """The events in which a response that has ended could have been told."""
+    script = Script({**response, "status": "in_progress", "output": [], "usage": None})
+    events = script.begin()
+    tools = 0
+    for item in response["output"]:
+        if item["type"] == "reasoning":
+            for part in item["summary"]:
+                events += script.thought(part["text"], new=True)
+        elif item["type"] == "message":
+            events += script.text(item["content"][0]["text"])
+        else:
+            events += script.call(tools, ToolCall(item["call_id"], item["name"], item["arguments"]))
+            tools += 1
+    return [*events, *script.close(), script.end(response)]
