@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from batuta.errors import StoreError
 from batuta.gateway.chat import ChatEndpoint
+from batuta.gateway.crowd import Doorkeeper
 from batuta.gateway.middleware import ErrorForm, Guard, RequestId, log_fault
 from batuta.gateway.models import Orchestra
 from batuta.gateway.play import Player
@@ -44,6 +45,7 @@ def create_app(orchestra: Orchestra) -> Starlette:
             Middleware(RequestId),
             Middleware(ErrorForm),
             Middleware(Guard, hosts=orchestra.hosts),
+            Middleware(Doorkeeper, crowd=orchestra.crowd),
         ],
         exception_handlers={HTTPException: _unrouted, StoreError: _unstored},
     )
@@ -77,10 +79,15 @@ class Catalogue:
         return json_response({"status": "ok"})
 
     async def ready(self, _: Request) -> Response:
-        """Runs can be served: there are models, and the store takes runs."""
-        store = self._orchestra.store
-        ready = store is None or await store.ready()
-        body = {"status": "ok" if ready else "unavailable", "store": ready and store is not None}
+        """Runs can be served: the store is at the code's schema and takes them; no stop is near.
+
+        The conductor is loaded before anything is served.
+        """
+        store, closing = self._orchestra.store, self._orchestra.crowd.closing
+        stored = store is None or await store.ready()
+        ready = stored and not closing
+        status = "ok" if ready else "closing" if closing else "unavailable"
+        body = {"status": status, "store": stored and store is not None}
         return json_response(body, 200 if ready else 503)
 
 

@@ -11,6 +11,7 @@ from typing import Any, final
 from batuta.baselines import Solver
 from batuta.core import Client, Conductor, Limits, Pool, WorkerId
 from batuta.errors import ConfigError
+from batuta.gateway.crowd import Crowd, Traffic
 from batuta.gateway.flight import Flights
 from batuta.jobs import Jobs, MemoryJobs
 from batuta.solvers import best, single
@@ -132,6 +133,7 @@ class Orchestra:
         store: Store | None = None,
         jobs: Jobs | None = None,
         timing: Timing | None = None,
+        traffic: Traffic | None = None,
         hosts: Iterable[str] = (),
         absent: Mapping[str, str] | None = None,
         showcase: Showcase | None = None,
@@ -145,6 +147,7 @@ class Orchestra:
             store: keeps the runs; None: nothing is kept.
             jobs: plays what runs in the background; None: as long as the process lives.
             timing: of streams.
+            traffic: how much is taken on at the same time.
             hosts: names under which the server is reached, besides those of the loopback.
             absent: models that could be served, and what to do for it.
             showcase: what the web page shows beside the runs.
@@ -160,6 +163,8 @@ class Orchestra:
         self.hosts = frozenset(hosts)
         self.absent = absent or {}
         self.showcase = showcase or Showcase()
+        self.crowd = Crowd(traffic or Traffic())
+        """Who is served, and who waits."""
         self.flights = Flights()
         """The runs that are going on."""
         self.created = int(time.time())

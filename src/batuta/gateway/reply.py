@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import anyio
 from starlette.types import Receive, Scope, Send
 
 from batuta.gateway.refusal import Refusal
@@ -12,19 +13,30 @@ from batuta.gateway.wire.encoding import decode_object, encode
 from batuta.gateway.wire.fields import Fields
 
 JSON = b"application/json"
+READING = 60.0
+"""Seconds in which a body must have arrived."""
 
 
 class ReaderGone(Exception):
     """The connection closed before the body was read."""
 
 
-async def read_body(receive: Receive) -> bytes:
-    """The whole body.
+async def read_body(receive: Receive, seconds: float = READING) -> bytes:
+    """The whole body, if it arrives within that time.
 
     Raises:
         ReaderGone: it will not come.
-        Refusal: it is too large (by the guard's `receive`).
+        Refusal: it is too large (by the guard's `receive`), or comes too slowly.
     """
+    try:
+        with anyio.fail_after(seconds):
+            return await _parts(receive)
+    except TimeoutError:
+        message = f"The body did not arrive within {seconds:g} seconds."
+        raise Refusal(408, "request_timeout", message) from None
+
+
+async def _parts(receive: Receive) -> bytes:
     parts: list[bytes] = []
     while True:
         message = await receive()

@@ -9,13 +9,14 @@ from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
 from ipaddress import ip_address
 from types import FrameType
-from typing import Any
+from typing import Any, final
 
 import anyio
 import uvicorn
 
 from batuta.errors import ConfigError
 from batuta.gateway.app import create_app
+from batuta.gateway.background import Background
 from batuta.gateway.models import Orchestra
 
 LOOP: dict[str, Any] = {"use_uvloop": True}
@@ -25,6 +26,8 @@ GRACE = 10.0
 _KEEP_ALIVE = 75
 _BACKLOG = 2048
 _TICK = 0.1
+_LAST_WORDS = 5
+"""Seconds that cancelled runs have to tell their readers, once the grace is over."""
 
 
 async def serve(
@@ -48,9 +51,10 @@ async def serve(
     Raises:
         ConfigError: the address is not of the loopback, or cannot be had.
     """
+    background = Background.of(orchestra)
     with closing(open_socket(host, port)) as listener:
         config = uvicorn.Config(
-            create_app(orchestra),
+            create_app(orchestra, background),
             http="httptools",
             ws="none",
             lifespan="off",
@@ -59,10 +63,11 @@ async def serve(
             server_header=False,
             backlog=_BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE,
-            timeout_graceful_shutdown=int(grace) + 5,
+            timeout_graceful_shutdown=_LAST_WORDS,
         )
-        server = uvicorn.Server(config)
+        server = _Server(config)
         async with anyio.create_task_group() as tasks:
+            tasks.start_soon(background.work)
             tasks.start_soon(_attend, server, orchestra, url_of(listener), ready, grace)
             try:
                 with _signals_absorbed():
@@ -72,6 +77,20 @@ async def serve(
                     await _stop(server, orchestra, listener)
                 raise
             tasks.cancel_scope.cancel()
+
+
+@final
+class _Server(uvicorn.Server):
+    """uvicorn, told by a signal to stop soon and not at once: its socket stays open meanwhile."""
+
+    asked = False
+    """Whether somebody asked it to stop."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal asks; the second one insists."""
+        if self.asked:
+            super().handle_exit(sig, frame)
+        self.asked = True
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -134,21 +153,28 @@ def _is_loopback(address: str) -> bool:
 
 
 async def _attend(
-    server: uvicorn.Server,
+    server: _Server,
     orchestra: Orchestra,
     url: str,
     ready: Callable[[str], None] | None,
     grace: float,
 ) -> None:
-    """Tells when the server is ready, and ends the runs when it must stop."""
+    """Tells when the server is ready, and stops it once it is asked to.
+
+    What has begun is served to its end, as long as that takes no longer than `grace`; whoever
+    comes meanwhile is told that the server stops, and so is who looks whether it is ready.
+    """
     while not server.started:  # noqa: ASYNC110 - uvicorn tells by a flag
         await anyio.sleep(_TICK / 10)
     if ready is not None:
         ready(url)
-    while not server.should_exit:  # noqa: ASYNC110 - same
+    while not (server.asked or server.should_exit):  # noqa: ASYNC110 - same
         await anyio.sleep(_TICK)
-    await anyio.sleep(grace)
+    orchestra.crowd.close()
+    with anyio.move_on_after(grace):
+        await orchestra.crowd.emptied()
     orchestra.flights.close()
+    server.should_exit = True
 
 
 async def _stop(server: uvicorn.Server, orchestra: Orchestra, listener: socket.socket) -> None:

@@ -1,0 +1,143 @@
+"""More requests than one server takes on, and a server that stops while some are served."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import aiohttp
+import anyio
+import pytest
+from anyio.streams.text import TextReceiveStream
+
+from batuta.gateway.crowd import Crowd, Traffic
+from batuta.gateway.refusal import Refusal
+from batuta.gateway.reply import read_body
+
+from .house import HI, Halting, Serving, orchestra
+
+ASK = {"model": "worker/ada", "messages": HI}
+
+
+async def test_a_full_server_queues_and_then_turns_away():
+    ada = Halting()
+    house = orchestra({"ada": ada}, traffic=Traffic(running=1, waiting=1, patience=30))
+    async with Serving(house) as server, anyio.create_task_group() as tasks:
+        tasks.start_soon(lambda: server.post(json=ASK))
+        with anyio.fail_after(5):
+            await ada.started.wait()
+            tasks.start_soon(lambda: server.post(json=ASK))
+            while not house.crowd.waiting:
+                await anyio.sleep(0.01)
+            status, headers, body = await server.post(json=ASK)
+            assert (status, body["error"]["code"], headers["retry-after"]) == (
+                503,
+                "overloaded",
+                "2",
+            )
+            assert (await server.get("/v1/models"))[0] == 200, "what is quick is let in"
+        assert (house.crowd.running, house.crowd.waiting, house.crowd.turned_away) == (1, 1, 1)
+        tasks.cancel_scope.cancel()
+
+
+async def test_who_waits_is_served_when_a_place_comes_free():
+    crowd, order = Crowd(Traffic(running=1, waiting=2)), []
+
+    async def visit(name):
+        async with crowd.place():
+            order.append(name)
+            await anyio.sleep(0)
+
+    async with anyio.create_task_group() as tasks:
+        for name in "abc":
+            tasks.start_soon(visit, name)
+    assert order == ["a", "b", "c"] and (crowd.running, crowd.waiting) == (0, 0)
+
+
+async def test_nobody_waits_longer_than_is_allowed():
+    crowd = Crowd(Traffic(running=1, waiting=5, patience=0.01))
+    async with crowd.place():
+        with pytest.raises(Refusal, match="busy"):
+            async with crowd.place():
+                pass
+    assert (crowd.running, crowd.waiting, crowd.turned_away) == (0, 0, 1)
+
+
+async def test_a_closed_crowd_empties_and_lets_nobody_in():
+    crowd = Crowd(Traffic(running=1))
+    async with crowd.place():
+        crowd.close()
+        with pytest.raises(Refusal, match="shutting down"):
+            async with crowd.place():
+                pass
+        with anyio.move_on_after(0.01) as soon:
+            await crowd.emptied()
+        assert soon.cancelled_caught
+    with anyio.fail_after(1):
+        await crowd.emptied()
+
+
+def test_traffic_that_cannot_be():
+    with pytest.raises(ValueError, match="at least one"):
+        Traffic(running=0)
+
+
+async def test_a_body_that_comes_too_slowly_is_refused():
+    async def receive():
+        await anyio.sleep_forever()
+
+    with pytest.raises(Refusal, match=r"within 0\.01 seconds") as told:
+        await read_body(receive, 0.01)
+    assert told.value.status == 408
+
+
+SCRIPT = """
+import sys
+import anyio
+from batuta.clients import Scripted
+from batuta.gateway import LOOP, serve
+from gateway.house import orchestra
+
+async def main():
+    ada = Scripted(lambda _: "Served to the end.", latency=1.5)
+    await serve(orchestra({"ada": ada}), port=0, ready=lambda url: print(url, flush=True), grace=20)
+
+anyio.run(main, backend_options=LOOP)
+print("closed")
+"""
+
+
+async def test_sigterm_serves_what_has_begun_and_tells_that_it_is_not_ready():
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    answers = []
+    async with await anyio.open_process(
+        [sys.executable, "-c", SCRIPT], env=environment, stderr=None
+    ) as process:
+        lines = TextReceiveStream(process.stdout)
+        url = (await lines.receive()).strip()
+
+        async def ask():
+            async with (
+                aiohttp.ClientSession() as http,
+                http.post(f"{url}/v1/chat/completions", json=ASK) as got,
+            ):
+                answers.append((got.status, (await got.json())["choices"][0]["message"]["content"]))
+
+        async with aiohttp.ClientSession(url) as http, anyio.create_task_group() as tasks:
+            with anyio.fail_after(20):
+                async with http.get("/readyz") as ready:
+                    assert ready.status == 200
+                tasks.start_soon(ask)
+                await anyio.sleep(0.3)
+                process.send_signal(signal.SIGTERM)
+                status = 200
+                while status == 200:
+                    async with http.get("/readyz") as ready:
+                        status, body = ready.status, await ready.json()
+                assert (status, body["status"]) == (503, "closing")
+                async with http.post("/v1/chat/completions", json=ASK) as got:
+                    assert got.status == 503 and got.headers["retry-after"] == "1"
+        with anyio.fail_after(10):
+            assert "".join([text async for text in lines]).strip() == "closed"
+            assert await process.wait() == 0
+    assert answers == [(200, "Served to the end.")]
