@@ -49,6 +49,8 @@ FILE = "batuta.toml"
 REHEARSAL = "rehearsal"
 DISCOVER = "discover"
 HAND_WRITTEN = "hand-written"
+PROMPTED = "prompted/"
+"""What the name of a conductor that is a worker of the pool begins with."""
 FIXED = ("best", "plan-solve-verify", "vote")
 
 
@@ -361,7 +363,7 @@ def _conductor(
     rendering = Rendering(setting.descriptions, setting.prices, setting.examples)
     sampling = Sampling(temperature=setting.temperature, max_tokens=setting.max_tokens)
     worker = pool[name]
-    return Learned(f"prompted/{worker.id}", clients[worker.id], rendering, sampling)
+    return Learned(f"{PROMPTED}{worker.id}", clients[worker.id], rendering, sampling)
 
 
 def describe(orchestra: Ensemble) -> dict[str, Any]:

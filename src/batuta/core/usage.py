@@ -83,6 +83,10 @@ class Price:
         return (dollars + usage.cache_write * written + usage.output * self.output) / MILLION
 
 
+ASSUMED_PRICE = Price(Decimal(15), Decimal(75))
+"""What a call of unknown price counts as under a limit or a budget, and nowhere else."""
+
+
 def cost_of(usage: Usage, price: Price | None) -> Cost:
     """The cost of `usage`; without a price its calls are counted as unpriced."""
     return Cost(unpriced_calls=usage.calls) if price is None else Cost(price.of(usage))

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from batuta.core import Cost, Limits, Price, Usage
-from batuta.core.usage import FREE, ZERO, cost_of
+from batuta.core import Cost, Limits, Usage
+from batuta.core.usage import ASSUMED_PRICE, FREE, ZERO, cost_of
 from batuta.errors import LimitReached
-
-ASSUMED_PRICE = Price(Decimal(15), Decimal(75))
-"""Dollars per million tokens that a call of unknown price counts as, under a limit in dollars."""
 
 
 class Budget:

@@ -12,10 +12,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from batuta.errors import StoreError
+from batuta.gateway.admission import mind_of
+from batuta.gateway.auth import Auth
+from batuta.gateway.caller import Caller, Role, caller_of
 from batuta.gateway.chat import ChatEndpoint
 from batuta.gateway.crowd import Doorkeeper
 from batuta.gateway.middleware import ErrorForm, Guard, RequestId, log_fault
-from batuta.gateway.models import Orchestra
+from batuta.gateway.models import Orchestra, Served
 from batuta.gateway.play import Player
 from batuta.gateway.refusal import Refusal, no_model
 from batuta.gateway.runs import RunRoutes, json_response
@@ -44,7 +47,8 @@ def create_app(orchestra: Orchestra) -> Starlette:
         middleware=[
             Middleware(RequestId),
             Middleware(ErrorForm),
-            Middleware(Guard, hosts=orchestra.hosts),
+            Middleware(Guard, hosts=orchestra.hosts, gate=orchestra.gate),
+            Middleware(Auth, gate=orchestra.gate),
             Middleware(Doorkeeper, crowd=orchestra.crowd),
         ],
         exception_handlers={HTTPException: _unrouted, StoreError: _unstored},
@@ -60,10 +64,10 @@ class Catalogue:
     def __init__(self, orchestra: Orchestra) -> None:
         self._orchestra = orchestra
 
-    async def page(self, _: Request) -> Response:
-        """Every model."""
-        created = self._orchestra.created
-        data = [model.entry(created) for model in self._orchestra.models]
+    async def page(self, request: Request) -> Response:
+        """Every model that the caller may use."""
+        created, caller = self._orchestra.created, caller_of(request.scope)
+        data = [m.entry(created) for m in self._orchestra.models if _may_use(caller, m)]
         return json_response({"object": "list", "data": data})
 
     async def one(self, request: Request) -> Response:
@@ -89,6 +93,16 @@ class Catalogue:
         status = "ok" if ready else "closing" if closing else "unavailable"
         body = {"status": status, "store": stored and store is not None}
         return json_response(body, 200 if ready else 503)
+
+
+def _may_use(caller: Caller, model: Served) -> bool:
+    """Whether the model is worth showing; the admin sees what there is and plays none."""
+    policy = caller.policy
+    if caller.role is not Role.KEY:
+        return True
+    mind = mind_of(model)
+    heard = any(policy.allows_worker(worker) for worker in model.pool)
+    return policy.allows_model(model.name) and heard and (not mind or policy.allows_worker(mind))
 
 
 async def _unstored(_: Request, error: Exception) -> Response:

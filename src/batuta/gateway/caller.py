@@ -1,12 +1,30 @@
-"""Who asks: what a request is told to belong to."""
+"""Who asks: what a request is told to belong to, and what it may do."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
 
 from starlette.types import Scope
 
+from batuta.store.policy import Policy
+
 _KEY = "batuta.caller"
+_FREE = Policy()
+
+
+class Role(StrEnum):
+    """What somebody is to the server."""
+
+    LOCAL = "local"
+    """Anybody, where there are no keys: such a server serves the loopback only."""
+    KEY = "key"
+    """The holder of a key."""
+    ADMIN = "admin"
+    """The holder of the admin's token: makes keys and reads all runs, and plays none."""
+    NOBODY = "nobody"
+    """No key was sent where one is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,10 +32,24 @@ class Caller:
     """The tenant that a request is counted to, and whose runs and responses it may see."""
 
     tenant: str = "local"
+    role: Role = Role.LOCAL
+    key: str | None = None
+    """The key's id."""
+    policy: Policy = _FREE
+    """The key's limits."""
+    per_day: Decimal | None = None
+    """Dollars a day of the tenant."""
+    per_month: Decimal | None = None
+
+    @property
+    def sees(self) -> str | None:
+        """The tenant whose runs and responses may be read; None: everybody's."""
+        return None if self.role is Role.ADMIN else self.tenant
 
 
 LOCAL = Caller()
-"""Whoever asks a server that has no keys: it serves the loopback only."""
+NOBODY = Caller("", Role.NOBODY)
+ADMIN = Caller("", Role.ADMIN)
 
 
 def caller_of(scope: Scope) -> Caller:

@@ -13,6 +13,7 @@ from typing import cast, final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from batuta.gateway.gate import Gate
 from batuta.gateway.refusal import Refusal, server_fault
 from batuta.gateway.reply import send_refusal
 
@@ -89,13 +90,14 @@ class ErrorForm:
 class Guard:
     """Turns away what no client of ours sends: too large, or from a web page of somebody else.
 
-    Without keys, any page that is open in a browser on this machine could spend money by a
-    request to the loopback; its `Origin`, or after DNS rebinding its `Host`, gives it away.
+    Where no key is needed, any page that is open in a browser on this machine could spend money
+    by a request to the loopback; its `Origin`, or after DNS rebinding its `Host`, gives it away.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str] = ()) -> None:
+    def __init__(self, app: ASGIApp, hosts: Collection[str] = (), gate: Gate | None = None) -> None:
         self.app = app
         self.hosts = frozenset({"localhost", *hosts})
+        self.gate = gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve what may pass."""
@@ -122,6 +124,8 @@ class Guard:
             raise Refusal(403, "permission_denied", "Requests of other web pages are refused.")
 
     def _known(self, host: str) -> bool:
+        if self.gate is not None and self.gate.known_to_be_keyed:
+            return True  # a page that rebinds its name has no key
         match = _HOST.fullmatch(host)
         name = match["name"].lower() if match else ""
         if name in self.hosts:

@@ -13,6 +13,8 @@ from batuta.core import Client, Conductor, Limits, Pool, WorkerId
 from batuta.errors import ConfigError
 from batuta.gateway.crowd import Crowd, Traffic
 from batuta.gateway.flight import Flights
+from batuta.gateway.gate import Gate
+from batuta.gateway.rate import LocalRates, Rates
 from batuta.jobs import Jobs, MemoryJobs
 from batuta.solvers import best, single
 from batuta.solvers.history import History
@@ -137,6 +139,8 @@ class Orchestra:
         hosts: Iterable[str] = (),
         absent: Mapping[str, str] | None = None,
         showcase: Showcase | None = None,
+        gate: Gate | None = None,
+        rates: Rates | None = None,
     ) -> None:
         """Learns who plays.
 
@@ -151,6 +155,8 @@ class Orchestra:
             hosts: names under which the server is reached, besides those of the loopback.
             absent: models that could be served, and what to do for it.
             showcase: what the web page shows beside the runs.
+            gate: tells who asks; None: everybody is the local tenant.
+            rates: counts what keys use; None: in memory.
 
         Raises:
             ConfigError: two models have one name, there is none, or a worker has no client.
@@ -163,6 +169,8 @@ class Orchestra:
         self.hosts = frozenset(hosts)
         self.absent = absent or {}
         self.showcase = showcase or Showcase()
+        self.gate = gate or Gate()
+        self.rates = rates or LocalRates()
         self.crowd = Crowd(traffic or Traffic())
         """Who is served, and who waits."""
         self.flights = Flights()

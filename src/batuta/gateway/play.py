@@ -11,6 +11,7 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import final
 
 import anyio
@@ -32,6 +33,7 @@ from batuta.core import (
 from batuta.core.conductor import SILENT
 from batuta.engine import Recorder, conduct, new_run_id
 from batuta.errors import ClientError, StoreError
+from batuta.gateway.admission import Admission, Turnstile, bounded, mind_of, permitted
 from batuta.gateway.caller import Caller
 from batuta.gateway.middleware import log_fault
 from batuta.gateway.models import Orchestra, Served
@@ -39,6 +41,7 @@ from batuta.gateway.refusal import Refusal, no_model, wrong_value
 from batuta.gateway.verdict import refusal_of
 from batuta.gateway.wire.call import Call
 from batuta.gateway.wire.orchestration import FIELD
+from batuta.gateway.worst import worst_case
 from batuta.solvers import Fixed
 
 _SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -77,6 +80,8 @@ class Booking:
     clients: Mapping[WorkerId, Client]
     witness: Witness | None
     run_id: RunId
+    admission: Admission
+    """What the call holds of its caller's rates and budgets."""
 
     @property
     def live(self) -> bool:
@@ -86,7 +91,7 @@ class Booking:
     @property
     def headers(self) -> dict[str, str]:
         """What the answer's headers say before anything is played."""
-        headers = {"x-batuta-run-id": str(self.run_id)}
+        headers = {"x-batuta-run-id": str(self.run_id), **self.admission.headers}
         ignored = [name for name in self.call.ignored if _SAFE.fullmatch(name)]
         if ignored:
             headers["x-batuta-ignored"] = ", ".join(ignored)
@@ -104,6 +109,7 @@ class Player:
 
     def __init__(self, orchestra: Orchestra) -> None:
         self._orchestra = orchestra
+        self._turnstile = Turnstile(orchestra.store, orchestra.rates)
 
     def served(self, name: str) -> Served:
         """The model served under that name.
@@ -130,7 +136,18 @@ class Player:
         Raises:
             Refusal: the call cannot be played; nothing was, and nothing was said to the reader.
         """
-        yield self._booking(call, caller, run_id or new_run_id())
+        booking = self._booking(call, caller, run_id or new_run_id())
+
+        def worst() -> Decimal:
+            served, pool, mind = booking.served, booking.pool, mind_of(booking.served)
+            question, limits = call.question, booking.limits
+            return worst_case(question, pool, limits, direct=served.direct, mind=mind)
+
+        admission = await self._turnstile.enter(caller, call, booking.run_id, booking.limits, worst)
+        try:
+            yield replace(booking, limits=admission.limits, admission=admission)
+        finally:
+            await self._turnstile.leave(caller, admission)
 
     async def play(self, booking: Booking, emit: Emit | None = None) -> Run:
         """Conducts and keeps the run, also if this is cancelled."""
@@ -161,21 +178,22 @@ class Player:
     def _booking(self, call: Call, caller: Caller, run_id: RunId) -> Booking:
         served = self.served(call.model)
         clients: Mapping[WorkerId, Client] = self._orchestra.clients
-        pool = call.wishes.cast(served.pool)
-        limits = call.wishes.limits(served.limits)
+        limits = bounded(caller, call.wishes.limits(served.limits))
         workflow = call.wishes.workflow
         if workflow is not None:
-            call.wishes.check(pool, limits)
             by_hand = Fixed("by-hand", lambda _: workflow)
             served = replace(served, conductor=by_hand, solver=None, direct=False)
         elif served.calls is not None and limits.steps < served.calls:
             raise wrong_value(f"{FIELD}.max_steps", f"{served.name} makes {served.calls} calls.")
+        pool = permitted(caller, served, call.wishes.cast(served.pool))
+        call.wishes.check(pool, limits)
         witness = None
         if served.direct:
             first = pool.ranked()[0].id
             witness = Witness(clients[first])
             clients = {**clients, first: witness}
-        return Booking(call, caller, served, pool, limits, clients, witness, run_id)
+        admission = Admission(limits)
+        return Booking(call, caller, served, pool, limits, clients, witness, run_id, admission)
 
     async def _solve(self, booking: Booking, solver: Solver, emit: Emit | None) -> Run:
         """The solver's run, kept also if this is cancelled."""
@@ -193,12 +211,16 @@ class Player:
                 await self._keep(booking, run or recorder.run())
 
     async def _keep(self, booking: Booking, run: Run) -> None:
-        """Stores the run; an answer is not lost because the disk fails."""
-        store = self._orchestra.store
-        if store is None or not booking.call.store:
-            return
+        """Stores the run and settles its cost; an answer is not lost because the disk fails."""
+        store, caller, admission = self._orchestra.store, booking.caller, booking.admission
         with anyio.CancelScope(shield=True):
+            await self._turnstile.used(caller, booking.call, run)
+            if store is None:
+                return
             try:
-                await store.append(run, booking.caller.tenant)
+                await store.append(
+                    run, caller.tenant, keep=booking.call.store, charge=admission.charge
+                )
+                admission.settled = True
             except StoreError as error:
                 log_fault(error)

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from batuta.core import Outcome
+from batuta.gateway.caller import caller_of
 from batuta.gateway.models import Orchestra
 from batuta.gateway.refusal import Refusal, not_found, wrong_value
 from batuta.gateway.reply import ReaderGone, read_fields
@@ -30,11 +31,11 @@ class RunRoutes:
 
     async def page(self, request: Request) -> Response:
         """Runs, newest first; `after` takes the `next_cursor` of the page before."""
-        query = request.query_params
+        query, sees = request.query_params, caller_of(request.scope).sees
         limit = _limit(query)
         try:
             rows = await self._store.list(
-                limit + 1, query.get("after"), None, query.get("model"), _outcome(query)
+                limit + 1, query.get("after"), sees, query.get("model"), _outcome(query)
             )
         except ValueError:
             raise wrong_value("after", "it is no cursor of this list.") from None
@@ -50,17 +51,17 @@ class RunRoutes:
 
     async def one(self, request: Request) -> Response:
         """A run with its whole trace; the trace is null if its content was not kept."""
-        run_id: str = request.path_params["id"]
-        summary = await self._store.summary(run_id)
+        run_id, sees = request.path_params["id"], caller_of(request.scope).sees
+        summary = await self._store.summary(run_id, sees)
         if summary is None:
             raise not_found(f"The run '{run_id}'")
-        run = await self._store.get(run_id)
+        run = await self._store.get(run_id, sees)
         trace = None if run is None else trace_of(run)
         return json_response({**run_entry(summary), "trace": trace})
 
     async def feedback(self, request: Request) -> Response:
         """Judges a run: `score` in [0, 1] or null to take it back, and a `comment`."""
-        run_id: str = request.path_params["id"]
+        run_id, sees = request.path_params["id"], caller_of(request.scope).sees
         try:
             body = await read_fields(request.scope, request.receive)
         except ReaderGone:
@@ -71,7 +72,7 @@ class RunRoutes:
         comment = body.text("comment") or ""
         if len(comment) > _MOST_COMMENT:
             raise wrong_value("comment", f"it exceeds {_MOST_COMMENT} characters.")
-        if not await self._store.score(run_id, score, comment):
+        if not await self._store.score(run_id, score, comment, sees):
             raise not_found(f"The run '{run_id}'")
         return json_response({"id": run_id, "object": "run.feedback", "score": score})
 

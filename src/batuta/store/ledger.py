@@ -14,11 +14,8 @@ from decimal import ROUND_CEILING, Decimal
 from typing import Any
 
 from batuta.core import Cost, Price, Run, Usage
-from batuta.core.usage import FREE, ZERO, cost_of
+from batuta.core.usage import ASSUMED_PRICE, FREE, ZERO, cost_of
 from batuta.store.codec import sql_text
-
-ASSUMED_PRICE = Price(Decimal(15), Decimal(75))
-"""Dollars per million tokens that a call of unknown price counts as in a budget."""
 
 NANO = Decimal(1_000_000_000)
 _LARGEST = 2**63 - 1
