@@ -12,7 +12,9 @@ from batuta.gateway.refusal import not_found
 from batuta.gateway.ui.archive import Archive
 from batuta.gateway.ui.assets import ROOT, send_asset
 from batuta.gateway.ui.comparison import Comparison
+from batuta.gateway.ui.learning import Learning
 from batuta.gateway.ui.playground import Ask, Playground
+from batuta.gateway.ui.standing import PoolScreen
 from batuta.gateway.ui.visitor import Door, Visitor
 
 
@@ -20,6 +22,7 @@ def page_routes(orchestra: Orchestra, player: Player) -> list[BaseRoute]:
     """Every route of the page."""
     door = Door(orchestra)
     archive, comparison = Archive(orchestra), Comparison(orchestra)
+    learning = Learning(orchestra)
     screens = {
         "/ui/": Playground(orchestra).page,
         "/ui/runs": archive.page,
@@ -27,6 +30,11 @@ def page_routes(orchestra: Orchestra, player: Player) -> list[BaseRoute]:
         "/ui/runs/{id}/export.json": archive.export,
         "/ui/compare": comparison.page,
         "/ui/compare/figures": comparison.figures,
+        "/ui/pool": PoolScreen(orchestra).page,
+        "/ui/learning": learning.page,
+        "/ui/learning/training/{mark}": learning.training,
+        "/ui/learning/report/{mark}": learning.report,
+        "/ui/learning/report/{mark}/whole": learning.whole,
     }
     return [
         Route("/", _home),

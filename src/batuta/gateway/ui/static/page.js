@@ -434,3 +434,14 @@ document.addEventListener("submit", async (event) => {
 });
 
 for (const select of $$("[data-filters] select")) select.addEventListener("change", () => select.form.requestSubmit());
+
+for (const live of $$("[data-live]")) {
+  const again = async () => {
+    if (!document.hidden) {
+      const response = await fetch(live.dataset.live).catch(() => null);
+      if (response?.ok) live.innerHTML = await response.text();
+    }
+    setTimeout(again, 3000);
+  };
+  setTimeout(again, 3000);
+}

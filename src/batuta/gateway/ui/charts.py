@@ -1,0 +1,104 @@
+"""Curves as SVG draws them: numbers only, no colours and no words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite
+from statistics import fmean
+from typing import Any
+
+WIDTH, HEIGHT = 300, 100
+_POINTS = 240
+"""Points of a curve at most; means where there are more values."""
+CURVES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+    ("Reward", (("reward", ""),)),
+    ("Right answers", (("right", ""),)),
+    ("Valid workflows", (("valid", ""),)),
+    ("Steps a workflow", (("steps", "all"), ("steps_easy", "easy"), ("steps_hard", "hard"))),
+    ("Worker tokens", (("worker_tokens", ""),)),
+    ("Conductor tokens", (("completions/mean_length", ""),)),
+    ("Entropy, nats a token", (("entropy", ""),)),
+    ("Groups without spread", (("frac_reward_zero_std", ""),)),
+    ("Left out for outages", (("outages", ""),)),
+    ("Second rounds: right", (("second/right", ""),)),
+    ("Dollars a workflow", (("usd", ""),)),
+    ("Seconds a step", (("step_time", ""),)),
+)
+"""What is drawn of a training, and of what figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line."""
+
+    name: str
+    path: str
+    last: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Lines over one pair of axes."""
+
+    title: str
+    curves: tuple[Curve, ...]
+    low: float
+    high: float
+    first: int
+    end: int
+
+
+def charts(lines: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """A chart for everything that the lines tell."""
+    found = (_chart(title, series, lines) for title, series in CURVES)
+    return [chart for chart in found if chart]
+
+
+def _chart(
+    title: str, series: Sequence[tuple[str, str]], lines: Sequence[Mapping[str, Any]]
+) -> Chart | None:
+    columns = {name or title: _values(key, lines) for key, name in series}
+    known = {name: values for name, values in columns.items() if any(v is not None for v in values)}
+    every = [value for values in known.values() for value in values if value is not None]
+    if not every or (title.startswith("Left out") and not any(every)):
+        return None
+    low, high = min(every), max(every)
+    curves = tuple(
+        Curve(name, _path(values, low, high), next(v for v in reversed(values) if v is not None))
+        for name, values in known.items()
+    )
+    return Chart(title, curves, low, high, _step(lines[0]), _step(lines[-1]))
+
+
+def _step(line: Mapping[str, Any]) -> int:
+    value = line.get("step")
+    return value if isinstance(value, int) else 0
+
+
+def _values(key: str, lines: Sequence[Mapping[str, Any]]) -> list[float | None]:
+    found = [line.get(key) for line in lines]
+    values = [float(v) if isinstance(v, int | float) and isfinite(v) else None for v in found]
+    if len(values) <= _POINTS:
+        return values
+    edges = [round(at * len(values) / _POINTS) for at in range(_POINTS + 1)]
+    return [_mean(values[start:end]) for start, end in pairwise(edges)]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _path(values: Sequence[float | None], low: float, high: float) -> str:
+    """The line, with a gap where nothing is known."""
+    spread, across = high - low or 1.0, max(len(values) - 1, 1)
+    parts: list[str] = []
+    broken = True
+    for at, value in enumerate(values):
+        if value is not None:
+            x, y = WIDTH * at / across, HEIGHT * (1 - (value - low) / spread)
+            parts.append(f"{'M' if broken else 'L'}{x:.1f} {y:.1f}")
+        broken = value is None
+    return "".join(parts) if len(parts) > 1 else f"{parts[0]}h{WIDTH}" if parts else ""
