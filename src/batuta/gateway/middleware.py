@@ -14,13 +14,18 @@ from typing import cast, final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batuta.gateway.gate import Gate
+from batuta.gateway.measured import note_refusal
 from batuta.gateway.refusal import Refusal, server_fault
-from batuta.gateway.reply import send_refusal
+from batuta.gateway.reply import send_json
+from batuta.gateway.wire.message import error_body
 
 logger = logging.getLogger("batuta.gateway")
 
 MAX_BODY = 20 * 1024 * 1024
 MAX_HEADERS = 64 * 1024
+_REQUEST = "batuta.request_id"
+_MESSAGES = "/v1/messages"
+"""Where errors have Anthropic's form."""
 _ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _HOST = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(:\d*)?")
 
@@ -28,6 +33,12 @@ _HOST = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(:\d*)?")
 def header(scope: Scope, name: bytes) -> bytes | None:
     """The first header of that name, given in lower case."""
     return next((value for key, value in scope["headers"] if key == name), None)
+
+
+def request_id(scope: Scope) -> str | None:
+    """The id under which the request's answer is known."""
+    name = scope.get(_REQUEST)
+    return name if isinstance(name, str) else None
 
 
 @final
@@ -46,11 +57,17 @@ class RequestId:
         given = header(scope, b"x-request-id")
         known = given is not None and _ID.fullmatch(given)
         name = given if given and known else f"req_{secrets.token_hex(12)}".encode()
+        scope[_REQUEST] = name.decode()
 
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 took = str(int((perf_counter() - began) * 1000)).encode()
-                more = ((b"x-request-id", name), (b"openai-processing-ms", took))
+                # `request-id` is where Anthropic's clients look.
+                more = (
+                    (b"x-request-id", name),
+                    (b"request-id", name),
+                    (b"openai-processing-ms", took),
+                )
                 message["headers"] = [*message["headers"], *more]
             await send(message)
 
@@ -79,11 +96,20 @@ class ErrorForm:
         try:
             await self.app(scope, receive, noted)
         except Refusal as refusal:
-            await send_refusal(send, refusal)
+            await _refuse(scope, send, refusal)
         except Exception as error:  # noqa: BLE001 - the last one who can answer
             log_fault(error)
             if not started:
-                await send_refusal(send, server_fault())
+                await _refuse(scope, send, server_fault())
+
+
+async def _refuse(scope: Scope, send: Send, refusal: Refusal) -> None:
+    """The refusal in the form that the path's dialect has."""
+    note_refusal(scope, refusal.code)
+    path: str = scope.get("path", "")
+    ours = path != _MESSAGES and not path.startswith(f"{_MESSAGES}/")
+    body = refusal.body if ours else error_body(refusal, request_id(scope))
+    await send_json(send, body, refusal.status, refusal.headers)
 
 
 @final

@@ -73,13 +73,6 @@ async def send_json(
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_refusal(
-    send: Send, refusal: Refusal, headers: Mapping[str, str] | None = None
-) -> None:
-    """The refusal as the whole answer."""
-    await send_json(send, refusal.body, refusal.status, {**refusal.headers, **(headers or {})})
-
-
 def raw_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
     """Headers as ASGI wants them."""
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]

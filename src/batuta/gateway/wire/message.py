@@ -1,0 +1,235 @@
+"""A run as a message of Anthropic's dialect, whole or as events. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, cast, final
+
+import orjson
+
+from batuta.core import Finish, Outcome, Reply, Run, RunId, ToolCall
+from batuta.gateway.refusal import Refusal
+from batuta.gateway.wire.completion import trace_of
+from batuta.gateway.wire.message_turns import PROGRESS, REASONING
+
+Json = dict[str, Any]
+Events = list[Json]
+_ERRORS = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+_OURS = 500
+
+
+def message_id(run_id: RunId) -> str:
+    """The message's id, from which the run's can be told."""
+    return f"msg_{run_id}"
+
+
+def error_body(refusal: Refusal, request_id: str | None) -> Json:
+    """The refusal in this dialect's form; our code and the field at fault go with it."""
+    family = "api_error" if refusal.status >= _OURS else "invalid_request_error"
+    error = {
+        "type": _ERRORS.get(refusal.status, family),
+        "message": refusal.message,
+        "code": refusal.code,
+        "param": refusal.param,
+    }
+    return {"type": "error", "error": error, "request_id": request_id}
+
+
+def message(run: Run, reply: Reply, model: str, *, thoughts: str = "", trace: bool = False) -> Json:
+    """The reply of a run that has an answer.
+
+    Args:
+        run: how the answer came about.
+        reply: the worker's reply that is the answer.
+        model: the name that the caller asked for.
+        thoughts: a worker's own reasoning, if it is to be shown.
+        trace: whether the whole run goes with it.
+    """
+    content: list[Json] = []
+    if thoughts:
+        content.append({"type": "thinking", "thinking": thoughts, "signature": REASONING})
+    if reply.text:
+        content.append({"type": "text", "text": reply.text})
+    content += [_use(call, _object(call.arguments)) for call in reply.tool_calls]
+    body: Json = {
+        "id": message_id(run.id),
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": content,
+        "stop_reason": stop_reason(run, reply),
+        "stop_sequence": None,
+        "usage": message_usage(run),
+    }
+    if trace:
+        body["orchestration"] = trace_of(run)
+    return body
+
+
+def stop_reason(run: Run, reply: Reply) -> str:
+    """Why the answer ends: `max_tokens` also if a limit ended the run before its workflow did."""
+    if run.outcome is Outcome.LIMITED or reply.finish is Finish.LENGTH:
+        return "max_tokens"
+    if reply.tool_calls:
+        return "tool_use"
+    return "refusal" if reply.finish is Finish.CONTENT_FILTER else "end_turn"
+
+
+def message_usage(run: Run) -> Json:
+    """Tokens of the call that gave the answer; all others are `orchestration_…`.
+
+    `input_tokens` are, in this dialect, those neither read from nor written to a cache.
+    """
+    every = run.usage
+    seen = run.reply.usage if run.reply else None
+    prompt, cached, written = (seen.input, seen.cached, seen.cache_write) if seen else (0, 0, 0)
+    completion = seen.output if seen else 0
+    return {
+        "input_tokens": prompt - cached - written,
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": cached,
+        "output_tokens": completion,
+        "orchestration_input_tokens": every.input - prompt,
+        "orchestration_input_cached_tokens": every.cached - cached,
+        "orchestration_output_tokens": every.output - completion,
+    }
+
+
+@final
+class MessageScript:
+    """Writes the events of a streamed message; a block is closed when the next one begins.
+
+    Tools are closed at the end: what is new of one may come after another was begun.
+    """
+
+    def __init__(self, run_id: RunId, model: str, estimate: int) -> None:
+        """Begins with nothing said.
+
+        Args:
+            run_id: the run that is about to begin.
+            model: the name that the caller asked for.
+            estimate: about how many tokens the prompt has; the last event tells how many.
+        """
+        usage = {"input_tokens": estimate, "output_tokens": 0}
+        self._base: Json = {
+            "id": message_id(run_id),
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
+        self._count = 0
+        self._open: str | None = None
+        self._tools: dict[int, int] = {}
+        self._texts: list[str] = []
+
+    @property
+    def said(self) -> str:
+        """The text that was told so far."""
+        return "".join(self._texts)
+
+    def begin(self) -> Events:
+        """The first events."""
+        return [{"type": "message_start", "message": self._base}, {"type": "ping"}]
+
+    def thought(self, text: str, signature: str) -> Events:
+        """More of the thinking."""
+        events = self._into(signature, {"type": "thinking", "thinking": "", "signature": ""})
+        return [*events, self._delta(self._count - 1, "thinking_delta", thinking=text)]
+
+    def progress(self, line: str) -> Events:
+        """A line of how the run goes on."""
+        return self.thought(f"{line}\n", PROGRESS)
+
+    def text(self, text: str) -> Events:
+        """More of the answer."""
+        events = self._into("text", {"type": "text", "text": ""})
+        self._texts.append(text)
+        return [*events, self._delta(self._count - 1, "text_delta", text=text)]
+
+    def call(self, index: int, call: ToolCall) -> Events:
+        """More of the tool call of that number; `call` holds what is new of its arguments."""
+        events: Events = []
+        if index not in self._tools:
+            events += self._close()
+            self._tools[index] = self._count
+            events.append(self._start(_use(call, {})))
+        if call.arguments:
+            place = self._tools[index]
+            events.append(self._delta(place, "input_json_delta", partial_json=call.arguments))
+        return events
+
+    def rest(self, reply: Reply, *, reasoning: bool) -> Events:
+        """What of the reply was not told as it came; then every block is closed."""
+        events: Events = []
+        if reasoning and reply.reasoning:
+            events += self.thought(reply.reasoning, REASONING)
+        text = reply.text[len(self.said) :]
+        if text:
+            events += self.text(text)
+        for index, call in enumerate(reply.tool_calls):
+            if index not in self._tools:
+                events += self.call(index, call)
+        events += self._close()
+        return [*events, *(_stop(place) for place in self._tools.values())]
+
+    def end(self, run: Run, reply: Reply, *, trace: bool) -> Events:
+        """The last events."""
+        delta = {"stop_reason": stop_reason(run, reply), "stop_sequence": None}
+        last: Json = {"type": "message_delta", "delta": delta, "usage": message_usage(run)}
+        if trace:
+            last["orchestration"] = trace_of(run)
+        return [last, {"type": "message_stop"}]
+
+    def _into(self, kind: str, block: Json) -> Events:
+        """What leads into a block of that kind."""
+        if self._open == kind:
+            return []
+        events = self._close()
+        self._open = kind
+        return [*events, self._start(block)]
+
+    def _close(self) -> Events:
+        """The open block of text or thinking ends."""
+        if self._open is None:
+            return []
+        place, signature = self._count - 1, self._open
+        self._open = None
+        if signature == "text":
+            return [_stop(place)]
+        return [self._delta(place, "signature_delta", signature=signature), _stop(place)]
+
+    def _start(self, block: Json) -> Json:
+        self._count += 1
+        return {"type": "content_block_start", "index": self._count - 1, "content_block": block}
+
+    def _delta(self, place: int, kind: str, **fields: Any) -> Json:
+        return {"type": "content_block_delta", "index": place, "delta": {"type": kind, **fields}}
+
+
+def _stop(place: int) -> Json:
+    return {"type": "content_block_stop", "index": place}
+
+
+def _use(call: ToolCall, given: Json) -> Json:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
+
+
+def _object(arguments: str) -> Json:
+    """The arguments as this dialect wants them; what is no object is passed under one name."""
+    try:
+        value: Any = orjson.loads(arguments or "{}")
+    except orjson.JSONDecodeError:
+        return {"arguments": arguments}
+    return cast("Json", value) if isinstance(value, dict) else {"arguments": value}
