@@ -1,47 +1,35 @@
-"""One TOML file and the environment become frozen settings, and settings an orchestra.
-
-[[workers]]
-id = "sonnet"
-provider = "anthropic"          # a name that `batuta pool list` knows, or "compatible"
-model = "claude-sonnet-4-5"
-base_url = ""                   # for "compatible" and for proxies
-key_env = "ANTHROPIC_API_KEY"   # by default the provider's own variable
-description = "Strong at code and at following instructions."
-tags = ["region:us"]
-price = { input = 3, output = 15, cached = 0.3 }    # dollars per million tokens
-strength = 0.8                  # share it answers rightly alone, as you believe
-sampling = { temperature = 0.2, max_tokens = 4096, effort = "low" }
-concurrency = 32
-
-[conductor]
-worker = "sonnet"               # whose model writes the workflow; or a fixed one: "vote"
-
-[limits]
-max_steps = 5
-max_rounds = 1
-max_cost_usd = 0.50
-"""
+"""Settings and the environment become an orchestra that can be played."""
 
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from decimal import Decimal
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from batuta.clients import Http, WorkerSpec, discover, key_of, open_clients, provider_of, url_of
+from batuta.clients import (
+    BreakerPolicy,
+    Health,
+    Http,
+    WorkerSpec,
+    discover,
+    key_of,
+    open_clients,
+    provider_of,
+    url_of,
+)
 from batuta.clients.discover import worker_of
 from batuta.clients.providers import overridden
 from batuta.clients.secret import Secret
 from batuta.core import Client, Conductor, Limits, Pool, Price, Sampling, Worker, WorkerId
 from batuta.embedded.conductor import is_policy, open_policy
+from batuta.engine import Patience
 from batuta.errors import ConfigError
 from batuta.language import Rendering
+from batuta.policies import Policies
+from batuta.policies.settings import policies_of
+from batuta.settings import ConductorSetting, Settings, WorkerSetting, read_settings
 from batuta.solvers import Learned, best, plan_solve_verify, single, vote
 from batuta.solvers.selector import is_selector, open_selector
 
@@ -52,86 +40,6 @@ HAND_WRITTEN = "hand-written"
 PROMPTED = "prompted/"
 """What the name of a conductor that is a worker of the pool begins with."""
 FIXED = ("best", "plan-solve-verify", "vote")
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class PriceSetting(_Strict):
-    """Dollars per million tokens."""
-
-    input: Decimal = Field(ge=0)
-    output: Decimal = Field(ge=0)
-    cached: Decimal | None = Field(default=None, ge=0)
-    cache_write: Decimal | None = Field(default=None, ge=0)
-
-
-class SamplingSetting(_Strict):
-    """How a worker samples."""
-
-    temperature: float | None = Field(default=None, ge=0)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    max_tokens: int | None = Field(default=None, ge=1)
-    stop: tuple[str, ...] = ()
-    seed: int | None = None
-    effort: str | None = None
-
-
-class WorkerSetting(_Strict):
-    """A worker and how it is reached."""
-
-    id: str = Field(min_length=1)
-    model: str = Field(min_length=1)
-    provider: str = "compatible"
-    base_url: str = ""
-    key_env: str = ""
-    description: str = ""
-    tags: tuple[str, ...] = ()
-    context_window: int | None = Field(default=None, ge=1)
-    price: PriceSetting | None = None
-    strength: float | None = Field(default=None, ge=0, le=1)
-    sampling: SamplingSetting = SamplingSetting()
-    concurrency: int = Field(default=32, ge=1)
-    rpm: int | None = Field(default=None, ge=1)
-    tpm: int | None = Field(default=None, ge=1)
-
-
-class ConductorSetting(_Strict):
-    """Who writes the workflow and what it is shown."""
-
-    worker: str | None = None
-    descriptions: bool = True
-    prices: bool = False
-    examples: bool = True
-    temperature: float = Field(default=1.0, ge=0)
-    max_tokens: int = Field(default=1024, ge=16)
-
-
-class LimitsSetting(_Strict):
-    """What a run may spend unless a request says less."""
-
-    max_steps: int = Field(default=5, ge=1)
-    max_rounds: int = Field(default=1, ge=1)
-    max_tokens: int | None = Field(default=None, ge=0)
-    max_cost_usd: float | None = Field(default=None, ge=0)
-    deadline_s: float | None = Field(default=None, gt=0)
-
-
-class BaselinesSetting(_Strict):
-    """What the baselines of the API learn from."""
-
-    history: str | None = None
-    """A file of outcomes, from the settings' folder; see solvers/history.py."""
-
-
-class Settings(_Strict):
-    """The whole file."""
-
-    workers: tuple[WorkerSetting, ...] = ()
-    conductor: ConductorSetting = ConductorSetting()
-    limits: LimitsSetting = LimitsSetting()
-    baselines: BaselinesSetting = BaselinesSetting()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,26 +56,12 @@ class Ensemble:
     """True for the rehearsal orchestra: its workers are programs, not language models."""
     history: Path | None = None
     """Outcomes of the workers, for the served baselines that learn."""
-
-
-def read_settings(path: Path) -> Settings:
-    """The settings in a TOML file.
-
-    Raises:
-        ConfigError: it cannot be read, is no TOML, or has a setting that cannot be used.
-    """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
-    try:
-        return Settings.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{path}: {where}: {first['msg']}") from None
+    health: Mapping[WorkerId, Health] = field(default_factory=dict[WorkerId, Health])
+    """How each worker does; nobody is watched in the rehearsal."""
+    patience: Patience = Patience()
+    policies: Policies = field(default_factory=Policies)
+    most_rounds: int | None = None
+    """Rounds that a caller may ask for; None: the API's own limit."""
 
 
 def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -287,7 +181,10 @@ def _assembled(
         pool = Pool(tuple(spec.worker for spec in specs))
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from None
-    clients = open_clients(specs, http)
+    resilience = settings.resilience
+    breaking = BreakerPolicy(resilience.breaker_failures, resilience.breaker_pause_s)
+    health = {worker.id: Health(breaking) for worker in pool}
+    clients = open_clients(specs, http, health)
     choice = conductor or settings.conductor.worker or pool.ranked()[0].id
     limits = settings.limits
     return Ensemble(
@@ -297,11 +194,15 @@ def _assembled(
         _conductor(choice, pool, clients, settings.conductor),
         Limits(
             limits.max_steps,
-            limits.max_rounds,
+            limits.max_rounds or 1,
             limits.max_tokens,
             limits.max_cost_usd,
             limits.deadline_s,
         ),
+        health=health,
+        patience=Patience(resilience.step_timeout_s, resilience.hedge_s),
+        policies=policies_of(settings.policies),
+        most_rounds=limits.max_rounds,
     )
 
 

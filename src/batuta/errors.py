@@ -18,6 +18,7 @@
         ├── ModelMissing         404                                     another worker
         ├── ContextTooLong       the prompt does not fit                 another worker
         ├── OutOfCredit          402, an exhausted quota                 another worker
+        ├── CircuitOpen          failed too often, left alone for a while another worker
         ├── NotRecorded          the record has no such answer           another worker
         └── BadRequest           any other 4xx                           another worker
 
@@ -155,6 +156,12 @@ class OutOfCredit(ClientError):
     """The account is empty (402) or its quota is used up."""
 
     code = "out_of_credit"
+
+
+class CircuitOpen(ClientError):
+    """The provider failed too often and is left alone for a while; nothing was sent."""
+
+    code = "circuit_open"
 
 
 class NotRecorded(ClientError):

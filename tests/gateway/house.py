@@ -64,17 +64,24 @@ class Buggy:
         raise RuntimeError("secret content")
 
 
-def pool_of(*ids: str) -> Pool:
+def pool_of(*ids: str, seeing: tuple[str, ...] = ()) -> Pool:
     return Pool(
         tuple(
-            Worker(WorkerId(name), f"m-{name}", f"The {name}.", strength=0.9 - at / 10, price=PRICE)
+            Worker(
+                WorkerId(name),
+                f"m-{name}",
+                f"The {name}.",
+                ("vision",) if name in seeing else (),
+                strength=0.9 - at / 10,
+                price=PRICE,
+            )
             for at, name in enumerate(ids)
         )
     )
 
 
 def orchestra(clients: dict[str, Any], *, conductor=None, **options: Any) -> Orchestra:
-    pool = pool_of(*clients)
+    pool = pool_of(*clients, seeing=options.pop("seeing", ()))
     conductor = conductor or chain(["Think.", "Answer."], [next(iter(clients)), list(clients)[-1]])
     served = served_models(pool, conductor, **options.pop("limits", {}))
     return Orchestra(pool, clients, served, **options)

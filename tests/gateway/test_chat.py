@@ -76,7 +76,7 @@ async def test_a_worker_is_passed_through_with_tools_images_and_settings():
         },
         {"role": "tool", "tool_call_id": "c0", "content": "sunny"},
     ]
-    async with Serving(ada=ada) as server:
+    async with Serving(orchestra({"ada": ada}, seeing=("ada",))) as server:
         got = await server.openai.chat.completions.create(
             model="worker/ada",
             messages=messages,

@@ -186,7 +186,6 @@ CASES = [
     (wishes(workers_deny=["ada"]), V, "orchestration.workers_allow"),
     (wishes(workers_allow="ada"), T, "orchestration.workers_allow"),
     (wishes(trace=1), T, "orchestration.trace"),
-    (wishes(dry_run=True), U, "orchestration.dry_run"),
     (wishes(workflow=[]), T, "orchestration.workflow"),
     (wishes(workflow={}), M, "orchestration.workflow.steps"),
     (wishes(workflow={"steps": []}), V, "orchestration.workflow.steps"),

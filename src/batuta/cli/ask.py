@@ -140,6 +140,8 @@ async def _conduct(wishes: Wishes, ensemble: Ensemble, stand: Stand) -> Run:
             seed=wishes.seed,
             emit=stand.emit,
             model="batuta-ultra",
+            patience=ensemble.patience,
+            policies=ensemble.policies,
         )
     except anyio.get_cancelled_exc_class():
         if wishes.store and stand.recorder.ended is not None:

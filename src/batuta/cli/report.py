@@ -7,8 +7,7 @@ from typing import Any
 
 import orjson
 
-from batuta.core import Cost, Failure, Pool, Run, StepRun, Usage, Workflow
-from batuta.engine import Estimate
+from batuta.core import Cost, Estimate, Failure, Pool, Run, StepRun, Usage, Workflow
 
 
 def print_json(data: Any) -> None:

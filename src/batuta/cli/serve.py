@@ -25,19 +25,34 @@ def command(
         Path | None,
         typer.Option(help="Outcomes of the workers (JSONL), for the baselines that learn."),
     ] = None,
+    runs_dir: Annotated[
+        list[Path] | None,
+        typer.Option(help="Training runs and reports that the web page shows; may be repeated."),
+    ] = None,
 ) -> None:
-    """Serve batuta-mini, batuta-ultra, workers and baselines as an OpenAI-compatible API."""
+    """Serve batuta-mini, batuta-ultra, workers and baselines: an OpenAI-compatible API, a page."""
     from batuta.gateway import LOOP  # noqa: PLC0415 - see `_serve`
 
-    anyio.run(_serve, host, port, pool, conductor, history, backend_options=LOOP)
+    folders = tuple(runs_dir or ())
+    anyio.run(_serve, host, port, pool, conductor, history, folders, backend_options=LOOP)
 
 
 async def _serve(
-    host: str, port: int, pool: str | None, conductor: str | None, history: Path | None
+    host: str,
+    port: int,
+    pool: str | None,
+    conductor: str | None,
+    history: Path | None,
+    folders: tuple[Path, ...],
 ) -> None:
     # A server is loaded only when one is wanted: it is most of the start-up time.
     from batuta.gateway.baselines import baselines, untaught  # noqa: PLC0415
-    from batuta.gateway.models import Orchestra, served_models  # noqa: PLC0415
+    from batuta.gateway.models import (  # noqa: PLC0415
+        MOST_ROUNDS,
+        Orchestra,
+        Showcase,
+        served_models,
+    )
     from batuta.gateway.serve import serve  # noqa: PLC0415
     from batuta.jobs import open_jobs  # noqa: PLC0415
     from batuta.solvers.history import read_history  # noqa: PLC0415
@@ -50,7 +65,8 @@ async def _serve(
     ):
         ensemble = await open_ensemble(http, pool=pool, conductor=conductor)
         limits, outcomes = _limits(ensemble), history or ensemble.history
-        models = served_models(ensemble.pool, ensemble.conductor, ultra=limits)
+        most = ensemble.most_rounds or MOST_ROUNDS
+        models = served_models(ensemble.pool, ensemble.conductor, ultra=limits, most_rounds=most)
         known = read_history(outcomes) if outcomes else None
         methods = baselines(ensemble.pool, limits, known)
         orchestra = Orchestra(
@@ -60,6 +76,12 @@ async def _serve(
             store=store,
             jobs=jobs,
             absent={} if known else untaught(),
+            showcase=Showcase(
+                ensemble.source, ensemble.simulated, _examples(ensemble), folders, known
+            ),
+            health=ensemble.health,
+            patience=ensemble.patience,
+            policies=ensemble.policies,
         )
 
         def ready(url: str) -> None:
@@ -68,9 +90,19 @@ async def _serve(
                 f"{ensemble.source} · conductor {ensemble.conductor.name}\n"
                 f"serving {names}, {len(ensemble.pool)} workers and {len(methods)} baselines "
                 f"at {url}/v1\n"
+                f"the web page: {url}/\n"
             )
 
         await serve(orchestra, host, port, ready=ready)
+
+
+def _examples(ensemble: Ensemble) -> tuple[str, ...]:
+    """Questions to begin with, where it is known what the workers can answer."""
+    if not ensemble.simulated:
+        return ()
+    from batuta.rehearsal.tasks import tasks  # noqa: PLC0415 - see `_serve`
+
+    return tuple(task.question for task in tasks(None, 5, seed=3, difficulty=4))
 
 
 def _limits(ensemble: Ensemble) -> Limits:

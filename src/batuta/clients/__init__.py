@@ -1,6 +1,7 @@
 """The only package that opens sockets to models."""
 
 from batuta.clients.anthropic import Anthropic, Thinking
+from batuta.clients.breaker import Breaker, BreakerPolicy, BreakerState, Health
 from batuta.clients.catalog import ModelFacts, facts_of, lookup
 from batuta.clients.discover import discover, worker_of
 from batuta.clients.gemini import Gemini
@@ -21,9 +22,13 @@ __all__ = [
     "NO_KEY",
     "PROVIDERS",
     "Anthropic",
+    "Breaker",
+    "BreakerPolicy",
+    "BreakerState",
     "Check",
     "Dialect",
     "Gemini",
+    "Health",
     "Http",
     "Journal",
     "Journaled",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from batuta.clients.anthropic import Anthropic
+from batuta.clients.breaker import Breaker, Health
 from batuta.clients.gemini import Gemini
 from batuta.clients.limit import Limit, Limiter
 from batuta.clients.openai_chat import OpenAIChat
@@ -26,6 +27,7 @@ def open_client(
     *,
     policy: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
     limiter: Limiter | None = None,
+    health: Health | None = None,
 ) -> Client:
     """The client of a worker: its dialect, within limits, tried again.
 
@@ -37,22 +39,31 @@ def open_client(
         policy: how failed calls are tried again.
         limiter: shared with other clients, such as those of the same key; None: one of its own
             with the spec's limits.
+        health: told how the worker does, and asked whether it may be called; None: nobody is.
 
     Raises:
         ConfigError: the provider is not known, needs a base URL, or needs a key.
     """
     if limiter is None:
         limiter = Limiter(spec.concurrency, spec.rpm, spec.tpm)
-    return Retry(Limit(bare_client(spec, http), limiter), policy)
+    client: Client = Limit(bare_client(spec, http), limiter)
+    if health is not None:
+        client = Breaker(client, health, spec.worker.id)
+    return Retry(client, policy)
 
 
-def open_clients(specs: Iterable[WorkerSpec], http: Http) -> dict[WorkerId, Client]:
-    """The clients of many workers, by worker.
+def open_clients(
+    specs: Iterable[WorkerSpec], http: Http, health: Mapping[WorkerId, Health] | None = None
+) -> dict[WorkerId, Client]:
+    """The clients of many workers, by worker; `health` is kept for those that it names.
 
     Raises:
         ConfigError: as `open_client`.
     """
-    return {spec.worker.id: open_client(spec, http) for spec in specs}
+    known = health or {}
+    return {
+        spec.worker.id: open_client(spec, http, health=known.get(spec.worker.id)) for spec in specs
+    }
 
 
 def bare_client(spec: WorkerSpec, http: Http) -> Client:

@@ -184,6 +184,17 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
+class Estimate:
+    """Expected tokens, dollars and time of a workflow; the conductor's own are not in it."""
+
+    steps: tuple[Usage, ...]
+    usage: Usage
+    cost: Cost
+    seconds: float | None = None
+    """Of the longest chain of steps; None: the speed of one of the workers is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class Guarded:
     """A policy did something; what it found is not told."""
 
@@ -215,6 +226,8 @@ class Run:
     seconds: float = 0.0
     guards: tuple[Guarded, ...] = ()
     """What policies did, in order."""
+    expected: Estimate | None = None
+    """Of a dry run: what its workflow would take."""
 
     @property
     def id(self) -> RunId:
@@ -300,6 +313,7 @@ class Ended:
     error_code: str | None = None
     limit: str | None = None
     seconds: float = 0.0
+    expected: Estimate | None = None
 
 
 Event = Header | Planned | Began | Spoke | Retried | Guarded | Stepped | Ended

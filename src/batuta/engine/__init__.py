@@ -2,14 +2,13 @@
 
 from batuta.engine.budget import Budget
 from batuta.engine.conduct import conduct, new_run_id
-from batuta.engine.estimate import Estimate, Pace, estimate
+from batuta.engine.estimate import Pace, estimate
 from batuta.engine.record import Recorder, fold
 from batuta.engine.resume import asking_run, going_on
 from batuta.engine.stage import Patience
 
 __all__ = [
     "Budget",
-    "Estimate",
     "Pace",
     "Patience",
     "Recorder",

@@ -192,7 +192,7 @@ def _planned(workflow: Workflow, stage: Stage, pace: Pace) -> Ended:
     """The end of a dry run: what would be played, in words."""
     expected = estimate(stage.question, workflow, stage.pool, pace=pace)
     text = described(workflow, expected)
-    return Ended(Outcome.PLANNED, text, Reply(text), seconds=stage.now())
+    return Ended(Outcome.PLANNED, text, Reply(text), seconds=stage.now(), expected=expected)
 
 
 async def _last_words(stage: Stage) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from batuta.core import (
+    Estimate,
     Pool,
     Question,
     Reply,
@@ -19,7 +19,7 @@ from batuta.core import (
 )
 from batuta.core.conductor import Plan
 from batuta.core.estimate import CHARACTERS_PER_TOKEN, tokens_in
-from batuta.core.usage import FREE, ZERO, Cost, cost_of
+from batuta.core.usage import FREE, ZERO, cost_of
 from batuta.language import worker_messages
 
 EXPECTED_OUTPUT = 400
@@ -32,17 +32,6 @@ Pace = Callable[[WorkerId], float | None]
 def no_pace(_: WorkerId) -> float | None:
     """Nothing is known of anybody's speed."""
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """Expected tokens, dollars and time of a workflow; the conductor's own are not in it."""
-
-    steps: tuple[Usage, ...]
-    usage: Usage
-    cost: Cost
-    seconds: float | None = None
-    """Of the longest chain of steps; None: the speed of one of the workers is not known."""
 
 
 def estimate(

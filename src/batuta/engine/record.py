@@ -56,6 +56,7 @@ class Recorder:
             end.limit,
             end.seconds,
             tuple(self.guards),
+            end.expected,
         )
 
 

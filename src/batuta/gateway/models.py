@@ -9,13 +9,17 @@ from pathlib import Path
 from typing import Any, final
 
 from batuta.baselines import Solver
+from batuta.clients import Health
 from batuta.core import Client, Conductor, Limits, Pool, WorkerId
+from batuta.engine import Patience
 from batuta.errors import ConfigError
 from batuta.gateway.crowd import Crowd, Traffic
 from batuta.gateway.flight import Flights
 from batuta.gateway.gate import Gate
 from batuta.gateway.rate import LocalRates, Rates
+from batuta.gateway.waiting import WaitingRoom
 from batuta.jobs import Jobs, MemoryJobs
+from batuta.policies import Policies
 from batuta.solvers import best, single
 from batuta.solvers.history import History
 from batuta.store import Store
@@ -26,6 +30,8 @@ WORKER = "worker/"
 """What the name of a worker that is served as it is begins with."""
 MINI_LIMITS = Limits(steps=1, seconds=60)
 ULTRA_LIMITS = Limits(seconds=15 * 60)
+MOST_ROUNDS = 3
+"""Rounds that a caller of a conducted model may ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,8 @@ class Served:
     """A method that chooses among replies, in a conductor's place."""
     calls: int | None = None
     """Calls of workers that the method makes; a caller cannot have it with fewer."""
+    most_rounds: int = 1
+    """Rounds that a caller may ask for; `limits.rounds` are played unasked."""
 
     def __post_init__(self) -> None:
         if (self.conductor is None) == (self.solver is None):
@@ -70,6 +78,7 @@ def served_models(
     *,
     mini: Limits = MINI_LIMITS,
     ultra: Limits = ULTRA_LIMITS,
+    most_rounds: int = MOST_ROUNDS,
 ) -> tuple[Served, ...]:
     """`batuta-mini`, `batuta-ultra` if there is a conductor, and every worker as `worker/<id>`."""
     models = [
@@ -77,7 +86,9 @@ def served_models(
     ]
     if conductor is not None:
         text = "A workflow over the pool, written for each question."
-        models.append(Served(ULTRA, conductor, pool, ultra, description=text))
+        models.append(
+            Served(ULTRA, conductor, pool, ultra, description=text, most_rounds=most_rounds)
+        )
     models += [
         Served(
             f"{WORKER}{worker.id}",
@@ -141,6 +152,9 @@ class Orchestra:
         showcase: Showcase | None = None,
         gate: Gate | None = None,
         rates: Rates | None = None,
+        health: Mapping[WorkerId, Health] | None = None,
+        patience: Patience | None = None,
+        policies: Policies | None = None,
     ) -> None:
         """Learns who plays.
 
@@ -157,6 +171,9 @@ class Orchestra:
             showcase: what the web page shows beside the runs.
             gate: tells who asks; None: everybody is the local tenant.
             rates: counts what keys use; None: in memory.
+            health: how workers do, for those that are watched.
+            patience: how long a step may take before another worker is asked.
+            policies: what questions, replies between agents and answers must pass.
 
         Raises:
             ConfigError: two models have one name, there is none, or a worker has no client.
@@ -171,8 +188,13 @@ class Orchestra:
         self.showcase = showcase or Showcase()
         self.gate = gate or Gate()
         self.rates = rates or LocalRates()
+        self.health = health or {}
+        self.patience = patience or Patience()
+        self.policies = policies or Policies()
         self.crowd = Crowd(traffic or Traffic())
         """Who is served, and who waits."""
+        self.waiting = WaitingRoom(store)
+        """The runs that wait for their callers' tools."""
         self.flights = Flights()
         """The runs that are going on."""
         self.created = int(time.time())
@@ -184,10 +206,6 @@ class Orchestra:
     def models(self) -> tuple[Served, ...]:
         """The served models, in the order in which they are listed."""
         return tuple(self._models.values())
-
-    def find(self, name: str) -> Served | None:
-        """The model served under that name."""
-        return self._models.get(name)
 
 
 def _check(pool: Pool, clients: Mapping[WorkerId, Client], models: tuple[Served, ...]) -> None:

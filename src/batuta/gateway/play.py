@@ -10,7 +10,7 @@ import re
 import secrets
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import final
 
@@ -26,6 +26,7 @@ from batuta.core import (
     Pool,
     Reply,
     Request,
+    Resumed,
     Run,
     RunId,
     WorkerId,
@@ -33,15 +34,18 @@ from batuta.core import (
 from batuta.core.conductor import SILENT
 from batuta.engine import Recorder, conduct, new_run_id
 from batuta.errors import ClientError, StoreError
+from batuta.gateway.abilities import check_form, seeing
 from batuta.gateway.admission import Admission, Turnstile, bounded, mind_of, permitted
 from batuta.gateway.caller import Caller
+from batuta.gateway.effort import ceiling_of, limits_of, planner_of, players_of
 from batuta.gateway.middleware import log_fault
 from batuta.gateway.models import Orchestra, Served
-from batuta.gateway.refusal import Refusal, no_model, wrong_value
+from batuta.gateway.refusal import Refusal, no_model, unsupported, wrong_value
 from batuta.gateway.verdict import refusal_of
 from batuta.gateway.wire.call import Call
 from batuta.gateway.wire.orchestration import FIELD
 from batuta.gateway.worst import worst_case
+from batuta.policies import Place, Policies
 from batuta.solvers import Fixed
 
 _SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -82,11 +86,16 @@ class Booking:
     run_id: RunId
     admission: Admission
     """What the call holds of its caller's rates and budgets."""
+    policies: Policies = field(default_factory=Policies)
+    resumed: Resumed | None = None
+    """The workflow that goes on with the results of its tools."""
 
     @property
     def live(self) -> bool:
-        """Whether words can be shown as they come: no later round will replace them."""
-        return self.call.stream and self.limits.rounds == 1 and self.served.solver is None
+        """Whether words can be shown as they come: nothing will replace them or forbid them."""
+        settled = self.limits.rounds == 1 and self.served.solver is None
+        unchecked = self.call.question.response_format is None
+        return self.call.stream and settled and unchecked and not self.policies.on(Place.OUTPUT)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -110,6 +119,7 @@ class Player:
     def __init__(self, orchestra: Orchestra) -> None:
         self._orchestra = orchestra
         self._turnstile = Turnstile(orchestra.store, orchestra.rates)
+        self._waiting = orchestra.waiting
 
     def served(self, name: str) -> Served:
         """The model served under that name.
@@ -137,6 +147,8 @@ class Player:
             Refusal: the call cannot be played; nothing was, and nothing was said to the reader.
         """
         booking = self._booking(call, caller, run_id or new_run_id())
+        resumed = await self._waiting.continued(call.question, booking.pool, caller.tenant)
+        booking = replace(booking, resumed=None if call.wishes.dry_run else resumed)
 
         def worst() -> Decimal:
             served, pool, mind = booking.served, booking.pool, mind_of(booking.served)
@@ -170,30 +182,56 @@ class Player:
                 model=served.name,
                 run_id=booking.run_id,
                 recorder=recorder,
+                resumed=booking.resumed,
+                patience=self._orchestra.patience,
+                policies=booking.policies,
+                dry_run=booking.call.wishes.dry_run,
+                pace=self._pace,
             )
         finally:
             if recorder.ended is not None:
                 await self._keep(booking, recorder.run())
 
+    def _pace(self, worker_id: WorkerId) -> float | None:
+        """Seconds that a call of the worker takes, as far as was seen."""
+        health = self._orchestra.health.get(worker_id)
+        return health.seconds if health else None
+
     def _booking(self, call: Call, caller: Caller, run_id: RunId) -> Booking:
-        served = self.served(call.model)
+        served, workflow = self.served(call.model), call.wishes.workflow
         clients: Mapping[WorkerId, Client] = self._orchestra.clients
-        limits = bounded(caller, call.wishes.limits(served.limits))
-        workflow = call.wishes.workflow
+        effort = call.question.sampling.effort if workflow is None else None
+        limits = bounded(caller, call.wishes.limits(limits_of(effort, served), ceiling_of(served)))
+        check_form(call.question)
+        if call.wishes.dry_run and served.solver is not None:
+            raise unsupported(f"{FIELD}.dry_run", f"{served.name} writes no workflow.")
         if workflow is not None:
             by_hand = Fixed("by-hand", lambda _: workflow)
             served = replace(served, conductor=by_hand, solver=None, direct=False)
         elif served.calls is not None and limits.steps < served.calls:
             raise wrong_value(f"{FIELD}.max_steps", f"{served.name} makes {served.calls} calls.")
-        pool = permitted(caller, served, call.wishes.cast(served.pool))
+        allowed = permitted(caller, served, call.wishes.cast(served.pool))
+        call.wishes.check(allowed, limits)
+        pool = seeing(players_of(effort, served, allowed), call.question)
+        served = planner_of(effort, served)
         call.wishes.check(pool, limits)
         witness = None
         if served.direct:
             first = pool.ranked()[0].id
             witness = Witness(clients[first])
             clients = {**clients, first: witness}
-        admission = Admission(limits)
-        return Booking(call, caller, served, pool, limits, clients, witness, run_id, admission)
+        return Booking(
+            call,
+            caller,
+            served,
+            pool,
+            limits,
+            clients,
+            witness,
+            run_id,
+            Admission(limits),
+            self._orchestra.policies,
+        )
 
     async def _solve(self, booking: Booking, solver: Solver, emit: Emit | None) -> Run:
         """The solver's run, kept also if this is cancelled."""
@@ -214,6 +252,7 @@ class Player:
         """Stores the run and settles its cost; an answer is not lost because the disk fails."""
         store, caller, admission = self._orchestra.store, booking.caller, booking.admission
         with anyio.CancelScope(shield=True):
+            self._waiting.admit(run, caller.tenant)
             await self._turnstile.used(caller, booking.call, run)
             if store is None:
                 return

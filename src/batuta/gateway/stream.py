@@ -20,8 +20,8 @@ from batuta.gateway.refusal import Refusal
 from batuta.gateway.wire.completion import (
     completion_id,
     finish_reason,
+    orchestration_of,
     tool_call,
-    trace_of,
     usage_of,
 )
 from batuta.gateway.wire.encoding import encode
@@ -73,8 +73,9 @@ class ChatStream:
             "finish_reason": finish_reason(run, reply),
         }
         last: dict[str, Any] = {**self._base, "choices": [choice]}
-        if self._call.wishes.trace:
-            last["orchestration"] = trace_of(run)
+        told = orchestration_of(run, trace=self._call.wishes.trace)
+        if told is not None:
+            last["orchestration"] = told
         frames = b"data: " + encode(last) + b"\n\n"
         if self._call.include_usage:
             usage: dict[str, Any] = {**self._base, "choices": [], "usage": usage_of(run)}

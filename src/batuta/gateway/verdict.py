@@ -9,7 +9,7 @@ from batuta.gateway.refusal import Refusal, closing
 
 _ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://\S*", re.IGNORECASE)
 _LONGEST = 500
-_UNANSWERED = {Outcome.FAILED, Outcome.CANCELLED}
+_UNANSWERED = {Outcome.FAILED, Outcome.CANCELLED, Outcome.REFUSED}
 
 _SENTENCES = {
     "unreachable": "no connection to the worker could be made",
@@ -25,6 +25,10 @@ _SENTENCES = {
     "out_of_credit": "the account at the worker's provider is empty",
     "bad_request": "the worker's provider refused the request",
     "malformed_plan": "no workflow could be had",
+    "circuit_open": "the worker failed too often and is left alone for a while",
+    "unknown_tool": "the worker called a tool that was not offered",
+    "wrong_form": "no worker answered in the form that was asked for",
+    "policy_blocked": "a policy of this server forbids the answer",
 }
 
 
@@ -44,7 +48,8 @@ def refusal_of(
         return None
     if run.outcome is Outcome.LIMITED:
         return _limited(run)
-    return (_own_fault(run, retry_after) if direct else None) or _failed(run)
+    own = _own_fault(run, retry_after) if direct else None
+    return own or _anyones_fault(run) or _failed(run)
 
 
 def response_headers(run: Run) -> dict[str, str]:
@@ -69,14 +74,30 @@ def _limited(run: Run) -> Refusal:
 def _own_fault(run: Run, retry_after: float | None) -> Refusal | None:
     """Where the worker's refusal is about this request or its rate, say so as the worker did."""
     match run.error_code:
-        case "context_too_long":
-            message = f"{_sentence(run)}: {_said(run)}"
-            return Refusal(400, "context_length_exceeded", message, param="messages")
         case "bad_request":
             return Refusal(400, "bad_request", f"{_sentence(run)}: {_said(run)}")
         case "rate_limited":
             headers = {} if retry_after is None else _patience(retry_after)
             return Refusal(429, "rate_limit_exceeded", f"{_sentence(run)}.", headers=headers)
+        case _:
+            return None
+
+
+def _anyones_fault(run: Run) -> Refusal | None:
+    """Where it is not a worker that failed, or not this call of it."""
+    match run.error_code:
+        case "context_too_long":
+            message = f"{_sentence(run)}: {_said(run)}"
+            return Refusal(400, "context_length_exceeded", message, param="messages")
+        case "policy_blocked" if run.outcome is Outcome.REFUSED:
+            message = f"{_said(run).capitalize()}."
+            return Refusal(400, "policy_blocked", message, param="messages")
+        case "policy_blocked":
+            return Refusal(403, "policy_blocked", f"{_sentence(run)}.")
+        case "wrong_form":
+            return Refusal(502, "wrong_form", f"{_sentence(run)}: {_said(run)}")
+        case "circuit_open":
+            return Refusal(503, "overloaded", f"{_sentence(run)}.", headers={"retry-after": "15"})
         case _:
             return None
 

@@ -27,6 +27,7 @@ class Form:
             ValueError: it is no JSON schema; the sentence says where.
         """
         self._validator: Any = None
+        self._object = wanted.kind == "json_object"
         if wanted.kind == "json_schema" and wanted.schema:
             self._validator = _validator(wanted.schema)
 
@@ -37,7 +38,7 @@ class Form:
         except (ValueError, RecursionError) as error:
             return f"it is not JSON: {error}"[:_SHOWN]
         if self._validator is None:
-            return None if isinstance(value, dict) else "it is not a JSON object"
+            return "it is not a JSON object" if self._object and type(value) is not dict else None
         try:
             error = next(self._validator.iter_errors(value), None)
         except RecursionError:

@@ -21,11 +21,12 @@ from transformers import AutoTokenizer, PreTrainedConfig
 
 from batuta.clients import Http, key_of, provider_of
 from batuta.clients.providers import overridden
-from batuta.config import DISCOVER, REHEARSAL, Ensemble, WorkerSetting, open_ensemble
-from batuta.config import read_settings as read_pool
+from batuta.config import DISCOVER, REHEARSAL, Ensemble, open_ensemble
 from batuta.core import Pool, Task, TaskId
 from batuta.core.estimate import tokens_of
 from batuta.errors import BatutaError
+from batuta.settings import WorkerSetting
+from batuta.settings import read_settings as read_pool
 from batuta.train.episodes import Episode, episodes
 from batuta.train.footprint import (
     BF16,

@@ -33,8 +33,9 @@ def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) 
         "choices": [choice],
         "usage": usage_of(run),
     }
-    if trace:
-        body["orchestration"] = trace_of(run)
+    told = orchestration_of(run, trace=trace)
+    if told is not None:
+        body["orchestration"] = told
     return body
 
 
@@ -80,9 +81,48 @@ def usage_of(run: Run) -> dict[str, Any]:
     }
 
 
+def orchestration_of(run: Run, *, trace: bool) -> Any:
+    """What an answer says of how it came about; None if nothing was asked for.
+
+    Of a dry run it is the plan and what it is expected to take, whether or not a trace was
+    asked for; else the whole run, as it is stored.
+    """
+    if run.outcome is Outcome.PLANNED:
+        return plan_of(run)
+    return trace_of(run) if trace else None
+
+
 def trace_of(run: Run) -> orjson.Fragment:
     """The whole run, as it is stored."""
     return orjson.Fragment(encode_run(run))
+
+
+def plan_of(run: Run) -> dict[str, Any]:
+    """The workflow of a dry run, and what playing it is expected to take; unknown is null."""
+    played, expected = run.rounds[-1], run.expected
+    steps = played.workflow.steps if played.workflow else ()
+    plan: dict[str, Any] = {
+        "dry_run": True,
+        "run_id": run.id,
+        "conductor": run.header.conductor,
+        "plan": [
+            {"worker": step.worker, "subtask": step.subtask, "access": step.access}
+            for step in steps
+        ],
+        "fallback": played.decision.kind == "malformed",
+        "planning_seconds": run.seconds,
+    }
+    if expected is not None:
+        cost = expected.cost
+        plan["estimate"] = {
+            "calls": expected.usage.calls,
+            "input_tokens": expected.usage.input,
+            "output_tokens": expected.usage.output,
+            "cost_usd": str(cost.usd) if cost.usd or not cost.unpriced_calls else None,
+            "unpriced_calls": cost.unpriced_calls,
+            "seconds": expected.seconds,
+        }
+    return plan
 
 
 def tool_call(call: ToolCall) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from batuta.core import MAX_STEPS, Limits, Pool, Step, WorkerId, Workflow
-from batuta.gateway.refusal import Refusal, unsupported, wrong_type, wrong_value
+from batuta.gateway.refusal import Refusal, wrong_type, wrong_value
 from batuta.gateway.wire.fields import Fields
 
 FIELD = "orchestration"
@@ -42,15 +42,23 @@ class Wishes:
     trace: bool = False
     workflow: Workflow | None = None
     """By hand: nobody plans."""
+    dry_run: bool = False
+    """Plan and estimate; call no worker."""
 
-    def limits(self, ceiling: Limits) -> Limits:
-        """`ceiling`, tightened: a caller can lower what the operator allows, never raise it."""
+    def limits(self, usual: Limits, ceiling: Limits | None = None) -> Limits:
+        """What was asked for, `usual` where nothing was, and never more than `ceiling`.
+
+        Args:
+            usual: what a request gets that asks for nothing.
+            ceiling: what the operator allows; None: no more than the usual.
+        """
+        ceiling = ceiling or usual
         return Limits(
-            min(self.steps or ceiling.steps, ceiling.steps),
-            min(self.rounds or ceiling.rounds, ceiling.rounds),
-            _lower(self.tokens, ceiling.tokens),
-            _lower(self.usd, ceiling.usd),
-            _lower(self.seconds, ceiling.seconds),
+            min(self.steps or usual.steps, ceiling.steps),
+            min(self.rounds or usual.rounds, ceiling.rounds),
+            _lower(usual.tokens if self.tokens is None else self.tokens, ceiling.tokens),
+            _lower(usual.usd if self.usd is None else self.usd, ceiling.usd),
+            _lower(usual.seconds if self.seconds is None else self.seconds, ceiling.seconds),
         )
 
     def check(self, pool: Pool, limits: Limits) -> None:
@@ -101,8 +109,6 @@ def parse_wishes(body: Fields) -> Wishes:
         if name not in _KNOWN:
             message = f"Unknown parameter: '{given.path(name)}'."
             raise Refusal(400, "unknown_parameter", message, param=given.path(name))
-    if given.flag("dry_run"):
-        raise unsupported(given.path("dry_run"))
     return Wishes(
         given.number("max_cost_usd", 0, _MOST),
         given.whole("max_tokens", 0, _MOST),
@@ -113,6 +119,7 @@ def parse_wishes(body: Fields) -> Wishes:
         given.texts("workers_deny", _MOST_WORKERS) or (),
         bool(given.flag("trace")),
         _workflow(given.object("workflow")),
+        bool(given.flag("dry_run")),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from batuta.core import Finish, Outcome, Reply, Run, RunId
 from batuta.gateway.refusal import Refusal
-from batuta.gateway.wire.completion import trace_of, usage_of
+from batuta.gateway.wire.completion import orchestration_of, usage_of
 
 Json = dict[str, Any]
 _RESPONSE = "resp_"
@@ -70,8 +70,9 @@ def ended(base: Json, output: list[Json], run: Run, reply: Reply, *, trace: bool
         "output": output,
         "usage": response_usage(run),
     }
-    if trace:
-        body["orchestration"] = trace_of(run)
+    told = orchestration_of(run, trace=trace)
+    if told is not None:
+        body["orchestration"] = told
     return body
 
 

@@ -1,0 +1,173 @@
+"""A client that leaves a failing provider alone for a while.
+
+Closed: calls pass. After `failures` in a row it opens: calls fail at once, so that another worker
+takes over without a wait. After a pause one call is let through; if it is answered the breaker
+closes, else it opens again for twice as long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import final
+
+from batuta.core import Client, Listener, Reply, Request
+from batuta.core.conductor import SILENT
+from batuta.errors import (
+    BadRequest,
+    CircuitOpen,
+    ClientError,
+    ContextTooLong,
+    NotRecorded,
+)
+
+_OF_THE_REQUEST = (BadRequest, ContextTooLong, NotRecorded)
+"""Errors that say nothing about the provider."""
+_WEIGHT = 0.2
+"""Of the latest call in the mean of seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerPolicy:
+    """When a breaker opens and for how long."""
+
+    failures: int = 5
+    """In a row."""
+    pause: float = 15.0
+    """Seconds; the first one, each next is twice as long."""
+    longest: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.failures < 1 or self.pause <= 0 or self.longest < self.pause:
+            raise ValueError("a breaker opens after 1 failure or more, for more than 0 seconds")
+
+
+class BreakerState(StrEnum):
+    """Whether calls pass."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+    """One call is on its way to see whether the provider answers again."""
+
+
+@final
+class Health:
+    """How a worker has been doing, for all who call it; reading it costs nothing."""
+
+    def __init__(
+        self,
+        policy: BreakerPolicy = BreakerPolicy(),
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.policy = policy
+        self._clock = clock
+        self._until: float | None = None
+        self._pause = policy.pause
+        self._probing = False
+        self.calls = 0
+        """Calls that ended, answered or not."""
+        self.failures = 0
+        """Of them, those that the provider failed."""
+        self.row = 0
+        """Failures since the last answer."""
+        self.opened = 0
+        """Times that the breaker opened."""
+        self.seconds: float | None = None
+        """What an answered call takes, the latest weighing most; None: nothing answered yet."""
+        self.error: str | None = None
+        """The code of the last failure."""
+
+    @property
+    def state(self) -> BreakerState:
+        """Whether calls pass."""
+        if self._until is None:
+            return BreakerState.CLOSED
+        return BreakerState.HALF_OPEN if self._probing else BreakerState.OPEN
+
+    @property
+    def wait(self) -> float:
+        """Seconds until a call is let through; 0 if one would be now."""
+        if self._until is None:
+            return 0.0
+        return max(0.0, self._until - self._clock())
+
+    def enter(self) -> bool:
+        """Whether a call may be made; a probe that may must end in one of the three below."""
+        if self._until is None:
+            return True
+        if self._probing or self.wait > 0:
+            return False
+        self._probing = True
+        return True
+
+    def answered(self, seconds: float) -> None:
+        """The call was answered."""
+        self.calls += 1
+        self.row = 0
+        self._until, self._pause, self._probing = None, self.policy.pause, False
+        old = seconds if self.seconds is None else self.seconds
+        self.seconds = old + _WEIGHT * (seconds - old)
+
+    def failed(self, code: str) -> None:
+        """The provider failed the call."""
+        self.calls += 1
+        self.failures += 1
+        self.row += 1
+        self.error = code
+        if self._probing:
+            self._pause = min(self._pause * 2, self.policy.longest)
+        if self._probing or (self._until is None and self.row >= self.policy.failures):
+            self._until = self._clock() + self._pause
+            self.opened += 1
+        self._probing = False
+
+    def left(self) -> None:
+        """The call ended without telling anything about the provider."""
+        self._probing = False
+
+
+@final
+class Breaker:
+    """Calls `inner` unless its provider is left alone."""
+
+    def __init__(self, inner: Client, health: Health, worker: str) -> None:
+        self.inner = inner
+        self.health = health
+        self._worker = worker
+
+    def __repr__(self) -> str:
+        return f"Breaker({self.inner!r}, {self.health.state})"
+
+    async def complete(self, request: Request, listener: Listener = SILENT) -> Reply:
+        """`inner`'s reply.
+
+        Raises:
+            CircuitOpen: the provider has failed too often; nothing was sent.
+            ClientError: as `inner` does.
+        """
+        health = self.health
+        if not health.enter():
+            wait = max(health.wait, 1.0)
+            raise CircuitOpen(
+                f"{self._worker} failed {health.row} times in a row and is left alone "
+                f"for {wait:.0f} s",
+                retry_after=wait,
+            )
+        began = time.perf_counter()
+        try:
+            reply = await self.inner.complete(request, listener)
+        except _OF_THE_REQUEST:
+            health.left()
+            raise
+        except ClientError as error:
+            health.failed(error.code)
+            raise
+        except BaseException:  # cancelled, or a limit of the run: not the provider's doing
+            health.left()
+            raise
+        health.answered(time.perf_counter() - began)
+        return reply

@@ -1,0 +1,154 @@
+"""The settings file: one TOML file becomes frozen settings.
+
+[[workers]]
+id = "sonnet"
+provider = "anthropic"          # a name that `batuta pool list` knows, or "compatible"
+model = "claude-sonnet-4-5"
+base_url = ""                   # for "compatible" and for proxies
+key_env = "ANTHROPIC_API_KEY"   # by default the provider's own variable
+description = "Strong at code and at following instructions."
+tags = ["region:us"]
+price = { input = 3, output = 15, cached = 0.3 }    # dollars per million tokens
+strength = 0.8                  # share it answers rightly alone, as you believe
+sampling = { temperature = 0.2, max_tokens = 4096, effort = "low" }
+concurrency = 32
+
+[conductor]
+worker = "sonnet"               # whose model writes the workflow; or a fixed one: "vote"
+
+[limits]
+max_steps = 5
+max_rounds = 1
+max_cost_usd = 0.50
+
+[resilience]
+step_timeout_s = 120            # then another worker takes the step
+hedge_s = 20                    # silence of the last step's worker before a second one is asked
+
+[[policies]]                    # see policies/settings.py
+"""
+
+from __future__ import annotations
+
+import tomllib
+from decimal import Decimal
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from batuta.errors import ConfigError
+from batuta.policies.settings import PolicySetting
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PriceSetting(_Strict):
+    """Dollars per million tokens."""
+
+    input: Decimal = Field(ge=0)
+    output: Decimal = Field(ge=0)
+    cached: Decimal | None = Field(default=None, ge=0)
+    cache_write: Decimal | None = Field(default=None, ge=0)
+
+
+class SamplingSetting(_Strict):
+    """How a worker samples."""
+
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    effort: str | None = None
+
+
+class WorkerSetting(_Strict):
+    """A worker and how it is reached."""
+
+    id: str = Field(min_length=1)
+    model: str = Field(min_length=1)
+    provider: str = "compatible"
+    base_url: str = ""
+    key_env: str = ""
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    context_window: int | None = Field(default=None, ge=1)
+    price: PriceSetting | None = None
+    strength: float | None = Field(default=None, ge=0, le=1)
+    sampling: SamplingSetting = SamplingSetting()
+    concurrency: int = Field(default=32, ge=1)
+    rpm: int | None = Field(default=None, ge=1)
+    tpm: int | None = Field(default=None, ge=1)
+
+
+class ConductorSetting(_Strict):
+    """Who writes the workflow and what it is shown."""
+
+    worker: str | None = None
+    descriptions: bool = True
+    prices: bool = False
+    examples: bool = True
+    temperature: float = Field(default=1.0, ge=0)
+    max_tokens: int = Field(default=1024, ge=16)
+
+
+class LimitsSetting(_Strict):
+    """What a run may spend unless a request says less."""
+
+    max_steps: int = Field(default=5, ge=1)
+    max_rounds: int | None = Field(default=None, ge=1)
+    """None: one unasked, and as many as the API's greatest effort wants."""
+    max_tokens: int | None = Field(default=None, ge=0)
+    max_cost_usd: float | None = Field(default=None, ge=0)
+    deadline_s: float | None = Field(default=None, gt=0)
+
+
+class BaselinesSetting(_Strict):
+    """What the baselines of the API learn from."""
+
+    history: str | None = None
+    """A file of outcomes, from the settings' folder; see solvers/history.py."""
+
+
+class ResilienceSetting(_Strict):
+    """How a failing or slow worker is got around."""
+
+    step_timeout_s: float | None = Field(default=None, gt=0)
+    hedge_s: float | None = Field(default=None, gt=0)
+    breaker_failures: int = Field(default=5, ge=1)
+    """Failures in a row after which a worker is left alone."""
+    breaker_pause_s: float = Field(default=15.0, gt=0, le=300)
+    """For how long, the first time; each next time twice as long."""
+
+
+class Settings(_Strict):
+    """The whole file."""
+
+    workers: tuple[WorkerSetting, ...] = ()
+    conductor: ConductorSetting = ConductorSetting()
+    limits: LimitsSetting = LimitsSetting()
+    baselines: BaselinesSetting = BaselinesSetting()
+    resilience: ResilienceSetting = ResilienceSetting()
+    policies: tuple[PolicySetting, ...] = ()
+
+
+def read_settings(path: Path) -> Settings:
+    """The settings in a TOML file.
+
+    Raises:
+        ConfigError: it cannot be read, is no TOML, or has a setting that cannot be used.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    try:
+        return Settings.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ConfigError(f"{path}: {where}: {first['msg']}") from None
