@@ -14,13 +14,18 @@ from starlette.routing import Route
 from batuta.errors import StoreError
 from batuta.gateway.admission import mind_of
 from batuta.gateway.auth import Auth
+from batuta.gateway.background import Background
 from batuta.gateway.caller import Caller, Role, caller_of
 from batuta.gateway.chat import ChatEndpoint
 from batuta.gateway.crowd import Doorkeeper
+from batuta.gateway.measured import Measured
+from batuta.gateway.messages import MessagesEndpoint, TokenCounter
+from batuta.gateway.metrics import CONTENT_TYPE
 from batuta.gateway.middleware import ErrorForm, Guard, RequestId, log_fault
 from batuta.gateway.models import Orchestra, Served
-from batuta.gateway.play import Player
 from batuta.gateway.refusal import Refusal, no_model
+from batuta.gateway.response_routes import ResponseReader, ResponseRoutes
+from batuta.gateway.responses import ResponsesEndpoint
 from batuta.gateway.runs import RunRoutes, json_response
 from batuta.gateway.ui import page_routes
 
@@ -28,11 +33,30 @@ _NOT_FOUND = 404
 _NO_METHOD = 405
 
 
-def create_app(orchestra: Orchestra) -> Starlette:
-    """The ASGI app that serves `orchestra`; it opens and closes nothing of it."""
-    catalogue, runs, player = Catalogue(orchestra), RunRoutes(orchestra), Player(orchestra)
+def create_app(orchestra: Orchestra, background: Background | None = None) -> Starlette:
+    """The ASGI app that serves `orchestra`; it opens and closes nothing of it.
+
+    Args:
+        orchestra: what is served.
+        background: plays jobs, if somebody lets it work; None: nobody does.
+    """
+    catalogue, runs = Catalogue(orchestra), RunRoutes(orchestra)
+    background = background or Background.of(orchestra)
+    player, shelf = background.player, background.shelf
+    given = ResponseRoutes(shelf, background)
     routes = [
         Route("/v1/chat/completions", ChatEndpoint(orchestra, player), methods=["POST"]),
+        Route(
+            "/v1/responses",
+            ResponsesEndpoint(orchestra, player, shelf, background),
+            methods=["POST"],
+        ),
+        Route("/v1/responses/{id}", given.delete, methods=["DELETE"]),
+        Route("/v1/responses/{id}", ResponseReader(orchestra, shelf, background), methods=["GET"]),
+        Route("/v1/responses/{id}/cancel", given.cancel, methods=["POST"]),
+        Route("/v1/responses/{id}/input_items", given.inputs),
+        Route("/v1/messages", MessagesEndpoint(orchestra, player), methods=["POST"]),
+        Route("/v1/messages/count_tokens", TokenCounter(player).count, methods=["POST"]),
         Route("/v1/models", catalogue.page),
         Route("/v1/models/{id:path}", catalogue.one),
         Route("/v1/runs", runs.page),
@@ -40,11 +64,13 @@ def create_app(orchestra: Orchestra) -> Starlette:
         Route("/v1/runs/{id}/feedback", runs.feedback, methods=["POST"]),
         Route("/healthz", catalogue.alive),
         Route("/readyz", catalogue.ready),
+        Route("/metrics", catalogue.metrics),
         *page_routes(orchestra, player),
     ]
     app = Starlette(
         routes=routes,
         middleware=[
+            Middleware(Measured, metrics=orchestra.metrics, routes=routes),
             Middleware(RequestId),
             Middleware(ErrorForm),
             Middleware(Guard, hosts=orchestra.hosts, gate=orchestra.gate),
@@ -93,6 +119,12 @@ class Catalogue:
         status = "ok" if ready else "closing" if closing else "unavailable"
         body = {"status": status, "store": stored and store is not None}
         return json_response(body, 200 if ready else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """What is counted; where keys are needed, for the admin."""
+        if caller_of(request.scope).role not in {Role.LOCAL, Role.ADMIN}:
+            raise Refusal(403, "permission_denied", "This needs the admin's token.")
+        return Response(self._orchestra.metrics.text(), media_type=CONTENT_TYPE)
 
 
 def _may_use(caller: Caller, model: Served) -> bool:

@@ -10,13 +10,15 @@ from typing import Any, final
 
 from batuta.baselines import Solver
 from batuta.clients import Health
-from batuta.core import Client, Conductor, Limits, Pool, WorkerId
+from batuta.core import Client, Conductor, Limits, Pool, Run, WorkerId
 from batuta.engine import Patience
 from batuta.errors import ConfigError
 from batuta.gateway.crowd import Crowd, Traffic
 from batuta.gateway.flight import Flights
 from batuta.gateway.gate import Gate
+from batuta.gateway.metrics import Metrics
 from batuta.gateway.rate import LocalRates, Rates
+from batuta.gateway.traces import Traces
 from batuta.gateway.waiting import WaitingRoom
 from batuta.jobs import Jobs, MemoryJobs
 from batuta.policies import Policies
@@ -147,6 +149,7 @@ class Orchestra:
         jobs: Jobs | None = None,
         timing: Timing | None = None,
         traffic: Traffic | None = None,
+        traces: Traces | None = None,
         hosts: Iterable[str] = (),
         absent: Mapping[str, str] | None = None,
         showcase: Showcase | None = None,
@@ -166,6 +169,7 @@ class Orchestra:
             jobs: plays what runs in the background; None: as long as the process lives.
             timing: of streams.
             traffic: how much is taken on at the same time.
+            traces: where the spans of runs go; None: nowhere.
             hosts: names under which the server is reached, besides those of the loopback.
             absent: models that could be served, and what to do for it.
             showcase: what the web page shows beside the runs.
@@ -193,6 +197,8 @@ class Orchestra:
         self.policies = policies or Policies()
         self.crowd = Crowd(traffic or Traffic())
         """Who is served, and who waits."""
+        self.metrics = Metrics(self._standing, self.health)
+        self._traces = traces
         self.waiting = WaitingRoom(store)
         """The runs that wait for their callers' tools."""
         self.flights = Flights()
@@ -206,6 +212,29 @@ class Orchestra:
     def models(self) -> tuple[Served, ...]:
         """The served models, in the order in which they are listed."""
         return tuple(self._models.values())
+
+    def ran(self, run: Run, tenant: str) -> None:
+        """Counts and traces a run that has ended."""
+        self.metrics.ran(run, tenant)
+        if self._traces is not None:
+            self._traces.ran(run, tenant)
+
+    def _standing(self) -> dict[str, tuple[str, float]]:
+        """What the metrics say of this moment."""
+        crowd, store = self.crowd, self.store
+        now: dict[str, tuple[str, float]] = {
+            "running": ("Requests being answered.", crowd.running),
+            "waiting": ("Requests in the queue.", crowd.waiting),
+            "turned_away_total": ("Requests for which there was no place.", crowd.turned_away),
+        }
+        if store is not None:
+            now["unwritten_runs"] = ("Runs that wait to be written.", store.waiting)
+            now["lost_runs_total"] = ("Runs that the database refused.", store.lost)
+        return now
+
+    def find(self, name: str) -> Served | None:
+        """The model served under that name."""
+        return self._models.get(name)
 
 
 def _check(pool: Pool, clients: Mapping[WorkerId, Client], models: tuple[Served, ...]) -> None:

@@ -176,7 +176,7 @@ class Player:
                 booking.clients,
                 limits=booking.limits,
                 seed=question.sampling.seed,
-                emit=emit,
+                emit=self._orchestra.metrics.ear(served.name, emit),
                 live=booking.live,
                 fallback=served.fallback,
                 model=served.name,
@@ -251,6 +251,7 @@ class Player:
     async def _keep(self, booking: Booking, run: Run) -> None:
         """Stores the run and settles its cost; an answer is not lost because the disk fails."""
         store, caller, admission = self._orchestra.store, booking.caller, booking.admission
+        self._orchestra.ran(run, caller.tenant)
         with anyio.CancelScope(shield=True):
             self._waiting.admit(run, caller.tenant)
             await self._turnstile.used(caller, booking.call, run)
