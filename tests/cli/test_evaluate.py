@@ -190,12 +190,18 @@ def test_every_recorded_set_that_is_here_at_the_same_time(shell, tmp_path):
     there = Path(os.environ["BATUTA_DATA"]) / "recorded" / "routellm"
     (tmp_path / "data" / "recorded" / "routellm").symlink_to(there)
     args = ("--tasks", "recorded:all", "--systems", "best-single,oracle", "--limit", "10", "--json")
-    out, err = told(shell(*args, "--out", "out", BATUTA_DATA=str(tmp_path / "data")), 0)
+    args = (*args, "--out", "out", "--report", "page")
+    out, err = told(shell(*args, BATUTA_DATA=str(tmp_path / "data")), 0)
     assert [one["tasks"] for one in json.loads(out)] == [
         "recorded:routellm/mmlu",
         "recorded:routellm/gsm8k",
     ]
     assert (tmp_path / "out" / "routellm-mmlu" / "report.json").exists() and "out" in err
+    assert json.loads((tmp_path / "out" / "report.json").read_text()) == json.loads(out)
+    page = (tmp_path / "page" / "report.html").read_text()
+    for name in ("routellm-mmlu", "routellm-gsm8k"):
+        assert f'href="{name}/report.html"' in page
+        assert (tmp_path / "page" / name / "report.html").exists()
 
 
 def test_without_any_recorded_set_a_sentence(shell, tmp_path):

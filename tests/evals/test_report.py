@@ -7,7 +7,8 @@ import pytest
 from stage import result, subject, task_set
 
 from batuta.errors import ConfigError
-from batuta.evals import Budget, Evaluation, Ledger, Terms, evaluate, system
+from batuta.evals import Budget, Evaluation, Ledger, Terms, evaluate, index, system
+from batuta.evals.folder import publish_all
 from batuta.evals.ledger import Played
 from batuta.evals.markdown import markdown, rows
 from batuta.evals.plots import draw
@@ -158,3 +159,44 @@ async def test_a_system_that_is_asked_for_twice_is_measured_once(tmp_path):
 def test_difficulties_are_in_order_of_size():
     found = summary([result(f"t{n}", difficulty=float(n)) for n in (10, 2, 1)])
     assert list(found["by_difficulty"]) == ["1", "2", "10"]
+
+
+class TestIndex:
+    """One page for several reports."""
+
+    async def reports(self, tmp_path):
+        return {
+            folder: report(await an_evaluation(tmp_path / folder, *names))
+            for folder, names in {
+                "one": ("good", "fair", "oracle"),
+                "two": ("fair", "bad"),
+            }.items()
+        }
+
+    async def test_a_line_a_set_and_a_column_a_system_with_the_lines_to_compare_with_last(
+        self, tmp_path
+    ):
+        found = await self.reports(tmp_path)
+        assert index.heads(found) == ["set", "questions", "good", "fair", "bad", "(oracle)"]
+        one, two = index.lines(found)
+        assert [cell.text for cell in one.cells][2] == "–" and two.cells[0].text == "–"
+        right = found["one"]["systems"]["good"]["accuracy"]
+        assert one.cells[0].text == f"{100 * right:.1f}"
+        assert [cell.best for cell in one.cells] == [True, False, False, False]
+        assert [cell.best for cell in two.cells] == [False, True, False, False]
+
+    async def test_it_leads_to_the_folders_and_is_on_disk_in_every_form(self, tmp_path):
+        found = await self.reports(tmp_path)
+        publish_all(tmp_path / "all", found)
+        page, text = ((tmp_path / "all" / f"report.{form}").read_text() for form in ("html", "md"))
+        assert json.loads((tmp_path / "all" / "report.json").read_text()) == list(found.values())
+        assert 'href="one/report.html"' in page and "[made up](two/report.md)" in text
+        assert page.startswith("<!doctype html>") and page.rstrip().endswith("</html>")
+        assert text.count("**") == 4
+
+    async def test_simulated_replies_carry_a_star(self, tmp_path):
+        found = await self.reports(tmp_path)
+        found["one"]["systems"]["fair"]["simulated_runs"] = 3
+        assert [cell.text.endswith("*") for cell in index.lines(found)[0].cells] == [
+            False, True, False, False,
+        ]  # fmt: skip

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from batuta.cli.evaluated import RECORDED, folder_of, lead_to, say, scored, show
 from batuta.cli.report import print_json
 from batuta.clients import Http
 from batuta.config import data_folder, learned_from, open_ensemble
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
 EXIT_UNSCORED = 1
 EXIT_INTERRUPTED = 130
 SYSTEMS = "best-single,ultra"
-RECORDED = "recorded:"
-"""Before the name of a recorded set."""
 EVERY = "all"
 """Stands for every recorded set whose files are here."""
 LIMIT = 100
@@ -178,18 +175,11 @@ def command(
         for one in _measured(_each(wishes), jobs):
             found.append(one)
             if not json:
-                _print(one)
+                show(one)
     except KeyboardInterrupt:
-        _say(f"the results so far are kept; go on with --out {folder}")
+        say(f"the results so far are kept; go on with --out {folder}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    if json:
-        print_json(found[0] if len(found) == 1 else found)
-    _say(f"results, report.json and report.md are in {folder}")
-    if report is not None:
-        _say(f"the report is {report / 'report.html' if len(found) == 1 else report}")
-    if not any(figures["n"] for each in found for figures in each["systems"].values()):
-        _say("no run could be scored; see the reasons in results.jsonl")
-        raise typer.Exit(EXIT_UNSCORED)
+    _close(found, wishes, json=json)
 
 
 def _measured(wanted: tuple[Wishes, ...], jobs: int | None) -> Iterator[dict[str, Any]]:
@@ -201,7 +191,7 @@ def _measured(wanted: tuple[Wishes, ...], jobs: int | None) -> Iterator[dict[str
     with ProcessPoolExecutor(jobs or os.cpu_count(), mp_context=spawn) as pool:
         for wishes, found in zip(wanted, pool.map(_one_of_many, wanted), strict=True):
             if isinstance(found, str):
-                _say(f"{wishes.tasks} is left out: {found}")
+                say(f"{wishes.tasks} is left out: {found}")
             else:
                 yield found
 
@@ -212,6 +202,21 @@ def _one_of_many(wishes: Wishes) -> dict[str, Any] | str:
         return anyio.run(_evaluate, wishes)
     except SourceError as error:
         return str(error)
+
+
+def _close(found: list[dict[str, Any]], wishes: Wishes, *, json: bool) -> None:
+    """Say where everything is; several sets get a table of their own."""
+    every = wishes.tasks == RECORDED + EVERY
+    if every:
+        lead_to(found, wishes.out, wishes.report)
+    if json:
+        print_json(found if every else found[0])
+    say(f"results, report.json and report.md are in {wishes.out}")
+    if wishes.report is not None:
+        say(f"the report is {wishes.report / 'report.html'}")
+    if not scored(found):
+        say("no run could be scored; see the reasons in results.jsonl")
+        raise typer.Exit(EXIT_UNSCORED)
 
 
 def _fresh_folder() -> Path:
@@ -236,8 +241,8 @@ def _each(wishes: Wishes) -> tuple[Wishes, ...]:
         replace(
             wishes,
             tasks=RECORDED + name,
-            out=wishes.out / name.replace("/", "-"),
-            report=wishes.report and wishes.report / name.replace("/", "-"),
+            out=wishes.out / folder_of(name),
+            report=wishes.report and wishes.report / folder_of(name),
         )
         for name in found
     )
@@ -245,11 +250,13 @@ def _each(wishes: Wishes) -> tuple[Wishes, ...]:
 
 async def _evaluate(wishes: Wishes) -> dict[str, Any]:
     """The report, which is also written to the folders."""
-    from batuta.evals import Ledger, Terms, measure  # noqa: PLC0415 - loads numpy
+    from batuta.embedded.blas import keep_to_one_thread  # noqa: PLC0415 - loads numpy
+    from batuta.evals import Ledger, Terms, measure  # noqa: PLC0415 - same
     from batuta.evals.folder import keep, publish  # noqa: PLC0415 - same
     from batuta.evals.progress import bars  # noqa: PLC0415 - same
     from batuta.evals.report import report  # noqa: PLC0415 - same
 
+    keep_to_one_thread()
     draw = _drawing() if wishes.plots or wishes.report else None
     async with AsyncExitStack() as stack:
         parts = await _parts(wishes, stack)
@@ -374,22 +381,3 @@ def _judge(name: str | None, subject: Subject) -> Client | None:
         known = ", ".join(str(worker.id) for worker in subject.pool)
         raise ConfigError(f"there is no worker {name!r} to be the judge; choose among: {known}")
     return subject.clients[WorkerId(name)]
-
-
-def _print(report: dict[str, Any]) -> None:
-    """The table on stdout."""
-    from batuta.evals.markdown import HEADS, notes, rows, title  # noqa: PLC0415 - with the rest
-
-    console = Console()
-    shown = Table(title=title(report), title_justify="left", box=None, padding=(0, 1, 0, 0))
-    for number, head in enumerate(HEADS[:-1]):
-        shown.add_column(head, justify="right" if number else "left", no_wrap=True)
-    for row in rows(report):
-        shown.add_row(*row[:-1])
-    console.print(shown)
-    for line in notes(report):
-        console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
-
-
-def _say(sentence: str) -> None:
-    sys.stderr.write(f"batuta: {sentence}\n")

@@ -26,6 +26,12 @@ def one_thread() -> Generator[None]:
         yield
 
 
+def keep_to_one_thread() -> None:
+    """From here on in this process, matrix products use one thread: for a process a core."""
+    with _TURN:
+        _blas().limit(limits=1)
+
+
 @cache
 def _blas() -> Any:
     np.matmul(np.ones((1, 1)), np.ones((1, 1)))  # from here on the BLAS is loaded and can be found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from typing import Protocol
 
@@ -18,8 +18,12 @@ from batuta.core import Conductor, Question, Run, Task, WorkerId
 from batuta.errors import ConfigError
 from batuta.evals.ledger import Result
 from batuta.solvers.history import History, Samples
-from batuta.solvers.selector import Selector, fit_selector
+from batuta.solvers.once import Once
+from batuta.solvers.selector import Recipe, Selector, fit_selector
 from batuta.tasks.recorded import Recorded
+
+FEATURES = Once()
+"""Of the questions, for all methods: what each of them takes when it is given none, read once."""
 
 
 class Fit(Protocol):
@@ -63,7 +67,7 @@ def conducting(fit: FitConductor) -> Fit:
 @lru_cache(maxsize=32)
 def _selector(history: History, seed: int) -> Selector:
     """Fitted once for all methods that need it."""
-    return fit_selector(history, seed=seed)
+    return fit_selector(history, Recipe(features=FEATURES), seed=seed)
 
 
 def _cascade(history: History, *, seed: int = 0) -> Cascade:
@@ -73,8 +77,8 @@ def _cascade(history: History, *, seed: int = 0) -> Cascade:
 FITTED: Mapping[str, Fit] = {
     "mini": lambda history, *, seed=0: Conducted(_selector(history, seed), calls=1),
     "cascade": _cascade,
-    **{name: conducting(fit) for name, fit in ROUTERS.items()},
-    **CHOOSERS,
+    **{name: conducting(partial(fit, features=FEATURES)) for name, fit in ROUTERS.items()},
+    **{name: partial(fit, features=FEATURES) for name, fit in CHOOSERS.items()},
 }
 """By name; a new method is one line."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 
 from batuta.errors import StoreError
+from batuta.evals import index
 from batuta.evals.markdown import markdown
 from batuta.evals.report import Json
 
@@ -19,12 +21,7 @@ def keep(folder: Path, found: Json, figures: Sequence[Path] = ()) -> None:
         StoreError: the folder cannot be written.
     """
     shown = "".join(f"\n![{f.stem}]({f.name})\n" for f in figures if f.suffix == ".png")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "report.json").write_bytes(orjson.dumps(found, option=orjson.OPT_INDENT_2))
-        (folder / "report.md").write_text(markdown(found) + shown, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"the report cannot be written: {error.strerror}") from None
+    _write(folder, {"report.json": _json(found), "report.md": markdown(found) + shown})
 
 
 def publish(folder: Path, found: Json, figures: Sequence[Path]) -> None:
@@ -38,7 +35,40 @@ def publish(folder: Path, found: Json, figures: Sequence[Path]) -> None:
 
     keep(folder, found, figures)
     drawn = {f.stem: f.read_text(encoding="utf-8") for f in figures if f.suffix == ".svg"}
+    _write(folder, {"report.html": html(found, drawn)})
+
+
+def keep_all(folder: Path, found: index.Reports) -> None:
+    """Write report.json and report.md of several reports, which are in folders below.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    files = {"report.json": _json(list(found.values())), "report.md": index.markdown(found)}
+    _write(folder, files)
+
+
+def publish_all(folder: Path, found: index.Reports) -> None:
+    """Write the same and report.html, which leads to those of the folders.
+
+    Raises:
+        ConfigError: jinja2 is not installed.
+        StoreError: the folder cannot be written.
+    """
+    from batuta.evals.html import index_html  # noqa: PLC0415 - an extra
+
+    keep_all(folder, found)
+    _write(folder, {"report.html": index_html(found)})
+
+
+def _json(found: Any) -> str:
+    return orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
     try:
-        (folder / "report.html").write_text(html(found, drawn), encoding="utf-8")
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(f"the report cannot be written: {error.strerror}") from None

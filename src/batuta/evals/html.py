@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import files
+from typing import Any
 
 from batuta.errors import ConfigError
+from batuta.evals import index
 from batuta.evals.charts import ACCENT, GREY, GRID, INK, PAPER
 from batuta.evals.markdown import HEADS, PAIRED, headline, notes, paired, percent, rows, title
 from batuta.evals.report import Json
 
 try:
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 except ImportError:
     raise ConfigError("a page needs jinja2: pip install 'batuta[plots]'") from None
 
-TEMPLATE = "report.html.jinja"
 _VARIABLES = {INK: "--ink", GREY: "--grey", GRID: "--grid", PAPER: "--paper", ACCENT: "--accent"}
 """Colours of the figures that follow the page's own, by day and by night."""
 
@@ -28,11 +28,8 @@ def html(found: Json, figures: Mapping[str, str]) -> str:
         found: the report.
         figures: SVG documents by the figures' names.
     """
-    source = (files("batuta.evals") / TEMPLATE).read_text(encoding="utf-8")
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(source).render(
+    return _rendered(
+        "report.html.jinja",
         title=title(found),
         headline=headline(found),
         percent=percent,
@@ -45,6 +42,28 @@ def html(found: Json, figures: Mapping[str, str]) -> str:
         figures={name: Markup(_inline(text)) for name, text in figures.items()},  # noqa: S704
         families=sorted({f for s in found["systems"].values() for f in s["by_family"]}),
     )
+
+
+def index_html(found: index.Reports) -> str:
+    """The page that leads to the page of each report, in its folder."""
+    return _rendered(
+        "index.html.jinja",
+        title=index.title(found),
+        about=index.ABOUT,
+        heads=index.heads(found),
+        lines=index.lines(found),
+    )
+
+
+def _rendered(template: str, **values: Any) -> str:
+    environment = Environment(
+        loader=PackageLoader("batuta.evals", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template).render(**values)
 
 
 def _inline(svg: str) -> str:

@@ -117,14 +117,17 @@ class HashedNgrams:
         """
         if not texts:
             raise ConfigError("features are fitted on questions, and there are none")
-        counted = [self._counted(text) for text in texts]
+        return self.fit_counts([self.counts(text) for text in texts])
+
+    def fit_counts(self, counted: Sequence[Row]) -> HashedNgrams:
+        """The same from the texts' counts."""
         present = np.zeros(self.buckets, np.float32)
         for places, _ in counted:
             present[places] += 1
-        idf = (np.log((1 + len(texts)) / (1 + present)) + 1).astype(np.float32)
+        idf = (np.log((1 + len(counted)) / (1 + present)) + 1).astype(np.float32)
         if self.dimensions is None:
             return replace(self, idf=idf, directions=None)
-        stride = -(-len(texts) // _MOST)
+        stride = -(-len(counted) // _MOST)
         rows = [_weighted(*row, idf) for row in counted[::stride]]
         return replace(self, idf=idf, directions=_directions(rows, self.buckets, self.dimensions))
 
@@ -134,17 +137,24 @@ class HashedNgrams:
         Raises:
             ConfigError: it was not fitted.
         """
+        width = self.buckets if self.directions is None else self.directions.shape[1]
+        found = [self.vector(self.counts(text)) for text in texts]
+        return np.asarray(found, np.float32).reshape(len(texts), width)
+
+    def vector(self, counts: Row) -> Floats:
+        """The row of the text that has these counts: (d,).
+
+        Raises:
+            ConfigError: it was not fitted.
+        """
         if self.idf is None:
             raise ConfigError("these features were not fitted; call fit with training questions")
-        rows = [_weighted(*self._counted(text), self.idf) for text in texts]
-        if self.directions is None:
-            dense = np.zeros((len(rows), self.buckets), np.float32)
-            for row, (places, values) in zip(dense, rows, strict=True):
-                row[places] = values
-            return dense
-        width = self.directions.shape[1]
-        found = [values @ self.directions[places] for places, values in rows]
-        return _unit(np.asarray(found, np.float32).reshape(len(rows), width))
+        places, values = _weighted(*counts, self.idf)
+        if self.directions is not None:
+            return _unit((values @ self.directions[places])[None])[0]
+        dense = np.zeros(self.buckets, np.float32)
+        dense[places] = values
+        return dense
 
     def save(self) -> Saved:
         """Its numbers and its tensors."""
@@ -177,7 +187,7 @@ class HashedNgrams:
             raise ValueError("its tensors have other shapes")
         return loaded
 
-    def _counted(self, text: str) -> Row:
+    def counts(self, text: str) -> Row:
         """The buckets that the text's n-grams fall into, and their signed counts."""
         hashes = np.concatenate(list(self._hashes(text)))
         signs = np.where(hashes >> np.uint64(63), np.float32(1), np.float32(-1))

@@ -18,13 +18,16 @@ from batuta.baselines.routing.router import Router
 from batuta.baselines.routing.smoothie import Smoothie
 from batuta.baselines.solver import Solver
 from batuta.core import Conductor
+from batuta.solvers.features import Features
 from batuta.solvers.history import History
 
 
 class FitRouter(Protocol):
     """Fits a method that chooses before anything is answered."""
 
-    def __call__(self, history: History, *, seed: int = 0) -> Conductor:
+    def __call__(
+        self, history: History, *, seed: int = 0, features: Features | None = None
+    ) -> Conductor:
         """The conductor; raises ConfigError or SourceError if the history cannot be used."""
         ...
 
@@ -32,7 +35,9 @@ class FitRouter(Protocol):
 class FitChooser(Protocol):
     """Fits a method that chooses among answers."""
 
-    def __call__(self, history: History, *, seed: int = 0) -> Solver:
+    def __call__(
+        self, history: History, *, seed: int = 0, features: Features | None = None
+    ) -> Solver:
         """The solver; raises ConfigError if the history cannot be used."""
         ...
 

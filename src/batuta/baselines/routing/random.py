@@ -12,6 +12,7 @@ from random import Random
 
 from batuta.core import Accepted, Brief, Decision, Listener, Plan, Step, WorkerId, Workflow
 from batuta.core.conductor import SILENT
+from batuta.solvers.features import Features
 from batuta.solvers.history import History
 
 
@@ -33,6 +34,11 @@ class RandomRouting:
         return Plan(Workflow((Step("", who),)))
 
 
-def fit(history: History, *, seed: int = 0) -> RandomRouting:  # noqa: ARG001 - see the others
+def fit(
+    history: History,
+    *,
+    seed: int = 0,  # noqa: ARG001 - see the others
+    features: Features | None = None,  # noqa: ARG001 - same
+) -> RandomRouting:
     """Among the history's workers."""
     return RandomRouting(history.workers)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from batuta.errors import SourceError
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.signedinteger[Any]]
 
+Place = tuple[int, int, int]
+"""Question, model, sample."""
 Said = tuple[str, str, int, str]
 """A task's id, a model, a sample, the text of the reply."""
 
@@ -215,8 +218,21 @@ class Recorded:
         """The recorded score of a reply that this record gave; undecided for any other text."""
         said = answer.strip()
         for q in self.positions.get(task.question.strip(), ()):
-            for m, s in np.argwhere(~np.isnan(self.scores_qms[q])):
-                place = (q, int(m), int(s))
-                if self.reply(place).strip() == said:
-                    return Grade(float(self.credit_qms[place]), self.answer(place))
+            if (place := _places(self, q).get(said)) is not None:
+                return Grade(self._credit(place), self.answer(place))
         return Grade(None, None, "this text is no recorded answer to this question")
+
+    def _credit(self, place: Place) -> float:
+        """What the answer earns that was recorded there."""
+        score = float(self.scores_qms[place])
+        return score if self.solved_at is None else float(score >= self.solved_at)
+
+
+@lru_cache(maxsize=1024)
+def _places(record: Recorded, q: int) -> dict[str, Place]:
+    """Where each text that answers the question is; of equal ones the first."""
+    found: dict[str, Place] = {}
+    for m, s in np.argwhere(~np.isnan(record.scores_qms[q])):
+        place = (q, int(m), int(s))
+        found.setdefault(record.reply(place).strip(), place)
+    return found
