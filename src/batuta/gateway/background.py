@@ -152,7 +152,7 @@ class _Desked:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self.told: list[bytes] = []
+        self.told: list[bytes] | None = None
 
     async def open(self, headers: dict[str, str]) -> None:
         """A desk has no headers."""

@@ -26,8 +26,8 @@ class Ear(Protocol):
     """Where events go."""
 
     @property
-    def told(self) -> list[bytes]:
-        """The events so far as JSON, if they are kept here."""
+    def told(self) -> list[bytes] | None:
+        """The events so far as JSON; None if they are not to be kept, or are kept elsewhere."""
         ...
 
     async def open(self, headers: dict[str, str]) -> None:
@@ -65,8 +65,7 @@ class Listening:
             keeps: whether the events are kept.
         """
         self.line = Line(send, timing, lambda: self._note(alive()))
-        self._keeps = keeps
-        self.told: list[bytes] = []
+        self.told: list[bytes] | None = [] if keeps else None
 
     async def open(self, headers: dict[str, str]) -> None:
         """The status and the headers."""
@@ -80,7 +79,7 @@ class Listening:
     def _note(self, event: Json) -> bytes:
         """The event's frame; kept if events are."""
         data = encode(event)
-        if self._keeps:
+        if self.told is not None:
             self.told.append(data)
         return framed(event["type"], data)
 
@@ -137,7 +136,8 @@ class ResponseTeller:
 
     async def _end(self, response: Json) -> None:
         event = self._script.end(response)
-        await self._keep(response, [*self._ear.told, encode(event)])
+        told = self._ear.told
+        await self._keep(response, [] if told is None else [*told, encode(event)])
         self.response = response
         await self._ear.hear(event, last=True)
 

@@ -154,6 +154,10 @@ def _numbered(items: Sequence[Json], response_id: str) -> list[Json]:
 def _identified(item: Json, response_id: str, index: int) -> Json:
     kind = kind_of(Fields(item))
     name = item_id(_PREFIXES.get(kind, "item"), response_id, index, "in")
+    content = item.get("content")
+    if isinstance(content, str):
+        spoken = "output_text" if item.get("role") == "assistant" else "input_text"
+        item = {**item, "content": [{"type": spoken, "text": content}]}
     return {**item, "type": kind, "id": item.get("id") or name}
 
 

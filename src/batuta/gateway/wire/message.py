@@ -8,7 +8,7 @@ import orjson
 
 from batuta.core import Finish, Outcome, Reply, Run, RunId, ToolCall
 from batuta.gateway.refusal import Refusal
-from batuta.gateway.wire.completion import trace_of
+from batuta.gateway.wire.completion import orchestration_of
 from batuta.gateway.wire.message_turns import PROGRESS, REASONING
 
 Json = dict[str, Any]
@@ -69,8 +69,9 @@ def message(run: Run, reply: Reply, model: str, *, thoughts: str = "", trace: bo
         "stop_sequence": None,
         "usage": message_usage(run),
     }
-    if trace:
-        body["orchestration"] = trace_of(run)
+    told = orchestration_of(run, trace=trace)
+    if told is not None:
+        body["orchestration"] = told
     return body
 
 
@@ -188,8 +189,9 @@ class MessageScript:
         """The last events."""
         delta = {"stop_reason": stop_reason(run, reply), "stop_sequence": None}
         last: Json = {"type": "message_delta", "delta": delta, "usage": message_usage(run)}
-        if trace:
-            last["orchestration"] = trace_of(run)
+        told = orchestration_of(run, trace=trace)
+        if told is not None:
+            last["orchestration"] = told
         return [last, {"type": "message_stop"}]
 
     def _into(self, kind: str, block: Json) -> Events:
