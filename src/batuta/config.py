@@ -29,7 +29,13 @@ from batuta.errors import ConfigError
 from batuta.language import Rendering
 from batuta.policies import Policies
 from batuta.policies.settings import policies_of
-from batuta.settings import ConductorSetting, Settings, WorkerSetting, read_settings
+from batuta.settings import (
+    ConductorSetting,
+    ServerSetting,
+    Settings,
+    WorkerSetting,
+    read_settings,
+)
 from batuta.solvers import Learned, best, plan_solve_verify, single, vote
 from batuta.solvers.selector import is_selector, open_selector
 
@@ -62,6 +68,8 @@ class Ensemble:
     policies: Policies = field(default_factory=Policies)
     most_rounds: int | None = None
     """Rounds that a caller may ask for; None: the API's own limit."""
+    server: ServerSetting = ServerSetting()
+    """What a server over it takes on."""
 
 
 def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -203,6 +211,7 @@ def _assembled(
         patience=Patience(resilience.step_timeout_s, resilience.hedge_s),
         policies=policies_of(settings.policies),
         most_rounds=limits.max_rounds,
+        server=settings.server,
     )
 
 

@@ -25,6 +25,10 @@ max_cost_usd = 0.50
 step_timeout_s = 120            # then another worker takes the step
 hedge_s = 20                    # silence of the last step's worker before a second one is asked
 
+[server]
+running = 512                   # answers at the same time; more wait, and some are turned away
+waiting = 1024
+
 [[policies]]                    # see policies/settings.py
 """
 
@@ -32,12 +36,22 @@ from __future__ import annotations
 
 import tomllib
 from decimal import Decimal
+from enum import StrEnum
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from batuta.errors import ConfigError
 from batuta.policies.settings import PolicySetting
+
+
+class LogForm(StrEnum):
+    """What a server writes to stderr."""
+
+    QUIET = "quiet"
+    """What went wrong, as text."""
+    JSON = "json"
+    """What went wrong, and a line for each request, as JSON."""
 
 
 class _Strict(BaseModel):
@@ -123,6 +137,19 @@ class ResilienceSetting(_Strict):
     """For how long, the first time; each next time twice as long."""
 
 
+class ServerSetting(_Strict):
+    """What `batuta serve` takes on."""
+
+    running: int = Field(default=512, ge=1)
+    """Answers worked on at the same time; jobs in the background apart."""
+    waiting: int = Field(default=1024, ge=0)
+    """Requests that may wait for one of them to end; the next ones are turned away."""
+    patience_s: float = Field(default=30.0, ge=0)
+    """How long a request may wait."""
+    grace_s: float = Field(default=30.0, ge=0)
+    """How long answers may go on once the server was asked to stop."""
+
+
 class Settings(_Strict):
     """The whole file."""
 
@@ -131,6 +158,7 @@ class Settings(_Strict):
     limits: LimitsSetting = LimitsSetting()
     baselines: BaselinesSetting = BaselinesSetting()
     resilience: ResilienceSetting = ResilienceSetting()
+    server: ServerSetting = ServerSetting()
     policies: tuple[PolicySetting, ...] = ()
 
 

@@ -167,8 +167,9 @@ def test_a_traceparent_that_cannot_be_read_is_none(given):
     assert parent_of({"headers": [(b"traceparent", given)]}) is None
 
 
-def test_traces_are_off_unless_a_collector_is_named():
-    assert open_traces({}) is None
+async def test_traces_are_off_unless_a_collector_is_named():
+    async with open_traces({}) as traces:
+        assert traces is None
 
 
 async def test_a_line_of_json_for_each_request(caplog):
@@ -208,7 +209,8 @@ def test_a_collector_without_the_extra_is_told(tmp_path):
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
         "from batuta.gateway.traces import open_traces\n"
-        "open_traces({'OTEL_EXPORTER_OTLP_ENDPOINT': 'http://127.0.0.1:1'})"
+        "import anyio\n"
+        "anyio.run(open_traces({'OTEL_EXPORTER_OTLP_ENDPOINT': 'http://127.0.0.1:1'}).__aenter__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import typer
 
 from batuta.cli.ask import Conductor, Pool
 from batuta.clients import Http
-from batuta.config import Ensemble, jobs_target, open_ensemble, store_target
-from batuta.core import Limits
+from batuta.config import jobs_target, store_target
+from batuta.settings import LogForm
+
+if TYPE_CHECKING:
+    from batuta.cli.cast import Casting
+    from batuta.gateway.models import Orchestra
 
 
 def command(
@@ -29,83 +33,49 @@ def command(
         list[Path] | None,
         typer.Option(help="Training runs and reports that the web page shows; may be repeated."),
     ] = None,
+    log: Annotated[
+        LogForm, typer.Option(help="What is logged: only what goes wrong, or requests as JSON.")
+    ] = LogForm.QUIET,
 ) -> None:
     """Serve batuta-mini, batuta-ultra, workers and baselines: an OpenAI-compatible API, a page."""
-    from batuta.gateway import LOOP  # noqa: PLC0415 - see `_serve`
-
-    folders = tuple(runs_dir or ())
-    anyio.run(_serve, host, port, pool, conductor, history, folders, backend_options=LOOP)
-
-
-async def _serve(
-    host: str,
-    port: int,
-    pool: str | None,
-    conductor: str | None,
-    history: Path | None,
-    folders: tuple[Path, ...],
-) -> None:
     # A server is loaded only when one is wanted: it is most of the start-up time.
-    from batuta.gateway.baselines import baselines, untaught  # noqa: PLC0415
-    from batuta.gateway.models import (  # noqa: PLC0415
-        MOST_ROUNDS,
-        Orchestra,
-        Showcase,
-        served_models,
-    )
+    from batuta.cli.cast import Casting  # noqa: PLC0415
+    from batuta.gateway import LOOP  # noqa: PLC0415
+    from batuta.gateway.logs import start_logs  # noqa: PLC0415
+
+    start_logs(log)
+    casting = Casting(pool, conductor, history, tuple(runs_dir or ()))
+    anyio.run(_serve, host, port, casting, backend_options=LOOP)
+
+
+async def _serve(host: str, port: int, casting: Casting) -> None:
+    from batuta.cli.cast import greeting, recast_on_hangup  # noqa: PLC0415 - see `command`
+    from batuta.gateway.crowd import Traffic  # noqa: PLC0415
     from batuta.gateway.serve import serve  # noqa: PLC0415
+    from batuta.gateway.traces import open_traces  # noqa: PLC0415
     from batuta.jobs import open_jobs  # noqa: PLC0415
-    from batuta.solvers.history import read_history  # noqa: PLC0415
     from batuta.store import Store  # noqa: PLC0415
 
     async with (
         Http() as http,
         Store.open(store_target()) as store,
         open_jobs(jobs_target()) as jobs,
+        open_traces(os.environ) as traces,
+        anyio.create_task_group() as tasks,
     ):
-        ensemble = await open_ensemble(http, pool=pool, conductor=conductor)
-        limits, outcomes = _limits(ensemble), history or ensemble.history
-        most = ensemble.most_rounds or MOST_ROUNDS
-        models = served_models(ensemble.pool, ensemble.conductor, ultra=limits, most_rounds=most)
-        known = read_history(outcomes) if outcomes else None
-        methods = baselines(ensemble.pool, limits, known)
-        orchestra = Orchestra(
-            ensemble.pool,
-            ensemble.clients,
-            (*models, *methods),
-            store=store,
-            jobs=jobs,
-            absent={} if known else untaught(),
-            showcase=Showcase(
-                ensemble.source, ensemble.simulated, _examples(ensemble), folders, known
-            ),
-            health=ensemble.health,
-            patience=ensemble.patience,
-            policies=ensemble.policies,
+        ensemble = await casting.choose(http)
+        taken = ensemble.server
+        traffic = Traffic(taken.running, taken.waiting, taken.patience_s)
+        orchestra = casting.orchestra(
+            ensemble, store=store, jobs=jobs, traces=traces, traffic=traffic
         )
 
+        async def again() -> Orchestra:
+            return casting.orchestra(await casting.choose(http))
+
         def ready(url: str) -> None:
-            names = ", ".join(model.name for model in models[:2])
-            sys.stderr.write(
-                f"{ensemble.source} · conductor {ensemble.conductor.name}\n"
-                f"serving {names}, {len(ensemble.pool)} workers and {len(methods)} baselines "
-                f"at {url}/v1\n"
-                f"the web page: {url}/\n"
-            )
+            sys.stderr.write(greeting(ensemble, orchestra, url))
 
-        await serve(orchestra, host, port, ready=ready)
-
-
-def _examples(ensemble: Ensemble) -> tuple[str, ...]:
-    """Questions to begin with, where it is known what the workers can answer."""
-    if not ensemble.simulated:
-        return ()
-    from batuta.rehearsal.tasks import tasks  # noqa: PLC0415 - see `_serve`
-
-    return tuple(task.question for task in tasks(None, 5, seed=3, difficulty=4))
-
-
-def _limits(ensemble: Ensemble) -> Limits:
-    """The file's limits; a served run always has a deadline."""
-    limits = ensemble.limits
-    return limits if limits.seconds else replace(limits, seconds=15 * 60)
+        tasks.start_soon(recast_on_hangup, orchestra, again)
+        await serve(orchestra, host, port, ready=ready, grace=taken.grace_s)
+        tasks.cancel_scope.cancel()

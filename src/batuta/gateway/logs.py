@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any, final
 
 import orjson
 
 from batuta.clients import redact
-
-
-class LogForm(StrEnum):
-    """What is written to stderr while a server runs."""
-
-    QUIET = "quiet"
-    """What went wrong, as text."""
-    JSON = "json"
-    """What went wrong, and a line for each request, as JSON."""
+from batuta.settings import LogForm
 
 
 @final

@@ -39,6 +39,8 @@ CONDUCTOR = "(conductor)"
 """The worker to whom the conductor's own tokens are counted."""
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900)
 
+Healths = Callable[[], Mapping[WorkerId, Health]]
+"""How the workers do that are watched."""
 Gauges = Callable[[], Mapping[str, tuple[str, float]]]
 """What stands at this moment: by name, what it is and how much."""
 
@@ -47,12 +49,12 @@ Gauges = Callable[[], Mapping[str, tuple[str, float]]]
 class Metrics:
     """The counters of one server."""
 
-    def __init__(self, gauges: Gauges, health: Mapping[WorkerId, Health]) -> None:
+    def __init__(self, gauges: Gauges, health: Healths) -> None:
         """Counts from nothing.
 
         Args:
             gauges: asked whenever the metrics are read.
-            health: of the workers that are watched.
+            health: asked then too.
         """
         self._registry = registry = CollectorRegistry()
 
@@ -169,7 +171,7 @@ class _Ear:
 class _Now(Collector):
     """What is read at the moment it is asked for."""
 
-    def __init__(self, gauges: Gauges, health: Mapping[WorkerId, Health]) -> None:
+    def __init__(self, gauges: Gauges, health: Healths) -> None:
         self._gauges = gauges
         self._health = health
 
@@ -180,7 +182,7 @@ class _Now(Collector):
             yield kind(f"batuta_{name}", what, value=value)
         state = GaugeMetricFamily("batuta_breaker", "1: in this state.", labels=["worker", "state"])
         opened = CounterMetricFamily("batuta_breaker_opened", "Times opened.", labels=["worker"])
-        for worker, health in self._health.items():
+        for worker, health in self._health().items():
             for one in BreakerState:
                 state.add_metric([worker, one.value], float(health.state is one))
             opened.add_metric([worker], health.opened)

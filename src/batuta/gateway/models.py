@@ -197,7 +197,7 @@ class Orchestra:
         self.policies = policies or Policies()
         self.crowd = Crowd(traffic or Traffic())
         """Who is served, and who waits."""
-        self.metrics = Metrics(self._standing, self.health)
+        self.metrics = Metrics(self._standing, lambda: self.health)
         self._traces = traces
         self.waiting = WaitingRoom(store)
         """The runs that wait for their callers' tools."""
@@ -212,6 +212,12 @@ class Orchestra:
     def models(self) -> tuple[Served, ...]:
         """The served models, in the order in which they are listed."""
         return tuple(self._models.values())
+
+    def recast(self, other: Orchestra) -> None:
+        """Plays from now on with the cast of `other`; what has begun ends with the old one."""
+        self.pool, self.clients, self._models = other.pool, other.clients, other._models
+        self.absent, self.showcase, self.created = other.absent, other.showcase, other.created
+        self.health, self.patience, self.policies = other.health, other.patience, other.policies
 
     def ran(self, run: Run, tenant: str) -> None:
         """Counts and traces a run that has ended."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, final
+
+from anyio import CancelScope
+from anyio.to_thread import run_sync
 
 from batuta.core import Run
 from batuta.errors import ConfigError
@@ -52,15 +56,17 @@ class Traces:
         span.end(end)
 
 
-def open_traces(environ: Mapping[str, str]) -> Traces | None:
-    """The way to the collector that the environment names; None if it names none.
+@asynccontextmanager
+async def open_traces(environ: Mapping[str, str]) -> AsyncGenerator[Traces | None]:
+    """The way to the collector that the environment names, closed in the end; or None.
 
     Raises:
         ConfigError: it names one, and the extra is not installed.
     """
     switch = next((name for name in SWITCHES if environ.get(name)), None)
     if switch is None:
-        return None
+        yield None
+        return
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - an extra
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - same
@@ -72,7 +78,12 @@ def open_traces(environ: Mapping[str, str]) -> Traces | None:
     name = environ.get("OTEL_SERVICE_NAME", "batuta")
     provider = TracerProvider(resource=Resource.create({"service.name": name}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return Traces(provider)
+    traces = Traces(provider)
+    try:
+        yield traces
+    finally:
+        with CancelScope(shield=True):
+            await run_sync(traces.close)
 
 
 def _context(parent: Parent | None) -> Context | None:
