@@ -42,11 +42,13 @@ _SECRETS = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _INJECTION = re.compile(
-    r"""<\|[a-z0-9_ ]{1,40}\|>                                      # turns of chat templates
+    r"""<\|[a-z0-9_]{1,40}\|>                                       # turns of chat templates
     |\[/?INST\]|<<\s*/?SYS\s*>>|<\s*(?:start|end)_of_turn\s*>|<\s*/?\s*system(?:_prompt)?\s*>
     |\b(?:ignore|disregard|forget|override)\s+(?:all\s+|any\s+)?(?:of\s+)?(?:the\s+|your\s+|these\s+|my\s+)?
        (?:previous|prior|above|earlier|preceding|other)\s+(?:instruction|prompt|message|rule|direction|command)s?
-    |\b(?:reveal|print|repeat|show|output)\s+(?:me\s+)?(?:your|the)\s+(?:hidden\s+|initial\s+)?(?:system\s+prompt|instructions)\b
+    |\b(?:reveal|print|repeat|show|output)\s+(?:me\s+)?
+       (?:your\s+(?:hidden\s+|initial\s+|system\s+)?instructions
+       |(?:your|the)\s+(?:hidden\s+|initial\s+)?system\s+prompt)\b
     |\bnew\s+system\s+(?:prompt|instructions?|message)\b
     """,
     re.VERBOSE | re.IGNORECASE,
