@@ -127,6 +127,8 @@ class Turnstile:
         run_id: RunId,
         limits: Limits,
         worst: Callable[[], Decimal],
+        *,
+        counted: bool = False,
     ) -> Admission:
         """Takes from the caller's rates and budgets; `leave` must follow.
 
@@ -136,6 +138,7 @@ class Turnstile:
             run_id: the run's id.
             limits: of the run.
             worst: the most that the run may be taken to cost, in dollars.
+            counted: the rates were taken from when the call was submitted to be played later.
 
         Raises:
             Refusal: too many runs or tokens, or no money; nothing is held.
@@ -143,9 +146,9 @@ class Turnstile:
         charge = Charge(caller.tenant, caller.key, time())
         if caller.key is None:
             return Admission(limits, charge=charge)
-        self._sit(caller, caller.key)
+        self._sit(caller, caller.key, checked=counted)
         try:
-            windows = await self._count(caller, caller.key, call)
+            windows = [] if counted else await self._count(caller, caller.key, call)
             headers = {name: value for w in windows for name, value in w.headers().items()}
             admission = Admission(limits, headers, charge)
             await self._reserve(admission, caller, call, run_id, worst)
@@ -174,9 +177,9 @@ class Turnstile:
             except StoreError as error:  # it expires when this process ends
                 _LOG.warning("a reservation could not be given back: %s", error)
 
-    def _sit(self, caller: Caller, key: str) -> None:
+    def _sit(self, caller: Caller, key: str, *, checked: bool) -> None:
         most = caller.policy.concurrency
-        if most is not None and self._inside[key] >= most:
+        if not checked and most is not None and self._inside[key] >= most:
             message = f"This key may have {most} requests at the same time; wait for one to end."
             raise Refusal(429, "rate_limit_exceeded", message, headers=_patience(1.0))
         self._inside[key] += 1

@@ -35,6 +35,7 @@ class Background:
 
     def __init__(self, orchestra: Orchestra, player: Player, shelf: Shelf) -> None:
         self._jobs = orchestra.jobs
+        self._gate = orchestra.gate
         self.player = player
         self.shelf = shelf
 
@@ -69,13 +70,15 @@ class Background:
         """Plays a job; what it tells and how it ends follows from its body and finished calls."""
         past = Past(tuple(job.body["past"]["items"]), job.body["past"]["named"])
         asked = parse_response(Fields(job.body["request"]), past)
-        caller = Caller(job.tenant)
         ear, script = _Desked(desk), Script(begun(asked.echo, job.id, job.body["created"]))
-        keep = partial(self.shelf.keep, asked, caller)
+        keep = partial(self.shelf.keep, asked, Caller(job.tenant))
         live = asked.call.stream and not self._jobs.durable
         call = replace(asked.call, stream=live)
         try:
-            async with self.player.book(call, caller, run_id=run_of(job.id)) as booking:
+            caller = await self._gate.restore(job.tenant, job.body["key"])
+            async with self.player.book(
+                call, caller, run_id=run_of(job.id), counted=True
+            ) as booking:
                 response = await self._played(_staged(booking, desk), desk, ear, script, keep)
         except Refusal as refusal:
             response = failed(script.base, [], refusal)

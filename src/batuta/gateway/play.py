@@ -134,7 +134,7 @@ class Player:
 
     @asynccontextmanager
     async def book(
-        self, call: Call, caller: Caller, *, run_id: RunId | None = None
+        self, call: Call, caller: Caller, *, run_id: RunId | None = None, counted: bool = False
     ) -> AsyncGenerator[Booking]:
         """A booking for the length of a block, in which it is played once or not at all.
 
@@ -142,6 +142,7 @@ class Player:
             call: what is wanted.
             caller: who wants it.
             run_id: the id that the run shall have; None: a new one.
+            counted: it was booked before, to be played later: its caller's rates know it.
 
         Raises:
             Refusal: the call cannot be played; nothing was, and nothing was said to the reader.
@@ -155,7 +156,9 @@ class Player:
             question, limits = call.question, booking.limits
             return worst_case(question, pool, limits, direct=served.direct, mind=mind)
 
-        admission = await self._turnstile.enter(caller, call, booking.run_id, booking.limits, worst)
+        admission = await self._turnstile.enter(
+            caller, call, booking.run_id, booking.limits, worst, counted=counted
+        )
         try:
             yield replace(booking, limits=admission.limits, admission=admission)
         finally:
