@@ -60,7 +60,7 @@ def short(value: float) -> str:
 
 def percent(share: float) -> str:
     """A share of one."""
-    return f"{share * 100:.0f} %"
+    return f"{share * 100:.0f}\u00a0%"
 
 
 def when(moment: float) -> str:

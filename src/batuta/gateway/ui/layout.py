@@ -60,6 +60,8 @@ class Arrow:
     target: int
     path: str
     """As SVG writes it."""
+    far: bool
+    """Whether it passes a row on its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,10 @@ def draw(workflow: Workflow) -> Picture:
         Box(i, round(middles[Cell(level, i, i)] - unit / 2, 1), _top(level), round(unit, 1))
         for i, level in enumerate(levels)
     )
-    arrows = tuple(Arrow(c[0].source, c[-1].source, _path(c, middles)) for c in chains)
+    arrows = tuple(
+        Arrow(c[0].source, c[-1].source, _path(c, middles), far=len(c) > 2)  # noqa: PLR2004 - ends
+        for c in chains
+    )
     return Picture(boxes, arrows, _top(workflow.depth) - GAP)
 
 

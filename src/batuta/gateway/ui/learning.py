@@ -131,7 +131,7 @@ def _headline(report: Line) -> str:
     if not known:
         return asked
     name, figures = known[0]
-    return f"{asked}; right most often: {name}, {100 * (figures.get('accuracy') or 0):.1f} %"
+    return f"{asked}; right most often: {name}, {100 * (figures.get('accuracy') or 0):.1f}\u00a0%"
 
 
 def _wanted(given: str | None, steps: Sequence[int]) -> int | None:

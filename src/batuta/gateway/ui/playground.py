@@ -12,7 +12,9 @@ from starlette.types import Receive, Scope, Send
 
 from batuta.core import Run
 from batuta.gateway.baselines import BASELINE
+from batuta.gateway.caller import Role
 from batuta.gateway.deliver import streamed
+from batuta.gateway.gate import need_key
 from batuta.gateway.line import Line
 from batuta.gateway.models import ULTRA, WORKER, Orchestra, Served
 from batuta.gateway.play import Booking, Player
@@ -64,7 +66,9 @@ class Playground:
             "play.html.jinja",
             visitor=visitor,
             question=run.header.question.text if run else query.get("question", ""),
-            served=groups(orchestra.models),
+            served=groups(
+                m for m in orchestra.models if visitor.caller.policy.allows_model(m.name)
+            ),
             model=model if orchestra.find(model) else default_model(orchestra),
             efforts=EFFORTS,
             chosen_effort=run.header.question.sampling.effort if run else None,
@@ -97,7 +101,9 @@ class Ask:
             Refusal: before anything was said.
         """
         request = Request(scope, receive)
-        visitor = await self._door.meet(request)
+        visitor = self._door.meet(request)
+        if visitor.caller.role is Role.NOBODY:
+            raise need_key()
         check(visitor, request.headers.get("x-token"))
         try:
             body = await read_fields(scope, receive)

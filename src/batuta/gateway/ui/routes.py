@@ -12,17 +12,19 @@ from batuta.gateway.refusal import not_found
 from batuta.gateway.ui.archive import Archive
 from batuta.gateway.ui.assets import ROOT, send_asset
 from batuta.gateway.ui.comparison import Comparison
+from batuta.gateway.ui.entrance import Entrance
+from batuta.gateway.ui.keyring import Keyring
 from batuta.gateway.ui.learning import Learning
 from batuta.gateway.ui.playground import Ask, Playground
 from batuta.gateway.ui.standing import PoolScreen
-from batuta.gateway.ui.visitor import Door, Visitor
+from batuta.gateway.ui.visitor import SIGN_IN, Door, Visitor
 
 
 def page_routes(orchestra: Orchestra, player: Player) -> list[BaseRoute]:
     """Every route of the page."""
-    door = Door(orchestra)
+    door = Door()
     archive, comparison = Archive(orchestra), Comparison(orchestra)
-    learning = Learning(orchestra)
+    learning, entrance, keyring = Learning(orchestra), Entrance(orchestra), Keyring(orchestra)
     screens = {
         "/ui/": Playground(orchestra).page,
         "/ui/runs": archive.page,
@@ -35,14 +37,25 @@ def page_routes(orchestra: Orchestra, player: Player) -> list[BaseRoute]:
         "/ui/learning/training/{mark}": learning.training,
         "/ui/learning/report/{mark}": learning.report,
         "/ui/learning/report/{mark}/whole": learning.whole,
+        "/ui/keys": keyring.page,
     }
+    forms = {
+        "/ui/runs/{id}/feedback": archive.feedback,
+        "/ui/sign-out": entrance.sign_out,
+        "/ui/keys": keyring.create,
+        "/ui/keys/{id}/{what}": keyring.change,
+        "/ui/budgets": keyring.budget,
+    }
+    sign_in = door.screen(entrance.sign_in, open_to_all=True)
     return [
         Route("/", _home),
         Route("/ui", _home),
         Route(ROOT + "{name}", send_asset),
         Route("/ui/ask", Ask(orchestra, player, door), methods=["POST"]),
-        *(Route(address, door.screen(handler)) for address, handler in screens.items()),
-        Route("/ui/runs/{id}/feedback", door.screen(archive.feedback), methods=["POST"]),
+        Route(SIGN_IN, door.screen(entrance.page, open_to_all=True), methods=["GET"]),
+        Route(SIGN_IN, sign_in, methods=["POST"]),
+        *(Route(place, door.screen(show), methods=["GET"]) for place, show in screens.items()),
+        *(Route(place, door.screen(take), methods=["POST"]) for place, take in forms.items()),
         Route("/ui/{path:path}", door.screen(_nowhere)),
     ]
 

@@ -7,17 +7,17 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import final
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from batuta.errors import StoreError
-from batuta.gateway.caller import LOCAL, Caller
+from batuta.gateway.auth import COOKIE
+from batuta.gateway.caller import Caller, Role, caller_of
 from batuta.gateway.middleware import log_fault
-from batuta.gateway.models import Orchestra
 from batuta.gateway.refusal import Refusal
-from batuta.gateway.ui.screens import screen
+from batuta.gateway.ui.screens import HEADERS, screen
 
 SCREENS = (
     ("/ui/", "Playground"),
@@ -26,8 +26,11 @@ SCREENS = (
     ("/ui/pool", "Pool"),
     ("/ui/learning", "Learning"),
 )
+KEYS = ("/ui/keys", "Keys")
+SIGN_IN = "/ui/sign-in"
 _MOST_FORM = 256 * 1024
 _MOST_FIELDS = 100
+_SEE_OTHER = 303
 TOKEN = "token"  # noqa: S105 - a field's name
 """The form's field, and in lower case after `x-` the header, that carries the page's token."""
 
@@ -39,15 +42,29 @@ class Visitor:
     caller: Caller
     token: str
     """What the forms of this visitor's pages carry; another host's page cannot know it."""
-    name: str = ""
-    """Who is signed in; empty where nobody needs to."""
-    tenant: str | None = None
-    """Whose runs are shown; None: everybody's."""
+
+    @property
+    def name(self) -> str:
+        """Who is signed in; empty where nobody needs to."""
+        names = {Role.ADMIN: "admin", Role.KEY: self.caller.tenant}
+        return names.get(self.caller.role, "")
+
+    @property
+    def admin(self) -> bool:
+        """Whether keys and everybody's runs are shown."""
+        return self.caller.role is Role.ADMIN
+
+    @property
+    def tenant(self) -> str | None:
+        """Whose runs are shown; None: everybody's."""
+        return self.caller.sees
 
     @property
     def screens(self) -> tuple[tuple[str, str], ...]:
         """What the visitor is offered, as addresses and names."""
-        return SCREENS
+        if self.caller.role is Role.NOBODY:
+            return ()
+        return (*SCREENS, KEYS) if self.admin else SCREENS
 
 
 Handler = Callable[[Request, Visitor], Awaitable[Response]]
@@ -56,23 +73,30 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 @final
 class Door:
-    """Lets visitors in."""
+    """Knows visitors by their sessions, and their forms by a token that only their pages have."""
 
-    def __init__(self, orchestra: Orchestra) -> None:
-        self._orchestra = orchestra
-        self._secret = secrets.token_urlsafe(24)
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
 
-    async def meet(self, request: Request) -> Visitor:
+    def meet(self, request: Request) -> Visitor:
         """Who this is."""
-        return Visitor(LOCAL, self._secret)
+        session = request.cookies.get(COOKIE, "")
+        token = hmac.digest(self._secret, session.encode("utf-8", "replace"), "sha256").hex()
+        return Visitor(caller_of(request.scope), token)
 
-    def screen(self, handler: Handler) -> Endpoint:
-        """The handler as an endpoint that says in a page why it cannot serve."""
+    def screen(self, handler: Handler, *, open_to_all: bool = False) -> Endpoint:
+        """The handler as an endpoint that says in a page why it cannot serve.
+
+        Args:
+            handler: answers a visitor.
+            open_to_all: whether somebody who has not signed in is answered too.
+        """
 
         async def endpoint(request: Request) -> Response:
-            visitor: Visitor | None = None
+            visitor = self.meet(request)
             try:
-                visitor = await self.meet(request)
+                if visitor.caller.role is Role.NOBODY and not open_to_all:
+                    return _to_sign_in(request)
                 return await handler(request, visitor)
             except Refusal as refusal:
                 return refused(request, refusal, visitor)
@@ -84,7 +108,16 @@ class Door:
         return endpoint
 
 
-def refused(request: Request, refusal: Refusal, visitor: Visitor | None) -> Response:
+def _to_sign_in(request: Request) -> Response:
+    """The sign-in screen, which leads back here where that is a matter of looking only."""
+    wanted = request.url.path
+    if request.url.query:
+        wanted += f"?{request.url.query}"
+    again = f"?{urlencode({'then': wanted})}" if request.method == "GET" else ""
+    return RedirectResponse(f"{SIGN_IN}{again}", _SEE_OTHER, HEADERS)
+
+
+def refused(request: Request, refusal: Refusal, visitor: Visitor) -> Response:
     """The page that says why not."""
     status = refusal.status
     return screen(request, "refused.html.jinja", status=status, refusal=refusal, visitor=visitor)

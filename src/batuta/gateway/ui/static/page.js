@@ -445,3 +445,9 @@ for (const live of $$("[data-live]")) {
   };
   setTimeout(again, 3000);
 }
+
+$("[data-copy-secret]")?.addEventListener("click", () => copy($("[data-secret]").textContent));
+document.addEventListener("submit", (event) => {
+  const question = event.target.dataset.sure;
+  if (question && !confirm(question)) event.preventDefault();
+});

@@ -1,0 +1,46 @@
+"""A training run and a report, as files."""
+
+import json
+
+
+def write_learning(folder):
+    """What training and evaluation leave behind, in small."""
+    run = folder / "learning" / "mine"
+    run.mkdir(parents=True)
+    lines = [
+        {"step": n, "reward": n / 40, "right": n / 50, "valid": 0.9, "steps": 2.0, "steps_easy": 1.5, "steps_hard": None,
+         "worker_tokens": 900 + n, "entropy": 1 / n, "frac_reward_zero_std": 0.1, "outages": 0.0, "step_time": 1.0}
+        for n in range(1, 21)
+    ]  # fmt: skip
+    run.joinpath("metrics.jsonl").write_text(
+        "\n".join(map(json.dumps, lines)) + '\n{"step": 21, "rew'
+    )
+    draft = 'model_id = ["a", "b"]\nsubtasks = ["<b>Plan</b>.", "Solve."]\naccess_list = [[], [0]]'
+    sample = {"step": 20, "task": "t", "tags": ["<i>"], "difficulty": 2.0, "question": "Q?", "pool": ["a", "b"], "draft": draft,
+              "answer": "<script>window.broken=1</script>", "target": "4", "score": 1.0, "reward": 1.0}  # fmt: skip
+    run.joinpath("samples.jsonl").write_text(
+        "\n".join(
+            map(json.dumps, [sample, {**sample, "draft": "nothing", "score": None, "reward": 0.0}])
+        )
+    )
+    run.joinpath("settings.json").write_text(json.dumps({"optimiser": {"steps": 40}}))
+    report = folder / "learning" / "measured"
+    report.mkdir()
+    figures = {
+        "n": 60,
+        "accuracy": 0.8,
+        "ci95": [0.7, 0.9],
+        "calls": 2.0,
+        "steps": 2.0,
+        "tokens": 500.0,
+        "usd": None,
+        "seconds": 1.5,
+        "simulated_runs": 0,
+    }
+    found = {"systems": {"ultra": figures, "<b>vote": {**figures, "accuracy": None, "ci95": None}}, "tasks": "rehearsal", "questions": 60,
+             "references": [], "split": None, "seeds": [0], "simulated": True, "recorded": False, "command": "batuta eval"}  # fmt: skip
+    report.joinpath("report.json").write_text(json.dumps(found))
+    report.joinpath("report.html").write_text(
+        "<!doctype html><title>r</title><style>p{color:red}</style><p>The report</p><script>window.broken=1</script>"
+    )
+    return run, report

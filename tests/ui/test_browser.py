@@ -1,0 +1,287 @@
+"""The page in a real browser, screen by screen."""
+
+import json
+
+import pytest
+
+from ui.conftest import sound
+from ui.house import ADMIN, HOSTILE, QUESTION
+
+LIGHTS = """() => {
+  window.lights = [];
+  new MutationObserver((changes) => {
+    for (const change of changes) for (const node of [change.target, ...change.addedNodes]) {
+      if (node.dataset?.state) window.lights.push([node.dataset.node, node.dataset.state]);
+    }
+    if (document.querySelector('[data-answer] .answer:not(.live)')) window.lights.push(['answer', 'there']);
+  }).observe(document.body, { subtree: true, childList: true, attributes: true, attributeFilter: ['data-state'] });
+}"""
+
+
+def answered(page):
+    page.wait_for_selector("[data-links] a")
+    return page.locator("[data-links] a").first.get_attribute("href")
+
+
+@pytest.fixture(scope="module")
+def run_address(browser, house):
+    """A run that was asked for in the playground."""
+    page = browser.new_page(base_url=house.url)
+    page.goto("/ui/")
+    page.fill("#question", QUESTION)
+    page.click("[data-go]")
+    address = answered(page)
+    page.close()
+    return address
+
+
+def test_steps_light_up_before_the_answer_is_there(house, visit, ask):
+    page = visit(house)
+    sound(page)
+    page.evaluate(LIGHTS)
+    ask(page, QUESTION)
+    page.wait_for_selector('[data-state="running"]')
+    address = answered(page)
+    lights = page.evaluate("window.lights")
+    first = lights.index(["answer", "there"])
+    assert any(state == "running" for _, state in lights[:first])
+    assert any(state == "done" for _, state in lights[:first])
+    assert "4050" in page.inner_text("[data-answer]")
+    page.locator("[data-node]").last.click()
+    panel = page.locator("[data-panel]:visible")
+    assert panel.count() == 1
+    panel.get_by_text("The exact prompt").click()
+    assert QUESTION in panel.inner_text()
+    assert "tok" in page.inner_text("[data-meter]")
+    sound(page)
+    page.goto(address)
+    assert QUESTION in page.inner_text("h1")
+
+
+def test_text_streams_into_an_open_step_and_a_run_is_stopped(house, visit, ask):
+    page = visit(house)
+    before = house.sloth.cancelled
+    ask(page, "Will this ever end?", "sloth")
+    page.wait_for_selector('[data-state="running"]')
+    page.click("[data-node]")
+    page.wait_for_function("document.querySelector('[data-stream]').textContent == 'I am thinking'")
+    sound(page)
+    page.click("[data-stop]")
+    address = answered(page)
+    assert "Stopped" in page.inner_text("[data-answer]")
+    assert house.sloth.cancelled == before + 1
+    page.goto(address)
+    page.wait_for_selector(".chip:has-text('cancelled')")
+    sound(page)
+
+
+def test_a_refusal_and_a_lost_connection_are_said(house, visit, ask):
+    page = visit(house)
+    page.watch.expected += ["400 (Bad Request)", "ERR_CONNECTION", "ERR_FAILED"]
+    page.fill("[name=deadline_s]", "1e12")
+    ask(page, "Anything?")
+    page.wait_for_selector("[data-answer] .failure")
+    assert "deadline_s" in page.inner_text("[data-answer]")
+    page.fill("[name=deadline_s]", "")
+    page.route("**/ui/ask", lambda route: route.abort())
+    page.click("[data-go]")
+    page.wait_for_selector("text=The server cannot be reached.")
+
+
+def test_what_is_copied_can_be_run(house, visit):
+    page = visit(house)
+    page.fill("#question", 'Is "it\'s" true or null?')
+    page.fill("[name=max_cost_usd]", "0.05")
+    page.click("[data-copy=python]")
+    page.wait_for_selector(".toast")
+    text = page.evaluate("navigator.clipboard.readText()")
+    compile(text, "copied", "exec")
+    assert 'extra_body={"orchestration": {"max_cost_usd":0.05}}' in text
+    page.click("[data-copy=curl]")
+    page.wait_for_function("navigator.clipboard.readText().then((text) => text.startsWith('curl'))")
+    text = page.evaluate("navigator.clipboard.readText()")
+    body = json.loads(text.partition("-d '")[2].removesuffix("'").replace("'\\''", "'"))
+    assert body["messages"][0]["content"] == 'Is "it\'s" true or null?'
+
+
+def test_runs_are_found_filtered_and_judged(house, visit, run_address):
+    page = visit(house, "/ui/runs?q=square+it")
+    assert page.locator(".runs tbody tr").count() >= 1
+    sound(page)
+    page.select_option("[name=outcome]", "failed")
+    page.wait_for_selector(".empty")
+    sound(page)
+    page.goto(run_address)
+    page.click("text=Right")
+    page.wait_for_selector('[aria-pressed="true"]:has-text("Right")')
+    run = run_address.rpartition("/")[2]
+    assert house.call(house.store.summary, run).score == 1.0
+    page.click("text=Right")
+    page.wait_for_selector(".toast:has-text('taken back')")
+    assert house.call(house.store.summary, run).score is None
+
+
+def test_a_run_is_read_and_exported(house, visit, run_address):
+    page = visit(house, run_address)
+    assert page.locator(".waterfall li").count() >= 2
+    page.locator(".waterfall li[data-goto]").first.click()
+    assert page.locator("[data-panel]:visible").count() == 1
+    page.locator("[data-node]").first.focus()
+    page.keyboard.press("Enter")
+    sound(page)
+    with page.expect_download() as download:
+        page.click("text=Export JSON")
+    assert json.loads(download.value.path().read_bytes())["header"]["question"]
+
+
+def test_a_run_is_asked_again_and_replayed(house, visit, run_address):
+    page = visit(house, run_address)
+    page.click("text=Ask again")
+    assert page.input_value("#question") == QUESTION
+    page.goto(run_address)
+    page.click("text=Replay")
+    page.click("[data-go]")
+    page.goto(answered(page))
+    assert "recorded/run_" in page.inner_text(".stats")
+
+
+def test_two_systems_and_two_runs_are_compared(house, visit, run_address):
+    page = visit(house, "/ui/compare")
+    page.fill("#question", QUESTION)
+    page.click("[data-go]")
+    page.wait_for_selector("[data-difference] table")
+    assert page.locator("[data-stage] [data-node]").count() >= 2
+    sound(page)
+    runs = [
+        href.rpartition("/")[2]
+        for href in page.eval_on_selector_all("[data-links] a", "all => all.map((a) => a.href)")
+    ]
+    page.goto(f"/ui/compare?a={runs[0]}&b={runs[1]}")
+    assert page.locator(".side").count() == 2
+    assert "Tokens" in page.inner_text(".versus-table")
+    page.locator(".side [data-node]").last.click()
+    assert page.locator("[data-panel]:visible").count() == 1
+    sound(page)
+
+
+def test_the_pool_is_shown(house, visit, run_address):
+    page = visit(house, "/ui/pool")
+    assert page.locator(".workers tbody tr").count() == 9
+    assert HOSTILE[0] in page.inner_text("main")
+    sound(page)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
+def test_every_screen_fits_by_day_and_by_night(house, visit, learning, run_address, width, scheme):
+    page = visit(house, width=width, scheme=scheme)
+    for address in (
+        "/ui/",
+        run_address,
+        f"/ui/compare?a={run_address.rpartition('/')[2]}",
+        "/ui/runs",
+        "/ui/pool",
+        *learning[:3],
+        "/ui/nowhere",
+    ):
+        page.watch.expected.append("404 (Not Found)")
+        page.goto(address)
+        sound(page)
+
+
+def test_what_is_learned_is_shown(house, visit, learning):
+    page = visit(house, learning[0])
+    assert "mine" in page.inner_text("main")
+    page.click("text=mine")
+    assert page.locator(".chart").count() >= 3
+    assert page.locator(".sample .graph .node").count() == 2
+    assert "No workflow." in page.inner_text("main")
+    page.goto(learning[2])
+    assert page.locator(".ranking tbody tr").count() == 2
+    page.click("text=The whole report")
+    page.wait_for_selector("text=The report")
+    page.watch.expected += ["sandboxed", "Blocked script"]
+
+
+def test_hostile_text_stays_text(house, visit, ask):
+    page = visit(house)
+    ask(page, " ".join(HOSTILE), "villain")
+    address = answered(page)
+    page.locator("[data-node]").last.click()
+    for each in (address, f"{address}#step-1-1", "/ui/runs", f"/ui/compare?a={address.rpartition('/')[2]}", f"/ui/?again={address.rpartition('/')[2]}",
+                 "/ui/runs?q=%22%3E%3Cscript%3Ewindow.broken=1%3C/script%3E&model=%3Csvg/onload=window.broken=1%3E", "/ui/compare?question=%3C/textarea%3E%3Cscript%3Ewindow.broken=1%3C/script%3E"):  # fmt: skip
+        page.goto(each)
+        assert page.evaluate("window.broken") is None
+        foreign = page.evaluate(
+            "document.querySelectorAll('main script, main iframe, main img, main style, main link, main base, main [onerror], main [onfocus], main [onload], main a[href^=javascript]').length"
+        )
+        assert foreign == 0
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.goto(address)
+    assert HOSTILE[1] in page.inner_text("h1")
+    house.call(house.store.score, address.rpartition("/")[2], 0.5, HOSTILE[0])
+
+
+def test_signing_in_as_tenant_and_as_admin(keyed, visit, ask):
+    key, issued = keyed.call(keyed.store.keys.create, keyed.mint, "acme", "tests")
+    page = visit(keyed, "/ui/runs")
+    page.watch.expected += ["401 (Unauthorized)", "404 (Not Found)"]
+    assert page.url.endswith("/ui/sign-in?then=%2Fui%2Fruns")
+    sound(page)
+    page.fill("[name=key]", "batuta_wrong_key")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[role=alert]")
+    page.fill("[name=key]", issued.text)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".empty")
+    cookie = page.context.cookies()[0]
+    assert cookie["httpOnly"]
+    assert cookie["sameSite"] == "Strict"
+    assert issued.text not in cookie["value"]
+    assert page.get_by_role("link", name="Keys").count() == 0
+    page.goto("/ui/keys")
+    assert "Nothing here" in page.inner_text("h1")
+    page.goto("/ui/")
+    ask(page, QUESTION)
+    address = answered(page)
+    page.click("text=Sign out")
+    page.wait_for_url("**/ui/sign-in")
+
+    page.fill("[name=key]", ADMIN)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("text=admin")
+    page.goto(address)
+    assert "acme" in page.inner_text(".stats")
+    page.goto("/ui/keys")
+    sound(page)
+    page.click("summary:has-text('Make a key')")
+    page.fill(".fold [name=tenant]", "other")
+    page.fill(".fold [name=name]", HOSTILE[0])
+    page.fill(".fold [name=per_day]", "1.50")
+    page.click("text=Make the key")
+    secret = page.inner_text("[data-secret]")
+    assert "$1.50 a day" in page.inner_text(".keys")
+    sound(page)
+
+    other = visit(keyed, address)
+    other.watch.expected += ["404 (Not Found)"]
+    other.fill("[name=key]", secret)
+    other.keyboard.press("Enter")
+    other.wait_for_selector("h1:has-text('Nothing here')")
+    other.goto("/ui/runs")
+    other.wait_for_selector(".empty")
+
+    page.watch.expected += ["dialog: Revoke"]
+    page.locator("tr", has_text="other").get_by_text("Change").click()
+    page.evaluate("window.confirm = () => true")
+    page.locator("tr", has_text="other").get_by_role("button", name="Revoke").click()
+    page.wait_for_selector(".chip:has-text('revoked')")
+    other.goto("/ui/runs")
+    other.wait_for_url("**/ui/sign-in**")
+
+
+def test_the_theme_is_remembered(house, visit):
+    page = visit(house)
+    assert page.evaluate("getComputedStyle(document.body).colorScheme") == "light dark"
+    page.click("[data-theme-switch]")
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
