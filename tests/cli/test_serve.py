@@ -1,13 +1,13 @@
 """`batuta serve` as a process: settings read again, requests logged, an ordered end."""
 
-import os
 import signal
 import sys
 
-import aiohttp
 import anyio
 import orjson
 import pytest
+
+from fakes.serving import Server
 
 POOL = """
 [[workers]]
@@ -17,38 +17,6 @@ base_url = "http://127.0.0.1:9/v1"
 model = "m"
 
 """
-
-
-class Server:
-    """The process, for the length of a block."""
-
-    def __init__(self, folder, *options):
-        self.command = [sys.executable, "-m", "batuta", "serve", "--port", "0", *options]
-        self.environ = {**os.environ, "BATUTA_HOME": str(folder / "home")}
-        self.said = ""
-
-    async def __aenter__(self):
-        self.process = await anyio.open_process(self.command, env=self.environ)
-        await self.until("/v1\n")
-        url = self.said.split("at http://")[1].split("/v1")[0]
-        self.http = aiohttp.ClientSession(f"http://{url}")
-        return self
-
-    async def until(self, words):
-        """Reads what it says until it has said that."""
-        with anyio.fail_after(40):
-            while words not in self.said:
-                self.said += (await self.process.stderr.receive()).decode()
-
-    async def models(self):
-        async with self.http.get("/v1/models") as response:
-            return {model["id"] for model in (await response.json())["data"]}
-
-    async def __aexit__(self, *_):
-        await self.http.close()
-        if self.process.returncode is None:
-            self.process.kill()
-        await self.process.aclose()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGHUP")

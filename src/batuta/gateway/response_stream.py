@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, final
 
+import anyio
 from starlette.types import Send
 
 from batuta.core import Delta, Event, Reply, Run, Spoke, ToolCall
@@ -102,6 +103,7 @@ class ResponseTeller:
         self._progress = Progress(booking)
         self._trace = booking.call.wishes.trace
         self._keep = keep
+        self._turn = anyio.Lock(fast_acquire=True)
         self.response: Json | None = None
         """As it ended; None while it has not."""
 
@@ -152,5 +154,6 @@ class ResponseTeller:
             await self._tell(script.call(delta.tool_index, call))
 
     async def _tell(self, events: list[Json]) -> None:
-        for event in events:
-            await self._ear.hear(event)
+        async with self._turn:  # steps that are played at once tell one after another
+            for event in events:
+                await self._ear.hear(event)

@@ -1,0 +1,47 @@
+"""`batuta serve` as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import aiohttp
+import anyio
+
+
+class Server:
+    """The process, for the length of a block."""
+
+    def __init__(self, folder, *options, **environ):
+        self.command = [sys.executable, "-m", "batuta", "serve", "--port", "0", *options]
+        self.environ = {**os.environ, "BATUTA_HOME": str(folder / "home"), **environ}
+        self.said = ""
+
+    async def __aenter__(self):
+        self.process = await anyio.open_process(self.command, env=self.environ)
+        await self.until("/v1\n")
+        url = self.said.split("at http://")[1].split("/v1")[0]
+        self.http = aiohttp.ClientSession(f"http://{url}")
+        return self
+
+    async def end(self, number):
+        """Sends the signal and waits until the process has ended."""
+        self.process.send_signal(number)
+        with anyio.fail_after(30):
+            return await self.process.wait()
+
+    async def until(self, words):
+        """Reads what it says until it has said that."""
+        with anyio.fail_after(40):
+            while words not in self.said:
+                self.said += (await self.process.stderr.receive()).decode()
+
+    async def models(self):
+        async with self.http.get("/v1/models") as response:
+            return {model["id"] for model in (await response.json())["data"]}
+
+    async def __aexit__(self, *_):
+        await self.http.close()
+        if self.process.returncode is None:
+            self.process.kill()
+        await self.process.aclose()
