@@ -38,13 +38,9 @@ def python_of_everybody():
     return None
 
 
-LEFT = pytest.param("nothing_left", marks=pytest.mark.long)
-"""Long, for a host that is killed now and then leaves a folder behind as an ordinary user."""
-
-
 @pytest.mark.skipif(os.getuid() != 0, reason="the other tests already ran as an ordinary user")
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", ["hostile", LEFT, "sandbox", "probe"])
+@pytest.mark.parametrize("name", ["hostile", "nothing_left", "sandbox", "probe"])
 def test_as_an_ordinary_user(name, tmp_path_factory):
     python = python_of_everybody()
     if python is None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
 import sys
-import tempfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
+
 from batuta.errors import SandboxError
+from batuta.tasks.sandbox.inside.usage import removal
 from batuta.tasks.sandbox.interpreter import Interpreter
 from batuta.tasks.sandbox.loaded import loaded
 from batuta.tasks.sandbox.program import Call, End, Limits, Program
-from batuta.tasks.sandbox.tiers import Tier, launch
+from batuta.tasks.sandbox.tiers import Tier, fresh, launch
 
 LIMITS = Limits(seconds=5.0, processes=4)
 BREAKOUT = Program("""
@@ -76,21 +80,44 @@ async def choose(tier: Tier, interpreter: Interpreter, uid: int | None) -> Tier:
     raise SandboxError(f"no sandbox holds here ({'; '.join(causes)}): {REMEDY}")
 
 
+@asynccontextmanager
+async def _bait() -> AsyncGenerator[Path]:
+    """A file in a folder, that all may read and write: only the sandbox stands in the way.
+
+    A process of its own removes the folder when this block ends, or when we are killed in it.
+    """
+    folder = Path(fresh())
+    shell, option, script, name = removal(str(folder))
+    async with await anyio.open_process(
+        [shell, option, f"read end; {script}", name],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as remover:
+        assert remover.stdin is not None  # noqa: S101 - it is a pipe
+        try:
+            folder.mkdir()
+            folder.chmod(0o777)
+            secret = folder / "secret"
+            secret.write_text("", encoding="utf-8")
+            secret.chmod(0o666)
+            yield secret
+        finally:
+            with anyio.CancelScope(shield=True):
+                await remover.stdin.aclose()
+                await remover.wait()
+
+
 async def _prove(tier: Tier, interpreter: Interpreter, uid: int | None) -> None:
     """Let the break-out be tried.
 
     Raises:
         SandboxError: the tier cannot be built, or it does not hold.
     """
-    with tempfile.TemporaryDirectory(prefix="batuta-") as folder:
-        os.chmod(folder, 0o777)  # noqa: S103, PTH101 - only the sandbox may stand in the way
-        secret = Path(folder, "secret")
-        secret.write_text("", encoding="utf-8")
-        secret.chmod(0o666)
-        start = lambda: launch(tier, interpreter, LIMITS, uid)  # noqa: E731
-        async with loaded(BREAKOUT, LIMITS, start) as breakout:
-            breaches = await breakout.run(Call("breaches", (folder, secret.name)))
-            bomb = await breakout.run(Call("multiply"))
+    start = lambda: launch(tier, interpreter, LIMITS, uid)  # noqa: E731
+    async with _bait() as secret, loaded(BREAKOUT, LIMITS, start) as breakout:
+        breaches = await breakout.run(Call("breaches", (str(secret.parent), secret.name)))
+        bomb = await breakout.run(Call("multiply"))
     if breaches.end is not End.RETURNED:
         raise SandboxError(f"its self-test did not end well ({breaches.end}): {breaches.stderr}")
     if isinstance(breaches.value, list) and breaches.value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from dataclasses import asdict, dataclass
@@ -60,7 +61,7 @@ class Launch:
     farewell: float = 10.0
     """Seconds that it has to end by itself; killed, it would leave behind what it started."""
     folder: str | None = None
-    """Its scratch, where that is a folder of the machine; the warden removes it at its end."""
+    """Its scratch, where that is a folder of the machine; the warden makes it and removes it."""
 
 
 def launch(tier: Tier, interpreter: Interpreter, limits: Limits, uid: int | None) -> Launch:
@@ -128,7 +129,7 @@ def _landlock(interpreter: Interpreter, limits: Limits, uid: int | None) -> Laun
     version = landlock_version()
     if version < NEEDED:
         raise SandboxError(f"this kernel has Landlock {version}, {NEEDED} is needed (Linux 6.12)")
-    folder = _folder(uid)
+    folder = fresh()
     roots = {path for path in (*SYSTEM, *interpreter.roots) if Path(path).exists()}
     opened = {path: os.open(path, os.O_PATH) for path in roots}
     devices = [os.open(path, os.O_PATH) for path in DEVICES if Path(path).exists()]
@@ -146,14 +147,15 @@ def _landlock(interpreter: Interpreter, limits: Limits, uid: int | None) -> Laun
         environment["LD_LIBRARY_PATH"] = place(interpreter.home) + "/lib"
     packages = tuple(place(path) for path in interpreter.packages)
     order = _order(Tier.LANDLOCK, limits, uid, [folder], packages)
-    order |= {"readable": list(opened.values()), "devices": devices}
+    order |= {"readable": list(opened.values()), "devices": devices, "folder": folder}
     command = _python(place(interpreter.executable), INSIDE.parent)
     return Launch(command, environment, order, (*opened.values(), *devices), folder=folder)
 
 
 def _none(interpreter: Interpreter, limits: Limits) -> Launch:
-    folder = _folder(None)
+    folder = fresh()
     order = _order(Tier.NONE, limits, None, [folder], interpreter.packages)
+    order |= {"folder": folder}
     command = _python(interpreter.executable, INSIDE.parent)
     return Launch(command, _environment(folder), order, folder=folder)
 
@@ -171,14 +173,13 @@ def _order(
         "packages": list(packages),
         "readable": [],
         "devices": [],
+        "folder": None,
     }
 
 
-def _folder(uid: int | None) -> str:
-    folder = os.path.realpath(tempfile.mkdtemp(prefix="batuta-"))
-    if uid is not None:
-        os.chown(folder, uid, uid)
-    return folder
+def fresh() -> str:
+    """A path for a new temporary folder. Whoever removes it makes it, so that none is left over."""
+    return str(Path(tempfile.gettempdir()).resolve() / f"batuta-{secrets.token_hex(8)}")
 
 
 def _python(executable: str, path: str | Path) -> tuple[str, ...]:

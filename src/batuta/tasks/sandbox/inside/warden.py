@@ -3,7 +3,7 @@
 Orders come in on standard input, replies leave on standard output; when the input ends, so does
 the warden, and everything it started with it.
 """
-# ruff: noqa: PTH112, PTH118, PTH123, PTH208 - no pathlib here, see the package
+# ruff: noqa: PTH102, PTH112, PTH118, PTH123, PTH208 - no pathlib here, see the package
 
 from __future__ import annotations
 
@@ -112,6 +112,10 @@ class Warden:
         """Landlock's rules for the children; -1: none."""
         self.running = 0
         """The present test's process; 0: none."""
+        if order["folder"] is not None:  # made here, or a host that is killed leaves it behind
+            os.mkdir(order["folder"], 0o700)
+            if order["uid"] is not None:
+                os.chown(order["folder"], order["uid"], order["uid"])
         self.settle(order["uid"])
         if self.tier == "landlock":
             self.fence(order["readable"], order["devices"])
