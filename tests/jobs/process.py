@@ -1,6 +1,6 @@
 """A process that plays jobs; the tests kill it.
 
-    python tests/jobs/process.py FOLDER PROVIDER_URL JOB…
+    python tests/jobs/process.py FOLDER_OR_URL PROVIDER_URL JOB…
 
 It conducts each job over four workers of the provider: three steps beside each other and one that
 reads them, all of which are calls that a fake provider counts.
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import anyio
-from sqlalchemy import URL
+from sqlalchemy import URL, make_url
 
 from batuta.clients import Http, Secret, WorkerSpec, open_clients
 from batuta.core import Pool, Question, RunId, Step, Worker, WorkerId, Workflow, user
@@ -52,7 +52,10 @@ def perform_over(clients):
 
 
 async def main(folder: str, url: str, *ids: str) -> None:
-    target = URL.create("sqlite", database=str(Path(folder) / "jobs.db"))
+    shared = "://" in folder
+    target = (
+        make_url(folder) if shared else URL.create("sqlite", database=str(Path(folder) / "jobs.db"))
+    )
     async with Http() as http, DurableJobs(target) as jobs, anyio.create_task_group() as tasks:
         specs = [WorkerSpec(w, "compatible", url, Secret(os.environ["PROVIDER_KEY"])) for w in POOL]
         tasks.start_soon(jobs.work, perform_over(open_clients(specs, http)))

@@ -19,6 +19,7 @@ from math import inf
 from pathlib import Path
 from types import TracebackType
 from typing import Self, final
+from uuid import uuid4
 
 import anyio
 from anyio.to_thread import run_sync
@@ -30,6 +31,7 @@ from batuta.jobs.bells import Bells
 from batuta.jobs.claim import Claim
 from batuta.jobs.desk import KeptDesk
 from batuta.jobs.machine import Found, JobFailed, Machine, Stopped, stored
+from batuta.jobs.peers import Peers
 from batuta.jobs.protocol import Job, JobEvent, JobStatus, Json, Perform
 from batuta.jobs.records import Records, is_file
 
@@ -41,6 +43,8 @@ KEPT_DAYS = 30.0
 """How long a job can be asked for after it has ended."""
 _LOOK = 0.25
 """Seconds between looks at a job that another process may be playing."""
+_BEAT = 0.5
+"""Seconds between signs of life on a shared database."""
 _SWEEP = 3600.0
 EXECUTOR = "local"
 """The name under which a restarted process finds what it left."""
@@ -82,11 +86,14 @@ class DurableJobs:
             kept_days: how long a job is kept after its end.
         """
         self._url = url
+        self._shared = not is_file(url)
+        """Whether other processes may play its jobs too."""
         self._concurrency = concurrency
         self._kept_days = kept_days
         self._claim: Claim | None = None
         self._records: Records | None = None
         self._machine: Machine | None = None
+        self._peers: Peers | None = None
         self._starting = anyio.Lock()
         self._known = False
         """Whether the database was there before us, perhaps with jobs to be taken up again."""
@@ -178,6 +185,8 @@ class DurableJobs:
         """Plays jobs until cancelled, those first that a crash left behind."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._sweep)
+            if self._shared:
+                tasks.start_soon(self._keep_company)
             async for order in self._receive:
                 tasks.start_soon(self._play, perform, order)
 
@@ -253,7 +262,28 @@ class DurableJobs:
         return self._machine
 
     def _start(self, play: Callable[[Json], Json]) -> Machine:
-        return Machine(self._url, EXECUTOR, self._concurrency, play)
+        name = f"batuta-{uuid4()}" if self._shared else EXECUTOR
+        if self._shared:
+            self._peers = Peers(self._url, name)
+        return Machine(self._url, name, self._concurrency, play)
+
+    async def _keep_company(self) -> None:
+        """Among several processes: lives, buries the dead, and hears of cancellations."""
+        machine = await self._started()
+        assert self._peers is not None  # noqa: S101 - the machine of a shared database has them
+        while True:
+            try:
+                await run_sync(self._peers.beat)
+                alive = await run_sync(self._peers.alive)
+                dead = await run_sync(machine.players) - alive
+                if dead:
+                    await run_sync(machine.take_over, tuple(dead))
+                if self._plays:
+                    for job_id in await run_sync(machine.cancelled, tuple(self._plays)):
+                        self._stop(job_id)
+            except SQLAlchemyError as error:
+                logger.warning("the other servers cannot be heard: %s", type(error).__name__)
+            await anyio.sleep(_BEAT)
 
     @property
     def _kept(self) -> Records:
@@ -262,7 +292,7 @@ class DurableJobs:
         return self._records
 
     def _open(self) -> None:
-        if is_file(self._url):
+        if not self._shared:
             path = Path(str(self._url.database))
             self._known = path.exists()
             self._claim = Claim(path.with_name(f"{path.name}.lock"))
@@ -278,6 +308,8 @@ class DurableJobs:
     def _close(self) -> None:
         if self._machine is not None:
             self._machine.stop()
+        if self._peers is not None:
+            self._peers.leave()
         if self._records is not None:
             self._records.close()
         if self._claim is not None:

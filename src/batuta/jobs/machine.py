@@ -144,6 +144,13 @@ class Machine:
         )
         return [row.workflow_id for row in rows]
 
+    def players(self) -> set[str]:
+        """Who has jobs that have not ended."""
+        rows = self._dbos.list_workflows(
+            status="PENDING", name=WORKFLOW, load_input=False, load_output=False
+        )
+        return {row.executor_id for row in rows if row.executor_id}
+
     def take_over(self, executors: Sequence[str]) -> None:
         """Queues again what those executors left unfinished."""
         self._dbos._recover_pending_workflows(list(executors))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

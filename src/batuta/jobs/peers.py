@@ -1,0 +1,59 @@
+"""The processes that play jobs of one PostgreSQL database, and who of them still lives."""
+
+from __future__ import annotations
+
+from typing import final
+
+from sqlalchemy import Column, DateTime, MetaData, Table, Text, create_engine, delete, func, select
+from sqlalchemy import text as sql
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.engine import URL
+
+SILENT = 5.0
+"""Seconds without a sign of life after which a process counts as dead."""
+_LOCK = 7_092_011
+_PEERS = Table(
+    "job_peers",
+    MetaData(),
+    Column("id", Text, primary_key=True),
+    Column("seen", DateTime(timezone=True), nullable=False),
+)
+
+
+@final
+class Peers:
+    """A table of signs of life, by the database's clock. It blocks: call it from a thread."""
+
+    def __init__(self, url: URL, name: str) -> None:
+        """Makes the table if need be, and gives the first sign of life.
+
+        Args:
+            url: the database.
+            name: of this process.
+        """
+        self._engine = create_engine(url, pool_size=1, max_overflow=1)
+        self._name = name
+        with self._engine.begin() as connection:
+            connection.execute(sql("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+            _PEERS.create(connection, checkfirst=True)
+        self.beat()
+
+    def beat(self) -> None:
+        """A sign of life."""
+        row = insert(_PEERS).values(id=self._name, seen=func.clock_timestamp())
+        seen = {"seen": func.clock_timestamp()}
+        with self._engine.begin() as connection:
+            connection.execute(row.on_conflict_do_update(index_elements=["id"], set_=seen))
+
+    def alive(self) -> set[str]:
+        """Who gave a sign of life a short while ago; forgets those who were silent for long."""
+        age = func.extract("epoch", func.clock_timestamp() - _PEERS.c.seen)
+        with self._engine.begin() as connection:
+            connection.execute(delete(_PEERS).where(age > 100 * SILENT))
+            return {row[0] for row in connection.execute(select(_PEERS.c.id).where(age < SILENT))}
+
+    def leave(self) -> None:
+        """Says farewell, so that the others take over at once."""
+        with self._engine.begin() as connection:
+            connection.execute(delete(_PEERS).where(_PEERS.c.id == self._name))
+        self._engine.dispose()
