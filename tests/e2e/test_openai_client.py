@@ -1,33 +1,11 @@
 """The openai client, unchanged, against `batuta serve` as a person starts it."""
 
-import os
-import re
-import subprocess
-import sys
-import threading
+import time
 
 import openai
 import pytest
 
 QUESTION = "Compute the result: begin at 45; square it; double it."
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory):
-    home = tmp_path_factory.mktemp("home")
-    command = [sys.executable, "-m", "batuta", "serve", "--pool", "rehearsal", "--port", "0"]
-    env = {**os.environ, "BATUTA_HOME": str(home)}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=home, env=env)
-    threading.Timer(60, process.kill).start()
-    found = None
-    while found is None:
-        line = process.stderr.readline()
-        assert line, "the server ended"
-        found = re.search(r"at (http://\S+/v1)", line)
-    yield found[1]
-    process.terminate()
-    assert process.wait(20) == 0
-    process.stderr.close()
 
 
 @pytest.fixture(scope="module")
@@ -95,3 +73,40 @@ def test_outside_its_world_it_says_so(client):
         model="batuta-ultra", messages=messages("Who wrote Hamlet?")
     )
     assert "rehearsal" in reply.choices[0].message.content
+
+
+def test_responses_whole_and_streamed(client):
+    whole = client.responses.create(model="batuta-ultra", input=QUESTION)
+    assert "4050" in whole.output_text
+    with client.responses.stream(model="batuta-ultra", input=QUESTION) as stream:
+        numbers = [event.sequence_number for event in stream]
+        final = stream.get_final_response()
+    assert numbers == list(range(len(numbers)))
+    assert "4050" in final.output_text
+    assert final.output[0].summary[0].text.startswith("Plan: ")
+
+
+def test_a_conversation_goes_on_by_its_id(client):
+    first = client.responses.create(model="batuta-ultra", input=QUESTION)
+    second = client.responses.create(
+        model="batuta-ultra", input=QUESTION, previous_response_id=first.id
+    )
+    assert second.previous_response_id == first.id
+    assert client.responses.retrieve(second.id).output_text == second.output_text
+    assert client.responses.input_items.list(second.id).data[0].content[0].text == QUESTION
+
+
+def test_the_background_is_polled_and_told_again(client):
+    made = client.responses.create(model="batuta-ultra", input=QUESTION, background=True)
+    end = time.monotonic() + 20
+    while (got := client.responses.retrieve(made.id)).status in {"queued", "in_progress"}:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert got.status == "completed" and "4050" in got.output_text
+    told = list(client.responses.retrieve(made.id, stream=True, starting_after=1))
+    assert [event.sequence_number for event in told] == list(range(2, len(told) + 2))
+    assert told[-1].type == "response.completed"
+    assert client.responses.cancel(made.id).status == "completed"
+    client.responses.delete(made.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(made.id)
