@@ -222,7 +222,7 @@ def test_hostile_text_stays_text(house, visit, ask):
 
 
 def test_signing_in_as_tenant_and_as_admin(keyed, visit, ask):
-    key, issued = keyed.call(keyed.store.keys.create, keyed.mint, "acme", "tests")
+    _, issued = keyed.call(keyed.store.keys.create, keyed.mint, "acme", "tests")
     page = visit(keyed, "/ui/runs")
     page.watch.expected += ["401 (Unauthorized)", "404 (Not Found)"]
     assert page.url.endswith("/ui/sign-in?then=%2Fui%2Fruns")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final
 
 from anyio.to_thread import run_sync
@@ -45,7 +46,7 @@ class Learning:
     """The screens."""
 
     def __init__(self, orchestra: Orchestra) -> None:
-        self._folders = orchestra.showcase.folders
+        self._orchestra = orchestra
 
     async def page(self, request: Request, visitor: Visitor) -> Response:
         """Every training and every report."""
@@ -105,6 +106,11 @@ class Learning:
             raise not_found("The report's page")
         headers = {**HEADERS, "content-security-policy": REPORT_POLICY}
         return HTMLResponse(await run_sync(path.read_bytes), headers=headers)
+
+    @property
+    def _folders(self) -> Sequence[Path]:
+        """Where to look; the settings may be read again while the server runs."""
+        return self._orchestra.showcase.folders
 
     async def _named(self, request: Request, search: Any) -> Found:
         found = folders.named(await run_sync(search, self._folders), request.path_params["mark"])

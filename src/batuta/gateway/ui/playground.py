@@ -14,6 +14,7 @@ from batuta.core import Run
 from batuta.gateway.baselines import BASELINE
 from batuta.gateway.caller import Role
 from batuta.gateway.deliver import streamed
+from batuta.gateway.effort import EFFORTS
 from batuta.gateway.gate import need_key
 from batuta.gateway.line import Line
 from batuta.gateway.models import ULTRA, WORKER, Orchestra, Served
@@ -24,7 +25,7 @@ from batuta.gateway.ui.live import PageTeller
 from batuta.gateway.ui.screens import screen
 from batuta.gateway.ui.visitor import Door, Visitor, check
 from batuta.gateway.wire.call import Call
-from batuta.gateway.wire.chat import EFFORTS, parse_chat
+from batuta.gateway.wire.chat import parse_chat
 from batuta.gateway.wire.fields import Fields
 from batuta.solvers.recorded import Recorded
 

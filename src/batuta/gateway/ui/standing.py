@@ -141,6 +141,7 @@ class PoolScreen:
         """Every worker, and how it stands."""
         orchestra = self._orchestra
         found, runs = await self._standings(visitor)
+        found = {worker.id: found.get(worker.id, Standing()) for worker in orchestra.pool}
         prompts = [(m.name, told(m.conductor, m.pool)) for m in orchestra.models if m.conductor]
         return screen(
             request,
@@ -149,6 +150,7 @@ class PoolScreen:
             source=orchestra.showcase.source,
             simulated=orchestra.showcase.simulated,
             workers=[(w, found[w.id], _facts(w)) for w in orchestra.pool],
+            health=orchestra.health,
             pool=orchestra.pool,
             calls=sum(each.calls for each in found.values()),
             runs=runs,

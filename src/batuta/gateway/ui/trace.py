@@ -33,6 +33,9 @@ OUTCOMES = {
     Outcome.DEGRADED: ("warn", "The last step failed: this is the best answer that there was."),
     Outcome.LIMITED: ("warn", "A limit ended the run."),
     Outcome.DECLINED: ("warn", "The worker says that it cannot answer this."),
+    Outcome.WAITING: ("live", "A worker asked for the caller's tools."),
+    Outcome.PLANNED: ("mute", "The workflow was written; nobody was called to play it."),
+    Outcome.REFUSED: ("bad", "A policy forbade the question or the answer."),
     Outcome.FAILED: ("bad", "The run failed."),
     Outcome.CANCELLED: ("mute", "The run was stopped."),
 }

@@ -1,0 +1,304 @@
+"""The page over HTTP: its headers, its forms, who sees what."""
+
+import re
+
+import aiohttp
+import pytest
+
+from batuta.gateway.ui.entrance import _then
+from ui.house import ADMIN, HOSTILE, QUESTION, House
+from ui.seen import Seen
+
+SCREENS = (
+    "/ui/",
+    "/ui/runs",
+    "/ui/compare",
+    "/ui/pool",
+    "/ui/learning",
+    "/ui/nowhere",
+    "/ui/sign-in",
+)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    with House(tmp_path_factory.mktemp("house")).open() as house:
+        yield house
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory):
+    with House(tmp_path_factory.mktemp("keyed"), keyed=True).open() as house:
+        yield house
+
+
+@pytest.fixture
+async def browse():
+    """A browser without a screen: keeps cookies, follows nothing."""
+    sessions = []
+
+    def browse(house):
+        jar = aiohttp.CookieJar(unsafe=True)
+        session = aiohttp.ClientSession(house.url, cookie_jar=jar)
+        sessions.append(session)
+        return session
+
+    yield browse
+    for session in sessions:
+        await session.close()
+
+
+async def token_of(http, address="/ui/"):
+    async with http.get(address) as response:
+        return re.search(r'(?:name="token" value|data-token)="([^"]+)"', await response.text())[1]
+
+
+async def sign_in(http, key):
+    form = {"key": key, "token": await token_of(http, "/ui/sign-in"), "then": "/ui/runs"}
+    async with http.post("/ui/sign-in", data=form, allow_redirects=False) as response:
+        return response.status, response.headers
+
+
+async def asked(http):
+    body = {"model": "batuta-mini", "messages": [{"role": "user", "content": QUESTION}]}
+    headers = {"x-token": await token_of(http)}
+    async with http.post("/ui/ask", json=body, headers=headers) as response:
+        assert response.status == 200
+        return response.headers["x-batuta-run-id"], await response.text()
+
+
+@pytest.mark.parametrize("address", SCREENS)
+async def test_every_screen_is_kept_to_itself(house, browse, address):
+    async with browse(house).get(address, allow_redirects=False) as response:
+        headers, text = response.headers, await response.text()
+    policy = dict(
+        part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";")
+    )
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == "'self'"
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == "no-store"
+    for name, value in Seen(text).attributes:
+        assert name != "style"
+        assert not name.startswith("on")
+        assert name not in {"src", "href", "action"} or value.startswith(("/", "?", "#"))
+
+
+async def test_files_have_names_that_change_with_them(house, browse):
+    http = browse(house)
+    async with http.get("/ui/") as response:
+        found = re.findall(r'"(/ui/static/[^"]+)"', await response.text())
+    assert len(found) == 3
+    total = 0
+    for address in found:
+        async with http.get(address) as response:
+            assert response.status == 200
+            assert "immutable" in response.headers["cache-control"]
+            etag = response.headers["etag"]
+            total += int(response.headers["content-length"])
+        async with http.get(address, headers={"if-none-match": etag}) as response:
+            assert response.status == 304
+    assert total < 20_000, "script, styles and icon stay small, under gzip"
+    for gone in (
+        "/ui/static/page.000000000000.js",
+        "/ui/static/..%2froutes.py",
+        "/ui/static/page.js",
+    ):
+        async with http.get(gone) as response:
+            assert response.status == 404
+
+
+async def test_the_events_of_a_run(house, browse):
+    run, text = await asked(browse(house))
+    names = re.findall(r"^event: (\w+)$", text, re.MULTILINE)
+    assert names[:3] == ["opened", "began", "planned"]
+    assert names.index("step") < names.index("stepped") < names.index("ended") == len(names) - 1
+    assert run in text
+    assert house.call(house.store.get, run).answer
+
+
+async def test_a_plan_alone_calls_nobody(house, browse):
+    http = browse(house)
+    body = {
+        "model": "batuta-ultra",
+        "messages": [{"role": "user", "content": QUESTION}],
+        "orchestration": {"dry_run": True},
+    }
+    async with http.post(
+        "/ui/ask", json=body, headers={"x-token": await token_of(http)}
+    ) as response:
+        text = await response.text()
+    assert "event: planned" in text
+    assert "event: step\n" not in text
+    assert "no worker was called" in text
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", "é"])
+async def test_forms_of_other_pages_are_refused(house, browse, token):
+    http = browse(house)
+    form = {"score": "1"} if token is None else {"score": "1", "token": token}
+    run, _ = await asked(http)
+    async with http.post(f"/ui/runs/{run}/feedback", data=form) as response:
+        assert response.status == 403
+    headers = {} if token is None else {"x-token": token.encode().decode("latin-1")}
+    async with http.post("/ui/ask", json={}, headers=headers) as response:
+        assert response.status == 403
+    async with http.get("/ui/runs", headers={"origin": "https://elsewhere.invalid"}) as response:
+        assert response.status == 403
+    assert house.call(house.store.summary, run).score is None
+
+
+@pytest.mark.parametrize("query", ["after=nonsense", "outcome=nonsense", "after=1_", "after=nan_x"])
+async def test_odd_queries_are_answered_with_a_page(house, browse, query):
+    async with browse(house).get(f"/ui/runs?{query}") as response:
+        assert response.status in {200, 400}
+        assert "<!doctype html>" in await response.text()
+
+
+async def test_hostile_runs_are_escaped_everywhere(house, browse):
+    http = browse(house)
+    body = {"model": "villain", "messages": [{"role": "user", "content": " ".join(HOSTILE)}]}
+    async with http.post(
+        "/ui/ask", json=body, headers={"x-token": await token_of(http)}
+    ) as response:
+        run = response.headers["x-batuta-run-id"]
+        text = await response.text()
+    assert "<script>window" not in text
+    for address in (
+        f"/ui/runs/{run}",
+        "/ui/runs",
+        f"/ui/compare?a={run}&b={run}",
+        f"/ui/?again={run}",
+        "/ui/pool",
+    ):
+        async with http.get(address) as response:
+            text = await response.text()
+        assert response.status == 200
+        assert "<script>window" not in text
+        assert "<img" not in text
+        assert "javascript:window" not in text or 'href="javascript' not in text
+
+
+def test_signing_in_leads_back_to_the_page_alone():
+    for given in (
+        None,
+        "",
+        "https://elsewhere.invalid",
+        "//elsewhere.invalid",
+        "/\\elsewhere",
+        "/ui/\\x",
+        "/ui/\r\nx",
+        "/v1/runs",
+        "ui/",
+    ):
+        assert _then(given) == "/ui/"
+    assert _then("/ui/runs?q=x") == "/ui/runs?q=x"
+
+
+async def test_nobody_sees_anything_without_a_key(keyed, browse):
+    http = browse(keyed)
+    for address in (
+        *SCREENS[:5],
+        "/ui/keys",
+        "/ui/runs/run_x",
+        "/ui/runs/run_x/export.json",
+        "/ui/compare/figures?a=x",
+    ):
+        async with http.get(address, allow_redirects=False) as response:
+            assert response.status == 303
+            assert response.headers["location"].startswith("/ui/sign-in")
+    async with http.post("/ui/ask", json={}) as response:
+        assert response.status == 401
+    for address in ("/ui/keys", "/ui/budgets", "/ui/keys/x/revoke", "/ui/runs/x/feedback"):
+        async with http.post(address, data={}, allow_redirects=False) as response:
+            assert response.status == 303
+
+
+async def test_a_tenant_sees_its_own_alone(keyed, browse):
+    texts = []
+    for tenant in ("one", "two"):
+        _, issued = keyed.call(keyed.store.keys.create, keyed.mint, tenant, "tests")
+        texts.append(issued.text)
+    one, two, admin = browse(keyed), browse(keyed), browse(keyed)
+    status, headers = await sign_in(one, texts[0])
+    assert status == 303
+    assert headers["location"] == "/ui/runs"
+    cookie = headers["set-cookie"].lower()
+    assert all(part in cookie for part in ("httponly", "samesite=strict", "path=/ui"))
+    assert texts[0].lower() not in cookie
+    assert (await sign_in(two, texts[1]))[0] == 303
+    assert (await sign_in(admin, ADMIN))[0] == 303
+    assert (await sign_in(browse(keyed), "batuta_0_wrong"))[0] == 401
+    run, _ = await asked(one)
+    token = await token_of(two)
+    for address in (
+        f"/ui/runs/{run}",
+        f"/ui/runs/{run}/export.json",
+        f"/ui/compare?a={run}",
+        f"/ui/compare/figures?a={run}&b={run}",
+        f"/ui/?again={run}",
+        f"/ui/?replay={run}",
+    ):
+        seen = {}
+        for name, http in (("one", one), ("two", two), ("admin", admin)):
+            async with http.get(address) as response:
+                seen[name] = response.status
+        assert seen == {"one": 200, "two": 404, "admin": 200}, address
+    async with two.post(
+        f"/ui/runs/{run}/feedback", data={"score": "0", "token": token}
+    ) as response:
+        assert response.status == 404
+    async with two.post("/ui/ask", json={"replay": run}, headers={"x-token": token}) as response:
+        assert response.status == 404
+    async with two.get("/ui/runs?tenant=one") as response:
+        assert run not in await response.text()
+    async with one.post("/ui/ask", json={}, headers={"x-token": token}) as response:
+        assert response.status == 403, "another session's token"
+    for http, wanted in ((two, 404), (admin, 200)):
+        async with http.get("/ui/keys") as response:
+            assert response.status == wanted
+    async with two.post("/ui/keys", data={"tenant": "x", "name": "x", "token": token}) as response:
+        assert response.status == 404
+
+
+async def test_keys_are_made_limited_rotated_and_revoked(keyed, browse):
+    admin, holder = browse(keyed), browse(keyed)
+    await sign_in(admin, ADMIN)
+    token = await token_of(admin, "/ui/keys")
+
+    async def post(address, **form):
+        async with admin.post(address, data={**form, "token": token}) as response:
+            return response.status, await response.text()
+
+    for wrong in (
+        {"tenant": "a b"},
+        {"tenant": "x", "rpm": "-1"},
+        {"tenant": "x", "per_day": "much"},
+        {"tenant": "x", "days": "0"},
+        {"tenant": "x", "name": " "},
+    ):
+        status, text = await post("/ui/keys", **{"name": "n", **wrong})
+        assert status == 400
+        assert 'role="alert"' in text
+    _, text = await post("/ui/keys", tenant="three", name="mine", rpm="100", models="batuta-mini")
+    secret = re.search(r"data-secret>([^<]+)<", text)[1]
+    key = secret.split("_")[1]
+    assert (await sign_in(holder, secret))[0] == 303
+    async with holder.get("/ui/") as response:
+        text = await response.text()
+    assert "batuta-mini" in text
+    assert "batuta-ultra" not in text
+    await post(f"/ui/keys/{key}/limits", per_month="7.25")
+    found = keyed.call(keyed.store.keys.find, key)
+    assert (str(found.policy.per_month), found.policy.rpm) == ("7.25", None)
+    await post("/ui/budgets", tenant="three", per_day="2")
+    assert str(keyed.call(keyed.store.keys.find, key).tenant.per_day) == "2"
+    _, text = await post(f"/ui/keys/{key}/rotate")
+    assert re.search(r"data-secret>([^<]+)<", text)[1] != secret
+    await post(f"/ui/keys/{key}/revoke")
+    async with holder.get("/ui/runs", allow_redirects=False) as response:
+        assert response.status == 303
+    assert (await post("/ui/keys/nothing/revoke"))[0] == 404
+    async with admin.get("/ui/keys") as response:
+        assert secret not in await response.text()

@@ -1,0 +1,169 @@
+"""What the page is made of, as values: Markdown, formulas, pictures, figures."""
+
+import re
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batuta.core import Cost, Outcome, Step, WorkerId, Workflow
+from batuta.gateway.ui import figures, trace
+from batuta.gateway.ui.charts import HEIGHT, WIDTH, charts
+from batuta.gateway.ui.comparison import difference
+from batuta.gateway.ui.folders import read_report, read_samples, read_training, reports, trainings
+from batuta.gateway.ui.layout import BOX_HEIGHT, draw
+from batuta.gateway.ui.layout import WIDTH as ACROSS
+from batuta.gateway.ui.markdown import rendered
+from batuta.gateway.ui.mathml import mathml
+from ui.house import HOSTILE
+from ui.learned import write_learning
+from ui.seen import Seen
+
+TAGS = {
+    *("p", "br", "hr", "em", "strong", "s", "code", "pre", "span", "blockquote", "ul", "ol", "li", "a"),
+    *("h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td", "math", "mrow", "mi", "mn", "mo"),
+    *("mtext", "mspace", "msub", "msup", "msubsup", "mfrac", "msqrt", "mroot", "munder", "mover", "munderover"),
+    *("mtable", "mtr", "mtd", "mstyle", "mpadded", "mphantom", "menclose", "mlabeledtr", "ms"),
+}  # fmt: skip
+SIGNS = st.lists(
+    st.sampled_from([*HOSTILE, "<", ">", "&", '"', "'", "`", "```", "$", "$$", "\\(", "\\)", "\\[", "\\]", "\\frac", "{", "}", "^", "_", "[", "]", "(", ")", "!", "javascript:", "https://a.b", "\n", "\n\n", "|", "-", "# ", "    ", "x", "onerror=", "<!--", "\\text", "&lt;"]),
+    max_size=25,
+).map("".join)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(SIGNS | st.text(max_size=200))
+def test_markdown_writes_no_tag_but_its_own(text):
+    seen = Seen(str(rendered(text)))
+    assert seen.tags <= TAGS
+    for name, value in seen.attributes:
+        assert not name.startswith("on")
+        assert name not in {"style", "src", "srcset", "action", "formaction"}
+        assert name != "href" or re.match(r"(https?|mailto):", value, re.IGNORECASE)
+
+
+def test_markdown_shows_what_models_write():
+    html = str(
+        rendered(
+            "**b** `c`\n\n| a |\n|--:|\n| 1 |\n\n```python\nif x: pass\n```\n\none\ntwo ~~x~~\n\n# head"
+        )
+    )
+    for part in (
+        "<strong>b</strong>",
+        '<td class="right">1</td>',
+        'class="hl-k"',
+        "one<br",
+        "<s>x</s>",
+        "<h3>head",
+    ):
+        assert part in html
+    assert "<img" not in str(rendered("![a](https://elsewhere.invalid/a.png)"))
+    assert str(rendered("x" * 300_000)).startswith("<pre>")
+
+
+@pytest.mark.parametrize(
+    ("text", "set_"),
+    [("$a<b$", True), (r"so \(\frac{1}{2}\)", True), (r"\[ x^2 \]", True), ("$$y$$", True), ("$5 and $10", False), ("a $ b $", False), ("costs $3", False)],
+)  # fmt: skip
+def test_formulas_are_told_from_dollars(text, set_):
+    assert ("<math" in str(rendered(text))) is set_
+
+
+def test_formulas_smuggle_no_tags():
+    shown = mathml(r"\text{<script>x</script>} \& \lt a", block=False)
+    assert shown is not None
+    assert Seen(shown).tags <= TAGS
+    assert "&lt;script&gt;" in shown
+    for unset in (r"\newcommand{\a}{\b\b}\a", "x" * 5000, r"\frac{", "{" * 300):
+        assert mathml(unset, block=True) is None
+
+
+@st.composite
+def workflows(draw):
+    size = draw(st.integers(1, 5))
+    access = [draw(st.sets(st.integers(0, at - 1))) if at else set() for at in range(size)]
+    return Workflow(tuple(Step("x", WorkerId("a"), tuple(sorted(read))) for read in access))
+
+
+@settings(deadline=None)
+@given(workflows())
+def test_no_box_covers_another_or_an_arrow(workflow):
+    picture = draw(workflow)
+    assert len(picture.boxes) == len(workflow)
+    assert len(picture.arrows) == sum(len(step.access) for step in workflow.steps)
+    for box in picture.boxes:
+        assert box.x >= -0.5
+        assert box.x + box.width <= ACROSS + 0.5
+        assert box.y + BOX_HEIGHT <= picture.height
+    for one in picture.boxes:
+        for other in picture.boxes:
+            apart = one.x + one.width <= other.x + 0.2 or other.x + other.width <= one.x + 0.2
+            assert one is other or one.y != other.y or apart
+    for arrow in picture.arrows:
+        source, target = picture.boxes[arrow.source], picture.boxes[arrow.target]
+        assert source.y < target.y
+        points = [
+            tuple(map(float, pair))
+            for pair in re.findall(r"[MC ]?(-?[\d.]+) (-?[\d.]+)(?=[CV]|$)", arrow.path)
+        ]
+        for x, y in points[1:-1]:
+            inside = [
+                b for b in picture.boxes if b.x < x < b.x + b.width and b.y <= y < b.y + BOX_HEIGHT
+            ]
+            assert not inside, (arrow, inside)
+
+
+@settings(deadline=None)
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_a_difference_has_both_texts(one, other):
+    pieces = difference(one, other)
+    assert "".join(text for kind, text in pieces if kind != "new") == one
+    assert "".join(text for kind, text in pieces if kind != "gone") == other
+
+
+def test_figures_tell_what_is_known():
+    assert figures.dollars(Cost(Decimal(0), 2)) == "unpriced"
+    assert figures.dollars(Cost(Decimal("0.0011661"), 1)) == "≥ $0.00117"
+    assert [figures.usd(Decimal(v)) for v in ("0", "0.25", "3.456", "1234.5")] == [
+        "$0",
+        "$0.250",
+        "$3.46",
+        "$1,234",
+    ]
+    assert [figures.seconds(v) for v in (0.0123, 2.345, 75)] == ["12 ms", "2.3 s", "1 min 15 s"]
+    assert [figures.short(v) for v in (0.12345, 123.4, 12345.0, float("nan"))] == [
+        "0.123",
+        "123",
+        "12k",
+        "–",
+    ]
+    assert figures.ago(0.0, 7200.0) == "2 h ago"
+    assert set(trace.OUTCOMES) == set(Outcome)
+
+
+@settings(deadline=None)
+@given(st.lists(st.none() | st.floats() | st.integers(-5, 5), min_size=1, max_size=600))
+def test_curves_stay_in_their_charts(values):
+    lines = [{"step": at, "reward": value} for at, value in enumerate(values)]
+    for chart in charts(lines):
+        for x, y in re.findall(r"[ML]([\d.-]+) ([\d.-]+)", chart.curves[0].path):
+            assert -0.1 <= float(x) <= WIDTH + 0.1
+            assert -0.1 <= float(y) <= HEIGHT + 0.1
+
+
+def test_folders_are_read_as_they_are(tmp_path):
+    run, report = write_learning(tmp_path)
+    folders = (tmp_path / "learning",)
+    found = trainings(folders)
+    assert [each.name for each in found] == ["mine"]
+    training = read_training(found[0], found[0].changed + 1)
+    assert (training.at, training.steps, training.state) == (20, 40, "running")
+    assert read_training(found[0], found[0].changed + 1e6).state == "stopped"
+    assert len(read_samples(found[0])) == 2
+    assert [each.path for each in reports(folders)] == [report]
+    report.joinpath("report.json").write_text('[1, {}, {"systems": {}}]')
+    assert len(read_report(reports(folders)[0])) == 1
+    (run / "metrics.jsonl").write_bytes(b"\xff\n[]\n{}\n")
+    assert read_training(trainings(folders)[0]).at == 0
+    assert trainings((tmp_path / "nowhere",)) == []
