@@ -1,6 +1,9 @@
 """What policies find, what they leave alone, and what becomes of it."""
 
+import re
 import time
+import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -22,6 +25,7 @@ from batuta.policies.finders import KINDS, Options, finder_of
 from batuta.policies.form import unfenced
 from batuta.policies.policy import screen
 from batuta.policies.settings import PolicySetting, policies_of
+from batuta.settings import Settings
 
 pytestmark = pytest.mark.anyio
 
@@ -245,3 +249,12 @@ def test_a_form_fetches_nothing_and_is_not_made_to_hang():
 def test_a_code_block_around_the_whole_answer_is_taken_off():
     assert unfenced('```json\n{"a": 1}\n```') == '{"a": 1}'
     assert unfenced('Here: ```json\n{"a": 1}\n```') == 'Here: ```json\n{"a": 1}\n```'
+
+
+@pytest.mark.parametrize("page", ["policies.md", "configuration.md"])
+def test_the_settings_in_the_documents_can_be_read(page):
+    text = (Path(__file__).parents[2] / "docs" / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    for block in blocks:
+        policies_of(Settings.model_validate(tomllib.loads(block)).policies)
