@@ -8,6 +8,8 @@ import pytest
 from batuta.clients import Scripted
 from batuta.core import Finish, Reply, ToolCall, Usage
 from batuta.errors import Overloaded
+from batuta.gateway.wire.fields import Fields
+from batuta.gateway.wire.items import messages_of
 from gateway.house import Breaking, Halting, Serving, Timing, orchestra, stored
 
 pytestmark = pytest.mark.anyio
@@ -161,6 +163,23 @@ async def test_what_a_worker_is_asked():
     assert (asked.response_format.kind, asked.response_format.strict) == ("json_schema", True)
     sampling = asked.sampling
     assert (sampling.temperature, sampling.top_p, sampling.max_tokens) == (0.5, 0.9, 7)
+
+
+def test_pictures_that_tools_return_follow_their_results():
+    call = {"type": "function_call", "name": "look", "arguments": "{}"}
+    seen = [{"type": "input_image", "image_url": "data:image/png;base64,AA"}]
+    items = [
+        {**call, "call_id": "a"},
+        {**call, "call_id": "b"},
+        {"type": "function_call_output", "call_id": "a", "output": seen},
+        {"type": "function_call_output", "call_id": "b", "output": "nothing"},
+    ]
+    for then in ([], [{"role": "user", "content": "And?"}]):
+        turns = messages_of([Fields(item) for item in (*items, *then)])
+        assert [m.role.value for m in turns[:4]] == ["assistant", "tool", "tool", "user"]
+        assert turns[3].text == "What the tool call a returned:"
+        assert [image.url for image in turns[3].images] == ["data:image/png;base64,AA"]
+        assert len(turns) == 4 + len(then)
 
 
 async def test_what_is_left_out_is_told():

@@ -62,17 +62,34 @@ def messages_of(items: Iterable[Fields]) -> tuple[Message, ...]:
         Refusal: an item is malformed, or a result is of a call that was never made.
     """
     turns: list[Message] = []
+    pictures: list[Part] = []
     calls: set[str] = set()
     for item in items:
         message = _message(item, calls)
         if message is None:
             continue
+        if message.role is Role.TOOL:
+            message, returned = _without_pictures(message)
+            pictures += returned
+        elif pictures:
+            turns.append(Message(Role.USER, tuple(pictures)))
+            pictures = []
         calls.update(part.id for part in message.parts if isinstance(part, ToolCall))
         if turns and turns[-1].role is message.role is Role.ASSISTANT:
             turns[-1] = _joined(turns[-1], message)
         else:
             turns.append(message)
-    return tuple(turns)
+    return (*turns, Message(Role.USER, tuple(pictures))) if pictures else tuple(turns)
+
+
+def _without_pictures(message: Message) -> tuple[Message, list[Part]]:
+    """A tool's turn, and its pictures, which only a user's turn can hold."""
+    images: list[Part] = list(message.images)
+    if not images:
+        return message, []
+    result = next(part for part in message.parts if isinstance(part, ToolResult))
+    told = Text(f"What the tool call {result.call_id} returned:")
+    return replace(message, parts=(result,)), [told, *images]
 
 
 def _joined(first: Message, then: Message) -> Message:
@@ -90,7 +107,7 @@ def _message(item: Fields, calls: set[str]) -> Message | None:
         case "function_call" | "custom_tool_call":
             return Message(Role.ASSISTANT, (_call(item, kind),))
         case "function_call_output" | "custom_tool_call_output":
-            return Message(Role.TOOL, (_result(item, calls),))
+            return Message(Role.TOOL, _result(item, calls))
         case "reasoning":
             return _thoughts(item)
         case "item_reference":
@@ -119,13 +136,15 @@ def _call(item: Fields, kind: str) -> ToolCall:
     return ToolCall(item.need_text("call_id"), item.need_text("name"), arguments)
 
 
-def _result(item: Fields, calls: set[str]) -> ToolResult:
+def _result(item: Fields, calls: set[str]) -> tuple[Part, ...]:
+    """What a tool returned: its text, then its pictures."""
     call_id = item.need_text("call_id")
     if call_id not in calls:
         raise wrong_value(item.path("call_id"), f"no call '{call_id}' comes before it.")
     item.need("output")
-    parts = _parts(item, "output", images=False)
-    return ToolResult(call_id, "".join(part.text for part in parts if isinstance(part, Text)))
+    parts = _parts(item, "output", images=True)
+    text = "".join(part.text for part in parts if isinstance(part, Text))
+    return ToolResult(call_id, text), *(part for part in parts if isinstance(part, Image))
 
 
 def _thoughts(item: Fields) -> Message | None:

@@ -243,27 +243,34 @@ def _echo(body: Fields) -> Json:
     reasoning: Json = raw.get("reasoning") or {}
     return {
         "background": bool(raw.get("background")),
+        "frequency_penalty": 0.0,
         "instructions": raw.get("instructions"),
         "max_output_tokens": raw.get("max_output_tokens"),
         "max_tool_calls": raw.get("max_tool_calls"),
         "metadata": raw.get("metadata") or {},
         "model": raw["model"],
         "parallel_tool_calls": raw.get("parallel_tool_calls") is not False,
+        "presence_penalty": 0.0,
         "previous_response_id": raw.get("previous_response_id"),
         "prompt_cache_key": raw.get("prompt_cache_key"),
         "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
         "safety_identifier": raw.get("safety_identifier"),
         "service_tier": "default",
         "store": raw.get("store") is not False,
-        "temperature": raw.get("temperature"),
+        "temperature": _number(raw.get("temperature")),
         "text": {"format": text.get("format") or {"type": "text"}, **_verbosity(text)},
         "tool_choice": raw.get("tool_choice") or "auto",
         "tools": [_shown(tool) for tool in tools if tool["type"] == "function"],
         "top_logprobs": 0,
-        "top_p": raw.get("top_p"),
+        "top_p": _number(raw.get("top_p")),
         "truncation": "disabled",
         "user": raw.get("user"),
     }
+
+
+def _number(given: float | None) -> float:
+    """What was asked for, or the API's default; strict readers want a number."""
+    return 1.0 if given is None else float(given)
 
 
 def _verbosity(text: Json) -> Json:
