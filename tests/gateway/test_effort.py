@@ -458,3 +458,56 @@ def test_breakers_open_probe_and_close():
     health.answered(0.5)
     assert health.state == "closed" and (health.row, health.seconds) == (0, 0.5)
     assert (health.calls, health.failures, health.error) == (4, 3, "overloaded")
+
+
+# -- the other dialects -----------------------------------------------------------------------
+
+
+async def test_a_workflow_goes_on_through_responses(store):
+    ada, bob = asks_first("It holds a cat."), says("A cat.")
+    tool = {"type": "function", "name": "look", "parameters": {"type": "object"}}
+    async with Serving(orchestra({"ada": ada, "bob": bob}, store=store)) as server:
+        client = server.openai.responses
+        first = await client.create(model="batuta-ultra", input="What is it?", tools=[tool])
+        (call,) = [item for item in first.output if item.type == "function_call"]
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "a cat"}
+        second = await client.create(
+            model="batuta-ultra", input=[result], tools=[tool], previous_response_id=first.id
+        )
+        assert second.output_text == "A cat."
+    assert len(ada.requests) == 2 and len(bob.requests) == 1
+    assert ada.requests[1].messages[-1].parts[0].content == "a cat"
+
+
+async def test_a_workflow_goes_on_through_messages():
+    ada, bob = asks_first("It holds a cat."), says("A cat.")
+    tool = {"name": "look", "input_schema": {"type": "object"}}
+    asked = {"model": "batuta-ultra", "max_tokens": 99, "tools": [tool]}
+    async with Serving(ada=ada, bob=bob) as server:
+        _, _, first = await server.post("/v1/messages", json={**asked, "messages": HI})
+        assert first["stop_reason"] == "tool_use"
+        (call,) = [block for block in first["content"] if block["type"] == "tool_use"]
+        result = {"type": "tool_result", "tool_use_id": call["id"], "content": "a cat"}
+        answer = {"role": "user", "content": [result, {"type": "text", "text": "Be quick."}]}
+        turns = [*HI, {"role": "assistant", "content": first["content"]}, answer]
+        _, _, second = await server.post("/v1/messages", json={**asked, "messages": turns})
+        assert second["content"][-1]["text"] == "A cat."
+    assert len(ada.requests) == 2 and len(bob.requests) == 1
+    assert "Be quick." in "".join(m.text for m in ada.requests[1].messages)
+    assert "It holds a cat." in "".join(m.text for m in bob.requests[0].messages)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_effort_means_the_same_in_every_dialect(path):
+    ada, bob = says("a"), says("b")
+    body = {"model": "batuta-ultra"}
+    if path.endswith("completions"):
+        body |= {"messages": HI, "reasoning_effort": "none"}
+    elif path.endswith("responses"):
+        body |= {"input": "hi", "reasoning": {"effort": "none"}}
+    else:
+        body |= {"messages": HI, "max_tokens": 9, "thinking": {"type": "disabled"}}
+    async with Serving(ada=ada, bob=bob) as server:
+        status, _, _ = await server.post(path, json=body)
+    assert status == 200 and (len(ada.requests), len(bob.requests)) == (1, 0)
+    assert ada.requests[0].sampling.effort == "none"
