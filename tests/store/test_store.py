@@ -260,7 +260,7 @@ async def test_the_blocks_own_error_comes_out_as_it_is(path):
 
 
 async def test_a_cancelled_block_still_writes(path):
-    with anyio.move_on_after(0.05) as scope:
+    with anyio.CancelScope() as scope:
         async with Store(path) as store:
             scope.deadline = anyio.current_time() + 0.05
             await store.append(make_run())

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from batuta.cli import ask, evaluate, pool, runs, serve, tasks, train
+from batuta.cli import ask, evaluate, keys, pool, runs, serve, tasks, train
 from batuta.errors import BatutaError
 
 EXIT_FAILED = 1
@@ -31,6 +31,7 @@ app.add_typer(tasks.app, name="tasks")
 app.add_typer(train.app, name="train")
 app.add_typer(runs.app, name="runs")
 app.add_typer(pool.app, name="pool")
+app.add_typer(keys.app, name="keys")
 
 
 def _version(value: bool) -> None:

@@ -32,7 +32,6 @@ from batuta.store.writer import Writer
 
 LEASE = 90.0
 """Seconds for which a reservation outlives its process."""
-_BEAT = LEASE / 3
 _LOG = logging.getLogger(__name__)
 
 
@@ -66,6 +65,8 @@ class Budgets:
         self._lease = lease
         self._turn = anyio.Lock(fast_acquire=True)
         self._asks: list[_Ask] = []
+        self._closing = anyio.Event()
+        self._ended = anyio.Event()
         self.owner = secrets.token_hex(8)
         """This process's name in the table of reservations."""
 
@@ -114,16 +115,29 @@ class Budgets:
         """
         return [await self._fill(bucket) for bucket in buckets]
 
-    async def work(self, closing: anyio.Event) -> None:
-        """Renews this process's reservations and ends those of dead ones, until `closing`."""
-        while not closing.is_set():
-            try:
-                await self.renew(time())
-                await self.reap(time())
-            except FAILURES as error:
-                _LOG.warning("budgets: %s", explain(error, self._database.url))
-            with anyio.move_on_after(min(_BEAT, self._lease / 3)):
-                await closing.wait()
+    async def work(self) -> None:
+        """Renews this process's reservations and ends those of dead ones, until `close`."""
+        try:
+            while not self._closing.is_set():
+                # Shielded: a connection cancelled in mid-statement is thrown away with its thread.
+                with anyio.CancelScope(shield=True):
+                    await self._look_after()
+                with anyio.move_on_after(self._lease / 3):
+                    await self._closing.wait()
+        finally:
+            self._ended.set()
+
+    async def close(self) -> None:
+        """Ends `work`; what is reserved stays so until its lease is over."""
+        self._closing.set()
+        await self._ended.wait()
+
+    async def _look_after(self) -> None:
+        try:
+            await self.renew(time())
+            await self.reap(time())
+        except FAILURES as error:
+            _LOG.warning("budgets: %s", explain(error, self._database.url))
 
     async def renew(self, now: float) -> None:
         """Holds this process's reservations for another lease."""

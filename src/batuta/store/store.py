@@ -67,7 +67,6 @@ class Store:
         self._writer: Writer | None = None
         self._budgets: Budgets | None = None
         self._tasks: TaskGroup | None = None
-        self._closing = anyio.Event()
 
     @classmethod
     def open(cls, target: str | Path, *, capacity: int = CAPACITY) -> Self:
@@ -95,10 +94,9 @@ class Store:
         self._database = Database(engine, self.url)
         self._writer = Writer(self._database, self._capacity)
         self._budgets = Budgets(self._database, self._writer)
-        self._closing = anyio.Event()
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._writer.work, name="batuta store writer")
-        self._tasks.start_soon(self._budgets.work, self._closing, name="batuta store budgets")
+        self._tasks.start_soon(self._budgets.work, name="batuta store budgets")
         return self
 
     async def __aexit__(
@@ -335,8 +333,8 @@ class Store:
         """Writes what is queued and disconnects, cancelled or not; why it could not."""
         assert self._writer is not None  # noqa: S101 - entered
         engine, failure = self.database.engine, None
-        self._closing.set()
         with anyio.CancelScope(shield=True):
+            await self.budgets.close()
             try:
                 await self._writer.close()
             except StoreError as error:

@@ -1,0 +1,327 @@
+"""`batuta keys`: who may use the server, for how much, and what was spent."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from decimal import Decimal
+from typing import Annotated, Any, TypeVar
+
+import anyio
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from batuta.cli import report
+from batuta.cli.show import dollars
+from batuta.config import data_folder, store_target
+from batuta.errors import ConfigError
+from batuta.store import Store
+from batuta.store.keys import Key, Tenant
+from batuta.store.mint import Issued, Mint, open_mint
+from batuta.store.policy import Policy, policy_json, read_policy
+from batuta.store.spend import GROUPS, Spent, spent
+
+app = typer.Typer(help="Keys of callers, their limits and budgets.", no_args_is_help=True)
+
+DEFAULT = "default"
+"""The tenant of a key that names none."""
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_T = TypeVar("_T")
+
+Id = Annotated[str, typer.Argument(help="The key's id, as `batuta keys list` shows it.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", help="A model it may use, such as batuta-mini or worker/*; repeat."),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option("--allow", help="A worker that may hear it: an id, or tag:region:eu; repeat."),
+]
+Deny = Annotated[
+    list[str] | None, typer.Option("--deny", help="A worker that may not: an id or a tag; repeat.")
+]
+Dollars = Annotated[str | None, typer.Option(metavar="DOLLARS", help="A run may cost this much.")]
+PerDay = Annotated[str | None, typer.Option(metavar="DOLLARS", help="Dollars a day, in UTC.")]
+PerMonth = Annotated[str | None, typer.Option(metavar="DOLLARS", help="Dollars a month.")]
+Rpm = Annotated[int | None, typer.Option(min=1, help="Requests a minute.")]
+Tpm = Annotated[int | None, typer.Option(min=1, help="Tokens a minute.")]
+Concurrency = Annotated[int | None, typer.Option(min=1, help="Requests at the same time.")]
+Expires = Annotated[str | None, typer.Option(help="When it ends: 90s, 15m, 12h, 30d from now.")]
+
+
+@app.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="What the key is for.")],
+    tenant: Annotated[
+        str, typer.Option(help="Whose it is; keys of a tenant share its runs.")
+    ] = DEFAULT,
+    model: Models = None,
+    max_cost: Dollars = None,
+    rpm: Rpm = None,
+    tpm: Tpm = None,
+    concurrency: Concurrency = None,
+    per_day: PerDay = None,
+    per_month: PerMonth = None,
+    allow: Allow = None,
+    deny: Deny = None,
+    expires: Expires = None,
+    json: Json = False,
+) -> None:
+    """Make a key; it is shown once."""
+    given = _given(model, max_cost, rpm, tpm, concurrency, per_day, per_month, allow, deny)
+    policy, until = _policy(given), _moment(expires)
+
+    async def work(store: Store, mint: Mint) -> tuple[Key, Issued]:
+        return await store.keys.create(mint, tenant, name, policy, expires=until)
+
+    _show_issued(*_with_mint(work), json=json)
+
+
+@app.command("list")
+def list_keys(
+    tenant: Annotated[str | None, typer.Option(help="Only that tenant's.")] = None,
+    json: Json = False,
+) -> None:
+    """The keys and their limits; never their text."""
+    keys = _with_store(lambda store: store.keys.list(tenant))
+    if json:
+        report.print_json([key_json(key) for key in keys])
+        return
+    console = Console()
+    if not keys:
+        console.print("[dim]no keys yet; make one: batuta keys create NAME[/dim]")
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("key", "tenant", "name", "state", "limits"):
+        table.add_column(title)
+    for key in keys:
+        limits = ", ".join(f"{k} {v}" for k, v in _limits_of(key).items()) or "none"
+        table.add_row(
+            key.id, key.tenant.name, escape(key.name), key.state(time.time()), escape(limits)
+        )
+    console.print(table)
+
+
+@app.command("limit")
+def limit(
+    key_id: Id,
+    model: Models = None,
+    max_cost: Dollars = None,
+    rpm: Rpm = None,
+    tpm: Tpm = None,
+    concurrency: Concurrency = None,
+    per_day: PerDay = None,
+    per_month: PerMonth = None,
+    allow: Allow = None,
+    deny: Deny = None,
+    expires: Expires = None,
+    json: Json = False,
+) -> None:
+    """Change limits of a key; those that are not named stay. A running server follows in 10 s."""
+    given = _given(model, max_cost, rpm, tpm, concurrency, per_day, per_month, allow, deny)
+
+    async def work(store: Store) -> Key:
+        key = _found(await store.keys.find(key_id), key_id)
+        policy = _policy(policy_json(key.policy) | given)
+        return _found(await store.keys.change(key_id, policy, expires=_moment(expires)), key_id)
+
+    key = _with_store(work)
+    if json:
+        report.print_json(key_json(key))
+    else:
+        sys.stderr.write(f"the key {key.id} has now: {_limits_of(key) or 'no limits'}\n")
+
+
+@app.command("revoke")
+def revoke(key_id: Id) -> None:
+    """End a key for good. A running server follows in 10 s; its admin's route at once."""
+    _found(_with_store(lambda store: store.keys.revoke(key_id)), key_id)
+    sys.stderr.write(f"the key {key_id} is revoked\n")
+
+
+@app.command("rotate")
+def rotate(
+    key_id: Id,
+    grace: Annotated[str, typer.Option(help="How long the old text is taken too.")] = "1h",
+    json: Json = False,
+) -> None:
+    """Give a key a new text; its limits, budgets and spending stay."""
+    seconds = _seconds(grace)
+
+    async def work(store: Store, mint: Mint) -> tuple[Key, Issued]:
+        try:
+            found = await store.keys.rotate(mint, key_id, seconds)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        return _found(found, key_id)
+
+    _show_issued(*_with_mint(work), json=json)
+
+
+@app.command("budget")
+def budget(
+    tenant: Annotated[str, typer.Argument(help="The tenant.")],
+    per_day: PerDay = None,
+    per_month: PerMonth = None,
+    json: Json = False,
+) -> None:
+    """Set what all keys of a tenant may spend together; what is not named has no end."""
+    day, month = _policy({"per_day": per_day}).per_day, _policy({"per_month": per_month}).per_month
+    found = _with_store(lambda store: store.keys.budget(tenant, day, month))
+    if json:
+        report.print_json(tenant_json(found))
+    else:
+        sys.stderr.write(f"{found.name} may spend {_amount(day)} a day, {_amount(month)} a month\n")
+
+
+@app.command("spend")
+def spend(
+    by: Annotated[str, typer.Option(help=f"Told apart by: {', '.join(GROUPS)}.")] = "day,tenant",
+    tenant: Annotated[str | None, typer.Option(help="Only that tenant's.")] = None,
+    since: Annotated[str | None, typer.Option(help="The first day, as 2026-11-21.")] = None,
+    until: Annotated[str | None, typer.Option(help="The last day.")] = None,
+    json: Json = False,
+) -> None:
+    """What was spent, from the ledger."""
+    groups = [name.strip() for name in by.split(",") if name.strip()]
+
+    async def work(store: Store) -> list[Spent]:
+        return await spent(store.database, groups, tenant=tenant, since=since, until=until)
+
+    found = _with_store(work)
+    if json:
+        report.print_json([spent_json(groups, one) for one in found])
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for title in (*groups, "runs", "calls", "tokens", "cost"):
+        table.add_column(title, justify="left" if title in groups else "right")
+    for one in found:
+        numbers = (one.runs, one.calls, one.input_tokens + one.output_tokens)
+        names = (escape(name or "–") for name in one.group)
+        table.add_row(*names, *(f"{number:,}" for number in numbers), dollars(one.cost))
+    Console().print(table)
+
+
+def key_json(key: Key) -> dict[str, Any]:
+    """A key for programs; never its text or its hash."""
+    return {
+        "id": key.id,
+        "tenant": key.tenant.name,
+        "name": key.name,
+        "state": key.state(time.time()),
+        "created": key.created,
+        "expires": key.expires,
+        "limits": policy_json(key.policy),
+    }
+
+
+def tenant_json(tenant: Tenant) -> dict[str, Any]:
+    """A tenant for programs."""
+    day, month = tenant.per_day, tenant.per_month
+    return {
+        "name": tenant.name,
+        "per_day": None if day is None else f"{day:f}",
+        "per_month": None if month is None else f"{month:f}",
+    }
+
+
+def spent_json(groups: list[str], one: Spent) -> dict[str, Any]:
+    """A group's spending for programs; money as text."""
+    return {
+        **dict(zip(groups, one.group, strict=True)),
+        "runs": one.runs,
+        "calls": one.calls,
+        "input_tokens": one.input_tokens,
+        "output_tokens": one.output_tokens,
+        "estimated_calls": one.estimated_calls,
+        "usd": f"{one.cost.usd:f}",
+        "unpriced_calls": one.cost.unpriced_calls,
+        "assumed_usd": f"{one.assumed_usd:f}",
+    }
+
+
+def _with_store(work: Callable[[Store], Awaitable[_T]]) -> _T:
+    async def run() -> _T:
+        async with Store.open(store_target()) as store:
+            try:
+                return await work(store)
+            except ValueError as error:
+                raise ConfigError(str(error)) from None
+
+    return anyio.run(run)
+
+
+def _with_mint(work: Callable[[Store, Mint], Awaitable[_T]]) -> _T:
+    mint = open_mint(data_folder())
+    return _with_store(lambda store: work(store, mint))
+
+
+def _show_issued(key: Key, issued: Issued, *, json: bool) -> None:
+    if json:
+        report.print_json({**key_json(key), "key": issued.text})
+        return
+    sys.stderr.write(f"the key {key.id} of {key.tenant.name}; it is not shown again:\n")
+    sys.stdout.write(f"{issued.text}\n")
+
+
+def _found(value: _T | None, key_id: str) -> _T:
+    if value is None:
+        raise ConfigError(f"there is no key {key_id}; see: batuta keys list")
+    return value
+
+
+def _given(
+    model: list[str] | None,
+    max_cost: str | None,
+    rpm: int | None,
+    tpm: int | None,
+    concurrency: int | None,
+    per_day: str | None,
+    per_month: str | None,
+    allow: list[str] | None,
+    deny: list[str] | None,
+) -> dict[str, Any]:
+    """The limits that were named."""
+    named = {
+        "models": model,
+        "max_cost": max_cost,
+        "rpm": rpm,
+        "tpm": tpm,
+        "concurrency": concurrency,
+        "per_day": per_day,
+        "per_month": per_month,
+        "workers_allow": allow,
+        "workers_deny": deny,
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _policy(given: dict[str, Any]) -> Policy:
+    try:
+        return read_policy(given)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _limits_of(key: Key) -> dict[str, Any]:
+    return {name: value for name, value in policy_json(key.policy).items() if value}
+
+
+def _amount(usd: Decimal | None) -> str:
+    return "any amount" if usd is None else f"${usd:f}"
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
+    if not match:
+        raise ConfigError(f"{text!r} is no length of time: write 90s, 15m, 12h or 30d")
+    return float(match[1]) * _SECONDS[match[2] or "s"]
+
+
+def _moment(text: str | None) -> float | None:
+    return None if text is None else time.time() + _seconds(text)

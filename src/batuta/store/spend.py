@@ -1,0 +1,123 @@
+"""What was spent, asked of the ledger: by day, tenant, key, model or player; exact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import func, select
+
+from batuta.core import Cost
+from batuta.store.codec import sql_text
+from batuta.store.database import Database
+from batuta.store.models import LEDGER
+
+GROUPS = {
+    "day": LEDGER.c.day,
+    "month": func.substr(LEDGER.c.day, 1, 7).label("month"),
+    "tenant": LEDGER.c.tenant,
+    "key": LEDGER.c.key,
+    "model": LEDGER.c.model,
+    "kind": LEDGER.c.kind,
+    "worker": LEDGER.c.name.label("worker"),
+}
+"""What spending can be told apart by; `worker` is the conductor's name where `kind` says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What one group spent."""
+
+    group: tuple[str | None, ...]
+    """In the order in which the groups were asked for."""
+    runs: int
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    estimated_calls: int
+    """Of `calls`, those whose tokens are an estimate."""
+    cost: Cost
+    """Calls without a price, and runs that were lost, are counted apart."""
+    assumed_usd: Decimal
+    """What budgets counted the unpriced calls as."""
+
+
+async def spent(
+    database: Database,
+    by: Sequence[str] = ("day",),
+    *,
+    tenant: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+) -> list[Spent]:
+    """The groups, ordered by their names.
+
+    Args:
+        database: the store's.
+        by: what to tell apart; see `GROUPS`.
+        tenant: only that tenant's spending.
+        since: the first day, as `2026-11-21`.
+        until: the last day.
+
+    Raises:
+        ValueError: spending cannot be told apart by that.
+        StoreError: the database fails.
+    """
+    for name in by:
+        if name not in GROUPS:
+            raise ValueError(f"spending is told by {', '.join(GROUPS)}; not by {name}")
+    columns = [GROUPS[name] for name in by]
+    # Equal costs are added up by the database, different ones here: it would use floats.
+    query = select(
+        *columns,
+        LEDGER.c.usd,
+        LEDGER.c.assumed_usd,
+        func.count().label("lines"),
+        *(func.sum(LEDGER.c[name]).label(name) for name in _SUMMED),
+    ).group_by(*columns, LEDGER.c.usd, LEDGER.c.assumed_usd)
+    if tenant is not None:
+        query = query.where(LEDGER.c.tenant == sql_text(tenant))
+    if since is not None:
+        query = query.where(LEDGER.c.day >= sql_text(since))
+    if until is not None:
+        query = query.where(LEDGER.c.day <= sql_text(until))
+    runs = select(*columns, func.count(LEDGER.c.run_id.distinct()).label("runs"))
+    if query.whereclause is not None:
+        runs = runs.where(query.whereclause)
+    counted = await database.rows(runs.group_by(*columns))
+    return _added(await database.rows(query), counted, by)
+
+
+_SUMMED = ("calls", "input_tokens", "output_tokens", "estimated_calls", "unpriced_calls")
+
+
+def _added(
+    rows: list[dict[str, Any]], counted: list[dict[str, Any]], by: Sequence[str]
+) -> list[Spent]:
+    """Rows of one group added up, in decimals."""
+    runs = {tuple(row[name] for name in by): int(row["runs"]) for row in counted}
+    sums: dict[tuple[str | None, ...], dict[str, Any]] = {}
+    for row in rows:
+        group = tuple(row[name] for name in by)
+        total = sums.setdefault(
+            group, {"usd": Decimal(0), "assumed_usd": Decimal(0), **dict.fromkeys(_SUMMED, 0)}
+        )
+        for name in ("usd", "assumed_usd"):
+            total[name] += row[name] * row["lines"]
+        for name in _SUMMED:
+            total[name] += int(row[name])
+    return [
+        Spent(
+            group,
+            runs[group],
+            total["calls"],
+            total["input_tokens"],
+            total["output_tokens"],
+            total["estimated_calls"],
+            Cost(total["usd"], total["unpriced_calls"]),
+            total["assumed_usd"],
+        )
+        for group, total in sorted(sums.items(), key=lambda item: tuple(n or "" for n in item[0]))
+    ]
