@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 STAMP_DEV := $(VENV)/.installed-dev
 STAMP_BENCH := $(VENV)/.installed-bench
 
-.PHONY: run test test-long check bench format clean
+.PHONY: run test test-long test-node browser check bench format clean
 
 run: $(STAMP)  ## answer three questions of growing difficulty on the embedded orchestra
 	@for question in \
@@ -18,11 +18,27 @@ run: $(STAMP)  ## answer three questions of growing difficulty on the embedded o
 		$(BIN)/batuta ask --pool rehearsal "$$question" || exit 1; \
 	done
 
-test: $(STAMP_DEV)  ## every test but the long ones
+test: $(STAMP_DEV) browser  ## every test but the long ones
 	$(BIN)/python -m pytest -m "not long"
 
-test-long: $(STAMP_DEV)
+test-long: $(STAMP_DEV) browser
 	$(BIN)/python -m pytest
+
+test-node: $(STAMP_DEV)  ## clients in JavaScript against the gateway; needs node 20 and npm
+	npm --prefix tests/clients_node install --no-audit --no-fund
+	npm --prefix tests/clients_node test
+
+browser: $(STAMP_DEV)  ## Chromium for the tests of the web page; where there is none they are skipped
+	@for name in "$$BATUTA_CHROMIUM" chromium chromium-browser google-chrome google-chrome-stable; do \
+		[ -n "$$name" ] && command -v "$$name" >/dev/null && exit 0; \
+	done; \
+	ls -d "$${PLAYWRIGHT_BROWSERS_PATH:-$$HOME/.cache/ms-playwright}"/chromium* >/dev/null 2>&1 && exit 0; \
+	echo "looking for a Chromium for the tests of the web page"; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		{ apt-get update && apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1 && exit 0; \
+	fi; \
+	timeout 300 $(BIN)/python -m playwright install chromium >/dev/null 2>&1 && exit 0; \
+	echo "none could be installed: the tests in a browser are skipped (apt-get install chromium)" >&2
 
 check: $(STAMP_DEV)  ## style, types, architecture
 	$(BIN)/ruff check .

@@ -1,0 +1,73 @@
+"""A gateway over scripted workers that call tools and fill schemas; tells its URL and serves.
+
+python server.py [PORT]
+"""
+
+import sys
+import tempfile
+from decimal import Decimal
+
+import anyio
+import orjson
+
+from batuta.clients import Scripted
+from batuta.core import Finish, Pool, Price, Reply, Role, ToolCall, Usage, Worker, WorkerId
+from batuta.gateway import Orchestra, serve, served_models
+from batuta.solvers import chain
+from batuta.store import Store
+
+PLAIN = {"integer": 1, "number": 1, "boolean": True, "null": None}
+SHELLS = ("exec_command", "shell", "Bash")
+USAGE = Usage(1, 50, 0, 0, 20, 0)
+
+
+def fill(schema):
+    """A value of the JSON schema."""
+    if "const" in schema or "enum" in schema:
+        return schema.get("const", *schema.get("enum", [])[:1])
+    kind = schema.get("type")
+    if kind == "object":
+        wanted = schema.get("required", [])
+        return {name: fill(one) for name, one in schema["properties"].items() if name in wanted}
+    if kind == "array":
+        return [fill(schema.get("items", {}))]
+    return PLAIN.get(kind, "echo hello")
+
+
+def answer(request):
+    """A tool's call if one is offered and none was made, else words."""
+    last = request.messages[-1]
+    if request.response_format:
+        return Reply(orjson.dumps(fill(request.response_format.schema)).decode(), usage=USAGE)
+    if last.role is Role.TOOL:
+        return Reply(f"Done: {last.parts[0].content[:200]}", usage=USAGE)
+    if request.tools and request.tool_choice != "none":
+        named = {tool.name: tool for tool in request.tools}
+        wanted = next((name for name in SHELLS if name in named), request.tools[0].name)
+        arguments = orjson.dumps(fill(named[wanted].parameters)).decode()
+        calls = (ToolCall("call_1", wanted, arguments),)
+        return Reply("", tool_calls=calls, usage=USAGE, finish=Finish.TOOL_CALLS)
+    return Reply("Hello there, I am ready.", usage=USAGE)
+
+
+def tell(url):
+    """Lets whoever started it know where it is."""
+    sys.stdout.write(f"{url}\n")
+    sys.stdout.flush()
+
+
+async def main():
+    """Serves until it is stopped."""
+    price, names = Price(Decimal(1), Decimal(2)), ("ada", "bob")
+    pool = Pool(tuple(Worker(WorkerId(n), n, tags=("vision", "tools"), price=price) for n in names))
+    clients = {WorkerId(name): Scripted(answer) for name in names}
+    models = served_models(pool, chain(["Think.", "Answer."], list(names)))
+    port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
+    with tempfile.TemporaryDirectory() as folder:
+        async with Store(f"{folder}/runs.db") as store:
+            house = Orchestra(pool, clients, models, store=store)
+            await serve(house, port=port, ready=tell, grace=0)
+
+
+if __name__ == "__main__":
+    anyio.run(main)
