@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 EXIT_UNSCORED = 1
 EXIT_INTERRUPTED = 130
 SYSTEMS = "best-single,ultra"
+OUTCOMES = "outcomes.jsonl"
+"""What each worker earned alone, where every one was asked: a history to learn from."""
 EVERY = "all"
 """Stands for every recorded set whose files are here."""
 LIMIT = 100
@@ -255,6 +257,7 @@ async def _evaluate(wishes: Wishes) -> dict[str, Any]:
     from batuta.evals.folder import keep, publish  # noqa: PLC0415 - same
     from batuta.evals.progress import bars  # noqa: PLC0415 - same
     from batuta.evals.report import report  # noqa: PLC0415 - same
+    from batuta.solvers.history import write_history  # noqa: PLC0415 - same
 
     keep_to_one_thread()
     draw = _drawing() if wishes.plots or wishes.report else None
@@ -266,6 +269,8 @@ async def _evaluate(wishes: Wishes) -> dict[str, Any]:
         evaluation = await measure(parts, wishes.systems, terms, ledger, bar, wishes.equal)
     found = report(evaluation, shlex.join(["batuta", *sys.argv[1:]]))
     keep(wishes.out, found)
+    if evaluation.outcomes is not None:
+        write_history(evaluation.outcomes, wishes.out / OUTCOMES)
     if draw is not None and wishes.plots:
         draw(evaluation, wishes.out)
     if draw is not None and wishes.report:

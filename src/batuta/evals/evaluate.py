@@ -79,6 +79,17 @@ class Evaluation:
         """The first part's."""
         return self.parts[0].tasks
 
+    @property
+    def outcomes(self) -> History | None:
+        """What each worker earned alone on the questions known beforehand.
+
+        None: nobody was asked them here, or their texts are private.
+        """
+        known = self.parts[0]
+        if known.subject.deck is not None or any(task.private for task in known.tasks.calibration):
+            return None
+        return known.history
+
 
 async def evaluate(
     subject: Subject,
