@@ -65,7 +65,10 @@ def accuracy(axes: Axes, found: Json) -> None:
         colour, fill = _colours(name, found)
         axes.hlines(row, low, high, color=colour, linewidth=2.2, alpha=0.35)
         axes.scatter(at, row, s=34, facecolor=fill, edgecolor=colour, linewidth=1.4, zorder=3)
-        axes.text(high, row, f"  {at:.1f}", va="center", fontsize=8, color=colour)
+        axes.annotate(
+            f"{at:.1f}", (high, row), (6, 0), textcoords="offset points", va="center", fontsize=8,
+            color=colour,
+        )  # fmt: skip
     single = found["systems"].get(BEST_SINGLE)
     if single and single["accuracy"] is not None:
         axes.axvline(100 * single["accuracy"], color=GREY, linewidth=0.9, linestyle=":")

@@ -152,9 +152,12 @@ def _figure(found: Json, said: str, size: tuple[float, float]) -> tuple[Figure, 
     figure, (axes,) = _panels(1, 1, size)
     kind = "simulated workers" if found["simulated"] else "recorded answers"
     no_models = found["simulated"] or found["recorded"]
-    _headline(figure, said)
     about = f"{title(found)}, {kind}" if no_models else title(found)
-    axes.set_title(about, fontsize=8.5, color=GREY, loc="left")
+    axes.set_title(said, fontsize=12, loc="left", pad=22)
+    axes.annotate(
+        about, (0, 1), (0, 7), xycoords="axes fraction", textcoords="offset points", fontsize=8.5,
+        color=GREY,
+    )  # fmt: skip
     _plain(axes)
     return figure, axes
 
