@@ -148,6 +148,10 @@ class ServerSetting(_Strict):
     """How long a request may wait."""
     grace_s: float = Field(default=30.0, ge=0)
     """How long answers may go on once the server was asked to stop."""
+    redis: str = ""
+    """Where the rates of keys are counted if there are several replicas: redis://host:6379."""
+    replicas: int = Field(default=1, ge=1)
+    """How many there are; each counts its share for itself while Redis cannot be reached."""
 
 
 class Settings(_Strict):

@@ -12,7 +12,7 @@ import typer
 
 from batuta.cli.ask import Conductor, Pool
 from batuta.clients import Http
-from batuta.config import jobs_target, store_target
+from batuta.config import data_folder, jobs_target, store_target
 from batuta.settings import LogForm
 
 if TYPE_CHECKING:
@@ -51,10 +51,13 @@ def command(
 async def _serve(host: str, port: int, casting: Casting) -> None:
     from batuta.cli.cast import greeting, recast_on_hangup  # noqa: PLC0415 - see `command`
     from batuta.gateway.crowd import Traffic  # noqa: PLC0415
+    from batuta.gateway.gate import Gate  # noqa: PLC0415
+    from batuta.gateway.rate import open_rates  # noqa: PLC0415
     from batuta.gateway.serve import serve  # noqa: PLC0415
     from batuta.gateway.traces import open_traces  # noqa: PLC0415
     from batuta.jobs import open_jobs  # noqa: PLC0415
     from batuta.store import Store  # noqa: PLC0415
+    from batuta.store.mint import admin_token, open_mint  # noqa: PLC0415
 
     async with (
         Http() as http,
@@ -65,9 +68,18 @@ async def _serve(host: str, port: int, casting: Casting) -> None:
     ):
         ensemble = await casting.choose(http)
         taken = ensemble.server
+        gate = Gate(store, open_mint(data_folder()), admin_token())
+        await gate.keyed()
+        rates = open_rates(os.environ.get("BATUTA_REDIS") or taken.redis, taken.replicas)
         traffic = Traffic(taken.running, taken.waiting, taken.patience_s)
         orchestra = casting.orchestra(
-            ensemble, store=store, jobs=jobs, traces=traces, traffic=traffic
+            ensemble,
+            store=store,
+            jobs=jobs,
+            traces=traces,
+            traffic=traffic,
+            gate=gate,
+            rates=rates,
         )
 
         async def again() -> Orchestra:
@@ -77,5 +89,8 @@ async def _serve(host: str, port: int, casting: Casting) -> None:
             sys.stderr.write(greeting(ensemble, orchestra, url))
 
         tasks.start_soon(recast_on_hangup, orchestra, again)
-        await serve(orchestra, host, port, ready=ready, grace=taken.grace_s)
+        try:
+            await serve(orchestra, host, port, ready=ready, grace=taken.grace_s)
+        finally:
+            await rates.close()
         tasks.cancel_scope.cancel()

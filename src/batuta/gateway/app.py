@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from batuta.errors import StoreError
+from batuta.gateway.admin import AdminRoutes
 from batuta.gateway.admission import mind_of
 from batuta.gateway.auth import Auth
 from batuta.gateway.background import Background
@@ -62,6 +63,7 @@ def create_app(orchestra: Orchestra, background: Background | None = None) -> St
         Route("/v1/runs", runs.page),
         Route("/v1/runs/{id}", runs.one),
         Route("/v1/runs/{id}/feedback", runs.feedback, methods=["POST"]),
+        *AdminRoutes(orchestra).routes(),
         Route("/healthz", catalogue.alive),
         Route("/readyz", catalogue.ready),
         Route("/metrics", catalogue.metrics),

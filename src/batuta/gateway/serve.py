@@ -1,4 +1,4 @@
-"""The app on a socket: uvicorn, the loopback only, an end that leaves no run behind."""
+"""The app on a socket: uvicorn, the loopback unless there are keys, an end that loses no run."""
 
 from __future__ import annotations
 
@@ -42,17 +42,18 @@ async def serve(
 
     Args:
         orchestra: what is served.
-        host: an address of the loopback.
+        host: an address; without keys, one of the loopback.
         port: 0 takes any free one.
         ready: is told the URL once connections are accepted.
         grace: seconds that runs may go on after the server was asked to stop; then they are
             cancelled, their readers told, and the runs stored.
 
     Raises:
-        ConfigError: the address is not of the loopback, or cannot be had.
+        ConfigError: the address cannot be had, or is not of the loopback and there are no keys.
     """
+    keyed = await orchestra.gate.keyed()
     background = Background.of(orchestra)
-    with closing(open_socket(host, port)) as listener:
+    with closing(open_socket(host, port, keyed=keyed)) as listener:
         config = uvicorn.Config(
             create_app(orchestra, background),
             http="httptools",
@@ -93,16 +94,17 @@ class _Server(uvicorn.Server):
         self.asked = True
 
 
-def open_socket(host: str, port: int) -> socket.socket:
-    """A listening socket on the loopback.
+def open_socket(host: str, port: int, *, keyed: bool = False) -> socket.socket:
+    """A listening socket, on the loopback unless a key is needed to be served.
 
     Raises:
-        ConfigError: the host is elsewhere, or the port cannot be had.
+        ConfigError: the host is elsewhere and no key is needed, or the port cannot be had.
     """
     address = "127.0.0.1" if host == "localhost" else host.strip("[]")
-    if not _is_loopback(address):
+    if not keyed and not _is_loopback(address):
         raise ConfigError(
-            f"host {host} is not of the loopback: without keys only this machine may be served"
+            f"host {host} is not of the loopback: without keys only this machine may be served; "
+            "make a key first: batuta keys create NAME"
         )
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:

@@ -17,6 +17,7 @@ from batuta.errors import ConfigError
 PREFIX = "batuta"
 FILE = "server.secret"
 VARIABLE = "BATUTA_SECRET"
+ADMIN = "BATUTA_ADMIN_TOKEN"
 _LEAST = 32
 _ID_BYTES = 6
 _KEY = re.compile(rf"{PREFIX}_([0-9a-f]{{12}})_[A-Za-z0-9_-]{{43}}")
@@ -104,6 +105,26 @@ def open_mint(folder: Path, environ: Mapping[str, str] = os.environ) -> Mint:
         ) from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be used: {error.strerror}") from None
+
+
+def admin_token(environ: Mapping[str, str] = os.environ) -> str:
+    """The admin's token: BATUTA_ADMIN_TOKEN, or in the file BATUTA_ADMIN_TOKEN_FILE; or none.
+
+    Raises:
+        ConfigError: the file cannot be read or is empty.
+    """
+    if given := environ.get(ADMIN):
+        return given
+    path = environ.get(f"{ADMIN}_FILE")
+    if not path:
+        return ""
+    try:
+        token = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{ADMIN}_FILE names {path}, which cannot be read: {error}") from None
+    if not token:
+        raise ConfigError(f"{ADMIN}_FILE names {path}, which is empty")
+    return token
 
 
 def _create(path: Path) -> None:
