@@ -1,6 +1,7 @@
 """Every benchmark, one after another. `make bench`"""
 
 import graders
+import page
 import sandbox
 import startup
 
@@ -11,7 +12,7 @@ import train
 
 
 def run():
-    for part in (startup, embedded, gateway, engine, graders, sandbox, train):
+    for part in (startup, embedded, gateway, page, engine, graders, sandbox, train):
         print(f"== {part.__name__}: {(part.__doc__ or '').splitlines()[0]}", flush=True)
         part.run()
 

@@ -1,0 +1,102 @@
+"""The web page: milliseconds a screen, with 10,000 runs in the list. `python bench/page.py`"""
+
+from __future__ import annotations
+
+import gzip
+import statistics
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import anyio
+from starlette.testclient import TestClient
+
+from batuta.config import rehearsal
+from batuta.core import Limits, Question, Round
+from batuta.engine import conduct
+from batuta.gateway import Orchestra, create_app, served_models
+from batuta.gateway.ui.assets import assets
+from batuta.store import Store
+
+RUNS = 10_000
+TIMES = 20
+
+
+async def fill(path):
+    """Ten thousand runs of the embedded orchestra, each question asked once and stored often."""
+    ensemble = rehearsal(None, 0.0)
+    texts = (
+        "Compute the result: begin at 45; square it; double it.",
+        "Add 3 to 4; triple it. What is it?",
+    )
+    played = [
+        await conduct(
+            Question.of(text),
+            ensemble.conductor,
+            ensemble.pool,
+            ensemble.clients,
+            limits=Limits(seconds=60),
+        )
+        for text in texts
+    ]
+    async with Store(path) as store:
+        for number in range(RUNS):
+            run = played[number % len(played)]
+            header = replace(
+                run.header, id=f"run_{number:024}", started=1.7e9 + number, model="batuta-ultra"
+            )
+            rounds: tuple[Round, ...] = run.rounds * (3 if number == RUNS - 1 else 1)
+            await store.append(replace(run, header=header, rounds=rounds))
+
+
+def run():
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "runs.db"
+        anyio.run(fill, path)
+        ensemble = rehearsal(None, 0.0)
+        store = Store(path)
+        orchestra = Orchestra(
+            ensemble.pool,
+            ensemble.clients,
+            served_models(ensemble.pool, ensemble.conductor),
+            store=store,
+        )
+        with TestClient(create_app(orchestra), base_url="http://localhost") as client:
+            with client.portal.wrap_async_context_manager(store):
+                measure(client)
+    script = sum(len(gzip.compress(asset.body, 9)) for asset in assets().values())
+    print(f"script, styles and icon under gzip: {script / 1000:.1f} kB")
+
+
+def measure(client):
+    last = f"run_{RUNS - 1:024}"
+    middle = (
+        client.get("/ui/runs")
+        .text.partition('rel="next" href="')[2]
+        .partition('"')[0]
+        .replace("&amp;", "&")
+    )
+    screens = {
+        "playground": "/ui/",
+        "runs, first page": "/ui/runs",
+        "runs, second page": middle,
+        "runs, search that finds half": "/ui/runs?q=triple",
+        "runs, search that finds none": "/ui/runs?q=nowhere",
+        "a run of three rounds": f"/ui/runs/{last}",
+        "two runs compared": f"/ui/compare?a={last}&b=run_{RUNS - 2:024}",
+        "pool": "/ui/pool",
+    }
+    print(f"{'screen':32} {'first':>8} {'median':>8} {'worst':>8}  ms")
+    for name, address in screens.items():
+        took = []
+        for _ in range(TIMES):
+            start = time.perf_counter()
+            response = client.get(address)
+            took.append((time.perf_counter() - start) * 1000)
+            assert response.status_code == 200, (name, response.status_code)
+        print(f"{name:32} {took[0]:8.1f} {statistics.median(took):8.1f} {max(took[1:]):8.1f}")
+
+
+if __name__ == "__main__":
+    run()
