@@ -42,11 +42,11 @@ _READ = {
     "thinking",
     "output_config",
     "output_format",
-    "metadata",
-    "service_tier",
     FIELD,
 }
-_KNOWN = _READ | _REFUSED.keys()
+_ACCEPTED = {"metadata", "service_tier"}
+"""Fields that are checked and bind nothing here."""
+_KNOWN = _READ | _ACCEPTED | _REFUSED.keys()
 
 
 @dataclass(frozen=True, slots=True)

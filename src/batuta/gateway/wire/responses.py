@@ -45,15 +45,11 @@ _READ = {
     "parallel_tool_calls",
     "reasoning",
     "text",
-    "include",
     "store",
     "previous_response_id",
     "background",
     "stream",
-    "stream_options",
     "max_output_tokens",
-    "max_tool_calls",
-    "truncation",
     "metadata",
     "temperature",
     "top_p",
@@ -67,7 +63,9 @@ _TEXTS = (
     "service_tier",
 )
 _OBJECTS = ("client_metadata", "prompt_cache_options", "background_options")
-_KNOWN = _READ | _REFUSED.keys() | set(_TEXTS) | set(_OBJECTS)
+_ACCEPTED = {"include", "stream_options", "max_tool_calls", "truncation", *_TEXTS, *_OBJECTS}
+"""Fields that are checked and bind nothing here."""
+_KNOWN = _READ | _ACCEPTED | _REFUSED.keys()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,40 @@
+"""docs/api.md classes every parameter as the code does."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from batuta.gateway.wire import chat, messages, responses
+
+PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("title", "module"),
+    [("Chat completions", chat), ("Responses", responses), ("Messages", messages)],
+)
+def test_every_parameter_is_on_the_page(title, module):
+    section = re.split(r"^##+ ", PAGE.split(f"### {title}\n")[1], flags=re.MULTILINE)[0]
+    rows = dict(re.findall(r"^\| (honoured|checked|refused) \| (.*) \|$", section, re.MULTILINE))
+    said = {
+        kind: set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", row)))
+        for kind, row in rows.items()
+    }
+    assert said == {
+        "honoured": module._READ,
+        "checked": module._ACCEPTED,
+        "refused": set(module._REFUSED),
+    }
+
+
+def test_every_route_is_on_the_page():
+    from batuta.gateway import create_app
+    from gateway.house import orchestra
+
+    app = create_app(orchestra({"ada": object()}))
+    paths = {
+        route.path.replace("{id:path}", "{id}") for route in app.routes if hasattr(route, "path")
+    }
+    public = {path for path in paths if path.startswith("/v1/") and "/admin" not in path}
+    assert {path for path in public if f"{path}`" not in PAGE} == set()
