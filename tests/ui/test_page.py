@@ -6,6 +6,8 @@ import aiohttp
 import pytest
 
 from batuta.gateway.ui.entrance import _then
+from batuta.gateway.ui.figures import dollars
+from batuta.store.latest import latest
 from ui.house import ADMIN, HOSTILE, QUESTION, House
 from ui.seen import Seen
 
@@ -300,5 +302,39 @@ async def test_keys_are_made_limited_rotated_and_revoked(keyed, browse):
     async with holder.get("/ui/runs", allow_redirects=False) as response:
         assert response.status == 303
     assert (await post("/ui/keys/nothing/revoke"))[0] == 404
+
+
+async def test_the_admin_sees_what_was_spent(keyed, browse):
+    _, issued = keyed.call(keyed.store.keys.create, keyed.mint, "spender", "tests")
+    holder, admin = browse(keyed), browse(keyed)
+    await sign_in(holder, issued.text)
+    await sign_in(admin, ADMIN)
+    run, _ = await asked(holder)
+    keyed.call(keyed.store.flush)
+    cost = dollars(keyed.call(keyed.store.get, run).cost)
+    async with admin.get("/ui/keys") as response:
+        text = await response.text()
+    row = re.search(r"<tr><td>spender</td>(.*?)</tr>", text)[1]
+    assert re.findall(r">([^<]+)<", row)[0] == "1"
+    assert cost in row
+
+
+async def test_the_pool_counts_the_latest_runs(house, browse):
+    http = browse(house)
+    await asked(http)
+    played = house.call(latest, house.store.database, 5, "local")
+    assert played
+    assert played[0][0].header.started >= played[-1][0].header.started
+    assert house.call(latest, house.store.database, 5, "other") == []
+    async with http.get("/ui/pool") as response:
+        assert "not called" in await response.text()
+
+
+async def test_a_secret_is_shown_once(keyed, browse):
+    admin = browse(keyed)
+    await sign_in(admin, ADMIN)
+    form = {"tenant": "once", "name": "n", "token": await token_of(admin, "/ui/keys")}
+    async with admin.post("/ui/keys", data=form) as response:
+        secret = re.search(r"data-secret>([^<]+)<", await response.text())[1]
     async with admin.get("/ui/keys") as response:
         assert secret not in await response.text()

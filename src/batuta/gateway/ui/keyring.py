@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, final
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from batuta.core import Cost
+from batuta.core.usage import FREE
 from batuta.gateway.models import Orchestra
 from batuta.gateway.refusal import Refusal, not_found
 from batuta.gateway.ui.screens import HEADERS, screen
 from batuta.gateway.ui.visitor import KEYS, Visitor, read_form
+from batuta.store import Store
 from batuta.store.keys import Key, Keys
+from batuta.store.ledger import day_of
 from batuta.store.mint import Issued, Mint
 from batuta.store.policy import Policy
+from batuta.store.spend import Spent, spent
 
 DAYS = 14
 """Days whose spending is shown."""
@@ -27,6 +33,16 @@ _DAY = 86400.0
 _MONEY = ("max_cost", "per_day", "per_month")
 _WHOLE = ("rpm", "tpm", "concurrency")
 _NAMES = ("models", "workers_allow", "workers_deny")
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """What was spent in the latest days."""
+
+    days: list[tuple[str, Cost, float]]
+    """Each day, its dollars, and these as a share of the dearest day's, in per cent."""
+    tenants: list[Spent]
+    """By tenant, who spent most first."""
 
 
 @final
@@ -118,11 +134,26 @@ class Keyring:
             visitor=visitor,
             keys=[(key, key.state(now)) for key in reversed(keys)],
             tenants=await self._keys.tenants(),
+            spending=await self._spending(now),
             issued=issued,
             problem=problem,
             form=form or {},
             now=now,
         )
+
+    async def _spending(self, now: float) -> Spending:
+        """What was spent in the latest days, by day and by tenant."""
+        days = [day_of(now - _DAY * back) for back in reversed(range(DAYS))]
+        database = self._store.database
+        by_day = await spent(database, ("day",), since=days[0])
+        by_tenant = await spent(database, ("tenant",), since=days[0])
+        found = {each.group[0]: each.cost for each in by_day}
+        costs = [found.get(day, FREE) for day in days]
+        most = max(cost.usd for cost in costs) or Decimal(1)
+        bars = [
+            (day, cost, float(100 * cost.usd / most)) for day, cost in zip(days, costs, strict=True)
+        ]
+        return Spending(bars, sorted(by_tenant, key=lambda each: -each.cost.usd))
 
     async def _form(self, request: Request, visitor: Visitor) -> dict[str, str]:
         self._check(visitor)
@@ -138,10 +169,14 @@ class Keyring:
             raise not_found(f"The screen {KEYS[0]}")
 
     @property
-    def _keys(self) -> Keys:
+    def _store(self) -> Store:
         if self._orchestra.store is None:
             raise Refusal(404, "not_found", "This server keeps no keys.")
-        return self._orchestra.store.keys
+        return self._orchestra.store
+
+    @property
+    def _keys(self) -> Keys:
+        return self._store.keys
 
     @property
     def _mint(self) -> Mint:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import final
@@ -21,9 +21,9 @@ from batuta.gateway.ui.visitor import Visitor
 from batuta.language import conductor_request
 from batuta.solvers import Learned
 from batuta.solvers.history import History
-from batuta.store import RunSummary
+from batuta.store.latest import latest
 
-LATEST = 200
+LATEST = 100
 """Runs that are looked at."""
 FRESH = 20.0
 """Seconds for which what was counted is shown again."""
@@ -159,19 +159,13 @@ class PoolScreen:
         )
 
     async def _standings(self, visitor: Visitor) -> tuple[dict[str, Standing], int]:
-        """Counted anew after a while, run by run so that streams go on in between."""
+        """Counted anew after a while."""
         kept = self._kept.get(visitor.tenant)
         if kept is not None and kept[0] > time.monotonic():
             return kept[1], kept[2]
-        store = self._orchestra.store
-        rows: Sequence[RunSummary] = []
+        store, played = self._orchestra.store, list[tuple[Run, float | None]]()
         if store is not None:
-            rows = await store.list(LATEST, tenant=visitor.tenant)
-        played: list[tuple[Run, float | None]] = []
-        for row in rows:
-            run = None if store is None else await store.get(row.id, visitor.tenant)
-            if run is not None:
-                played.append((run, row.score))
+            played = await latest(store.database, LATEST, visitor.tenant)
         found = standings(self._orchestra.pool, played)
         if len(self._kept) > LATEST:
             self._kept.clear()
