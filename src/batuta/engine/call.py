@@ -48,7 +48,8 @@ class Call:
         self.settled = False
         """Whether the failure that ends the call was already noted and charged."""
         self.race: Race | None = None
-        self.scope = anyio.CancelScope()
+        self.scope: anyio.CancelScope | None = None
+        """Of a call that may be cut before the run is."""
         self.result: Reply | Failure | None = None
         """Once it is there, and charged."""
         self._indices: dict[int, int | None] = {}
@@ -64,7 +65,7 @@ class Call:
         self.heard += len(delta.text) + len(delta.reasoning) + len(delta.tool_arguments)
         if self.race is not None and not self.race.may_speak(self):
             return
-        if self.exposed:
+        if self.scope is not None and self.exposed:
             self.scope.deadline = inf
         if delta.tool_index is not None:
             named = self._named(delta, delta.tool_index)
@@ -105,10 +106,10 @@ class Call:
                 of what it says; None: never.
         """
         self.play.calls.append(self)
-        if patience is not None:
-            self.scope.deadline = anyio.current_time() + patience
-        with self.scope:
+        if patience is None and self.race is None:
             self.result = await self._complete()
+        else:
+            await self._within(patience)
         if self.result is None:
             late = f"no reply within {patience or 0:g} s"
             result = self.cut("timed_out", late) if self.race is None else self.cut(*OUTRUN)
@@ -121,6 +122,14 @@ class Call:
             self.stage.exposed = result
         self.play.calls.remove(self)
         return result
+
+    async def _within(self, patience: float | None) -> None:
+        """Calls, until it is answered, its time is up or its rival was faster."""
+        self.scope = scope = self.scope or anyio.CancelScope()
+        if patience is not None:
+            scope.deadline = anyio.current_time() + patience
+        with scope:
+            self.result = await self._complete()
 
     def cut(self, code: str, message: str) -> Failure:
         """The failure of a call that was cut, with what it has cost or is likely to have cost."""
@@ -206,7 +215,7 @@ class Race:
         self.winner: Call | None = None
         self.results: dict[Call, Reply | Failure] = {}
         self.ended = anyio.Event()
-        first.race = self
+        self._enter(first)
 
     def may_speak(self, call: Call) -> bool:
         """Whether that call's words may be told."""
@@ -248,13 +257,16 @@ class Race:
             return None
         worker = self.others.pop(0)
         call = Call(self.play, worker, self.play.prompt(worker))
-        call.race = self
         self.calls.append(call)
+        self._enter(call)
         return call
+
+    def _enter(self, call: Call) -> None:
+        call.race, call.scope = self, anyio.CancelScope()
 
     def _cut_all_but(self, call: Call) -> None:
         for other in self.calls:
-            if other is not call and other not in self.results:
+            if other is not call and other not in self.results and other.scope is not None:
                 other.scope.cancel()
 
     def _lost(self, call: Call) -> Failure:

@@ -46,7 +46,7 @@ from batuta.engine.execute import execute
 from batuta.engine.outcome import Fits, any_form, final_reply, settle
 from batuta.engine.record import Recorder
 from batuta.engine.resume import waiting
-from batuta.engine.stage import Patience, Stage
+from batuta.engine.stage import NO_END, NO_POLICIES, Patience, Stage
 from batuta.errors import LimitReached
 from batuta.policies import Form, Place, Policies
 
@@ -119,7 +119,7 @@ async def conduct(
     """
     limits = limits or Limits()
     recorder = recorder or Recorder()
-    policies = policies or Policies()
+    policies = policies or NO_POLICIES
     run_id = run_id or new_run_id()
     question, acts, forbidden = await policies.question(question)
     stage = Stage(
@@ -133,7 +133,7 @@ async def conduct(
         emit,
         live and not policies.on(Place.OUTPUT) and question.response_format is None,
         resumed,
-        patience or Patience(),
+        patience or NO_END,
         policies,
     )
     header = Header(
@@ -173,13 +173,16 @@ async def _within(limits: Limits, stage: Stage, performance: _Performance) -> No
         anyio.get_cancelled_exc_class(): the caller cancelled; the end was recorded and told.
     """
     try:
+        if limits.seconds is None:
+            await performance.play()
+            return
         with anyio.move_on_after(limits.seconds) as scope:
             await performance.play()
     except anyio.get_cancelled_exc_class():
         await _last_words(stage)
         raise
     if scope.cancelled_caught:
-        allowed = f"{limits.seconds or 0:g} s"
+        allowed = f"{limits.seconds:g} s"
         stage.limit = LimitReached("seconds", f"{stage.now():.2f} s", allowed)
 
 

@@ -100,10 +100,13 @@ class StepPlay:
                 return Failure("limit", str(error))
             if not self.attempts:
                 await stage.tell(Began(self.number, self.index, worker.id))
-            others = substitutes(stage, worker.id) if others is None else others
-            result = await self._asked(worker, others)
+            if others is None and stage.patience.ends:
+                others = substitutes(stage, worker.id)
+            result = await self._asked(worker, others or [])
             if isinstance(result, Reply):
                 return await self._formed(result)
+            if others is None:
+                others = substitutes(stage, worker.id)
             if stage.exposed or result.code == "limit" or not others:
                 return result
             await self.note(result, self.worker)

@@ -40,6 +40,15 @@ class Patience:
         if any(seconds is not None and seconds <= 0 for seconds in (self.step, self.hedge)):
             raise ValueError("patience is more than 0 seconds, or None")
 
+    @property
+    def ends(self) -> bool:
+        """Whether there is a time after which somebody else is asked."""
+        return self.step is not None or self.hedge is not None
+
+
+NO_END = Patience()
+NO_POLICIES = Policies()
+
 
 @dataclass(slots=True)
 class Stage:
@@ -55,8 +64,8 @@ class Stage:
     emit: Emit | None
     live: bool
     resumed: Resumed | None = None
-    patience: Patience = Patience()
-    policies: Policies = field(default_factory=Policies)
+    patience: Patience = NO_END
+    policies: Policies = NO_POLICIES
     began: float = field(default_factory=perf_counter)
     limit: LimitReached | None = None
     """The limit that forbade a call, if one did."""

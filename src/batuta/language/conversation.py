@@ -98,8 +98,12 @@ def asked(question: Question, chain: Collection[RunId] = ()) -> int:
 
     If no user spoke it is the last message.
     """
-    end = next((i for i, m in enumerate(question.messages) if _of_chain(m, chain)), None)
-    said = question.messages[:end]
+    said = question.messages
+    if len(said) == 1:
+        return 0
+    if chain:
+        end = next((i for i, m in enumerate(said) if _of_chain(m, chain)), None)
+        said = said[:end]
     users = [i for i, message in enumerate(said) if message.role is Role.USER and message.text]
     users = users or [i for i, message in enumerate(said) if message.role is Role.USER]
     return users[-1] if users else max(len(said) - 1, 0)
