@@ -20,9 +20,9 @@ from accelerate.utils.launch import prepare_multi_gpu_env
 from anyio import to_thread
 
 from batuta.cli.train import overridden
-from batuta.settings import read_settings as read_pool
 from batuta.core import Pool, Worker, WorkerId
 from batuta.language.prompt import PREFILL
+from batuta.settings import read_settings as read_pool
 from batuta.train.check import GIB, check
 from batuta.train.episodes import episodes
 from batuta.train.footprint import KNOWN, Devices, footprint
