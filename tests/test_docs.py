@@ -34,7 +34,7 @@ def test_every_make_target_and_command_named_exists(page):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     for command in set(
         re.findall(
-            r"batuta ((?:ask|serve|eval|train|tasks|runs|pool)(?: (?:list|show|check|replay|fetch|warmup|conductor|watch|plots))?)\b",
+            r"batuta ((?:ask|serve|eval|train|tasks|runs|pool|keys)(?: (?:list|show|create|limit|revoke|rotate|budget|spend|check|replay|fetch|warmup|conductor|watch|plots))?)\b",
             text,
         )
     ):
@@ -49,9 +49,10 @@ def test_options_named_exist(page):
         subprocess.run([sys.executable, "-m", "batuta", *c.split(), "--help"], capture_output=True, text=True, check=True,
                        env={**os.environ, "COLUMNS": "200"}).stdout
         for c in ("", "ask", "serve", "runs list", "runs show", "runs replay", "pool list", "pool check",
-                  "eval", "tasks list", "tasks show", "tasks fetch", "train warmup", "train conductor", "train watch", "train plots")
+                  "eval", "tasks list", "tasks show", "tasks fetch", "train warmup", "train conductor", "train watch", "train plots",
+                  "keys create", "keys limit", "keys rotate", "keys spend")
     )  # fmt: skip
-    for line in re.findall(r"batuta (?:ask|serve|eval|train|tasks|runs|pool)[^`\n]*", text):
+    for line in re.findall(r"batuta (?:ask|serve|eval|train|tasks|runs|pool|keys)[^`\n]*", text):
         for option in re.findall(r"(--[a-z-]+)", line):
             assert option in help_text, option
 
