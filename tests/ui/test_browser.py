@@ -271,9 +271,11 @@ def test_signing_in_as_tenant_and_as_admin(keyed, visit, ask):
     other.wait_for_selector(".empty")
 
     page.watch.expected += ["dialog: Revoke"]
-    page.locator("tr", has_text="other").get_by_text("Change").click()
+    page.set_viewport_size({"width": 400, "height": 860})
+    sound(page)
+    page.locator(".more summary").first.click()
     page.evaluate("window.confirm = () => true")
-    page.locator("tr", has_text="other").get_by_role("button", name="Revoke").click()
+    page.get_by_role("button", name="Revoke").first.click()
     page.wait_for_selector(".chip:has-text('revoked')")
     other.goto("/ui/runs")
     other.wait_for_url("**/ui/sign-in**")
