@@ -4,7 +4,7 @@ FROM python:3.12-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
-RUN python -m venv /opt/batuta && /opt/batuta/bin/pip install --no-cache-dir '.[jobs,otel]'
+RUN python -m venv /opt/batuta && /opt/batuta/bin/pip install --no-cache-dir '.[jobs,otel,postgres,redis]'
 
 FROM python:3.12-slim
 RUN useradd --system --uid 10001 --home-dir /data --shell /usr/sbin/nologin batuta \

@@ -1,13 +1,16 @@
 """What durable jobs promise beyond the laws of all jobs."""
 
 import sqlite3
+import subprocess
+import sys
 
 import anyio
+import pytest
 
 from batuta.clients import Scripted
 from batuta.core import Reply, Request, WorkerId, user
-from batuta.errors import Overloaded
-from batuta.jobs import Ending, Job, JobState
+from batuta.errors import Overloaded, StoreError
+from batuta.jobs import Ending, Job, JobState, open_jobs
 from batuta.jobs.machine import PROTOCOL
 
 from .conftest import working
@@ -106,3 +109,28 @@ async def test_equal_calls_of_one_place_keep_their_own_replies_and_failures_are_
         await told(jobs, "job-1")
         assert await jobs.result("job-1", "ada") == {"texts": ["first", "second"]}
     assert len(asked) == 3
+
+
+def test_without_the_extra_jobs_live_as_long_as_the_process(tmp_path):
+    code = (
+        "import sys, anyio\n"
+        "sys.modules['dbos'] = None\n"
+        "from batuta.jobs import open_jobs\n"
+        "async def main():\n"
+        "    async with open_jobs(sys.argv[1]) as jobs: print(type(jobs).__name__, jobs.durable)\n"
+        "anyio.run(main)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "jobs.db")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["MemoryJobs", "False"]
+    assert not list(tmp_path.iterdir())
+
+
+async def test_a_place_that_is_none_is_told(tmp_path):
+    with pytest.raises(StoreError, match="use sqlite or postgresql"):
+        async with open_jobs("mysql://localhost/jobs"):
+            pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be"):
+        async with open_jobs(str(tmp_path / "file" / "jobs.db")):
+            pass

@@ -26,11 +26,18 @@ async def open_jobs(target: str) -> AsyncGenerator[Jobs]:
     Raises:
         StoreError: the target is no place for jobs, or another process has it.
     """
-    if find_spec("dbos") is None:
+    if not _has_dbos():
         yield MemoryJobs()
         return
     async with DurableJobs(_url(target)) as jobs:
         yield jobs
+
+
+def _has_dbos() -> bool:
+    try:
+        return find_spec("dbos") is not None
+    except ValueError:  # somebody has put something else in its place
+        return False
 
 
 def _url(target: str) -> URL:
