@@ -24,6 +24,7 @@ from batuta.gateway.messages import MessagesEndpoint, TokenCounter
 from batuta.gateway.metrics import CONTENT_TYPE
 from batuta.gateway.middleware import ErrorForm, Guard, RequestId, log_fault
 from batuta.gateway.models import Orchestra, Served
+from batuta.gateway.once import Once
 from batuta.gateway.refusal import Refusal, no_model
 from batuta.gateway.response_routes import ResponseReader, ResponseRoutes
 from batuta.gateway.responses import ResponsesEndpoint
@@ -77,6 +78,7 @@ def create_app(orchestra: Orchestra, background: Background | None = None) -> St
             Middleware(ErrorForm),
             Middleware(Guard, hosts=orchestra.hosts, gate=orchestra.gate),
             Middleware(Auth, gate=orchestra.gate),
+            Middleware(Once, store=orchestra.store),
             Middleware(Doorkeeper, crowd=orchestra.crowd),
         ],
         exception_handlers={HTTPException: _unrouted, StoreError: _unstored},

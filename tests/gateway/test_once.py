@@ -1,0 +1,112 @@
+"""Idempotency-Key: played once, answered twice; a tenant's own."""
+
+import anyio
+import pytest
+from tests.gateway.house import HI, Halting, Serving, orchestra
+from tests.gateway.test_tenants import Town
+
+from batuta.clients import Scripted
+from batuta.errors import Overloaded
+
+pytestmark = pytest.mark.anyio
+
+BODIES = [
+    ("/v1/chat/completions", {"model": "worker/ada", "messages": HI}),
+    ("/v1/chat/completions", {"model": "worker/ada", "messages": HI, "stream": True}),
+    ("/v1/responses", {"model": "worker/ada", "input": "hi"}),
+    ("/v1/responses", {"model": "worker/ada", "input": "hi", "stream": True}),
+    ("/v1/messages", {"model": "worker/ada", "max_tokens": 9, "messages": HI}),
+    ("/v1/messages", {"model": "worker/ada", "max_tokens": 9, "messages": HI, "stream": True}),
+]
+
+
+async def post(town, path, body, name="k1", **headers):
+    headers = {"idempotency-key": name, **headers}
+    async with town.serving.http.post(path, json=body, headers=headers) as response:
+        return response.status, response.headers, await response.text()
+
+
+class Counting:
+    """Answers with the number of the call."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, _):
+        self.calls += 1
+        return f"call {self.calls}"
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+async def test_the_same_request_is_played_once(store, path, body):
+    say = Counting()
+    async with Town(store, ada=Scripted(say)) as town:
+        bearer = {"authorization": f"Bearer {await town.key()}"}
+        other = {"authorization": f"Bearer {await town.key('other')}"}
+        first = await post(town, path, body, **bearer)
+        again = await post(town, path, body, **bearer)
+        assert first[0] == again[0] == 200
+        assert first[2] == again[2]
+        assert say.calls == 1
+        assert again[1]["idempotent-replayed"] == "true"
+        assert again[1]["x-batuta-run-id"] == first[1]["x-batuta-run-id"]
+        assert again[1]["x-request-id"] != first[1]["x-request-id"]
+        status, _, text = await post(town, path, {**body, "temperature": 1}, **bearer)
+        assert status == 409
+        assert "another request" in text
+        assert (await post(town, path, body, **other))[0] == 200
+        assert (await post(town, path, body, "k2", **bearer))[0] == 200
+        assert say.calls == 3
+
+
+async def test_one_that_is_played_and_one_that_broke_off(store):
+    ada = Halting(("so",))
+    house = orchestra({"ada": ada}, store=store)
+    town = type("Town", (), {"serving": Serving(house)})
+    async with town.serving:
+        path, body = BODIES[0]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(post, town, path, body)
+            await ada.started.wait()
+            status, headers, _ = await post(town, path, body)
+            assert (status, headers["retry-after"]) == (409, "1")
+            tasks.cancel_scope.cancel()
+        ada.started = anyio.Event()
+        with anyio.fail_after(5):  # a moment after its reader went away the key is free again
+            while not ada.started.is_set():
+                with anyio.move_on_after(0.2):
+                    await post(town, path, body)
+
+
+@pytest.mark.parametrize(("path", "body"), BODIES)
+async def test_a_failure_is_not_kept(store, path, body):
+    calls = 0
+
+    def say(_):
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise Overloaded("busy")
+        return "well"
+
+    town = type("Town", (), {"serving": Serving(orchestra({"ada": Scripted(say)}, store=store))})
+    async with town.serving:
+        await post(town, path, body)
+        status, headers, text = await post(town, path, body)
+        assert (status, "well" in text) == (200, True)
+        assert "idempotent-replayed" not in headers
+
+
+async def test_what_may_not_be_stored_is_not_and_odd_keys_are_refused(store):
+    say = Counting()
+    town = type("Town", (), {"serving": Serving(orchestra({"ada": Scripted(say)}, store=store))})
+    async with town.serving:
+        path, body = BODIES[0]
+        body = {**body, "store": False}
+        assert (await post(town, path, body))[0] == 200
+        status, headers, text = await post(town, path, body)
+        assert (status, headers["x-should-retry"]) == (409, "false")
+        assert "not kept" in text
+        assert say.calls == 1
+        for odd in ("x" * 256, "a b", ""):
+            assert (await post(town, path, body, odd))[0] == 400
