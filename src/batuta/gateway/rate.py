@@ -135,8 +135,12 @@ def _wait(count: _Count, share: float, cap: int, amount: int) -> float:
 class RedisRates:
     """In Redis, of all replicas together; raises what its client raises."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, patience: float = _PATIENCE) -> None:
         """Connects on first use.
+
+        Args:
+            url: where Redis is.
+            patience: seconds that connecting, or an answer, may take.
 
         Raises:
             ConfigError: the extra is not installed, or the URL is none of Redis.
@@ -154,14 +158,14 @@ class RedisRates:
                 "limits in Redis need an extra: pip install 'batuta[redis]'"
             ) from None
         if not url.startswith(("redis://", "rediss://")):
-            raise ConfigError("the setting limits.redis must be a URL like redis://host:6379")
+            raise ConfigError("the setting server.redis must be a URL like redis://host:6379")
         try:
             storage = RedisStorage(
                 f"async+{url}",
                 implementation="redispy",
                 key_prefix="batuta",
-                socket_timeout=_PATIENCE,
-                socket_connect_timeout=_PATIENCE,
+                socket_timeout=patience,
+                socket_connect_timeout=patience,
             )
         except ConfigurationError:
             raise ConfigError(_EXTRA) from None
@@ -191,7 +195,7 @@ class RedisRates:
 
     async def close(self) -> None:
         """Closes the connections."""
-        await self._storage.storage.aclose()
+        await self._storage.bridge.storage.aclose()
 
 
 @final
