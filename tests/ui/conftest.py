@@ -104,7 +104,7 @@ def visit(browser):
             base_url=house.url, viewport={"width": width, "height": 860}, color_scheme=scheme,
             permissions=["clipboard-read", "clipboard-write"],
         )  # fmt: skip
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(30_000)
         watch = Watch(context, house.url)
         opened.append((context, watch))
         page = context.new_page()

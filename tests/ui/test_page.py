@@ -1,5 +1,6 @@
 """The page over HTTP: its headers, its forms, who sees what."""
 
+import json
 import re
 
 import aiohttp
@@ -118,6 +119,24 @@ async def test_the_events_of_a_run(house, browse):
     assert names.index("step") < names.index("stepped") < names.index("ended") == len(names) - 1
     assert run in text
     assert house.call(house.store.get, run).answer
+
+
+async def test_the_draft_is_seen_while_it_is_written(house, browse):
+    http = browse(house)
+    body = {"model": "batuta-ultra", "messages": [{"role": "user", "content": QUESTION}]}
+    async with http.post(
+        "/ui/ask", json=body, headers={"x-token": await token_of(http)}
+    ) as response:
+        text = await response.text()
+    names = re.findall(r"^event: (\w+)$", text, re.MULTILINE)
+    assert names.count("drafted") > 3
+    assert names.index("began") < names.index("drafted") < names.index("planned")
+    pieces = [
+        json.loads(data)["text"]
+        for data in re.findall(r"^event: drafted\ndata: (.*)$", text, re.MULTILINE)
+    ]
+    planned = json.loads(re.search(r"^event: planned\ndata: (.*)$", text, re.MULTILINE)[1])
+    assert "".join(pieces) == planned["draft"]
 
 
 async def test_a_plan_alone_calls_nobody(house, browse):

@@ -67,6 +67,10 @@ class PageTeller:
             case _:
                 pass
 
+    async def drafted(self, text: str) -> None:
+        """Shows what the conductor has just written of its draft."""
+        await self._tell("drafted", text=text)
+
     def agrees(self, reply: Reply) -> bool:
         """Whatever was shown is replaced by the answer."""
         return True
@@ -135,7 +139,6 @@ class PageTeller:
             at=[number, index],
             state=trace.state(event.step),
             worker=event.step.worker,
-            last=index == len(played.workflow) - 1,
             html=fragment(
                 "step.html.jinja",
                 played=played,

@@ -22,6 +22,7 @@ from batuta.gateway.play import Booking, Player
 from batuta.gateway.refusal import Refusal, not_found
 from batuta.gateway.reply import ReaderGone, read_fields
 from batuta.gateway.ui.live import PageTeller
+from batuta.gateway.ui.overheard import Overheard
 from batuta.gateway.ui.screens import screen
 from batuta.gateway.ui.visitor import Door, Visitor, check
 from batuta.gateway.wire.call import Call
@@ -118,7 +119,8 @@ class Ask:
             booking = booked if run is None else self._replaying(booked, run)
             line = Line(send, self._orchestra.timing)
             teller = PageTeller(line, _scope(body.text("scope")))
-            await streamed(player, flights, booking, teller, line, receive)
+            heard = _overheard(booking, teller)
+            await streamed(player, flights, heard, teller, line, receive)
 
     def _replaying(self, booking: Booking, run: Run) -> Booking:
         """The booking, conducted as the run was."""
@@ -147,6 +149,15 @@ async def stored(orchestra: Orchestra, run_id: str, visitor: Visitor) -> Run:
     if run is None:
         raise not_found(f"The run '{run_id[:80]}', or its content,")
     return run
+
+
+def _overheard(booking: Booking, teller: PageTeller) -> Booking:
+    """The booking, its conductor seen while it writes."""
+    served = booking.served
+    if served.conductor is None:
+        return booking
+    conductor = Overheard(served.conductor, teller.drafted)
+    return replace(booking, served=replace(served, conductor=conductor))
 
 
 def _again(run: Run) -> Call:

@@ -168,6 +168,7 @@ class Stage {
 
   onDrafted({ text }) {
     const draft = this.part("draft");
+    if (this.part("planning").hidden) this.phase("The conductor looks at the answer…");
     draft.hidden = false;
     draft.append(text);
     draft.scrollTop = draft.scrollHeight;
@@ -230,7 +231,7 @@ class Stage {
     this.speaking = false;
   }
 
-  onStepped({ at, html, totals, last }) {
+  onStepped({ at, html, totals }) {
     const fresh = document.createElement("div");
     fresh.innerHTML = html;
     const name = at.join(".");
@@ -245,7 +246,6 @@ class Stage {
     panel?.replaceWith(unfolded);
     if (focused) next.focus();
     this.totals(totals);
-    if (last) this.phase("Settling the answer…");
   }
 
   onEnded({ id, html, totals, time }) {
