@@ -246,6 +246,18 @@ async def test_tokens_are_counted_by_estimate():
     assert more.input_tokens >= few.input_tokens + 100
 
 
+async def test_the_models_are_listed_for_anthropics_clients():
+    async with Serving() as server, client(server) as api:
+        listed = [model.id async for model in api.models.list()]
+        one = await api.models.retrieve("batuta-mini")
+    assert "worker/ada" in listed
+    assert (one.display_name, one.type, one.created_at.tzinfo is None) == (
+        "batuta-mini",
+        "model",
+        False,
+    )
+
+
 async def test_tools_of_others_are_left_out_and_told():
     tools = [WEATHER, {"type": "web_search_20250305", "name": "web_search"}]
     ada = Scripted(["ok"])

@@ -8,8 +8,11 @@ import pytest
 from batuta.clients import Scripted
 from batuta.core import Finish, Reply, ToolCall, Usage
 from batuta.errors import Overloaded
+from batuta.gateway.gate import Gate
 from batuta.gateway.wire.fields import Fields
 from batuta.gateway.wire.items import messages_of
+from batuta.store.mint import Mint
+from batuta.store.policy import Policy
 from gateway.house import Breaking, Halting, Serving, Timing, orchestra, stored
 
 pytestmark = pytest.mark.anyio
@@ -480,6 +483,23 @@ async def test_a_job_that_fails_says_why(store):
         made = await server.openai.responses.create(model="worker/ada", input="hi", background=True)
         got = await until(server, made.id, "failed")
     assert got["error"]["code"] == "upstream_error"
+
+
+async def test_a_job_counts_once_against_the_rates_of_its_key(store):
+    mint = Mint(b"x" * 32)
+    _, issued = await store.keys.create(mint, "acme", "a key", Policy(rpm=1, concurrency=1))
+    house = two(store, gate=Gate(store, mint, "the-admins-own-token"))
+    async with Serving(house) as server:
+        headers = {"authorization": f"Bearer {issued.text}"}
+        body = {"model": "batuta-mini", "input": "x", "background": True}
+        _, _, made = await server.post("/v1/responses", json=body, headers=headers)
+        with anyio.fail_after(5):
+            while made["status"] in {"queued", "in_progress"}:
+                _, made = await server.get(f"/v1/responses/{made['id']}", headers=headers)
+                await anyio.sleep(0.01)
+        status, _, _ = await server.post("/v1/responses", json=body, headers=headers)
+    assert (made["status"], status) == ("completed", 429)
+    assert (await stored(store))[0].tenant == "acme"
 
 
 async def test_only_the_background_can_be_cancelled(store):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -26,7 +26,7 @@ from batuta.gateway.middleware import ErrorForm, Guard, RequestId, log_fault
 from batuta.gateway.models import Orchestra, Served
 from batuta.gateway.once import Once
 from batuta.gateway.refusal import Refusal, no_model
-from batuta.gateway.response_routes import ResponseReader, ResponseRoutes
+from batuta.gateway.response_routes import ResponseEndpoint, ResponseRoutes
 from batuta.gateway.responses import ResponsesEndpoint
 from batuta.gateway.runs import RunRoutes, json_response
 from batuta.gateway.ui import page_routes
@@ -53,8 +53,11 @@ def create_app(orchestra: Orchestra, background: Background | None = None) -> St
             ResponsesEndpoint(orchestra, player, shelf, background),
             methods=["POST"],
         ),
-        Route("/v1/responses/{id}", given.delete, methods=["DELETE"]),
-        Route("/v1/responses/{id}", ResponseReader(orchestra, shelf, background), methods=["GET"]),
+        Route(
+            "/v1/responses/{id}",
+            ResponseEndpoint(orchestra, shelf, background),
+            methods=["GET", "DELETE"],
+        ),
         Route("/v1/responses/{id}/cancel", given.cancel, methods=["POST"]),
         Route("/v1/responses/{id}/input_items", given.inputs),
         Route("/v1/messages", MessagesEndpoint(orchestra, player), methods=["POST"]),
@@ -98,7 +101,9 @@ class Catalogue:
         """Every model that the caller may use."""
         created, caller = self._orchestra.created, caller_of(request.scope)
         data = [m.entry(created) for m in self._orchestra.models if _may_use(caller, m)]
-        return json_response({"object": "list", "data": data})
+        # The last three are for Anthropic's clients.
+        ends = {"has_more": False, "first_id": _id_of(data[:1]), "last_id": _id_of(data[-1:])}
+        return json_response({"object": "list", "data": data, **ends})
 
     async def one(self, request: Request) -> Response:
         """One model."""
@@ -139,6 +144,10 @@ def _may_use(caller: Caller, model: Served) -> bool:
     mind = mind_of(model)
     heard = any(policy.allows_worker(worker) for worker in model.pool)
     return policy.allows_model(model.name) and heard and (not mind or policy.allows_worker(mind))
+
+
+def _id_of(entries: list[dict[str, Any]]) -> str | None:
+    return entries[0]["id"] if entries else None
 
 
 async def _unstored(_: Request, error: Exception) -> Response:

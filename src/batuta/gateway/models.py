@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, final
 
@@ -64,11 +65,14 @@ class Served:
             raise ValueError(f"{self.name} needs a conductor or a solver, and not both")
 
     def entry(self, created: int) -> dict[str, Any]:
-        """The model as GET /v1/models shows it."""
+        """The model as GET /v1/models shows it, to clients of OpenAI and of Anthropic alike."""
         return {
             "id": self.name,
             "object": "model",
+            "type": "model",
+            "display_name": self.name,
             "created": created,
+            "created_at": datetime.fromtimestamp(created, UTC).isoformat(),
             "owned_by": "batuta",
             "description": self.description,
         }

@@ -28,8 +28,8 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 
 @final
-class ResponseReader:
-    """GET /v1/responses/{id}: the response as it stands, or its events."""
+class ResponseEndpoint:
+    """/v1/responses/{id}: the response as it stands, or its events; or it is deleted."""
 
     def __init__(self, orchestra: Orchestra, shelf: Shelf, background: Background) -> None:
         self._orchestra = orchestra
@@ -44,6 +44,11 @@ class ResponseReader:
         """
         request = Request(scope)
         row = await found(self._shelf, request)
+        if request.method == "DELETE":
+            await self._background.forget(row)
+            await self._shelf.drop(row.id, caller_of(scope))
+            await send_json(send, {"id": row.id, "object": "response", "deleted": True})
+            return
         streamed, after = _flag(request, "stream"), _after(request)
         body = await self._background.stands(row)
         if not streamed:
@@ -58,18 +63,11 @@ class ResponseReader:
 
 @final
 class ResponseRoutes:
-    """What else can be done with a response."""
+    """A response is cancelled; what was put into it is listed."""
 
     def __init__(self, shelf: Shelf, background: Background) -> None:
         self._shelf = shelf
         self._background = background
-
-    async def delete(self, request: Request) -> Response:
-        """Forgets the response; a job that plays it is cancelled."""
-        row = await found(self._shelf, request)
-        await self._background.forget(row)
-        await self._shelf.drop(row.id, caller_of(request.scope))
-        return json_response({"id": row.id, "object": "response", "deleted": True})
 
     async def cancel(self, request: Request) -> Response:
         """Cancels a response of the background; one that has ended is left as it is."""
