@@ -64,7 +64,7 @@ def test_text_streams_into_an_open_step_and_a_run_is_stopped(house, visit, ask):
     ask(page, "Will this ever end?", "sloth")
     page.wait_for_selector('[data-state="running"]')
     page.click("[data-node]")
-    page.wait_for_function("document.querySelector('[data-stream]').textContent == 'I am thinking'")
+    page.locator("[data-stream]", has_text="I am thinking").wait_for()
     sound(page)
     page.click("[data-stop]")
     address = answered(page)
@@ -97,8 +97,9 @@ def test_what_is_copied_can_be_run(house, visit):
     text = page.evaluate("navigator.clipboard.readText()")
     compile(text, "copied", "exec")
     assert 'extra_body={"orchestration": {"max_cost_usd":0.05}}' in text
+    page.locator(".toast").wait_for(state="detached")
     page.click("[data-copy=curl]")
-    page.wait_for_function("navigator.clipboard.readText().then((text) => text.startsWith('curl'))")
+    page.wait_for_selector(".toast")
     text = page.evaluate("navigator.clipboard.readText()")
     body = json.loads(text.partition("-d '")[2].removesuffix("'").replace("'\\''", "'"))
     assert body["messages"][0]["content"] == 'Is "it\'s" true or null?'
