@@ -3,6 +3,7 @@
 import graders
 import page
 import sandbox
+import serving
 import startup
 
 import embedded
@@ -12,7 +13,7 @@ import train
 
 
 def run():
-    for part in (startup, embedded, gateway, page, engine, graders, sandbox, train):
+    for part in (startup, embedded, gateway, serving, page, engine, graders, sandbox, train):
         print(f"== {part.__name__}: {(part.__doc__ or '').splitlines()[0]}", flush=True)
         part.run()
 
