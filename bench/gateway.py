@@ -150,17 +150,22 @@ async def wait_for(url):
     raise SystemExit(f"{url} did not start")
 
 
-async def load(url, model, stream, count):
-    body = {
-        "model": model,
-        "messages": [{"role": "user", "content": "What is the answer to this question?"}],
-        "stream": stream,
-    }
+def body_of(url, model, stream):
+    """The same question in the dialect of the URL."""
+    text = "What is the answer to this question?"
+    if url.endswith("/responses"):
+        return {"model": model, "input": text, "stream": stream}
+    turns = {"model": model, "messages": [{"role": "user", "content": text}], "stream": stream}
+    return {**turns, "max_tokens": 4096} if url.endswith("/messages") else turns
+
+
+async def load(url, model, stream, count, headers=None):
+    body = body_of(url, model, stream)
     async with aiohttp.ClientSession() as session:
 
         async def worker(n):
             for _ in range(n):
-                async with session.post(url, json=body) as reply:
+                async with session.post(url, json=body, headers=headers) as reply:
                     data = await reply.read()
                     assert reply.status == 200 and (not stream or data.count(b"word ") >= CHUNKS), (
                         data[:300]
@@ -169,13 +174,43 @@ async def load(url, model, stream, count):
         await asyncio.gather(*(worker(count // 8) for _ in range(8)))
 
 
-async def cpu_ms(url, pid, model, stream):
-    await load(url, model, stream, WARM)
+async def cpu_ms(url, pid, model, stream, headers=None):
+    await load(url, model, stream, WARM, headers)
     await asyncio.sleep(0.3)
     before = cpu(pid)
-    await load(url, model, stream, REQUESTS)
+    await load(url, model, stream, REQUESTS, headers)
     await asyncio.sleep(0.5)  # the store's writer has its share in it
     return (cpu(pid) - before) * 1000 / REQUESTS
+
+
+async def keyed_ms(url, pid, env):
+    """The same with a key that has rates and budgets; the server learns of its first key."""
+    make = [sys.executable, "-m", "batuta", "keys", "create", "bench", "--json", "--rpm", "9000000",
+            "--tpm", "9000000000", "--per-day", "9000", "--per-month", "9000", "--concurrency", "99"]  # fmt: skip
+    made = subprocess.run(make, env=env, capture_output=True, check=True).stdout
+    headers = {"authorization": f"Bearer {json.loads(made)['key']}"}
+    async with aiohttp.ClientSession() as session:
+        for _ in range(300):
+            async with session.get(url.replace("chat/completions", "models")) as reply:
+                if reply.status == 401:
+                    break
+            await asyncio.sleep(0.1)
+    return {
+        "plain_cpu_ms": round(await cpu_ms(url, pid, "worker/w", False, headers), 2),
+        "stream_cpu_ms": round(await cpu_ms(url, pid, "worker/w", True, headers), 2),
+    }
+
+
+async def dialects_ms(url, pid):
+    """The other dialects on the same server; responses are stored, as the API has it."""
+    result = {}
+    for path in ("responses", "messages"):
+        other = url.replace("chat/completions", path)
+        result[f"batuta, {path}"] = {
+            "plain_cpu_ms": round(await cpu_ms(other, pid, "worker/w", False), 2),
+            "stream_cpu_ms": round(await cpu_ms(other, pid, "worker/w", True), 2),
+        }
+    return result
 
 
 async def forwarding_ms(url, model):
@@ -204,7 +239,10 @@ async def main():
     target = f"http://127.0.0.1:{ports['upstream']}/v1"
     with tempfile.TemporaryDirectory() as home:
         file = Path(home) / "batuta.toml"
-        file.write_text(f'[[workers]]\nid = "w"\nmodel = "m"\nbase_url = "{target}"\n')
+        file.write_text(
+            f'[[workers]]\nid = "w"\nmodel = "m"\nbase_url = "{target}"\n'
+            "price = { input = 1, output = 2 }\n"
+        )
         env = {**os.environ, "BATUTA_HOME": home}
         roles = [
             [sys.executable, __file__, role, str(ports[role]), target + "/chat/completions"]
@@ -240,6 +278,8 @@ async def main():
                 first, p95, rest = await forwarding_ms(url, model)
                 result[name] = {"plain_cpu_ms": round(plain, 2), "stream_cpu_ms": round(stream, 2),
                                 "first_token_ms": first, "first_token_p95_ms": p95, "later_token_ms": rest}  # fmt: skip
+            result |= await dialects_ms(url, pid)
+            result["batuta, key with rates and budgets"] = await keyed_ms(url, pid, env)
             result["rss_after_mb"] = round(rss_mb(processes[2].pid), 1)
         finally:
             for process in processes:

@@ -18,7 +18,7 @@ from typing import Any, final
 
 import anyio
 import orjson
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import BigInteger, Executable, bindparam, delete, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -218,24 +218,19 @@ class Budgets:
             for bucket in sorted(sums, key=lambda bucket: (bucket.account, bucket.period)):
                 await self._fit(connection, bucket, sums[bucket])
             rows = [_row(ask, self.owner, now, now + self._lease) for ask in asks]
-            await connection.execute(insert(RESERVATIONS), rows)
+            await connection.execute(_RESERVE, rows)
 
     async def _fit(self, connection: AsyncConnection, bucket: Bucket, nano: int) -> None:
         """The one statement that keeps the law."""
         if nano <= bucket.cap:
-            dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-            total = SPENDING.c.spent + SPENDING.c.reserved + nano
-            statement = (
-                dialect.insert(SPENDING)
-                .values(account=bucket.account, period=bucket.period, spent=0, reserved=nano)
-                .on_conflict_do_update(
-                    index_elements=["account", "period"],
-                    set_={"reserved": SPENDING.c.reserved + nano},
-                    where=total <= bucket.cap,
-                )
-                .returning(SPENDING.c.spent)
-            )
-            if (await connection.execute(statement)).first() is not None:
+            values = {
+                "its_account": bucket.account,
+                "its_period": bucket.period,
+                "its_nano": nano,
+                "its_cap": bucket.cap,
+            }
+            statement = _FIT[connection.dialect.name]
+            if (await connection.execute(statement, values)).first() is not None:
                 return
         raise _Refused(await fill(connection, bucket))
 
@@ -245,6 +240,28 @@ class Budgets:
                 return await fill(connection, bucket)
         except FAILURES as error:
             raise explain(error, self._database.url) from error
+
+
+def _fitting(new: sqlite.Insert | postgresql.Insert) -> Executable:
+    """Adds to what is reserved if that fits; built once, for building costs more than running."""
+    values = new.values(
+        account=bindparam("its_account"),
+        period=bindparam("its_period"),
+        spent=0,
+        reserved=bindparam("its_nano"),
+    )
+    total = SPENDING.c.reserved + values.excluded.reserved
+    fits = SPENDING.c.spent + total <= bindparam("its_cap", type_=BigInteger)
+    return values.on_conflict_do_update(
+        index_elements=["account", "period"], set_={"reserved": total}, where=fits
+    ).returning(SPENDING.c.spent)
+
+
+_FIT = {
+    "sqlite": _fitting(sqlite.insert(SPENDING)),
+    "postgresql": _fitting(postgresql.insert(SPENDING)),
+}
+_RESERVE = insert(RESERVATIONS)
 
 
 def _row(ask: _Ask, owner: str, now: float, expires: float) -> dict[str, Any]:
