@@ -4,7 +4,7 @@ from batuta.engine.budget import Budget
 from batuta.engine.conduct import conduct, new_run_id
 from batuta.engine.estimate import Pace, estimate
 from batuta.engine.record import Recorder, fold
-from batuta.engine.resume import asking_run, going_on
+from batuta.engine.resume import asking_run, going_on, lightened
 from batuta.engine.stage import Patience
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "estimate",
     "fold",
     "going_on",
+    "lightened",
     "new_run_id",
 ]

@@ -82,6 +82,13 @@ def going_on(run: Run, question: Question, pool: Pool) -> Resumed | None:
     return Resumed(tuple(_kept(played) for played in rounds), (*runs, run.id))
 
 
+def lightened(run: Run) -> Run:
+    """A run that waits with what `going_on` needs of it: its replies, without any prompt."""
+    header = replace(run.header, question=Question.of(""))
+    rounds = tuple(_kept(played) for played in run.rounds)
+    return replace(run, header=header, rounds=rounds, reply=None)
+
+
 def _kept(played: Round) -> Round:
     """The round with its replies, without prompts, drafts and failed steps."""
     steps = tuple(

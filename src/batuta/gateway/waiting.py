@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import final
 
 from batuta.core import Outcome, Pool, Question, Resumed, Run, RunId
-from batuta.engine import asking_run, going_on
+from batuta.engine import asking_run, going_on, lightened
 from batuta.errors import StoreError
 from batuta.gateway.middleware import log_fault
 from batuta.store import Store
@@ -46,7 +46,7 @@ class WaitingRoom:
         """Keeps the run, if it waits."""
         if run.outcome is not Outcome.WAITING:
             return
-        self._runs[tenant, run.id] = (self._clock(), run)
+        self._runs[tenant, run.id] = (self._clock(), lightened(run))
         while len(self._runs) > self._seats:
             self._runs.popitem(last=False)
 
