@@ -39,8 +39,7 @@ def house(*, history=None, clients=None, **options):
     clients = clients or {name: speaker(name) for name in ("ada", "bob", "eve")}
     pool = pool_of(*clients)
     served = (*served_models(pool), *baselines(pool, LIMITS, history))
-    absent = {} if history else untaught()
-    return Orchestra(pool, clients, served, absent=absent, **options)
+    return Orchestra(pool, clients, served, absent=untaught(history), **options)
 
 
 SUM, CITY = "Add {} and {}, then double it.", "Which city is the capital of land {}, {}?"
@@ -50,12 +49,14 @@ SUM, CITY = "Add {} and {}, then double it.", "Which city is the capital of land
 def outcomes(tmp_path):
     """A file of one's own: Ada solves the sums, Bob knows the cities; and what is read of it."""
 
-    def read(count=160, score=None):
+    def read(count=160, score=None, answered=False):
         lines = [
             {
                 "question": (CITY if at % 2 else SUM).format(at, 7 * at % 50),
                 "workers": {
-                    name: {"score": score if score is not None else float(good)}
+                    name: {"scores": [float(good)], "answers": ["4" if good else "5"]}
+                    if answered
+                    else {"score": score if score is not None else float(good)}
                     for name, good in {"ada": at % 2 == 0, "bob": at % 2, "eve": 0}.items()
                 },
             }
@@ -226,6 +227,25 @@ class TestLearned:
             )
         assert reply.choices[0].message.content == "Answer: 8"
         assert all(len(client.requests) == 1 for client in clients.values())
+
+    async def test_the_cascade_asks_on_until_it_is_sure_and_needs_the_answers(self, outcomes):
+        history = outcomes(count=240, answered=True)
+        clients = {
+            name: Scripted([f"Answer: {n}"] * 3) for n, name in enumerate(("ada", "bob", "eve"))
+        }
+        question = [{"role": "user", "content": SUM.format(12, 30)}]
+        async with Serving(house(history=history, clients=clients)) as server:
+            reply = await server.openai.chat.completions.create(
+                model="baseline/cascade", messages=question
+            )
+        assert reply.choices[0].message.content == "Answer: 0"
+        assert 1 <= sum(len(client.requests) for client in clients.values()) <= 3
+        assert len(clients["ada"].requests) == 1
+        async with Serving(house(history=outcomes())) as server:
+            with pytest.raises(openai.NotFoundError, match="with their answers"):
+                await server.openai.chat.completions.create(
+                    model="baseline/cascade", messages=question
+                )
 
     @pytest.mark.parametrize(("name", "score"), [("routellm-mf", 1.0), ("knn", None)])
     async def test_a_history_that_teaches_nothing_leaves_the_best_worker(

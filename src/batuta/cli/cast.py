@@ -58,7 +58,7 @@ class Casting:
             ensemble.pool,
             ensemble.clients,
             (*models, *methods),
-            absent={} if known else untaught(),
+            absent=untaught(known),
             showcase=Showcase(ensemble.source, ensemble.simulated, examples, self.folders, known),
             health=ensemble.health,
             patience=ensemble.patience,

@@ -23,6 +23,7 @@ from batuta.baselines import (
     Solver,
     fixed_pipeline,
 )
+from batuta.baselines import cascade as cascades
 from batuta.baselines.pipeline import CALLS
 from batuta.baselines.routing import CHOOSERS, ROUTERS, RandomRouting
 from batuta.baselines.solver import Players
@@ -43,10 +44,13 @@ from batuta.errors import BatutaError, ConfigError
 from batuta.gateway.models import Served
 from batuta.solvers.history import History
 from batuta.solvers.random import RandomWorkflows
+from batuta.solvers.selector import Recipe
 
 BASELINE = "baseline/"
 """What their names begin with."""
 UNTAUGHT = "it learns from outcomes: start the server with --history FILE"
+CASCADE = "cascade"
+SPEECHLESS = "it learns from outcomes with their answers: start the server with --history FILE"
 
 _MOA, _MOA_8 = MixtureOfAgents(), MixtureOfAgents(layers=2, proposers=7)
 PLAIN: Mapping[str, Solver] = {
@@ -91,18 +95,29 @@ def baselines(pool: Pool, limits: Limits, history: History | None = None) -> tup
         )
     mine = history.select(workers=known)
     served += [_served(name, _learning(name, mine), pool, limits) for name in LEARNED]
+    if mine.samples is not None:
+        served.append(_served(CASCADE, _cascade(mine), pool, limits))
     return tuple(served)
 
 
-def untaught() -> dict[str, str]:
-    """The names of the methods that need a history, each with what to do."""
-    return {f"{BASELINE}{name}": UNTAUGHT for name in LEARNED}
+def untaught(history: History | None = None) -> dict[str, str]:
+    """The names of the methods that this history does not teach, each with what to do."""
+    if history is not None and history.samples is not None:
+        return {}
+    named = LEARNED if history is None else ()
+    return {BASELINE + name: UNTAUGHT for name in named} | {BASELINE + CASCADE: SPEECHLESS}
 
 
 def _learning(name: str, history: History) -> Solver:
     if name in ROUTERS:
         return Conducted(LateConductor(name, partial(ROUTERS[name], history)))
     return LateSolver(name, partial(CHOOSERS[name], history), len(history.workers))
+
+
+def _cascade(history: History) -> Solver:
+    """Fitted without its selector's second stage, which wins little and needs a package."""
+    fit = partial(cascades.fit_cascade, history, Recipe(evolve=False))
+    return LateSolver(CASCADE, fit, cascades.CALLS)
 
 
 def _served(name: str, solver: Solver, pool: Pool, limits: Limits) -> Served:
