@@ -40,7 +40,6 @@ def test_steps_light_up_before_the_answer_is_there(house, visit, ask):
     sound(page)
     page.evaluate(LIGHTS)
     ask(page, QUESTION)
-    page.wait_for_selector('[data-state="running"]')
     address = answered(page)
     lights = page.evaluate("window.lights")
     first = lights.index(["answer", "there"])

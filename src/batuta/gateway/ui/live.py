@@ -50,6 +50,8 @@ class PageTeller:
 
     async def hear(self, event: Event) -> None:
         """Shows an event of the run."""
+        if isinstance(event, Header):  # a method may play several workflows, one after another
+            self._recorder = Recorder()
         self._recorder.add(event)
         match event:
             case Header():
