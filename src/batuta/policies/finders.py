@@ -1,6 +1,6 @@
 """What policies look for. Each finder is a pure function from a text to spans of it.
 
-Keys are found by the prefixes that their issuers publish; design/0010-policies.md says why no
+Keys are found by the prefixes that their issuers publish; design/0005-policies.md says why no
 library does it. Cards and bank accounts are checked by python-stdnum and telephone numbers by
 phonenumbers, so that a number of sixteen digits is not taken for a card.
 """
