@@ -7,7 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batuta.core import Cost, Outcome, Step, WorkerId, Workflow
+from batuta.core import (
+    Cost,
+    Header,
+    Limits,
+    Outcome,
+    Pool,
+    Question,
+    Reply,
+    Run,
+    RunId,
+    Step,
+    ToolCall,
+    Worker,
+    WorkerId,
+    Workflow,
+)
+from batuta.core.run import Guarded
 from batuta.gateway.ui import figures, trace
 from batuta.gateway.ui.charts import HEIGHT, WIDTH, charts
 from batuta.gateway.ui.comparison import difference
@@ -16,6 +32,7 @@ from batuta.gateway.ui.layout import BOX_HEIGHT, draw
 from batuta.gateway.ui.layout import WIDTH as ACROSS
 from batuta.gateway.ui.markdown import rendered
 from batuta.gateway.ui.mathml import mathml
+from batuta.gateway.ui.screens import fragment
 from ui.house import HOSTILE
 from ui.learned import write_learning
 from ui.seen import Seen
@@ -140,6 +157,18 @@ def test_figures_tell_what_is_known():
     ]
     assert figures.ago(0.0, 7200.0) == "2 h ago"
     assert set(trace.OUTCOMES) == set(Outcome)
+
+
+def test_a_run_that_waits_for_tools_says_so():
+    run = Run(
+        Header(RunId("run_x"), Question.of("Q"), Pool((Worker(WorkerId("a"), "a"),)), None, Limits(), "fixed"),
+        (), Outcome.WAITING, None, Reply("", tool_calls=(ToolCall("c", "look", '{"<b>": 1}'),)),
+        guards=(Guarded("pii", "input", "redacted", 2),),
+    )  # fmt: skip
+    html = fragment("answer.html.jinja", run=run)
+    assert "look({&#34;&lt;b&gt;&#34;: 1})" in html
+    assert "redacted" in html
+    assert "failure" not in html
 
 
 @settings(deadline=None)
