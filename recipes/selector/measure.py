@@ -40,7 +40,7 @@ CASES = {
 }
 """Name: recorded set, split; None: trained on the set's own training part."""
 PAPER = ("mmlu_test", "gsm8k-test", "cmmlu_test", "arc_challenge_test", "humaneval_test")
-"""The sets of RouterDC's first table."""
+"""The test sets of the kinds that RouterDC trains on."""
 OPTIONS = ("mmlu", "cmmlu", "arc", "ceval", "MATH")
 """Sets whose scores its authors count as right above 0."""
 Line = dict[str, Any]
