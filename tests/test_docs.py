@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -38,20 +39,31 @@ def test_every_make_target_and_command_named_exists(page):
             text,
         )
     ):
-        args = [sys.executable, "-m", "batuta", *command.split(), "--help"]
-        assert subprocess.run(args, capture_output=True, check=False).returncode == 0, command
+        assert there_is(command), command
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_options_named_exist(page):
-    text = page.read_text(encoding="utf-8")
-    help_text = "".join(
+@cache
+def there_is(command):
+    """Whether the command exists; asked once, for it is named on many pages."""
+    args = [sys.executable, "-m", "batuta", *command.split(), "--help"]
+    return subprocess.run(args, capture_output=True, check=False).returncode == 0
+
+
+@cache
+def every_option():
+    """The help of every command that has options which the pages name."""
+    return "".join(
         subprocess.run([sys.executable, "-m", "batuta", *c.split(), "--help"], capture_output=True, text=True, check=True,
                        env={**os.environ, "COLUMNS": "200"}).stdout
         for c in ("", "ask", "serve", "runs list", "runs show", "runs replay", "pool list", "pool check",
                   "eval", "tasks list", "tasks show", "tasks fetch", "train warmup", "train conductor", "train watch", "train plots",
                   "keys create", "keys limit", "keys rotate", "keys spend")
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_options_named_exist(page):
+    help_text, text = every_option(), page.read_text(encoding="utf-8")
     for line in re.findall(r"batuta (?:ask|serve|eval|train|tasks|runs|pool|keys)[^`\n]*", text):
         for option in re.findall(r"(--[a-z-]+)", line):
             assert option in help_text, option
