@@ -22,8 +22,8 @@ def url(tmp_path_factory):
         line = process.stderr.readline()
         assert line, "the server ended"
         found = re.search(r"at (http://\S+/v1)", line)
+    limit.cancel()
     yield found[1]
     process.terminate()
     assert process.wait(20) == 0
-    limit.cancel()
     process.stderr.close()

@@ -26,7 +26,7 @@ pytestmark = LIBRARIES
 WORLDLY = rehearsal.tasks("arithmetic", 3, 41, difficulty=2)
 ESSAY = "It depends. " * 20
 SAID = {"six times seven": "I multiply.\nAnswer: 42", "seven times seven": "Answer: 47",
-        "capital": "Answer: Paris", "essay": ESSAY}  # fmt: skip
+        "as JSON": '{"capital": "Paris"}', "capital": "Answer: Paris", "essay": ESSAY}  # fmt: skip
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 
 
