@@ -20,10 +20,10 @@ from batuta.cli.show import dollars
 from batuta.config import data_folder, store_target
 from batuta.errors import ConfigError
 from batuta.store import Store
-from batuta.store.keys import Key, Tenant
+from batuta.store.keys import Key, key_json, tenant_json
 from batuta.store.mint import Issued, Mint, open_mint
 from batuta.store.policy import Policy, policy_json, read_policy
-from batuta.store.spend import GROUPS, Spent, spent
+from batuta.store.spend import GROUPS, Spent, spent, spent_json
 
 app = typer.Typer(help="Keys of callers, their limits and budgets.", no_args_is_help=True)
 
@@ -205,44 +205,6 @@ def spend(
         names = (escape(name or "–") for name in one.group)
         table.add_row(*names, *(f"{number:,}" for number in numbers), dollars(one.cost))
     Console().print(table)
-
-
-def key_json(key: Key) -> dict[str, Any]:
-    """A key for programs; never its text or its hash."""
-    return {
-        "id": key.id,
-        "tenant": key.tenant.name,
-        "name": key.name,
-        "state": key.state(time.time()),
-        "created": key.created,
-        "expires": key.expires,
-        "limits": policy_json(key.policy),
-    }
-
-
-def tenant_json(tenant: Tenant) -> dict[str, Any]:
-    """A tenant for programs."""
-    day, month = tenant.per_day, tenant.per_month
-    return {
-        "name": tenant.name,
-        "per_day": None if day is None else f"{day:f}",
-        "per_month": None if month is None else f"{month:f}",
-    }
-
-
-def spent_json(groups: list[str], one: Spent) -> dict[str, Any]:
-    """A group's spending for programs; money as text."""
-    return {
-        **dict(zip(groups, one.group, strict=True)),
-        "runs": one.runs,
-        "calls": one.calls,
-        "input_tokens": one.input_tokens,
-        "output_tokens": one.output_tokens,
-        "estimated_calls": one.estimated_calls,
-        "usd": f"{one.cost.usd:f}",
-        "unpriced_calls": one.cost.unpriced_calls,
-        "assumed_usd": f"{one.assumed_usd:f}",
-    }
 
 
 def _with_store(work: Callable[[Store], Awaitable[_T]]) -> _T:

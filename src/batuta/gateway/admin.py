@@ -18,10 +18,10 @@ from batuta.gateway.reply import ReaderGone, read_fields
 from batuta.gateway.runs import json_response
 from batuta.gateway.wire.fields import Fields
 from batuta.store import Store
-from batuta.store.keys import Key, Tenant
+from batuta.store.keys import Key, Tenant, key_json, tenant_json
 from batuta.store.mint import Mint
 from batuta.store.policy import Policy, policy_json, read_policy
-from batuta.store.spend import Spent, spent
+from batuta.store.spend import spent, spent_json
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _LONGEST = 10 * 365 * 86400.0
@@ -144,7 +144,7 @@ class AdminRoutes:
             )
         except ValueError as error:
             _unusable("by", error)
-        return json_response({"object": "list", "data": [spent_entry(by, one) for one in found]})
+        return json_response({"object": "list", "data": [spent_json(by, one) for one in found]})
 
     async def _key(self, request: Request) -> Key:
         name: str = request.path_params["id"]
@@ -155,54 +155,43 @@ class AdminRoutes:
 
     @property
     def _store(self) -> Store:
-        if self._orchestra.store is None:
-            raise Refusal(404, "not_found", "This server keeps no keys.")
-        return self._orchestra.store
+        return store_of(self._orchestra)
 
     @property
     def _mint(self) -> Mint:
-        if self._orchestra.gate.mint is None:
-            raise Refusal(404, "not_found", "This server makes no keys.")
-        return self._orchestra.gate.mint
+        return mint_of(self._orchestra)
+
+
+def store_of(orchestra: Orchestra) -> Store:
+    """Where the keys are.
+
+    Raises:
+        Refusal: nothing is kept.
+    """
+    if orchestra.store is None:
+        raise Refusal(404, "not_found", "This server keeps no keys.")
+    return orchestra.store
+
+
+def mint_of(orchestra: Orchestra) -> Mint:
+    """What makes new keys.
+
+    Raises:
+        Refusal: none are made.
+    """
+    if orchestra.gate.mint is None:
+        raise Refusal(404, "not_found", "This server makes no keys.")
+    return orchestra.gate.mint
 
 
 def key_entry(key: Key) -> dict[str, Any]:
-    """A key as JSON; never its text or its hash."""
-    return {
-        "id": key.id,
-        "object": "key",
-        "tenant": key.tenant.name,
-        "name": key.name,
-        "state": key.state(time()),
-        "created": key.created,
-        "expires": key.expires,
-        "limits": policy_json(key.policy),
-    }
+    """A key as an object of the API."""
+    return {"object": "key", **key_json(key)}
 
 
 def tenant_entry(tenant: Tenant) -> dict[str, Any]:
-    """A tenant as JSON; money as text."""
-    money = {"per_day": tenant.per_day, "per_month": tenant.per_month}
-    return {
-        "name": tenant.name,
-        "object": "tenant",
-        **{name: None if usd is None else f"{usd:f}" for name, usd in money.items()},
-    }
-
-
-def spent_entry(by: list[str], one: Spent) -> dict[str, Any]:
-    """A group's spending as JSON; money as text."""
-    return {
-        **dict(zip(by, one.group, strict=True)),
-        "runs": one.runs,
-        "calls": one.calls,
-        "input_tokens": one.input_tokens,
-        "output_tokens": one.output_tokens,
-        "estimated_calls": one.estimated_calls,
-        "usd": f"{one.cost.usd:f}",
-        "unpriced_calls": one.cost.unpriced_calls,
-        "assumed_usd": f"{one.assumed_usd:f}",
-    }
+    """A tenant as an object of the API."""
+    return {"object": "tenant", **tenant_json(tenant)}
 
 
 async def _body(request: Request, known: set[str]) -> Fields:

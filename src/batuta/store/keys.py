@@ -275,3 +275,26 @@ async def _know(connection: AsyncConnection, tenant: str, now: float) -> None:
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     statement = dialect.insert(TENANTS).values(name=tenant, created=now).on_conflict_do_nothing()
     await connection.execute(statement)
+
+
+def key_json(key: Key) -> dict[str, Any]:
+    """A key for programs; never its text or its hash."""
+    return {
+        "id": key.id,
+        "tenant": key.tenant.name,
+        "name": key.name,
+        "state": key.state(time()),
+        "created": key.created,
+        "expires": key.expires,
+        "limits": policy_json(key.policy),
+    }
+
+
+def tenant_json(tenant: Tenant) -> dict[str, Any]:
+    """A tenant for programs; money as text."""
+    day, month = tenant.per_day, tenant.per_month
+    return {
+        "name": tenant.name,
+        "per_day": None if day is None else f"{day:f}",
+        "per_month": None if month is None else f"{month:f}",
+    }

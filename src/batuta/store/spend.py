@@ -121,3 +121,18 @@ def _added(
         )
         for group, total in sorted(sums.items(), key=lambda item: tuple(n or "" for n in item[0]))
     ]
+
+
+def spent_json(groups: Sequence[str], one: Spent) -> dict[str, Any]:
+    """A group's spending for programs; money as text."""
+    return {
+        **dict(zip(groups, one.group, strict=True)),
+        "runs": one.runs,
+        "calls": one.calls,
+        "input_tokens": one.input_tokens,
+        "output_tokens": one.output_tokens,
+        "estimated_calls": one.estimated_calls,
+        "usd": f"{one.cost.usd:f}",
+        "unpriced_calls": one.cost.unpriced_calls,
+        "assumed_usd": f"{one.assumed_usd:f}",
+    }

@@ -13,8 +13,9 @@ from starlette.responses import RedirectResponse, Response
 
 from batuta.core import Cost
 from batuta.core.usage import FREE
+from batuta.gateway.admin import mint_of, store_of
 from batuta.gateway.models import Orchestra
-from batuta.gateway.refusal import Refusal, not_found
+from batuta.gateway.refusal import not_found
 from batuta.gateway.ui.screens import HEADERS, screen
 from batuta.gateway.ui.visitor import KEYS, Visitor, read_form
 from batuta.store import Store
@@ -170,9 +171,7 @@ class Keyring:
 
     @property
     def _store(self) -> Store:
-        if self._orchestra.store is None:
-            raise Refusal(404, "not_found", "This server keeps no keys.")
-        return self._orchestra.store
+        return store_of(self._orchestra)
 
     @property
     def _keys(self) -> Keys:
@@ -180,9 +179,7 @@ class Keyring:
 
     @property
     def _mint(self) -> Mint:
-        if self._orchestra.gate.mint is None:
-            raise Refusal(404, "not_found", "This server makes no keys.")
-        return self._orchestra.gate.mint
+        return mint_of(self._orchestra)
 
 
 def policy_of(form: Mapping[str, str]) -> Policy:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from batuta.core import ResponseFormat, Tool
 from batuta.gateway.refusal import unsupported, wrong_type, wrong_value
 from batuta.gateway.wire.fields import Fields
-from batuta.gateway.wire.tools import Chosen, named
+from batuta.gateway.wire.tools import Chosen, known, mode_of, named, narrowed
 
 MAX_TOOLS = 512
 """More than chat's: what is dropped counts too, and coding agents send much of that."""
 MAX_FUNCTIONS = 128
-_MODES = ("none", "auto", "required")
 
 
 def parse_functions(body: Fields) -> tuple[Tool, ...]:
@@ -58,14 +57,14 @@ def parse_choice(body: Fields, tools: tuple[Tool, ...]) -> Chosen:
     if choice is None:
         return tools, None
     if isinstance(choice, str):
-        return tools, _mode(body, tools)
+        return tools, mode_of(body, tools)
     if not isinstance(choice, dict):
         raise wrong_type("tool_choice", "a string or an object", choice)
     picked = body.need_object("tool_choice")
     picked.need("type")
     match picked.text("type"):
         case "function":
-            return tools, _known(picked, tools)
+            return tools, known(picked, tools)
         case "allowed_tools":
             return _allowed(picked, tools)
         case kind:
@@ -73,30 +72,10 @@ def parse_choice(body: Fields, tools: tuple[Tool, ...]) -> Chosen:
             raise unsupported(picked.path("type"), reason)
 
 
-def _mode(body: Fields, tools: tuple[Tool, ...]) -> str | None:
-    mode = body.choice("tool_choice", _MODES)
-    if tools:
-        return mode
-    if mode == "required":
-        raise wrong_value("tool_choice", "it asks for a tool and 'tools' has no function.")
-    return None
-
-
 def _allowed(allowed: Fields, tools: tuple[Tool, ...]) -> Chosen:
-    allowed.need("mode")
-    mode = allowed.choice("mode", ("auto", "required"))
     entries = allowed.objects("tools", MAX_TOOLS) or ()
-    names = {_known(entry, tools) for entry in entries if entry.text("type") == "function"}
-    if not names:
-        raise wrong_value(allowed.path("tools"), "it must name at least one function.")
-    return tuple(tool for tool in tools if tool.name in names), mode
-
-
-def _known(entry: Fields, tools: tuple[Tool, ...]) -> str:
-    name = entry.need_text("name")
-    if all(tool.name != name for tool in tools):
-        raise wrong_value(entry.path("name"), f"'tools' has no function named '{name}'.")
-    return name
+    names = {known(entry, tools) for entry in entries if entry.text("type") == "function"}
+    return narrowed(allowed, names, tools)
 
 
 def parse_format(body: Fields) -> ResponseFormat | None:

@@ -30,7 +30,7 @@ def parse_tools(body: Fields) -> Chosen:
     if choice is None:
         return tools, None
     if isinstance(choice, str):
-        return tools, _mode(body, tools)
+        return tools, mode_of(body, tools)
     if not isinstance(choice, dict):
         raise wrong_type("tool_choice", "a string or an object", choice)
     return _picked(body.need_object("tool_choice"), tools)
@@ -70,7 +70,12 @@ def named(function: Fields) -> str:
     return name
 
 
-def _mode(body: Fields, tools: tuple[Tool, ...]) -> str | None:
+def mode_of(body: Fields, tools: tuple[Tool, ...]) -> str | None:
+    """`tool_choice` where it is one word.
+
+    Raises:
+        Refusal: it is another word, or asks for a tool where there is none.
+    """
     mode = body.choice("tool_choice", _MODES)
     if tools:
         return mode
@@ -84,22 +89,36 @@ def _picked(choice: Fields, tools: tuple[Tool, ...]) -> Chosen:
         return _allowed(choice.need_object("allowed_tools"), tools)
     _only_functions(choice)
     function = choice.need_object("function")
-    return tools, _known(function, tools)
+    return tools, known(function, tools)
 
 
 def _allowed(allowed: Fields, tools: tuple[Tool, ...]) -> Chosen:
-    allowed.need("mode")
-    mode = allowed.choice("mode", ("auto", "required"))
     names: set[str] = set()
     for entry in allowed.objects("tools", MAX_TOOLS) or ():
         _only_functions(entry)
-        names.add(_known(entry.need_object("function"), tools))
+        names.add(known(entry.need_object("function"), tools))
+    return narrowed(allowed, names, tools)
+
+
+def narrowed(allowed: Fields, names: set[str], tools: tuple[Tool, ...]) -> Chosen:
+    """The tools of those names, and the mode of `allowed_tools`.
+
+    Raises:
+        Refusal: no tool is named, or the mode is not known.
+    """
+    allowed.need("mode")
+    mode = allowed.choice("mode", ("auto", "required"))
     if not names:
         raise wrong_value(allowed.path("tools"), "it must name at least one tool.")
     return tuple(tool for tool in tools if tool.name in names), mode
 
 
-def _known(function: Fields, tools: tuple[Tool, ...]) -> str:
+def known(function: Fields, tools: tuple[Tool, ...]) -> str:
+    """The name of a tool that is offered.
+
+    Raises:
+        Refusal: there is none of that name.
+    """
     name = function.need_text("name")
     if all(tool.name != name for tool in tools):
         raise wrong_value(function.path("name"), f"'tools' has no tool named '{name}'.")
