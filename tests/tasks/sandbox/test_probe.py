@@ -130,6 +130,14 @@ def test_a_tier_that_lets_a_program_out_is_not_taken(tmp_path):
     assert " is not a fresh one" in said(f"--bind {VAR_TMP} {TMP}")
 
 
+@needs_landlock
+def test_a_bwrap_that_never_listens_leaves_no_word_behind(tmp_path):
+    """What is written to it would meet a broken pipe, which Python 3.11.2 reports at its end."""
+    Path(tmp_path, "bwrap").write_text("#!/bin/sh\nexec 0<&-\nexit 1\n", encoding="utf-8")
+    Path(tmp_path, "bwrap").chmod(0o755)
+    assert opened("auto", path=f"{tmp_path}:{SYSTEM_PATH}") == "landlock 42"
+
+
 async def test_an_interpreter_that_is_none_is_refused(anyio_backend):
     with pytest.raises(SandboxError, match="does not run as a Python"):
         async with Sandbox.open("none", python="/bin/false"):

@@ -38,19 +38,26 @@ class Cell:
         self._replies = BufferedByteReceiveStream(process.stdout)
         self._complaints = process.stderr
 
+    async def started(self) -> bool:
+        """Whether it runs: an order to one that died at its start would meet a broken pipe."""
+        return await self._exchange(b"", 0) is not None
+
     async def ask(self, order: dict[str, Any], seconds: float) -> dict[str, Any] | None:
         """Its reply to an order; None if it is gone, or says nothing for that long and more."""
         data = json.dumps(order).encode()
         self.spent = True  # who stops listening leaves a reply behind that fits no other order
+        reply = await self._exchange(struct.pack(">I", len(data)) + data, seconds)
+        self.spent = reply is None or reply.get("spent", False)
+        return reply
+
+    async def _exchange(self, data: bytes, seconds: float) -> dict[str, Any] | None:
         try:
             with anyio.fail_after(seconds + PATIENCE):
-                await self._orders.send(struct.pack(">I", len(data)) + data)
+                await self._orders.send(data)
                 (size,) = struct.unpack(">I", await self._replies.receive_exactly(4))
-                reply = json.loads(await self._replies.receive_exactly(size))
+                return json.loads(await self._replies.receive_exactly(size))
         except (OSError, anyio.BrokenResourceError, anyio.IncompleteRead, TimeoutError):
             return None
-        self.spent = reply.get("spent", False)
-        return reply
 
     async def complaint(self) -> str:
         """The last line that it, or what should have started it, wrote to standard error."""
@@ -88,7 +95,8 @@ async def opened(launch: Launch, preload: list[str]) -> AsyncGenerator[Cell]:
     try:
         cell = Cell(await _start(launch), launch.farewell)
         try:
-            if await cell.ask(launch.order | {"preload": preload}, 0) is None:
+            first = launch.order | {"preload": preload}
+            if not await cell.started() or await cell.ask(first, 0) is None:
                 raise SandboxError(await cell.complaint())
             yield cell
         finally:

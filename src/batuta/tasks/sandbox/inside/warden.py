@@ -340,6 +340,7 @@ class Warden:
 
 def main() -> None:
     """Serve to the end of the orders; leave nothing."""
+    send(1, packed({"started": True}))
     warden = Warden(receive())
     try:
         warden.serve()
