@@ -1,5 +1,7 @@
 """Fixtures of the jobs tests."""
 
+import sqlite3
+import sys
 from contextlib import asynccontextmanager
 
 import anyio
@@ -8,6 +10,13 @@ from sqlalchemy import URL
 
 from batuta.jobs import MemoryJobs
 from batuta.jobs.durable import DurableJobs
+from batuta.jobs.open import too_old
+
+
+@pytest.fixture(autouse=True)
+def _new_enough():
+    if too_old(sqlite3.sqlite_version_info, sys.version_info):
+        pytest.skip(f"SQLite {sqlite3.sqlite_version} is too old to keep jobs")
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ from batuta.core import Reply, Request, WorkerId, user
 from batuta.errors import Overloaded, StoreError
 from batuta.jobs import Ending, Job, JobState, open_jobs
 from batuta.jobs.machine import PROTOCOL
+from batuta.jobs.open import too_old
 
 from .conftest import working
 
@@ -134,3 +135,9 @@ async def test_a_place_that_is_none_is_told(tmp_path):
     with pytest.raises(StoreError, match="cannot be"):
         async with open_jobs(str(tmp_path / "file" / "jobs.db")):
             pass
+
+
+def test_an_sqlite_that_is_too_old_for_a_newer_python_is_known():
+    assert too_old((3, 40, 1), (3, 12, 1, "final", 0))
+    assert not too_old((3, 42, 0), (3, 13, 0, "final", 0))
+    assert not too_old((3, 40, 1), (3, 11, 7, "final", 0))

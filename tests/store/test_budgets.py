@@ -9,6 +9,7 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import text
 from tests.store.strategies import make_run, runs
 
 from batuta.core import Cost, RunId
@@ -196,9 +197,8 @@ async def test_a_reservation_that_nobody_waits_for_is_given_back(target):
             await anyio.sleep(0)
             tasks.cancel_scope.cancel()
         [full] = await store.budgets.spending(cap)
-        async with store.database.engine.connect() as connection:
-            rows = (await connection.exec_driver_sql("SELECT nano FROM reservations")).all()
-        assert full.reserved == sum(row[0] for row in rows)
+        rows = await store.database.rows(text("SELECT nano FROM reservations"))
+        assert full.reserved == sum(row["nano"] for row in rows)
 
 
 PROCESS = """

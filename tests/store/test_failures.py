@@ -3,6 +3,7 @@
 import sqlite3
 import subprocess
 import sys
+import threading
 from decimal import Decimal
 
 import anyio
@@ -69,7 +70,7 @@ def test_urls_get_their_driver_and_hide_their_password(path):
     assert parse_url("postgres://me:secret@host/runs").drivername == "postgresql+asyncpg"
     assert "secret" not in place_of(parse_url("postgres://me:secret@host/runs"))
     assert place_of(parse_url(path)) == str(path)
-    assert parse_url("sqlite:///a.db").drivername == "sqlite+aiosqlite"
+    assert parse_url("sqlite:///a.db").drivername == "sqlite+pysqlite"
 
 
 async def test_a_locked_database_is_waited_for(path):
@@ -88,8 +89,7 @@ async def test_a_locked_database_is_waited_for(path):
 
 async def test_a_table_that_is_gone_breaks_the_store_until_it_is_back(path):
     async with Store(path) as store:
-        async with store.database.engine.begin() as connection:
-            await connection.execute(text("ALTER TABLE runs RENAME TO gone"))
+        await store.database.execute(text("ALTER TABLE runs RENAME TO gone"))
         await store.append(make_run())
         with pytest.raises(StoreError, match="no such table"):
             await store.flush()
@@ -98,8 +98,7 @@ async def test_a_table_that_is_gone_breaks_the_store_until_it_is_back(path):
         assert await store.get("run_000000") == make_run()
         with pytest.raises(StoreError, match="no such table"):
             await store.list()
-        async with store.database.engine.begin() as connection:
-            await connection.execute(text("ALTER TABLE gone RENAME TO runs"))
+        await store.database.execute(text("ALTER TABLE gone RENAME TO runs"))
         await store.append(make_run(1))
         await store.flush()
         assert store.broken is None
@@ -109,8 +108,7 @@ async def test_a_table_that_is_gone_breaks_the_store_until_it_is_back(path):
 
 async def test_a_full_queue_of_a_broken_store_refuses(path):
     store = await Store(path, capacity=3).__aenter__()
-    async with store.database.engine.begin() as connection:
-        await connection.execute(text("DROP TABLE runs"))
+    await store.database.execute(text("DROP TABLE runs"))
     for number in range(3):
         await store.append(make_run(number))
     with pytest.raises(StoreError, match="3 runs wait to be written"):
@@ -121,19 +119,16 @@ async def test_a_full_queue_of_a_broken_store_refuses(path):
 
 async def test_a_row_that_the_database_refuses_holds_up_no_other(path, caplog):
     async with Store(path) as store:
-        async with store.database.engine.begin() as connection:
-            await connection.execute(
-                text(
-                    "CREATE TRIGGER refuse BEFORE INSERT ON runs WHEN NEW.id = 'run_000003' "
-                    "BEGIN SELECT RAISE(ABORT, 'refused'); END"
-                )
-            )
-            await connection.execute(
-                text(
-                    "CREATE TRIGGER heavy BEFORE INSERT ON run_contents "
-                    "WHEN NEW.run_id = 'run_000004' BEGIN SELECT RAISE(ABORT, 'heavy'); END"
-                )
-            )
+        await store.database.execute(
+            text(
+                "CREATE TRIGGER refuse BEFORE INSERT ON runs WHEN NEW.id = 'run_000003' "
+                "BEGIN SELECT RAISE(ABORT, 'refused'); END"
+            ),
+            text(
+                "CREATE TRIGGER heavy BEFORE INSERT ON run_contents "
+                "WHEN NEW.run_id = 'run_000004' BEGIN SELECT RAISE(ABORT, 'heavy'); END"
+            ),
+        )
         for number in range(8):
             await store.append(make_run(number))
         await store.flush()
@@ -181,12 +176,24 @@ def test_runs_survive_a_full_disk(path):
     assert freed == "True 0 100"
 
 
+async def everywhere(store, pragma):
+    """Says it on each connection of the pool: four that read and the one that writes."""
+    together = threading.Barrier(5)
+
+    def say(connection):
+        together.wait(timeout=20)
+        connection.execute(text(pragma))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(4):
+            group.start_soon(store.database.read, say)
+        group.start_soon(store.database.write, say)
+
+
 async def test_a_read_only_database(path):
     async with Store(path) as store:
-        async with store.database.engine.begin() as connection:
-            await connection.execute(text("PRAGMA query_only=ON"))
+        await everywhere(store, "PRAGMA query_only=ON")
         await store.append(make_run())
         with pytest.raises(StoreError, match="is read-only: let this user write"):
             await store.flush()
-        async with store.database.engine.begin() as connection:
-            await connection.execute(text("PRAGMA query_only=OFF"))
+        await everywhere(store, "PRAGMA query_only=OFF")

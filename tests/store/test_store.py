@@ -9,12 +9,13 @@ from decimal import Decimal
 import anyio
 import pytest
 from hypothesis import HealthCheck, given, settings
-from sqlalchemy import text
+from sqlalchemy import Engine, event, text
 from tests.store.strategies import make_run, runs
 
 from batuta.core import Cost, Outcome
 from batuta.errors import StoreError
 from batuta.store import Store
+from batuta.store.ledger import Charge, Reservation
 
 pytestmark = pytest.mark.anyio
 
@@ -26,8 +27,29 @@ def path(target):
 
 
 async def count(store, table="runs"):
-    async with store.database.engine.connect() as connection:
-        return (await connection.execute(text(f"SELECT count(*) FROM {table}"))).scalar()  # noqa: S608 - ours
+    [row] = await store.database.rows(text(f"SELECT count(*) AS many FROM {table}"))  # noqa: S608 - ours
+    return row["many"]
+
+
+async def test_batches_of_any_size_take_few_statements(path):
+    told, sizes = set(), range(1, 61)
+
+    def note(_connection, _cursor, statement, *_rest):
+        told.add(statement)
+
+    async with Store(path) as store:
+        event.listen(Engine, "before_cursor_execute", note)
+        try:
+            for size in sizes:
+                for number in range(size):
+                    held = Reservation(f"{size}-{number}", 1, ())
+                    charge = Charge(reservation=held)
+                    await store.append(make_run(100 * size + number), charge=charge)
+                await store.flush()
+        finally:
+            event.remove(Engine, "before_cursor_execute", note)
+        assert await count(store) == sum(sizes)
+    assert len(told) < len(sizes) / 2  # each is prepared and kept
 
 
 async def test_a_run_is_readable_right_after_append_and_after_flush(path):

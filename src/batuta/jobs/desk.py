@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 
 _REPLY: TypeAdapter[Reply] = TypeAdapter(Reply)
 _DECISION: TypeAdapter[Decision] = TypeAdapter(Decision)
+_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0, 30.0, 0.0)
+"""Seconds between attempts to keep a call that was paid for."""
 _PLACE: ContextVar[str] = ContextVar("batuta_job_place", default="call")
 """Where in its run the present task is; the engine plays each step within one task."""
 
@@ -64,7 +66,12 @@ class KeptDesk:
     """A desk over `Records`."""
 
     def __init__(
-        self, job: Job, records: Records, told: int, ring: Callable[[str], Awaitable[None]]
+        self,
+        job: Job,
+        records: Records,
+        told: int,
+        ring: Callable[[str], Awaitable[None]],
+        scope: anyio.CancelScope,
     ) -> None:
         """Goes on where the job was left.
 
@@ -73,11 +80,13 @@ class KeptDesk:
             records: where its calls and events are kept.
             told: how many of its events are kept already.
             ring: wakes who waits for the job's events.
+            scope: is cancelled when the job is.
         """
         self._job = job
         self._records = records
         self._told = told
         self._ring = ring
+        self._scope = scope
         self._next = 0
         self._order = anyio.Lock()
         self._shelves: dict[CallKey, _Shelf] = {}
@@ -87,6 +96,11 @@ class KeptDesk:
     def job(self) -> Job:
         """The job."""
         return self._job
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is the process that ends, if the job is cut off now."""
+        return not self._scope.cancel_called
 
     def conductor(self, conductor: Conductor) -> Conductor:
         """The conductor, whose decisions are kept."""
@@ -146,16 +160,25 @@ class KeptDesk:
     async def keep(self, key: CallKey, given: Reply | Decision) -> None:
         """Keeps what the call gave: it was paid for, so a cancellation waits.
 
-        What cannot be kept is not lost for that: the run goes on, and a crash would repeat it.
+        While the database fails, it is tried again. What cannot be kept is not lost for that: the
+        run goes on, and a crash would repeat it.
         """
         shelf = self._shelves[key]
         shelf.count += 1
         try:
             text = orjson.dumps(given, default=str).decode()
-            with anyio.CancelScope(shield=True):
-                await run_sync(self._records.keep_call, key, shelf.count - 1, text)
-        except (orjson.JSONEncodeError, StoreError) as error:
+        except orjson.JSONEncodeError as error:
             logger.warning("a finished call of job %s is not kept: %s", self._job.id, error)
+            return
+        for pause in _PAUSES:
+            try:
+                with anyio.CancelScope(shield=True):
+                    await run_sync(self._records.keep_call, key, shelf.count - 1, text)
+            except StoreError as error:
+                logger.warning("a finished call of job %s is not kept: %s", self._job.id, error)
+                await anyio.sleep(pause)
+            else:
+                return
 
     def _learn(self, pool: Pool) -> None:
         self._models |= {worker.id: worker.model for worker in pool}

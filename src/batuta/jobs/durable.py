@@ -30,7 +30,7 @@ from batuta.errors import StoreError
 from batuta.jobs.bells import Bells
 from batuta.jobs.claim import Claim
 from batuta.jobs.desk import KeptDesk
-from batuta.jobs.machine import Found, JobFailed, Machine, Stopped, stored
+from batuta.jobs.machine import RECOVERIES, Found, JobFailed, Machine, Stopped, stored
 from batuta.jobs.peers import Peers
 from batuta.jobs.protocol import Job, JobEvent, JobStatus, Json, Perform
 from batuta.jobs.records import Records, is_file
@@ -46,6 +46,9 @@ _LOOK = 0.25
 _BEAT = 0.5
 """Seconds between signs of life on a shared database."""
 _SWEEP = 3600.0
+_PAUSE = 0.5
+"""Seconds before a job is taken up again that the database stopped; each time twice as long."""
+_LONGEST_PAUSE = 30.0
 EXECUTOR = "local"
 """The name under which a restarted process finds what it left."""
 
@@ -132,6 +135,7 @@ class DurableJobs:
             StoreError: it could not be kept.
         """
         machine = await self._started()
+        await run_sync(self._kept.answer)  # the machine would wait for the database without end
         try:
             await run_sync(machine.enqueue, job)
         except SQLAlchemyError as error:
@@ -197,9 +201,7 @@ class DurableJobs:
         outcome: Json | BaseException = Stopped()
         try:
             with play.scope:
-                told = await run_sync(self._kept.told, job.id)
-                desk = KeptDesk(job, self._kept, told, self._bells.ring)
-                outcome = stored(await perform(job, desk))
+                outcome = await self._performed(perform, job, play.scope)
         except Exception as error:  # noqa: BLE001 - a fault must end the job, not the server
             kind = type(error).__name__
             logger.error("job %s failed: %s", job.id, kind)  # noqa: TRY400 - no content in logs
@@ -208,6 +210,20 @@ class DurableJobs:
             del self._plays[job.id]
             play.over.set()
             _settle(order.ending, outcome)
+
+    async def _performed(self, perform: Perform, job: Job, scope: anyio.CancelScope) -> Json:
+        """How it was played; while the database fails it is taken up again, as after a crash."""
+        pause = _PAUSE
+        for _ in range(RECOVERIES):
+            try:
+                told = await run_sync(self._kept.told, job.id)
+                desk = KeptDesk(job, self._kept, told, self._bells.ring, scope)
+                return stored(await perform(job, desk))
+            except* StoreError as errors:
+                logger.warning("job %s waits for the database: %s", job.id, errors.exceptions[0])
+            await anyio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        raise StoreError("the database failed too often")
 
     def _stop(self, job_id: str) -> None:
         """Cancels the job's calls, if they are made here."""
@@ -234,13 +250,19 @@ class DurableJobs:
     async def _sweep(self) -> None:
         """Takes up what was left, and forgets from time to time what ended long ago."""
         if self._known:
-            await self._started()
+            await self._up()
         while True:
             if self._machine is not None:
-                limit = time.time() - self._kept_days * 86_400
-                for job_id in await run_sync(self._machine.ended_before, limit):
-                    await self._erase(job_id)
+                try:
+                    await self._forget_old(self._machine)
+                except (StoreError, SQLAlchemyError) as error:
+                    logger.warning("old jobs are not forgotten now: %s", type(error).__name__)
             await anyio.sleep(_SWEEP)
+
+    async def _forget_old(self, machine: Machine) -> None:
+        limit = time.time() - self._kept_days * 86_400
+        for job_id in await run_sync(machine.ended_before, limit):
+            await self._erase(job_id)
 
     async def _erase(self, job_id: str) -> None:
         await run_sync((await self._started()).forget, job_id)
@@ -252,7 +274,11 @@ class DurableJobs:
         return await run_sync((await self._started()).find, job_id, tenant)
 
     async def _started(self) -> Machine:
-        """The machine, started when it is first wanted."""
+        """The machine, started when it is first wanted.
+
+        Raises:
+            StoreError: it cannot be started now.
+        """
         async with self._starting:
             if self._machine is None:
                 play = partial(self._hand_over, asyncio.get_running_loop())
@@ -261,29 +287,57 @@ class DurableJobs:
         assert self._machine is not None  # noqa: S101 - else an error was raised
         return self._machine
 
+    async def _up(self) -> Machine:
+        """The machine, as soon as its database lets it start."""
+        told = False
+        while True:
+            try:
+                return await self._started()
+            except StoreError as error:
+                if not told:
+                    logger.warning("%s", error)
+                told = True
+            await anyio.sleep(_PAUSE)
+
     def _start(self, play: Callable[[Json], Json]) -> Machine:
         name = f"batuta-{uuid4()}" if self._shared else EXECUTOR
-        if self._shared:
-            self._peers = Peers(self._url, name)
-        return Machine(self._url, name, self._concurrency, play)
+        peers: Peers | None = None
+        try:
+            peers = Peers(self._url, name) if self._shared else None
+            machine = Machine(self._url, name, self._concurrency, play)
+        except Exception as error:
+            if peers is not None:
+                peers.leave()
+            raise StoreError(f"jobs cannot be played now: {type(error).__name__}") from error
+        self._peers = peers
+        return machine
 
     async def _keep_company(self) -> None:
         """Among several processes: lives, buries the dead, and hears of cancellations."""
-        machine = await self._started()
+        machine = await self._up()
         assert self._peers is not None  # noqa: S101 - the machine of a shared database has them
+        deaf = False
         while True:
             try:
                 await run_sync(self._peers.beat)
-                alive = await run_sync(self._peers.alive)
-                dead = await run_sync(machine.players) - alive
-                if dead:
-                    await run_sync(machine.take_over, tuple(dead))
-                if self._plays:
-                    for job_id in await run_sync(machine.cancelled, tuple(self._plays)):
-                        self._stop(job_id)
+                await self._look_around(machine, await run_sync(self._peers.alive))
+                deaf = False
             except SQLAlchemyError as error:
-                logger.warning("the other servers cannot be heard: %s", type(error).__name__)
+                if not deaf:
+                    kind = type(error).__name__
+                    logger.warning("the other servers cannot be heard: %s", kind)
+                deaf = True
             await anyio.sleep(_BEAT)
+
+    async def _look_around(self, machine: Machine, alive: set[str]) -> None:
+        # The machine waits for its database without end; a server that stops does not.
+        ask = partial(run_sync, abandon_on_cancel=True)
+        dead = await ask(machine.players) - alive
+        if dead:
+            await ask(machine.take_over, tuple(dead))
+        if self._plays:
+            for job_id in await ask(machine.cancelled, tuple(self._plays)):
+                self._stop(job_id)
 
     @property
     def _kept(self) -> Records:

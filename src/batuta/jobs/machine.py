@@ -90,7 +90,11 @@ class Machine:
         def _job(body: Json) -> Json:  # pyright: ignore[reportUnusedFunction] - by its name
             return play(body)
 
-        DBOS.launch()
+        try:
+            DBOS.launch()
+        except BaseException:
+            self.stop()
+            raise
         DBOS.register_queue(QUEUE, worker_concurrency=concurrency, polling_interval_sec=POLL)
 
     def stop(self) -> None:

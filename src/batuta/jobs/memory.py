@@ -151,6 +151,10 @@ class _OpenDesk:
     def job(self) -> Job:
         return self._entry.job
 
+    @property
+    def goes_on(self) -> bool:
+        return False
+
     def conductor(self, conductor: Conductor) -> Conductor:
         return conductor
 

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import logging
+import sqlite3
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
+from typing import Any
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from batuta.errors import StoreError
-from batuta.jobs.durable import DurableJobs
+from batuta.jobs.durable import KEPT_DAYS, DurableJobs
 from batuta.jobs.memory import MemoryJobs
 from batuta.jobs.protocol import Jobs
+from batuta.jobs.records import is_file
+
+logger = logging.getLogger(__name__)
 
 
 @asynccontextmanager
-async def open_jobs(target: str) -> AsyncGenerator[Jobs]:
+async def open_jobs(target: str, kept_days: float | None = None) -> AsyncGenerator[Jobs]:
     """Durable jobs if the extra `[jobs]` is installed, else jobs that live as long as the process.
 
     Args:
         target: a path of an SQLite file, created with its folder, or the URL of a PostgreSQL
             database.
+        kept_days: how long a job is kept after its end, if that is to be less than usual.
 
     Raises:
         StoreError: the target is no place for jobs, or another process has it.
@@ -29,8 +37,23 @@ async def open_jobs(target: str) -> AsyncGenerator[Jobs]:
     if not _has_dbos():
         yield MemoryJobs()
         return
-    async with DurableJobs(_url(target)) as jobs:
+    url = _url(target)
+    if is_file(url) and too_old(sqlite3.sqlite_version_info, sys.version_info):
+        logger.warning(
+            "background jobs will end with this process: SQLite %s is too old to keep them, "
+            "install 3.42 or later, or use PostgreSQL",
+            sqlite3.sqlite_version,
+        )
+        yield MemoryJobs()
+        return
+    days = KEPT_DAYS if kept_days is None else min(kept_days, KEPT_DAYS)
+    async with DurableJobs(url, kept_days=days) as jobs:
         yield jobs
+
+
+def too_old(sqlite: tuple[int, ...], python: tuple[Any, ...]) -> bool:
+    """Whether DBOS cannot work on that SQLite: from Python 3.12 on it asks it for milliseconds."""
+    return python >= (3, 12) and sqlite < (3, 42)
 
 
 def _has_dbos() -> bool:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import final
 
 from sqlalchemy import Column, DateTime, MetaData, Table, Text, create_engine, delete, func, select
 from sqlalchemy import text as sql
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import SQLAlchemyError
+
+from batuta.jobs.records import PATIENCE
 
 SILENT = 5.0
 """Seconds without a sign of life after which a process counts as dead."""
@@ -31,7 +35,7 @@ class Peers:
             url: the database.
             name: of this process.
         """
-        self._engine = create_engine(url, pool_size=1, max_overflow=1)
+        self._engine = create_engine(url, pool_size=1, max_overflow=1, connect_args=PATIENCE)
         self._name = name
         with self._engine.begin() as connection:
             connection.execute(sql("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
@@ -53,7 +57,7 @@ class Peers:
             return {row[0] for row in connection.execute(select(_PEERS.c.id).where(age < SILENT))}
 
     def leave(self) -> None:
-        """Says farewell, so that the others take over at once."""
-        with self._engine.begin() as connection:
+        """Says farewell, so that the others take over at once; else they notice the silence."""
+        with suppress(SQLAlchemyError), self._engine.begin() as connection:
             connection.execute(delete(_PEERS).where(_PEERS.c.id == self._name))
         self._engine.dispose()

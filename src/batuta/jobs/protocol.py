@@ -90,6 +90,14 @@ class Desk(Protocol):
         """The job."""
         ...
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the job is taken up again if it is cut off now.
+
+        So it is where the process ends and the job survives it, not where the job was cancelled.
+        """
+        ...
+
     def conductor(self, conductor: Conductor) -> Conductor:
         """The conductor, whose decisions are kept."""
         ...

@@ -40,6 +40,9 @@ from batuta.jobs.protocol import JobEvent, Json
 BUSY_SECONDS = 30
 """How long SQLite waits for another writer."""
 
+PATIENCE = {"connect_timeout": 5, "tcp_user_timeout": 10_000}
+"""How long PostgreSQL may take to let somebody in (seconds), or be out of reach (milliseconds)."""
+
 METADATA = MetaData()
 CALLS = Table(
     "job_calls",
@@ -101,6 +104,14 @@ class Records:
     def close(self) -> None:
         """Disconnects."""
         self._engine.dispose()
+
+    def answer(self) -> None:
+        """Nothing, if the database answers.
+
+        Raises:
+            StoreError: it does not.
+        """
+        self._read(select(1))
 
     def calls(self, key: CallKey) -> list[str]:
         """What was kept under the key, in order.
@@ -192,7 +203,7 @@ def is_file(url: URL) -> bool:
 
 def _engine(url: URL) -> Engine:
     if not is_file(url):
-        return create_engine(url)
+        return create_engine(url, connect_args=PATIENCE)
     path = Path(str(url.database))
     path.parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})

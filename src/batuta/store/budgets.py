@@ -3,7 +3,8 @@
 `spent + reserved <= cap` is checked by the statement that reserves, so it holds whatever other
 tasks and processes do at the same time. Requests that come while another one's transaction is on
 its way share the next one. A reservation belongs to a process, which renews it; when the process
-has died it expires, and the run is written down as lost: what it cost is not known.
+has died it expires, and the run is written down as lost: what it cost is not known. Only that of a
+job which another process takes up waits for it.
 """
 
 from __future__ import annotations
@@ -18,9 +19,17 @@ from typing import Any, final
 
 import anyio
 import orjson
-from sqlalchemy import BigInteger, Executable, bindparam, delete, insert, select, update
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    Executable,
+    bindparam,
+    delete,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from batuta.core import RunId
 from batuta.errors import StoreError
@@ -28,14 +37,22 @@ from batuta.store.database import FAILURES, Database, explain
 from batuta.store.ledger import Bucket, Reservation, lost_row
 from batuta.store.models import LEDGER, RESERVATIONS, SPENDING
 from batuta.store.spending import Exhausted, add, fill, given_back, settle
+from batuta.store.together import Together
 from batuta.store.writer import Writer
 
 LEASE = 90.0
 """Seconds for which a reservation outlives its process."""
+JOB_LEASE = 24 * 3600.0
+"""Seconds for which what a job's run holds waits until the job is taken up again."""
+_JOBS = "jobs"
+"""Who owns reservations that no process renews."""
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
+_Answer = Reservation | Exhausted | StoreError
+
+
+@dataclass(frozen=True, slots=True)
 class _Ask:
     """A reservation that somebody waits for."""
 
@@ -44,7 +61,7 @@ class _Ask:
     key: str | None
     model: str
     wanted: Reservation
-    answer: Reservation | Exhausted | StoreError | None = None
+    lasting: bool
 
 
 class _Refused(Exception):
@@ -63,8 +80,7 @@ class Budgets:
         self._database = database
         self._writer = writer
         self._lease = lease
-        self._turn = anyio.Lock(fast_acquire=True)
-        self._asks: list[_Ask] = []
+        self._asks = Together(self._grant, self._undo)
         self._closing = anyio.Event()
         self._ended = anyio.Event()
         self.owner = secrets.token_hex(8)
@@ -79,23 +95,50 @@ class Budgets:
         tenant: str = "local",
         key: str | None = None,
         model: str = "",
+        lasting: bool = False,
     ) -> Reservation | Exhausted:
         """Sets `nano` billionths apart in every bucket, or in none.
+
+        Args:
+            run_id: the run.
+            nano: billionths of a dollar.
+            buckets: whose money.
+            tenant: for the ledger, should the run be lost.
+            key: as the tenant.
+            model: as the tenant.
+            lasting: the run is a job's, which outlives this process.
 
         Raises:
             StoreError: the database fails.
         """
         wanted = Reservation(secrets.token_hex(8), nano, buckets)
-        ask = _Ask(run_id, tenant, key, model, wanted)
-        await self._serve(ask)
-        if isinstance(ask.answer, Exhausted) and self._writer.waiting:
+        ask = _Ask(run_id, tenant, key, model, wanted, lasting)
+        answer = await self._asks.do(ask)
+        if isinstance(answer, Exhausted) and self._writer.waiting:
             await self._writer.flush()  # runs that have ended may still hold what they reserved
-            ask = _Ask(run_id, tenant, key, model, wanted)
-            await self._serve(ask)
-        if isinstance(ask.answer, StoreError):
-            raise ask.answer
-        assert ask.answer is not None  # noqa: S101 - it was served
-        return ask.answer
+            answer = await self._asks.do(ask)
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
+
+    async def held(self, run_id: RunId, buckets: tuple[Bucket, ...]) -> Reservation | None:
+        """What a job's run set apart in those buckets before its process died.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        mine = (RESERVATIONS.c.run_id == run_id, RESERVATIONS.c.owner == _JOBS)
+        rows = await self._database.rows(select(RESERVATIONS).where(*mine))
+        return Reservation(rows[0]["id"], rows[0]["nano"], buckets) if rows else None
+
+    async def settled(self, run_id: RunId) -> bool:
+        """Whether the run is in the ledger, with what it cost.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        mine = (LEDGER.c.run_id == run_id, LEDGER.c.line >= 0)
+        return bool(await self._database.rows(select(LEDGER.c.line).where(*mine).limit(1)))
 
     async def release(self, reservation: Reservation) -> None:
         """Gives back what was reserved for a run that was never played.
@@ -104,8 +147,7 @@ class Budgets:
             StoreError: the database fails; the reservation expires with its lease.
         """
         with anyio.CancelScope(shield=True):
-            async with self._database.begin() as connection:
-                await settle(connection, (reservation.id,), {})
+            await self._database.change(lambda one: settle(one, (reservation.id,), {}))
 
     async def spending(self, buckets: Iterable[Bucket]) -> list[Exhausted]:
         """How full those buckets are.
@@ -136,77 +178,54 @@ class Budgets:
         try:
             await self.renew(time())
             await self.reap(time())
-        except FAILURES as error:
-            _LOG.warning("budgets: %s", explain(error, self._database.url))
+        except (StoreError, *FAILURES) as error:
+            _LOG.warning("budgets: %s", error)
 
     async def renew(self, now: float) -> None:
         """Holds this process's reservations for another lease."""
         mine = RESERVATIONS.c.owner == self.owner
         if not await self._holds(mine):
             return
-        async with self._database.write() as connection:
-            later = update(RESERVATIONS).where(mine).values(expires=now + self._lease)
-            await connection.execute(later)
+        later = update(RESERVATIONS).where(mine).values(expires=now + self._lease)
+        await self._database.execute(later)
 
     async def reap(self, now: float) -> int:
         """Gives back what runs of dead processes hold; how many runs were lost."""
         dead = RESERVATIONS.c.expires < now
         if not await self._holds(dead):
             return 0
-        async with self._database.write() as connection:
-            query = delete(RESERVATIONS).where(dead).returning(RESERVATIONS)
-            rows = [dict(row) for row in (await connection.execute(query)).mappings()]
-            await add(connection, given_back(rows))
-            dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-            statement = dialect.insert(LEDGER).on_conflict_do_nothing()
-            if rows:
-                await connection.execute(statement, [lost_row(row) for row in rows])
+        rows = await self._database.write(lambda connection: _end(connection, dead))
         for row in rows:
             _LOG.warning("run %s was lost with its process; its cost is not known", row["run_id"])
         return len(rows)
 
     async def _holds(self, chosen: Any) -> bool:
-        async with self._database.engine.connect() as connection:
-            query = select(RESERVATIONS.c.id).where(chosen).limit(1)
-            return (await connection.execute(query)).first() is not None
+        query = select(RESERVATIONS.c.id).where(chosen).limit(1)
+        return await self._database.read(lambda one: one.execute(query).first() is not None)
 
-    async def _serve(self, ask: _Ask) -> None:
-        """Until the ask is answered, by this task or by one that came before."""
-        self._asks.append(ask)
-        try:
-            async with self._turn:
-                if ask.answer is None:
-                    asks, self._asks = self._asks, []
-                    with anyio.CancelScope(shield=True):
-                        await self._grant(asks)
-        except anyio.get_cancelled_exc_class():
-            if ask in self._asks:
-                self._asks.remove(ask)
-            if isinstance(ask.answer, Reservation):
-                await self.release(ask.answer)
-            raise
-
-    async def _grant(self, asks: list[_Ask]) -> None:
+    async def _grant(self, asks: list[_Ask]) -> list[_Answer]:
         """All in one transaction; if a bucket is too full for all, one by one."""
-        if len(asks) == 1 or not await self._try(asks):
-            for ask in asks:
-                await self._try([ask])
+        answer = await self._try(asks)
+        if len(asks) == 1 or answer is None:
+            return [answer or ask.wanted for ask in asks]
+        if isinstance(answer, StoreError):
+            return [answer] * len(asks)
+        return [await self._try([ask]) or ask.wanted for ask in asks]
 
-    async def _try(self, asks: list[_Ask]) -> bool:
-        """Reserves for all of them or for none; whether they have their answers now."""
+    async def _try(self, asks: list[_Ask]) -> Exhausted | StoreError | None:
+        """Reserves for all of them or for none; None if it did, else why not."""
         try:
             await self._transact(asks)
         except _Refused as refused:
-            if len(asks) > 1:
-                return False
-            asks[0].answer = refused.exhausted
+            return refused.exhausted
         except FAILURES as error:
-            for ask in asks:
-                ask.answer = explain(error, self._database.url)
-        else:
-            for ask in asks:
-                ask.answer = ask.wanted
-        return True
+            return explain(error, self._database.url)
+        return None
+
+    async def _undo(self, answer: _Answer) -> None:
+        """Gives back what was granted to somebody who has gone."""
+        if isinstance(answer, Reservation):
+            await self.release(answer)
 
     async def _transact(self, asks: list[_Ask]) -> None:
         sums: Counter[Bucket] = Counter()
@@ -214,32 +233,48 @@ class Budgets:
             for bucket in ask.wanted.buckets:
                 sums[bucket] += ask.wanted.nano
         now = time()
-        async with self._database.write() as connection:
-            for bucket in sorted(sums, key=lambda bucket: (bucket.account, bucket.period)):
-                await self._fit(connection, bucket, sums[bucket])
-            rows = [_row(ask, self.owner, now, now + self._lease) for ask in asks]
-            await connection.execute(_RESERVE, rows)
-
-    async def _fit(self, connection: AsyncConnection, bucket: Bucket, nano: int) -> None:
-        """The one statement that keeps the law."""
-        if nano <= bucket.cap:
-            values = {
-                "its_account": bucket.account,
-                "its_period": bucket.period,
-                "its_nano": nano,
-                "its_cap": bucket.cap,
-            }
-            statement = _FIT[connection.dialect.name]
-            if (await connection.execute(statement, values)).first() is not None:
-                return
-        raise _Refused(await fill(connection, bucket))
+        rows = [_row(ask, self.owner, now, self._lease) for ask in asks]
+        await self._database.write(lambda connection: _reserve(connection, sums, rows))
 
     async def _fill(self, bucket: Bucket) -> Exhausted:
-        try:
-            async with self._database.engine.connect() as connection:
-                return await fill(connection, bucket)
-        except FAILURES as error:
-            raise explain(error, self._database.url) from error
+        return await self._database.look(lambda connection: fill(connection, bucket))
+
+
+def _reserve(connection: Connection, sums: Counter[Bucket], rows: list[dict[str, Any]]) -> None:
+    """Sets the sums apart, in one order of the buckets, and writes down for whom."""
+    for bucket in sorted(sums, key=lambda bucket: (bucket.account, bucket.period)):
+        _fit(connection, bucket, sums[bucket])
+    connection.execute(_RESERVE, rows)
+
+
+def _fit(connection: Connection, bucket: Bucket, nano: int) -> None:
+    """The one statement that keeps the law.
+
+    Raises:
+        _Refused: the bucket is too full.
+    """
+    if nano <= bucket.cap:
+        values = {
+            "its_account": bucket.account,
+            "its_period": bucket.period,
+            "its_nano": nano,
+            "its_cap": bucket.cap,
+        }
+        if connection.execute(_FIT[connection.dialect.name], values).first() is not None:
+            return
+    raise _Refused(fill(connection, bucket))
+
+
+def _end(connection: Connection, dead: Any) -> list[dict[str, Any]]:
+    """Gives back what the dead hold, and writes down that their runs were lost; the dead."""
+    query = delete(RESERVATIONS).where(dead).returning(RESERVATIONS)
+    rows = [dict(row) for row in connection.execute(query).mappings()]
+    add(connection, given_back(rows))
+    if rows:
+        dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+        statement = dialect.insert(LEDGER).on_conflict_do_nothing()
+        connection.execute(statement, [lost_row(row) for row in rows])
+    return rows
 
 
 def _fitting(new: sqlite.Insert | postgresql.Insert) -> Executable:
@@ -264,7 +299,7 @@ _FIT = {
 _RESERVE = insert(RESERVATIONS)
 
 
-def _row(ask: _Ask, owner: str, now: float, expires: float) -> dict[str, Any]:
+def _row(ask: _Ask, owner: str, now: float, lease: float) -> dict[str, Any]:
     places = [(bucket.account, bucket.period) for bucket in ask.wanted.buckets]
     return {
         "id": ask.wanted.id,
@@ -275,6 +310,6 @@ def _row(ask: _Ask, owner: str, now: float, expires: float) -> dict[str, Any]:
         "buckets": orjson.dumps(places).decode(),
         "nano": ask.wanted.nano,
         "created": now,
-        "owner": owner,
-        "expires": expires,
+        "owner": _JOBS if ask.lasting else owner,
+        "expires": now + (JOB_LEASE if ask.lasting else lease),
     }

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, closing
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import anyio
-from sqlalchemy import URL, event, make_url
+from anyio.to_thread import run_sync
+from sqlalchemy import (
+    URL,
+    Connection,
+    CursorResult,
+    Engine,
+    Executable,
+    create_engine,
+    event,
+    make_url,
+)
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -19,10 +29,14 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
     StatementError,
 )
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from batuta.errors import StoreError
+
+_T = TypeVar("_T")
+Work = Callable[[Connection], _T]
+"""What is done with a connection; it blocks, and knows no event loop."""
 
 FAILURES = (SQLAlchemyError, OSError)
 """What a database that cannot be used raises; asyncpg's refused connection is an OSError."""
@@ -30,8 +44,17 @@ FAILURES = (SQLAlchemyError, OSError)
 BUSY_MS = 5_000
 """How long SQLite waits for another writer before it says `locked`."""
 
+_READERS = 4
+"""Threads that read an SQLite file at the same time, besides the one that writes."""
+
 _WAL_PAUSE = 0.01
 """Seconds between attempts to switch a file to WAL."""
+
+_PATIENCE = 5.0
+"""Seconds that PostgreSQL may take to let somebody in."""
+
+_LONGEST = 15.0
+"""Seconds that one of its statements may take."""
 
 _PRAGMAS = (
     f"PRAGMA busy_timeout={BUSY_MS}",
@@ -40,7 +63,7 @@ _PRAGMAS = (
 )
 
 _DRIVERS = {
-    "sqlite": "sqlite+aiosqlite",
+    "sqlite": "sqlite+pysqlite",
     "postgresql": "postgresql+asyncpg",
     "postgres": "postgresql+asyncpg",
 }
@@ -62,34 +85,79 @@ _SENTENCES = (
 
 @final
 class Database:
-    """An open database; its writers take turns where it has room for one only."""
+    """An open database.
 
-    def __init__(self, engine: AsyncEngine, url: URL) -> None:
-        self.engine = engine
+    SQLite does its work in a thread, a whole transaction at a time: each statement on its own
+    would cost more in waking threads than in the database. PostgreSQL does it on the event loop.
+    """
+
+    def __init__(self, engine: Engine | AsyncEngine, url: URL) -> None:
         self.url = url
+        self._engine = engine
         # SQLite would let the second writer sleep and poll; here it is woken in time.
-        self._turn = anyio.Lock(fast_acquire=True) if is_sqlite(url) else None
+        self._turn = anyio.CapacityLimiter(1)
+        self._readers = anyio.CapacityLimiter(_READERS)
 
-    @asynccontextmanager
-    async def write(self) -> AsyncGenerator[AsyncConnection]:
-        """A transaction, committed at the block's end; errors are the driver's."""
-        if self._turn is None:
-            async with self.engine.begin() as connection:
-                yield connection
-            return
-        async with self._turn, self.engine.begin() as connection:
-            yield connection
+    async def write(self, work: Work[_T]) -> _T:
+        """Does `work` in a transaction; errors are the driver's.
 
-    @asynccontextmanager
-    async def begin(self) -> AsyncGenerator[AsyncConnection]:
-        """A transaction, committed at the block's end.
+        Raises:
+            SQLAlchemyError: the database fails.
+            OSError: it cannot be reached.
+        """
+        engine = self._engine
+        if isinstance(engine, AsyncEngine):
+            async with engine.begin() as connection:
+                return await connection.run_sync(work)
+        return await run_sync(_transact, engine, work, limiter=self._turn)
+
+    async def change(self, work: Work[_T]) -> _T:
+        """Does `work` in a transaction.
 
         Raises:
             StoreError: the database fails.
         """
         try:
-            async with self.write() as connection:
-                yield connection
+            return await self.write(work)
+        except FAILURES as error:
+            raise explain(error, self.url) from error
+
+    async def execute(self, first: Executable, *then: Executable) -> int:
+        """Statements that change something, in one transaction; how many rows the first changed.
+
+        Raises:
+            StoreError: the database fails.
+        """
+
+        def run(connection: Connection) -> int:
+            result: CursorResult[Any] = connection.execute(first)
+            for statement in then:
+                connection.execute(statement)
+            return result.rowcount
+
+        return await self.change(run)
+
+    async def read(self, work: Work[_T]) -> _T:
+        """Does `work`, which changes nothing; errors are the driver's.
+
+        Raises:
+            SQLAlchemyError: the database fails.
+            OSError: it cannot be reached.
+        """
+        engine = self._engine
+        if isinstance(engine, AsyncEngine):
+            async with engine.connect() as connection:
+                return await connection.run_sync(work)
+        return await run_sync(_consult, engine, work, limiter=self._readers)
+
+    async def look(self, work: Work[_T]) -> _T:
+        """Does `work`, which changes nothing.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        try:
+            return await self.read(work)
         except FAILURES as error:
             raise explain(error, self.url) from error
 
@@ -99,15 +167,32 @@ class Database:
         Raises:
             StoreError: the database fails.
         """
-        try:
-            async with self.engine.connect() as connection:
-                return [dict(row) for row in (await connection.execute(query)).mappings()]
-        except FAILURES as error:
-            raise explain(error, self.url) from error
+
+        def find(connection: Connection) -> list[dict[str, Any]]:
+            return [dict(row) for row in connection.execute(query).mappings()]
+
+        return await self.look(find)
+
+    async def close(self) -> None:
+        """Disconnects."""
+        if isinstance(self._engine, AsyncEngine):
+            await self._engine.dispose()
+        else:
+            self._engine.dispose()
+
+
+def _transact(engine: Engine, work: Work[_T]) -> _T:
+    with engine.begin() as connection:
+        return work(connection)
+
+
+def _consult(engine: Engine, work: Work[_T]) -> _T:
+    with engine.connect() as connection:
+        return work(connection)
 
 
 def parse_url(target: str | Path) -> URL:
-    """The database's URL, its asynchronous driver filled in; a path names an SQLite file.
+    """The database's URL, its driver filled in; a path names an SQLite file.
 
     Raises:
         StoreError: the target names no file and no database that can be used.
@@ -116,7 +201,7 @@ def parse_url(target: str | Path) -> URL:
     if "://" not in text:
         if text in {"", ":memory:"}:
             raise StoreError(f"{text!r} names no file: the store needs a path or a URL")
-        return URL.create("sqlite+aiosqlite", database=str(Path(text).expanduser().absolute()))
+        return URL.create("sqlite+pysqlite", database=str(Path(text).expanduser().absolute()))
     try:
         url = make_url(text)
     except ArgumentError as error:
@@ -140,27 +225,44 @@ def place_of(url: URL) -> str:
     return str(url.database) if is_sqlite(url) else url.render_as_string(hide_password=True)
 
 
-def open_engine(url: URL, *, pooled: bool = True) -> AsyncEngine:
-    """An engine; it connects on first use. Creates an SQLite file and its folder. Blocks.
+def open_database(url: URL, *, pooled: bool = True) -> Database:
+    """A database; it connects on first use. Creates an SQLite file and its folder. Blocks.
 
     Raises:
         StoreError: the file cannot be opened, or the driver is not installed.
     """
+    options: dict[str, Any] = {} if pooled else {"poolclass": NullPool}
     try:
-        if is_sqlite(url):
-            _probe(url)
-        options: dict[str, Any] = {} if pooled else {"poolclass": NullPool}
-        engine = create_async_engine(url, **options)
+        if not is_sqlite(url):
+            return Database(create_async_engine(url, **options, **_impatient(pooled)), url)
+        _probe(url)
+        if pooled:  # the last used first: each keeps pages of the file in memory
+            options |= {"pool_size": _READERS + 1, "max_overflow": 0, "pool_use_lifo": True}
+        engine = create_engine(url, **options)
     except ImportError as error:
         raise StoreError(f"{error.name} is not installed: pip install {error.name}") from error
-    if is_sqlite(url):
-        event.listen(engine.sync_engine, "connect", _configure)
-    return engine
+    event.listen(engine, "connect", _configure)
+    return Database(engine, url)
+
+
+def _impatient(pooled: bool) -> dict[str, Any]:  # noqa: FBT001 - as its caller was told
+    """Options with which nobody waits long for a server that does not answer.
+
+    A connection that is used once is a migration's, which may wait for another process's.
+    """
+    if not pooled:
+        return {"connect_args": {"timeout": _PATIENCE}}
+    waiting = {"timeout": _PATIENCE, "command_timeout": _LONGEST}
+    return {"connect_args": waiting, "pool_timeout": _PATIENCE}
 
 
 def explain(error: Exception, url: URL) -> StoreError:
     """The error as one sentence that says what to do."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    if isinstance(cause, OSError) and not is_sqlite(url):
+        why = "it does not answer" if isinstance(cause, TimeoutError) else "no connection is made"
+        hint = "check that the server runs and that the address is right"
+        return StoreError(f"{place_of(url)} cannot be used: {why}: {hint}")
     text = str(cause)
     for mark, sentence in _SENTENCES:
         if mark in text.lower():
@@ -181,7 +283,7 @@ def is_about_a_row(error: Exception) -> bool:
 
 
 def _probe(url: URL) -> None:
-    """Opens the file once without aiosqlite, whose thread may outlive the loop if that fails."""
+    """Opens the file once, makes it if need be, and switches it to WAL."""
     path = Path(str(url.database))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 from time import time
-from typing import final
+from typing import Any, final
 
 import orjson
-from sqlalchemy import delete, select, update
+from sqlalchemy import Connection, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from batuta.store.codec import sql_text
@@ -53,27 +53,23 @@ class Idempotent:
             StoreError: the database fails.
         """
         now, owner = time(), secrets.token_hex(8)
-        async with self._database.begin() as connection:
-            await connection.execute(delete(IDEMPOTENT).where(IDEMPOTENT.c.expires < now))
+        values: dict[str, Any] = {"tenant": tenant, "key": sql_text(key), "digest": digest}
+        values |= {"owner": owner, "expires": now + PLAYING}
+
+        def first(connection: Connection) -> dict[str, Any] | None:
+            connection.execute(delete(IDEMPOTENT).where(IDEMPOTENT.c.expires < now))
             dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-            statement = (
-                dialect.insert(IDEMPOTENT)
-                .values(
-                    tenant=tenant,
-                    key=sql_text(key),
-                    digest=digest,
-                    owner=owner,
-                    expires=now + PLAYING,
-                )
-                .on_conflict_do_nothing()
-                .returning(IDEMPOTENT.c.owner)
-            )
-            if (await connection.execute(statement)).first() is not None:
-                return owner
+            new = dialect.insert(IDEMPOTENT).values(values).on_conflict_do_nothing()
+            if connection.execute(new.returning(IDEMPOTENT.c.owner)).first() is not None:
+                return None
             query = select(IDEMPOTENT).where(
                 IDEMPOTENT.c.tenant == tenant, IDEMPOTENT.c.key == sql_text(key)
             )
-            row = (await connection.execute(query)).mappings().one()
+            return dict(connection.execute(query).mappings().one())
+
+        row = await self._database.change(first)
+        if row is None:
+            return owner
         if row["status"] is None:
             return Earlier(row["digest"], None)
         headers = tuple((name, value) for name, value in orjson.loads(row["headers"]))
@@ -91,9 +87,8 @@ class Idempotent:
             "body": answer.body,
             "expires": time() + KEPT,
         }
-        async with self._database.begin() as connection:
-            mine = IDEMPOTENT.c.owner == owner
-            await connection.execute(update(IDEMPOTENT).where(mine).values(values))
+        mine = IDEMPOTENT.c.owner == owner
+        await self._database.execute(update(IDEMPOTENT).where(mine).values(values))
 
     async def forget(self, owner: str) -> None:
         """Gives the claim up: there is no answer to keep.
@@ -101,5 +96,4 @@ class Idempotent:
         Raises:
             StoreError: the database fails.
         """
-        async with self._database.begin() as connection:
-            await connection.execute(delete(IDEMPOTENT).where(IDEMPOTENT.c.owner == owner))
+        await self._database.execute(delete(IDEMPOTENT).where(IDEMPOTENT.c.owner == owner))

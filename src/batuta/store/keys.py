@@ -9,9 +9,8 @@ from time import time
 from typing import Any, final
 
 import orjson
-from sqlalchemy import insert, select, update
+from sqlalchemy import Connection, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from batuta.errors import StoreError
 from batuta.store.codec import sql_text
@@ -96,9 +95,12 @@ class Keys:
             "created": now,
             "expires": expires,
         }
-        async with self._database.begin() as connection:
-            await _know(connection, tenant, now)
-            await connection.execute(insert(KEYS).values(values))
+
+        def make(connection: Connection) -> None:
+            _know(connection, tenant, now)
+            connection.execute(insert(KEYS).values(values))
+
+        await self._database.change(make)
         return await self._get(issued.id), issued
 
     async def any(self) -> bool:
@@ -214,17 +216,19 @@ class Keys:
         check_name(tenant)
         Policy(per_day=per_day, per_month=per_month)  # the same numbers are possible
         values = {"per_day": per_day, "per_month": per_month}
-        async with self._database.begin() as connection:
-            await _know(connection, tenant, time())
-            await connection.execute(update(TENANTS).where(TENANTS.c.name == tenant).values(values))
+
+        def allow(connection: Connection) -> None:
+            _know(connection, tenant, time())
+            connection.execute(update(TENANTS).where(TENANTS.c.name == tenant).values(values))
+
+        await self._database.change(allow)
         rows = await self._database.rows(select(TENANTS).where(TENANTS.c.name == tenant))
         return Tenant(**rows[0])
 
     async def _change(self, key_id: str, values: dict[str, Any]) -> Key | None:
         if values:
-            async with self._database.begin() as connection:
-                chosen = KEYS.c.id == sql_text(key_id)
-                await connection.execute(update(KEYS).where(chosen).values(values))
+            statement = update(KEYS).where(KEYS.c.id == sql_text(key_id)).values(values)
+            await self._database.execute(statement)
         return await self.find(key_id)
 
     async def _get(self, key_id: str) -> Key:
@@ -270,11 +274,11 @@ def _policy(key_id: str, text: str) -> Policy:
         raise StoreError(f"the limits of key {key_id} cannot be read: {error}") from None
 
 
-async def _know(connection: AsyncConnection, tenant: str, now: float) -> None:
+def _know(connection: Connection, tenant: str, now: float) -> None:
     """Makes the tenant if there is none."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     statement = dialect.insert(TENANTS).values(name=tenant, created=now).on_conflict_do_nothing()
-    await connection.execute(statement)
+    connection.execute(statement)
 
 
 def key_json(key: Key) -> dict[str, Any]:

@@ -11,14 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
+from math import floor
 from typing import Any
 
-from batuta.core import Cost, Price, Run, Usage
-from batuta.core.usage import ASSUMED_PRICE, FREE, ZERO, cost_of
+from batuta.core import Cost, Run, Usage
+from batuta.core.usage import FREE, ZERO, cost_of
 from batuta.store.codec import sql_text
 
 NANO = Decimal(1_000_000_000)
 _LARGEST = 2**63 - 1
+_DAY = 86_400
 _ROOM = 2**53
 """Billionths that one run counts as at most: nine million dollars, far from overflowing sums."""
 
@@ -61,7 +64,6 @@ class Charge:
     at: float | None = None
     """When it was booked, in seconds since the epoch; None: when the run began."""
     reservation: Reservation | None = None
-    assumed: Price = ASSUMED_PRICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +78,15 @@ class Line:
     """What budgets count its unpriced calls as."""
 
 
-def lines_of(run: Run, assumed: Price = ASSUMED_PRICE) -> tuple[Line, ...]:
+def lines_of(run: Run) -> tuple[Line, ...]:
     """The conductor first, then each worker; their dollars add up to the run's."""
+    unknown = run.header.limits.unknown
     totals: dict[tuple[str, str], tuple[Usage, Cost, Decimal]] = {
         (CONDUCTOR, run.header.conductor): (ZERO, FREE, Decimal(0))
     }
     for kind, name, usage, cost in _calls(run):
         before = totals.get((kind, name), (ZERO, FREE, Decimal(0)))
-        extra = cost_of(usage, assumed).usd if cost.unpriced_calls else Decimal(0)
+        extra = cost_of(usage, unknown).usd if cost.unpriced_calls else Decimal(0)
         totals[kind, name] = (before[0] + usage, before[1] + cost, before[2] + extra)
     return tuple(Line(kind, name, *rest) for (kind, name), rest in totals.items())
 
@@ -110,7 +113,12 @@ def counted(lines: Iterable[Line]) -> int:
 
 def day_of(at: float) -> str:
     """The day in UTC."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
+    return _named(floor(at / _DAY))
+
+
+@lru_cache(maxsize=64)
+def _named(day: int) -> str:
+    return datetime.fromtimestamp(day * _DAY, UTC).strftime("%Y-%m-%d")
 
 
 def month_of(day: str) -> str:

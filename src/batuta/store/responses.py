@@ -9,6 +9,8 @@ from typing import Any, final
 from sqlalchemy import (
     Column,
     ColumnElement,
+    Connection,
+    Executable,
     Float,
     Index,
     LargeBinary,
@@ -20,9 +22,11 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 
+from batuta.errors import StoreError
 from batuta.store.codec import sql_text
 from batuta.store.database import Database
 from batuta.store.models import METADATA
+from batuta.store.together import Together
 
 RESPONSES = Table(
     "responses",
@@ -63,9 +67,10 @@ class Responses:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._rows = Together(self._keep)
 
     async def put(self, response: StoredResponse) -> None:
-        """Writes the response, in place of an earlier state of it.
+        """Writes the response, in place of an earlier state of it; it is there afterwards.
 
         Raises:
             StoreError: the database fails.
@@ -80,13 +85,9 @@ class Responses:
             "input": response.input,
             "events": response.events,
         }
-        async with self._database.begin() as connection:
-            dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-            insert = dialect.insert(RESPONSES).values(row)
-            later = {name: insert.excluded[name] for name in row if name not in {"id", "tenant"}}
-            await connection.execute(
-                insert.on_conflict_do_update(index_elements=["id", "tenant"], set_=later)
-            )
+        error = await self._rows.do(row)
+        if error is not None:
+            raise error
 
     async def get(self, response_id: str, tenant: str) -> StoredResponse | None:
         """The response; None if there is none.
@@ -130,11 +131,36 @@ class Responses:
         Raises:
             StoreError: the database fails.
         """
-        async with self._database.begin() as connection:
-            found = await connection.execute(
-                delete(RESPONSES).where(*_named(response_id, tenant)).returning(RESPONSES.c.id)
-            )
-            return found.first() is not None
+        return (
+            await self._database.execute(delete(RESPONSES).where(*_named(response_id, tenant))) > 0
+        )
+
+    async def _keep(self, rows: list[dict[str, Any]]) -> list[StoreError | None]:
+        """All in one transaction; if that fails, each in its own."""
+        try:
+            await self._database.change(lambda connection: _put(connection, rows))
+        except StoreError as error:
+            if len(rows) > 1:
+                return [(await self._keep([row]))[0] for row in rows]
+            return [error]
+        return [None] * len(rows)
+
+
+def _put(connection: Connection, rows: list[dict[str, Any]]) -> None:
+    connection.execute(_PUT[connection.dialect.name], rows)
+
+
+def _putting(new: sqlite.Insert | postgresql.Insert) -> Executable:
+    """In place of what is there; built once."""
+    names = [column.name for column in RESPONSES.c if not column.primary_key]
+    later = {name: new.excluded[name] for name in names}
+    return new.on_conflict_do_update(index_elements=["id", "tenant"], set_=later)
+
+
+_PUT = {
+    "sqlite": _putting(sqlite.insert(RESPONSES)),
+    "postgresql": _putting(postgresql.insert(RESPONSES)),
+}
 
 
 def _named(response_id: str, tenant: str) -> tuple[ColumnElement[bool], ...]:

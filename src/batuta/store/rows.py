@@ -95,7 +95,7 @@ def pack(entry: Entry) -> Packed:
     """
     run, charge = entry.run, entry.charge
     at = _finite(run.header.started if charge.at is None else charge.at)
-    lines = lines_of(run, charge.assumed)
+    lines = lines_of(run)
     held = charge.reservation.id if charge.reservation else None
     row = _row(entry) if entry.keep else None
     body = _body(run) if entry.keep and entry.content else None

@@ -6,10 +6,16 @@ import asyncio
 from pathlib import Path
 
 from sqlalchemy import URL, Connection, inspect, text
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from batuta.errors import StoreError
-from batuta.store.database import FAILURES, explain, open_engine, parse_url, place_of
+from batuta.store.database import (
+    FAILURES,
+    Database,
+    explain,
+    open_database,
+    parse_url,
+    place_of,
+)
 
 REVISIONS = ("0001", "0003", "0004")
 """Every migration, oldest first: lets a database at head open without importing alembic."""
@@ -21,15 +27,14 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 """The migrations, shipped inside the package."""
 
 
-async def stored_revision(engine: AsyncEngine) -> str | None:
+async def stored_revision(database: Database) -> str | None:
     """The schema the database has; None if it has none.
 
     Raises:
         SQLAlchemyError: the database cannot be read.
         OSError: the database cannot be reached.
     """
-    async with engine.connect() as connection:
-        return await connection.run_sync(_revision)
+    return await database.read(_revision)
 
 
 def check_revision(revision: str | None, url: URL) -> None:
@@ -61,13 +66,11 @@ def upgrade(target: str | Path | URL) -> None:
 
 
 async def _upgrade(url: URL) -> None:
-    engine = open_engine(url, pooled=False)
+    database = open_database(url, pooled=False)
     try:
-        async with engine.connect() as connection:
-            await connection.run_sync(_migrate, url)
-            await connection.commit()
+        await database.write(lambda connection: _migrate(connection, url))
     finally:
-        await engine.dispose()
+        await database.close()
 
 
 def _migrate(connection: Connection, url: URL) -> None:

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
-from sqlalchemy import delete, select
+from sqlalchemy import Connection, Executable, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from batuta.store.ledger import Bucket
 from batuta.store.models import RESERVATIONS, SPENDING
@@ -28,8 +27,8 @@ class Exhausted:
         return max(0, self.bucket.cap - self.spent - self.reserved)
 
 
-async def settle(
-    connection: AsyncConnection, reservations: tuple[str, ...], spent: dict[tuple[str, str], int]
+def settle(
+    connection: Connection, reservations: tuple[str, ...], spent: dict[tuple[str, str], int]
 ) -> None:
     """Ends reservations and adds what was spent, in the caller's transaction.
 
@@ -37,41 +36,58 @@ async def settle(
     """
     rows: list[dict[str, Any]] = []
     if reservations:
-        chosen = RESERVATIONS.c.id.in_(reservations)
+        chosen = RESERVATIONS.c.id.in_(_padded(reservations))
         query = delete(RESERVATIONS).where(chosen).returning(RESERVATIONS)
-        rows = [dict(row) for row in (await connection.execute(query)).mappings()]
+        rows = [dict(row) for row in connection.execute(query).mappings()]
     changes = given_back(rows)
     for place, nano in spent.items():
         changes[place] = (nano, changes.get(place, (0, 0))[1])
-    await add(connection, changes)
+    add(connection, changes)
 
 
-async def add(connection: AsyncConnection, changes: dict[tuple[str, str], tuple[int, int]]) -> None:
+def _padded(ids: tuple[str, ...]) -> tuple[str, ...]:
+    """The ids, the last one repeated up to a power of two.
+
+    Each number of ids is a statement of its own, which the database prepares and keeps.
+    """
+    size = 1 << (len(ids) - 1).bit_length()
+    return ids + ids[-1:] * (size - len(ids))
+
+
+def add(connection: Connection, changes: dict[tuple[str, str], tuple[int, int]]) -> None:
     """Adds (spent, reserved) to accounts' periods; in one order, so that no two wait in a ring."""
     if not changes:
         return
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    new = dialect.insert(SPENDING)
-    statement = new.on_conflict_do_update(
+    rows = [
+        {"account": account, "period": period, "spent": spent, "reserved": reserved}
+        for (account, period), (spent, reserved) in sorted(changes.items())
+    ]
+    connection.execute(_ADD[connection.dialect.name], rows)
+
+
+def _adding(new: sqlite.Insert | postgresql.Insert) -> Executable:
+    """Adds to what is there; built once, for building costs more than running."""
+    return new.on_conflict_do_update(
         index_elements=["account", "period"],
         set_={
             "spent": SPENDING.c.spent + new.excluded.spent,
             "reserved": SPENDING.c.reserved + new.excluded.reserved,
         },
     )
-    rows = [
-        {"account": account, "period": period, "spent": spent, "reserved": reserved}
-        for (account, period), (spent, reserved) in sorted(changes.items())
-    ]
-    await connection.execute(statement, rows)
 
 
-async def fill(connection: AsyncConnection, bucket: Bucket) -> Exhausted:
+_ADD = {
+    "sqlite": _adding(sqlite.insert(SPENDING)),
+    "postgresql": _adding(postgresql.insert(SPENDING)),
+}
+
+
+def fill(connection: Connection, bucket: Bucket) -> Exhausted:
     """How full the bucket is."""
     query = select(SPENDING.c.spent, SPENDING.c.reserved).where(
         SPENDING.c.account == bucket.account, SPENDING.c.period == bucket.period
     )
-    row = (await connection.execute(query)).first()
+    row = connection.execute(query).first()
     return Exhausted(bucket, 0, 0) if row is None else Exhausted(bucket, row[0], row[1])
 
 

@@ -12,7 +12,6 @@ from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 from sqlalchemy import (
     ColumnElement,
-    CursorResult,
     Delete,
     Update,
     delete,
@@ -26,7 +25,7 @@ from batuta.core import Outcome, Run, RunId
 from batuta.errors import StoreError
 from batuta.store.budgets import Budgets
 from batuta.store.codec import decode_run, sql_text
-from batuta.store.database import FAILURES, Database, explain, open_engine, parse_url
+from batuta.store.database import FAILURES, Database, explain, open_database, parse_url
 from batuta.store.keys import Keys
 from batuta.store.ledger import Charge
 from batuta.store.models import CONTENTS, RUNS
@@ -66,6 +65,7 @@ class Store:
         self._database: Database | None = None
         self._writer: Writer | None = None
         self._budgets: Budgets | None = None
+        self._responses: Responses | None = None
         self._tasks: TaskGroup | None = None
 
     @classmethod
@@ -79,21 +79,22 @@ class Store:
         Raises:
             StoreError: it cannot be used, or is newer than this code.
         """
-        engine = await run_sync(open_engine, self.url)
+        database = await run_sync(open_database, self.url)
         try:
-            revision = await stored_revision(engine)
+            revision = await stored_revision(database)
             check_revision(revision, self.url)
             if revision != HEAD:
                 await run_sync(upgrade, self.url)
         except BaseException as error:
             with anyio.CancelScope(shield=True):
-                await engine.dispose()
+                await database.close()
             if isinstance(error, FAILURES):
                 raise explain(error, self.url) from error
             raise
-        self._database = Database(engine, self.url)
-        self._writer = Writer(self._database, self._capacity)
-        self._budgets = Budgets(self._database, self._writer)
+        self._database = database
+        self._writer = Writer(database, self._capacity)
+        self._budgets = Budgets(database, self._writer)
+        self._responses = Responses(database)
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._writer.work, name="batuta store writer")
         self._tasks.start_soon(self._budgets.work, name="batuta store budgets")
@@ -263,7 +264,7 @@ class Store:
         revision = None
         with anyio.move_on_after(_READY_SECONDS):
             try:
-                revision = await stored_revision(self._database.engine)
+                revision = await stored_revision(self._database)
             except FAILURES:
                 return False
         return revision == HEAD
@@ -321,7 +322,9 @@ class Store:
         Raises:
             StoreError: the store is closed.
         """
-        return Responses(self.database)
+        if self._responses is None:
+            raise StoreError("the store is closed")
+        return self._responses
 
     @property
     def _open_writer(self) -> Writer:
@@ -332,15 +335,15 @@ class Store:
     async def _shut(self) -> StoreError | None:
         """Writes what is queued and disconnects, cancelled or not; why it could not."""
         assert self._writer is not None  # noqa: S101 - entered
-        engine, failure = self.database.engine, None
+        database, failure = self.database, None
         with anyio.CancelScope(shield=True):
             await self.budgets.close()
             try:
                 await self._writer.close()
             except StoreError as error:
                 failure = error
-            self._database = None
-            await engine.dispose()
+            self._database = self._responses = None
+            await database.close()
         return failure
 
     async def _settle(self) -> None:
@@ -357,11 +360,7 @@ class Store:
     async def _change(self, first: Update | Delete, *then: Update | Delete) -> bool:
         """All statements in one transaction; whether the first one found its row."""
         await self._open_writer.flush()
-        async with self.database.begin() as connection:
-            result: CursorResult[Any] = await connection.execute(first)
-            for statement in then:
-                await connection.execute(statement)
-            return result.rowcount > 0
+        return await self.database.execute(first, *then) > 0
 
 
 def _mentions(text: str) -> ColumnElement[bool]:

@@ -8,16 +8,14 @@ or may not have been committed is simply repeated.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
 
 import anyio
 from anyio.to_thread import run_sync
-from sqlalchemy import Table
+from sqlalchemy import Connection, Executable, Table
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from batuta.core import RunId
 from batuta.errors import StoreError
@@ -36,6 +34,9 @@ LINGER = 0.2
 
 CAPACITY = 2_000
 """Runs that wait in memory at most."""
+
+_PAGE = 16
+"""Rows of the ledger that one statement inserts at most."""
 
 _PATIENCE = 3
 """Attempts in a row that may find the database locked before it counts as broken."""
@@ -206,18 +207,7 @@ class Writer:
             _LOG.error("the database refused a run's money: %r", one.lines)
 
     async def _transact(self, packed: Sequence[Packed]) -> None:
-        rows = [one.row for one in packed if one.row is not None]
-        bodies = [
-            {"run_id": one.row["id"], "format": FORMAT, "body": one.body}
-            for one in packed
-            if one.row is not None and one.body is not None
-        ]
-        async with self._database.write() as connection:
-            if rows:
-                await _insert(connection, RUNS, rows)
-            if bodies:
-                await _insert(connection, CONTENTS, bodies)
-            await _bill(connection, packed)
+        await self._database.write(lambda connection: _keep(connection, packed))
 
     def _done(self, batch: tuple[Entry, ...]) -> None:
         for entry in batch:
@@ -255,18 +245,27 @@ def _pack_all(batch: tuple[Entry, ...]) -> list[Packed]:
     return [pack(entry) for entry in batch]
 
 
-async def _insert(connection: AsyncConnection, table: Table, rows: list[dict[str, Any]]) -> None:
-    """Rows whose key is not there yet; the others are left as they are."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    await connection.execute(dialect.insert(table).on_conflict_do_nothing(), rows)
+def _keep(connection: Connection, packed: Sequence[Packed]) -> None:
+    """The runs, what they say, and their money, in the caller's transaction."""
+    statements = _NEW[connection.dialect.name]
+    rows = [one.row for one in packed if one.row is not None]
+    bodies = [
+        {"run_id": one.row["id"], "format": FORMAT, "body": one.body}
+        for one in packed
+        if one.row is not None and one.body is not None
+    ]
+    if rows:
+        connection.execute(statements.run, rows)
+    if bodies:
+        connection.execute(statements.content, bodies)
+    _bill(connection, packed)
 
 
-async def _bill(connection: AsyncConnection, packed: Sequence[Packed]) -> None:
+def _bill(connection: Connection, packed: Sequence[Packed]) -> None:
     """The money of these runs; what was billed before is not billed again."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    new = dialect.insert(LEDGER).on_conflict_do_nothing().returning(LEDGER.c.run_id)
+    new = _NEW[connection.dialect.name].line
     lines = [line for one in packed for line in one.lines]
-    found = {row[0] for row in await connection.execute(new, lines)} if lines else set[str]()
+    found = {row[0] for row in connection.execute(new, lines)} if lines else set[str]()
     spent: dict[tuple[str, str], int] = {}
     for one in packed:
         first = one.lines[0]
@@ -276,4 +275,26 @@ async def _bill(connection: AsyncConnection, packed: Sequence[Packed]) -> None:
             for period in (first["day"], month_of(first["day"])):
                 spent[account, period] = spent.get((account, period), 0) + one.nano
     held = tuple(one.reservation for one in packed if one.reservation is not None)
-    await settle(connection, held, spent)
+    settle(connection, held, spent)
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    """Rows whose key is not there yet; the others are left as they are. Built once."""
+
+    run: Executable
+    content: Executable
+    line: Executable
+    """Tells which runs' lines were new."""
+
+
+def _new(insert: Callable[[Table], sqlite.Insert] | Callable[[Table], postgresql.Insert]) -> _New:
+    run, content, line = (
+        insert(table).on_conflict_do_nothing() for table in (RUNS, CONTENTS, LEDGER)
+    )
+    # Without a page each number of rows would be a statement of its own, prepared and kept.
+    paged = line.returning(LEDGER.c.run_id).execution_options(insertmanyvalues_page_size=_PAGE)
+    return _New(run, content, paged)
+
+
+_NEW = {"sqlite": _new(sqlite.insert), "postgresql": _new(postgresql.insert)}

@@ -1,0 +1,97 @@
+"""What is old is forgotten: runs with what they say, and responses. The ledger stays."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import final
+
+import anyio
+from sqlalchemy import Connection, delete, select, tuple_
+
+from batuta.errors import StoreError
+from batuta.store.database import Database
+from batuta.store.models import RUNS
+from batuta.store.responses import RESPONSES
+
+BATCH = 500
+"""Rows of one transaction at most: others must get their turn."""
+EVERY = 3600.0
+"""Seconds between two looks."""
+_DAY = 86_400.0
+_UNFINISHED = ("queued", "in_progress")
+_LOG = logging.getLogger(__name__)
+
+
+@final
+class Retention:
+    """Forgets what is older than a number of days."""
+
+    def __init__(
+        self,
+        database: Database,
+        days: float,
+        *,
+        clock: Callable[[], float] = time.time,
+        batch: int = BATCH,
+    ) -> None:
+        """Forgets nothing yet.
+
+        Args:
+            database: where it is; it belongs to whoever gives it.
+            days: how long a run or a response is kept.
+            clock: seconds since the epoch.
+            batch: rows of one transaction at most.
+        """
+        self._database = database
+        self._days = days
+        self._clock = clock
+        self._batch = batch
+
+    async def work(self) -> None:
+        """Looks at once and then every hour, until cancelled."""
+        while True:
+            try:
+                await self.sweep()
+            except StoreError as error:
+                _LOG.warning("what is old is not forgotten now: %s", error)
+            await anyio.sleep(EVERY)
+
+    async def sweep(self) -> tuple[int, int]:
+        """Forgets what is too old now; how many runs and responses that were.
+
+        A response that a job still works on is kept until the next time.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        limit = self._clock() - self._days * _DAY
+        return await self._all(_runs, limit), await self._all(_responses, limit)
+
+    async def _all(self, some: Callable[[Connection, float, int], int], limit: float) -> int:
+        total = 0
+        while True:
+            found = await self._database.change(lambda one: some(one, limit, self._batch))
+            total += found
+            if found < self._batch:
+                return total
+
+
+def _runs(connection: Connection, limit: float, most: int) -> int:
+    """Their contents go with them."""
+    old = select(RUNS.c.id).where(RUNS.c.created < limit).order_by(RUNS.c.created).limit(most)
+    ids = [row[0] for row in connection.execute(old)]
+    if ids:
+        connection.execute(delete(RUNS).where(RUNS.c.id.in_(ids)))
+    return len(ids)
+
+
+def _responses(connection: Connection, limit: float, most: int) -> int:
+    name = (RESPONSES.c.id, RESPONSES.c.tenant)
+    ended = RESPONSES.c.status.not_in(_UNFINISHED)
+    old = select(*name).where(RESPONSES.c.created < limit, ended).limit(most)
+    found = [tuple(row) for row in connection.execute(old)]
+    if found:
+        connection.execute(delete(RESPONSES).where(tuple_(*name).in_(found)))
+    return len(found)

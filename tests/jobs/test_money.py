@@ -1,0 +1,132 @@
+"""What a background job holds of its key's budget, and what is billed, whatever ends its server."""
+
+import re
+import signal
+import sys
+import time
+from decimal import Decimal
+
+import anyio
+import pytest
+
+from batuta.store import Store
+from batuta.store.ledger import Bucket, day_of, nano_of
+from batuta.store.spend import spent
+from fakes.server import KEY
+from fakes.serving import Server
+
+from .test_served import ASK, Gated, answer, settings
+
+CALL = Decimal("0.00004")
+"""Dollars of a call: 20 tokens in at $1 and 10 out at $2 a million."""
+CAP = Decimal("0.12")
+"""Dollars a day: room for one job's worst case, and not for two."""
+
+
+class Counting(Gated):
+    """Counts the calls that were answered: those are owed."""
+
+    served = 0
+
+    async def handle(self, request):
+        response = await super().handle(request)
+        self.served += 1
+        return response
+
+
+async def make_key(folder):
+    command = [sys.executable, "-m", "batuta", "keys", "create", "ci", "--per-day", str(CAP)]
+    server = Server(folder)
+    done = await anyio.run_process(command, env=server.environ)
+    return re.search(r"batuta_\w{12}_\S+", done.stdout.decode())[0]
+
+
+class Books:
+    """What the database says of a key, read beside the server."""
+
+    def __init__(self, folder, key):
+        self.path = folder / "home" / "runs.db"
+        self.bucket = Bucket(f"key:{key.split('_')[1]}", day_of(time.time()), nano_of(CAP))
+
+    async def budget(self):
+        async with Store(self.path) as store:
+            [full] = await store.budgets.spending([self.bucket])
+        return full.spent, full.reserved
+
+    async def lines(self):
+        """By kind: the dollars, and calls of unknown price."""
+        async with Store(self.path) as store:
+            found = await spent(store.database, ("kind",))
+        return {one.group[0]: (one.cost.usd, one.cost.unpriced_calls) for one in found}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_job_is_billed_once_however_its_server_ended(tmp_path, number):
+    key = await make_key(tmp_path)
+    books = Books(tmp_path, key)
+    async with Counting() as provider:
+        options = ("--pool", settings(tmp_path, provider))
+        signed = {"authorization": f"Bearer {key}"}
+        async with Server(tmp_path, *options, PROVIDER_KEY=KEY) as server:
+            server.http.headers.update(signed)
+            async with server.http.post("/v1/responses", json=ASK) as response:
+                name = (await response.json())["id"]
+            with anyio.fail_after(60):
+                await provider.reached.wait()
+            _, held = await books.budget()
+            assert nano_of(CAP) < 2 * held < 2 * nano_of(CAP), "a second one would not fit"
+            await server.end(number)
+        assert await books.budget() == (0, held), "what the job holds waits for it"
+        assert await books.lines() == {}
+        provider.gate.set()
+        async with Server(tmp_path, *options, PROVIDER_KEY=KEY) as server:
+            server.http.headers.update(signed)
+            body = await answer(server, name)
+            assert body["status"] == "completed", body
+            run = f"/v1/runs/{name.replace('resp', 'run')}"
+            async with server.http.get(run) as response:
+                assert (await response.json())["outcome"] == "answered"
+            await server.end(signal.SIGTERM)
+    owed = CALL * provider.served
+    assert provider.served >= 4
+    lines = await books.lines()
+    assert (lines["worker"], "lost" in lines) == ((owed, 0), False)
+    assert await books.budget() == (nano_of(owed), 0)
+
+
+async def test_a_cancelled_job_is_billed_for_what_it_did_and_holds_nothing(tmp_path):
+    key = await make_key(tmp_path)
+    books = Books(tmp_path, key)
+    async with Counting() as provider:
+        options = ("--pool", settings(tmp_path, provider))
+        async with Server(tmp_path, *options, PROVIDER_KEY=KEY) as server:
+            server.http.headers.update({"authorization": f"Bearer {key}"})
+            async with server.http.post("/v1/responses", json=ASK) as response:
+                name = (await response.json())["id"]
+            with anyio.fail_after(60):
+                await provider.reached.wait()
+            async with server.http.post(f"/v1/responses/{name}/cancel") as response:
+                assert (await response.json())["status"] == "cancelled"
+            await server.end(signal.SIGTERM)
+    lines = await books.lines()
+    assert lines["worker"][0] >= CALL * provider.served, "and a guess for what was cut off"
+    assert await books.budget() == (nano_of(lines["worker"][0]), 0)
+
+
+async def test_what_a_job_holds_is_found_again_and_ends_with_its_run(tmp_path):
+    from batuta.core import RunId
+
+    bucket = Bucket("key:k", "2026-11-22", 100)
+    path = tmp_path / "runs.db"
+    async with Store(path) as store:
+        held = await store.budgets.reserve(RunId("run_1"), 60, (bucket,), lasting=True)
+        await store.budgets.reserve(RunId("run_2"), 30, (bucket,))
+    async with Store(path) as store:
+        assert await store.budgets.held(RunId("run_1"), (bucket,)) == held
+        assert await store.budgets.held(RunId("run_2"), (bucket,)) is None
+        assert await store.budgets.reap(time.time() + 100) == 1
+        [full] = await store.budgets.spending([bucket])
+        assert full.reserved == 60
+        await store.budgets.renew(time.time())
+        assert await store.budgets.reap(time.time() + 25 * 3600) == 1
+        assert not await store.budgets.settled(RunId("run_1")), "a lost run can still be played"

@@ -1,0 +1,81 @@
+"""Batches: nobody waits for more than the one under way, and nothing is done for nobody."""
+
+import anyio
+
+from batuta.store.together import Together
+
+
+class Slow:
+    """Doubles numbers, when it is let."""
+
+    def __init__(self):
+        self.batches = []
+        self.undone = []
+        self.go = anyio.Event()
+
+    async def work(self, items):
+        self.batches.append(list(items))
+        await self.go.wait()
+        return [2 * item for item in items]
+
+    async def undo(self, result):
+        self.undone.append(result)
+
+
+async def test_whoever_comes_while_a_batch_is_under_way_shares_the_next():
+    slow, results = Slow(), {}
+    together = Together(slow.work)
+
+    async def ask(number):
+        results[number] = await together.do(number)
+
+    async with anyio.create_task_group() as tasks:
+        for number in (0, 1):
+            tasks.start_soon(ask, number)
+        await anyio.wait_all_tasks_blocked()
+        for number in (2, 3, 4):
+            tasks.start_soon(ask, number)
+        await anyio.wait_all_tasks_blocked()
+        slow.go.set()
+    assert slow.batches == [[0, 1], [2, 3, 4]]
+    assert results == {number: 2 * number for number in range(5)}
+
+
+async def test_who_goes_before_his_batch_begins_is_left_out():
+    slow = Slow()
+    together = Together(slow.work, slow.undo)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(together.do, 1)
+        await anyio.wait_all_tasks_blocked()
+        with anyio.move_on_after(0.01):
+            await together.do(2)
+        tasks.start_soon(together.do, 3)
+        await anyio.wait_all_tasks_blocked()
+        slow.go.set()
+    assert slow.batches == [[1], [3]]
+    assert slow.undone == []
+
+
+async def test_what_was_done_for_who_has_gone_is_undone():
+    slow, gone = Slow(), anyio.CancelScope()
+    together = Together(slow.work, slow.undo)
+
+    async def leave():
+        with gone:
+            await together.do(3)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(together.do, 1)
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(together.do, 2)
+        tasks.start_soon(leave)
+        await anyio.wait_all_tasks_blocked()
+        first, slow.go = slow.go, anyio.Event()
+        first.set()
+        await anyio.wait_all_tasks_blocked()
+        gone.cancel()
+        await anyio.wait_all_tasks_blocked()
+        assert slow.undone == []
+        slow.go.set()
+    assert slow.batches == [[1], [2, 3]]
+    assert slow.undone == [6]
