@@ -101,10 +101,10 @@ def free_port():
 
 
 @pytest.mark.parametrize("sampler", ["own"])
-def test_two_processes_learn_what_one_learns_from_both_halves(tmp_path, learned, sampler):
-    one = told(tmp_path / "one", learned / "policy", sampler)
+def test_two_processes_learn_what_one_learns_from_both_halves(tmp_path, warm, sampler):
+    one = told(tmp_path / "one", warm, sampler)
     trainer, halves = trained_in_one(one)
-    two = told(tmp_path / "two", learned / "policy", sampler)
+    two = told(tmp_path / "two", warm, sampler)
     file, child = tmp_path / "told.json", tmp_path / "child.py"
     file.write_text(two.model_dump_json())
     child.write_text(CHILD)
@@ -119,10 +119,10 @@ def test_two_processes_learn_what_one_learns_from_both_halves(tmp_path, learned,
     expected = [sum(rewards) / len(rewards) for rewards in halves.rewards]
     assert [line["reward"] for line in metrics(two.output)] == pytest.approx(expected, abs=1e-6)
     saved = load_file(two.output / "policy" / "model.safetensors")
-    before = load_file(learned / "policy" / "model.safetensors")
+    before = load_file(warm / "model.safetensors")
     ours = trainer.model.state_dict()
     moved = torch.cat([(saved[name] - before[name]).flatten() for name in saved])
     wanted = torch.cat([(ours[name] - before[name]).flatten() for name in saved])
     assert wanted.norm() > 0
     # Adam makes a whole step even of a gradient that is nothing but rounding: not each weight, all.
-    assert (moved - wanted).norm() < 0.15 * wanted.norm()
+    assert (moved - wanted).norm() < 0.02 * wanted.norm()

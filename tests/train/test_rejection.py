@@ -4,56 +4,48 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.core import Grade
 from batuta.errors import ConfigError
+from batuta.language import ACCEPTED
 from batuta.train.episodes import Episode
 from batuta.train.model import load_policy, policy_start
-from batuta.train.play import Draft, Played
+from batuta.train.play import Draft
 from batuta.train.questions import source
-from batuta.train.rejection import Stage, better, random_drafts, reject
-from train.stage import LIBRARIES, NETWORK, POOL, SIX_TIMES_SEVEN, players, settings
+from batuta.train.rejection import Group, Stage, better, random_drafts, reject, weighed
+from train.stage import LIBRARIES, NETWORK, ONE, POOL, SIX_TIMES_SEVEN, TWO, players, settings
 
 pytestmark = LIBRARIES
 EPISODE = Episode(0, SIX_TIMES_SEVEN, POOL, 0)
 
 
-def played(reward, name="draft"):
-    """A played draft; right from a reward of 0.6 on, as a cost may be charged."""
-    grade = None if reward is None else Grade(float(reward > 0.5))
-    return Played(EPISODE, Draft(name), None, grade, reward)
+CALLS = st.lists(st.integers(1, 5), max_size=12)
 
 
-REWARDS = st.lists(st.sampled_from([None, 0.0, 0.5, 0.7, 0.9, 1.0]), min_size=1, max_size=12)
+@given(CALLS, st.integers(0, 12), st.sampled_from([1.0, 1.4, 3.0]))
+def test_a_shorter_right_draft_never_counts_less(calls, wrong, shorter):
+    weights = weighed(calls, len(calls) + wrong, shorter)
+    ranked = sorted(zip(calls, weights, strict=True))
+    assert [weight for _, weight in ranked] == sorted(weights, reverse=True)
+    assert all(weight >= -1e-9 for weight in weights)
 
 
-@given(REWARDS)
-def test_only_right_drafts_that_earned_more_than_the_mean_are_kept(rewards):
-    group = [played(reward, str(at)) for at, reward in enumerate(rewards)]
-    kept = better(["prompt"], group, len(group))
-    known = [reward for reward in rewards if reward is not None]
-    mean = sum(known) / max(1, len(known))
-    for one in kept:
-        reward = rewards[int(one.draft)]
-        assert one.prompt == "prompt" and one.weight > 0
-        assert reward is not None and reward > 0.5 and reward > mean
+@given(CALLS, st.integers(0, 12))
+def test_without_a_price_on_calls_the_weights_sum_to_the_share_that_was_wrong(calls, wrong):
+    weights = weighed(calls, len(calls) + wrong, 1.0)
+    share = wrong / max(1, len(calls) + wrong)
+    assert sum(weights) == pytest.approx(share if calls else 0.0)
 
 
-@given(REWARDS)
-def test_a_questions_weights_sum_to_the_share_that_was_not_right(rewards):
-    group = [played(reward) for reward in rewards]
-    kept = better(["prompt"], group, len(group))
-    known = [reward for reward in rewards if reward is not None]
-    wrong = sum(reward <= 0.5 for reward in known) / max(1, len(known))
-    assert sum(one.weight for one in kept) == pytest.approx(wrong if kept else 0.0)
+def test_what_takes_more_calls_than_needed_is_unlearned_even_where_all_are_right():
+    assert weighed([1, 3], 2, 2.0) == pytest.approx([0.8 * 0.375, 0.2 * 0.375])
 
 
-def test_a_question_that_everything_solves_or_nothing_says_nothing():
-    assert better(["a", "b"], [played(1.0)] * 4 + [played(0.5)] * 4, 4) == []
-
-
-def test_of_two_right_drafts_the_cheaper_one_counts_more():
-    cheap, dear = better(["a"], [played(1.0), played(0.8), played(0.5), played(0.5)], 4)
-    assert cheap.weight > dear.weight
+async def test_right_drafts_are_kept_with_their_prompt_and_wrong_ones_are_not():
+    say = players(lambda asked: "42" if "Solve it" in str(asked) else "a plan")
+    drafts = [Draft(ONE), Draft(TWO), Draft("no workflow"), Draft(TWO.replace("Solve", "Plan"))]
+    played = await say.play([(EPISODE, draft) for draft in drafts], range(4), 0)
+    kept = better(["prompt"], played, 4, 2.0)
+    assert [one.draft for one in kept] == [ONE, TWO] and {one.prompt for one in kept} == {"prompt"}
+    assert kept[0].weight == pytest.approx(2 * kept[1].weight)
 
 
 def test_the_fitted_policy_writes_better_workflows(tmp_path, warm):
@@ -72,11 +64,38 @@ def test_the_fitted_policy_writes_better_workflows(tmp_path, warm):
 
 async def test_random_workflows_are_what_the_first_round_can_do_without_a_policy(tmp_path):
     stage = Stage(settings(tmp_path, rejection={"group": 40}), None, None, lambda *said: None)
-    drafts = random_drafts(stage, EPISODE)
+    drafts = random_drafts(stage, Group(EPISODE, 0))
     assert len({draft.text for draft in drafts}) > 20
     say = players(lambda _: "42")
     rows = await say.play([(EPISODE, draft) for draft in drafts], range(40), 0)
     assert {row.reward for row in rows} == {1.0}, "all of them are well formed"
+
+
+async def test_letting_a_right_answer_stand_counts_more_than_correcting_it():
+    say = players(lambda asked: "42" if "Solve it" in str(asked) else "a plan")
+    right, wrong = Draft(ONE), Draft(ONE.replace("Solve", "Plan"))
+    for root, expected in ((right, [ACCEPTED, ONE]), (wrong, [ONE])):
+        again = [Draft(ACCEPTED, root=root), Draft(ONE, root=root)]
+        played = await say.play([(EPISODE, draft) for draft in again], [3, 3], 0)
+        kept = better(["prompt"], played, 2, 1.4)
+        assert [one.draft for one in kept] == expected
+    assert Group(EPISODE, 3, right).seed_of(5) == 3, "the first round is played as it was"
+
+
+def test_second_rounds_are_fitted_too(tmp_path, warm):
+    told = []
+    rejection = {
+        "rounds": 2, "random": 1, "questions": 96, "group": 8,
+        "steps": 20, "batch": 16, "learning_rate": 1e-3,
+    }  # fmt: skip
+    stage = settings(
+        tmp_path, rejection=rejection, recursion={"share": 0.5},
+        policy={"start": str(warm), "network": NETWORK},
+    )  # fmt: skip
+    reject(stage, lambda *said: told.append(said))
+    stands = [figures["second/stands"] for doing, _, _, figures in told if "playing" in doing]
+    assert len(stands) >= 4, "two rounds of two parts each"
+    assert all(share >= 1 / 4 for share in stands), "letting it stand is always tried"
 
 
 def test_learning_begins_where_the_last_stage_asked_for_ended(tmp_path):

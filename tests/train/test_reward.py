@@ -95,6 +95,9 @@ def test_the_conductors_own_tokens_cost_too_and_dollars_are_dollars():
     assert cost(played, PRICED) == pytest.approx(2.0)
     dollars = RewardSettings(cost="usd", coefficient=1.0, unit=0.1)
     assert cost(played, dollars) == pytest.approx(0.5)
+    assert (
+        cost(played, RewardSettings(cost="calls", coefficient=1.0, unit=2)) == len(played.steps) / 2
+    )
     assert cost(played, PAPER) == 0.0
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from batuta.train.sampler import Sampler
+from batuta.train.sampler import Closing, Sampler
 
 PAD, END, WORDS = 0, 1, 50
 
@@ -111,3 +111,40 @@ def test_it_samples_with_the_weights_of_the_moment():
         model.lm_head.weight.mul_(-1)
     after = sampled(model, asked, 1, 8, end=-1)
     assert after != before and after == greedy(model, asked, 8, end=None)
+
+
+class Words:
+    """A tokenizer with these words and nothing else."""
+
+    def __init__(self, words):
+        self.words = words
+
+    def __len__(self):
+        return len(self.words)
+
+    def batch_decode(self, rows):
+        return ["".join(self.words[token] for token in row) for row in rows]
+
+
+SIGNS = ["_", ".", "a", "]", "]]", "[", "[]]", "a]", "]\n"]
+
+
+def test_a_draft_is_closed_by_two_brackets_however_they_are_cut():
+    closing = Closing(Words(SIGNS))
+    pairs = [(a, b) for a in range(len(SIGNS)) for b in range(len(SIGNS))]
+    before, tokens = torch.tensor(pairs).T
+    found = closing.closed(before, tokens).tolist()
+    texts = [(SIGNS[a], SIGNS[b]) for a, b in pairs]
+    assert found == ["]]" in b or (a[-1] == "]" and b[0] == "]") for a, b in texts]
+
+
+def test_nothing_is_written_after_the_lists_are_closed():
+    words = ["_", ".", *(["]]"] * 6), *("a" * (WORDS - 8))]
+    sampler = Sampler(network(4, 2, 2), pad=PAD, end=END, closing=Closing(Words(words)))
+    chance = torch.Generator().manual_seed(0)
+    rows = sampler.sample(prompts((6, 9)), 200, most=12, temperature=2.0, generator=chance)
+    closed = [row for row in rows if any(2 <= token < 8 for token in row)]
+    assert len(closed) > 100 and len({len(row) for row in closed}) > 5
+    for row in closed:
+        first = next(at for at, token in enumerate(row) if 2 <= token < 8)
+        assert row[first + 1 :] in ([END], []) and (row[-1] == END or len(row) == 12)

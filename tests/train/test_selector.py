@@ -1,6 +1,7 @@
 """`batuta train selector`: outcomes in, a folder out, and in one line what it is worth."""
 
 import os
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -8,11 +9,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from batuta.baselines import open_cascade
 from batuta.cli.selector import selector
 from batuta.core import WorkerId
 from batuta.errors import ConfigError, SourceError, StoreError
 from batuta.solvers.features import HashedNgrams
-from batuta.solvers.history import History, write_history
+from batuta.solvers.history import History, Samples, write_history
 from batuta.solvers.selector import Recipe, open_selector
 from batuta.train.selector import outcomes, train
 
@@ -78,6 +80,20 @@ def test_the_command_writes_a_folder_and_says_in_one_line_what_it_is_worth(tmp_p
     assert line.startswith("selector/duo@") and "best single worker" in line
     opened = open_selector(out)
     assert opened.workers[opened.choices(["Rhyme with 17 and 4."])[0]] == "words"
+
+
+def test_outcomes_with_their_answers_teach_the_cascade_too(tmp_path):
+    plain = history()
+    right = plain.scores_qm[:, :, None]
+    samples = Samples(right, np.where(right > 0, 0, 1).astype(np.int32), ("4", "5"))
+    write_history(replace(plain, samples=samples), tmp_path / "h.jsonl")
+    out = tmp_path / "duo"
+    told = CliRunner().invoke(
+        app, ["--history", str(tmp_path / "h.jsonl"), "--out", str(out), "--no-search"]
+    )
+    assert told.exit_code == 0, told.output
+    assert ", the cascade " in told.stdout and " calls" in told.stdout
+    assert open_cascade(out).selector.digest == open_selector(out).digest
 
 
 def test_what_is_missing_is_an_error_that_says_what_to_do(tmp_path):

@@ -174,7 +174,7 @@ def test_transformers_can_sample_instead(tmp_path, learned):
 
 
 def test_adapters_can_be_learned_instead_of_all_weights(tmp_path, learned):
-    told = settings(tmp_path, optimiser={"learning_rate": 1e-2},
+    told = settings(tmp_path, optimiser={"learning_rate": 1e-2, "questions": 16, "temperature": 1.3},
                     policy={"start": str(learned / "policy"), "lora": {"rank": 4, "alpha": 8}})  # fmt: skip
     learn(told, ["pytest"], heard_nothing)
     saved = load_file(tmp_path / "policy" / "adapter_model.safetensors")

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from batuta import rehearsal
 from batuta.core import Plan, Pool, Reply, Round, Span, StepRun, Worker, WorkerId
-from batuta.language import Rendering, parse
+from batuta.language import ACCEPTED, Rendering, parse
 from batuta.solvers.random import random_workflow
 from batuta.train.settings import WarmupSettings
 from batuta.train.tokenizer import END, PAD, make_tokenizer
-from batuta.train.warmup import ACCEPTED, chat, hints, texts
+from batuta.train.warmup import chat, hints, texts
 
 POOL = rehearsal.pool()
 COMPACT = Rendering(descriptions=False, compact=True)

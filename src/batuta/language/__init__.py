@@ -2,6 +2,6 @@
 
 from batuta.language.parse import parse
 from batuta.language.prompt import Rendering, conductor_request, worker_messages
-from batuta.language.render import render
+from batuta.language.render import ACCEPTED, render
 
-__all__ = ["Rendering", "conductor_request", "parse", "render", "worker_messages"]
+__all__ = ["ACCEPTED", "Rendering", "conductor_request", "parse", "render", "worker_messages"]

@@ -8,6 +8,8 @@ from collections.abc import Iterable
 
 from batuta.core import Pool, Step, Workflow
 
+ACCEPTED = "model_id = []\nsubtasks = []\naccess_list = []"
+"""How a later round lets the answer stand."""
 _THINK = re.compile(r"<(?=/?think)", re.IGNORECASE)
 
 

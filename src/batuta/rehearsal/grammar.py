@@ -1,4 +1,4 @@
-"""Wordings: a problem to a question and back. Six styles a family, the last two held out."""
+"""Wordings: a problem to a question and back. Each family has styles, the last two held out."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from random import Random
 from batuta.rehearsal.chronicle import RELATIONS
 from batuta.rehearsal.problem import Op, Problem, Value, is_thing, kinds, phrase, read_op, show
 
-TRAIN_STYLES = 4
-"""Styles 0 to 3 are for training, the rest are held out."""
+HELD_OUT_STYLES = 2
+"""A family's last styles are held out, the others are for training."""
 
 
 class Layout(StrEnum):

@@ -66,6 +66,14 @@ FACTS_FAMILY = enroll(
             Style(
                 "Follow the chronicle from {start}: {steps}. What is found last?", Layout.THEN, 1
             ),
+            Style("From {start} go on: {steps}. Where does the trail end?", Layout.ARROWS),
+            Style("Think of {start} in Veldra. {steps} Who or what is it?", Layout.SENTENCES, 1),
+            Style("Who or what is {start}?", nesting=Nesting.OF),
+            Style("Tell me {start}, please.", nesting=Nesting.POSSESSIVE),
+            Style(
+                "The clerk opens the page of {start}:\n{steps}\nWhich entry is last?", Layout.LINES
+            ),
+            Style("A guest asks about {start}; {steps}. What is said?", Layout.SEMICOLONS, 1),
             Style(
                 "Beginning at {start}, follow this trail of facts: {steps}. What is at its end?",
                 Layout.ARROWS,

@@ -35,8 +35,12 @@ LOAD = 0.085
 """Added slips a step for every step beyond the span, without a plan."""
 PLANNED_LOAD = 0.15
 """Share of that load that is left with a plan."""
+FUSS = (0.36, 0.26, 0.12)
+"""Chance that a planner makes more of a question of one, two or three steps than there is."""
 DISTRACTION = 0.03
 """Added lapses a step for every thousand characters of others' text, for no care at all."""
+SECOND_LOOK = 0.2
+"""Share of that load that is left when a worker thinks again about one step in dispute."""
 FALSE_BELIEF = 0.04
 """Share of a worker's beliefs about facts that are false."""
 SKIM = 0.25
@@ -108,10 +112,12 @@ class Mind:
         """The steps of the question as this worker understands them."""
         ops = list(self.problem.ops)
         hazard = (1 - self.profile.planning) * len(ops) / 3
-        slip, pick, at, *_ = rolls("plan", self.profile.name, self.heard.question)
+        slip, pick, at, fuss, *_ = rolls("plan", self.profile.name, self.heard.question)
+        index = int(at * len(ops))
+        if len(ops) <= len(FUSS) and fuss < FUSS[len(ops) - 1]:
+            return (*ops[: index + 1], *ops[index:])
         if slip >= hazard:
             return tuple(ops)
-        index = int(at * len(ops))
         alike = kinds()[ops[index].kind].mistaken
         if alike:
             ops[index] = Op(alike[int(pick * len(alike))], ops[index].args)
@@ -189,7 +195,7 @@ class Mind:
         right = apply(op, value)
         if right is None:
             return Result(None, guess=False)
-        if self._misunderstands(index, op):
+        if self._misunderstands(index, op, self._load):
             return Result(misread(op, value, self._fixed[(index + 8) % ROLLS]), guess=False)
         if self._lapses(index, op):
             return Result(blur(right, self._loose[(index + 8) % ROLLS]), guess=False)
@@ -198,9 +204,9 @@ class Mind:
     def _hazard(self, op: Op) -> float:
         return 1 - self.profile.skill[kinds()[op.kind].skill]
 
-    def _misunderstands(self, index: int, op: Op) -> bool:
+    def _misunderstands(self, index: int, op: Op, load: float) -> bool:
         rate = self._hazard(op) * _bias(self.profile.name, op.kind)
-        return self._fixed[index % 8] < SYSTEMATIC * (rate + self._load)
+        return self._fixed[index % 8] < SYSTEMATIC * (rate + load)
 
     def _lapses(self, index: int, op: Op) -> bool:
         rate = (1 - SYSTEMATIC) * (self._hazard(op) + self._load) + self._distraction
@@ -225,7 +231,7 @@ class Mind:
         if not votes:
             pick = roll("guess", self.profile.name, op.kind, subject)
             return Result(mistaken(op.kind, subject, pick), guess=True)
-        if self._misunderstands(index, op) or self._lapses(index, op):
+        if self._misunderstands(index, op, self._load) or self._lapses(index, op):
             return Result(mistaken(op.kind, subject, self._fixed[index % 8 + 8]), guess=False)
         return Result(read_value(votes.most_common(1)[0][0]), guess=False)
 
@@ -264,7 +270,8 @@ class Mind:
         if op.kind in RELATIONS:
             return own
         sees = roll("sees", self.profile.name, self.heard.question, index)
-        if self._misunderstands(index, op) and sees >= self.profile.checking:
+        load = SECOND_LOOK * self._load
+        if self._misunderstands(index, op, load) and sees >= self.profile.checking:
             return own
         return Result(apply(op, value), guess=False)
 

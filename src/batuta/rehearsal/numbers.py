@@ -296,6 +296,14 @@ ARITHMETIC = enroll(
                 Layout.LINES,
                 1,
             ),
+            Style("The display says {start}: {steps}. Which number is it now?", Layout.ARROWS),
+            Style("Suppose n is {start}. {steps} Tell me n.", Layout.SENTENCES, 1),
+            Style(
+                "With {start} in hand: {steps}. How much is it in the end?", Layout.SEMICOLONS, 1
+            ),
+            Style("Sum in progress, so far {start}.\n{steps}\nGive the figure.", Layout.LINES),
+            Style("If x = {start}, {steps}. Then x is what?", Layout.THEN),
+            Style("Someone has {start} coins. {steps} How many are counted?"),
             Style(
                 "My calculator shows {start}. These keys come next: {steps}. "
                 "What does it show in the end?",
@@ -323,6 +331,18 @@ LISTS = enroll(
             Style("Run this program on {start}:\n{steps}\nWhat does it return?", Layout.LINES),
             Style("Given the list {start}, {steps}. What comes out?", Layout.THEN, 1),
             Style("items = {start}; {steps}. Print the outcome.", Layout.SEMICOLONS, 1),
+            Style("Input: {start}. Pipeline: {steps}. What leaves the pipeline?", Layout.ARROWS),
+            Style("Let xs be {start}. {steps} Show xs.", Layout.SENTENCES, 1),
+            Style("Cards lie in a row, {start}: {steps}. How do they lie now?", Layout.THEN),
+            Style(
+                "The script reads {start} and does this:\n{steps}\nWrite its output.",
+                Layout.LINES,
+                1,
+            ),
+            Style("Queue {start}; {steps}; done. What is in it?", Layout.SEMICOLONS),
+            Style(
+                "Somebody hands you {start}, you {steps}. What do you hand back?", Layout.THEN, 1
+            ),
             Style(
                 "A function receives {start} and works as follows: {steps}. "
                 "What value does it give back?",

@@ -7,7 +7,7 @@ import re
 from batuta.core import Grade, Task, TaskId
 from batuta.rehearsal import hops, numbers, times, words
 from batuta.rehearsal.chance import digest, generator
-from batuta.rehearsal.grammar import TRAIN_STYLES, families, render
+from batuta.rehearsal.grammar import HELD_OUT_STYLES, families, render
 from batuta.rehearsal.problem import show, solve
 
 FAMILIES = (
@@ -53,7 +53,8 @@ def _task(name: str, key: tuple[int, int], *, held_out: bool, difficulty: int | 
     family = families()[name]
     rng = generator("task", name, *key, held_out, difficulty)
     steps = difficulty or rng.randint(1, MAX_DIFFICULTY)
-    styles = range(TRAIN_STYLES, len(family.styles)) if held_out else range(TRAIN_STYLES)
+    usual = len(family.styles) - HELD_OUT_STYLES
+    styles = range(usual, len(family.styles)) if held_out else range(usual)
     while True:
         problem = family.draw(rng, steps)
         value = None if problem is None else solve(problem)

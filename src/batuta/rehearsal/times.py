@@ -249,6 +249,14 @@ CALENDAR = enroll(
                 Layout.LINES,
                 1,
             ),
+            Style("It is about {start}: {steps}. What is the answer?", Layout.ARROWS),
+            Style("Consider {start}. {steps} Where does that lead?", Layout.SENTENCES, 1),
+            Style("Given {start}, {steps}. Say the result.", Layout.THEN),
+            Style("Note: {start}.\n{steps}\nWhat must be noted last?", Layout.LINES),
+            Style(
+                "The planner holds {start}; {steps}. What does it hold then?", Layout.SEMICOLONS, 1
+            ),
+            Style("Somebody mentions {start}: {steps}. What is meant?", Layout.ARROWS, 1),
             Style(
                 "On the form stands {start}, followed by: {steps}. Fill in the last field.",
                 Layout.ARROWS,

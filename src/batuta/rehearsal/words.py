@@ -248,6 +248,12 @@ TEXT = enroll(
             Style('Take the words "{start}", then {steps}. What is the result?', Layout.THEN, 1),
             Style('Edit "{start}" as follows:\n{steps}\nGive the outcome.', Layout.LINES),
             Style('From "{start}": {steps}. What remains?', Layout.SEMICOLONS, 1),
+            Style('The label says "{start}": {steps}. What does it say now?', Layout.ARROWS),
+            Style('Somebody typed "{start}". {steps} What is on the screen?', Layout.SENTENCES, 1),
+            Style('Given "{start}", {steps}. Spell the result.', Layout.THEN),
+            Style('Sign: "{start}".\n{steps}\nWrite the new sign.', Layout.LINES, 1),
+            Style('Copy "{start}"; {steps}. Read it out.', Layout.SEMICOLONS),
+            Style('A note with "{start}" is changed: {steps}. How does it end?', Layout.ARROWS, 1),
             Style(
                 'A telegram reads "{start}". The clerk works like this: {steps}. What is sent?',
                 Layout.ARROWS,

@@ -91,7 +91,7 @@ class Conducted:
 
         played = asyncio.run_coroutine_threadsafe(play(), trainer.async_loop).result()
         return [
-            None if not _continues(each) else Root(draft, row, each.run.rounds)
+            None if not continues(each) else Root(draft, row, each.run.rounds)
             for each, (_, draft, row) in zip(played, chosen, strict=True)
         ]
 
@@ -104,7 +104,8 @@ class Conducted:
         return ((self._settings.seed * 100_003 + step) * 10_007 + row) % 2**31
 
 
-def _continues(played: Played) -> bool:
+def continues(played: Played) -> bool:
+    """Whether a second round can go on from it: its draft could be read."""
     rounds = played.run.rounds
     return bool(rounds) and not isinstance(rounds[-1].decision, Malformed)
 

@@ -58,7 +58,26 @@ class SharedPromptTrainer(GRPOTrainer):
     A group's completions share their prompt, which is more than half of the tokens: keys and values
     of the prompt are computed once a question and handed to every completion, with gradients. The
     numbers are the same as without; on a CPU a step's update takes less than half the time.
+
+    It reads the policy itself, not the wrapper that joins the gradients of several processes: they
+    are joined here, once a step.
     """
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """TRL's, after which every process has the mean of all processes' gradients."""
+        loss = super().training_step(*args, **kwargs)
+        if self.accelerator.sync_gradients and self.accelerator.num_processes > 1:
+            policy: Any = self.accelerator.unwrap_model(self.model_wrapped)
+            learning = [each for each in policy.parameters() if each.requires_grad]
+            # One who saw nothing to learn from takes part all the same.
+            mine = [torch.zeros_like(e) if e.grad is None else e.grad for e in learning]
+            joined: Any = self.accelerator.reduce(
+                torch.cat([each.flatten() for each in mine]), reduction="mean"
+            )
+            parts = joined.split([each.numel() for each in learning])
+            for each, part in zip(learning, parts, strict=True):
+                each.grad = part.view_as(each)
+        return loss
 
     def _get_per_token_logps_and_entropies(
         self,
@@ -196,9 +215,7 @@ class Rollout:
             model = trainer.accelerator.unwrap_model(trainer.model)
             if self._settings.policy.lora:  # the adapters stand inside the base model's layers
                 model = model.get_base_model()
-            sampler = Sampler(
-                model, pad=int(tokenizer.pad_token_id), end=int(tokenizer.eos_token_id)
-            )
+            sampler = Sampler.of(model, tokenizer)
             chance, told = torch.Generator().manual_seed(self._chance(trainer, turn)), None
             rows = sampler.sample(
                 prompts, o.group, most=o.completion, temperature=o.temperature, generator=chance

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
 
+from batuta.core import Round
 from batuta.errors import ConfigError
-from batuta.language import render
+from batuta.language import ACCEPTED, render
 from batuta.solvers.random import random_workflow
-from batuta.train.conducted import measured
+from batuta.train.conducted import continues, measured
 from batuta.train.episodes import Episode, episodes, templated
 from batuta.train.learn import Opening, listed
 from batuta.train.memory import keep_memory
@@ -42,6 +43,23 @@ Told = Callable[[str, int, int, dict[str, float]], None]
 """Is told what is going on, how far it is, of how much, and its figures."""
 AT_ONCE = 48
 """Questions whose workflows are sampled together."""
+STANDS = 4
+"""One of so many drafts after a first round lets its answer stand, whatever the policy writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A question, and the first round that all its drafts go on from, if there is one."""
+
+    episode: Episode
+    seed: int
+    """Of its runs: of each the next one, or of all the first round's."""
+    root: Draft | None = None
+    rounds: tuple[Round, ...] = ()
+
+    def seed_of(self, row: int) -> int:
+        """Of the run of that draft."""
+        return (self.seed + (0 if self.root else row)) % 2**31
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,50 +124,103 @@ async def _kept(
     kept: list[Example] = []
     all_played: list[Played] = []
     for at in range(0, len(met), AT_ONCE):
-        part = met[at : at + AT_ONCE]
+        first = (seed * 31 + number) * 1_000_003 + at * group
+        part = [Group(e, first + n * group) for n, e in enumerate(met[at : at + AT_ONCE])]
+        part = await _continued(stage, players, part, number)
         prompts, drafts = await asyncio.to_thread(_sampled, stage, part, number)
-        pairs = [(part[row // group], draft) for row, draft in enumerate(drafts)]
-        seeds = [(seed * 31 + number) * 1_000_003 + at * group + row for row in range(len(pairs))]
-        played = await players.play(pairs, [each % 2**31 for each in seeds], step=2**31)
+        asked = [(one, row) for one in part for row in range(group)]
+        pairs = [(one.episode, draft) for (one, _), draft in zip(asked, drafts, strict=True)]
+        played = await players.play(pairs, [one.seed_of(row) for one, row in asked], step=2**31)
         all_played += played
-        kept += better(prompts, played, group)
+        kept += better(prompts, played, group, stage.settings.rejection.shorter)
         figures = measured(all_played) | {"kept": float(len(kept))}
         stage.told(f"round {number + 1}: playing", at + len(part), len(met), figures)
     return kept
 
 
-def better(prompts: Sequence[str], played: Sequence[Played], group: int) -> list[Example]:
-    """The right drafts of each group that earned more than its mean.
+async def _continued(
+    stage: Stage, players: Players, part: Sequence[Group], number: int
+) -> list[Group]:
+    """The groups, `recursion.share` of them after a first round that the policy wrote."""
+    settings = stage.settings
+    rng = Random(f"rejection {settings.seed} {number} again {part[0].episode.number}")
+    chosen = [at for at in range(len(part)) if rng.random() < settings.recursion.share]
+    if not chosen:
+        return list(part)
+    some = [part[at] for at in chosen]
+    prompts = [_prompt(stage, one) for one in some]
+    drafts = await asyncio.to_thread(_written, stage, some, prompts, 1, number)
+    pairs = [(one.episode, draft) for one, draft in zip(some, drafts, strict=True)]
+    played = await players.play(pairs, [one.seed_of(0) for one in some], step=2**31)
+    found = list(part)
+    for at, each in zip(chosen, played, strict=True):
+        if continues(each):
+            found[at] = replace(part[at], root=each.draft, rounds=each.run.rounds)
+    return found
 
-    The weights of a question's drafts sum to the share of its drafts that were not right: what is
-    rare counts more, and a question that everything solves, or nothing, says nothing.
-    """
+
+def better(
+    prompts: Sequence[str], played: Sequence[Played], group: int, shorter: float
+) -> list[Example]:
+    """The right drafts of each group, with their weights."""
     kept: list[Example] = []
     for number, prompt in enumerate(prompts):
         mine = [p for p in played[number * group : (number + 1) * group] if p.reward is not None]
         right = [p for p in mine if p.grade is not None and (p.grade.score or 0.0) >= 1]
-        usual = sum(p.reward or 0.0 for p in mine) / max(1, len(mine))
-        more = [max(0.0, (p.reward or 0.0) - usual) for p in right]
-        scale = (1 - len(right) / max(1, len(mine))) / (sum(more) or 1.0)
+        weights = weighed([len(p.run.rounds[-1].steps) for p in right], len(mine), shorter)
         kept += [
-            Example(prompt, p.draft.text, each * scale)
-            for p, each in zip(right, more, strict=True)
-            if each * scale > 0
+            Example(prompt, p.draft.text, weight)
+            for p, weight in zip(right, weights, strict=True)
+            if weight > 0
         ]
     return kept
 
 
-def _sampled(stage: Stage, part: Sequence[Episode], number: int) -> tuple[list[str], list[Draft]]:
+def weighed(calls: Sequence[int], among: int, shorter: float) -> list[float]:
+    """How much each right draft of a question counts.
+
+    A draft is worth 1 if no right one calls fewer workers, and `shorter` times less for each call
+    more. The weights sum to what the drafts lack of 1 on average: what is rare counts more, and a
+    question that all drafts solve in the shortest way, or none solves, says nothing.
+
+    Args:
+        calls: of each right draft.
+        among: so many drafts there are, right and wrong.
+        shorter: at least 1.
+    """
+    worth = [shorter ** (min(calls) - each) for each in calls]
+    lack = 1 - sum(worth) / max(1, among)
+    return [each * lack / sum(worth) for each in worth]
+
+
+def _sampled(stage: Stage, part: Sequence[Group], number: int) -> tuple[list[str], list[Draft]]:
     """The prompts, and a group of drafts for each."""
+    group = stage.settings.rejection.group
+    prompts = [_prompt(stage, one) for one in part]
+    if number < stage.settings.rejection.random:
+        drafts = [draft for one in part for draft in random_drafts(stage, one)]
+    else:
+        drafts = _written(stage, part, prompts, group, number)
+    for at, one in enumerate(part):  # what nobody tries is never found to be right
+        if one.root:
+            stands = [Draft(ACCEPTED, root=one.root)] * (group // STANDS)
+            drafts[at * group : at * group + len(stands)] = stands
+    return prompts, drafts
+
+
+def _prompt(stage: Stage, one: Group) -> str:
+    rendering = stage.settings.prompt.rendering()
+    return templated(stage.tokenizer, one.episode.request(rendering, one.rounds))
+
+
+def _written(
+    stage: Stage, part: Sequence[Group], prompts: Sequence[str], group: int, number: int
+) -> list[Draft]:
+    """So many drafts of the policy for each."""
     settings, tokenizer = stage.settings, stage.tokenizer
-    rendering, group = settings.prompt.rendering(), settings.rejection.group
-    prompts = [templated(tokenizer, episode.request(rendering)) for episode in part]
-    if number < settings.rejection.random:
-        return prompts, [draft for episode in part for draft in random_drafts(stage, episode)]
-    ids: list[list[int]] = tokenizer(prompts, add_special_tokens=False)["input_ids"]
-    chance = (settings.seed * 977 + number) * 1_000_003 + part[0].number
-    sampler = Sampler(stage.model, pad=int(tokenizer.pad_token_id), end=int(tokenizer.eos_token_id))
-    rows = sampler.sample(
+    ids: list[list[int]] = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
+    chance = (settings.seed * 977 + number) * 1_000_003 + part[0].episode.number
+    rows = Sampler.of(stage.model, tokenizer).sample(
         ids,
         group,
         most=settings.optimiser.completion,
@@ -157,17 +228,19 @@ def _sampled(stage: Stage, part: Sequence[Episode], number: int) -> tuple[list[s
         generator=torch.Generator().manual_seed(chance),
     )
     texts: list[str] = tokenizer.batch_decode(rows, skip_special_tokens=True)
-    return prompts, [
-        Draft(text, len(ids[row // group]), len(rows[row])) for row, text in enumerate(texts)
+    return [
+        Draft(text, len(ids[row // group]), len(rows[row]), part[row // group].root)
+        for row, text in enumerate(texts)
     ]
 
 
-def random_drafts(stage: Stage, episode: Episode) -> list[Draft]:
+def random_drafts(stage: Stage, one: Group) -> list[Draft]:
     """Random workflows: what the policy of the warm start writes, without asking it."""
-    settings = stage.settings
-    rng = Random(f"rejection {settings.seed} {episode.number} {episode.task.id}")
-    flows = (random_workflow(rng, episode.pool) for _ in range(settings.rejection.group))
-    return [Draft(render(flow, episode.pool, names=True)) for flow in flows]
+    settings, pool = stage.settings, one.episode.pool
+    rng = Random(f"rejection {settings.seed} {one.episode.number} {one.episode.task.id}")
+    again = one.root is not None
+    flows = (random_workflow(rng, pool, revise=again) for _ in range(settings.rejection.group))
+    return [Draft(render(flow, pool, names=True), root=one.root) for flow in flows]
 
 
 def _fitted(stage: Stage, kept: Sequence[Example], number: int) -> None:

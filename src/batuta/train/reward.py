@@ -52,6 +52,8 @@ def cost(run: Run, settings: RewardSettings) -> float:
     usage = sum((step.usage for step in last.steps), last.decision.draft.usage)
     if settings.cost == "tokens":
         return usage.total / settings.unit
+    if settings.cost == "calls":
+        return len(last.steps) / settings.unit
     paid = sum((step.cost for step in last.steps), last.decision.draft.cost)
     return float(paid.usd) / settings.unit if settings.cost == "usd" else 0.0
 

@@ -9,7 +9,7 @@ sampled by TRL's own means.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -17,24 +17,54 @@ from torch.nn import functional
 from transformers import DynamicCache, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import rotate_half
 
-FULL = 0.75
-"""Share of rows still being written below which the others are let go."""
+LAST = "]]"
+"""How the last list of a draft ends."""
+ENDED = 0.25
+"""Share of rows that have ended above which they are let go."""
+
+
+class Closing:
+    """Knows when a draft's last list is closed: nothing that comes after it is read.
+
+    Without it an entropy bonus pays for any words behind the lists.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        """Reads every token; a draft ends with two closing brackets, and has them nowhere else."""
+        texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+        self._whole = torch.tensor([LAST in text for text in texts])
+        self._first = torch.tensor([text.endswith(LAST[0]) for text in texts])
+        self._second = torch.tensor([text.startswith(LAST[1]) for text in texts])
+
+    def closed(self, before_B: Tensor, tokens_B: Tensor) -> Tensor:
+        """For each row whether it is closed by its newest token, given the one before."""
+        return self._whole[tokens_B] | (self._first[before_B] & self._second[tokens_B])
 
 
 class Sampler:
     """Samples completions of a `Qwen2ForCausalLM`, always with its present weights."""
 
-    def __init__(self, model: Qwen2ForCausalLM, *, pad: int, end: int) -> None:
+    def __init__(
+        self, model: Qwen2ForCausalLM, *, pad: int, end: int, closing: Closing | None = None
+    ) -> None:
         """Learns whose weights to read.
 
         Args:
             model: the policy.
             pad: token that fills up prompts.
             end: token that ends a completion.
+            closing: after which `end` follows by itself.
         """
         self._model = model
         self._pad = pad
         self._end = end
+        self._closing = closing
+
+    @classmethod
+    def of(cls, model: Qwen2ForCausalLM, tokenizer: Any) -> Self:
+        """For drafts of workflows, which end with their lists."""
+        pad, end = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
+        return cls(model, pad=pad, end=end, closing=Closing(tokenizer))
 
     @torch.inference_mode()
     def sample(
@@ -59,15 +89,19 @@ class Sampler:
         written = torch.full((len(prompts) * group, most), self._end)
         rows = torch.arange(len(written))
         logits = decoding.first
+        over = torch.zeros(len(rows), dtype=torch.bool)
         for at in range(most):
-            chosen = _choose(logits, temperature, generator)
+            chosen = _choose(logits, temperature, generator).masked_fill(over, self._end)
             written[rows, at] = chosen
-            going = chosen != self._end
-            if at == most - 1 or not going.any():
+            over |= chosen == self._end
+            if self._closing is not None:
+                over |= self._closing.closed(written[rows, max(0, at - 1)], chosen)
+            if at == most - 1 or over.all():
                 break
-            if going.float().mean() < FULL:
+            if over.float().mean() > ENDED:
+                going = ~over
                 decoding.keep(going)
-                rows, chosen = rows[going], chosen[going]
+                rows, chosen, over = rows[going], chosen[going], over[going]
             logits = decoding.step(chosen, at)
         return [_until(row, self._end) for row in written.tolist()]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from batuta.baselines import fit_cascade, save_cascade
 from batuta.errors import ConfigError, SourceError
 from batuta.solvers.history import History, of_record, read_history
 from batuta.solvers.selector import Recipe, fit_selector, save_selector
@@ -34,6 +35,8 @@ class Trained:
     """Mean credit of the worker that is the best on the training questions."""
     oracle: float
     """Mean credit of the best worker of each question."""
+    cascade: tuple[float, float] | None
+    """Mean credit of the cascade, and its calls a question; None: there were no answers."""
 
 
 def outcomes(history: Path | None, tasks: str | None, data: Path | None = None) -> History:
@@ -69,6 +72,8 @@ def train(
 ) -> Trained:
     """Fit on four fifths of the questions, measure on the last fifth, write the folder.
 
+    Where the history has the answers of each run, the cascade too.
+
     Raises:
         SourceError: the history has too few questions, or lacks the costs that the recipe needs.
         ConfigError: a package is missing.
@@ -83,6 +88,12 @@ def train(
     taught, held = (known.select(np.flatnonzero(part)) for part in (fold_n > 0, fold_n == 0))
     selector = fit_selector(taught, recipe, seed=seed, tell=tell)
     save_selector(selector, out)
+    earned: tuple[float, float] | None = None
+    if taught.samples is not None:
+        cascade = fit_cascade(taught, seed=seed, selector=selector)
+        save_cascade(cascade, out)
+        credit_n, calls_n = cascade.on_record(held)
+        earned = float(credit_n.mean()), float(calls_n.mean())
     picked = np.asarray(selector.choices(held.questions))
     best = taught.workers.index(taught.best())
     return Trained(
@@ -94,4 +105,5 @@ def train(
         float(np.nanmean(held.scores_qm[np.arange(len(picked)), picked])),
         float(np.nanmean(held.scores_qm[:, best])),
         float(np.nanmean(np.nanmax(held.scores_qm, axis=1))),
+        earned,
     )

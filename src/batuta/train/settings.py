@@ -100,10 +100,10 @@ class RewardSettings(_Section):
     malformed: float = 0.0
     wrong: float = 0.5
     right: float = 1.0
-    cost: Literal["none", "tokens", "usd"] = "none"
+    cost: Literal["none", "tokens", "usd", "calls"] = "none"
     """Charged only when the answer is right."""
     coefficient: float = 0.0
-    """Reward lost for `unit` tokens or dollars; never more than `ceiling`."""
+    """Reward lost for `unit` tokens, dollars or calls; never more than `ceiling`."""
     unit: float = 1000.0
     ceiling: float = 0.4
     from_step: int = 0
@@ -198,6 +198,9 @@ class RejectionSettings(_Section):
     """Of a round."""
     group: int = 16
     """Workflows sampled for each."""
+    shorter: float = Field(default=1.0, ge=1)
+    """A right workflow is worth this many times less for every call more than the shortest right
+    one of its question."""
     tasks: dict[str, float] = {}
     """Source to weight; empty: those of the curriculum's first stage."""
     steps: int = 250

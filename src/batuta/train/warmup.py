@@ -28,11 +28,10 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
-from batuta.language import Rendering, conductor_request, render
+from batuta.language import ACCEPTED, Rendering, conductor_request, render
 from batuta.solvers.random import SOLUTION, random_deed, random_subtask, random_workflow
 from batuta.train.settings import WarmupSettings
 
-ACCEPTED = "model_id = []\nsubtasks = []\naccess_list = []"
 CUSTOMS = 8
 _CUSTOM = 0.6
 _WHOLE = 0.5
