@@ -1,5 +1,6 @@
 """The cascade: it looks at answers before it pays for more, and pays for no more than it needs."""
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -13,12 +14,14 @@ from batuta.baselines.cascade import (
     stated_answer,
     with_answers_of,
 )
+from batuta.baselines.cascade_folder import NUMBERS, open_cascade, save_cascade
+from batuta.baselines.checking import Checker
 from batuta.clients import Scripted
 from batuta.core import Outcome, Pool, Question, Reply, Task, TaskId, Worker, WorkerId
 from batuta.errors import ConfigError, Overloaded, SourceError
 from batuta.solvers.features import HashedNgrams
 from batuta.solvers.history import of_record
-from batuta.solvers.selector import Recipe
+from batuta.solvers.selector import Recipe, fit_selector, save_selector
 from batuta.tasks.recorded import GRADER, Deck, Recorded
 
 pytestmark = pytest.mark.anyio
@@ -167,9 +170,90 @@ async def test_it_asks_only_workers_of_the_pool(cascade):
         await cascade.answer(Question.of("Please add"), alone, 0)
 
 
+def checked(cascade, verdict, answers=("7", "8", "9", "6", "5")):
+    """The cascade with a checker, gus, over a pool whose workers say those answers in turn."""
+    left = iter(answers)
+
+    def say(worker, request):
+        return verdict(request) if worker == "gus" else f"Answer: {next(left)}"
+
+    pool = Pool(tuple(Worker(WorkerId(name), name) for name in (*MODELS, "gus")))
+    clients = {w.id: Scripted(lambda r, w=w.id: say(w, r)) for w in pool}
+    return replace(cascade, checker=Checker(WorkerId("gus"))), Players(pool, clients)
+
+
+async def test_a_checker_is_asked_before_another_answer_is_paid_for(cascade):
+    plain = await cascade.answer(Question.of("Please add"), checked(cascade, None)[1], 1)
+    careful, players = checked(cascade, lambda r: "The solution is right.")
+    run = await careful.answer(Question.of("Please add"), players, 1)
+    assert [step.worker == "gus" for step in run.steps[:2]] == [False, True]
+    assert "Answer: 7" in run.steps[1].request.messages[-1].text
+    assert run.answer == "Answer: 7"
+    assert sum(step.worker != "gus" for step in run.steps) < len(plain.steps)
+    assert run.usage.calls == len(run.steps) <= cascade.calls
+
+
+async def test_an_answer_that_the_checker_finds_wrong_gives_way_to_another(cascade):
+    def verdict(request):
+        wrong = "Answer: 7" in request.messages[-1].text
+        return "It is wrong in step 1." if wrong else "Right."
+
+    careful, players = checked(cascade, verdict)
+    run = await careful.answer(Question.of("Please add"), players, 1)
+    assert run.answer == "Answer: 8"
+    assert [step.worker == "gus" for step in run.steps[:4]] == [False, True, False, True]
+
+
+async def test_nothing_is_checked_twice_and_a_checker_that_fails_changes_nothing(cascade):
+    down = Overloaded("the house is full")
+    careful, players = checked(cascade, lambda r: down, ["7", "7", "8", "8", "7"])
+    run = await careful.answer(Question.of("Please add"), players.only(*MODELS, "gus"), 1)
+    assert run.outcome is Outcome.ANSWERED and run.answer in {"Answer: 7", "Answer: 8"}
+    asked = [step.request.messages[-1].text for step in run.steps if step.planned == "gus"]
+    assert asked and len(asked) == len(set(asked))
+    assert len(run.steps) <= cascade.calls
+
+
+async def test_nobody_checks_what_it_said_itself_and_an_absent_checker_is_not_missed(cascade):
+    record = world(3, seed=4)
+    for worker in ("ann", "dan"):
+        careful = replace(with_answers_of(cascade, record), checker=Checker(WorkerId(worker)))
+        for task in record.tasks:
+            run = await careful.answer(Question.of(task.question), players(record).only("ann"), 0)
+            assert {step.request.messages[-1].text for step in run.steps} == {task.question}
+
+
+@pytest.mark.parametrize(("passes", "notices"), [(0.5, 0.5), (1.0, 0.5), (0.9, 1.0), (0.3, 0.6)])
+def test_a_checker_that_says_nothing_is_none(passes, notices):
+    with pytest.raises(ValueError, match="says nothing"):
+        Checker(None, passes, notices)
+
+
 def test_without_answers_there_is_nothing_to_look_at():
     with pytest.raises(SourceError, match="write answers and scores"):
         fit_cascade(of_record(world(answers=False)), PLAIN)
+
+
+def test_a_saved_cascade_decides_as_before(cascade, tmp_path):
+    save_cascade(cascade, tmp_path)
+    opened, test = open_cascade(tmp_path), of_record(world(seed=1))
+    for mine, its in zip(cascade.on_record(test), opened.on_record(test), strict=True):
+        assert mine.tolist() == its.tolist()
+    assert opened.name == cascade.name
+    assert (opened.most_m, opened.calls) == (cascade.most_m, cascade.calls)
+
+
+def test_a_cascade_whose_selector_was_trained_again_is_refused(cascade, tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        open_cascade(tmp_path)
+    save_cascade(cascade, tmp_path)
+    save_selector(fit_selector(of_record(world(seed=5)), PLAIN), tmp_path)
+    with pytest.raises(ConfigError, match="belongs to another selector; train both"):
+        open_cascade(tmp_path)
+    save_cascade(cascade, tmp_path)
+    (tmp_path / NUMBERS).write_bytes(b"torn")
+    with pytest.raises(ConfigError, match="no usable cascade"):
+        open_cascade(tmp_path)
 
 
 def test_the_name_says_the_price_and_the_version(cascade):
@@ -190,3 +274,13 @@ def test_a_record_knows_the_answers_in_its_own_replies():
     question = Question.of(record.tasks[0].question)
     assert extract(question, Reply(record.reply((0, 1, 0)))) == record.answer((0, 1, 0))
     assert extract(question, Reply("Answer: 77")) == "77"
+
+
+def test_a_recorded_reply_of_which_no_answer_was_extracted_has_none():
+    record = world(2)
+    codes = record.answers_qms.copy()
+    codes[0, 1, 0] = -1
+    bare = replace(record, answers_qms=codes)
+    reply = Reply(bare.reply((0, 1, 0)))
+    assert answers_of(bare)(Question.of(record.tasks[0].question), reply) is None
+    assert stated_answer(Question.of("?"), reply) is not None

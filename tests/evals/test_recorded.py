@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from decimal import Decimal
 
+import anyio
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 from record import MODELS, made_up
 
 from batuta.baselines import Players
+from batuta.baselines.chorus import Chorus
 from batuta.core import Pool, Question, Reply, WorkerId
 from batuta.errors import ConfigError, SourceError
 from batuta.evals import Ledger, Terms, measure, recorded_parts
-from batuta.evals.each import Each, any_right, repeatable
+from batuta.evals.each import Each, Vote, any_right, repeatable
 from batuta.evals.markdown import markdown, rows
 from batuta.evals.recorded import parts_of
 from batuta.evals.report import report
@@ -68,7 +70,43 @@ class TestParts:
             recorded_parts("chess", "random", (0,))
 
 
+LOOKING = ("vote", "mini", "oracle", "smoothie", "smoothie-local")
+"""Systems that look at what everybody says, and one that does not."""
+
+
 class TestPlaying:
+    async def test_side_by_side_systems_earn_and_cost_what_they_do_alone(self, tmp_path):
+        parts = parts_of(made_up(), "random", (0, 1))
+        found = await measured(tmp_path / "all", parts, *LOOKING)
+        assert [one.name for one in found.systems] == list(found.results) == list(LOOKING)
+        for name in LOOKING:
+            alone = await measured(tmp_path / name, parts_of(made_up(), "random", (0, 1)), name)
+            assert found.results[name] == alone.results[name]
+
+    async def test_what_everybody_said_is_asked_once_for_all_who_look_at_it(self):
+        record = made_up()
+        (part,) = parts_of(record, "random", (0,))
+        asked = []
+
+        class Listening:
+            def __init__(self, client):
+                self.client = client
+
+            async def complete(self, request, listener=None):
+                asked.append(request)
+                return await self.client.complete(request)
+
+        clients = {worker: Listening(client) for worker, client in Deck(record).deal().items()}
+        players = Players(part.subject.pool, clients, chorus=Chorus())
+        question = Question.of(part.tasks.tasks[0].question)
+        async with anyio.create_task_group() as group:
+            for solver in (Vote(), Each(), Each()):
+                group.start_soon(solver.answer, question, players, 5)
+        assert len(asked) == len(MODELS)
+        other = Question.of(part.tasks.tasks[1].question)
+        await Vote().answer(other, players, 5)
+        assert len(asked) == 2 * len(MODELS)
+
     async def test_scores_are_those_of_the_record(self, tmp_path):
         found = await measured(tmp_path, parts_of(made_up(), "random", (0, 1)), *MODELS)
         record = made_up()

@@ -243,9 +243,27 @@ def test_the_guard_never_loses_on_held_out_families_nor_by_lot(seed, shift):
         return Trial(value, rng.random(50).astype(np.float32), reward)
 
     by_lot, by_family = trial(), trial()
-    guard = fit_guard(by_lot, by_family, 1)
+    guard = fit_guard(by_lot, by_family, np.arange(50) % 10, 1)
     assert by_lot.gain_n(guard, 1).mean() >= 0
     assert by_family.gain_n(guard, 1).mean() >= 0
+
+
+def tried(gain, close):
+    """Questions on which leaving the best single worker, the second of two, earns `gain`."""
+    gain = np.asarray(gain, np.float32)
+    value = np.tile(np.asarray([0.9, 0.5], np.float32), (len(gain), 1))
+    reward = np.stack([0.5 + gain, np.full(len(gain), 0.5)], axis=1).astype(np.float32)
+    return Trial(value, np.full(len(gain), close, np.float32), reward)
+
+
+def test_what_one_strange_family_wins_by_luck_does_not_open_the_guard():
+    family = np.repeat(np.arange(10), 10)
+    known = tried(np.full(100, 0.3), 0.9)
+    lucky = tried(np.where(family == 0, 0.5, np.where(family < 5, -0.1, 0.0)), 0.4)
+    assert lucky.gain_n(Guard(0.0, 0.0), 1).sum() > 0
+    guard = fit_guard(known, lucky, family, 1)
+    assert not lucky.gain_n(guard, 1).any()
+    assert known.gain_n(guard, 1).mean() > 0.2
 
 
 def test_the_guard_that_was_never_fitted_stays_with_the_best():

@@ -4,6 +4,7 @@ from batuta.baselines.ablations import Altered, best_worker, shuffled_access, so
 from batuta.baselines.answers import final, majority, normal, stated
 from batuta.baselines.best_of_n import BestOfN
 from batuta.baselines.cascade import Cascade, fit_cascade, with_answers_of
+from batuta.baselines.cascade_folder import open_cascade, save_cascade
 from batuta.baselines.moa import MixtureOfAgents
 from batuta.baselines.pipeline import fixed_pipeline
 from batuta.baselines.prompted import Prompted
@@ -32,6 +33,8 @@ __all__ = [
     "fixed_pipeline",
     "majority",
     "normal",
+    "open_cascade",
+    "save_cascade",
     "shuffled_access",
     "solve_only",
     "stated",

@@ -13,7 +13,9 @@ Representations" (arXiv 2310.03094) (agreement of samples as the score).
 Deviations
 - The answer that is returned need not be the last worker's: it is the one most likely to be right.
 - The order is the question's own, not one for all; there is no budget, but a price for a call.
-- No model scores the answers: their agreement does, weighed by who gave them.
+- No model scores the answers: their agreement does, weighed by who gave them. A checker, where
+  there is one (`baselines.checking`), adds what it says of the answer that leads, before another
+  one is paid for.
 
 Questions unlike all training questions have a belief of their own, fitted on families that were
 held out, so that what is known of other tasks is not taken for knowledge of this one.
@@ -21,7 +23,7 @@ held out, so that what is known of other tasks is not taken for knowledge of thi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batuta.baselines.answers import normal
+from batuta.baselines.checking import Checker, is_check
 from batuta.baselines.solver import Players, play, settled_on
 from batuta.core import (
     Accepted,
@@ -42,6 +45,7 @@ from batuta.core import (
     Round,
     Run,
     Step,
+    StepRun,
     Task,
     TaskId,
     WorkerId,
@@ -52,7 +56,7 @@ from batuta.embedded.blas import one_thread
 from batuta.errors import ConfigError, SourceError
 from batuta.solvers.history import History
 from batuta.solvers.selector import Recipe, Selector, fit_selector
-from batuta.solvers.selector.belief import Belief, Drawn, Draws, next_worker, odds
+from batuta.solvers.selector.belief import Belief, Drawn, Draws, Lead, next_worker, odds
 from batuta.solvers.selector.fit import by_groups, families_of, lots
 from batuta.solvers.selector.values import held_out
 from batuta.tasks.graders.extract import final
@@ -83,7 +87,8 @@ def answers_of(record: Recorded) -> Extract:
 
     def extract(question: Question, reply: Reply) -> str | None:
         task = Task(TaskId("asked"), question.text, "", GRADER)
-        return record.grade(task, reply.text).extracted or stated_answer(question, reply)
+        found = record.grade(task, reply.text)
+        return stated_answer(question, reply) if found.score is None else found.extracted or None
 
     return extract
 
@@ -101,18 +106,22 @@ class Cascade:
     """How often each of the selector's workers may be asked: as often as it was in training."""
     calls: int = CALLS
     price: float = PRICE
+    checker: Checker | None = None
+    """Checks what leads before another answer is paid for; its calls count too."""
     extract: Extract = field(default=stated_answer, repr=False)
 
     @property
     def name(self) -> str:
         """The method, its price and its selector's version."""
-        return f"cascade/{self.price:g}@{self.selector.digest[:8]}"
+        checked = "+checker" if self.checker else ""
+        return f"cascade{checked}/{self.price:g}@{self.selector.digest[:8]}"
 
     def on_record(self, history: History) -> tuple[Floats, NDArray[np.intp]]:
         """What it would have earned on recorded questions, (n,), and with how many calls, (n,).
 
-        The same decisions as `answer` makes, for all questions at once and without the engine.
-        The history has the selector's workers in their order.
+        The same decisions as `answer` makes without a checker, whose replies no record has, for
+        all questions at once and without the engine. The history has the selector's workers in
+        their order.
 
         Raises:
             SourceError: the history has no answers.
@@ -134,15 +143,34 @@ class Cascade:
             ConfigError: no worker of the pool was in the training.
         """
         drawing = _Drawing(self, question, players.pool)
-        cast = players.only(*drawing.workers)
+        cast = players.only(*dict.fromkeys((*drawing.workers, *drawing.checkers)))
         for worker, most in zip(self.selector.workers, self.most_m, strict=True):
             cast = cast.sampling(worker) if most > 1 else cast
         run = await play(question, drawing, cast, seed, steps=1, rounds=self.calls + 1)
         return settled_on(run, drawing.leader(run.rounds))
 
 
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What a question's rounds have said."""
+
+    draws: Draws
+    replies: tuple[Reply | None, ...]
+    """Of each draw; None: the call failed."""
+    checked: frozenset[int]
+    """The answers that a checker was asked about."""
+    fresh: bool
+    """The last round was a draw, no check."""
+
+    def unchecked(self, found: Lead) -> bool:
+        """Whether what leads was said in the last round and was never checked."""
+        said = int(self.draws.answer_nk[0, -1])
+        leads = said >= 0 and said == int(self.draws.answer_nk[0, found.draw_n[0]])
+        return leads and self.fresh and said not in self.checked
+
+
 class _Drawing:
-    """The conductor of one question: the next worker, or the answers stand."""
+    """The conductor of one question: the next worker, a check, or the answers stand."""
 
     def __init__(self, cascade: Cascade, question: Question, pool: Pool) -> None:
         self.name = cascade.name
@@ -155,6 +183,7 @@ class _Drawing:
             raise ConfigError(
                 "the cascade knows no worker of this pool: train it on outcomes of these workers"
             )
+        self._checker = cascade.checker.of(pool) if cascade.checker else None
         with one_thread():
             expected_nm, close_n = selector.expected([question.text])
         familiar = close_n[0] >= selector.guard.closeness
@@ -167,15 +196,24 @@ class _Drawing:
         known = zip(self._cascade.selector.workers, self._most_m, strict=True)
         return tuple(worker for worker, most in known if most)
 
+    @property
+    def checkers(self) -> tuple[WorkerId, ...]:
+        """Who checks; nobody: there is no checker."""
+        return () if self._checker is None else (self._checker,)
+
     async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
-        """The next worker with the question as it stands, or the end."""
-        count = len(brief.previous)
-        if count >= self._cascade.calls:
+        """The next worker with the question as it stands, a check of its answer, or the end."""
+        left = self._cascade.calls - len(brief.previous)
+        heard = self._heard(brief.previous)
+        if not left:
             return Accepted()
-        draws, _ = self._draws(brief.previous)
-        if count and not self._belief.judge(draws, count)[1][0]:
-            return Accepted()
-        drawn_m = np.bincount(draws.worker_nk[0], minlength=len(self._most_m))
+        if heard.replies:
+            found, goes_n = self._belief.judge(heard.draws, len(heard.replies))
+            if not goes_n[0]:
+                return Accepted()
+            if left > 1 and heard.unchecked(found) and (check := self._check(brief.previous[-1])):
+                return Plan(Workflow((check,)))
+        drawn_m = np.bincount(heard.draws.worker_nk[0], minlength=len(self._most_m))
         place = int(
             next_worker(self._expected_nm, drawn_m[None], self._most_m[None], self._belief.again)[0]
         )
@@ -183,28 +221,56 @@ class _Drawing:
             return Accepted()
         return Plan(Workflow((Step("", self._cascade.selector.workers[place]),)))
 
+    def _check(self, drawn: Round) -> Step | None:
+        """The check of what was drawn; None: nobody checks, least of all what it said itself."""
+        checker, said_it = self._cascade.checker, {step.worker for step in drawn.steps}
+        if checker is None or self._checker is None or self._checker in said_it:
+            return None
+        return checker.step(self._checker)
+
     def leader(self, rounds: Iterable[Round]) -> Reply | None:
         """The reply whose answer is the likeliest; None if there is no reply."""
-        draws, replies = self._draws(tuple(rounds))
-        if not any(replies):
+        heard = self._heard(tuple(rounds))
+        if not any(heard.replies):
             return None
-        found, _ = self._belief.judge(draws, len(replies))
-        return replies[int(found.draw_n[0])] or next(reply for reply in replies if reply)
+        found, _ = self._belief.judge(heard.draws, len(heard.replies))
+        said = heard.replies[int(found.draw_n[0])]
+        return said or next(reply for reply in heard.replies if reply)
 
-    def _draws(self, rounds: tuple[Round, ...]) -> tuple[Draws, list[Reply | None]]:
-        """The answers so far; a call that failed gave none."""
-        steps = [step for played in rounds for step in played.steps]
-        replies = [step.result if isinstance(step.result, Reply) else None for step in steps]
+    def _heard(self, rounds: tuple[Round, ...]) -> _Heard:
+        """The answers so far, and what was said of them; a call that failed gave none."""
         codes: dict[str, int] = {}
-        said = [None if r is None else self._cascade.extract(self._question, r) for r in replies]
-        answer_k = [-1 if text is None else codes.setdefault(text, len(codes)) for text in said]
-        worker_k = [self._cascade.selector.workers.index(step.planned) for step in steps]
+        workers: list[int] = []
+        answers: list[int] = []
+        replies: list[Reply | None] = []
+        evidence: dict[int, float] = {}
+        fresh = False
+        for planned, step in _played(rounds):
+            reply = step.result if isinstance(step.result, Reply) else None
+            fresh = not is_check(planned)
+            if fresh:
+                text = None if reply is None else self._cascade.extract(self._question, reply)
+                answers.append(-1 if text is None else codes.setdefault(text, len(codes)))
+                workers.append(self._cascade.selector.workers.index(planned.worker))
+                replies.append(reply)
+            elif self._cascade.checker is not None:
+                evidence[answers[-1]] = (
+                    0.0 if reply is None else self._cascade.checker.evidence(reply)
+                )
         draws = Draws(
-            np.asarray([worker_k], int).reshape(1, -1),
-            np.asarray([answer_k], int).reshape(1, -1),
+            np.asarray([workers], int).reshape(1, -1),
+            np.asarray([answers], int).reshape(1, -1),
             odds(self._expected_nm),
+            np.asarray([[evidence.get(answer, 0.0) for answer in answers]]),
         )
-        return draws, replies
+        return _Heard(draws, tuple(replies), frozenset(evidence), fresh)
+
+
+def _played(rounds: Iterable[Round]) -> Iterator[tuple[Step, StepRun]]:
+    """The one step of each round, as planned and as played."""
+    for played in rounds:
+        if played.workflow is not None:
+            yield from ((played.workflow.steps[step.index], step) for step in played.steps)
 
 
 def fit_cascade(
@@ -215,6 +281,7 @@ def fit_cascade(
     price: float = PRICE,
     calls: int = CALLS,
     selector: Selector | None = None,
+    checker: Checker | None = None,
 ) -> Cascade:
     """The cascade that this history teaches.
 
@@ -225,6 +292,7 @@ def fit_cascade(
         price: credit that a call is worth.
         calls: answers to a question at most.
         selector: one that was fitted on this very history; None: it is fitted here.
+        checker: who checks; nothing of it is learned, for no history has its replies.
 
     Raises:
         SourceError: the history has no answers or too few questions.
@@ -250,7 +318,8 @@ def fit_cascade(
         known = history.select(rows)
         familiar = _belief(known, expected_nm[rows], fold_n[rows] % 2, price, calls)
     most_m = (~np.isnan(history.samples.credit_qms)).sum(axis=2).max(axis=0)
-    return Cascade(selector, familiar, strange, tuple(int(m) for m in most_m), calls, price)
+    times_m = tuple(int(m) for m in most_m)
+    return Cascade(selector, familiar, strange, times_m, calls, price, checker)
 
 
 def _belief(

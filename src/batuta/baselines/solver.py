@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from batuta.baselines.chorus import Chorus
 from batuta.core import (
     Client,
     Conductor,
@@ -52,6 +53,8 @@ class Players:
     clients: Mapping[WorkerId, Client]
     limits: Limits = Limits()
     stage: Stage = Stage()
+    chorus: Chorus | None = None
+    """Remembers what everybody said; None: they are asked each time."""
 
     def only(self, *worker_ids: WorkerId) -> Players:
         """Those workers, and nobody to stand in for them."""

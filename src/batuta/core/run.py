@@ -10,7 +10,7 @@ from typing import Literal, NewType
 from batuta.core.conductor import Accepted, Draft, Malformed, Plan
 from batuta.core.message import Delta, Reply, Request
 from batuta.core.task import Question
-from batuta.core.usage import FREE, ZERO, Cost, Usage
+from batuta.core.usage import ASSUMED_PRICE, FREE, ZERO, Cost, Price, Usage
 from batuta.core.worker import Pool, WorkerId
 from batuta.core.workflow import MAX_STEPS, Workflow
 from batuta.errors import ClientError
@@ -50,6 +50,8 @@ class Limits:
     tokens: int | None = None
     usd: float | None = None
     seconds: float | None = None
+    unknown: Price = field(default=ASSUMED_PRICE, repr=False)
+    """What a call without a price counts as against dollars."""
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.rounds < 1:

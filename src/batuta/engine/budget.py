@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from batuta.core import Cost, Limits, Usage
-from batuta.core.usage import ASSUMED_PRICE, FREE, ZERO, cost_of
+from batuta.core.usage import FREE, ZERO, cost_of
 from batuta.errors import LimitReached
 
 
@@ -21,7 +21,7 @@ class Budget:
 
     @property
     def usd(self) -> Decimal:
-        """Dollars spent, calls of unknown price counted at `ASSUMED_PRICE`."""
+        """Dollars spent, calls of unknown price counted at what the limits say."""
         return self.cost.usd + self._assumed
 
     def charge(self, usage: Usage, cost: Cost) -> None:
@@ -29,7 +29,7 @@ class Budget:
         self.usage += usage
         self.cost += cost
         if cost.unpriced_calls:
-            self._assumed += cost_of(usage, ASSUMED_PRICE).usd
+            self._assumed += cost_of(usage, self.limits.unknown).usd
 
     def check(self) -> None:
         """Nothing, if another call may be made.

@@ -182,7 +182,7 @@ def _annotated(axes: Axes, name: str, point: Point, place: tuple[int, int]) -> A
         color=ACCENT if _ours(name.partition(" = ")[0]) else INK,
         ha="left" if place[0] > 0 else "right",
         va="center",
-        bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.7, "pad": 0.6},
+        bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.9, "pad": 0.6},
         zorder=4,
     )
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import anyio
 
 from batuta.baselines import Players, majority
-from batuta.baselines.samples import sampled
+from batuta.baselines.samples import everybody, sampled
 from batuta.baselines.solver import play, settled_on
 from batuta.core import Question, Reply, Run, StepRun, WorkerId, Workflow
 from batuta.solvers import Fixed
@@ -73,8 +73,8 @@ class Each:
 
         Substitutes, which cost nothing there, are asked after everybody else and left out.
         """
-        flow = sampled([worker for worker in workers for _ in range(self.samples)])
-        run = await play(question, Fixed(self.name, lambda _: flow), players, seed, len(flow))
+        asked = [worker for worker in workers for _ in range(self.samples)]
+        run = await everybody(self.name, question, players, seed, asked)
         (played,) = run.rounds
         own = [step for step in played.steps if step.worker == step.planned]
         own.sort(key=lambda step: step.index)

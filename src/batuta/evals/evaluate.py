@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Literal
 
 from batuta.baselines import Single
@@ -142,14 +143,17 @@ async def measure(
             "ask fewer with --limit"
         )
     stage = _Stage(parts, terms, ledger, bar)
-    for one in wanted:
-        await stage.measure(one, needed=one.name in names)
+    for group in _together(wanted, subject):
+        await stage.measure(*group, needed=names)
     budgets = [await stage.equalise(wanted[0].name, what) for what in dict.fromkeys(equal)]
+    order = [one.name for one in wanted]
+    measured = {one.name: one for one in stage.systems}
+    kept = dict.fromkeys(name for name in (*order, *measured) if name in measured)
     return Evaluation(
         tuple(stage.known),
         terms,
-        tuple(stage.systems),
-        stage.results,
+        tuple(measured[name] for name in kept),
+        {name: stage.results[name] for name in kept},
         stage.strengths(),
         tuple(budget for budget in budgets if budget),
         stage.left_out,
@@ -161,6 +165,16 @@ def _expanded(names: Sequence[str], subject: Subject) -> list[str]:
         each for name in names for each in (everything(subject) if name == ALL_SYSTEMS else (name,))
     ]
     return list(dict.fromkeys(found))
+
+
+def _together(wanted: Sequence[System], subject: Subject) -> Iterator[list[System]]:
+    """The systems in order; over a record, those that look at everybody's replies side by side."""
+    shared = [one for one in wanted if one.chorus and subject.chorus is not None]
+    for one in wanted:
+        if one not in shared:
+            yield [one]
+        elif one is shared[0]:
+            yield shared
 
 
 class _Stage:
@@ -178,28 +192,35 @@ class _Stage:
         self.left_out: dict[str, str] = {}
         self._calibrated = False
 
-    async def measure(self, one: System, *, needed: bool = True) -> None:
-        """Play the system on every part, unless it was played before.
+    async def measure(self, *systems: System, needed: Sequence[str] | None = None) -> None:
+        """Play the systems on every part, unless they were played before.
 
         Args:
-            one: the system.
-            needed: if False, a system that cannot learn from these outcomes is left out.
+            systems: each question is played by all of them, one after another.
+            needed: of the other ones, those that cannot learn from these outcomes are left out;
+                None: all are needed.
         """
-        if one.name in self.results:
-            return
-        if one.calibrated:
-            await self._calibrate()
-        parts = self.known if one.calibrated else self.parts
-        try:
-            planned = [trial for part in parts for trial in self._planned(one, part)]
-        except (ConfigError, SourceError) as error:
-            if needed:
-                raise
-            self.left_out[one.name] = str(error)
-            return
-        tell = self.bar(one.name, len(planned))
-        self.systems.append(one)
-        self.results[one.name] = await self._play(planned, tell)
+        planned: dict[str, list[Trial]] = {}
+        for one in systems:
+            if one.name in self.results:
+                continue
+            if one.calibrated:
+                await self._calibrate()
+            parts = self.known if one.calibrated else self.parts
+            try:
+                found = [trial for part in parts for trial in self._planned(one, part)]
+            except (ConfigError, SourceError) as error:
+                if needed is None or one.name in needed:
+                    raise
+                self.left_out[one.name] = str(error)
+                continue
+            self.systems.append(one)
+            planned[one.name] = found
+        bars = {name: self.bar(name, len(found)) for name, found in planned.items()}
+        in_turn = [trial for row in zip_longest(*planned.values()) for trial in row if trial]
+        played = await self._play(in_turn, lambda name: bars[name]())
+        for name in planned:
+            self.results[name] = tuple(run for run in played if run.system == name)
 
     def _planned(self, one: System, part: Part) -> tuple[Trial, ...]:
         """The part's trials; what must learn learns if one of them is still to be played."""
@@ -215,7 +236,9 @@ class _Stage:
         taught = replace(one, solver=on_record(solver, deck.record) if deck else solver)
         return tuple(replace(trial, system=taught) for trial in found)
 
-    async def _play(self, planned: Sequence[Trial], tell: Callable[[], None]) -> tuple[Result, ...]:
+    async def _play(
+        self, planned: Sequence[Trial], tell: Callable[[str], None]
+    ) -> tuple[Result, ...]:
         grade = self.parts[0].tasks.grade
         return await play_all(planned, grade, self.ledger, self.terms.concurrency, tell)
 
@@ -278,7 +301,8 @@ class _Stage:
         planned = [
             trial for one in alone.values() for trial in trials(one, tasks, part.subject, terms)
         ]
-        ran = await self._play(planned, self.bar("calibration", len(planned)))
+        step = self.bar("calibration", len(planned))
+        ran = await self._play(planned, lambda _: step())
         found = {(run.system, run.task): run for run in ran}
         history = measured_history(
             part.tasks.calibration,

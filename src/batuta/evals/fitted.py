@@ -11,7 +11,8 @@ from typing import Protocol
 import numpy as np
 
 from batuta.baselines import Conducted, Players, Solver
-from batuta.baselines.cascade import Cascade, answers_of, fit_cascade
+from batuta.baselines.cascade import PRICE, Cascade, answers_of, fit_cascade
+from batuta.baselines.checking import Checker
 from batuta.baselines.routing import CHOOSERS, ROUTERS
 from batuta.baselines.routing.smoothie import Smoothie
 from batuta.core import Conductor, Question, Run, Task, WorkerId
@@ -21,6 +22,9 @@ from batuta.solvers.history import History, Samples
 from batuta.solvers.once import Once
 from batuta.solvers.selector import Recipe, Selector, fit_selector
 from batuta.tasks.recorded import Recorded
+
+CHECKED = "cascade+checker"
+"""Its checker reads what another worker said, which no record can know."""
 
 FEATURES = Once()
 """Of the questions, for all methods: what each of them takes when it is given none, read once."""
@@ -38,6 +42,14 @@ class FitConductor(Protocol):
     """Learns from outcomes whom to ask."""
 
     def __call__(self, history: History, *, seed: int = 0) -> Conductor:
+        """What was learned; the same for the same history and seed."""
+        ...
+
+
+class FitCascade(Protocol):
+    """Learns from outcomes whom to ask first, and when an answer is good enough."""
+
+    def __call__(self, history: History, *, seed: int = 0) -> Cascade:
         """What was learned; the same for the same history and seed."""
         ...
 
@@ -70,13 +82,21 @@ def _selector(history: History, seed: int) -> Selector:
     return fit_selector(history, Recipe(features=FEATURES), seed=seed)
 
 
-def _cascade(history: History, *, seed: int = 0) -> Cascade:
-    return fit_cascade(history, seed=seed, selector=_selector(history, seed))
+def cascade_at(price: float) -> FitCascade:
+    """The cascade to which a call is worth that much credit."""
+    return lambda history, *, seed=0: fit_cascade(
+        history, seed=seed, price=price, selector=_selector(history, seed)
+    )
+
+
+def _checked(history: History, *, seed: int = 0) -> Cascade:
+    return replace(cascade_at(PRICE)(history, seed=seed), checker=Checker())
 
 
 FITTED: Mapping[str, Fit] = {
     "mini": lambda history, *, seed=0: Conducted(_selector(history, seed), calls=1),
-    "cascade": _cascade,
+    "cascade": cascade_at(PRICE),
+    CHECKED: _checked,
     **{name: conducting(partial(fit, features=FEATURES)) for name, fit in ROUTERS.items()},
     **{name: partial(fit, features=FEATURES) for name, fit in CHOOSERS.items()},
 }
@@ -131,6 +151,7 @@ def measured_history(
     )
 
 
+@lru_cache(maxsize=32)
 def digest(history: History) -> str:
     """A short name of all that the outcomes say."""
     words = repr((history.questions, history.workers, history.families, history.answers))

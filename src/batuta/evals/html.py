@@ -71,4 +71,4 @@ def _inline(svg: str) -> str:
     svg = svg[svg.index("<svg") :]
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, f"var({variable})")
-    return svg.replace("<svg ", '<svg role="img" style="max-width:100%;height:auto" ', 1)
+    return svg.replace("<svg ", '<svg aria-hidden="true" style="max-width:100%;height:auto" ', 1)

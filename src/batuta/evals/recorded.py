@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from batuta.baselines.chorus import Chorus
 from batuta.core import Conductor, Grade, Task
 from batuta.errors import ConfigError
 from batuta.evals.evaluate import Part
@@ -104,7 +105,8 @@ def parts_of(
     def part(seed: int) -> Part:
         division = _SPLITS[split](record, seed)
         known = np.sort(np.concatenate([division.train, division.calibration]))
-        subject = Subject(record.pool(calibration=known), {}, conductor, deck=deck)
+        pool = record.pool(calibration=known)
+        subject = Subject(pool, {}, conductor, deck=deck, chorus=Chorus())
         places: list[int] = division.test.tolist()
         if limit is not None and limit < len(places):
             places = sorted(Random(f"{seed} {record.name}").sample(places, limit))

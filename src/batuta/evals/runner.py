@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from hashlib import blake2b
 from random import Random
 
@@ -82,22 +83,35 @@ def trials(
         learned: digest of what the system learned from.
     """
     method = repr((system.name, system.solver.name, VERSIONS, learned)) + subject.about
-    everybody = repr(subject.pool)
+    everyone = _digest(method + repr(subject.pool))
     found: list[Trial] = []
     for task, family in tasks:
         pool = pool_of(task, subject.pool, terms)
         if system.worker is not None and system.worker not in pool:
             continue
-        about = method + (everybody if pool is subject.pool else repr(pool)) + repr(task)
+        about = everyone.copy() if pool is subject.pool else _digest(method + repr(pool))
+        about.update(_described(task))
         found += (
-            Trial(_digest(about, seed), system, task, family, seed, pool, subject)
+            Trial(_key(about, seed), system, task, family, seed, pool, subject)
             for seed in terms.seeds
         )
     return tuple(found)
 
 
-def _digest(about: str, seed: int) -> str:
-    return blake2b(f"{about} {seed}".encode("utf-8", "replace"), digest_size=16).hexdigest()
+def _digest(about: str) -> blake2b:
+    return blake2b(about.encode("utf-8", "replace"), digest_size=16)
+
+
+@lru_cache(maxsize=2**14)
+def _described(task: Task) -> bytes:
+    """The task as every system's keys have it."""
+    return repr(task).encode("utf-8", "replace")
+
+
+def _key(about: blake2b, seed: int) -> str:
+    whole = about.copy()
+    whole.update(f" {seed}".encode())
+    return whole.hexdigest()
 
 
 def pool_of(task: Task, pool: Pool, terms: Terms) -> Pool:
@@ -114,7 +128,7 @@ async def play_all(
     grade: Marking,
     ledger: Ledger,
     concurrency: int,
-    tell: Callable[[], None] = lambda: None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[Result, ...]:
     """The results of all trials; those that the ledger has are not played again.
 
@@ -123,20 +137,23 @@ async def play_all(
         grade: the tasks' grader.
         ledger: where every result is written as soon as it is there.
         concurrency: runs at the same time at most.
-        tell: called once for every result.
+        tell: called once for every result, with its system's name.
 
     Raises:
         ExceptionGroup: of the StoreError, where a result could not be written.
     """
-    missing = [trial for trial in planned if not ledger.done(trial.key)]
-    for _ in range(len(planned) - len(missing)):
-        tell()
+    missing: list[Trial] = []
+    for trial in planned:
+        if ledger.done(trial.key):
+            tell(trial.system.name)
+        else:
+            missing.append(trial)
     waiting = iter(missing)
 
     async def work() -> None:
         for trial in waiting:
             ledger.add(await _played(trial, grade))
-            tell()
+            tell(trial.system.name)
 
     async with anyio.create_task_group() as group:
         for _ in range(min(concurrency, len(missing))):
@@ -148,7 +165,7 @@ async def _played(trial: Trial, grade: Marking) -> Result:
     """One run from its question to its grade."""
     question = Question.of(trial.task.question)
     subject = trial.subject
-    players = Players(trial.pool, subject.deal(), subject.limits)
+    players = Players(trial.pool, subject.deal(), subject.limits, chorus=subject.chorus)
     run = await trial.system.solver.answer(question, players, _seed(trial))
     lost = outage(run)
     if lost is not None:

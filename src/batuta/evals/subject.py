@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from batuta.baselines.chorus import Chorus
 from batuta.clients.journal import Journal, Journaled
 from batuta.core import Client, Conductor, Limits, Pool, WorkerId
 from batuta.solvers import Learned
@@ -25,6 +26,8 @@ class Subject:
     """The workers are programs, not language models."""
     deck: Deck | None = field(default=None, repr=False)
     """The workers are these recorded answers."""
+    chorus: Chorus | None = field(default=None, repr=False)
+    """Of a record: what everybody said, for all systems that look at it."""
 
     def deal(self) -> Mapping[WorkerId, Client]:
         """The clients of one run: of a record a fresh hand, so that its samples are distinct."""
@@ -34,7 +37,8 @@ class Subject:
     def about(self) -> str:
         """What a run depends on beyond the pool, for its key."""
         recorded = self.deck and (self.deck.record.name, self.deck.simulate)
-        return repr((self.limits, recorded))
+        counted = () if self.limits.usd is None else (self.limits.unknown,)
+        return repr((self.limits, recorded, *counted))
 
     def journaled(self, journal: Journal) -> Subject:
         """The same, whose calls are read from the journal where they were paid before."""

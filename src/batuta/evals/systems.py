@@ -26,7 +26,7 @@ from batuta.baselines.routing.smoothie import LEAST
 from batuta.core import Conductor, WorkerId
 from batuta.errors import ConfigError
 from batuta.evals.each import Each, Line, Vote, any_right, repeatable
-from batuta.evals.fitted import FITTED, Fit, Untaught
+from batuta.evals.fitted import CHECKED, FITTED, Fit, Untaught, cascade_at
 from batuta.evals.subject import Subject
 from batuta.rehearsal import HandWritten
 from batuta.solvers import Learned
@@ -53,6 +53,8 @@ class System:
     """A line to compare with, no method: what it earns for all of its replies."""
     worker: WorkerId | None = None
     """It is this worker and is played only where the pool has it."""
+    chorus: bool = False
+    """It looks at what everybody says to the bare question."""
     plans: bool = False
     """A conductor decides how many steps there are."""
 
@@ -119,8 +121,8 @@ _PROMPTED: Mapping[str, _Maker] = {
 }
 _PLAIN: Mapping[str, _Maker] = {
     BEST_SINGLE: lambda _: _best(BEST_SINGLE, Single()),
-    "vote": lambda _: System("vote", Vote()),
-    "oracle": lambda _: System("oracle", Each(), line=any_right),
+    "vote": lambda _: System("vote", Vote(), chorus=True),
+    "oracle": lambda _: System("oracle", Each(), line=any_right, chorus=True),
 }
 _FIXED: Mapping[str, _Maker] = {**_PLAIN, **_WRITING, **_PROMPTED, **_CONDUCTED}
 _COUNTED: Mapping[str, Callable[[str, int], System]] = {
@@ -129,6 +131,7 @@ _COUNTED: Mapping[str, Callable[[str, int], System]] = {
     "pass@": lambda name, k: System(name, Samples(k), calibrated=True, line=any_right),
     "skill-oracle@": lambda name, k: System(name, Each(k), line=repeatable),
 }
+_PRICED = re.compile(r"cascade@(0?\.\d{1,6})")
 _COUNT = re.compile(r"(.*?[@-])([1-9]\d{0,2})")
 
 
@@ -137,9 +140,10 @@ def _mixture(agents: MixtureOfAgents) -> Conducted:
 
 
 def names(subject: Subject) -> tuple[str, ...]:
-    """Every name that `system` knows; of those with a number, the form with 5."""
+    """Every name that `system` knows; of those with a number one form, a cascade's its price."""
     workers = (str(worker.id) for worker in subject.pool)
-    return (*workers, *_methods(subject), *FITTED, *(f"{name}5" for name in _COUNTED))
+    counted = (f"{name}5" for name in _COUNTED)
+    return (*workers, *_methods(subject), *FITTED, "cascade@0.001", *counted)
 
 
 def _methods(subject: Subject) -> tuple[str, ...]:
@@ -161,7 +165,7 @@ def everything(subject: Subject) -> tuple[str, ...]:
     if deck is None:
         found = (*_methods(subject), *FITTED, "self-consistency@5", "pass@5")
         return tuple(name for name in found if name not in without)
-    without |= {*_EMBEDDING, *(() if deck.simulate else _WRITING)}
+    without |= {*_EMBEDDING, CHECKED, *(() if deck.simulate else _WRITING)}
     if deck.record.answers_qms is None:
         without |= {"vote", "cascade", *CHOOSERS}
     depth = deck.record.scores_qms.shape[2]
@@ -178,7 +182,10 @@ def system(name: str, subject: Subject) -> System:
     """
     counted = _COUNT.fullmatch(name)
     if name in FITTED:
-        return System(name, Untaught(name, FITTED[name]), calibrated=True)
+        untaught = Untaught(name, FITTED[name])
+        return System(name, untaught, calibrated=True, chorus=name in CHOOSERS)
+    if priced := _PRICED.fullmatch(name):
+        return System(name, Untaught(name, cascade_at(float(priced[1]))), calibrated=True)
     if name in _methods(subject):
         return _FIXED[name](subject)
     if counted and counted[1] in _COUNTED:

@@ -204,10 +204,11 @@ def walk(
         context += roles_done[role_b].times((place < agents_b)[:, None])
         log_p += log_q.times(place < agents_b)
     wanted = model["model map"].mapping(points_bd) + context
+    model_log_p = _log_p(wanted, unit(model["models"]), 1.0, there_m)
     for place in range(count):
-        model_b, log_q = _chosen(wanted, unit(model["models"]), 1.0, choose, there_m)
+        model_b = choose(model_log_p.value)
         models.append(model_b)
-        log_p += log_q.times(place < agents_b)
+        log_p += _of(model_log_p, model_b).times(place < agents_b)
     return Drawn(
         classes_bt, variational, modes_b, agents_b, np.stack(roles, 1), np.stack(models, 1), log_p
     )
@@ -242,12 +243,22 @@ def _chosen(
     context: Node, vectors: Node, heat: float, choose: Choose, allowed: Flags | None = None
 ) -> tuple[Places, Node]:
     """The chosen places and the logarithms of their probabilities: (b,) each."""
+    log_p = _log_p(context, vectors, heat, allowed)
+    chosen_b = choose(log_p.value)
+    return chosen_b, _of(log_p, chosen_b)
+
+
+def _log_p(context: Node, vectors: Node, heat: float, allowed: Flags | None = None) -> Node:
+    """The logarithm of the probability of everything that can be chosen: (b, n)."""
     logits = (unit(context) @ vectors.transposed).times(1 / heat)
     if allowed is not None:
         logits = logits.plus(np.where(allowed, 0.0, -np.inf))
-    log_p = log_softmax(logits)
-    chosen_b = choose(log_p.value)
-    return chosen_b, log_p[np.arange(len(chosen_b)), chosen_b]
+    return log_softmax(logits)
+
+
+def _of(log_p_bn: Node, chosen_b: Places) -> Node:
+    """The logarithms of the probabilities of what was chosen: (b,)."""
+    return log_p_bn[np.arange(len(chosen_b)), chosen_b]
 
 
 def _greatest(log_p_bn: Floats) -> Places:

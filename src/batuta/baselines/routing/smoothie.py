@@ -32,11 +32,11 @@ import numpy as np
 from batuta.baselines.answers import final, normal
 from batuta.baselines.routing.arrays import Flags, Floats
 from batuta.baselines.routing.router import embedding
-from batuta.baselines.samples import sampled
+from batuta.baselines.samples import everybody
 from batuta.baselines.solver import Players, play, said, settled_on
 from batuta.core import Question, Reply, Run, WorkerId
 from batuta.errors import ConfigError
-from batuta.solvers import Fixed, best
+from batuta.solvers import best
 from batuta.solvers.features import Features, HashedNgrams
 from batuta.solvers.history import History
 
@@ -77,12 +77,10 @@ class Smoothie:
 
     async def answer(self, question: Question, players: Players, seed: int) -> Run:
         """The most central reply; of a pool of strangers the best worker's."""
-        who = [worker for worker in self.workers if worker in players.pool]
+        who = [worker.id for worker in players.pool.ranked() if worker.id in self.workers]
         if not who:
             return await play(question, best(), players, seed, 1)
-        cast = players.only(*who)
-        conductor = Fixed(self.name, lambda _: sampled(who))
-        run = await play(question, conductor, cast, seed, len(who))
+        run = await everybody(self.name, question, players.only(*who), seed, who)
         replies = {self.workers.index(who[index]): reply for index, reply in said(run).items()}
         if not replies:
             return run
@@ -91,7 +89,7 @@ class Smoothie:
         ]
         there_m = np.isin(np.arange(self.calls), list(replies))
         delta_m = self.deltas(question.text, told, there_m)
-        return settled_on(run, replies[min(replies, key=lambda m: delta_m[m])])
+        return settled_on(run, replies[min(sorted(replies), key=lambda m: delta_m[m])])
 
     def deltas(self, text: str, told: Sequence[str | None], there_m: Flags) -> Floats:
         """The estimates for a question, its answers, and who replied at all: (m,)."""

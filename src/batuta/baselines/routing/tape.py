@@ -9,6 +9,7 @@ Hutter, arXiv 1711.05101, algorithm 2).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import count
 from typing import Any, final
 
 import numpy as np
@@ -20,21 +21,24 @@ Parent = tuple["Node", Callable[[Floats], Floats]]
 """An argument, and its gradient from that of the result."""
 
 _TINY = 1e-12
+_NONE = np.zeros(0)
+_AGES = count()
 
 
 @final
 class Node:
     """An array, and what it was computed from; single precision stays single."""
 
-    __slots__ = ("gradient", "parents", "value")
+    __slots__ = ("age", "gradient", "parents", "value")
 
     def __init__(self, value: NDArray[Any] | float, parents: tuple[Parent, ...] = ()) -> None:
         array = np.asarray(value)
-        floating = np.issubdtype(array.dtype, np.floating)
-        self.value: Floats = array if floating else array.astype(np.float64)
-        self.gradient: Floats = np.zeros(0)
+        self.value: Floats = array if array.dtype.kind == "f" else array.astype(np.float64)
+        self.gradient: Floats = _NONE
         """Of the node that `backward` was called on; empty before."""
         self.parents = parents
+        self.age = next(_AGES)
+        """Greater than those of its parents."""
 
     def __add__(self, other: Node) -> Node:
         mine, its = self.value.shape, other.value.shape
@@ -65,7 +69,7 @@ class Node:
         shape = self.value.shape
 
         def back(gradient: Floats) -> Floats:
-            whole = np.zeros(shape)
+            whole = np.zeros(shape, gradient.dtype)
             np.add.at(whole, index, gradient)
             return whole
 
@@ -108,12 +112,15 @@ class Node:
     def backward(self) -> None:
         """Sets `gradient` of every node that this number was computed from."""
         order = _sorted(self)
-        for node in order:
-            node.gradient = np.zeros_like(node.value)
+        met = {id(self)}
         self.gradient = np.ones_like(self.value)
         for node in order:
             for parent, back in node.parents:
-                parent.gradient += back(node.gradient)
+                more = back(node.gradient)
+                if id(parent) in met:
+                    more = parent.gradient + more
+                met.add(id(parent))
+                parent.gradient = more.astype(parent.value.dtype, copy=False)
 
 
 def unit(rows: Node) -> Node:
@@ -157,7 +164,7 @@ class Adam:
     def step(self, loss: Node) -> None:
         """Down the gradient of `loss`; a parameter that it does not depend on stays."""
         for node in self._parameters.values():
-            node.gradient = np.zeros(0)
+            node.gradient = _NONE
         loss.backward()
         self._steps += 1
         for name, node in self._parameters.items():
@@ -165,12 +172,11 @@ class Adam:
                 node.value = node.value * (1 - self._rate * self._decay) - self._move(name, node)
 
     def _move(self, name: str, node: Node, keep: float = 0.9, keep2: float = 0.999) -> Floats:
-        first = self._first[name] = keep * self._first[name] + (1 - keep) * node.gradient
-        square = node.gradient**2
-        second = self._second[name] = keep2 * self._second[name] + (1 - keep2) * square
-        mean = first / (1 - keep**self._steps)
+        first, second = self._first[name], self._second[name]
+        first += (1 - keep) * (node.gradient - first)
+        second += (1 - keep2) * (node.gradient * node.gradient - second)
         spread = np.sqrt(second / (1 - keep2**self._steps))
-        return self._rate * mean / (spread + 1e-8)
+        return self._rate / (1 - keep**self._steps) * first / (spread + 1e-8)
 
 
 def _reduced(gradient: Floats, shape: tuple[int, ...]) -> Floats:
@@ -187,15 +193,11 @@ def _reduced(gradient: Floats, shape: tuple[int, ...]) -> Floats:
 
 def _sorted(last: Node) -> list[Node]:
     """Every node that `last` depends on, each before the nodes that it was computed from."""
-    order: list[Node] = []
-    seen: set[int] = set()
-    stack: list[tuple[Node, bool]] = [(last, False)]
+    found = {last.age: last}
+    stack = [last]
     while stack:
-        node, done = stack.pop()
-        if done:
-            order.append(node)
-        elif id(node) not in seen:
-            seen.add(id(node))
-            stack.append((node, True))
-            stack += [(parent, False) for parent, _ in node.parents]
-    return order[::-1]
+        for parent, _ in stack.pop().parents:
+            if parent.age not in found:
+                found[parent.age] = parent
+                stack.append(parent)
+    return [found[age] for age in sorted(found, reverse=True)]

@@ -63,6 +63,8 @@ class Draws:
     answer_nk: Integers
     """Equal numbers: equal answers. -1: no answer."""
     odds_nm: Floats
+    evidence_nk: Floats | float = 0.0
+    """What checks add to the log-odds that each answer is right."""
 
     def inputs(self, count: int) -> Floats:
         """What is known of each of the first draws, (n, count, f)."""
@@ -114,9 +116,11 @@ class Lead:
         )
 
 
-def lead(inputs_nkf: Floats, answer_nk: Integers, weights_f: Floats) -> Lead:
+def lead(
+    inputs_nkf: Floats, answer_nk: Integers, weights_f: Floats, evidence_nk: Floats | float = 0.0
+) -> Lead:
     """Who leads, by these weights; no answer leads only where there is no other."""
-    sure_nk = _logistic(inputs_nkf @ weights_f)
+    sure_nk = _logistic(inputs_nkf @ weights_f + evidence_nk)
     rank_nk = np.where(answer_nk >= 0, sure_nk, sure_nk - 1)
     rows, draw_n = np.arange(len(rank_nk)), rank_nk.argmax(axis=1)
     other_nk = (answer_nk != answer_nk[rows, draw_n][:, None]) & (answer_nk >= 0)
@@ -138,7 +142,7 @@ class Belief:
     def judge(self, draws: Draws, count: int) -> tuple[Lead, NDArray[np.bool_]]:
         """After so many draws: who leads, and whether to draw again, (n,)."""
         answer_nk = draws.answer_nk[:, :count]
-        found = lead(draws.inputs(count), answer_nk, self.weights_kf[count - 1])
+        found = lead(draws.inputs(count), answer_nk, self.weights_kf[count - 1], draws.evidence_nk)
         return found, found.state(draws.odds_nm) @ self.onward_kg[count - 1] > 0
 
 

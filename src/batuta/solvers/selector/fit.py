@@ -81,6 +81,7 @@ def fit_selector(
     guard = fit_guard(
         _trial(values, features_nd, reward_nm, (tried, close_n), by_lot, head),
         _trial(values, features_nd, reward_nm, held_out(values, by_family), by_family, head),
+        family_n,
         best,
     )
     return Selector(recipe.name, features, values, head, guard)

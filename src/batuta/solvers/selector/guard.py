@@ -11,6 +11,7 @@ Axes: n questions, m workers.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ ADVANTAGES = (0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2)
 _QUANTILES = 20
 """Bounds on closeness that are tried."""
 _ERRORS = 1.0
-"""Standard errors of the mean that the gain by lot must reach."""
+"""Standard errors by which a gain must be above 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +65,18 @@ class Trial:
         return np.nan_to_num(gain_n).astype(np.float64)
 
 
-def fit_guard(by_lot: Trial, by_family: Trial, best: int) -> Guard:
+def fit_guard(
+    by_lot: Trial, by_family: Trial, family_n: NDArray[np.signedinteger[Any]], best: int
+) -> Guard:
     """The bounds that earn most by lot and lose nothing on families never seen.
+
+    What they gain there is less its standard error over families not below 0, so that luck with a
+    few of them does not open the guard.
 
     Args:
         by_lot: held out in folds by lot.
         by_family: held out in folds of whole families.
+        family_n: each question's family.
         best: the best single worker.
     """
     chosen, most = Guard(), 0.0
@@ -79,10 +86,16 @@ def fit_guard(by_lot: Trial, by_family: Trial, best: int) -> Guard:
         for advantage in ADVANTAGES:
             guard = Guard(advantage, float(closeness))
             gain_n = by_lot.gain_n(guard, best)
+            strange_f = np.bincount(family_n, by_family.gain_n(guard, best)).astype(np.float64)
             if (
                 gain_n.sum() > most
-                and gain_n.sum() >= _ERRORS * gain_n.std() * np.sqrt(len(gain_n))
-                and by_family.gain_n(guard, best).sum() >= 0
+                and gain_n.sum() >= _doubt(gain_n - gain_n.mean())
+                and strange_f.sum() >= _doubt(strange_f)
             ):
                 chosen, most = guard, float(gain_n.sum())
     return chosen
+
+
+def _doubt(part_n: NDArray[np.float64]) -> float:
+    """The standard error of a sum of independent parts around 0."""
+    return _ERRORS * float(np.sqrt(np.sum(part_n**2)))

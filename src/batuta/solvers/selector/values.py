@@ -165,13 +165,15 @@ def _ridge(
     features_nd: Floats, credit_nm: Floats, known_nm: NDArray[np.bool_], penalty: float
 ) -> Floats:
     """One regression a worker, over the questions where it is known: (d, m)."""
-    patterns, which_m = np.unique(known_nm, axis=1, return_inverse=True)
+    alike: dict[bytes, list[int]] = {}
+    for m in range(known_nm.shape[1]):
+        alike.setdefault(known_nm[:, m].tobytes(), []).append(m)
     linear_dm = np.zeros((features_nd.shape[1], credit_nm.shape[1]), np.float32)
-    for place, rows in enumerate(patterns.T):
-        columns = which_m == place
+    for columns in alike.values():
+        rows = known_nm[:, columns[0]]
         x_nd = features_nd[rows]
         gram_dd = x_nd.T @ x_nd + penalty * np.eye(x_nd.shape[1], dtype=np.float32)
-        linear_dm[:, columns] = np.linalg.solve(gram_dd, x_nd.T @ credit_nm[np.ix_(rows, columns)])
+        linear_dm[:, columns] = np.linalg.solve(gram_dd, x_nd.T @ credit_nm[rows][:, columns])
     return linear_dm
 
 

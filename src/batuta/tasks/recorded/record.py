@@ -5,6 +5,7 @@ Axes: q questions, m models, s samples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -193,6 +194,11 @@ class Recorded:
             )
         )
 
+    def recorded(self, q: int, m: int) -> list[int]:
+        """The samples of that question and model."""
+        scores: list[float] = self.scores_qms[q, m].tolist()
+        return [s for s, score in enumerate(scores) if not math.isnan(score)]
+
     def answer(self, place: tuple[int, int, int]) -> str | None:
         """The extracted answer at question, model, sample; None: none was recorded."""
         if self.answers_qms is None:
@@ -218,7 +224,8 @@ class Recorded:
         """The recorded score of a reply that this record gave; undecided for any other text."""
         said = answer.strip()
         for q in self.positions.get(task.question.strip(), ()):
-            if (place := _places(self, q).get(said)) is not None:
+            place = _places(self, q).get(hash(said))
+            if place is not None and self.reply(place).strip() == said:
                 return Grade(self._credit(place), self.answer(place))
         return Grade(None, None, "this text is no recorded answer to this question")
 
@@ -228,11 +235,11 @@ class Recorded:
         return score if self.solved_at is None else float(score >= self.solved_at)
 
 
-@lru_cache(maxsize=1024)
-def _places(record: Recorded, q: int) -> dict[str, Place]:
-    """Where each text that answers the question is; of equal ones the first."""
-    found: dict[str, Place] = {}
-    for m, s in np.argwhere(~np.isnan(record.scores_qms[q])):
-        place = (q, int(m), int(s))
-        found.setdefault(record.reply(place).strip(), place)
+@lru_cache(maxsize=2**14)
+def _places(record: Recorded, q: int) -> dict[int, Place]:
+    """Where each text that answers the question is, by its hash; of equal ones the first."""
+    found: dict[int, Place] = {}
+    for m in range(len(record.models)):
+        for s in record.recorded(q, m):
+            found.setdefault(hash(record.reply((q, m, s)).strip()), (q, m, s))
     return found

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
 from typing import final
 
 import anyio.lowlevel
-import numpy as np
 
 from batuta.core import (
     Cost,
@@ -129,12 +129,12 @@ class Player:
         return reply
 
     def _draw(self, question: int, seed: int | None) -> int:
-        recorded = np.flatnonzero(~np.isnan(self._record.scores_qms[question, self._model]))
+        recorded = self._record.recorded(question, self._model)
         given = self._given.setdefault(question, {})
         key: object = object() if seed is None else seed
         if key not in given:
             turn = (seed or 0) % max(len(recorded), 1)
-            turned = (int(sample) for sample in np.roll(recorded, -turn))
+            turned = recorded[turn:] + recorded[:turn]
             fresh = next((sample for sample in turned if sample not in given.values()), None)
             if fresh is None:
                 raise NotRecorded(
@@ -146,16 +146,17 @@ class Player:
         return given[key]
 
     def _reply(self, place: tuple[int, int, int], request: Request) -> Reply:
-        reply = Reply(self._record.reply(place), model=self._record.models[self._model])
+        text, model = self._record.reply(place), self._record.models[self._model]
         spent = self._record.spent
-        usage, usd = estimated(request, reply), float("nan")
+        usage, usd = None, math.nan
         if spent is not None:
             usd = float(spent.usd_qms[place])
             tokens = int(spent.input_qms[place]), int(spent.output_qms[place])
             if min(tokens) >= 0:
                 usage = Usage(calls=1, input=tokens[0], output=tokens[1])
-        if not np.isnan(usd):
+        usage = usage or estimated(request, Reply(text))
+        if not math.isnan(usd):
             cost = Cost(Decimal(str(usd)))
         else:
             cost = cost_of(usage, None if usage.estimated else self._price)
-        return replace(reply, usage=usage, cost=cost)
+        return Reply(text, usage=usage, cost=cost, model=model)
