@@ -3,6 +3,7 @@
 python server.py [PORT]
 """
 
+import re
 import sys
 import tempfile
 from decimal import Decimal
@@ -16,35 +17,47 @@ from batuta.gateway import Orchestra, serve, served_models
 from batuta.solvers import chain
 from batuta.store import Store
 
-PLAIN = {"integer": 1, "number": 1, "boolean": True, "null": None}
+PLAIN = {"boolean": True, "null": None}
 SHELLS = ("exec_command", "shell", "Bash")
 USAGE = Usage(1, 50, 0, 0, 20, 0)
 
 
-def fill(schema):
-    """A value of the JSON schema."""
+def fill(schema, text=""):
+    """A value of the JSON schema, with the number or the quoted words of the text where one fits."""
     if "const" in schema or "enum" in schema:
         return schema.get("const", *schema.get("enum", [])[:1])
     kind = schema.get("type")
     if kind == "object":
         wanted = schema.get("required", [])
-        return {name: fill(one) for name, one in schema["properties"].items() if name in wanted}
+        known = schema.get("properties", {})
+        return {name: fill(one, text) for name, one in known.items() if name in wanted}
     if kind == "array":
-        return [fill(schema.get("items", {}))]
-    return PLAIN.get(kind, "echo hello")
+        return [fill(schema.get("items", {}), text)]
+    if kind in {"integer", "number"}:
+        return int((re.findall(r"\d+", text) or ["1"])[0])
+    quoted = re.findall(r"'([^']+)'", text) or ["echo hello"]
+    return PLAIN.get(kind, quoted[0])
+
+
+def formed(form, text):
+    """A value of that form; without a schema, an object with the quoted names."""
+    if form.schema:
+        return fill(form.schema, text)
+    return dict.fromkeys(re.findall(r"'([^']+)'", text), "echo hello")
 
 
 def answer(request):
     """A tool's call if one is offered and none was made, else words."""
     last = request.messages[-1]
+    asked = [message.text for message in request.messages if message.role is Role.USER][-1]
     if request.response_format:
-        return Reply(orjson.dumps(fill(request.response_format.schema)).decode(), usage=USAGE)
+        return Reply(orjson.dumps(formed(request.response_format, asked)).decode(), usage=USAGE)
     if last.role is Role.TOOL:
         return Reply(f"Done: {last.parts[0].content[:200]}", usage=USAGE)
     if request.tools and request.tool_choice != "none":
         named = {tool.name: tool for tool in request.tools}
         wanted = next((name for name in SHELLS if name in named), request.tools[0].name)
-        arguments = orjson.dumps(fill(named[wanted].parameters)).decode()
+        arguments = orjson.dumps(fill(named[wanted].parameters, asked)).decode()
         calls = (ToolCall("call_1", wanted, arguments),)
         return Reply("", tool_calls=calls, usage=USAGE, finish=Finish.TOOL_CALLS)
     return Reply("Hello there, I am ready.", usage=USAGE)

@@ -29,7 +29,7 @@ def test_the_page_can_be_followed(tmp_path, monkeypatch):
                 exec(code, {})  # noqa: S102 - the page's own
         assert len(said) == 4 and "held-out" in said[1] and "Answer:" in said[2]
         report = json.loads(Path("out/first/report.json").read_text(encoding="utf-8"))
-        assert set(report["systems"]) == {"best-single", "mini", "cascade"}
+        assert set(report["systems"]) == {"best-single", "mini", "cascade", "cascade+checker"}
         outcomes = Path("out/first/outcomes.jsonl").read_text(encoding="utf-8").splitlines()
         assert len(outcomes) > 900 and Path("runs/mini-and-newcomer").is_dir()
         asked = {task["question"] for task in map(json.loads, outcomes)}

@@ -28,6 +28,17 @@ def test_every_parameter_is_on_the_page(title, module):
     }
 
 
+def test_every_error_is_on_the_page():
+    source = Path(__file__).parents[2] / "src" / "batuta" / "gateway"
+    texts = [file.read_text(encoding="utf-8") for file in source.rglob("*.py")]
+    raised = {pair for text in texts for pair in re.findall(r'Refusal\(\s*(\d{3}), "(\w+)"', text)}
+    table = PAGE.split("## Errors\n")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| ([\d, ]+) \| (.*) \|$", table, re.MULTILINE)
+    said = {(s, code) for statuses, codes in rows for s in statuses.split(", ") for code in re.findall(r"`(\w+)`", codes)}  # fmt: skip
+    assert len(raised) > 20
+    assert raised - said == set()
+
+
 def test_every_route_is_on_the_page():
     from batuta.gateway import create_app
     from gateway.house import orchestra

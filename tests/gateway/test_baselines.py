@@ -1,10 +1,14 @@
 """The published methods behind the API: listed, answered, counted and stored like any model."""
 
+from dataclasses import replace
+
 import anyio
+import numpy as np
 import openai
 import orjson
 import pytest
 
+from batuta.baselines import fit_cascade
 from batuta.baselines.routing import CHOOSERS, ROUTERS
 from batuta.clients import Scripted
 from batuta.core import Limits, Outcome
@@ -13,6 +17,7 @@ from batuta.evals import Subject, system
 from batuta.gateway import Orchestra, served_models
 from batuta.gateway.baselines import BASELINE, LEARNED, PLAIN, baselines, untaught
 from batuta.solvers.history import read_history
+from batuta.solvers.selector import Recipe
 from gateway.house import HI, PRICE, Halting, Serving, pool_of, stored
 
 pytestmark = pytest.mark.anyio
@@ -35,11 +40,11 @@ def speaker(name):
     return Scripted(lambda _: f"The solution is right, says {name}.\nAnswer: 42", price=PRICE)
 
 
-def house(*, history=None, clients=None, **options):
+def house(*, history=None, clients=None, cascade=None, checker=None, **options):
     clients = clients or {name: speaker(name) for name in ("ada", "bob", "eve")}
     pool = pool_of(*clients)
-    served = (*served_models(pool), *baselines(pool, LIMITS, history))
-    return Orchestra(pool, clients, served, absent=untaught(history), **options)
+    served = (*served_models(pool), *baselines(pool, LIMITS, history, cascade, checker))
+    return Orchestra(pool, clients, served, absent=untaught(history, cascade), **options)
 
 
 SUM, CITY = "Add {} and {}, then double it.", "Which city is the capital of land {}, {}?"
@@ -246,6 +251,39 @@ class TestLearned:
                 await server.openai.chat.completions.create(
                     model="baseline/cascade", messages=question
                 )
+
+    async def test_a_trained_cascade_is_served_without_a_history_and_with_a_checker(
+        self, outcomes, store
+    ):
+        cascade = fit_cascade(outcomes(count=240, answered=True), Recipe(evolve=False))
+        belief = cascade.strange  # one that always goes on
+        onward = replace(belief, onward_kg=np.ones_like(belief.onward_kg))
+        eager = replace(cascade, familiar=onward, strange=onward)
+        clients = {
+            "ada": Scripted(["Answer: 7"] * 3, price=PRICE),
+            "bob": Scripted(["Answer: 8"] * 3, price=PRICE),
+            "eve": Scripted(["The solution is right."] * 3, price=PRICE),
+        }
+        question = [{"role": "user", "content": SUM.format(12, 30)}]
+        served = house(clients=clients, cascade=eager, checker="eve", store=store)
+        async with Serving(served) as server:
+            reply = await server.openai.chat.completions.create(
+                model="baseline/cascade", messages=question
+            )
+            with pytest.raises(openai.NotFoundError, match="--history FILE"):
+                await server.openai.chat.completions.create(model="baseline/knn", messages=question)
+        assert reply.choices[0].message.content == "Answer: 7"
+        assert "Answer: 7" in clients["eve"].requests[0].messages[-1].text
+        (row,) = await stored(store)
+        asked = sum(len(client.requests) for client in clients.values())
+        assert (row.model, row.calls) == ("baseline/cascade", asked)
+
+    def test_a_cascade_of_strangers_and_an_unknown_checker_are_refused(self, outcomes):
+        cascade = fit_cascade(outcomes(count=240, answered=True), Recipe(evolve=False))
+        with pytest.raises(ConfigError, match="knows no worker of this pool, only ada, bob, eve"):
+            baselines(pool_of("max", "moritz"), LIMITS, None, cascade)
+        with pytest.raises(ConfigError, match="no worker 'max' to check"):
+            baselines(pool_of("ada", "bob"), LIMITS, None, cascade, "max")
 
     @pytest.mark.parametrize(("name", "score"), [("routellm-mf", 1.0), ("knn", None)])
     async def test_a_history_that_teaches_nothing_leaves_the_best_worker(

@@ -3,6 +3,7 @@
 import logging
 import os
 import uuid
+from urllib.parse import urlsplit
 
 import anyio
 import pytest
@@ -19,6 +20,7 @@ from batuta.gateway.rate import (
     SharedRates,
     open_rates,
 )
+from fakes.proxy import Proxy
 
 pytestmark = pytest.mark.anyio
 REDIS = os.environ.get("BATUTA_TEST_REDIS", "redis://127.0.0.1:6379")
@@ -137,6 +139,30 @@ async def test_while_redis_is_away_each_replica_lets_its_share_through(caplog):
     assert len(told) == 1
     assert "1/4" in told[0].message
     await rates.close()
+
+
+@pytest.mark.parametrize("how", ["cut", "mute"])
+async def test_a_redis_that_goes_away_holds_nobody_up(redis, how):
+    place = urlsplit(redis)
+    clock, name = Clock(), uuid.uuid4().hex
+    async with Proxy(place.hostname, place.port or 6379) as proxy:
+        rates = SharedRates(RedisRates(f"redis://127.0.0.1:{proxy.port}"), 2, clock)
+        assert (await rates.take(REQUESTS, name, 4)).cap == 4
+        await getattr(proxy, how)()
+        with anyio.fail_after(5):
+            taken = [await rates.take(REQUESTS, name, 4) for _ in range(3)]
+            await rates.add(TOKENS, name, 4, 1)
+        assert rates.down
+        assert [(window.cap, window.allowed) for window in taken] == [
+            (2, True),
+            (2, True),
+            (2, False),
+        ]
+        await proxy.mend()
+        clock.now += 6
+        assert (await rates.take(REQUESTS, name, 4)).cap == 4
+        assert not rates.down
+        await rates.close()
 
 
 async def test_it_is_used_again_when_it_is_back(redis, caplog):

@@ -7,10 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from anyio.from_thread import start_blocking_portal
 
 from batuta.gateway.ui.folders import Found
 from ui.house import House
-from ui.learned import write_learning
+from ui.learned import measure_report, write_learning
 
 AXE = (Path(__file__).parent / "axe" / "axe.min.js").read_text(encoding="utf-8")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -60,6 +61,15 @@ def learning(folder):
         f"/ui/learning/report/{report}",
         f"/ui/learning/report/{report}/whole",
     )
+
+
+@pytest.fixture(scope="module")
+def measured(folder):
+    """The address of a report that was really measured, as it was written."""
+    pytest.importorskip("matplotlib")
+    with start_blocking_portal() as portal:  # the browser has this thread
+        path = portal.call(measure_report, folder)
+    return f"/ui/learning/report/{Found(path, path.name, 0.0).mark}/whole"
 
 
 @pytest.fixture(scope="module")

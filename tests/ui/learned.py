@@ -1,6 +1,27 @@
-"""A training run and a report, as files."""
+"""A training run and reports, as files."""
 
 import json
+
+from batuta import rehearsal
+from batuta.core import Limits
+from batuta.evals import Ledger, Subject, Terms, evaluate, open_tasks
+from batuta.evals.folder import publish
+from batuta.evals.plots import draw
+from batuta.evals.report import report
+from batuta.rehearsal import HandWritten
+from batuta.solvers import Learned
+
+
+async def measure_report(folder):
+    """A report with all that it can have: figures, differences, seeds, families."""
+    conductor = Learned("rehearsal/hand-written", HandWritten(0))
+    played = Subject(rehearsal.pool(), rehearsal.clients(time_scale=0), conductor, Limits(), True)
+    with Ledger(folder / "results") as ledger:
+        names, terms = ("ultra", "best-single"), Terms(seeds=(0, 1))
+        found = await evaluate(played, open_tasks("rehearsal", 15, 15), names, terms, ledger)
+    place = folder / "learning" / "whole"
+    publish(place, report(found, "batuta eval --tasks rehearsal"), draw(found, place))
+    return place
 
 
 def write_learning(folder):
@@ -18,9 +39,13 @@ def write_learning(folder):
     draft = 'model_id = ["a", "b"]\nsubtasks = ["<b>Plan</b>.", "Solve."]\naccess_list = [[], [0]]'
     sample = {"step": 20, "task": "t", "tags": ["<i>"], "difficulty": 2.0, "question": "Q?", "pool": ["a", "b"], "draft": draft,
               "answer": "<script>window.broken=1</script>", "target": "4", "score": 1.0, "reward": 1.0}  # fmt: skip
+    turned = {**sample, "pool": ["b", "a"], "draft": draft.replace('"a", "b"', '"b", "a"')}
     run.joinpath("samples.jsonl").write_text(
         "\n".join(
-            map(json.dumps, [sample, {**sample, "draft": "nothing", "score": None, "reward": 0.0}])
+            map(
+                json.dumps,
+                [sample, turned, {**sample, "draft": "nothing", "score": None, "reward": 0.0}],
+            )
         )
     )
     run.joinpath("settings.json").write_text(json.dumps({"optimiser": {"steps": 40}}))

@@ -1,9 +1,12 @@
 """The page in a real browser, screen by screen."""
 
 import json
+from dataclasses import replace
+from decimal import Decimal
 
 import pytest
 
+from batuta.core import Cost, Outcome
 from ui.conftest import sound
 from ui.house import ADMIN, HOSTILE, QUESTION
 
@@ -74,6 +77,44 @@ def test_text_streams_into_an_open_step_and_a_run_is_stopped(house, visit, ask):
     sound(page)
 
 
+def test_the_keyboard_does_everything_and_is_never_lost(house, visit):
+    page = visit(house)
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # to the content
+    page.keyboard.press("Tab")
+    page.keyboard.type("Will this ever end?")
+    page.select_option("[name=model]", "sloth")
+    page.locator("[data-go]").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-stop]:focus")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-go]:focus")
+    page.goto(answered(page))
+    page.locator("[data-feedback] button").first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-feedback] [aria-pressed=true]:focus")
+    page.locator("[data-node]").first.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-node]:not([data-open])")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-panel]:focus")
+
+
+def test_rounds_are_played_side_by_side(house, visit):
+    page = visit(house)
+    page.fill("#question", QUESTION)
+    page.select_option("[name=effort]", "max")
+    page.click("[data-go]")
+    answered(page)
+    first, second = (page.locator(f"[data-round='{number}']") for number in (0, 1))
+    assert first.locator("h3").inner_text() == "Round 1"
+    assert "Round 2" in second.inner_text()
+    left, right = first.bounding_box(), second.bounding_box()
+    assert left["y"] == right["y"]
+    assert left["x"] + left["width"] <= right["x"]
+    sound(page)
+
+
 def test_a_refusal_and_a_lost_connection_are_said(house, visit, ask):
     page = visit(house)
     page.watch.expected += ["400 (Bad Request)", "ERR_CONNECTION", "ERR_FAILED"]
@@ -121,6 +162,43 @@ def test_runs_are_found_filtered_and_judged(house, visit, run_address):
     assert house.call(house.store.summary, run).score is None
 
 
+def test_no_figure_of_the_list_is_cut(house, visit, run_address):
+    run = house.call(house.store.get, run_address.rpartition("/")[2])
+    played = run.rounds[0]
+    reply = played.steps[0].result
+    usage = replace(reply.usage, input=987_654_321)
+    dear = replace(reply, usage=usage, cost=Cost(Decimal("0.000012345"), 3))
+    steps = tuple(replace(step, result=dear) for step in played.steps)
+    for number, outcome in enumerate(Outcome):
+        header = replace(run.header, id=f"run_cut{number}", started=1e9, model="a-name-" * 20)
+        long = replace(
+            run,
+            header=header,
+            outcome=outcome,
+            seconds=86_000.0,
+            rounds=(replace(played, steps=steps),) * 3,
+        )
+        house.call(house.store.append, long)
+    page = visit(house, "/ui/runs?model=" + "a-name-" * 20)
+    assert page.locator(".runs tbody tr").count() == len(Outcome)
+    cut = page.evaluate("""() => [...document.querySelectorAll('.runs td:not(.what, .cut)')]
+        .filter((cell) => cell.scrollWidth > cell.clientWidth || cell.offsetWidth < 40)
+        .map((cell) => cell.textContent)""")
+    assert cut == []
+    assert page.locator(".runs .what a").first.bounding_box()["width"] >= 200
+    sound(page)
+
+
+def test_a_plan_is_seen_and_not_played(house, visit):
+    page = visit(house)
+    page.fill("#question", QUESTION)
+    page.click("text=Plan only")
+    page.goto(answered(page))
+    page.wait_for_selector(".chip:has-text('planned')")
+    assert "was not played" in page.locator("[data-panel]:visible").inner_text()
+    sound(page)
+
+
 def test_a_run_is_read_and_exported(house, visit, run_address):
     page = visit(house, run_address)
     assert page.locator(".waterfall li").count() >= 2
@@ -140,6 +218,8 @@ def test_a_run_is_asked_again_and_replayed(house, visit, run_address):
     assert page.input_value("#question") == QUESTION
     page.goto(run_address)
     page.click("text=Replay")
+    assert page.locator("[name=model], [name=worker], [data-copy]").count() == 0
+    assert not page.locator("#question").is_editable()
     page.click("[data-go]")
     page.goto(answered(page))
     assert "recorded/run_" in page.inner_text(".stats")
@@ -156,6 +236,8 @@ def test_two_systems_and_two_runs_are_compared(house, visit, run_address):
         href.rpartition("/")[2]
         for href in page.eval_on_selector_all("[data-links] a", "all => all.map((a) => a.href)")
     ]
+    offered = page.eval_on_selector_all("#latest option", "all => all.map((o) => o.value)")
+    assert run_address.rpartition("/")[2] in offered
     page.goto(f"/ui/compare?a={runs[0]}&b={runs[1]}")
     assert page.locator(".side").count() == 2
     assert "Tokens" in page.inner_text(".versus-table")
@@ -193,13 +275,34 @@ def test_what_is_learned_is_shown(house, visit, learning):
     assert "mine" in page.inner_text("main")
     page.click("text=mine")
     assert page.locator(".chart").count() >= 3
-    assert page.locator(".sample .graph .node").count() == 2
-    assert "No workflow." in page.inner_text("main")
+    assert page.locator(".sample .graph .node").count() == 4
+    dots = page.locator(".sample .graph .dot").evaluate_all("all => all.map((d) => d.className)")
+    assert dots[:2] == dots[:1:-1]  # one colour a worker, whatever its number
+    assert "No workflow: " in page.inner_text("main")
     page.goto(learning[2])
     assert page.locator(".ranking tbody tr").count() == 2
     page.click("text=The whole report")
     page.wait_for_selector("text=The report")
     page.watch.expected += ["sandboxed", "Blocked script"]
+
+
+def let_scripts(route):
+    """The report out of its sandbox, in which no script runs, axe neither."""
+    response = route.fetch()
+    headers = dict(response.headers)
+    policy, sandbox, _ = headers["content-security-policy"].partition("; sandbox")
+    assert sandbox
+    route.fulfill(response=response, headers={**headers, "content-security-policy": policy})
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "dark"), (1280, "light")])
+def test_a_report_is_readable_by_all(house, visit, measured, width, scheme):
+    page = visit(house, width=width, scheme=scheme)
+    page.route("**/whole", let_scripts)
+    page.goto(measured)
+    assert page.locator("figure svg").count() >= 4
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+    sound(page)
 
 
 def test_hostile_text_stays_text(house, visit, ask):
@@ -215,8 +318,10 @@ def test_hostile_text_stays_text(house, visit, ask):
             "document.querySelectorAll('main script, main iframe, main img, main style, main link, main base, main [onerror], main [onfocus], main [onload], main a[href^=javascript]').length"
         )
         assert foreign == 0
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        sound(page)
+    page.set_viewport_size({"width": 400, "height": 860})
     page.goto(address)
+    sound(page)
     assert HOSTILE[1] in page.inner_text("h1")
     house.call(house.store.score, address.rpartition("/")[2], 0.5, HOSTILE[0])
 
@@ -249,6 +354,8 @@ def test_signing_in_as_tenant_and_as_admin(keyed, visit, ask):
     page.fill("[name=key]", ADMIN)
     page.keyboard.press("Enter")
     page.wait_for_selector("text=admin")
+    page.goto("/ui/")
+    assert page.locator("[data-go], [name=dry]").evaluate_all("all => all.every((b) => b.disabled)")
     page.goto(address)
     assert "acme" in page.inner_text(".stats")
     page.goto("/ui/keys")

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batuta.config import rehearsal
 from batuta.core import (
     Cost,
     Header,
@@ -24,6 +25,7 @@ from batuta.core import (
     Workflow,
 )
 from batuta.core.run import Guarded
+from batuta.engine import conduct
 from batuta.gateway.ui import figures, trace
 from batuta.gateway.ui.charts import HEIGHT, WIDTH, charts
 from batuta.gateway.ui.comparison import difference
@@ -32,13 +34,16 @@ from batuta.gateway.ui.layout import BOX_HEIGHT, draw
 from batuta.gateway.ui.layout import WIDTH as ACROSS
 from batuta.gateway.ui.markdown import rendered
 from batuta.gateway.ui.mathml import mathml
-from batuta.gateway.ui.screens import fragment
-from ui.house import HOSTILE
+from batuta.gateway.ui.screens import _environment, fragment, prepare
+from batuta.gateway.ui.standing import standings
+from batuta.store import encode_run
+from batuta.store.codec import decode_run
+from ui.house import HOSTILE, QUESTION
 from ui.learned import write_learning
 from ui.seen import Seen
 
 TAGS = {
-    *("p", "br", "hr", "em", "strong", "s", "code", "pre", "span", "blockquote", "ul", "ol", "li", "a"),
+    *("p", "br", "hr", "div", "em", "strong", "s", "code", "pre", "span", "blockquote", "ul", "ol", "li", "a"),
     *("h3", "h4", "h5", "h6", "table", "thead", "tbody", "tr", "th", "td", "math", "mrow", "mi", "mn", "mo"),
     *("mtext", "mspace", "msub", "msup", "msubsup", "mfrac", "msqrt", "mroot", "munder", "mover", "munderover"),
     *("mtable", "mtr", "mtd", "mstyle", "mpadded", "mphantom", "menclose", "mlabeledtr", "ms"),
@@ -76,7 +81,11 @@ def test_markdown_shows_what_models_write():
     ):
         assert part in html
     assert "<img" not in str(rendered("![a](https://elsewhere.invalid/a.png)"))
-    assert str(rendered("x" * 300_000)).startswith("<pre>")
+    assert str(rendered("<" * 300_000)).startswith("<pre")
+    assert "<<" not in str(rendered("<" * 300_000))
+    for wide in ("```\nx\n```", "    x", "| a |\n|---|", "$$x$$", "x" * 300_000):
+        assert 'tabindex="0"' in str(rendered(wide))
+    assert re.findall(r"<h\d", str(rendered("## a\n\n### b\n\n## c"))) == ["<h3", "<h4", "<h3"]
 
 
 @pytest.mark.parametrize(
@@ -159,6 +168,24 @@ def test_figures_tell_what_is_known():
     assert set(trace.OUTCOMES) == set(Outcome)
 
 
+async def test_a_judgement_counts_for_who_gave_the_answer():
+    ensemble = rehearsal(None, 0.0)
+    run = await conduct(
+        Question.of(QUESTION), ensemble.conductor, ensemble.pool, ensemble.clients, limits=Limits()
+    )
+    stored = decode_run(encode_run(run))
+    found = standings(ensemble.pool, [(stored, 1.0), (stored, 0.0), (stored, None)])
+    assert found[run.steps[-1].worker].score == 0.5
+    assert sum(len(each.scores) for each in found.values()) == 2
+
+
+def test_no_visitor_waits_for_a_template():
+    prepare()
+    known = _environment().list_templates()
+    assert len(known) > 20
+    assert len(_environment().cache) == len(known)
+
+
 def test_a_run_that_waits_for_tools_says_so():
     run = Run(
         Header(RunId("run_x"), Question.of("Q"), Pool((Worker(WorkerId("a"), "a"),)), None, Limits(), "fixed"),
@@ -189,7 +216,7 @@ def test_folders_are_read_as_they_are(tmp_path):
     training = read_training(found[0], found[0].changed + 1)
     assert (training.at, training.steps, training.state) == (20, 40, "running")
     assert read_training(found[0], found[0].changed + 1e6).state == "stopped"
-    assert len(read_samples(found[0])) == 2
+    assert len(read_samples(found[0])) == 3
     assert [each.path for each in reports(folders)] == [report]
     report.joinpath("report.json").write_text('[1, {}, {"systems": {}}]')
     assert len(read_report(reports(folders)[0])) == 1

@@ -107,8 +107,12 @@ class Admission:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     """What is left of the caller's rates."""
     charge: Charge = field(default_factory=Charge)
+    expected: int = 0
+    """Tokens that the key's rate counts already, if it has one."""
     settled: bool = False
     """Whether the run was handed to the store with its reservation."""
+    lasting: bool = False
+    """Whether what is not settled waits for the next process that plays the run."""
 
 
 @final
@@ -129,6 +133,7 @@ class Turnstile:
         worst: Callable[[], Decimal],
         *,
         counted: bool = False,
+        lasting: bool = False,
     ) -> Admission:
         """Takes from the caller's rates and budgets; `leave` must follow.
 
@@ -139,6 +144,8 @@ class Turnstile:
             limits: of the run.
             worst: the most that the run may be taken to cost, in dollars.
             counted: the rates were taken from when the call was submitted to be played later.
+            lasting: the run is taken up again if this process ends before it does, and has what
+                it set apart before.
 
         Raises:
             Refusal: too many runs or tokens, or no money; nothing is held.
@@ -148,28 +155,28 @@ class Turnstile:
             return Admission(limits, charge=charge)
         self._sit(caller, caller.key, checked=counted)
         try:
-            windows = [] if counted else await self._count(caller, caller.key, call)
+            expected = 0 if caller.policy.tpm is None else _expected(call)
+            windows = [] if counted else await self._count(caller, caller.key, expected)
             headers = {name: value for w in windows for name, value in w.headers().items()}
-            admission = Admission(limits, headers, charge)
+            admission = Admission(limits, headers, charge, expected, lasting=lasting)
             await self._reserve(admission, caller, call, run_id, worst)
         except BaseException:
             self._rise(caller.key)
             raise
         return admission
 
-    async def used(self, caller: Caller, call: Call, run: Run) -> None:
+    async def used(self, caller: Caller, admission: Admission, run: Run) -> None:
         """Counts the tokens of a run that has ended."""
         cap = caller.policy.tpm
         if cap is not None and caller.key is not None:
-            rest = run.usage.total - _expected(call)
-            await self._rates.add(TOKENS, caller.key, cap, rest)
+            await self._rates.add(TOKENS, caller.key, cap, run.usage.total - admission.expected)
 
     async def leave(self, caller: Caller, admission: Admission) -> None:
         """Lets the call out; what was reserved and not settled is given back."""
         if caller.key is not None:
             self._rise(caller.key)
         held = admission.charge.reservation
-        if held is None or admission.settled or self._store is None:
+        if held is None or admission.settled or admission.lasting or self._store is None:
             return
         with anyio.CancelScope(shield=True):
             try:
@@ -189,14 +196,13 @@ class Turnstile:
         if self._inside[key] <= 0:
             del self._inside[key]
 
-    async def _count(self, caller: Caller, key: str, call: Call) -> list[Window]:
+    async def _count(self, caller: Caller, key: str, expected: int) -> list[Window]:
         """Takes the request and its expected tokens from the key's rates."""
         policy, windows = caller.policy, list[Window]()
         if policy.rpm is not None:
             windows.append(await self._rates.take(REQUESTS, key, policy.rpm))
             _pass(windows)
         if policy.tpm is not None:
-            expected = _expected(call)
             if expected > policy.tpm:
                 message = (
                     f"The question has about {expected} tokens and this key may use {policy.tpm} "
@@ -219,11 +225,19 @@ class Turnstile:
         buckets = buckets_of(caller, admission.charge.at or 0.0)
         if not buckets or self._store is None:
             return
-        most = worst()
-        asked = nano_of(most)
+        asked, lasting, budgets = nano_of(worst()), admission.lasting, self._store.budgets
         try:
-            found = await self._store.budgets.reserve(
-                run_id, asked, buckets, tenant=caller.tenant, key=caller.key, model=call.model
+            if lasting and await budgets.settled(run_id):
+                return  # it ended, and is only told again
+            held = await budgets.held(run_id, buckets) if lasting else None
+            found = held or await budgets.reserve(
+                run_id,
+                asked,
+                buckets,
+                tenant=caller.tenant,
+                key=caller.key,
+                model=call.model,
+                lasting=lasting,
             )
         except StoreError as error:
             _LOG.error("budgets cannot be checked: %s", error)
@@ -232,7 +246,7 @@ class Turnstile:
         if isinstance(found, Exhausted):
             raise _exhausted(found, asked)
         admission.charge = replace(admission.charge, reservation=found)
-        admission.limits = replace(admission.limits, usd=float(most))
+        admission.limits = replace(admission.limits, usd=float(dollars_of(found.nano)))
 
 
 _NO_RETRY = {"x-should-retry": "false"}

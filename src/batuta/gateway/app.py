@@ -152,7 +152,8 @@ def _id_of(entries: list[dict[str, Any]]) -> str | None:
 
 async def _unstored(_: Request, error: Exception) -> Response:
     log_fault(error)
-    raise Refusal(503, "overloaded", "The store cannot be read now.") from error
+    message = "The store cannot be read now; try again."
+    raise Refusal(503, "overloaded", message, headers={"retry-after": "1"}) from error
 
 
 async def _unrouted(request: Request, error: Exception) -> Response:

@@ -10,8 +10,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from batuta.errors import StoreError
 from batuta.gateway.caller import Role, name_caller
 from batuta.gateway.gate import Gate, need_key
-from batuta.gateway.middleware import header, log_fault
+from batuta.gateway.middleware import log_fault
 from batuta.gateway.refusal import Refusal
+from batuta.gateway.reply import header
 
 COOKIE = "batuta_session"
 """The cookie that carries a web page's session."""

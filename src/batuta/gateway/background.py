@@ -9,6 +9,7 @@ from time import time
 from typing import Any, final
 
 from batuta.engine import new_run_id
+from batuta.errors import StoreError
 from batuta.gateway.caller import Caller
 from batuta.gateway.deliver import told
 from batuta.gateway.models import Orchestra
@@ -26,6 +27,7 @@ from batuta.store.responses import StoredResponse
 
 Json = dict[str, Any]
 _LOST = "The server was stopped before the response was finished."
+_UNAVAILABLE = 503
 _FAULT = "The server failed to finish the response."
 
 
@@ -67,7 +69,11 @@ class Background:
         return queued
 
     async def perform(self, job: Job, desk: Desk) -> Ending:
-        """Plays a job; what it tells and how it ends follows from its body and finished calls."""
+        """Plays a job; what it tells and how it ends follows from its body and finished calls.
+
+        Raises:
+            StoreError: the database fails; it can be played again.
+        """
         past = Past(tuple(job.body["past"]["items"]), job.body["past"]["named"])
         asked = parse_response(Fields(job.body["request"]), past)
         ear, script = _Desked(desk), Script(begun(asked.echo, job.id, job.body["created"]))
@@ -77,10 +83,12 @@ class Background:
         try:
             caller = await self._gate.restore(job.tenant, job.body["key"])
             async with self.player.book(
-                call, caller, run_id=run_of(job.id), counted=True
+                call, caller, run_id=run_of(job.id), counted=True, lasting=self._jobs.durable
             ) as booking:
                 response = await self._played(_staged(booking, desk), desk, ear, script, keep)
         except Refusal as refusal:
+            if refusal.status == _UNAVAILABLE:
+                raise StoreError(refusal.message) from refusal
             response = failed(script.base, [], refusal)
             for event in (*script.begin(), script.end(response)):
                 await ear.hear(event)
@@ -170,4 +178,5 @@ def _staged(booking: Booking, desk: Desk) -> Booking:
     served, conductor = booking.served, booking.served.conductor
     if conductor is not None:
         served = replace(served, conductor=desk.conductor(conductor))
-    return replace(booking, served=served, clients=desk.clients(booking.clients))
+    clients = desk.clients(booking.clients)
+    return replace(booking, served=served, clients=clients, goes_on=lambda: desk.goes_on)

@@ -7,6 +7,7 @@ of outcomes, when they are first asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar, final
 
@@ -24,6 +25,8 @@ from batuta.baselines import (
     fixed_pipeline,
 )
 from batuta.baselines import cascade as cascades
+from batuta.baselines.cascade import Cascade
+from batuta.baselines.checking import Checker
 from batuta.baselines.pipeline import CALLS
 from batuta.baselines.routing import CHOOSERS, ROUTERS, RandomRouting
 from batuta.baselines.solver import Players
@@ -50,7 +53,10 @@ BASELINE = "baseline/"
 """What their names begin with."""
 UNTAUGHT = "it learns from outcomes: start the server with --history FILE"
 CASCADE = "cascade"
-SPEECHLESS = "it learns from outcomes with their answers: start the server with --history FILE"
+SPEECHLESS = (
+    "it learns from outcomes with their answers: start the server with --history FILE, or with "
+    "--cascade FOLDER where it has learned"
+)
 
 _MOA, _MOA_8 = MixtureOfAgents(), MixtureOfAgents(layers=2, proposers=7)
 PLAIN: Mapping[str, Solver] = {
@@ -73,18 +79,33 @@ _LEAST = 3
 _Method = TypeVar("_Method")
 
 
-def baselines(pool: Pool, limits: Limits, history: History | None = None) -> tuple[Served, ...]:
+def baselines(
+    pool: Pool,
+    limits: Limits,
+    history: History | None = None,
+    cascade: Cascade | None = None,
+    checker: str | None = None,
+) -> tuple[Served, ...]:
     """Every method that can be played over the pool.
 
     Args:
         pool: the workers.
         limits: the most a run may spend; its steps are those that the method needs.
         history: outcomes of the workers; None: what learns is not served.
+        cascade: one that has learned; None: it learns from the history.
+        checker: the worker that checks the cascade's answers; None: nobody does.
 
     Raises:
-        ConfigError: the history knows fewer than three of the pool's workers.
+        ConfigError: the history knows fewer than three of the pool's workers, the cascade none,
+            or the checker is none of them.
     """
     served = [_served(name, solver, pool, limits) for name, solver in PLAIN.items()]
+    checks = _checker(checker, pool)
+    if cascade is not None:
+        if not any(worker in pool for worker in cascade.selector.workers):
+            known = ", ".join(cascade.selector.workers)
+            raise ConfigError(f"the cascade knows no worker of this pool, only {known}")
+        served.append(_served(CASCADE, replace(cascade, checker=checks), pool, limits))
     if history is None:
         return tuple(served)
     known = [worker for worker in history.workers if worker in pool]
@@ -95,17 +116,27 @@ def baselines(pool: Pool, limits: Limits, history: History | None = None) -> tup
         )
     mine = history.select(workers=known)
     served += [_served(name, _learning(name, mine), pool, limits) for name in LEARNED]
-    if mine.samples is not None:
-        served.append(_served(CASCADE, _cascade(mine), pool, limits))
+    if mine.samples is not None and cascade is None:
+        served.append(_served(CASCADE, _cascade(mine, checks), pool, limits))
     return tuple(served)
 
 
-def untaught(history: History | None = None) -> dict[str, str]:
-    """The names of the methods that this history does not teach, each with what to do."""
-    if history is not None and history.samples is not None:
-        return {}
-    named = LEARNED if history is None else ()
-    return {BASELINE + name: UNTAUGHT for name in named} | {BASELINE + CASCADE: SPEECHLESS}
+def untaught(history: History | None = None, cascade: Cascade | None = None) -> dict[str, str]:
+    """The names of the methods that nothing here teaches, each with what to do."""
+    absent = {BASELINE + name: UNTAUGHT for name in LEARNED if history is None}
+    if cascade is None and (history is None or history.samples is None):
+        absent[BASELINE + CASCADE] = SPEECHLESS
+    return absent
+
+
+def _checker(name: str | None, pool: Pool) -> Checker | None:
+    """Raises: ConfigError: there is no such worker."""
+    if name is None:
+        return None
+    if name not in pool:
+        known = ", ".join(worker.id for worker in pool)
+        raise ConfigError(f"there is no worker {name!r} to check answers; choose among: {known}")
+    return Checker(pool[name].id)
 
 
 def _learning(name: str, history: History) -> Solver:
@@ -114,15 +145,15 @@ def _learning(name: str, history: History) -> Solver:
     return LateSolver(name, partial(CHOOSERS[name], history), len(history.workers))
 
 
-def _cascade(history: History) -> Solver:
+def _cascade(history: History, checker: Checker | None) -> Solver:
     """Fitted without its selector's second stage, which wins little and needs a package."""
-    fit = partial(cascades.fit_cascade, history, Recipe(evolve=False))
+    fit = partial(cascades.fit_cascade, history, Recipe(evolve=False), checker=checker)
     return LateSolver(CASCADE, fit, cascades.CALLS)
 
 
 def _served(name: str, solver: Solver, pool: Pool, limits: Limits) -> Served:
     steps = solver.calls or limits.steps
-    bounds = Limits(steps, 1, limits.tokens, limits.usd, limits.seconds)
+    bounds = Limits(steps, 1, limits.tokens, limits.usd, limits.seconds, limits.unknown)
     text = f"The baseline {name}, a published method to compare with."
     if isinstance(solver, Conducted):
         return Served(

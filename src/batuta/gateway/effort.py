@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from types import MappingProxyType
 
-from batuta.core import Limits, Pool, Worker
+from batuta.core import Limits, Pool, Price, Worker
 from batuta.core.usage import ASSUMED_PRICE
 from batuta.gateway.models import Served
 from batuta.solvers import best
@@ -61,7 +61,10 @@ def effort_of_thinking(budget_tokens: int | None) -> str:
 
 def ceiling_of(served: Served) -> Limits:
     """The most that a caller may ask for: rounds that it must ask for are not played unasked."""
-    return replace(served.limits, rounds=max(served.limits.rounds, served.most_rounds))
+    limits = served.limits
+    if served.most_rounds <= limits.rounds:
+        return limits
+    return replace(limits, rounds=served.most_rounds)
 
 
 def limits_of(word: str | None, served: Served) -> Limits:
@@ -89,21 +92,21 @@ def players_of(word: str | None, served: Served, allowed: Pool) -> Pool:
     """Who plays of those that are allowed to."""
     if word is None or not _conducts(served):
         return allowed
-    return cheapest(allowed, EFFORTS[word].share)
+    return cheapest(allowed, EFFORTS[word].share, served.limits.unknown)
 
 
-def cheapest(pool: Pool, share: float) -> Pool:
+def cheapest(pool: Pool, share: float, unknown: Price = ASSUMED_PRICE) -> Pool:
     """That share of the pool, the cheapest first and never nobody; equal prices stay together."""
     if share >= 1:
         return pool
-    prices = sorted(_price(worker) for worker in pool)
+    prices = sorted(_price(worker, unknown) for worker in pool)
     dearest = prices[max(-int(-len(prices) * share // 1), 1) - 1]
-    return Pool(tuple(worker for worker in pool if _price(worker) <= dearest))
+    return Pool(tuple(worker for worker in pool if _price(worker, unknown) <= dearest))
 
 
-def _price(worker: Worker) -> Decimal:
-    """What a million tokens cost, read and written alike; an unknown price counts as high."""
-    price = worker.price or ASSUMED_PRICE
+def _price(worker: Worker, unknown: Price) -> Decimal:
+    """What a million tokens cost, read and written alike; an unknown price counts as told."""
+    price = worker.price or unknown
     return price.input + price.output
 
 

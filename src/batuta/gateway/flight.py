@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from math import inf
 from typing import Protocol, final
 
 import anyio
@@ -31,33 +31,22 @@ class Pulse(Protocol):
         ...
 
 
-class Still:
-    """The pulse of a flight that needs none."""
-
-    def due(self) -> float:
-        """Never."""
-        return inf
-
-    async def beat(self) -> Cut | None:
-        """Nothing."""
-        return None
-
-
 @final
 class Flight:
     """One request's work, and what can end it."""
 
-    __slots__ = ("_scope", "cut")
+    __slots__ = ("cut", "scope")
 
     def __init__(self, scope: anyio.CancelScope) -> None:
-        self._scope = scope
+        self.scope = scope
+        """Around the work."""
         self.cut: Cut | None = None
         """Why it was ended early; None if it was not."""
 
     def end(self, cut: Cut) -> None:
         """Cancels the work; the first reason counts."""
         self.cut = self.cut or cut
-        self._scope.cancel()
+        self.scope.cancel()
 
 
 @final
@@ -90,32 +79,40 @@ class Flights:
         Returns:
             None if the work was done; else why it was cancelled.
         """
-        tasks = anyio.create_task_group()
-        flight = Flight(tasks.cancel_scope)
+        flight = Flight(anyio.CancelScope())
         self._flights.add(flight)
         done = False
         try:
-            async with tasks:
+            with flight.scope:
                 if self._closing:
                     flight.end(Cut.CLOSING)
-                tasks.start_soon(_watch, receive, flight, pulse or Still())
-                await work()
-                done = True
-                tasks.cancel_scope.cancel()
+                # The standard library's group keeps the same promise for less, as in the engine.
+                async with asyncio.TaskGroup() as tasks:
+                    watch = tasks.create_task(_watch(receive, flight, pulse))
+                    await work()
+                    done = True
+                    watch.cancel()
         finally:
             self._flights.discard(flight)
         return None if done else flight.cut
 
 
-async def _watch(receive: Receive, flight: Flight, pulse: Pulse) -> None:
-    """Ends the flight when its connection does; the body has been read, so nothing else comes."""
+async def _watch(receive: Receive, flight: Flight, pulse: Pulse | None) -> None:
+    """Ends the flight when its connection does, or when its pulse says so."""
+    if pulse is None:
+        await _gone(receive)
+        flight.end(Cut.GONE)
+        return
     while True:
         with anyio.move_on_after(pulse.due()) as patience:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                flight.end(Cut.GONE)
-                return
-        cut = await pulse.beat() if patience.cancelled_caught else None
+            await _gone(receive)
+        cut = await pulse.beat() if patience.cancelled_caught else Cut.GONE
         if cut is not None:
             flight.end(cut)
             return
+
+
+async def _gone(receive: Receive) -> None:
+    """Until the connection is closed; the body has been read, so nothing else comes."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

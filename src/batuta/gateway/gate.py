@@ -86,8 +86,10 @@ class Gate:
         if self._keyed or self._store is None or self._mint is None:
             return self._keyed
         if self._asked + self._fresh < monotonic():
-            self._keyed = await self._store.keys.any()
-            self._asked = monotonic()
+            async with self._turn:  # of a hundred requests one looks
+                if self._asked + self._fresh < monotonic():
+                    self._keyed = await self._store.keys.any()
+                    self._asked = monotonic()
         return self._keyed
 
     @property

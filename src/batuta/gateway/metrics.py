@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
-from typing import final
+from typing import Generic, TypeVar, final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -39,6 +39,7 @@ CONDUCTOR = "(conductor)"
 """The worker to whom the conductor's own tokens are counted."""
 _SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900)
 
+_M = TypeVar("_M", Counter, Histogram)
 Healths = Callable[[], Mapping[WorkerId, Health]]
 """How the workers do that are watched."""
 Gauges = Callable[[], Mapping[str, tuple[str, float]]]
@@ -58,12 +59,12 @@ class Metrics:
         """
         self._registry = registry = CollectorRegistry()
 
-        def counter(name: str, what: str, *labels: str) -> Counter:
-            return Counter(f"batuta_{name}", what, labels, registry=registry)
+        def counter(name: str, what: str, *labels: str) -> _Told[Counter]:
+            return _Told(Counter(f"batuta_{name}", what, labels, registry=registry))
 
-        def seconds(name: str, what: str, *labels: str) -> Histogram:
+        def seconds(name: str, what: str, *labels: str) -> _Told[Histogram]:
             whole = f"batuta_{name}_seconds"
-            return Histogram(whole, what, labels, buckets=_SECONDS, registry=registry)
+            return _Told(Histogram(whole, what, labels, buckets=_SECONDS, registry=registry))
 
         self._requests = counter("requests", "Requests answered.", "route", "method", "status")
         self._latency = seconds("request", "Until the last byte of an answer.", "route")
@@ -143,6 +144,25 @@ class Metrics:
             self._dollars.labels(worker, tenant).inc(float(cost.usd))
         if cost.unpriced_calls:
             self._unpriced.labels(worker).inc(cost.unpriced_calls)
+
+
+@final
+class _Told(Generic[_M]):
+    """A metric that is told apart by labels: each of its parts is looked up once by the library.
+
+    The library checks, converts and locks at each look-up, which costs more than the counting.
+    """
+
+    def __init__(self, metric: _M) -> None:
+        self._metric = metric
+        self._parts: dict[tuple[str, ...], _M] = {}
+
+    def labels(self, *values: str) -> _M:
+        """The part of those labels."""
+        part = self._parts.get(values)
+        if part is None:
+            part = self._parts[values] = self._metric.labels(*values)
+        return part
 
 
 @final

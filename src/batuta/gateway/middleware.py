@@ -7,6 +7,7 @@ import re
 import secrets
 import traceback
 from collections.abc import Collection
+from functools import lru_cache
 from ipaddress import ip_address
 from time import perf_counter
 from typing import cast, final
@@ -16,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from batuta.gateway.gate import Gate
 from batuta.gateway.measured import note_refusal
 from batuta.gateway.refusal import Refusal, server_fault
-from batuta.gateway.reply import send_json
+from batuta.gateway.reply import header, send_json
 from batuta.gateway.wire.message import error_body
 
 logger = logging.getLogger("batuta.gateway")
@@ -28,11 +29,6 @@ _MESSAGES = "/v1/messages"
 """Where errors have Anthropic's form."""
 _ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _HOST = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(:\d*)?")
-
-
-def header(scope: Scope, name: bytes) -> bytes | None:
-    """The first header of that name, given in lower case."""
-    return next((value for key, value in scope["headers"] if key == name), None)
 
 
 def request_id(scope: Scope) -> str | None:
@@ -152,14 +148,8 @@ class Guard:
     def _known(self, host: str) -> bool:
         if self.gate is not None and self.gate.known_to_be_keyed:
             return True  # a page that rebinds its name has no key
-        match = _HOST.fullmatch(host)
-        name = match["name"].lower() if match else ""
-        if name in self.hosts:
-            return True
-        try:
-            return ip_address(name.strip("[]")).is_loopback
-        except ValueError:
-            return False
+        name = _name_of(host)
+        return name in self.hosts or _is_loopback(name)
 
 
 def log_fault(error: Exception) -> None:
@@ -177,6 +167,21 @@ def _leaves(error: BaseException) -> list[BaseException]:
         group = cast("BaseExceptionGroup[BaseException]", error)
         return [leaf for inner in group.exceptions for leaf in _leaves(inner)]
     return [error]
+
+
+@lru_cache(maxsize=128)
+def _name_of(host: str) -> str:
+    """The name in a `Host` header; empty if it has none."""
+    match = _HOST.fullmatch(host)
+    return match["name"].lower() if match else ""
+
+
+@lru_cache(maxsize=128)
+def _is_loopback(name: str) -> bool:
+    try:
+        return ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _too_large() -> Refusal:

@@ -100,7 +100,7 @@ def served_models(
             f"{WORKER}{worker.id}",
             single(worker.id),
             pool.subset((worker.id,)),
-            Limits(steps=1, seconds=ultra.seconds),
+            Limits(steps=1, seconds=ultra.seconds, unknown=ultra.unknown),
             direct=True,
             fallback=False,
             description=worker.description,

@@ -12,9 +12,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batuta.errors import StoreError
 from batuta.gateway.caller import caller_of
-from batuta.gateway.middleware import header, log_fault
+from batuta.gateway.middleware import log_fault
 from batuta.gateway.refusal import Refusal
-from batuta.gateway.reply import ReaderGone, raw_headers, read_body
+from batuta.gateway.reply import ReaderGone, header, raw_headers, read_body
 from batuta.store import Store
 from batuta.store.idempotent import Answer, Earlier, Idempotent
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -23,6 +23,7 @@ from batuta.core import (
     Emit,
     Limits,
     Listener,
+    Outcome,
     Pool,
     Reply,
     Request,
@@ -89,6 +90,8 @@ class Booking:
     policies: Policies = field(default_factory=Policies)
     resumed: Resumed | None = None
     """The workflow that goes on with the results of its tools."""
+    goes_on: Callable[[], bool] = lambda: False
+    """Whether a run that is cancelled now is taken up again by another process."""
 
     @property
     def live(self) -> bool:
@@ -139,7 +142,13 @@ class Player:
 
     @asynccontextmanager
     async def book(
-        self, call: Call, caller: Caller, *, run_id: RunId | None = None, counted: bool = False
+        self,
+        call: Call,
+        caller: Caller,
+        *,
+        run_id: RunId | None = None,
+        counted: bool = False,
+        lasting: bool = False,
     ) -> AsyncGenerator[Booking]:
         """A booking for the length of a block, in which it is played once or not at all.
 
@@ -148,13 +157,15 @@ class Player:
             caller: who wants it.
             run_id: the id that the run shall have; None: a new one.
             counted: it was booked before, to be played later: its caller's rates know it.
+            lasting: it is taken up again if this process ends before it does.
 
         Raises:
             Refusal: the call cannot be played; nothing was, and nothing was said to the reader.
         """
         booking = self._booking(call, caller, run_id or new_run_id())
         resumed = await self._waiting.continued(call.question, booking.pool, caller.tenant)
-        booking = replace(booking, resumed=None if call.wishes.dry_run else resumed)
+        if resumed is not None and not call.wishes.dry_run:
+            booking = replace(booking, resumed=resumed)
 
         def worst() -> Decimal:
             served, pool, mind = booking.served, booking.pool, mind_of(booking.served)
@@ -162,7 +173,13 @@ class Player:
             return worst_case(question, pool, limits, direct=served.direct, mind=mind)
 
         admission = await self._turnstile.enter(
-            caller, call, booking.run_id, booking.limits, worst, counted=counted
+            caller,
+            call,
+            booking.run_id,
+            booking.limits,
+            worst,
+            counted=counted,
+            lasting=lasting,
         )
         try:
             yield replace(booking, limits=admission.limits, admission=admission)
@@ -259,11 +276,13 @@ class Player:
 
     async def _keep(self, booking: Booking, run: Run) -> None:
         """Stores the run and settles its cost; an answer is not lost because the disk fails."""
+        if run.outcome is Outcome.CANCELLED and booking.goes_on():
+            return  # this is not its end: what it paid for is kept by its job
         store, caller, admission = self._orchestra.store, booking.caller, booking.admission
         self._orchestra.ran(run, caller.tenant)
         with anyio.CancelScope(shield=True):
             self._waiting.admit(run, caller.tenant)
-            await self._turnstile.used(caller, booking.call, run)
+            await self._turnstile.used(caller, admission, run)
             if store is None:
                 return
             try:

@@ -17,6 +17,14 @@ READING = 60.0
 """Seconds in which a body must have arrived."""
 
 
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first header of that name, given in lower case."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return value
+    return None
+
+
 class ReaderGone(Exception):
     """The connection closed before the body was read."""
 
@@ -28,12 +36,10 @@ async def read_body(receive: Receive, seconds: float = READING) -> bytes:
         ReaderGone: it will not come.
         Refusal: it is too large (by the guard's `receive`), or comes too slowly.
     """
-    try:
-        with anyio.fail_after(seconds):
-            return await _parts(receive)
-    except TimeoutError:
-        message = f"The body did not arrive within {seconds:g} seconds."
-        raise Refusal(408, "request_timeout", message) from None
+    with anyio.move_on_after(seconds):
+        return await _parts(receive)
+    message = f"The body did not arrive within {seconds:g} seconds."
+    raise Refusal(408, "request_timeout", message)
 
 
 async def _parts(receive: Receive) -> bytes:
@@ -54,8 +60,9 @@ async def read_fields(scope: Scope, receive: Receive) -> Fields:
         ReaderGone: it will not come.
         Refusal: it is none, or is declared to be something else.
     """
-    kind = next((value for name, value in scope["headers"] if name == b"content-type"), JSON)
-    kind = kind.partition(b";")[0].strip().lower()
+    kind = header(scope, b"content-type") or JSON
+    if kind != JSON:
+        kind = kind.partition(b";")[0].strip().lower()
     if kind and kind != JSON and not kind.endswith(b"+json"):
         message = "The body must be JSON: send 'content-type: application/json'."
         raise Refusal(415, "unsupported_media_type", message)

@@ -65,8 +65,19 @@ class Listening:
             alive: gives the event that says it is still going on.
             keeps: whether the events are kept.
         """
-        self.line = Line(send, timing, lambda: self._note(alive()))
-        self.told: list[bytes] | None = [] if keeps else None
+        told: list[bytes] | None = [] if keeps else None
+
+        def note(event: Json) -> bytes:
+            """The event's frame; kept if events are."""
+            data = encode(event)
+            if told is not None:
+                told.append(data)
+            return framed(event["type"], data)
+
+        # The line knows `note` and not this: in a ring the events would outlive the request.
+        self._note = note
+        self.line = Line(send, timing, lambda: note(alive()))
+        self.told = told
 
     async def open(self, headers: dict[str, str]) -> None:
         """The status and the headers."""
@@ -76,13 +87,6 @@ class Listening:
         """Writes the event; after the last one the connection is closed."""
         write = self.line.close if last else self.line.write
         await write(self._note(event))
-
-    def _note(self, event: Json) -> bytes:
-        """The event's frame; kept if events are."""
-        data = encode(event)
-        if self.told is not None:
-            self.told.append(data)
-        return framed(event["type"], data)
 
 
 @final

@@ -16,6 +16,7 @@ from typing import final
 from starlette.types import Scope
 
 from batuta.core import Failure, Reply, Round, Run, Span, StepRun, Usage
+from batuta.gateway.reply import header
 
 Value = str | int | float | bool | list[int]
 
@@ -75,8 +76,8 @@ class SpanTree:
 
 def parent_of(scope: Scope) -> Parent | None:
     """The caller's span; None if it named none that can be read."""
-    given = next((value for name, value in scope["headers"] if name == b"traceparent"), b"")
-    match = _PARENT.fullmatch(given)
+    given = header(scope, b"traceparent")
+    match = _PARENT.fullmatch(given) if given else None
     if match is None:
         return None
     trace, span, flags = (int(part, 16) for part in match.groups())

@@ -6,7 +6,6 @@ from decimal import Decimal
 
 from batuta.core import Limits, Pool, Question, Request, Usage, Worker
 from batuta.core.estimate import tokens_in
-from batuta.core.usage import ASSUMED_PRICE
 
 OUTPUT = 4096
 """Tokens that a reply is taken to have at most where nobody has set a cap."""
@@ -39,7 +38,7 @@ def worst_case(
     planning = Decimal(0)
     if mind is not None:
         usage = Usage(1, input=DRAFT.input + prompt, output=DRAFT.output)
-        planning = (mind.price or ASSUMED_PRICE).of(usage) * DRAFTS
+        planning = (mind.price or limits.unknown).of(usage) * DRAFTS
     worst = (dearest + planning) * limits.rounds
     return worst if limits.usd is None else min(worst, Decimal(str(limits.usd)))
 
@@ -55,4 +54,4 @@ def _played(
     heard = steps * (steps - 1) // 2 * said  # each step may read all that came before
     read = steps * (prompt + (0 if direct else PREAMBLE)) + heard
     usage = Usage(steps, input=read, output=steps * said)
-    return (worker.price or ASSUMED_PRICE).of(usage)
+    return (worker.price or limits.unknown).of(usage)

@@ -5,5 +5,6 @@ nothing is asked of any other host.
 """
 
 from batuta.gateway.ui.routes import page_routes
+from batuta.gateway.ui.screens import prepare
 
-__all__ = ["page_routes"]
+__all__ = ["page_routes", "prepare"]

@@ -16,11 +16,14 @@ from batuta.gateway.ui import figures
 from batuta.gateway.ui.playground import default_model, groups, stored
 from batuta.gateway.ui.screens import HEADERS, fragment, screen
 from batuta.gateway.ui.visitor import Visitor
+from batuta.store import RunSummary
 
 LONGEST = 20_000
 """Characters of an answer that are compared word by word."""
 _WORDS = re.compile(r"\s+|[^\s\w]|\w+")
 _MOST_WORDS = 4000
+_LATEST = 50
+"""Runs that are offered to choose from."""
 
 Piece = tuple[Literal["same", "gone", "new"], str]
 
@@ -111,7 +114,10 @@ class Comparison:
             lines=lines(*runs) if len(runs) > 1 else [],
             pieces=_pieces(*runs) if len(runs) > 1 else [],
             question=question,
-            served=groups(orchestra.models),
+            latest=await self._latest(visitor),
+            served=groups(
+                m for m in orchestra.models if visitor.caller.policy.allows_model(m.name)
+            ),
             models=(query.get("first") or default_model(orchestra), query.get("second") or second),
         )
 
@@ -122,6 +128,10 @@ class Comparison:
             return HTMLResponse("", headers=HEADERS)
         values = {"lines": lines(*runs), "pieces": _pieces(*runs)}
         return HTMLResponse(fragment("difference.html.jinja", **values), headers=HEADERS)
+
+    async def _latest(self, visitor: Visitor) -> list[RunSummary]:
+        store = self._orchestra.store
+        return [] if store is None else await store.list(_LATEST, tenant=visitor.tenant)
 
     async def _runs(self, request: Request, visitor: Visitor) -> list[Run]:
         """Both runs, or the one that was named."""

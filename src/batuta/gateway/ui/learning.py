@@ -39,6 +39,8 @@ class Sample:
     pool: Pool | None
     played: Round | None
     """Its picture; None: the draft is no workflow."""
+    why: str = ""
+    """Why it is none."""
 
 
 @final
@@ -74,6 +76,7 @@ class Learning:
         samples = await run_sync(folders.read_samples, found)
         steps = sorted({step for line in samples if isinstance(step := line.get("step"), int)})
         wanted = _wanted(request.query_params.get("step"), steps)
+        shown = [_sample(line) for line in samples if line.get("step") == wanted]
         return screen(
             request,
             "training.html.jinja",
@@ -82,7 +85,8 @@ class Learning:
             charts=drawn,
             steps=steps,
             step=wanted,
-            samples=[_sample(line) for line in samples if line.get("step") == wanted],
+            samples=shown,
+            everybody=_everybody(self._orchestra.pool, shown),
         )
 
     async def report(self, request: Request, visitor: Visitor) -> Response:
@@ -147,12 +151,21 @@ def _wanted(given: str | None, steps: Sequence[int]) -> int | None:
     return steps[-1] if steps else None
 
 
+def _everybody(pool: Pool, samples: Sequence[Sample]) -> Pool:
+    """The workers of all samples, this server's first: each has one colour in all pictures."""
+    seen = {worker.id: worker for sample in samples if sample.pool for worker in sample.pool}
+    others = [seen[name] for name in sorted(seen) if name not in pool]
+    return Pool((*pool, *others))
+
+
 def _sample(line: Line) -> Sample:
     names: Any = line.get("pool")
     try:
         pool = Pool(tuple(Worker(WorkerId(str(name)), str(name)) for name in names))
         flow = parse(str(line.get("draft", "")), pool)
-    except (TypeError, ValueError, WorkflowError):
+    except WorkflowError as error:
+        return Sample(line, None, None, str(error))
+    except (TypeError, ValueError):
         return Sample(line, None, None)
     if not isinstance(flow, Workflow):
         return Sample(line, None, None)

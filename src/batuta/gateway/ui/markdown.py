@@ -25,16 +25,25 @@ LONGEST = 200_000
 """Characters that are rendered; a longer text is shown as it is."""
 _COLOURED = 20_000
 """Characters of code that are coloured."""
+_TOP = "top"
+"""The level of a text's largest headings."""
 _LANGUAGE = re.compile(r"[A-Za-z0-9_+#.-]{1,30}")
 _ADDRESS = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
+_CODE = Markup('<pre role="group" tabindex="0" aria-label="Code">')
+_TABLE = '<div class="wide" role="group" tabindex="0" aria-label="Table">'
+"""What may be wider than its place is scrolled, by the keyboard too."""
 _FENCES = (("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"), ("$", "$"))
 
 
 def rendered(text: str) -> Markup:
     """The text as HTML."""
     if len(text) > LONGEST:
-        return Markup("<pre>{}</pre>").format(text)
-    return Markup(_parser().render(text))  # noqa: S704 - see the head of this module
+        return _CODE + text + Markup("</pre>")
+    parser, env = _parser(), dict[str, int]()
+    tokens = parser.parse(text, env)
+    tops = [int(token.tag[1:]) for token in tokens if token.type == "heading_open"]
+    env[_TOP] = min(tops, default=1)
+    return Markup(parser.renderer.render(tokens, parser.options, env))  # noqa: S704 - see the head of this module
 
 
 @cache
@@ -47,6 +56,8 @@ def _parser() -> MarkdownIt:
     parser.validateLink = lambda url: bool(_ADDRESS.match(url))
     rules = {"formula": _show_formula, "image": _show_image, "link_open": _show_link}
     rules |= {f"{cell}_open": _show_cell for cell in ("th", "td")}
+    rules |= {"fence": _show_code, "code_block": _show_code}
+    rules |= {f"table_{end}": _show_table for end in ("open", "close")}
     rules |= {f"heading_{end}": _show_heading for end in ("open", "close")}
     for name, rule in rules.items():
         parser.add_render_rule(name, rule)
@@ -106,7 +117,22 @@ def _show_formula(
     token = tokens[at]
     block = token.markup in {"$$", r"\["}
     shown = mathml(token.content, block=block)
+    if shown and block:
+        shown = shown.replace("<math", '<math tabindex="0"', 1)
     return shown or f"<code>{escape(token.content, quote=False)}</code>"
+
+
+def _show_code(
+    renderer: RendererHTML, tokens: Sequence[Token], at: int, options: OptionsDict, env: EnvType
+) -> str:
+    write = renderer.fence if tokens[at].type == "fence" else renderer.code_block
+    return write(tokens, at, options, env).replace("<pre>", _CODE, 1)
+
+
+def _show_table(
+    _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, ___: EnvType
+) -> str:
+    return f"{_TABLE}<table>\n" if tokens[at].nesting > 0 else "</table></div>\n"
 
 
 def _show_image(
@@ -136,8 +162,8 @@ def _show_cell(
 
 
 def _show_heading(
-    _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, ___: EnvType
+    _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, env: EnvType
 ) -> str:
-    """Three levels lower: the answer stands within a page that has its own headings."""
-    level = min(6, int(tokens[at].tag[1:]) + 2)
+    """From the third level on: the answer stands within a page that has its own headings."""
+    level = min(6, int(tokens[at].tag[1:]) - env[_TOP] + 3)
     return f"<h{level}>" if tokens[at].nesting > 0 else f"</h{level}>\n"

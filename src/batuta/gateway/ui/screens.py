@@ -56,6 +56,13 @@ def _environment() -> Environment:
     return environment
 
 
+def prepare() -> None:
+    """Compiles every template, so that no visitor waits until that is done."""
+    environment = _environment()
+    for name in environment.list_templates():
+        environment.get_template(name)
+
+
 def fragment(template: str, **values: Any) -> str:
     """A piece of a page."""
     return _environment().get_template(template).render(values)

@@ -13,7 +13,18 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
 
-from batuta.core import Brief, Conductor, Cost, Failure, Pool, Question, Run, Usage, Worker
+from batuta.core import (
+    Brief,
+    Conductor,
+    Cost,
+    Failure,
+    Pool,
+    Question,
+    Run,
+    Usage,
+    Worker,
+    WorkerId,
+)
 from batuta.core.usage import FREE, ZERO
 from batuta.gateway.models import Orchestra
 from batuta.gateway.ui.screens import screen
@@ -82,6 +93,8 @@ def standings(pool: Pool, played: Iterable[tuple[Run, float | None]]) -> dict[st
     """How each worker of the pool stands after those runs, given with their scores."""
     found: defaultdict[str, Standing] = defaultdict(Standing)
     for run, score in played:
+        if score is not None and (author := _author(run)) is not None:
+            found[author].scores.append(score)
         for step in run.steps:
             for attempt in step.attempts:
                 _fail(found[attempt.worker], attempt.failure)
@@ -93,9 +106,13 @@ def standings(pool: Pool, played: Iterable[tuple[Run, float | None]]) -> dict[st
             own.calls += 1
             own.seconds.append(step.span.seconds)
             own.usage, own.cost = own.usage + step.result.usage, own.cost + step.result.cost
-            if score is not None and step.result is run.reply:
-                own.scores.append(score)
     return {str(worker.id): found[worker.id] for worker in pool}
+
+
+def _author(run: Run) -> WorkerId | None:
+    """Whose reply the answer is; a stored run has its reply a second time."""
+    said = (step.worker for step in reversed(run.steps) if step.result == run.reply)
+    return next(said, None)
 
 
 def _fail(standing: Standing, failure: Failure) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import final
 from urllib.parse import parse_qs, urlencode
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
 from batuta.errors import StoreError
@@ -141,10 +141,13 @@ async def read_form(request: Request, visitor: Visitor) -> dict[str, str]:
         Refusal: it is no form of ours, or too large.
     """
     body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _MOST_FORM:
-            raise Refusal(413, "request_too_large", "The form is too large.")
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > _MOST_FORM:
+                raise Refusal(413, "request_too_large", "The form is too large.")
+    except ClientDisconnect:
+        raise Refusal(400, "invalid_request", "The form broke off.") from None
     try:
         found = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
     except ValueError:

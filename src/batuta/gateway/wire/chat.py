@@ -133,9 +133,10 @@ def _stops(body: Fields) -> tuple[str, ...]:
 
 def _refuse(body: Fields) -> None:
     """Refuses what is known and cannot be honoured."""
-    for name, reason in _REFUSED.items():
-        if body.get(name) not in _ABSENT:
-            raise unsupported(name, reason)
+    if not _REFUSED.keys().isdisjoint(body.names):
+        for name, reason in _REFUSED.items():
+            if body.get(name) not in _ABSENT:
+                raise unsupported(name, reason)
     if body.whole("n", 1, 128) not in {None, 1}:
         raise unsupported("n", "one answer is given to each request.")
     if any(form != "text" for form in body.texts("modalities", 8) or ()):

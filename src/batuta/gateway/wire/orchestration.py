@@ -59,6 +59,7 @@ class Wishes:
             _lower(usual.tokens if self.tokens is None else self.tokens, ceiling.tokens),
             _lower(usual.usd if self.usd is None else self.usd, ceiling.usd),
             _lower(usual.seconds if self.seconds is None else self.seconds, ceiling.seconds),
+            ceiling.unknown,
         )
 
     def check(self, pool: Pool, limits: Limits) -> None:

@@ -323,7 +323,7 @@ function asPython(body) {
   const value = (given) => JSON.stringify(given).replace(/\b(true|false|null)\b(?=(?:[^"\\]*(?:\\.|"(?:[^"\\]*\\.)*[^"\\]*"))*[^"]*$)/g, (word) => ({ true: "True", false: "False", null: "None" })[word]);
   const lines = Object.entries(rest).filter(([, given]) => given !== undefined).map(([name, given]) => `    ${name}=${value(given)},`);
   if (orchestration) lines.push(`    extra_body={"orchestration": ${value(orchestration)}},`);
-  return `from openai import OpenAI\n\nclient = OpenAI(base_url="${location.origin}/v1", api_key="none")\nreply = client.chat.completions.create(\n${lines.join("\n")}\n)\nprint(reply.choices[0].message.content)\n`;
+  return `import os\n\nfrom openai import OpenAI\n\nclient = OpenAI(base_url="${location.origin}/v1", api_key=os.environ.get("BATUTA_KEY", "none"))\nreply = client.chat.completions.create(\n${lines.join("\n")}\n)\nprint(reply.choices[0].message.content)\n`;
 }
 
 async function copy(text) {
@@ -335,17 +335,21 @@ async function copy(text) {
   }
 }
 
-/** While something is asked there is Stop; else there is Ask. */
+/** While something is asked there is Stop; else there is Ask. The keyboard stays where it is. */
 async function during(form, work) {
   const go = $$('button[type="submit"]', form);
   const stop = $("[data-stop]", form);
+  const held = go.includes(document.activeElement);
   for (const button of go) button.hidden = true;
   stop.hidden = false;
+  if (held) stop.focus();
   try {
     await work();
   } finally {
+    const back = document.activeElement === stop;
     for (const button of go) button.hidden = false;
     stop.hidden = true;
+    if (back) go.at(-1).focus();
   }
 }
 
@@ -371,12 +375,15 @@ if (ask) {
   for (const button of $$("[data-example]")) {
     button.addEventListener("click", () => {
       $("#question").value = button.textContent.trim();
-      ask.requestSubmit($("[data-go]", ask));
+      const go = $("[data-go]", ask);
+      go.focus();
+      ask.requestSubmit(go);
       scrollTo({ top: 0 });
     });
   }
   const boxes = $$('[name="worker"]', ask);
   const count = () => {
+    if (!boxes.length) return;
     const chosen = boxes.filter((box) => box.checked).length;
     $("[data-picked]").textContent = chosen === boxes.length || !chosen ? `all ${boxes.length}` : `${chosen} of ${boxes.length}`;
   };
@@ -417,6 +424,8 @@ if (compare) {
   if (location.hash === "#ask" && sides.length) compare.requestSubmit();
 }
 
+if (!/Mac|iP/.test(navigator.platform)) for (const key of $$("kbd")) key.textContent = "Ctrl ↵";
+
 /* ---- small things ------------------------------------------------------------------------ */
 
 document.addEventListener("submit", async (event) => {
@@ -429,7 +438,9 @@ document.addEventListener("submit", async (event) => {
     say("The judgement could not be stored.");
     return;
   }
+  const [parent, at] = [form.parentElement, $$("button", form).indexOf(event.submitter)];
   form.outerHTML = await response.text();
+  $$("[data-feedback] button", parent)[at]?.focus();
   say(data.get("score") === "" ? "Judgement taken back." : "Thank you: stored for training.");
 });
 

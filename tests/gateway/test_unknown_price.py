@@ -1,0 +1,69 @@
+"""What a call without a price counts as: as the settings file says, against budgets alone."""
+
+from decimal import Decimal
+
+import pytest
+
+from batuta.cli.cast import Casting
+from batuta.clients import Http
+from batuta.core import Price
+from batuta.core.usage import ASSUMED_PRICE
+from batuta.store.spend import spent
+from fakes.openai import FakeOpenAI
+from fakes.server import KEY
+from gateway.house import HI, Serving
+from gateway.town import Town
+
+pytestmark = pytest.mark.anyio
+
+WORKERS = """
+[[workers]]
+id = "ada"
+provider = "compatible"
+base_url = "{url}"
+model = "m"
+key_env = "PROVIDER_KEY"
+
+[conductor]
+worker = "best"
+"""
+CHEAP = "\n[limits]\nunknown_price = { input = 1, output = 2 }\n"
+COUNTED = Price(Decimal(1), Decimal(2))
+
+
+def cast(tmp_path, provider, more):
+    file = tmp_path / "batuta.toml"
+    file.write_text(WORKERS.format(url=provider.url) + more)
+    return Casting(str(file), None, None, None, None, ())
+
+
+@pytest.mark.parametrize(("more", "price"), [("", ASSUMED_PRICE), (CHEAP, COUNTED)])
+async def test_every_model_counts_it_as_the_settings_say(tmp_path, monkeypatch, more, price):
+    monkeypatch.setenv("PROVIDER_KEY", KEY)
+    async with FakeOpenAI() as provider, Http() as http:
+        casting = cast(tmp_path, provider, more)
+        orchestra = casting.orchestra(await casting.choose(http))
+    assert {model.limits.unknown for model in orchestra.models} == {price}
+    assert {"batuta-mini", "batuta-ultra", "worker/ada"} < {m.name for m in orchestra.models}
+
+
+async def test_a_budget_holds_at_the_price_that_is_set(tmp_path, monkeypatch, store):
+    """4,096 tokens may cost $0.31 at the usual price, and less than a cent at this one."""
+    monkeypatch.setenv("PROVIDER_KEY", KEY)
+    answered = {}
+    async with FakeOpenAI(strict_openai=False) as provider, Http() as http:
+        for name, more in (("usual", ""), ("cheap", CHEAP)):
+            town, casting = Town(store), cast(tmp_path, provider, more)
+            house = casting.orchestra(await casting.choose(http), store=store, gate=town.gate)
+            town.serving = Serving(house)
+            async with town:
+                key = await town.key(per_day=Decimal("0.05"))
+                answered[name] = await town.chat(key, model="batuta-mini", messages=HI)
+    assert answered["usual"][2]["error"]["code"] == "budget_exceeded"
+    status, headers, body = answered["cheap"]
+    assert (status, headers["x-batuta-unpriced-calls"]) == (200, "1")
+    await store.flush()
+    found = [one for one in await spent(store.database, ("kind",)) if one.group == ("worker",)]
+    used = body["usage"]
+    millions = used["prompt_tokens"] * COUNTED.input + used["completion_tokens"] * COUNTED.output
+    assert [(one.cost.usd, one.assumed_usd) for one in found] == [(0, millions / 1_000_000)]
