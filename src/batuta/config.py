@@ -62,6 +62,10 @@ class Ensemble:
     """True for the rehearsal orchestra: its workers are programs, not language models."""
     history: Path | None = None
     """Outcomes of the workers, for the served baselines that learn."""
+    cascade: Path | None = None
+    """The folder of the cascade that is served."""
+    checker: str | None = None
+    """The worker that checks its answers."""
     health: Mapping[WorkerId, Health] = field(default_factory=dict[WorkerId, Health])
     """How each worker does; nobody is watched in the rehearsal."""
     patience: Patience = Patience()
@@ -147,8 +151,13 @@ async def _from_file(
     if not specs:
         raise ConfigError(f"{path} names no workers and the environment has no keys")
     assembled = _assembled(str(path), specs, settings, conductor, http)
-    outcomes = settings.baselines.history
-    return replace(assembled, history=path.parent / outcomes) if outcomes else assembled
+    known = settings.baselines
+    return replace(
+        assembled,
+        history=path.parent / known.history if known.history else None,
+        cascade=path.parent / known.cascade if known.cascade else None,
+        checker=known.checker,
+    )
 
 
 def _spec(setting: WorkerSetting, environ: Mapping[str, str]) -> WorkerSpec:
@@ -206,6 +215,7 @@ def _assembled(
             limits.max_tokens,
             limits.max_cost_usd,
             limits.deadline_s,
+            Price(**limits.unknown_price.model_dump()),
         ),
         health=health,
         patience=Patience(resilience.step_timeout_s, resilience.hedge_s),

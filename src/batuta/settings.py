@@ -41,6 +41,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from batuta.core.usage import ASSUMED_PRICE
 from batuta.errors import ConfigError
 from batuta.policies.settings import PolicySetting
 
@@ -117,6 +118,10 @@ class LimitsSetting(_Strict):
     max_tokens: int | None = Field(default=None, ge=0)
     max_cost_usd: float | None = Field(default=None, ge=0)
     deadline_s: float | None = Field(default=None, gt=0)
+    unknown_price: PriceSetting = PriceSetting(
+        input=ASSUMED_PRICE.input, output=ASSUMED_PRICE.output
+    )
+    """What a call without a price counts as against dollars."""
 
 
 class BaselinesSetting(_Strict):
@@ -124,6 +129,10 @@ class BaselinesSetting(_Strict):
 
     history: str | None = None
     """A file of outcomes, from the settings' folder; see solvers/history.py."""
+    cascade: str | None = None
+    """A folder of `batuta train selector`, from the settings' folder, whose cascade is served."""
+    checker: str | None = None
+    """The worker that checks the cascade's answers."""
 
 
 class ResilienceSetting(_Strict):
@@ -148,6 +157,9 @@ class ServerSetting(_Strict):
     """How long a request may wait."""
     grace_s: float = Field(default=30.0, ge=0)
     """How long answers may go on once the server was asked to stop."""
+    keep_days: float | None = Field(default=None, gt=0)
+    """How long runs, responses and jobs are kept; None: until somebody deletes them (ended jobs:
+    30 days)."""
     redis: str = ""
     """Where the rates of keys are counted if there are several replicas: redis://host:6379."""
     replicas: int = Field(default=1, ge=1)

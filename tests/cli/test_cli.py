@@ -105,6 +105,7 @@ def test_outside_its_world_it_says_so(batuta):
         (["ask", "q", "--conductor", "nobody"], 2, "no conductor 'nobody'"),
         (["ask", "q", "--max-cost", "much"], 2, "--max-cost"),
         (["ask", "q", "--max-tokens", "0"], 4, "no answer yet"),
+        (["ask", "q", "--plan", "--max-tokens", "0"], 4, "no workflow"),
         (["runs", "show", "run_0"], 2, "there is no run run_0"),
         (["runs", "replay", "run_0"], 2, "there is no run run_0"),
         (["serve", "--host", "0.0.0.0"], 2, "loopback"),

@@ -204,6 +204,39 @@ def test_every_recorded_set_that_is_here_at_the_same_time(shell, tmp_path):
         assert (tmp_path / "page" / name / "report.html").exists()
 
 
+@DATA
+def test_nobody_goes_on_measuring_when_the_command_was_killed(shell, tmp_path):
+    (tmp_path / "data" / "recorded").mkdir(parents=True)
+    there = Path(os.environ["BATUTA_DATA"]) / "recorded" / "routellm"
+    (tmp_path / "data" / "recorded" / "routellm").symlink_to(there)
+    args = ("--tasks", "recorded:all", "--systems", "routerdc,masrouter", "--seeds", "9")
+    command = shell(*args, BATUTA_DATA=str(tmp_path / "data"))
+    workers = []
+    while len(workers) < 2:
+        assert command.poll() is None, command.stderr.read()
+        time.sleep(0.1)
+        workers = [pid for pid in children(command.pid) if "spawn_main" in said_of(pid)]
+    time.sleep(2)  # they measure
+    command.kill()
+    command.communicate()
+    deadline = time.monotonic() + 20
+    while any(said_of(pid) for pid in workers):
+        assert time.monotonic() < deadline, "it measures on, for nobody"
+        time.sleep(0.1)
+
+
+def children(pid):
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def said_of(pid):
+    """The command line of a process; empty: it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
 def test_without_any_recorded_set_a_sentence(shell, tmp_path):
     _, err = told(shell("--tasks", "recorded:all", BATUTA_DATA=str(tmp_path)), 2)
     assert "set BATUTA_DATA to a folder with them" in err

@@ -15,8 +15,8 @@ from batuta.cli import report
 from batuta.cli.show import Stand, dollars, reads, summary, task_of, workflow_table
 from batuta.clients import Http
 from batuta.config import Ensemble, open_ensemble, store_target
-from batuta.core import MAX_STEPS, Brief, Limits, Malformed, Outcome, Plan, Question, Run
-from batuta.engine import conduct, estimate
+from batuta.core import MAX_STEPS, Limits, Malformed, Outcome, Question, Run
+from batuta.engine import conduct
 from batuta.errors import ConfigError, StoreError
 
 EXIT = {Outcome.FAILED: 1, Outcome.CANCELLED: 130, Outcome.DECLINED: 3}
@@ -73,7 +73,7 @@ def command(
     """
     text = _question(question)
     limits = Limits(max_steps or MAX_STEPS, rounds or 1, max_tokens, max_cost, max_seconds)
-    wishes = Wishes(text, plan, json, pool, conductor, limits, seed, not no_store)
+    wishes = Wishes(text, plan, json, pool, conductor, limits, seed, not (no_store or plan))
     given = {"steps": max_steps, "rounds": rounds, "tokens": max_tokens, "usd": max_cost}
     code = anyio.run(_ask, wishes, {**given, "seconds": max_seconds})
     if code:
@@ -142,6 +142,7 @@ async def _conduct(wishes: Wishes, ensemble: Ensemble, stand: Stand) -> Run:
             model="batuta-ultra",
             patience=ensemble.patience,
             policies=ensemble.policies,
+            dry_run=wishes.plan,
         )
     except anyio.get_cancelled_exc_class():
         if wishes.store and stand.recorder.ended is not None:
@@ -175,23 +176,22 @@ async def _keep(run: Run) -> None:
 
 
 async def _plan(wishes: Wishes, ensemble: Ensemble) -> int:
-    """Let the conductor decide and say what its workflow is expected to take."""
-    question = Question.of(wishes.question)
-    brief = Brief(question, ensemble.pool, wishes.seed or 0, max_steps=wishes.limits.steps)
-    decision = await ensemble.conductor.plan(brief)
-    if not isinstance(decision, Plan):
-        reason = decision.reason if isinstance(decision, Malformed) else "nothing to play"
-        sys.stderr.write(f"batuta: no workflow: {reason}\n")
-        return 1
-    expected = estimate(question, decision.workflow, ensemble.pool)
+    """A dry run: what the conductor wrote, and what it is expected to take."""
+    run = await _conduct(wishes, ensemble, Stand(ensemble.source))
+    planned, expected = run.rounds[-1] if run.rounds else None, run.expected
+    if planned is None or planned.workflow is None or expected is None:
+        sys.stderr.write(f"batuta: no workflow: {run.error}\n")
+        return EXIT_LIMIT if run.outcome is Outcome.LIMITED else 1
     if wishes.json:
-        report.print_json(report.plan_json(decision.workflow, expected, decision.draft.usage))
+        report.print_json(report.plan_json(run))
         return 0
+    if isinstance(planned.decision, Malformed):
+        sys.stderr.write(f"batuta: the best worker would answer alone: {planned.decision.reason}\n")
+    flow = planned.workflow
     console = Console()
     console.print(f"[dim]{ensemble.source} · conductor {ensemble.conductor.name}[/dim]")
     table = workflow_table()
-    for index, step in enumerate(decision.workflow.steps):
-        flow = decision.workflow
+    for index, step in enumerate(flow.steps):
         tokens = f"~{expected.steps[index].total:,}"
         row = (str(index + 1), step.worker, reads(flow, index), task_of(flow, index), tokens)
         table.add_row("·", *row, "", "")

@@ -11,12 +11,13 @@ from typing import Any, final
 
 import anyio
 
+from batuta.baselines import open_cascade
 from batuta.clients import Http
 from batuta.config import Ensemble, open_ensemble
 from batuta.core import Limits
 from batuta.errors import BatutaError
 from batuta.gateway.baselines import baselines, untaught
-from batuta.gateway.models import MOST_ROUNDS, Orchestra, Showcase, served_models
+from batuta.gateway.models import MINI_LIMITS, MOST_ROUNDS, Orchestra, Showcase, served_models
 from batuta.solvers.history import read_history
 
 
@@ -28,6 +29,8 @@ class Casting:
     pool: str | None
     conductor: str | None
     history: Path | None
+    cascade: Path | None
+    checker: str | None
     folders: tuple[Path, ...]
 
     async def choose(self, http: Http) -> Ensemble:
@@ -50,15 +53,20 @@ class Casting:
         """
         limits, outcomes = _limits(ensemble), self.history or ensemble.history
         most = ensemble.most_rounds or MOST_ROUNDS
-        models = served_models(ensemble.pool, ensemble.conductor, ultra=limits, most_rounds=most)
+        mini = replace(MINI_LIMITS, unknown=limits.unknown)
+        models = served_models(
+            ensemble.pool, ensemble.conductor, mini=mini, ultra=limits, most_rounds=most
+        )
         known = read_history(outcomes) if outcomes else None
-        methods = baselines(ensemble.pool, limits, known)
+        folder, checker = self.cascade or ensemble.cascade, self.checker or ensemble.checker
+        cascade = open_cascade(folder) if folder else None
+        methods = baselines(ensemble.pool, limits, known, cascade, checker)
         examples = _examples(ensemble)
         return Orchestra(
             ensemble.pool,
             ensemble.clients,
             (*models, *methods),
-            absent=untaught(known),
+            absent=untaught(known, cascade),
             showcase=Showcase(ensemble.source, ensemble.simulated, examples, self.folders, known),
             health=ensemble.health,
             patience=ensemble.patience,

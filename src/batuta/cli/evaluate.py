@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 import typer
 
-from batuta.cli.evaluated import RECORDED, folder_of, lead_to, say, scored, show
+from batuta.cli.evaluated import (
+    RECORDED,
+    end_with_the_parent,
+    folder_of,
+    lead_to,
+    say,
+    scored,
+    show,
+)
 from batuta.cli.report import print_json
 from batuta.clients import Http
 from batuta.config import data_folder, learned_from, open_ensemble
@@ -190,7 +198,9 @@ def _measured(wanted: tuple[Wishes, ...], jobs: int | None) -> Iterator[dict[str
         yield anyio.run(_evaluate, wanted[0])
         return
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs or os.cpu_count(), mp_context=spawn) as pool:
+    with ProcessPoolExecutor(
+        jobs or os.cpu_count(), mp_context=spawn, initializer=end_with_the_parent
+    ) as pool:
         for wishes, found in zip(wanted, pool.map(_one_of_many, wanted), strict=True):
             if isinstance(found, str):
                 say(f"{wishes.tasks} is left out: {found}")

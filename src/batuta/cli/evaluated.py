@@ -1,8 +1,11 @@
-"""What `batuta eval` says and writes when it has measured."""
+"""What `batuta eval` says and writes when it has measured, and how its helpers end."""
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,3 +60,15 @@ def scored(found: Sequence[dict[str, Any]]) -> bool:
 def say(sentence: str) -> None:
     """On stderr."""
     sys.stderr.write(f"batuta: {sentence}\n")
+
+
+def end_with_the_parent() -> None:
+    """Ends this process as soon as the one that began it is gone, even killed: nobody reads on."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from batuta.core import Cost, Estimate, Failure, Pool, Run, StepRun, Usage, Workflow
+from batuta.core import Cost, Failure, Pool, Run, StepRun, Usage, Workflow
 
 
 def print_json(data: Any) -> None:
@@ -41,17 +41,21 @@ def run_json(run: Run) -> dict[str, Any]:
     }
 
 
-def plan_json(workflow: Workflow, expected: Estimate, drafted: Usage) -> dict[str, Any]:
-    """A workflow that was not played, and what it is expected to take."""
+def plan_json(run: Run) -> dict[str, Any]:
+    """The workflow of a dry run, and what it is expected to take."""
+    planned, expected = run.rounds[-1], run.expected
+    assert planned.workflow is not None  # noqa: S101 - else it is no dry run's
+    assert expected is not None  # noqa: S101 - same
     return {
-        "workflow": workflow_json(workflow),
+        "workflow": workflow_json(planned.workflow),
+        "fallback": planned.decision.kind == "malformed",
         "estimate": {
             "tokens": expected.usage.total,
             "calls": expected.usage.calls,
             "cost": cost_json(expected.cost),
             "steps": [usage_json(usage) for usage in expected.steps],
         },
-        "conductor_usage": usage_json(drafted),
+        "conductor_usage": usage_json(run.conductor_usage),
     }
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from batuta.cli.progress import bars
 
 if TYPE_CHECKING:
     from batuta.train.selector import Trained
@@ -37,7 +37,8 @@ def selector(
 ) -> None:
     """Learn from recorded outcomes which single worker is to answer which question.
 
-    No model is called. A fifth of the questions is kept apart to measure on.
+    No model is called. A fifth of the questions is kept apart to measure on. Where the outcomes
+    have their answers, the cascade is learned too.
     """
     from batuta.solvers.features import HashedNgrams, SentenceEmbedding  # noqa: PLC0415 - loads numpy
     from batuta.solvers.selector import Recipe  # noqa: PLC0415
@@ -46,8 +47,8 @@ def selector(
     features = SentenceEmbedding(embedding) if embedding else HashedNgrams()
     recipe = Recipe(name, features, dollar, search)
     known = outcomes(history, tasks)
-    with _bar() as bar:
-        line = bar.add_task("features and folds", total=None)
+    with bars() as bar:
+        line = bar.add_task("features and folds", total=None, said="")
 
         def told(stage: str, done: int, steps: int) -> None:
             bar.update(line, description=stage, completed=done, total=steps)
@@ -58,18 +59,11 @@ def selector(
 
 def said(trained: Trained) -> str:
     """The training in one line."""
+    also = ""
+    if trained.cascade:
+        also = f", the cascade {trained.cascade[0]:.1%} with {trained.cascade[1]:.2f} calls"
     return (
         f"{trained.name} in {trained.folder}: {trained.workers} workers, {trained.taught:,} "
         f"questions; on {trained.held_out:,} held-out ones {trained.earned:.1%}, best single "
-        f"worker {trained.best_single:.1%}, oracle {trained.oracle:.1%}"
-    )
-
-
-def _bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
+        f"worker {trained.best_single:.1%}, oracle {trained.oracle:.1%}{also}"
     )

@@ -29,6 +29,13 @@ def command(
         Path | None,
         typer.Option(help="Outcomes of the workers (JSONL), for the baselines that learn."),
     ] = None,
+    cascade: Annotated[
+        Path | None,
+        typer.Option(help="A folder of `batuta train selector`, whose cascade is served."),
+    ] = None,
+    checker: Annotated[
+        str | None, typer.Option(help="The worker that checks the cascade's answers.")
+    ] = None,
     runs_dir: Annotated[
         list[Path] | None,
         typer.Option(help="Training runs and reports that the web page shows; may be repeated."),
@@ -44,7 +51,7 @@ def command(
     from batuta.gateway.logs import start_logs  # noqa: PLC0415
 
     start_logs(log)
-    casting = Casting(pool, conductor, history, tuple(runs_dir or ()))
+    casting = Casting(pool, conductor, history, cascade, checker, tuple(runs_dir or ()))
     anyio.run(_serve, host, port, casting, backend_options=LOOP)
 
 
@@ -58,39 +65,41 @@ async def _serve(host: str, port: int, casting: Casting) -> None:
     from batuta.jobs import open_jobs  # noqa: PLC0415
     from batuta.store import Store  # noqa: PLC0415
     from batuta.store.mint import admin_token, open_mint  # noqa: PLC0415
+    from batuta.store.retention import Retention  # noqa: PLC0415
 
-    async with (
-        Http() as http,
-        Store.open(store_target()) as store,
-        open_jobs(jobs_target()) as jobs,
-        open_traces(os.environ) as traces,
-        anyio.create_task_group() as tasks,
-    ):
+    async with Http() as http:
         ensemble = await casting.choose(http)
         taken = ensemble.server
-        gate = Gate(store, open_mint(data_folder()), admin_token())
-        await gate.keyed()
-        rates = open_rates(os.environ.get("BATUTA_REDIS") or taken.redis, taken.replicas)
-        traffic = Traffic(taken.running, taken.waiting, taken.patience_s)
-        orchestra = casting.orchestra(
-            ensemble,
-            store=store,
-            jobs=jobs,
-            traces=traces,
-            traffic=traffic,
-            gate=gate,
-            rates=rates,
-        )
+        async with (
+            Store.open(store_target()) as store,
+            open_jobs(jobs_target(), taken.keep_days) as jobs,
+            open_traces(os.environ) as traces,
+            anyio.create_task_group() as tasks,
+        ):
+            gate = Gate(store, open_mint(data_folder()), admin_token())
+            await gate.keyed()
+            rates = open_rates(os.environ.get("BATUTA_REDIS") or taken.redis, taken.replicas)
+            orchestra = casting.orchestra(
+                ensemble,
+                store=store,
+                jobs=jobs,
+                traces=traces,
+                traffic=Traffic(taken.running, taken.waiting, taken.patience_s),
+                gate=gate,
+                rates=rates,
+            )
 
-        async def again() -> Orchestra:
-            return casting.orchestra(await casting.choose(http))
+            async def again() -> Orchestra:
+                return casting.orchestra(await casting.choose(http))
 
-        def ready(url: str) -> None:
-            sys.stderr.write(greeting(ensemble, orchestra, url))
+            def ready(url: str) -> None:
+                sys.stderr.write(greeting(ensemble, orchestra, url))
 
-        tasks.start_soon(recast_on_hangup, orchestra, again)
-        try:
-            await serve(orchestra, host, port, ready=ready, grace=taken.grace_s)
-        finally:
-            await rates.close()
-        tasks.cancel_scope.cancel()
+            tasks.start_soon(recast_on_hangup, orchestra, again)
+            if taken.keep_days is not None:
+                tasks.start_soon(Retention(store.database, taken.keep_days).work)
+            try:
+                await serve(orchestra, host, port, ready=ready, grace=taken.grace_s)
+            finally:
+                await rates.close()
+            tasks.cancel_scope.cancel()

@@ -15,17 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import anyio
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import TaskID
 from rich.table import Table
 
+from batuta.cli.progress import bars
 from batuta.cli.report import print_json
 from batuta.cli.selector import selector
 from batuta.config import store_target
@@ -63,7 +56,7 @@ def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = No
     settings = _settings(config, changes, seed, out)
     from batuta.train.start import start  # noqa: PLC0415 - loads torch
 
-    with _bar() as bar:
+    with bars() as bar:
         line = bar.add_task("warm start", total=settings.warmup.steps, said="")
 
         def told(step: int, loss: float) -> None:
@@ -82,7 +75,7 @@ def rejection(config: Config, seed: Seed = None, out: Out = None, changes: Set =
     settings = _settings(config, changes, seed, out)
     from batuta.train.rejection import reject  # noqa: PLC0415 - loads torch
 
-    with _bar() as bar:
+    with bars() as bar:
         lines: dict[str, TaskID] = {}
 
         def told(doing: str, done: int, total: int, figures: dict[str, float]) -> None:
@@ -138,7 +131,7 @@ def conductor(
 
     for lacking in missing_extras(settings):
         raise ConfigError(lacking)
-    with _bar() as bar:
+    with bars() as bar:
         line = bar.add_task("learning", total=settings.optimiser.steps, said="")
 
         def told(figures: dict[str, Any]) -> None:
@@ -346,15 +339,3 @@ def _said(figures: Mapping[str, Any]) -> str:
     names = ("loss", "reward", "right", "valid", "steps")
     known = [name for name in names if figures.get(name) is not None]
     return "  ".join(f"{name} {figures[name]:.2f}" for name in known)
-
-
-def _bar() -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[said]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    )

@@ -1,0 +1,48 @@
+"""How far a long work is: bars, and lines where bars cannot be drawn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+
+class Bars(Progress):
+    """Bars; where they cannot be drawn, in a log, a line at every tenth of the way."""
+
+    def update(self, task_id: TaskID, **said: Any) -> None:
+        """As rich has it."""
+        (task,) = (one for one in self.tasks if one.id == task_id)
+        before = _tenths(task)
+        super().update(task_id, **said)
+        if not self.console.is_terminal and _tenths(task) > before:
+            seconds = round(task.elapsed or 0)
+            how_far = f"{task.completed:g}/{task.total or 0:g}  {seconds} s"
+            self.console.print(f"{task.description}  {how_far}  {task.fields['said']}".rstrip())
+
+
+def bars() -> Bars:
+    """Bars on standard error; each task is added with `said`, what is to be told of it."""
+    return Bars(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[said]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+
+
+def _tenths(task: Task) -> int:
+    return int(10 * task.completed / task.total) if task.total else 0

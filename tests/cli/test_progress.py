@@ -1,0 +1,31 @@
+"""How a training tells how far it is where no bar can be drawn."""
+
+import subprocess
+import sys
+
+WARMUP = """
+output = "{folder}"
+[policy.network]
+vocabulary = 400
+hidden = 16
+layers = 1
+heads = 2
+kv_heads = 2
+inner = 16
+[warmup]
+steps = 40
+batch = 2
+revisions = 0.0
+"""
+
+
+def test_a_log_has_a_line_at_every_tenth_of_the_way(tmp_path):
+    config = tmp_path / "training.toml"
+    config.write_text(WARMUP.format(folder=tmp_path / "run"))
+    done = subprocess.run(
+        [sys.executable, "-m", "batuta", "train", "warmup", "--config", str(config)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    told = [line for line in done.stderr.splitlines() if line.startswith("warm start  ")]
+    assert [line.split()[2] for line in told] == [f"{4 * n}/40" for n in range(1, 11)]
+    assert all("nats a token" in line for line in told)
