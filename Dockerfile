@@ -1,12 +1,12 @@
 # The server as a container: no shell is needed, no root, nothing written outside /data.
 #   docker build -t batuta . && docker run -p 127.0.0.1:8765:8765 -v batuta:/data --env-file .env batuta
-FROM python:3.12-slim AS build
+FROM python:3.12-slim-trixie AS build
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY src ./src
 RUN python -m venv /opt/batuta && /opt/batuta/bin/pip install --no-cache-dir '.[jobs,otel,postgres,redis]'
 
-FROM python:3.12-slim
+FROM python:3.12-slim-trixie
 RUN useradd --system --uid 10001 --home-dir /data --shell /usr/sbin/nologin batuta \
     && install --directory --owner batuta --group batuta /data
 COPY --from=build /opt/batuta /opt/batuta

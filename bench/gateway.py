@@ -141,7 +141,7 @@ def rss_mb(pid):
 
 async def wait_for(url):
     async with aiohttp.ClientSession() as session:
-        for _ in range(200):
+        for _ in range(1200):
             try:
                 async with session.get(url):
                     return

@@ -27,7 +27,7 @@ def cpu_of(args, env):
 
 def run():
     with tempfile.TemporaryDirectory() as home:
-        env = {**os.environ, "BATUTA_HOME": home}
+        env = {**os.environ, "BATUTA_HOME": home, "PYTHONDONTWRITEBYTECODE": ""}
         bare = statistics.median(cpu_of([sys.executable, "-c", "pass"], env)[0] for _ in range(5))
         imports = statistics.median(
             cpu_of([sys.executable, "-c", "import batuta.gateway.app"], env)[0] for _ in range(5)

@@ -8,6 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from batuta.cli import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "design").glob("*.md")])
@@ -39,26 +42,23 @@ def test_every_make_target_and_command_named_exists(page):
             text,
         )
     ):
-        assert there_is(command), command
+        assert help_of(command), command
 
 
 @cache
-def there_is(command):
-    """Whether the command exists; asked once, for it is named on many pages."""
-    args = [sys.executable, "-m", "batuta", *command.split(), "--help"]
-    return subprocess.run(args, capture_output=True, check=False).returncode == 0
+def help_of(command):
+    """What the command says of itself; None: there is no such command. In this process: quicker."""
+    asked = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*command.split(), "--help"])
+    return asked.stdout if asked.exit_code == 0 else None
 
 
-@cache
 def every_option():
     """The help of every command that has options which the pages name."""
-    return "".join(
-        subprocess.run([sys.executable, "-m", "batuta", *c.split(), "--help"], capture_output=True, text=True, check=True,
-                       env={**os.environ, "COLUMNS": "200"}).stdout
-        for c in ("", "ask", "serve", "runs list", "runs show", "runs replay", "pool list", "pool check",
-                  "eval", "tasks list", "tasks show", "tasks fetch", "train warmup", "train conductor", "train watch", "train plots",
-                  "keys create", "keys limit", "keys rotate", "keys spend")
-    )  # fmt: skip
+    return "".join(help_of(c) for c in (
+        "", "ask", "serve", "runs list", "runs show", "runs replay", "pool list", "pool check",
+        "eval", "tasks list", "tasks show", "tasks fetch", "train warmup", "train conductor", "train watch", "train plots",
+        "keys create", "keys limit", "keys rotate", "keys spend",
+    ))  # fmt: skip
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
