@@ -94,8 +94,8 @@ def command(
         ),
     ] = "rehearsal",
     systems: Annotated[
-        str, typer.Option(help="Names with commas between, or all; a wrong one lists them.")
-    ] = "",
+        str | None, typer.Option(help="Names with commas between, or all; a wrong one lists them.")
+    ] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Questions at most: 100; of a record, all.")
     ] = None,
@@ -168,7 +168,7 @@ def command(
     so far are kept.
     """
     recorded = tasks.startswith(RECORDED)
-    named = systems or (EVERY if recorded else SYSTEMS)
+    named = (EVERY if recorded else SYSTEMS) if systems is None else systems
     names = tuple(name.strip() for name in named.split(",") if name.strip())
     if not names:
         raise ConfigError("name at least one system: --systems best-single,ultra")

@@ -30,7 +30,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"{path.name} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -42,9 +42,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(read_bytes(path))
     except ValueError as error:
-        raise ConfigError(f"{path.name} is not JSON: {error}") from None
+        raise ConfigError(f"{path} is not JSON: {error}") from None
     if not isinstance(data, dict):
-        raise ConfigError(f"{path.name} holds no JSON object")
+        raise ConfigError(f"{path} holds no JSON object")
     return cast("dict[str, Any]", data)
 
 

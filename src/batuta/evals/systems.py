@@ -193,4 +193,6 @@ def system(name: str, subject: Subject) -> System:
     if name in subject.pool:
         worker = subject.pool[name].id
         return System(name, Single(worker), worker=worker)
+    if name.startswith("cascade@"):
+        raise ConfigError(f"{name}: the price of a call is credit below 1: cascade@0.001")
     raise ConfigError(f"there is no system {name!r}; choose among: {', '.join(names(subject))}")
