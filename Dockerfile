@@ -7,7 +7,7 @@ COPY src ./src
 RUN python -m venv /opt/batuta && /opt/batuta/bin/pip install --no-cache-dir '.[jobs,otel,postgres,redis]'
 
 FROM python:3.12-slim-trixie
-RUN useradd --system --uid 10001 --home-dir /data --shell /usr/sbin/nologin batuta \
+RUN useradd --uid 10001 --home-dir /data --shell /usr/sbin/nologin batuta \
     && install --directory --owner batuta --group batuta /data
 COPY --from=build /opt/batuta /opt/batuta
 ENV PATH=/opt/batuta/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 BATUTA_HOME=/data
