@@ -1,6 +1,7 @@
 """What every test shares."""
 
 import os
+import signal
 import sys
 
 import pytest
@@ -8,6 +9,10 @@ import pytest
 # Hundreds of tests start the program; without its byte code each start would compile all of it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Started in the background of a script, interrupts are ignored, also by whatever the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
+import venv
 from pathlib import Path
 
 import pytest
@@ -136,6 +138,15 @@ def test_a_bwrap_that_never_listens_leaves_no_word_behind(tmp_path):
     Path(tmp_path, "bwrap").write_text("#!/bin/sh\nexec 0<&-\nexit 1\n", encoding="utf-8")
     Path(tmp_path, "bwrap").chmod(0o755)
     assert opened("auto", path=f"{tmp_path}:{SYSTEM_PATH}") == "landlock 42"
+
+
+@needs_bwrap
+async def test_an_environment_in_the_temporary_folder_is_said_to_be_there(anyio_backend):
+    with tempfile.TemporaryDirectory(dir=TMP) as folder:
+        venv.create(folder, with_pip=False)
+        with pytest.raises(SandboxError, match=rf"{folder}\S+ is needed, but its /tmp is empty"):
+            async with Sandbox.open("bubblewrap", python=Path(folder, "bin/python")):
+                pass
 
 
 async def test_an_interpreter_that_is_none_is_refused(anyio_backend):

@@ -81,10 +81,14 @@ def launch(tier: Tier, interpreter: Interpreter, limits: Limits, uid: int | None
 
 
 def _bubblewrap(interpreter: Interpreter, limits: Limits, uid: int | None) -> Launch:
-    bwrap = shutil.which("bwrap")
-    if bwrap is None:
-        raise SandboxError("bwrap is not installed (apt-get install bubblewrap)")
-    command = [bwrap, "--die-with-parent", "--new-session", "--as-pid-1", "--hostname", "sandbox"]
+    command = [
+        _bwrap(interpreter),
+        "--die-with-parent",
+        "--new-session",
+        "--as-pid-1",
+        "--hostname",
+        "sandbox",
+    ]
     command += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     if uid is None:
         command += ["--unshare-user", "--disable-userns"]
@@ -109,6 +113,16 @@ def _bubblewrap(interpreter: Interpreter, limits: Limits, uid: int | None) -> La
         order,
         farewell=0.3,
     )
+
+
+def _bwrap(interpreter: Interpreter) -> str:
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise SandboxError("bwrap is not installed (apt-get install bubblewrap)")
+    for path in interpreter.roots:
+        if Path(path).is_relative_to(TMP):
+            raise SandboxError(f"{path} is needed, but its {TMP} is empty: move it elsewhere")
+    return bwrap
 
 
 def _system(path: str) -> list[str]:
