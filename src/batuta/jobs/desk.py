@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from typing import final
 
 import anyio
@@ -39,8 +40,6 @@ from batuta.jobs.records import CallKey, Records
 
 logger = logging.getLogger(__name__)
 
-_REPLY: TypeAdapter[Reply] = TypeAdapter(Reply)
-_DECISION: TypeAdapter[Decision] = TypeAdapter(Decision)
 _PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0, 30.0, 0.0)
 """Seconds between attempts to keep a call that was paid for."""
 _PLACE: ContextVar[str] = ContextVar("batuta_job_place", default="call")
@@ -206,7 +205,7 @@ class KeptClient:
             reply = await self._client.complete(request, listener)
             await self._desk.keep(key, reply)
             return reply
-        reply = _REPLY.validate_json(body)
+        reply = _replies().validate_json(body)
         if listener.streaming:
             for delta in fragments(reply, 0):
                 await listener.spoke(delta)
@@ -237,8 +236,19 @@ class KeptConductor:
         key = CallKey(self._desk.job.id, place, self.name, "", pool)
         body = await self._desk.kept(key)
         if body is not None:
-            return _DECISION.validate_json(body)
+            return _decisions().validate_json(body)
         decision = await self._conductor.plan(brief, listener)
         if not (isinstance(decision, Malformed) and decision.outage):
             await self._desk.keep(key, decision)
         return decision
+
+
+@cache
+def _replies() -> TypeAdapter[Reply]:
+    """Built on first use, for that takes a part of the start."""
+    return TypeAdapter(Reply)
+
+
+@cache
+def _decisions() -> TypeAdapter[Decision]:
+    return TypeAdapter(Decision)

@@ -31,11 +31,11 @@ from sqlalchemy import (
     func,
     select,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from batuta.errors import StoreError
 from batuta.jobs.protocol import JobEvent, Json
+from batuta.store.upsert import upsert
 
 BUSY_SECONDS = 30
 """How long SQLite waits for another writer."""
@@ -183,10 +183,10 @@ class Records:
             raise self._explained(error) from None
 
     def _insert(self, table: Table, row: dict[str, Any]) -> None:
-        dialect = sqlite if self._engine.dialect.name == "sqlite" else postgresql
+        new = upsert(self._engine.dialect.name, table).on_conflict_do_nothing()
         try:
             with self._engine.begin() as connection:
-                connection.execute(dialect.insert(table).on_conflict_do_nothing(), row)
+                connection.execute(new, row)
         except SQLAlchemyError as error:
             raise self._explained(error) from None
 

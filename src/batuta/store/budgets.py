@@ -14,6 +14,7 @@ import secrets
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from time import time
 from typing import Any, final
 
@@ -29,7 +30,6 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from batuta.core import RunId
 from batuta.errors import StoreError
@@ -38,6 +38,7 @@ from batuta.store.ledger import Bucket, Reservation, lost_row
 from batuta.store.models import LEDGER, RESERVATIONS, SPENDING
 from batuta.store.spending import Exhausted, add, fill, given_back, settle
 from batuta.store.together import Together
+from batuta.store.upsert import upsert
 from batuta.store.writer import Writer
 
 LEASE = 90.0
@@ -260,7 +261,7 @@ def _fit(connection: Connection, bucket: Bucket, nano: int) -> None:
             "its_nano": nano,
             "its_cap": bucket.cap,
         }
-        if connection.execute(_FIT[connection.dialect.name], values).first() is not None:
+        if connection.execute(_fitting(connection.dialect.name), values).first() is not None:
             return
     raise _Refused(fill(connection, bucket))
 
@@ -271,15 +272,15 @@ def _end(connection: Connection, dead: Any) -> list[dict[str, Any]]:
     rows = [dict(row) for row in connection.execute(query).mappings()]
     add(connection, given_back(rows))
     if rows:
-        dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-        statement = dialect.insert(LEDGER).on_conflict_do_nothing()
+        statement = upsert(connection.dialect.name, LEDGER).on_conflict_do_nothing()
         connection.execute(statement, [lost_row(row) for row in rows])
     return rows
 
 
-def _fitting(new: sqlite.Insert | postgresql.Insert) -> Executable:
+@cache
+def _fitting(dialect: str) -> Executable:
     """Adds to what is reserved if that fits; built once, for building costs more than running."""
-    values = new.values(
+    values = upsert(dialect, SPENDING).values(
         account=bindparam("its_account"),
         period=bindparam("its_period"),
         spent=0,
@@ -292,10 +293,6 @@ def _fitting(new: sqlite.Insert | postgresql.Insert) -> Executable:
     ).returning(SPENDING.c.spent)
 
 
-_FIT = {
-    "sqlite": _fitting(sqlite.insert(SPENDING)),
-    "postgresql": _fitting(postgresql.insert(SPENDING)),
-}
 _RESERVE = insert(RESERVATIONS)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, TypeVar, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import anyio
 from anyio.to_thread import run_sync
@@ -29,10 +29,12 @@ from sqlalchemy.exc import (
     SQLAlchemyError,
     StatementError,
 )
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from batuta.errors import StoreError
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 _T = TypeVar("_T")
 Work = Callable[[Connection], _T]
@@ -106,10 +108,10 @@ class Database:
             OSError: it cannot be reached.
         """
         engine = self._engine
-        if isinstance(engine, AsyncEngine):
-            async with engine.begin() as connection:
-                return await connection.run_sync(work)
-        return await run_sync(_transact, engine, work, limiter=self._turn)
+        if isinstance(engine, Engine):
+            return await run_sync(_transact, engine, work, limiter=self._turn)
+        async with engine.begin() as connection:
+            return await connection.run_sync(work)
 
     async def change(self, work: Work[_T]) -> _T:
         """Does `work` in a transaction.
@@ -145,10 +147,10 @@ class Database:
             OSError: it cannot be reached.
         """
         engine = self._engine
-        if isinstance(engine, AsyncEngine):
-            async with engine.connect() as connection:
-                return await connection.run_sync(work)
-        return await run_sync(_consult, engine, work, limiter=self._readers)
+        if isinstance(engine, Engine):
+            return await run_sync(_consult, engine, work, limiter=self._readers)
+        async with engine.connect() as connection:
+            return await connection.run_sync(work)
 
     async def look(self, work: Work[_T]) -> _T:
         """Does `work`, which changes nothing.
@@ -175,10 +177,10 @@ class Database:
 
     async def close(self) -> None:
         """Disconnects."""
-        if isinstance(self._engine, AsyncEngine):
-            await self._engine.dispose()
-        else:
+        if isinstance(self._engine, Engine):
             self._engine.dispose()
+        else:
+            await self._engine.dispose()
 
 
 def _transact(engine: Engine, work: Work[_T]) -> _T:
@@ -234,6 +236,9 @@ def open_database(url: URL, *, pooled: bool = True) -> Database:
     options: dict[str, Any] = {} if pooled else {"poolclass": NullPool}
     try:
         if not is_sqlite(url):
+            # With it comes the ORM, which is a tenth of the whole start.
+            from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
+
             return Database(create_async_engine(url, **options, **_impatient(pooled)), url)
         _probe(url)
         if pooled:  # the last used first: each keeps pages of the file in memory

@@ -9,11 +9,11 @@ from typing import Any, final
 
 import orjson
 from sqlalchemy import Connection, delete, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from batuta.store.codec import sql_text
 from batuta.store.database import Database
 from batuta.store.models import IDEMPOTENT
+from batuta.store.upsert import upsert
 
 KEPT = 24 * 3600.0
 PLAYING = 20 * 60.0
@@ -58,8 +58,8 @@ class Idempotent:
 
         def first(connection: Connection) -> dict[str, Any] | None:
             connection.execute(delete(IDEMPOTENT).where(IDEMPOTENT.c.expires < now))
-            dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-            new = dialect.insert(IDEMPOTENT).values(values).on_conflict_do_nothing()
+            new = upsert(connection.dialect.name, IDEMPOTENT).values(values)
+            new = new.on_conflict_do_nothing()
             if connection.execute(new.returning(IDEMPOTENT.c.owner)).first() is not None:
                 return None
             query = select(IDEMPOTENT).where(

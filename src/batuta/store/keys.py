@@ -10,7 +10,6 @@ from typing import Any, final
 
 import orjson
 from sqlalchemy import Connection, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from batuta.errors import StoreError
 from batuta.store.codec import sql_text
@@ -18,6 +17,7 @@ from batuta.store.database import Database
 from batuta.store.mint import Issued, Mint
 from batuta.store.models import KEYS, TENANTS
 from batuta.store.policy import Policy, policy_json, read_policy
+from batuta.store.upsert import upsert
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _LONGEST = 200
@@ -276,9 +276,8 @@ def _policy(key_id: str, text: str) -> Policy:
 
 def _know(connection: Connection, tenant: str, now: float) -> None:
     """Makes the tenant if there is none."""
-    dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    statement = dialect.insert(TENANTS).values(name=tenant, created=now).on_conflict_do_nothing()
-    connection.execute(statement)
+    new = upsert(connection.dialect.name, TENANTS).values(name=tenant, created=now)
+    connection.execute(new.on_conflict_do_nothing())
 
 
 def key_json(key: Key) -> dict[str, Any]:

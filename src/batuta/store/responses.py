@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, final
 
 from sqlalchemy import (
@@ -20,13 +21,13 @@ from sqlalchemy import (
     literal,
     select,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 
 from batuta.errors import StoreError
 from batuta.store.codec import sql_text
 from batuta.store.database import Database
 from batuta.store.models import METADATA
 from batuta.store.together import Together
+from batuta.store.upsert import upsert
 
 RESPONSES = Table(
     "responses",
@@ -147,20 +148,16 @@ class Responses:
 
 
 def _put(connection: Connection, rows: list[dict[str, Any]]) -> None:
-    connection.execute(_PUT[connection.dialect.name], rows)
+    connection.execute(_putting(connection.dialect.name), rows)
 
 
-def _putting(new: sqlite.Insert | postgresql.Insert) -> Executable:
+@cache
+def _putting(dialect: str) -> Executable:
     """In place of what is there; built once."""
+    new = upsert(dialect, RESPONSES)
     names = [column.name for column in RESPONSES.c if not column.primary_key]
     later = {name: new.excluded[name] for name in names}
     return new.on_conflict_do_update(index_elements=["id", "tenant"], set_=later)
-
-
-_PUT = {
-    "sqlite": _putting(sqlite.insert(RESPONSES)),
-    "postgresql": _putting(postgresql.insert(RESPONSES)),
-}
 
 
 def _named(response_id: str, tenant: str) -> tuple[ColumnElement[bool], ...]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import orjson
 from sqlalchemy import Connection, Executable, delete, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from batuta.store.ledger import Bucket
 from batuta.store.models import RESERVATIONS, SPENDING
+from batuta.store.upsert import upsert
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +63,13 @@ def add(connection: Connection, changes: dict[tuple[str, str], tuple[int, int]])
         {"account": account, "period": period, "spent": spent, "reserved": reserved}
         for (account, period), (spent, reserved) in sorted(changes.items())
     ]
-    connection.execute(_ADD[connection.dialect.name], rows)
+    connection.execute(_add(connection.dialect.name), rows)
 
 
-def _adding(new: sqlite.Insert | postgresql.Insert) -> Executable:
+@cache
+def _add(dialect: str) -> Executable:
     """Adds to what is there; built once, for building costs more than running."""
+    new = upsert(dialect, SPENDING)
     return new.on_conflict_do_update(
         index_elements=["account", "period"],
         set_={
@@ -74,12 +77,6 @@ def _adding(new: sqlite.Insert | postgresql.Insert) -> Executable:
             "reserved": SPENDING.c.reserved + new.excluded.reserved,
         },
     )
-
-
-_ADD = {
-    "sqlite": _adding(sqlite.insert(SPENDING)),
-    "postgresql": _adding(postgresql.insert(SPENDING)),
-}
 
 
 def fill(connection: Connection, bucket: Bucket) -> Exhausted:

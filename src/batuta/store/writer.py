@@ -8,14 +8,14 @@ or may not have been committed is simply repeated.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 
 import anyio
 from anyio.to_thread import run_sync
-from sqlalchemy import Connection, Executable, Table
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Executable
 
 from batuta.core import RunId
 from batuta.errors import StoreError
@@ -25,6 +25,7 @@ from batuta.store.ledger import accounts_of, month_of
 from batuta.store.models import CONTENTS, LEDGER, RUNS
 from batuta.store.rows import Entry, Packed, pack
 from batuta.store.spending import settle
+from batuta.store.upsert import upsert
 
 BATCH = 200
 """Runs of one transaction at most."""
@@ -247,7 +248,7 @@ def _pack_all(batch: tuple[Entry, ...]) -> list[Packed]:
 
 def _keep(connection: Connection, packed: Sequence[Packed]) -> None:
     """The runs, what they say, and their money, in the caller's transaction."""
-    statements = _NEW[connection.dialect.name]
+    statements = _new(connection.dialect.name)
     rows = [one.row for one in packed if one.row is not None]
     bodies = [
         {"run_id": one.row["id"], "format": FORMAT, "body": one.body}
@@ -263,7 +264,7 @@ def _keep(connection: Connection, packed: Sequence[Packed]) -> None:
 
 def _bill(connection: Connection, packed: Sequence[Packed]) -> None:
     """The money of these runs; what was billed before is not billed again."""
-    new = _NEW[connection.dialect.name].line
+    new = _new(connection.dialect.name).line
     lines = [line for one in packed for line in one.lines]
     found = {row[0] for row in connection.execute(new, lines)} if lines else set[str]()
     spent: dict[tuple[str, str], int] = {}
@@ -288,13 +289,11 @@ class _New:
     """Tells which runs' lines were new."""
 
 
-def _new(insert: Callable[[Table], sqlite.Insert] | Callable[[Table], postgresql.Insert]) -> _New:
+@cache
+def _new(dialect: str) -> _New:
     run, content, line = (
-        insert(table).on_conflict_do_nothing() for table in (RUNS, CONTENTS, LEDGER)
+        upsert(dialect, table).on_conflict_do_nothing() for table in (RUNS, CONTENTS, LEDGER)
     )
     # Without a page each number of rows would be a statement of its own, prepared and kept.
     paged = line.returning(LEDGER.c.run_id).execution_options(insertmanyvalues_page_size=_PAGE)
     return _New(run, content, paged)
-
-
-_NEW = {"sqlite": _new(sqlite.insert), "postgresql": _new(postgresql.insert)}
