@@ -35,7 +35,7 @@ os.execv("{bwrap}", ["bwrap", *sys.argv[1:at], *"{options}".split(), *sys.argv[a
 VAR_TMP = "/var/tmp"  # noqa: S108
 SYSTEM_PATH = os.environ["PATH"]
 OPEN = """
-import sys, anyio
+import os, sys, time, anyio
 from batuta.errors import SandboxError
 from batuta.tasks.sandbox import Program, Sandbox, Script
 from batuta.tasks.sandbox.inside.kernel import PR_SET_NO_NEW_PRIVS, install, prctl
@@ -46,6 +46,12 @@ async def main(tier):
             print(sandbox.tier, outcome.stdout.strip())
     except SandboxError as error:
         print("refused:", error)
+open_process = anyio.open_process
+async def slowly(*command, **options):
+    process = await open_process(*command, **options)
+    time.sleep(float(os.environ.get("SLOW", 0)))
+    return process
+anyio.open_process = slowly
 prctl(PR_SET_NO_NEW_PRIVS, 1)
 install(bytes.fromhex(sys.argv[2]))
 anyio.run(main, sys.argv[1])
@@ -133,11 +139,11 @@ def test_a_tier_that_lets_a_program_out_is_not_taken(tmp_path):
 
 
 @needs_landlock
-def test_a_bwrap_that_never_listens_leaves_no_word_behind(tmp_path):
+def test_a_bwrap_that_dies_before_it_is_told_anything_leaves_no_word_behind(tmp_path):
     """What is written to it would meet a broken pipe, which Python 3.11.2 reports at its end."""
-    Path(tmp_path, "bwrap").write_text("#!/bin/sh\nexec 0<&-\nexit 1\n", encoding="utf-8")
+    Path(tmp_path, "bwrap").write_text("#!/bin/sh\nsleep 0.1\nexit 1\n", encoding="utf-8")
     Path(tmp_path, "bwrap").chmod(0o755)
-    assert opened("auto", path=f"{tmp_path}:{SYSTEM_PATH}") == "landlock 42"
+    assert opened("auto", path=f"{tmp_path}:{SYSTEM_PATH}", SLOW="0.3") == "landlock 42"
 
 
 @needs_bwrap
