@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeVar, final
@@ -34,7 +34,7 @@ from sqlalchemy.pool import NullPool
 from batuta.errors import StoreError
 
 if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncEngine
+    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 _T = TypeVar("_T")
 Work = Callable[[Connection], _T]
@@ -109,9 +109,8 @@ class Database:
         """
         engine = self._engine
         if isinstance(engine, Engine):
-            return await run_sync(_transact, engine, work, limiter=self._turn)
-        async with engine.begin() as connection:
-            return await connection.run_sync(work)
+            return await run_sync(_within, engine.begin, work, limiter=self._turn)
+        return await _awaited(engine.begin, work)
 
     async def change(self, work: Work[_T]) -> _T:
         """Does `work` in a transaction.
@@ -148,9 +147,8 @@ class Database:
         """
         engine = self._engine
         if isinstance(engine, Engine):
-            return await run_sync(_consult, engine, work, limiter=self._readers)
-        async with engine.connect() as connection:
-            return await connection.run_sync(work)
+            return await run_sync(_within, engine.connect, work, limiter=self._readers)
+        return await _awaited(engine.connect, work)
 
     async def look(self, work: Work[_T]) -> _T:
         """Does `work`, which changes nothing.
@@ -183,14 +181,16 @@ class Database:
             await self._engine.dispose()
 
 
-def _transact(engine: Engine, work: Work[_T]) -> _T:
-    with engine.begin() as connection:
+def _within(opened: Callable[[], AbstractContextManager[Connection]], work: Work[_T]) -> _T:
+    with opened() as connection:
         return work(connection)
 
 
-def _consult(engine: Engine, work: Work[_T]) -> _T:
-    with engine.connect() as connection:
-        return work(connection)
+async def _awaited(
+    opened: Callable[[], AbstractAsyncContextManager[AsyncConnection]], work: Work[_T]
+) -> _T:
+    async with opened() as connection:
+        return await connection.run_sync(work)
 
 
 def parse_url(target: str | Path) -> URL:
