@@ -2,7 +2,7 @@
 
 import gc
 
-# What is imported stays: looking through it again and again would be a tenth of the start.
+# What is imported stays: looking through it again and again would be a quarter of the start.
 gc.disable()
 from batuta.cli import main  # noqa: E402 - see above
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def upsert(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:
     """An insertion into the table, of a database of that dialect.
 
-    Only the dialect that is wanted is loaded: PostgreSQL's takes a twentieth of the whole start.
+    Only the dialect that is wanted is loaded: PostgreSQL's takes a fortieth of the whole start.
     """
     if dialect == "sqlite":
         from sqlalchemy.dialects import sqlite  # noqa: PLC0415 - see above

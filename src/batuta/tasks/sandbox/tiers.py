@@ -81,14 +81,8 @@ def launch(tier: Tier, interpreter: Interpreter, limits: Limits, uid: int | None
 
 
 def _bubblewrap(interpreter: Interpreter, limits: Limits, uid: int | None) -> Launch:
-    command = [
-        _bwrap(interpreter),
-        "--die-with-parent",
-        "--new-session",
-        "--as-pid-1",
-        "--hostname",
-        "sandbox",
-    ]
+    command = [_bwrap(interpreter), "--die-with-parent", "--new-session", "--as-pid-1"]
+    command += ["--hostname", "sandbox"]
     command += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     if uid is None:
         command += ["--unshare-user", "--disable-userns"]
