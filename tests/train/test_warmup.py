@@ -6,6 +6,7 @@ from itertools import islice
 from random import Random
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,9 +14,11 @@ from batuta import rehearsal
 from batuta.core import Plan, Pool, Reply, Round, Span, StepRun, Worker, WorkerId
 from batuta.language import ACCEPTED, Rendering, parse
 from batuta.solvers.random import random_workflow
+from batuta.train import warmup
+from batuta.train.model import make_model
 from batuta.train.settings import WarmupSettings
 from batuta.train.tokenizer import END, PAD, make_tokenizer
-from batuta.train.warmup import chat, hints, texts
+from batuta.train.warmup import Example, chat, fit, hints, texts
 
 POOL = rehearsal.pool()
 COMPACT = Rendering(descriptions=False, compact=True)
@@ -94,3 +97,31 @@ def test_the_frame_of_the_three_lists_costs_few_tokens():
     lengths = [len(made(draft)["input_ids"]) for draft in drafts]
     bytes_ = [len(draft.encode()) for draft in drafts]
     assert sum(lengths) < sum(bytes_) / 3
+
+
+@pytest.mark.parametrize("prompt_weight", [0.0, 0.3])
+def test_a_batch_in_parts_teaches_what_it_teaches_whole(monkeypatch, prompt_weight):
+    told = WarmupSettings(steps=10, batch=8, drills=0.5, revisions=0.0)
+    pairs = list(islice(texts(ASKED, POOL, COMPACT, told, [], 1), 44))
+    tokenizer = make_tokenizer((text for pair in pairs for text in pair), 400)
+    some = [Example(chat(tokenizer, p), d, 1 + n % 3) for n, (p, d) in enumerate(pairs[-7:])]
+
+    def fitted(parts):
+        """The weights and the losses of three steps with a batch in so many parts."""
+        monkeypatch.setattr(warmup, "PARTS", parts)
+        torch.manual_seed(1)
+        model = make_model(tokenizer, hidden=32, layers=2, heads=2, kv_heads=1, inner=32)
+        losses = []
+
+        def heard(_, loss):
+            losses.append(loss)
+
+        fit(model, tokenizer, iter([some] * 3), 3, 1e-3, heard, prompt_weight=prompt_weight)
+        return torch.cat([each.flatten() for each in model.parameters()]), losses
+
+    whole, losses = fitted(1)
+    assert losses[-1] < losses[0]
+    for parts in (3, 7):
+        other, heard = fitted(parts)
+        assert heard == pytest.approx(losses, abs=1e-4)
+        assert (other - whole).abs().mean() < 1e-4

@@ -205,24 +205,38 @@ def fit(
     )
     model.train()
     for step in range(steps):
-        ids_BT, weights_BT, drafts_BT, mask_BT = _batched(next(batches), tokenizer, prompt_weight)
-        logits_BTV = model(ids_BT, attention_mask=mask_BT).logits[:, :-1]
-        counted = weights_BT > 0
-        losses = functional.cross_entropy(
-            logits_BTV[counted], ids_BT[:, 1:][counted], reduction="none"
-        )
-        weights = weights_BT[counted]
-        loss = (losses * weights).sum() / weights.sum()
         optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        heard_loss, tokens = 0.0, 0
+        parts = [_tokens(part, tokenizer, prompt_weight) for part in _by_length(next(batches))]
+        whole = sum(float(weights_BT.sum()) for _, weights_BT, _, _ in parts)
+        for ids_BT, weights_BT, drafts_BT, mask_BT in parts:
+            hidden_BTD = model.model(ids_BT, attention_mask=mask_BT).last_hidden_state[:, :-1]
+            counted = weights_BT > 0
+            logits_NV = model.lm_head(hidden_BTD[counted])
+            losses = functional.cross_entropy(logits_NV, ids_BT[:, 1:][counted], reduction="none")
+            ((losses * weights_BT[counted]).sum() / whole).backward()
+            drafted = drafts_BT[counted]
+            heard_loss += float(losses.detach()[drafted].sum())
+            tokens += int(drafted.sum())
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         schedule.step()
-        heard(step, float(losses.detach()[drafts_BT[counted]].mean()))
+        heard(step, heard_loss / tokens)
     model.eval()
 
 
-def _batched(
+PARTS = 3
+"""Of a batch, by length, so that short examples are not padded to the longest."""
+
+
+def _by_length(batch: Sequence[Example]) -> list[Sequence[Example]]:
+    """The batch in a few parts of like lengths."""
+    ordered = sorted(batch, key=lambda one: len(one.prompt) + len(one.draft))
+    size = -(-len(ordered) // PARTS)
+    return [ordered[at : at + size] for at in range(0, len(ordered), size)]
+
+
+def _tokens(
     batch: Sequence[Example], tokenizer: Any, prompt_weight: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Token ids, each next token's weight and whether it is a draft's, and what is no padding."""
