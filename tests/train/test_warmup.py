@@ -99,12 +99,18 @@ def test_the_frame_of_the_three_lists_costs_few_tokens():
     assert sum(lengths) < sum(bytes_) / 3
 
 
-@pytest.mark.parametrize("prompt_weight", [0.0, 0.3])
-def test_a_batch_in_parts_teaches_what_it_teaches_whole(monkeypatch, prompt_weight):
+def seven_examples():
+    """A tokenizer, and examples of different lengths and weights."""
     told = WarmupSettings(steps=10, batch=8, drills=0.5, revisions=0.0)
     pairs = list(islice(texts(ASKED, POOL, COMPACT, told, [], 1), 44))
     tokenizer = make_tokenizer((text for pair in pairs for text in pair), 400)
     some = [Example(chat(tokenizer, p), d, 1 + n % 3) for n, (p, d) in enumerate(pairs[-7:])]
+    return tokenizer, some
+
+
+@pytest.mark.parametrize("prompt_weight", [0.0, 0.3])
+def test_a_batch_in_parts_teaches_what_it_teaches_whole(monkeypatch, prompt_weight):
+    tokenizer, some = seven_examples()
 
     def fitted(parts):
         """The weights and the losses of three steps with a batch in so many parts."""
@@ -125,3 +131,27 @@ def test_a_batch_in_parts_teaches_what_it_teaches_whole(monkeypatch, prompt_weig
         other, heard = fitted(parts)
         assert heard == pytest.approx(losses, abs=1e-4)
         assert (other - whole).abs().mean() < 1e-4
+
+
+@pytest.mark.parametrize("prompt_weight", [0.0, 0.3])
+def test_gradients_are_those_of_the_weighted_loss_over_the_whole_batch(prompt_weight):
+    tokenizer, some = seven_examples()
+    torch.manual_seed(1)
+    model = make_model(tokenizer, hidden=32, layers=2, heads=2, kv_heads=1, inner=32)
+    lost, weights, of_drafts = [], [], []
+    for one in some:
+        prompt, draft = tokenizer([one.prompt, f"{one.draft}{END}"])["input_ids"]
+        ids = torch.tensor([prompt + draft])
+        logits = model(ids).logits[0, :-1]
+        losses = torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="none")
+        lost.append(losses)
+        weights += [prompt_weight] * (len(prompt) - 1) + [float(one.weight)] * len(draft)
+        of_drafts.append(losses[-len(draft) :])
+    of_each = torch.tensor(weights)
+    ((torch.cat(lost) * of_each).sum() / of_each.sum()).backward()
+    wanted = [each.grad.clone() for each in model.parameters()]
+    model.zero_grad()
+    heard = warmup._add_gradients(model, tokenizer, some, prompt_weight)
+    assert heard == pytest.approx(float(torch.cat(of_drafts).detach().mean()), abs=1e-4)
+    for each, gradient in zip(model.parameters(), wanted, strict=True):
+        assert torch.allclose(each.grad, gradient, atol=1e-6)

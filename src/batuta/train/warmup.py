@@ -40,6 +40,8 @@ _DISCLOSED = 0.3
 _STANDS = 0.4
 _FEWER_STEPS = 0.15
 _MOST_HINTS = 3
+PARTS = 3
+"""Of a batch that is fitted."""
 
 
 def texts(
@@ -191,7 +193,7 @@ def fit(
     """Raise the likelihood of drafts, and with `prompt_weight` of their prompts.
 
     Args:
-        model: changed in place.
+        model: a Qwen2, changed in place.
         tokenizer: of its texts.
         batches: at least `steps` of them.
         steps: how many.
@@ -206,34 +208,40 @@ def fit(
     model.train()
     for step in range(steps):
         optimiser.zero_grad(set_to_none=True)
-        heard_loss, tokens = 0.0, 0
-        parts = [_tokens(part, tokenizer, prompt_weight) for part in _by_length(next(batches))]
-        whole = sum(float(weights_BT.sum()) for _, weights_BT, _, _ in parts)
-        for ids_BT, weights_BT, drafts_BT, mask_BT in parts:
-            hidden_BTD = model.model(ids_BT, attention_mask=mask_BT).last_hidden_state[:, :-1]
-            counted = weights_BT > 0
-            logits_NV = model.lm_head(hidden_BTD[counted])
-            losses = functional.cross_entropy(logits_NV, ids_BT[:, 1:][counted], reduction="none")
-            ((losses * weights_BT[counted]).sum() / whole).backward()
-            drafted = drafts_BT[counted]
-            heard_loss += float(losses.detach()[drafted].sum())
-            tokens += int(drafted.sum())
+        loss = _add_gradients(model, tokenizer, next(batches), prompt_weight)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         schedule.step()
-        heard(step, heard_loss / tokens)
+        heard(step, loss)
     model.eval()
 
 
-PARTS = 3
-"""Of a batch, by length, so that short examples are not padded to the longest."""
+def _add_gradients(
+    model: Any, tokenizer: Any, batch: Sequence[Example], prompt_weight: float
+) -> float:
+    """The gradients of the batch's weighted loss; returns the mean over its drafts' tokens, nats.
 
-
-def _by_length(batch: Sequence[Example]) -> list[Sequence[Example]]:
-    """The batch in a few parts of like lengths."""
+    In parts by length, so that short examples are not padded to the longest, and with the logits of
+    those tokens only that have a weight.
+    """
     ordered = sorted(batch, key=lambda one: len(one.prompt) + len(one.draft))
     size = -(-len(ordered) // PARTS)
-    return [ordered[at : at + size] for at in range(0, len(ordered), size)]
+    parts = [
+        _tokens(ordered[at : at + size], tokenizer, prompt_weight)
+        for at in range(0, len(ordered), size)
+    ]
+    whole = sum(float(weights_BT.sum()) for _, weights_BT, _, _ in parts)
+    lost, tokens = 0.0, 0
+    for ids_BT, weights_BT, drafts_BT, mask_BT in parts:
+        counted = weights_BT > 0
+        hidden_BTD = model.model(ids_BT, attention_mask=mask_BT).last_hidden_state[:, :-1]
+        logits_NV = model.lm_head(hidden_BTD[counted])
+        losses = functional.cross_entropy(logits_NV, ids_BT[:, 1:][counted], reduction="none")
+        ((losses * weights_BT[counted]).sum() / whole).backward()
+        drafted = drafts_BT[counted]
+        lost += float(losses.detach()[drafted].sum())
+        tokens += int(drafted.sum())
+    return lost / tokens
 
 
 def _tokens(
