@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from batuta.errors import ConfigError
 from batuta.language import Rendering
@@ -70,7 +70,7 @@ class PoolSettings(_Section):
     """Share of questions that list the whole pool all the same."""
     permute: bool = False
     """Under other numbers for each question."""
-    concurrency: int = 256
+    concurrency: PositiveInt = 256
     """Runs that are played at the same time."""
     seconds: float | None = None
     """A run's deadline."""
@@ -108,9 +108,9 @@ class RewardSettings(_Section):
     ceiling: float = 0.4
     from_step: int = 0
     """Before this step nothing is charged."""
-    ramp: int = 1
+    ramp: PositiveInt = 1
     """Steps in which the charge grows to its full size."""
-    executions: int = 1
+    executions: PositiveInt = 1
     """How often a workflow is played; its reward is the mean."""
 
 
@@ -126,12 +126,12 @@ class Recursion(_Section):
 class Optimiser(_Section):
     """How the weights move."""
 
-    steps: int = 200
-    questions: int = 4
+    steps: PositiveInt = 200
+    questions: PositiveInt = 4
     """Of one step, over all processes."""
-    group: int = 64
+    group: PositiveInt = 64
     """Completions of a question."""
-    micro_batch: int = 16
+    micro_batch: PositiveInt = 16
     """Completions of one forward pass on one device."""
     learning_rate: float = 1e-6
     schedule: str = "cosine"
@@ -154,7 +154,7 @@ class Optimiser(_Section):
     entropy_target: float | None = None
     """Nats a token below which the bonus grows; None: the bonus stays as it is."""
     temperature: float = 1.0
-    completion: int = 1024
+    completion: PositiveInt = 1024
     """Tokens of a completion at most."""
     sampler: Literal["own", "transformers", "vllm-colocate", "vllm-server"] = "transformers"
     """Who generates; `own`: one prefill a question on CPU, Qwen2 only."""
@@ -171,10 +171,10 @@ class Optimiser(_Section):
 class WarmupSettings(_Section):
     """The warm start: syntax from random workflows."""
 
-    steps: int = 1200
+    steps: PositiveInt = 1200
     drills: float = 0.3
     """Share of the steps, at the beginning, on prompts that disclose the whole workflow."""
-    batch: int = 48
+    batch: PositiveInt = 48
     names: list[str] = []
     """Further names that it learns to write, for workers that may join later."""
     learning_rate: float = 3e-3
@@ -194,18 +194,18 @@ class RejectionSettings(_Section):
     random: int = 1
     """The first so many rounds draw random workflows, which is what the policy of a warm start
     writes too and takes a fifth of the time."""
-    questions: int = 2000
+    questions: PositiveInt = 2000
     """Of a round."""
-    group: int = 16
+    group: PositiveInt = 16
     """Workflows sampled for each."""
     shorter: float = Field(default=1.0, ge=1)
     """A right workflow is worth this many times less for every call more than the shortest right
     one of its question."""
     tasks: dict[str, float] = {}
     """Source to weight; empty: those of the curriculum's first stage."""
-    steps: int = 250
+    steps: PositiveInt = 250
     """Of fitting, in a round."""
-    batch: int = 48
+    batch: PositiveInt = 48
     learning_rate: float = 1e-3
 
 
