@@ -66,6 +66,31 @@ async def test_several_executions_are_averaged_and_an_outage_among_them_is_left_
     assert each.reward == pytest.approx(0.75)
 
 
+@pytest.mark.parametrize(("by_ease", "paid"), [(0, 0.9), (1, 0.95), (2, 0.975)])
+async def test_what_is_solved_anyway_shall_be_cheap_and_what_is_hard_may_cost(by_ease, paid):
+    rewards = RewardSettings(cost="calls", unit=1, coefficient=0.1, by_ease=by_ease)
+    say = {FLUTE: Scripted(lambda _: "42"), POOL.workers[1].id: Scripted(lambda _: "41")}
+    wrong = ONE.replace("flute", "oboe")
+    found = await played(players(say, rewards=rewards), ONE, ONE, wrong, "I would ask the flute.")
+    assert [each.reward for each in found] == pytest.approx([paid, paid, 0.5, 0.0])
+
+
+async def test_groups_are_eased_apart_and_an_outage_is_in_none():
+    rewards = RewardSettings(cost="calls", unit=1, coefficient=0.1, by_ease=1)
+    say = {FLUTE: Scripted(lambda _: "42"), POOL.workers[1].id: Scripted(lambda _: "41")}
+    other = Episode(1, SIX_TIMES_SEVEN, POOL, 0)
+    among = players(say, rewards=rewards)
+    wrong = ONE.replace("flute", "oboe")
+    rows = [(EPISODE, Draft(ONE)), (other, Draft(ONE)), (other, Draft(wrong))]
+    rows += [(other, Draft(STANDS, root=Draft(ONE))), (other, Draft(AGAIN, root=Draft(ONE)))]
+    found = await among.play(rows, [0, 1, 2, 3, 3], 0)
+    assert [each.reward for each in found] == pytest.approx([0.9, 0.95, 0.5, 1.0, 0.5])
+    said = iter(["42", Overloaded("busy")])
+    shaky = players({w.id: Scripted(lambda _: next(said)) for w in POOL}, rewards=rewards)
+    found = await played(shaky, ONE, ONE)
+    assert sorted(each.reward or 0 for each in found) == pytest.approx([0.0, 0.9])
+
+
 async def test_executions_and_rows_have_seeds_of_their_own():
     worker = Scripted(lambda _: "42")
     among = players({w.id: worker for w in POOL}, rewards=RewardSettings(executions=2))

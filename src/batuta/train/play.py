@@ -55,6 +55,29 @@ class Played:
     """None: a worker's outage; the completion leaves its group."""
 
 
+Parts = Sequence[tuple[Run, Grade | None]]
+"""A workflow's executions and their grades."""
+
+
+def eased(
+    played: Sequence[tuple[int, Draft | None, Parts]], settings: RewardSettings
+) -> list[float]:
+    """For each draft, the share of its group's executions that are right; 0 to 1.
+
+    Args:
+        played: question, first round, and executions of every draft. Drafts of one question are a
+            group; those of its second round are another.
+        settings: what is paid for what; an execution that earns None is left out.
+    """
+    scores: dict[tuple[int, bool], list[float]] = {}
+    for number, root, parts in played:
+        known = [grade for run, grade in parts if reward(run, grade, settings, 0) is not None]
+        right = [(grade and grade.score) or 0.0 for grade in known]
+        scores.setdefault((number, root is not None), []).extend(right)
+    means = {group: sum(each) / max(1, len(each)) for group, each in scores.items()}
+    return [means[number, root is not None] for number, root, _ in played]
+
+
 @dataclass(frozen=True, slots=True)
 class Said:
     """A client that says what the policy has already written."""
@@ -90,20 +113,26 @@ class Players:
         """
         places = asyncio.Semaphore(self.concurrency)
 
-        async def one(episode: Episode, draft: Draft, seed: int) -> Played:
+        async def one(episode: Episode, draft: Draft, seed: int) -> Parts:
             async with places:
-                return await self._one(episode, draft, seed, step)
+                times = range(self.rewards.executions)
+                return [await self._once(episode, draft, seed + n) for n in times]
 
         async with asyncio.TaskGroup() as group:
             playing = [
                 group.create_task(one(episode, draft, seed))
                 for (episode, draft), seed in zip(drafts, seeds, strict=True)
             ]
-        return [task.result() for task in playing]
-
-    async def _one(self, episode: Episode, draft: Draft, seed: int, step: int) -> Played:
+        played = [task.result() for task in playing]
         charge = charged(step, self.rewards)
-        parts = [await self._once(episode, draft, seed + n) for n in range(self.rewards.executions)]
+        groups = [(e.number, d.root, parts) for (e, d), parts in zip(drafts, played, strict=True)]
+        shares = eased(groups, self.rewards)
+        return [
+            self._rewarded(episode, draft, parts, charge * share**self.rewards.by_ease)
+            for (episode, draft), parts, share in zip(drafts, played, shares, strict=True)
+        ]
+
+    def _rewarded(self, episode: Episode, draft: Draft, parts: Parts, charge: float) -> Played:
         earned = [reward(run, grade, self.rewards, charge) for run, grade in parts]
         known = [value for value in earned if value is not None]
         run, grade = parts[0]

@@ -110,6 +110,10 @@ class RewardSettings(_Section):
     """Before this step nothing is charged."""
     ramp: PositiveInt = 1
     """Steps in which the charge grows to its full size."""
+    by_ease: float = Field(default=0.0, ge=0)
+    """The charge is multiplied by this power of the share of its group that is right: what is
+    solved anyway shall be cheap, what is hard may cost (adaptive length penalty, Xiang et al.
+    2025)."""
     executions: PositiveInt = 1
     """How often a workflow is played; its reward is the mean."""
 
