@@ -13,7 +13,6 @@ from batuta.language import Rendering, conductor_request
 from batuta.train.settings import PoolSettings
 
 VEIL = "_"
-SCRAMBLED = 3
 _WORD = re.compile(r"[^\W\d_]+")
 
 
@@ -73,18 +72,9 @@ def veiled(text: str, share: float, rng: Random) -> str:
     """The text with about that share of its words hidden; figures and signs stay.
 
     A small policy made from nothing knows a question by the few words that it was trained on. With
-    some of them hidden it must use all there is, and depends less on the wording. One of
-    `SCRAMBLED` has its letters shuffled instead: so a word looks that the policy has never met.
+    some of them hidden it must use all there is, and depends less on the wording.
     """
-
-    def hidden(found: re.Match[str]) -> str:
-        if rng.random() >= share:
-            return found[0]
-        if rng.random() * SCRAMBLED >= 1:
-            return VEIL
-        return "".join(rng.sample(found[0], len(found[0])))
-
-    return _WORD.sub(hidden, text)
+    return _WORD.sub(lambda found: VEIL if rng.random() < share else found[0], text)
 
 
 def drawn_pool(pool: Pool, settings: PoolSettings, rng: Random) -> Pool:
