@@ -101,18 +101,16 @@ async def ended(folder, job_id):
         return await jobs.status(job_id, "ada"), await jobs.result(job_id, "ada"), [e async for e in jobs.events(job_id, "ada")]  # fmt: skip
 
 
-async def finish(folder, provider, job_id):
-    """Another process plays on, until the job's last call was answered and its ending is kept."""
+async def finish(folder, provider, *job_ids):
+    """Another process plays on, until every job's ending is kept: killed earlier, it pays twice."""
     import sqlite3
 
     async with Process(folder, provider) as process:
         with anyio.fail_after(30):
             while True:
                 with sqlite3.connect(folder / "jobs.db") as db:
-                    found = db.execute(
-                        "SELECT status FROM workflow_status WHERE workflow_uuid = ?", (job_id,)
-                    ).fetchone()
-                if found and found[0] == "SUCCESS":
+                    found = dict(db.execute("SELECT workflow_uuid, status FROM workflow_status"))
+                if all(found.get(job_id) == "SUCCESS" for job_id in job_ids):
                     break
                 await anyio.sleep(0.05)
         await process.kill()
@@ -152,8 +150,7 @@ async def test_killed_before_the_last_step_only_that_is_paid_again(tmp_path):
                     await anyio.sleep(0.01)
             await process.kill()
         provider.gates["m-dan"].set()
-        for job_id in ("job-1", "job-2"):
-            await finish(tmp_path, provider, job_id)
+        await finish(tmp_path, provider, "job-1", "job-2")
     assert provider.calls == {"m-ada": 2, "m-bob": 2, "m-cyd": 2, "m-dan": 4}
 
 
