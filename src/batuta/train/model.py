@@ -14,9 +14,13 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from batuta.embedded.conductor import Card, is_policy
+from batuta.embedded.conductor import Card
+from batuta.embedded.folder import read_json
 from batuta.errors import ConfigError, StoreError
 from batuta.train.settings import Settings
+
+_GENERAL = ("TokenizersBackend", "PreTrainedTokenizerFast")
+"""Names of the tokenizer that is nothing but its file, of this transformers and of older ones."""
 
 
 def make_model(
@@ -96,8 +100,17 @@ def read_tokenizer(start: str, revision: str | None = None) -> Any:
     `AutoTokenizer` gives every folder of a Qwen2 model Qwen2's own way of cutting text into pieces,
     whatever its tokenizer.json says, and a small policy was not trained on those.
     """
-    kind: Any = PreTrainedTokenizerFast if is_policy(Path(start)) else AutoTokenizer
+    kind: Any = PreTrainedTokenizerFast if _general(Path(start)) else AutoTokenizer
     return kind.from_pretrained(start, padding_side="left", revision=revision)
+
+
+def _general(folder: Path) -> bool:
+    """Whether the folder's tokenizer says that it is nothing but its tokenizer.json."""
+    try:
+        told = read_json(folder / "tokenizer_config.json")
+    except ConfigError:  # a hub id, or a folder that AutoTokenizer says more about
+        return False
+    return told.get("tokenizer_class") in _GENERAL
 
 
 def policy_start(settings: Settings, *stages: str) -> str:

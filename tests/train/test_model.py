@@ -1,0 +1,49 @@
+"""A policy's folder: what is read from it is what was saved in it."""
+
+import json
+
+import pytest
+from transformers import AutoTokenizer
+
+from batuta.train.model import load_policy, make_model, read_tokenizer
+from batuta.train.tokenizer import make_tokenizer
+from train.stage import LIBRARIES, ONE, TWO
+
+pytestmark = LIBRARIES
+
+
+@pytest.fixture
+def tokenizer():
+    return make_tokenizer([ONE, TWO] * 3, 400)
+
+
+@pytest.fixture
+def folder(tmp_path, tokenizer):
+    """As training keeps a checkpoint: a model and its tokenizer, and no card yet."""
+    make_model(tokenizer, hidden=16, layers=1, heads=2, inner=16).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_a_folder_without_a_card_cuts_its_texts_as_it_was_trained_to(folder, tokenizer):
+    expected = tokenizer(TWO)["input_ids"]
+    assert AutoTokenizer.from_pretrained(folder)(TWO)["input_ids"] != expected, "the trap"
+    assert load_policy(str(folder), None)[1](TWO)["input_ids"] == expected
+
+
+def test_one_that_an_older_transformers_wrote_too(folder, tokenizer):
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    assert read_tokenizer(str(folder))(TWO)["input_ids"] == tokenizer(TWO)["input_ids"]
+
+
+@pytest.mark.parametrize("told", ["no JSON", '{"tokenizer_class": "Qwen2Tokenizer"}', None])
+def test_any_other_folder_is_read_as_its_model_says(folder, told):
+    path = folder / "tokenizer_config.json"
+    path.unlink() if told is None else path.write_text(told)
+    if told == "no JSON":
+        with pytest.raises(ValueError):
+            read_tokenizer(str(folder))
+    else:
+        usual = AutoTokenizer.from_pretrained(folder)
+        assert read_tokenizer(str(folder))(TWO)["input_ids"] == usual(TWO)["input_ids"]
