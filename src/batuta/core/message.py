@@ -131,6 +131,9 @@ class Request:
     response_format: ResponseFormat | None = None
     prefill: str = ""
     """The start of the assistant's reply, where the dialect can continue one."""
+    names: tuple[str, ...] = ()
+    """The only names that a list `model_id` in the reply may hold; heeded by a model whose tokens
+    are chosen in this process. Empty: any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import final
 from batuta.core import Finish, Sampling
 from batuta.embedded.blas import one_thread
 from batuta.embedded.bpe import Tokenizer
+from batuta.embedded.names import Names
 from batuta.embedded.qwen2 import Cache, Qwen2
 from batuta.embedded.sample import choose, generator
 from batuta.embedded.speech import Speech
@@ -28,6 +29,7 @@ class Generation:
         ends: frozenset[int],
         prompt: Sequence[int],
         sampling: Sampling,
+        names: Names | None = None,
     ) -> None:
         """Computes nothing yet.
 
@@ -37,12 +39,14 @@ class Generation:
             ends: the tokens that end a reply.
             prompt: at least one token, fewer than the model has positions.
             sampling: how; without `max_tokens`, as far as the positions reach.
+            names: whom the reply may call; None: anybody.
         """
         self._model = model
         self._tokenizer = tokenizer
         self._ends = ends
         self._unread = list(prompt)
         self._sampling = sampling
+        self._names = names
         self._rng = generator(sampling.seed)
         self._speech = Speech(sampling.stop)
         room = model.shape.positions - len(prompt)
@@ -70,14 +74,21 @@ class Generation:
         """Reads a block of the prompt, or the last token written, and may write another."""
         block, self._unread = self._unread[:_BLOCK], self._unread[_BLOCK:]
         logits = self._model.logits(block, self._cache)
-        return "" if self._unread else self._write(choose(logits, self._sampling, self._rng))
+        if self._unread:
+            return ""
+        if self._names is not None:
+            logits = self._names.kept(logits)
+        return self._write(choose(logits, self._sampling, self._rng))
 
     def _write(self, token: int) -> str:
         self._unread = [token]
         self.written += 1
         ended = token in self._ends
         last = ended or self.written == self._most
-        said = self._speech.take(self._tokenizer.bytes_of(token), last=last)
+        written = self._tokenizer.bytes_of(token)
+        if self._names is not None:
+            self._names.take(written)
+        said = self._speech.take(written, last=last)
         if ended or self._speech.stopped:
             self.finish = Finish.STOP
         elif last:

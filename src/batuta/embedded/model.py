@@ -15,6 +15,7 @@ from batuta.embedded.bpe import Tokenizer
 from batuta.embedded.chat import chat, check_template
 from batuta.embedded.folder import Tensors, read_json
 from batuta.embedded.generation import Generation
+from batuta.embedded.names import Names, Spelling
 from batuta.embedded.qwen2 import Qwen2, Shape
 from batuta.errors import BadRequest, ConfigError, ContextTooLong
 
@@ -47,6 +48,7 @@ class Embedded:
         self._model = model
         self._tokenizer = tokenizer
         self._ends = ends
+        self._spelling = Spelling(tokenizer)
         self._turn = anyio.CapacityLimiter(1)
 
     @classmethod
@@ -102,7 +104,10 @@ class Embedded:
         if sampling.max_tokens is not None and sampling.max_tokens < 1:
             raise BadRequest("max_tokens is at least 1")
         tokens = self._tokens(chat(request))
-        return Generation(self._model, self._tokenizer, self._ends, tokens, sampling)
+        names = Names(request.names, self._spelling) if request.names else None
+        if names:
+            names.take(request.prefill.encode())
+        return Generation(self._model, self._tokenizer, self._ends, tokens, sampling, names)
 
     def _tokens(self, text: str) -> list[int]:
         """The prompt's tokens; a text that is far too long is not even looked at."""

@@ -130,7 +130,8 @@ previous workflow."""
 def conductor_request(brief: Brief, rendering: Rendering, sampling: Sampling) -> Request:
     """The conductor's whole prompt for `brief`: one user message and a pre-filled reply."""
     if rendering.compact:
-        return Request((user(_compact(brief, rendering)),), sampling)
+        names = tuple(worker.id for worker in brief.pool)
+        return Request((user(_compact(brief, rendering)),), sampling, names=names)
     parts = [CONDUCTOR_RULES.format(max_steps=brief.max_steps)]
     if rendering.examples:
         parts.append(EXAMPLES)
