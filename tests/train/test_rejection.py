@@ -1,20 +1,35 @@
 """Rejection sampling: what is kept of a group, and that fitting it makes the policy better."""
 
+from dataclasses import replace
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batuta.core import Pool
 from batuta.errors import ConfigError
-from batuta.language import ACCEPTED
+from batuta.language import ACCEPTED, parse, render
+from batuta.rehearsal.orchestra import pool as seven
+from batuta.solvers.random import random_workflow
 from batuta.train.episodes import Episode
 from batuta.train.model import load_policy, policy_start
 from batuta.train.play import Draft
 from batuta.train.questions import source
-from batuta.train.rejection import Group, Stage, better, random_drafts, reject, weighed
+from batuta.train.rejection import (
+    Group,
+    Stage,
+    better,
+    random_drafts,
+    reject,
+    weighed,
+    with_stand_ins,
+)
 from train.stage import LIBRARIES, NETWORK, ONE, POOL, SIX_TIMES_SEVEN, TWO, players, settings
 
 pytestmark = LIBRARIES
 EPISODE = Episode(0, SIX_TIMES_SEVEN, POOL, 0)
+REHEARSAL = seven()
 
 
 CALLS = st.lists(st.integers(1, 5), max_size=12)
@@ -63,12 +78,34 @@ def test_the_fitted_policy_writes_better_workflows(tmp_path, warm):
 
 
 async def test_random_workflows_are_what_the_first_round_can_do_without_a_policy(tmp_path):
-    stage = Stage(settings(tmp_path, rejection={"group": 40}), None, None, lambda *said: None)
+    stage = Stage(settings(tmp_path, rejection={"group": 40}), None, None, lambda *said: None, POOL)
     drafts = random_drafts(stage, Group(EPISODE, 0))
     assert len({draft.text for draft in drafts}) > 20
     say = players(lambda _: "42")
     rows = await say.play([(EPISODE, draft) for draft in drafts], range(40), 0)
     assert {row.reward for row in rows} == {1.0}, "all of them are well formed"
+
+
+@given(st.integers(0, 10_000), st.integers(1, 6))
+def test_a_stand_in_changes_who_and_nothing_else(seed, size):
+    rng = Random(seed)
+    flow = random_workflow(rng, REHEARSAL)
+    few = Pool(tuple(rng.sample(REHEARSAL.workers, size)))
+    group = Group(replace(EPISODE, pool=few), 0)
+    text = with_stand_ins(render(flow, REHEARSAL, names=True), group, REHEARSAL, rng)
+    changed = parse(text, few)
+    assert [(s.subtask, s.access) for s in changed.steps] == [
+        (s.subtask, s.access) for s in flow.steps
+    ]
+    who = {(old.worker, new.worker) for old, new in zip(flow.steps, changed.steps, strict=True)}
+    assert len(who) == len({old for old, _ in who}), "one stand-in for each"
+    assert all(old == new for old, new in who if old in few)
+
+
+def test_what_needs_no_stand_in_stays_as_it_was_written():
+    spoken = f"Let me think.\n{ONE}"
+    for text in (spoken, "no workflow", ACCEPTED, ONE.replace("flute", "nobody")):
+        assert with_stand_ins(text, Group(EPISODE, 0), POOL, Random(0)) == text
 
 
 async def test_letting_a_right_answer_stand_counts_more_than_correcting_it():

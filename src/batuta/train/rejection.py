@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from batuta.core import Round
-from batuta.errors import ConfigError
-from batuta.language import ACCEPTED, render
+from batuta.core import Pool, Round, Workflow
+from batuta.errors import ConfigError, WorkflowError
+from batuta.language import ACCEPTED, parse, render
 from batuta.solvers.random import random_workflow
 from batuta.train.conducted import continues, measured
 from batuta.train.episodes import Episode, episodes, templated
@@ -70,6 +70,8 @@ class Stage:
     model: Any
     tokenizer: Any
     told: Told
+    pool: Pool
+    """All workers, of whom a question may list some."""
 
 
 def reject(settings: Settings, told: Told) -> Path:
@@ -94,14 +96,14 @@ def reject(settings: Settings, told: Told) -> Path:
     use_threads(settings)
     model, tokenizer = load_policy(start, settings.policy.revision)
     check_own_sampler(model, start)
-    folder = RunFolder(settings.output)
-    asyncio.run(_rounds(Stage(settings, model, tokenizer, told), folder))
+    pool = asyncio.run(listed(settings))
+    stage = Stage(settings, model, tokenizer, told, pool)
+    asyncio.run(_rounds(stage, RunFolder(settings.output)))
     return keep_stage(model, tokenizer, settings, "rejection")
 
 
 async def _rounds(stage: Stage, folder: RunFolder) -> None:
     settings, rejection = stage.settings, stage.settings.rejection
-    pool = await listed(settings)
     mix = rejection.tasks or settings.curriculum[0].tasks
     seeds = [settings.seed * 1009 + number + 500 for number in range(rejection.rounds)]
     asked = [await asyncio.to_thread(drawn, mix, rejection.questions, seed) for seed in seeds]
@@ -109,7 +111,7 @@ async def _rounds(stage: Stage, folder: RunFolder) -> None:
     players = await opening()
     try:
         for number, (tasks, seed) in enumerate(zip(asked, seeds, strict=True)):
-            met = episodes(tasks, pool, settings.pool, seed, settings.prompt.hidden)
+            met = episodes(tasks, stage.pool, settings.pool, seed, settings.prompt.hidden)
             kept = await _kept(stage, players, met, number)
             await asyncio.to_thread(_fitted, stage, kept, number)
     finally:
@@ -228,10 +230,34 @@ def _written(
         generator=torch.Generator().manual_seed(chance),
     )
     texts: list[str] = tokenizer.batch_decode(rows, skip_special_tokens=True)
+    if settings.rejection.stand_ins:
+        rng = Random(f"stand-ins {chance}")
+        texts = [
+            with_stand_ins(text, part[row // group], stage.pool, rng)
+            for row, text in enumerate(texts)
+        ]
     return [
         Draft(text, len(ids[row // group]), len(rows[row]), part[row // group].root)
         for row, text in enumerate(texts)
     ]
+
+
+def with_stand_ins(text: str, one: Group, everyone: Pool, rng: Random) -> str:
+    """The draft with a random listed worker for each that its question does not list.
+
+    The same worker for every step of the one who is absent. A draft that is no workflow of anybody
+    stays as it is.
+    """
+    listed = one.episode.pool
+    try:
+        flow = parse(text, everyone, revise=one.root is not None)
+    except WorkflowError:
+        return text
+    if not isinstance(flow, Workflow) or all(step.worker in listed for step in flow.steps):
+        return text
+    found = {w.id: w.id if w.id in listed else rng.choice(listed.workers).id for w in everyone}
+    steps = tuple(replace(step, worker=found[step.worker]) for step in flow.steps)
+    return render(Workflow(steps), listed, names=True)
 
 
 def random_drafts(stage: Stage, one: Group) -> list[Draft]:

@@ -205,6 +205,10 @@ class RejectionSettings(_Section):
     shorter: float = Field(default=1.0, ge=1)
     """A right workflow is worth this many times less for every call more than the shortest right
     one of its question."""
+    stand_ins: bool = False
+    """Whoever a workflow calls and its question does not list is replaced by a random one whom it
+    lists, before it is played: a policy that has met the whole pool only keeps its workflows while
+    it learns who else can do their steps."""
     tasks: dict[str, float] = {}
     """Source to weight; empty: those of the curriculum's first stage."""
     steps: PositiveInt = 250
