@@ -1,7 +1,6 @@
 """Every figure of RESULT.md, by `batuta eval` commands that it prints: `measure.py RUNS OUT`.
 
-RUNS holds the run folders that run.sh fills: seed-1, seed-2, …, each with deeper and
-leaner; pools; recursion.
+RUNS holds the run folders that run.sh fills: seed-1, seed-2, …; pools; recursion.
 What is not there is left out. What OUT has already is not run again. Prints the tables.
 """
 # ruff: noqa: INP001, T201, S603 - a script that runs the project's own command and prints tables
@@ -15,17 +14,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from batuta.rehearsal.orchestra import pool as workers
+
 BASELINES = (
     "best-single,random,pipeline,moa,self-reflection,self-consistency@3,best-of-3,hand-written,"
     "ultra,ultra-solve-only,ultra-shuffled-access,ultra-best-worker,oracle"
 )
+ABLATED = "ultra,ultra-solve-only,ultra-shuffled-access,ultra-best-worker"
 LIMIT = 1000
+MANY = 4000
+"""Questions for the difference that a wording makes: the same problems in both."""
+EACH_POOL = 3500
+"""Questions for the pools of three one by one: 100 for each of 35."""
 STAGES = {
     "warm-up": "warmup",
     "rejection": "rejection",
     "conductor": "policy",
-    "deeper": "deeper/policy",
-    "leaner": "leaner/policy",
 }
 """The folder of each stage's policy."""
 BATUTA = Path(sys.executable).with_name("batuta")
@@ -35,7 +39,9 @@ Report = Mapping[str, Any]
 def main() -> None:
     """Measure what is missing, then print."""
     runs, out = Path(sys.argv[1]), Path(sys.argv[2])
-    seeds = {p.parents[1].name: p for p in sorted(runs.glob("seed-*/leaner/policy"))}
+    seeds = {p.parent.name: p for p in sorted(runs.glob("seed-*/policy"))}
+    if not seeds:
+        sys.exit(f"there is no policy in {runs}/seed-*/policy: train one, run.sh says how")
     first = next(iter(seeds.values()))
     systems(evaluated(out / "main", first, BASELINES, "--plots"))
     stages = {
@@ -45,23 +51,33 @@ def main() -> None:
     }
     print("\n| policy | right % | 95 % | steps | tokens |\n|---|---|---|---|---|")
     for name, policy in stages.items():
-        found = evaluated(out / name.replace(", ", "-"), policy, "ultra")
-        print(row(name, found["systems"]["ultra"]))
-    depth({seed: report(out / f"{seed}-leaner") for seed in seeds})
+        trained = name.endswith("conductor")
+        found = evaluated(out / name.replace(", ", "-"), policy, ABLATED if trained else "ultra")
+        for system, figures in found["systems"].items():
+            print(row(f"{name}, {system}", figures))
+    depth({seed: report(out / f"{seed}-conductor") for seed in seeds})
+    crossed({seed: out / f"{seed}-conductor" for seed in seeds})
     others(out, seeds)
-    if (runs / "pools" / "policy").is_dir():
-        pools(out, {"without": first, "with": runs / "pools" / "policy"})
+    if (runs / "pools" / "rejection").is_dir():
+        pools(out, {"without": first, "with": runs / "pools" / "rejection"})
     if (runs / "recursion" / "policy").is_dir():
         recursion(out, runs / "recursion" / "policy")
 
 
 def others(out: Path, seeds: Mapping[str, Path]) -> None:
-    """Wordings and a family that training never saw."""
-    for tasks in ("rehearsal:held-out", "rehearsal:mixed"):
-        print(f"\n{tasks}\n\n| policy | right % | 95 % | steps | tokens |\n|---|---|---|---|---|")
+    """Wordings and a family that training never saw; the wordings on more questions."""
+    for tasks, limit in (
+        ("rehearsal", MANY),
+        ("rehearsal:held-out", MANY),
+        ("rehearsal:mixed", LIMIT),
+    ):
+        print(f"\n{tasks}, {limit} questions\n\n| policy | right % | 95 % | steps | tokens |")
+        print("|---|---|---|---|---|")
         for seed, policy in seeds.items():
-            name = f"{seed}-{tasks.partition(':')[2]}"
-            found = evaluated(out / name, policy, "best-single,ultra", "--tasks", tasks)
+            name = f"{seed}-{tasks.replace(':', '-')}-{limit}"
+            found = evaluated(
+                out / name, policy, "best-single,ultra", "--tasks", tasks, limit=limit
+            )
             print(row(seed, found["systems"]["ultra"]))
         print(row("best single worker", found["systems"]["best-single"]))
 
@@ -71,10 +87,34 @@ def pools(out: Path, policies: Mapping[str, Path]) -> None:
     print("\n3 of 7\n\n| random pools in training | right % | 95 % | steps | tokens |")
     print("|---|---|---|---|---|")
     for name, policy in policies.items():
-        found = evaluated(out / f"three-{name}", policy, "best-single,ultra", "--pools", "3")
-        print(row(name, found["systems"]["ultra"]))
-    print(row("best single of the pool", found["systems"]["best-single"]))
+        names = "best-single,pipeline,hand-written,ultra"
+        found = evaluated(out / f"three-{name}", policy, names, "--pools", "3")["systems"]
+        print(row(name, found.pop("ultra")))
+    for name, figures in found.items():
+        print(row(f"{name} of the pool", figures))
     print(row("with, whole pool", evaluated(out / "whole", policy, "ultra")["systems"]["ultra"]))
+    everyone = ",".join(worker.id for worker in workers())
+    for name, policy in policies.items():
+        folder = out / f"each-pool-{name}"
+        evaluated(folder, policy, f"{everyone},ultra", "--pools", "3", limit=EACH_POOL)
+        pool_by_pool(name, folder)
+
+
+def pool_by_pool(name: str, folder: Path) -> None:
+    """Every pool of three beside whoever of it turned out the best on the same questions."""
+    right: dict[str, dict[str, float]] = {}
+    for line in (folder / "results.jsonl").read_text("utf-8").splitlines():
+        found = json.loads(line)
+        right.setdefault(found["task"], {})[found["system"]] = found["score"] or 0.0
+    pools: dict[tuple[str, ...], list[dict[str, float]]] = {}
+    for scores in right.values():
+        pools.setdefault(tuple(sorted(scores.keys() - {"ultra"})), []).append(scores)
+    print(f"\n{name}, pool by pool\n\n| pool | questions | best of it % | ultra % | more |")
+    print("|---|---|---|---|---|")
+    for pool, scored in sorted(pools.items()):
+        means = {who: 100 * sum(s[who] for s in scored) / len(scored) for who in (*pool, "ultra")}
+        own, best = means.pop("ultra"), max(means.values())
+        print(f"| {', '.join(pool)} | {len(scored)} | {best:.1f} | {own:.1f} | {own - best:+.1f} |")
 
 
 def recursion(out: Path, policy: Path) -> None:
@@ -92,10 +132,10 @@ def recursion(out: Path, policy: Path) -> None:
         )
 
 
-def evaluated(folder: Path, policy: Path, names: str, *more: str) -> Report:
+def evaluated(folder: Path, policy: Path, names: str, *more: str, limit: int = LIMIT) -> Report:
     """The report of one `batuta eval`, run now or before."""
     command = [str(BATUTA), "eval", "--pool", "rehearsal", "--conductor", str(policy)]
-    command += ["--limit", str(LIMIT), "--systems", names, "--out", str(folder), *more]
+    command += ["--limit", str(limit), "--systems", names, "--out", str(folder), *more]
     if not (folder / "report.json").is_file():
         print("batuta", *command[1:], file=sys.stderr)
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -137,6 +177,22 @@ def depth(found: Mapping[str, Report]) -> None:
         for name, s in cells.items():
             parts = [f"{s[by][k]['steps']:.2f}, {100 * s[by][k]['accuracy']:.0f} %" for k in keys]
             print(f"| {name} | {' | '.join(parts)} |")
+
+
+def crossed(folders: Mapping[str, Path]) -> None:
+    """Mean steps by family and difficulty, over all seeds."""
+    steps: dict[tuple[str, int], list[int]] = {}
+    for folder in folders.values():
+        for line in (folder / "results.jsonl").read_text("utf-8").splitlines():
+            found = json.loads(line)
+            if found["system"] == "ultra":
+                cell = found["family"], int(found["difficulty"])
+                steps.setdefault(cell, []).append(len(found["steps"]))
+    levels = sorted({level for _, level in steps})
+    print(f"\n| steps | {' | '.join(map(str, levels))} |\n|---|{'---|' * len(levels)}")
+    for family in sorted({family for family, _ in steps}):
+        means = [sum(steps[family, k]) / len(steps[family, k]) for k in levels]
+        print(f"| {family} | {' | '.join(f'{mean:.2f}' for mean in means)} |")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from batuta.rehearsal import (
     FAMILIES,
     HELD_OUT_FAMILY,
     check,
+    conductor,
     grade,
     pool,
     read,
@@ -22,7 +23,17 @@ from batuta.rehearsal import (
     tasks,
 )
 from batuta.rehearsal.grammar import HELD_OUT_STYLES, families
-from batuta.rehearsal.problem import blur, kinds, misread, phrase, read_op, read_value, show, solve
+from batuta.rehearsal.problem import (
+    WORDINGS,
+    blur,
+    kinds,
+    misread,
+    phrase,
+    read_op,
+    read_value,
+    show,
+    solve,
+)
 from batuta.rehearsal.profiles import PROFILES
 
 ALL = (*FAMILIES, HELD_OUT_FAMILY)
@@ -34,8 +45,9 @@ def test_every_wording_reads_back(name, difficulty, seed):
     rng, problem = Random(seed), None
     while problem is None:
         problem = families()[name].draw(rng, difficulty)
+    wording = [rng.randrange(WORDINGS) for _ in problem.ops]
     for style in range(len(families()[name].styles)):
-        assert read(render(problem, style)) == problem
+        assert read(render(problem, style)) == read(render(problem, style, wording)) == problem
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -48,7 +60,14 @@ def test_every_step_has_words_that_read_back():
     rng = Random(1)
     for kind in kinds().values():
         op = kind.draw(rng)
-        assert all(read_op(phrase(op, variant)) == op for variant in range(3))
+        assert len(set(kind.phrases)) == WORDINGS
+        assert all(read_op(phrase(op, number)) == op for number in range(WORDINGS))
+
+
+def test_no_step_is_worded_in_training_as_it_is_held_out():
+    for task in tasks(None, 300, 2):
+        for op in read(task.question).ops:
+            assert phrase(op, WORDINGS - 1).lower() not in task.question.lower()
 
 
 @given(st.text(max_size=80))
@@ -204,6 +223,38 @@ def test_easy_questions_want_one_step_and_hard_ones_more(asked):
     hard = asked["calendar", 2]
     written = check.accuracy(check.hand_written(pool()), hard)
     assert written > check.accuracy(check.constant(router["calendar"]), hard) + 0.2
+
+
+def test_on_hard_questions_a_third_step_pays_too():
+    solve, check_it = ("cello", conductor.PLANNED, (0,)), ("piano", conductor.REPAIR, (0, 1))
+    plan = ("piano", conductor.PLAN)
+    hard = [t for d in (5, 6) for t in tasks("arithmetic", 100, 9, difficulty=d)]
+    flows = (check.single("cello"), check.flow(plan, solve), check.flow(plan, solve, check_it))
+    one, two, three = (check.accuracy(check.constant(flow), hard) for flow in flows)
+    assert two > one + 0.2
+    assert three > two + 0.07
+
+
+def test_on_long_chains_of_facts_every_look_up_pays():
+    hard = [t for d in (4, 5, 6) for t in tasks("facts", 100, 9, difficulty=d)]
+    looks = [(name, conductor.LOOK_UP) for name in ("tuba", "piano")]
+    reached = [
+        check.accuracy(
+            check.constant(check.flow(*looks[:n], ("harp", conductor.FROM_FACTS, tuple(range(n))))),
+            hard,
+        )
+        for n in range(3)
+    ]
+    assert reached[1] > reached[0] + 0.15
+    assert reached[2] > reached[1] + 0.05
+
+
+def test_who_had_to_guess_says_so_first():
+    task = tasks("facts", 1, 9, difficulty=6)[0]
+    said = {name: check.play(check.single(name), task) for name in ("oboe", "flute")}
+    assert "(a guess)" in said["oboe"]
+    assert said["oboe"].startswith("I had to guess a fact.\n")
+    assert "guess" not in said["flute"]
 
 
 def test_the_table_is_printed(capsys):

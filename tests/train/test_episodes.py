@@ -129,7 +129,8 @@ def test_only_words_are_hidden(question, share, seed):
     shown = veiled(question, share, Random(seed))
     signs = "".join(sign for sign in question if not sign.isalpha())
     assert "".join(sign for sign in shown if not sign.isalpha() and sign != VEIL) == signs
-    assert len(shown) <= len(question)
+    words = [re.findall(r"[^\W\d_]+|_", text) for text in (shown, question)]
+    assert all(s == VEIL or sorted(s) == sorted(q) for s, q in zip(*words, strict=True))
 
 
 @given(question=QUESTIONS, seed=st.integers(0, 1000))
@@ -137,12 +138,29 @@ def test_nothing_is_hidden_without_a_wish(question, seed):
     assert veiled(question, 0.0, Random(seed)) == question
 
 
+def test_a_clause_is_mostly_hidden_or_mostly_not():
+    clause = "take the whole part of a division by ten and keep it"
+    shares = [
+        sum(s != q for s, q in zip(shown.split(), clause.split(), strict=True)) / 12
+        for seed in range(300)
+        for shown in veiled(f"{clause}; {clause}; {clause}", 0.35, Random(seed)).split("; ")
+    ]
+    assert 0.3 < sum(shares) / len(shares) < 0.37
+    assert sum(0.25 < share < 0.75 for share in shares) < 0.35 * len(shares)
+
+
 def test_about_the_share_is_hidden_and_only_the_policy_misses_it():
     asked = rehearsal.tasks(None, 200, 1)
     met = episodes(asked, WHOLE, PoolSettings(), 3, 0.35)
     words = sum(len(re.findall("[a-zA-Z]+", task.question)) for task in asked)
     hidden = sum(episode.shown.count(VEIL) for episode in met)
-    assert 0.3 < hidden / words < 0.4
+    assert 0.13 < hidden / words < 0.21
+    changed = (
+        s != q
+        for episode in met
+        for s, q in zip(episode.shown.split(), episode.task.question.split(), strict=True)
+    )
+    assert 0.25 < sum(changed) / words < 0.45
     for task, episode in zip(asked, met, strict=True):
         prompt = episode.request(Rendering(descriptions=False, compact=True)).messages[0].text
         assert episode.shown in prompt

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta import rehearsal
-from batuta.core import Plan, Pool, Reply, Round, Span, StepRun, Worker, WorkerId
+from batuta.core import Plan, Pool, Reply, Round, Span, StepRun, Worker, WorkerId, Workflow
 from batuta.language import ACCEPTED, Rendering, parse
 from batuta.solvers.random import random_workflow
 from batuta.train import warmup
 from batuta.train.model import make_model
 from batuta.train.settings import WarmupSettings
 from batuta.train.tokenizer import END, PAD, make_tokenizer
-from batuta.train.warmup import Example, chat, fit, hints, texts
+from batuta.train.warmup import CUSTOMS, Example, by_custom, chat, fit, hints, texts
 
 POOL = rehearsal.pool()
 COMPACT = Rendering(descriptions=False, compact=True)
@@ -73,6 +73,25 @@ def test_hints_disclose_true_facts(seed):
 
 
 TOKENIZER = make_tokenizer([task.question for task in ASKED], 400)
+
+
+@given(st.integers(0, 10**6), st.integers(0, CUSTOMS - 1), st.integers(0, 99))
+def test_a_custom_says_who_does_what_wherever_the_workers_are_listed(seed, number, order):
+    flow = random_workflow(Random(seed), POOL)
+    found = by_custom(flow, number, POOL)
+    assert found == by_custom(flow, number, POOL.shuffled(Random(order)))
+    assert [(s.subtask, s.access) for s in found.steps] == [
+        (s.subtask, s.access) for s in flow.steps
+    ]
+    offices = {(step.subtask.split()[0], step.worker) for step in found.steps}
+    assert len(offices) == len({deed for deed, _ in offices})
+
+
+def test_customs_differ_and_none_has_one_worker_for_all():
+    every = [step for seed in range(40) for step in random_workflow(Random(seed), POOL).steps]
+    told = [by_custom(Workflow(tuple(every)), number, POOL) for number in range(CUSTOMS)]
+    assert len(set(told)) == CUSTOMS
+    assert all(len({step.worker for step in flow.steps}) > 2 for flow in told)
 
 
 @given(text=st.text())

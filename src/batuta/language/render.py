@@ -16,14 +16,17 @@ _THINK = re.compile(r"<(?=/?think)", re.IGNORECASE)
 def render(workflow: Workflow, pool: Pool, *, names: bool = False) -> str:
     """The three lists, under the numbers that `pool` gives its workers, or under their names.
 
+    With names the subtasks come first, as a small policy writes them: it then knows what a worker
+    is to do when it names him.
+
     Raises:
         KeyError: a step's worker is not in the pool.
     """
     numbers = [pool.number(step.worker) for step in workflow.steps]
     called = quoted(step.worker for step in workflow.steps) if names else str(numbers)
-    subtasks = quoted(step.subtask for step in workflow.steps)
-    access = ", ".join(_access(step) for step in workflow.steps)
-    return f"model_id = {called}\nsubtasks = {subtasks}\naccess_list = [{access}]"
+    lists = [f"model_id = {called}", f"subtasks = {quoted(s.subtask for s in workflow.steps)}"]
+    access = f"access_list = [{', '.join(_access(step) for step in workflow.steps)}]"
+    return "\n".join([*(reversed(lists) if names else lists), access])
 
 
 def quoted(texts: Iterable[str]) -> str:

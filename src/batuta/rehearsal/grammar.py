@@ -42,8 +42,6 @@ class Style:
     template: str
     """With `{start}` and, unless every step is nested in the start, `{steps}`."""
     layout: Layout = Layout.SENTENCES
-    variant: int = 0
-    """Which wording of the steps."""
     nesting: Nesting | None = None
 
 
@@ -73,14 +71,21 @@ def families() -> Mapping[str, Family]:
     return _FAMILIES
 
 
-def render(problem: Problem, style: int) -> str:
-    """The question in that style."""
+def render(problem: Problem, style: int, wording: Sequence[int] = ()) -> str:
+    """The question in that style.
+
+    Args:
+        problem: what is asked.
+        style: which of its family's.
+        wording: of each step, the number of its phrase; none: the canonical ones.
+    """
     chosen = _FAMILIES[problem.family].styles[style]
-    start, rest = show(problem.start), problem.ops
+    start, said = show(problem.start), 0
     if chosen.nesting is not None:
-        hops = _leading_hops(problem.ops)
-        start, rest = _nested(start, problem.ops[:hops], chosen.nesting), problem.ops[hops:]
-    steps = _string([phrase(op, chosen.variant) for op in rest], chosen.layout)
+        said = _leading_hops(problem.ops)
+        start = _nested(start, problem.ops[:said], chosen.nesting)
+    worded = list(zip(problem.ops, wording or (0,) * problem.difficulty, strict=True))
+    steps = _string([phrase(op, number) for op, number in worded[said:]], chosen.layout)
     return chosen.template.replace("{start}", start).replace("{steps}", steps)
 
 

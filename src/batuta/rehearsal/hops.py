@@ -63,21 +63,18 @@ FACTS_FAMILY = enroll(
             Style("In the chronicle of Veldra, what is {start}?", nesting=Nesting.OF),
             Style("Name {start}.", nesting=Nesting.POSSESSIVE),
             Style("In the chronicle, start from {start}. {steps} Where do you end?"),
-            Style(
-                "Follow the chronicle from {start}: {steps}. What is found last?", Layout.THEN, 1
-            ),
+            Style("Follow the chronicle from {start}: {steps}. What is found last?", Layout.THEN),
             Style("From {start} go on: {steps}. Where does the trail end?", Layout.ARROWS),
-            Style("Think of {start} in Veldra. {steps} Who or what is it?", Layout.SENTENCES, 1),
+            Style("Think of {start} in Veldra. {steps} Who or what is it?", Layout.SENTENCES),
             Style("Who or what is {start}?", nesting=Nesting.OF),
             Style("Tell me {start}, please.", nesting=Nesting.POSSESSIVE),
             Style(
                 "The clerk opens the page of {start}:\n{steps}\nWhich entry is last?", Layout.LINES
             ),
-            Style("A guest asks about {start}; {steps}. What is said?", Layout.SEMICOLONS, 1),
+            Style("A guest asks about {start}; {steps}. What is said?", Layout.SEMICOLONS),
             Style(
                 "Beginning at {start}, follow this trail of facts: {steps}. What is at its end?",
                 Layout.ARROWS,
-                2,
             ),
             Style(
                 "A traveller in Veldra asks for {start}. What should be answered?",
@@ -102,29 +99,27 @@ MIXED = enroll(
             Style(
                 "Look up {start}, then {steps}. What is the result?",
                 Layout.THEN,
-                1,
-                Nesting.POSSESSIVE,
+                nesting=Nesting.POSSESSIVE,
             ),
             Style(
-                "Begin with {start}; {steps}. Give the number.", Layout.SEMICOLONS, 0, Nesting.OF
+                "Begin with {start}; {steps}. Give the number.",
+                Layout.SEMICOLONS,
+                nesting=Nesting.OF,
             ),
             Style(
                 "Start from {start} and go on like this:\n{steps}\nWhat is the final number?",
                 Layout.LINES,
-                1,
-                Nesting.OF,
+                nesting=Nesting.OF,
             ),
             Style(
                 "Let the first number be {start}, and then: {steps}. What is the last number?",
                 Layout.ARROWS,
-                2,
-                Nesting.OF,
+                nesting=Nesting.OF,
             ),
             Style(
                 "Write down {start}. {steps} What is written now?",
                 Layout.SENTENCES,
-                2,
-                Nesting.POSSESSIVE,
+                nesting=Nesting.POSSESSIVE,
             ),
         ),
         _draw_mixed,

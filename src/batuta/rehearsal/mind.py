@@ -9,6 +9,7 @@ a verifier compares its own result with the one that it reads.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -33,18 +34,27 @@ SYSTEMATIC = 0.88
 """Share of a worker's slips that are misunderstandings; the rest are lapses."""
 LOAD = 0.085
 """Added slips a step for every step beyond the span, without a plan."""
-PLANNED_LOAD = 0.15
+PLANNED_LOAD = 0.3
 """Share of that load that is left with a plan."""
 FUSS = (0.36, 0.26, 0.12)
 """Chance that a planner makes more of a question of one, two or three steps than there is."""
 DISTRACTION = 0.03
 """Added lapses a step for every thousand characters of others' text, for no care at all."""
-SECOND_LOOK = 0.2
+SECOND_LOOK = 0.3
 """Share of that load that is left when a worker thinks again about one step in dispute."""
-FALSE_BELIEF = 0.04
+CLEAR = 0.12
+"""Load of a step above which a worker cannot tell any more who is right, and lets stand what it
+reads."""
+FALSE_BELIEF = 0.02
 """Share of a worker's beliefs about facts that are false."""
 SKIM = 0.25
 """Chance that a careless verifier passes over a difference."""
+SHOWN = 0.15
+"""Share of the usual misunderstandings that is left in steps that a checker has seen done, once it
+has left the working that it reads."""
+STUBBORN = 0.4
+"""Share of the misunderstandings that it does not see through in which a worker insists on its own
+result; in the others it lets stand what it reads."""
 
 
 class Line(NamedTuple):
@@ -163,9 +173,10 @@ class Mind:
         value: Value = self.problem.start
         lines: list[Line] = []
         corrected = 0
+        shown = self._shown(mode)
         for index, op in enumerate(ops):
             what, before = phrase(op), show(value)
-            own = self._attempt(index, op, value)
+            own = self._attempt(index, op, value, SHOWN if corrected and what in shown else 1.0)
             settled, left = self._settle(index, op, value, own, mode)
             if settled.value is None:
                 return Working(tuple(lines), None, corrected)
@@ -188,14 +199,20 @@ class Mind:
         self._load = self._load * PLANNED_LOAD
         return plan
 
-    def _attempt(self, index: int, op: Op, value: Value) -> Result:
-        """This worker's own result of a step."""
+    def _shown(self, mode: Verb) -> Collection[str]:
+        """The steps, in words, that the visible workings do."""
+        if mode in (Verb.SOLVE, Verb.SECOND):
+            return ()
+        return {what for sheet in self.heard.sheets for what, _ in sheet.steps}
+
+    def _attempt(self, index: int, op: Op, value: Value, share: float) -> Result:
+        """This worker's own result of a step; `share` of its misunderstandings happen."""
         if op.kind in RELATIONS:
             return self._fact(index, op, value)
         right = apply(op, value)
         if right is None:
             return Result(None, guess=False)
-        if self._misunderstands(index, op, self._load):
+        if self._misunderstands(index, op, self._load, share):
             return Result(misread(op, value, self._fixed[(index + 8) % ROLLS]), guess=False)
         if self._lapses(index, op):
             return Result(blur(right, self._loose[(index + 8) % ROLLS]), guess=False)
@@ -204,9 +221,9 @@ class Mind:
     def _hazard(self, op: Op) -> float:
         return 1 - self.profile.skill[kinds()[op.kind].skill]
 
-    def _misunderstands(self, index: int, op: Op, load: float) -> bool:
+    def _misunderstands(self, index: int, op: Op, load: float, share: float = 1.0) -> bool:
         rate = self._hazard(op) * _bias(self.profile.name, op.kind)
-        return self._fixed[index % 8] < SYSTEMATIC * (rate + load)
+        return self._fixed[index % 8] < SYSTEMATIC * (rate + load) * share
 
     def _lapses(self, index: int, op: Op) -> bool:
         rate = (1 - SYSTEMATIC) * (self._hazard(op) + self._load) + self._distraction
@@ -221,6 +238,7 @@ class Mind:
         own = belief(self.profile.name, self.profile.knows, op.kind, subject)
         if own is not None:
             votes[str(own)] += 1
+        load = self._load
         for sheet in self.heard.sheets:
             told = sheet.facts.get((op.kind, subject))
             claim = sheet.steps.get((phrase(op), subject))
@@ -228,10 +246,11 @@ class Mind:
                 told = claim.after
             if told is not None:
                 votes[told] += 1
+                load = 0.0  # it stands there, and need not be kept in the head
         if not votes:
             pick = roll("guess", self.profile.name, op.kind, subject)
             return Result(mistaken(op.kind, subject, pick), guess=True)
-        if self._misunderstands(index, op, self._load) or self._lapses(index, op):
+        if self._misunderstands(index, op, load) or self._lapses(index, op):
             return Result(mistaken(op.kind, subject, self._fixed[index % 8 + 8]), guess=False)
         return Result(read_value(votes.most_common(1)[0][0]), guess=False)
 
@@ -251,11 +270,11 @@ class Mind:
         (best, count), *others = votes.most_common(2)
         if not others or (count > others[0][1]):
             return Result(read_value(best), guess=False), best != claims[-1]
-        if mode is Verb.VERIFY and self._loose[(index + 4) % 8 + 8] < SKIM * (
-            1 - self.profile.care
-        ):
-            return Result(read_value(claims[-1]), guess=False), False
-        settled = self._think_again(index, op, value, own)
+        stands = Result(read_value(claims[-1]), guess=False)
+        skims = self._loose[(index + 4) % 8 + 8] < SKIM * (1 - self.profile.care)
+        if skims and mode is Verb.VERIFY:
+            return stands, False
+        settled = self._think_again(index, op, value, own) or stands
         return settled, settled.value is not None and show(settled.value) != claims[-1]
 
     def _claims(self, op: Op, value: Value, mode: Verb) -> list[str]:
@@ -265,15 +284,18 @@ class Mind:
         firm = [claim.after for claim in found if not claim.guess]
         return firm[-1:] if mode is Verb.VERIFY else firm
 
-    def _think_again(self, index: int, op: Op, value: Value, own: Result) -> Result:
-        """The step once more, slowly: a lapse is gone, a misunderstanding perhaps."""
+    def _think_again(self, index: int, op: Op, value: Value, own: Result) -> Result | None:
+        """The step once more, slowly: without lapse, perhaps better understood; None: in doubt."""
         if op.kind in RELATIONS:
             return own
+        if self._load > CLEAR:
+            return None
+        if not self._misunderstands(index, op, SECOND_LOOK * self._load):
+            return Result(apply(op, value), guess=False)
         sees = roll("sees", self.profile.name, self.heard.question, index)
-        load = SECOND_LOOK * self._load
-        if self._misunderstands(index, op, load) and sees >= self.profile.checking:
-            return own
-        return Result(apply(op, value), guess=False)
+        if sees < self.profile.checking:
+            return Result(apply(op, value), guess=False)
+        return own if sees >= 1 - STUBBORN * (1 - self.profile.checking) else None
 
 
 @lru_cache(maxsize=16)

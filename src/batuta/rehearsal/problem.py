@@ -14,6 +14,9 @@ from batuta.rehearsal.chronicle import FACTS, KINDS_OF, RELATIONS
 Value = int | str | tuple[int, ...] | date
 """What stands between two steps."""
 
+WORDINGS = 5
+"""Of a kind of step: four to train on and, the last, one that is held out."""
+
 Args = tuple[int, ...]
 
 Transform = Callable[[Value], Value] | Callable[[Value, int], Value]
@@ -61,8 +64,8 @@ class Kind:
     name: str
     skill: str
     """arithmetic, code, facts, text or calendar."""
-    phrases: tuple[str, str, str]
-    """Its wordings, `#` for each number; the first is canonical, the last is held out."""
+    phrases: tuple[str, ...]
+    """Its `WORDINGS`, `#` for each number; the first is canonical, the last is held out."""
     apply: Transform
     """Of the value so far and the arguments."""
     ranges: tuple[tuple[int, int], ...] = ()
@@ -91,6 +94,9 @@ class Problem:
         return len(self.ops)
 
 
+_FIND = ("find", "look for", "go to", "ask for", "move on to")
+
+
 def _relation(name: str) -> Kind:
     def ask(value: Value) -> Value:
         return FACTS[name, str(value)]
@@ -101,7 +107,7 @@ def _relation(name: str) -> Kind:
         if other != RELATIONS[name]
         and (other.subject, other.object) == (RELATIONS[name].subject, RELATIONS[name].object)
     ]
-    phrases = (f"find the {name}", f"look for the {name}", f"move on to the {name}")
+    phrases = tuple(f"{verb} the {name}" for verb in _FIND)
     return Kind(name, "facts", phrases, ask, mistaken=tuple(same))
 
 

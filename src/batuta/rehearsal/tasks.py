@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 from batuta.core import Grade, Task, TaskId
-from batuta.rehearsal import hops, numbers, times, words
+from batuta.rehearsal import hops, lists, numbers, times, words
 from batuta.rehearsal.chance import digest, generator
 from batuta.rehearsal.grammar import HELD_OUT_STYLES, families, render
-from batuta.rehearsal.problem import show, solve
+from batuta.rehearsal.problem import WORDINGS, show, solve
 
 FAMILIES = (
     numbers.ARITHMETIC.name,
-    numbers.LISTS.name,
+    lists.LISTS.name,
     hops.FACTS_FAMILY.name,
     words.TEXT.name,
     times.CALENDAR.name,
@@ -39,7 +39,7 @@ def tasks(
         family: its name; None: the five families for training in turn.
         n: how many.
         seed: other seeds give other questions.
-        held_out: in the wordings that are kept from training.
+        held_out: the same problems, in the wordings that are kept from training.
         difficulty: elementary steps, 1 to 6; None: drawn.
     """
     names = FAMILIES if family is None else (family,)
@@ -51,7 +51,7 @@ def tasks(
 
 def _task(name: str, key: tuple[int, int], *, held_out: bool, difficulty: int | None) -> Task:
     family = families()[name]
-    rng = generator("task", name, *key, held_out, difficulty)
+    rng = generator("task", name, *key, difficulty)  # the same problem in any wording
     steps = difficulty or rng.randint(1, MAX_DIFFICULTY)
     usual = len(family.styles) - HELD_OUT_STYLES
     styles = range(usual, len(family.styles)) if held_out else range(usual)
@@ -60,7 +60,9 @@ def _task(name: str, key: tuple[int, int], *, held_out: bool, difficulty: int | 
         value = None if problem is None else solve(problem)
         if problem is None or value is None:
             continue
-        question = render(problem, rng.choice(styles))
+        style, last = rng.choice(styles), WORDINGS - 1
+        wording = [last if held_out else rng.randrange(last) for _ in problem.ops]
+        question = render(problem, style, wording)
         tags = ("rehearsal", name, *(("held-out wording",) if held_out else ()))
         return Task(
             TaskId(f"rehearsal-{name}-{problem.difficulty}-{digest(question).hex()[:12]}"),

@@ -46,7 +46,7 @@ def _base(*units: str) -> Transform:
     return convert
 
 
-def _moved(name: str, words: tuple[str, str, str], days: int, most: int, other: str) -> Kind:
+def _moved(name: str, words: tuple[str, ...], days: int, most: int, other: str) -> Kind:
     return Kind(
         name,
         "calendar",
@@ -57,40 +57,67 @@ def _moved(name: str, words: tuple[str, str, str], days: int, most: int, other: 
     )
 
 
-def _scaled(name: str, words: tuple[str, str, str], by: int, most: int, other: str) -> Kind:
+def _scaled(name: str, words: tuple[str, ...], by: int, most: int, other: str) -> Kind:
     return Kind(name, "calendar", words, lambda v, n: _int(v) + by * n, ((2, most),), (other,))
 
 
+_CONVERT = ("express it in", "convert it to", "write it in", "turn it into", "say it in")
+
+
 def _converted(unit: str, *units: str) -> Kind:
-    words = (f"express it in {unit}", f"convert it to {unit}", f"say it in {unit}")
+    words = tuple(f"{verb} {unit}" for verb in _CONVERT)
     return Kind(f"to {unit}", "calendar", words, _base(*units))
 
 
 _DATES = (
     _moved(
         "days on",
-        ("go # days forward", "add # days to the date", "let # days pass"),
+        (
+            "go # days forward",
+            "add # days to the date",
+            "move # days ahead",
+            "advance by # days",
+            "let # days pass",
+        ),
         1,
         90,
         "days back",
     ),
     _moved(
         "days back",
-        ("go # days back", "take # days from the date", "return by # days"),
+        (
+            "go # days back",
+            "take # days from the date",
+            "move # days earlier",
+            "go back by # days",
+            "return by # days",
+        ),
         -1,
         90,
         "days on",
     ),
     _moved(
         "weeks on",
-        ("go # weeks forward", "add # weeks to the date", "let # weeks pass"),
+        (
+            "go # weeks forward",
+            "add # weeks to the date",
+            "move # weeks ahead",
+            "advance by # weeks",
+            "let # weeks pass",
+        ),
         7,
         15,
         "weeks back",
     ),
     _moved(
         "weeks back",
-        ("go # weeks back", "take # weeks from the date", "return by # weeks"),
+        (
+            "go # weeks back",
+            "take # weeks from the date",
+            "move # weeks earlier",
+            "go back by # weeks",
+            "return by # weeks",
+        ),
         -7,
         15,
         "weeks on",
@@ -101,6 +128,8 @@ _DATES = (
         (
             "go to the first day of the next month",
             "move to the start of the following month",
+            "jump to day one of the next month",
+            "take the first of the month after",
             "wait until a new month begins",
         ),
         _first_of_next_month,
@@ -110,7 +139,13 @@ _DATES = (
     Kind(
         "next Monday",
         "calendar",
-        ("go to the next Monday", "move to the Monday that follows", "wait until a Monday comes"),
+        (
+            "go to the next Monday",
+            "move to the Monday that follows",
+            "jump to the coming Monday",
+            "take the first Monday after it",
+            "wait until a Monday comes",
+        ),
         _next_monday,
         (),
         ("next month",),
@@ -118,7 +153,13 @@ _DATES = (
     Kind(
         "weekday",
         "calendar",
-        ("name the weekday", "tell which day of the week it is", "give the name of that day"),
+        (
+            "name the weekday",
+            "tell which day of the week it is",
+            "say the weekday",
+            "find the day of the week",
+            "give the name of that day",
+        ),
         lambda v: WEEKDAYS[_date(v).weekday()],
         (),
         (),
@@ -132,63 +173,117 @@ _UNITS = (
     _converted("grams", "kilograms", "tonnes"),
     _scaled(
         "hours more",
-        ("add # hours", "lengthen it by # hours", "put # hours on top"),
+        (
+            "add # hours",
+            "lengthen it by # hours",
+            "extend it by # hours",
+            "plus # hours",
+            "put # hours on top",
+        ),
         60,
         30,
         "hours less",
     ),
     _scaled(
         "hours less",
-        ("subtract # hours", "shorten it by # hours", "take # hours off"),
+        (
+            "subtract # hours",
+            "shorten it by # hours",
+            "cut it by # hours",
+            "minus # hours",
+            "take # hours off",
+        ),
         -60,
         30,
         "hours more",
     ),
     _scaled(
         "minutes more",
-        ("add # minutes", "lengthen it by # minutes", "put # minutes on top"),
+        (
+            "add # minutes",
+            "lengthen it by # minutes",
+            "extend it by # minutes",
+            "plus # minutes",
+            "put # minutes on top",
+        ),
         1,
         300,
         "hours more",
     ),
     _scaled(
         "kilometres more",
-        ("add # kilometres", "lengthen it by # kilometres", "put # kilometres on top"),
+        (
+            "add # kilometres",
+            "lengthen it by # kilometres",
+            "extend it by # kilometres",
+            "plus # kilometres",
+            "put # kilometres on top",
+        ),
         1000,
         30,
         "metres more",
     ),
     _scaled(
         "metres more",
-        ("add # metres", "lengthen it by # metres", "put # metres on top"),
+        (
+            "add # metres",
+            "lengthen it by # metres",
+            "extend it by # metres",
+            "plus # metres",
+            "put # metres on top",
+        ),
         1,
         900,
         "metres less",
     ),
     _scaled(
         "metres less",
-        ("subtract # metres", "shorten it by # metres", "take # metres off"),
+        (
+            "subtract # metres",
+            "shorten it by # metres",
+            "cut it by # metres",
+            "minus # metres",
+            "take # metres off",
+        ),
         -1,
         900,
         "metres more",
     ),
     _scaled(
         "kilograms more",
-        ("add # kilograms", "load # kilograms more", "put # kilograms on top"),
+        (
+            "add # kilograms",
+            "load # kilograms more",
+            "add a load of # kilograms",
+            "plus # kilograms",
+            "put # kilograms on top",
+        ),
         1000,
         30,
         "grams more",
     ),
     _scaled(
         "grams more",
-        ("add # grams", "load # grams more", "put # grams on top"),
+        (
+            "add # grams",
+            "load # grams more",
+            "add a load of # grams",
+            "plus # grams",
+            "put # grams on top",
+        ),
         1,
         900,
         "grams less",
     ),
     _scaled(
         "grams less",
-        ("subtract # grams", "unload # grams", "take # grams off"),
+        (
+            "subtract # grams",
+            "unload # grams",
+            "remove # grams",
+            "minus # grams",
+            "take # grams off",
+        ),
         -1,
         900,
         "grams more",
@@ -196,7 +291,13 @@ _UNITS = (
     Kind(
         "legs",
         "calendar",
-        ("count that amount # times", "let it happen # times", "repeat the whole amount # times"),
+        (
+            "count that amount # times",
+            "let it happen # times",
+            "do it # times",
+            "multiply the amount by #",
+            "repeat the whole amount # times",
+        ),
         lambda v, n: _int(v) * n,
         ((2, 6),),
         ("minutes more",),
@@ -238,7 +339,7 @@ CALENDAR = enroll(
         "calendar",
         (
             Style("Start from {start}. {steps} What do you get?"),
-            Style("Take {start} and {steps}. What comes out?", Layout.THEN, 1),
+            Style("Take {start} and {steps}. What comes out?", Layout.THEN),
             Style(
                 "Here is a question of dates and units. We have {start}; {steps}. "
                 "What is the result?",
@@ -247,22 +348,18 @@ CALENDAR = enroll(
             Style(
                 "The diary says {start}. Work through these lines:\n{steps}\nWhat is the outcome?",
                 Layout.LINES,
-                1,
             ),
             Style("It is about {start}: {steps}. What is the answer?", Layout.ARROWS),
-            Style("Consider {start}. {steps} Where does that lead?", Layout.SENTENCES, 1),
+            Style("Consider {start}. {steps} Where does that lead?", Layout.SENTENCES),
             Style("Given {start}, {steps}. Say the result.", Layout.THEN),
             Style("Note: {start}.\n{steps}\nWhat must be noted last?", Layout.LINES),
-            Style(
-                "The planner holds {start}; {steps}. What does it hold then?", Layout.SEMICOLONS, 1
-            ),
-            Style("Somebody mentions {start}: {steps}. What is meant?", Layout.ARROWS, 1),
+            Style("The planner holds {start}; {steps}. What does it hold then?", Layout.SEMICOLONS),
+            Style("Somebody mentions {start}: {steps}. What is meant?", Layout.ARROWS),
             Style(
                 "On the form stands {start}, followed by: {steps}. Fill in the last field.",
                 Layout.ARROWS,
-                2,
             ),
-            Style("Think of {start}. {steps} What is in your mind now?", Layout.SENTENCES, 2),
+            Style("Think of {start}. {steps} What is in your mind now?", Layout.SENTENCES),
         ),
         _draw,
         _read,

@@ -94,6 +94,8 @@ _KINDS = (
         (
             "reverse the order of the words",
             "put the words in opposite order",
+            "turn the word order around",
+            "arrange the words backwards",
             "say the words from last to first",
         ),
         lambda v: " ".join(_words(v)[::-1]),
@@ -103,7 +105,13 @@ _KINDS = (
     Kind(
         "reverse letters",
         "text",
-        ("reverse the letters of every word", "spell each word backwards", "mirror each word"),
+        (
+            "reverse the letters of every word",
+            "spell each word backwards",
+            "reverse each word",
+            "write every word from its end",
+            "mirror each word",
+        ),
         lambda v: " ".join(w[::-1] for w in _words(v)),
         (),
         ("reverse words",),
@@ -114,6 +122,8 @@ _KINDS = (
         (
             "write every second word in capitals",
             "put every other word in upper case",
+            "capitalise every second word",
+            "uppercase the second, fourth and so on word",
             "let each second word shout",
         ),
         lambda v: _capitals(v, 1),
@@ -126,6 +136,8 @@ _KINDS = (
         (
             "write the first, third and so on word in capitals",
             "put the words at odd places in upper case",
+            "capitalise the first, third and so on word",
+            "uppercase every word at an odd position",
             "let the words at odd places shout",
         ),
         lambda v: _capitals(v, 0),
@@ -138,6 +150,8 @@ _KINDS = (
         (
             "shift every letter # places forward in the alphabet",
             "apply a Caesar shift of #",
+            "encode it with a Caesar cipher of #",
+            "replace every letter by the one # later",
             "move each letter # on in the alphabet",
         ),
         _shifted,
@@ -146,7 +160,13 @@ _KINDS = (
     Kind(
         "drop vowels",
         "text",
-        ("delete all vowels", "leave out every vowel", "strike out the vowels"),
+        (
+            "delete all vowels",
+            "leave out every vowel",
+            "remove the vowels",
+            "write it without vowels",
+            "strike out the vowels",
+        ),
         lambda v: _without(v, "aeiou"),
         (),
         ("capitals",),
@@ -157,6 +177,8 @@ _KINDS = (
         (
             "sort the words alphabetically",
             "put the words in alphabetical order",
+            "arrange the words alphabetically",
+            "sort it word by word",
             "order the words from A to Z",
         ),
         lambda v: " ".join(sorted(_words(v), key=str.lower)),
@@ -169,6 +191,8 @@ _KINDS = (
         (
             "swap the first and the last word",
             "exchange the outer two words",
+            "switch the first word with the last",
+            "exchange first and last word",
             "let the outer words trade places",
         ),
         _swapped,
@@ -178,7 +202,13 @@ _KINDS = (
     Kind(
         "drop word",
         "text",
-        ("drop the first word", "remove the word at the front", "strike out the opening word"),
+        (
+            "drop the first word",
+            "remove the word at the front",
+            "delete the first word",
+            "leave out the first word",
+            "strike out the opening word",
+        ),
         lambda v: " ".join(_words(v)[1:]),
         (),
         ("swap ends",),
@@ -186,7 +216,13 @@ _KINDS = (
     Kind(
         "initials",
         "text",
-        ("take the first letter of every word", "form the acronym", "keep only the initials"),
+        (
+            "take the first letter of every word",
+            "form the acronym",
+            "write the first letters only",
+            "abbreviate it to first letters",
+            "keep only the initials",
+        ),
         lambda v: "".join(w[0] for w in _words(v)),
         (),
         (),
@@ -195,7 +231,13 @@ _KINDS = (
     Kind(
         "count vowels",
         "text",
-        ("count the vowels", "say how many vowels there are", "give the number of vowels"),
+        (
+            "count the vowels",
+            "say how many vowels there are",
+            "count all vowels",
+            "find how many vowels it has",
+            "give the number of vowels",
+        ),
         lambda v: sum(c in "aeiouAEIOU" for w in _words(v) for c in w),
         (),
         ("count consonants",),
@@ -207,6 +249,8 @@ _KINDS = (
         (
             "count the consonants",
             "say how many consonants there are",
+            "count all consonants",
+            "find how many consonants it has",
             "give the number of consonants",
         ),
         lambda v: sum(c.lower() in _CONSONANTS for w in _words(v) for c in w),
@@ -245,24 +289,22 @@ TEXT = enroll(
         "text",
         (
             Style('Start with the text "{start}". {steps} What text do you get?'),
-            Style('Take the words "{start}", then {steps}. What is the result?', Layout.THEN, 1),
+            Style('Take the words "{start}", then {steps}. What is the result?', Layout.THEN),
             Style('Edit "{start}" as follows:\n{steps}\nGive the outcome.', Layout.LINES),
-            Style('From "{start}": {steps}. What remains?', Layout.SEMICOLONS, 1),
+            Style('From "{start}": {steps}. What remains?', Layout.SEMICOLONS),
             Style('The label says "{start}": {steps}. What does it say now?', Layout.ARROWS),
-            Style('Somebody typed "{start}". {steps} What is on the screen?', Layout.SENTENCES, 1),
+            Style('Somebody typed "{start}". {steps} What is on the screen?', Layout.SENTENCES),
             Style('Given "{start}", {steps}. Spell the result.', Layout.THEN),
-            Style('Sign: "{start}".\n{steps}\nWrite the new sign.', Layout.LINES, 1),
+            Style('Sign: "{start}".\n{steps}\nWrite the new sign.', Layout.LINES),
             Style('Copy "{start}"; {steps}. Read it out.', Layout.SEMICOLONS),
-            Style('A note with "{start}" is changed: {steps}. How does it end?', Layout.ARROWS, 1),
+            Style('A note with "{start}" is changed: {steps}. How does it end?', Layout.ARROWS),
             Style(
                 'A telegram reads "{start}". The clerk works like this: {steps}. What is sent?',
                 Layout.ARROWS,
-                2,
             ),
             Style(
                 'On the wall is written "{start}". {steps} What can be read at the end?',
                 Layout.SENTENCES,
-                2,
             ),
         ),
         _draw,

@@ -27,6 +27,7 @@ OUTSIDE = (
 )
 """All that is said to a question from outside this world."""
 
+_GUESSED = "I had to guess a fact."
 _CHARS_PER_TOKEN = 4
 _FRAGMENT = re.compile(r"\S*\s*\S*\s*\S*\s*|\S+")
 
@@ -128,7 +129,9 @@ def _facts(mind: Mind) -> str:
 
 
 def _solution(mind: Mind) -> str:
-    return f"{mind.profile.opening}\n{_written(mind.work(Verb.SOLVE))}"
+    work = mind.work(Verb.SOLVE)
+    guessed = any(line.guess for line in work.lines)
+    return f"{_GUESSED if guessed else mind.profile.opening}\n{_written(work)}"
 
 
 def _check(mind: Mind) -> str:

@@ -54,14 +54,14 @@ _ACCEPTS = 0.3
 """Chance that a later round lets the answer stand."""
 
 
-def random_deed(rng: Random, read: Sequence[str] = (), *, last: bool = False) -> Deed:
+def _random_deed(rng: Random, read: Sequence[str] = (), *, last: bool = False) -> Deed:
     """Any deed whose words have their object in what was read; the last one makes a solution."""
     solutions = read.count(SOLUTION)
     fitting = [d for d in DEEDS if d.solutions <= solutions and not (last and d.makes != SOLUTION)]
     return rng.choice(fitting)
 
 
-def random_subtask(rng: Random, deed: Deed, read: Sequence[str] = ()) -> str:
+def _random_subtask(rng: Random, deed: Deed, read: Sequence[str] = ()) -> str:
     """The deed as an instruction, now and then with a manner."""
     manners = [words for words, needs in MANNERS.items() if needs is None or needs in read]
     manner = f" {rng.choice(manners)}" if rng.random() < _WITH_MANNER else ""
@@ -84,10 +84,10 @@ def random_workflow(
         previous = revise and rng.random() < _READS
         earlier = tuple(i for i in range(index) if previous or rng.random() < _READS)
         read = [made[i] for i in earlier] + [SOLUTION] * previous
-        deed = random_deed(rng, read, last=index == count - 1)
+        deed = _random_deed(rng, read, last=index == count - 1)
         made.append(deed.makes)
         worker = rng.choice(pool.workers).id
-        steps.append(Step(random_subtask(rng, deed, read), worker, earlier, previous=previous))
+        steps.append(Step(_random_subtask(rng, deed, read), worker, earlier, previous=previous))
     return Workflow(tuple(steps))
 
 

@@ -13,7 +13,10 @@ from batuta.language import Rendering, conductor_request
 from batuta.train.settings import PoolSettings
 
 VEIL = "_"
+SHUFFLED = 0.5
+"""Share of the hidden words that are told by their letters, in any order."""
 _WORD = re.compile(r"[^\W\d_]+")
+_CLAUSE = re.compile(r"[^.,;:?!=>\n]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,25 @@ def veiled(text: str, share: float, rng: Random) -> str:
     """The text with about that share of its words hidden; figures and signs stay.
 
     A small policy made from nothing knows a question by the few words that it was trained on. With
-    some of them hidden it must use all there is, and depends less on the wording.
+    some of them hidden it must use all there is, and depends less on the wording. Of each clause
+    another share is hidden, mostly nearly all or nearly none: so a clause looks that is worded in a
+    new way. Half of the hidden words have their letters shuffled instead, as words not met before.
     """
-    return _WORD.sub(lambda found: VEIL if rng.random() < share else found[0], text)
+    if not share:
+        return text
+
+    def clause(found: re.Match[str]) -> str:
+        mine = rng.betavariate(share, 1 - share)
+
+        def word(found: re.Match[str]) -> str:
+            if rng.random() >= mine:
+                return found[0]
+            shuffled = "".join(rng.sample(found[0], len(found[0])))
+            return shuffled if rng.random() < SHUFFLED else VEIL
+
+        return _WORD.sub(word, found[0])
+
+    return _CLAUSE.sub(clause, text)
 
 
 def drawn_pool(pool: Pool, settings: PoolSettings, rng: Random) -> Pool:

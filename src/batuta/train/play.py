@@ -25,7 +25,7 @@ from batuta.engine import conduct
 from batuta.language import Rendering
 from batuta.solvers import Learned, Recursive
 from batuta.train.episodes import Episode
-from batuta.train.reward import charged, reward
+from batuta.train.reward import Executions, charged, reward, shares_right
 from batuta.train.settings import RewardSettings
 
 Judge = Callable[[Task, str], Awaitable[Grade]]
@@ -53,29 +53,6 @@ class Played:
     grade: Grade | None
     reward: float | None
     """None: a worker's outage; the completion leaves its group."""
-
-
-Parts = Sequence[tuple[Run, Grade | None]]
-"""A workflow's executions and their grades."""
-
-
-def eased(
-    played: Sequence[tuple[int, Draft | None, Parts]], settings: RewardSettings
-) -> list[float]:
-    """For each draft, the share of its group's executions that are right; 0 to 1.
-
-    Args:
-        played: question, first round, and executions of every draft. Drafts of one question are a
-            group; those of its second round are another.
-        settings: what is paid for what; an execution that earns None is left out.
-    """
-    scores: dict[tuple[int, bool], list[float]] = {}
-    for number, root, parts in played:
-        known = [grade for run, grade in parts if reward(run, grade, settings, 0) is not None]
-        right = [(grade and grade.score) or 0.0 for grade in known]
-        scores.setdefault((number, root is not None), []).extend(right)
-    means = {group: sum(each) / max(1, len(each)) for group, each in scores.items()}
-    return [means[number, root is not None] for number, root, _ in played]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +90,7 @@ class Players:
         """
         places = asyncio.Semaphore(self.concurrency)
 
-        async def one(episode: Episode, draft: Draft, seed: int) -> Parts:
+        async def one(episode: Episode, draft: Draft, seed: int) -> Executions:
             async with places:
                 times = range(self.rewards.executions)
                 return [await self._once(episode, draft, seed + n) for n in times]
@@ -125,14 +102,14 @@ class Players:
             ]
         played = [task.result() for task in playing]
         charge = charged(step, self.rewards)
-        groups = [(e.number, d.root, parts) for (e, d), parts in zip(drafts, played, strict=True)]
-        shares = eased(groups, self.rewards)
+        groups = [(episode.number, draft.root is not None) for episode, draft in drafts]
+        shares = shares_right(groups, played, self.rewards)
         return [
             self._rewarded(episode, draft, parts, charge * share**self.rewards.by_ease)
             for (episode, draft), parts, share in zip(drafts, played, shares, strict=True)
         ]
 
-    def _rewarded(self, episode: Episode, draft: Draft, parts: Parts, charge: float) -> Played:
+    def _rewarded(self, episode: Episode, draft: Draft, parts: Executions, charge: float) -> Played:
         earned = [reward(run, grade, self.rewards, charge) for run, grade in parts]
         known = [value for value in earned if value is not None]
         run, grade = parts[0]

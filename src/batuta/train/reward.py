@@ -2,14 +2,19 @@
 
 Reward of the Conductor paper, section 3.2: 0 for a malformed draft, 0.5 for a valid workflow whose
 answer is wrong, 1 for a right one. Deviations: a cost may be charged, only when the answer is
-right (xRouter, Router-R1); a worker's outage leaves the group instead of scoring 0.
+right (xRouter, Router-R1), and by how easy its question is (adaptive length penalty); a worker's
+outage leaves the group instead of scoring 0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+
 from batuta.core import Failure, Grade, Malformed, Outcome, Run
 from batuta.train.settings import RewardSettings
 
+Executions = Sequence[tuple[Run, Grade | None]]
+"""A workflow's runs, and the grades of their answers."""
 _OWN_FAULT = ("limit",)
 """Failures that the workflow itself brought about."""
 
@@ -61,3 +66,21 @@ def cost(run: Run, settings: RewardSettings) -> float:
 def charged(step: int, settings: RewardSettings) -> float:
     """How much of the cost is charged at that step of the training, 0 to 1."""
     return min(1.0, max(0.0, (step + 1 - settings.from_step) / settings.ramp))
+
+
+def shares_right(
+    groups: Sequence[Hashable], played: Sequence[Executions], settings: RewardSettings
+) -> list[float]:
+    """For each workflow, the share of its group's executions that are right; 0 to 1.
+
+    Args:
+        groups: which group each workflow is of.
+        played: every workflow's executions.
+        settings: what is paid for what; an execution that earns None is left out.
+    """
+    scores: dict[Hashable, list[float]] = {group: [] for group in groups}
+    for group, parts in zip(groups, played, strict=True):
+        known = [grade for run, grade in parts if reward(run, grade, settings, 0) is not None]
+        scores[group] += [(grade and grade.score) or 0.0 for grade in known]
+    means = {group: sum(each) / max(1, len(each)) for group, each in scores.items()}
+    return [means[group] for group in groups]

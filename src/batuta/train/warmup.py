@@ -29,7 +29,7 @@ from batuta.core import (
     Workflow,
 )
 from batuta.language import ACCEPTED, Rendering, conductor_request, render
-from batuta.solvers.random import SOLUTION, random_deed, random_subtask, random_workflow
+from batuta.solvers.random import DEEDS, random_workflow
 from batuta.train.settings import WarmupSettings
 
 CUSTOMS = 8
@@ -76,29 +76,32 @@ def texts(
 
 def _drill(pool: Pool, rendering: Rendering, rng: Random) -> tuple[str, str]:
     """A prompt that asks nothing: it discloses the whole workflow, or names a custom."""
-    among = _some(pool, rng)
+    customary = rng.random() < _CUSTOM
+    among = pool.shuffled(rng) if customary else _some(pool, rng)
     flow = random_workflow(rng, among)
     said = disclosed(flow)
-    if rng.random() < _CUSTOM:
+    if customary:
         number = rng.randrange(CUSTOMS)
-        flow = by_custom(flow, number)
+        flow = by_custom(flow, number, pool)
         said = f"Custom {number}."
     return _prompt(Brief(Question.of(said), among), rendering), render(flow, among, names=True)
 
 
-def by_custom(flow: Workflow, number: int) -> Workflow:
-    """The workflow with every worker doing what that custom has it do, wherever it stands.
+def by_custom(flow: Workflow, number: int, pool: Pool) -> Workflow:
+    """The workflow with every deed done by whom that custom has do it, at whatever place.
 
-    Customs are arbitrary and there are several, so that none is a strategy. They teach that what a
-    step is to do can depend on who does it; without them a small network writes the two lists
+    Customs are arbitrary and there are several, so that none is a strategy. They teach that who
+    does a step can depend on what it is to do; without them a small network writes the two lists
     independently of each other, and later finds no division of labour.
     """
-    deeds = {step.worker: _custom(Random(f"{number} {step.worker}")) for step in flow.steps}
-    return Workflow(tuple(replace(step, subtask=deeds[step.worker]) for step in flow.steps))
-
-
-def _custom(rng: Random) -> str:
-    return random_subtask(rng, random_deed(rng, (SOLUTION, SOLUTION)))
+    names = sorted(worker.id for worker in pool)
+    offices = {deed.words: Random(f"{number} {deed.words}").choice(names) for deed in DEEDS}
+    return Workflow(
+        tuple(
+            replace(step, worker=next(w for d, w in offices.items() if step.subtask.startswith(d)))
+            for step in flow.steps
+        )
+    )
 
 
 def _some(pool: Pool, rng: Random) -> Pool:
