@@ -10,7 +10,7 @@ STAMP_BENCH := $(VENV)/.installed-bench
 
 run: $(STAMP)  ## answer three questions of growing difficulty on the embedded orchestra
 	@for question in \
-		"Compute the result: begin at 45; square it; double it." \
+		"Compute the result: begin at 45; square it." \
 		"Here is a question of dates and units. We have 9 kilometres; express it in metres; add 6 kilometres; count that amount 2 times; add 10 kilometres. What is the result?" \
 		"Given the list [5, 4, 3, 18, 11, 15, 2, 20], remove every odd item, then raise every item by 2, then remove 2 items from the back, then move the first 4 items to the back, then remove every odd item. What comes out?" \
 	; do \
