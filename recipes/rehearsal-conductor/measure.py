@@ -38,7 +38,10 @@ Report = Mapping[str, Any]
 
 def main() -> None:
     """Measure what is missing, then print."""
-    runs, out = Path(sys.argv[1]), Path(sys.argv[2])
+    try:
+        runs, out = map(Path, sys.argv[1:])
+    except ValueError:
+        sys.exit(f"usage: {sys.argv[0]} RUNS OUT")
     seeds = {p.parent.name: p for p in sorted(runs.glob("seed-*/policy"))}
     if not seeds:
         sys.exit(f"there is no policy in {runs}/seed-*/policy: train one, run.sh says how")

@@ -5,6 +5,7 @@ import json
 import pytest
 from transformers import AutoTokenizer
 
+from batuta.errors import ConfigError
 from batuta.train.model import load_policy, make_model, read_tokenizer
 from batuta.train.tokenizer import make_tokenizer
 from train.stage import LIBRARIES, ONE, TWO
@@ -37,13 +38,22 @@ def test_one_that_an_older_transformers_wrote_too(folder, tokenizer):
     assert read_tokenizer(str(folder))(TWO)["input_ids"] == tokenizer(TWO)["input_ids"]
 
 
-@pytest.mark.parametrize("told", ["no JSON", '{"tokenizer_class": "Qwen2Tokenizer"}', None])
+@pytest.mark.parametrize("told", ['{"tokenizer_class": "Qwen2Tokenizer"}', None])
 def test_any_other_folder_is_read_as_its_model_says(folder, told):
     path = folder / "tokenizer_config.json"
     path.unlink() if told is None else path.write_text(told)
-    if told == "no JSON":
-        with pytest.raises(ValueError):
-            read_tokenizer(str(folder))
-    else:
-        usual = AutoTokenizer.from_pretrained(folder)
-        assert read_tokenizer(str(folder))(TWO)["input_ids"] == usual(TWO)["input_ids"]
+    usual = AutoTokenizer.from_pretrained(folder)
+    assert read_tokenizer(str(folder))(TWO)["input_ids"] == usual(TWO)["input_ids"]
+
+
+@pytest.mark.parametrize(("told", "why"), [("no JSON", "not JSON"), ("[1]", "no JSON object")])
+def test_a_spoilt_description_of_the_tokenizer_is_refused_by_name(folder, told, why):
+    (folder / "tokenizer_config.json").write_text(told)
+    with pytest.raises(ConfigError, match=rf"tokenizer_config\.json.*{why}"):
+        load_policy(str(folder), None)
+
+
+def test_a_tokenizer_with_more_pieces_than_its_model_knows_is_refused(folder):
+    make_tokenizer([ONE, TWO, "other words"] * 3, 420).save_pretrained(folder)
+    with pytest.raises(ConfigError, match=r"has \d+ pieces and the model knows \d+"):
+        load_policy(str(folder), None)

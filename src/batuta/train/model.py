@@ -66,7 +66,7 @@ def load_policy(start: str, revision: str | None) -> tuple[Any, Any]:
     """Model, with fp32 weights, and tokenizer of a folder or hub id.
 
     Raises:
-        ConfigError: they cannot be loaded.
+        ConfigError: they cannot be loaded, or the tokenizer is of another model.
     """
     try:
         tokenizer = read_tokenizer(start, revision)
@@ -78,6 +78,11 @@ def load_policy(start: str, revision: str | None) -> tuple[Any, Any]:
             f"no policy can be loaded from {start!r}; name a folder with a model and its "
             "tokenizer, or a hub id that can be fetched from here, as policy.start"
         ) from None
+    if len(tokenizer) > model.config.vocab_size:
+        raise ConfigError(
+            f"the tokenizer in {start} has {len(tokenizer)} pieces and the model knows "
+            f"{model.config.vocab_size}: copy all files of the tokenizer that it was trained with"
+        )
     return model, tokenizer
 
 
@@ -99,6 +104,10 @@ def read_tokenizer(start: str, revision: str | None = None) -> Any:
 
     `AutoTokenizer` gives every folder of a Qwen2 model Qwen2's own way of cutting text into pieces,
     whatever its tokenizer.json says, and a small policy was not trained on those.
+
+    Raises:
+        ConfigError: what the folder says of it is no JSON object.
+        OSError, ValueError: there is none.
     """
     kind: Any = PreTrainedTokenizerFast if _general(Path(start)) else AutoTokenizer
     return kind.from_pretrained(start, padding_side="left", revision=revision)
@@ -106,11 +115,8 @@ def read_tokenizer(start: str, revision: str | None = None) -> Any:
 
 def _general(folder: Path) -> bool:
     """Whether the folder's tokenizer says that it is nothing but its tokenizer.json."""
-    try:
-        told = read_json(folder / "tokenizer_config.json")
-    except ConfigError:  # a hub id, or a folder that AutoTokenizer says more about
-        return False
-    return told.get("tokenizer_class") in _GENERAL
+    path = folder / "tokenizer_config.json"
+    return path.is_file() and read_json(path).get("tokenizer_class") in _GENERAL
 
 
 def policy_start(settings: Settings, *stages: str) -> str:

@@ -40,7 +40,10 @@ def reward(run: Run, grade: Grade | None, settings: RewardSettings, charge: floa
     earned = settings.wrong + (settings.right - settings.wrong) * grade.score
     if grade.score < 1:
         return earned
-    return earned - charge * min(settings.ceiling, settings.coefficient * cost(run, settings))
+    coefficient = settings.coefficient
+    if len(run.rounds) > 1 and settings.coefficient_later is not None:
+        coefficient = settings.coefficient_later
+    return earned - charge * min(settings.ceiling, coefficient * cost(run, settings))
 
 
 def out_of_order(run: Run) -> bool:

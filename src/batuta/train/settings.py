@@ -104,6 +104,8 @@ class RewardSettings(_Section):
     """Charged only when the answer is right."""
     coefficient: float = 0.0
     """Reward lost for `unit` tokens, dollars or calls; never more than `ceiling`."""
+    coefficient_later: float | None = None
+    """The same in a round after the first, which only some questions need; None: `coefficient`."""
     unit: float = 1000.0
     ceiling: float = 0.4
     from_step: int = 0
