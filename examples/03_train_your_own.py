@@ -4,7 +4,7 @@ The workers are simulated: three small programs behind a loopback server that sp
 completions. One adds, one spells, one can do neither; what they cannot do they repeat from
 whomever they may read. So a workflow of one step is right for half of the questions at best.
 
-Takes about a minute on one core; needs batuta[train].
+Takes about two minutes on one core; needs batuta[train].
 """
 
 from __future__ import annotations
@@ -56,6 +56,12 @@ hints = 0.2
 revisions = 0.0
 prompt_weight = 0.05
 
+[rejection]
+rounds = 2
+questions = 200
+group = 8
+steps = 100
+
 [optimiser]
 sampler = "own"
 steps = 30
@@ -74,6 +80,7 @@ threads = 1
 
 COMMANDS = """\
 train warmup --config training.toml
+train rejection --config training.toml
 train conductor --config training.toml
 eval --tasks test.jsonl --pool pool.toml --systems best-single,random,ultra --out runs/mine/eval \
 --conductor runs/mine/policy"""

@@ -92,6 +92,9 @@ def test_the_example_of_training_learns(tmp_path):
     said = said_by(TRAINING, tmp_path)
     before, after = map(float, re.findall(r"mean reward of the .* five steps: ([\d.]+)", said))
     assert after > before + 0.1, said
+    own, best = (float(re.search(rf"^{name} +([\d.]+)", said, re.MULTILINE)[1])
+                 for name in ("ultra", "best-single"))  # fmt: skip
+    assert own > best + 25, said
 
 
 def test_python_blocks_of_the_readme_run(tmp_path):

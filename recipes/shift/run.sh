@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 start=${1:-src/batuta/rehearsal/policy}
 .venv/bin/batuta train rejection --config recipes/shift/shift.toml --set "policy.start=$start"
-.venv/bin/batuta train conductor --config recipes/shift/shift.toml --set policy.start=runs/shift/rejection
+.venv/bin/batuta train conductor --config recipes/shift/shift.toml
 .venv/bin/batuta train plots runs/shift --out runs/shift/plots
 cp runs/shift/plots/reward.png recipes/shift/reward.png
 .venv/bin/python recipes/shift/table.py --start "$start" --policy runs/shift/policy --write

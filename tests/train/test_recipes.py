@@ -45,6 +45,7 @@ pytestmark = [
     ),
 ]
 RECIPE = Path(__file__).parents[2] / "recipes" / "conductor-7b"
+SMALL = RECIPE.parent / "rehearsal-conductor" / "conductor.toml"
 FULL, LORA = RECIPE / "full.toml", RECIPE / "one-gpu-lora.toml"
 SEVEN = KNOWN["Qwen/Qwen2.5-7B-Instruct"]
 PROMPT = 1500
@@ -141,6 +142,22 @@ def test_the_check_needs_no_key_no_question_and_no_gpu(tmp_path, monkeypatch):
     assert figures["calls"] == pytest.approx(51_200 * figures["steps a workflow"], rel=0.01)
     assert figures["dollars"] > 0 and figures["wall time"] > 0
     assert 0 < figures["calls without a price"] < figures["calls"], "four of seven have none"
+
+
+def test_the_check_counts_the_stage_before_and_only_until_it_is_done(tmp_path):
+    changes = [f"output='{tmp_path}'", "rejection.rounds=2", "rejection.questions=300"]
+    told = overridden(read_settings(SMALL), changes, "the test")
+    before = check(told)
+    (sampling,) = (each for each in before.figures if each.name == "rejection sampling")
+    assert sampling.value == 2 * 300 * told.rejection.group
+    calls = next(each.value for each in before.figures if each.name == "calls")
+    share = sampling.value / (
+        told.optimiser.steps * told.optimiser.questions * told.optimiser.group
+    )
+    assert f"{round(calls * share):,} calls" in sampling.source
+    assert any("batuta train rejection" in note for note in before.notes)
+    (tmp_path / "rejection").mkdir()
+    assert "rejection sampling" not in {each.name for each in check(told).figures}
 
 
 # -- first steps --------------------------------------------------------------------------

@@ -145,7 +145,11 @@ def test_learning_begins_where_the_last_stage_asked_for_ended(tmp_path):
     assert policy_start(stage) == str(tmp_path / "warmup")
     asked = settings(tmp_path, rejection={"rounds": 1})
     assert policy_start(asked) == str(tmp_path / "rejection")
-    assert policy_start(asked, "warmup") == str(tmp_path / "warmup")
+    assert policy_start(asked, sampling=True) == str(tmp_path / "warmup")
+    named = settings(tmp_path, rejection={"rounds": 1}, policy={"start": "elsewhere"})
+    assert policy_start(named) == str(tmp_path / "rejection")
+    assert policy_start(named, sampling=True) == "elsewhere"
+    assert policy_start(settings(tmp_path, policy={"start": "elsewhere"})) == "elsewhere"
 
 
 @pytest.mark.parametrize(

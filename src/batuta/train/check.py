@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -345,6 +346,7 @@ def _spending(
     found.add("calls", spent.calls, "count", "of workers, by the same")
     found.add("worker tokens", spent.tokens, "tokens", "by the same")
     found.add("policy tokens", policy, "tokens", "its own, at most")
+    _stage_before(settings, spent, found)
     if ensemble.simulated:
         invented = f"the workers are simulated; at their invented prices ${spent.usd:,.2f}"
         found.add("dollars", 0, "usd", invented)
@@ -354,6 +356,25 @@ def _spending(
     found.add("dollars", usd, "usd", "at list prices, nothing read from a cache")
     if unpriced:
         found.add("calls without a price", spent.unpriced, "count", "not in the dollars")
+
+
+def _stage_before(settings: Settings, spent: Outlay, found: _Findings) -> None:
+    """What rejection sampling takes, where it is asked for and not done yet."""
+    r, done = settings.rejection, settings.output / "rejection"
+    if r.rounds and done.is_dir():
+        found.notes.append(f"learning begins from {done}, where rejection sampling has ended")
+    if not r.rounds or done.is_dir():
+        return
+    workflows = r.rounds * r.questions * r.group * settings.reward.executions
+    share = Decimal(workflows) / spent.workflows
+    rows = f"{r.rounds} rounds x {r.questions} questions x {r.group} workflows"
+    calls, usd = round(spent.calls * share), spent.usd * share
+    bill = f"about {calls:,} calls of workers and ${usd:,.2f} beside those named here"
+    found.add("rejection sampling", workflows, "count", f"{rows}: {bill}")
+    found.notes.append(
+        "rejection sampling is asked for and not done yet: without `batuta train rejection` and "
+        "the same settings, learning begins from the policy before it"
+    )
 
 
 def _time(settings: Settings, expected: Pace, found: _Findings) -> None:

@@ -119,25 +119,26 @@ def _general(folder: Path) -> bool:
     return path.is_file() and read_json(path).get("tokenizer_class") in _GENERAL
 
 
-def policy_start(settings: Settings, *stages: str) -> str:
-    """The folder or hub id that training starts from.
+def policy_start(settings: Settings, *, sampling: bool = False) -> str:
+    """The folder or hub id that a stage starts from: what the stage before it has left.
 
     Args:
         settings: which name it, or the folder in which an earlier stage left it.
-        stages: earlier stages, the latest first; by default all that the settings ask for.
+        sampling: the stage is rejection sampling, and not reinforcement learning.
 
     Raises:
         ConfigError: nothing is named and no earlier stage was done.
     """
+    sampled, warm = settings.output / "rejection", settings.output / "warmup"
+    if settings.rejection.rounds and not sampling and (sampled / "config.json").is_file():
+        return str(sampled)
     if settings.policy.start:
         return settings.policy.start
-    usual = ("rejection", "warmup") if settings.rejection.rounds else ("warmup",)
-    for stage in stages or usual:
-        if (settings.output / stage / "config.json").is_file():
-            return str(settings.output / stage)
+    if (warm / "config.json").is_file():
+        return str(warm)
     raise ConfigError(
-        "there is no policy to start from: name one as policy.start, or make "
-        f"{settings.output / 'warmup'} with `batuta train warmup` and the same --config"
+        f"there is no policy to start from: name one as policy.start, or make {warm} with "
+        "`batuta train warmup` and the same --config"
     )
 
 

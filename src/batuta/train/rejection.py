@@ -90,7 +90,7 @@ def reject(settings: Settings, told: Told) -> Path:
     """
     if not settings.rejection.rounds:
         raise ConfigError("there is nothing to do: rejection.rounds is 0; 4 is a good number")
-    start = policy_start(settings, "warmup")
+    start = policy_start(settings, sampling=True)
     keep_memory()
     torch.manual_seed(settings.seed)
     use_threads(settings)
@@ -205,8 +205,9 @@ def _sampled(stage: Stage, part: Sequence[Group], number: int) -> tuple[list[str
         drafts = _written(stage, part, prompts, group, number)
     for at, one in enumerate(part):  # what nobody tries is never found to be right
         if one.root:
-            stands = [Draft(ACCEPTED, root=one.root)] * (group // STANDS)
-            drafts[at * group : at * group + len(stands)] = stands
+            tried = [Draft(ACCEPTED, root=one.root)] * (group // STANDS)
+            tried += random_drafts(stage, one)[: group // STANDS]
+            drafts[at * group : at * group + len(tried)] = tried
     return prompts, drafts
 
 

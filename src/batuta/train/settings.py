@@ -104,8 +104,6 @@ class RewardSettings(_Section):
     """Charged only when the answer is right."""
     coefficient: float = 0.0
     """Reward lost for `unit` tokens, dollars or calls; never more than `ceiling`."""
-    coefficient_later: float | None = None
-    """The same in a round after the first, which only some questions need; None: `coefficient`."""
     unit: float = 1000.0
     ceiling: float = 0.4
     from_step: int = 0
@@ -116,6 +114,10 @@ class RewardSettings(_Section):
     """The charge is multiplied by this power of the share of its group that is right: what is
     solved anyway shall be cheap, what is hard may cost (adaptive length penalty, Xiang et al.
     2025)."""
+    coefficient_later: float | None = None
+    """`coefficient` in a round after the first; None: the same."""
+    by_ease_later: float | None = Field(default=None, ge=0)
+    """`by_ease` in a round after the first; None: the same."""
     executions: PositiveInt = 1
     """How often a workflow is played; its reward is the mean."""
 
@@ -123,8 +125,9 @@ class RewardSettings(_Section):
 class Recursion(_Section):
     """Rollouts of a second round beside those of the first (paper, section 3.3)."""
 
-    share: float = 0.0
-    """Share of the questions that are also rolled out from a played first round."""
+    share: float = Field(default=0.0, ge=0, le=0.5)
+    """Share of the groups that are second rounds; each goes on from a first round of another
+    group."""
     discount: float = 0.25
     """Weight of the second round's mean reward in the first round's."""
 
