@@ -75,12 +75,9 @@ async def test_what_is_solved_anyway_shall_be_cheap_and_what_is_hard_may_cost(by
     assert [each.reward for each in found] == pytest.approx([paid, paid, 0.5, 0.0])
 
 
-@pytest.mark.parametrize(
-    ("later", "by_ease", "paid"), [(None, None, 0.9), (0.02, None, 0.98), (0.4, 1, 0.8)]
-)
-async def test_a_later_round_may_have_prices_of_its_own(later, by_ease, paid):
-    rewards = RewardSettings(cost="calls", unit=1, coefficient=0.1,
-                             coefficient_later=later, by_ease_later=by_ease)  # fmt: skip
+@pytest.mark.parametrize(("later", "paid"), [(None, 0.9), (0.02, 0.98), (0.0, 1.0)])
+async def test_a_later_round_may_have_a_price_of_its_own(later, paid):
+    rewards = RewardSettings(cost="calls", unit=1, coefficient=0.1, coefficient_later=later)
     say = {w.id: Scripted(lambda _: "42") for w in POOL} | {FLUTE: Scripted(lambda _: "41")}
     rows = [(EPISODE, Draft(ONE.replace("flute", "oboe")))]
     rows += [(EPISODE, Draft(each, root=Draft(ONE))) for each in (AGAIN, STANDS)]

@@ -35,6 +35,7 @@ def test_every_shipped_training_can_be_read(path):
         ({"reward": {"ramp": 0}}, "reward.ramp"),
         ({"pool": {"concurrency": 0}}, "pool.concurrency"),
         ({"reward": {"cost": "time"}}, "reward.cost"),
+        ({"recursion": {"share": 0.6}}, "recursion.share"),
         ({"policy": {"lora": {"ranks": 3}}}, "policy.lora.ranks"),
         ({"curriculum": []}, "curriculum"),
         ({"log": {"to": ["mlflow"]}}, "log.to"),

@@ -25,7 +25,7 @@ from batuta.engine import conduct
 from batuta.language import Rendering
 from batuta.solvers import Learned, Recursive
 from batuta.train.episodes import Episode
-from batuta.train.reward import Executions, charged, prices, reward, shares_right
+from batuta.train.reward import Executions, charged, reward, shares_right
 from batuta.train.settings import RewardSettings
 
 Judge = Callable[[Task, str], Awaitable[Grade]]
@@ -104,13 +104,9 @@ class Players:
         charge = charged(step, self.rewards)
         groups = [(episode.number, draft.root is not None) for episode, draft in drafts]
         shares = shares_right(groups, played, self.rewards)
-        eased = [
-            charge * share ** prices(self.rewards, later=draft.root is not None)[1]
-            for (_, draft), share in zip(drafts, shares, strict=True)
-        ]
         return [
-            self._rewarded(episode, draft, parts, each)
-            for (episode, draft), parts, each in zip(drafts, played, eased, strict=True)
+            self._rewarded(episode, draft, parts, charge * share**self.rewards.by_ease)
+            for (episode, draft), parts, share in zip(drafts, played, shares, strict=True)
         ]
 
     def _rewarded(self, episode: Episode, draft: Draft, parts: Executions, charge: float) -> Played:

@@ -205,9 +205,8 @@ def _sampled(stage: Stage, part: Sequence[Group], number: int) -> tuple[list[str
         drafts = _written(stage, part, prompts, group, number)
     for at, one in enumerate(part):  # what nobody tries is never found to be right
         if one.root:
-            tried = [Draft(ACCEPTED, root=one.root)] * (group // STANDS)
-            tried += random_drafts(stage, one)[: group // STANDS]
-            drafts[at * group : at * group + len(tried)] = tried
+            stands = [Draft(ACCEPTED, root=one.root)] * (group // STANDS)
+            drafts[at * group : at * group + len(stands)] = stands
     return prompts, drafts
 
 

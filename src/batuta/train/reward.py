@@ -40,17 +40,10 @@ def reward(run: Run, grade: Grade | None, settings: RewardSettings, charge: floa
     earned = settings.wrong + (settings.right - settings.wrong) * grade.score
     if grade.score < 1:
         return earned
-    coefficient, _ = prices(settings, later=len(run.rounds) > 1)
+    coefficient = settings.coefficient
+    if len(run.rounds) > 1 and settings.coefficient_later is not None:
+        coefficient = settings.coefficient_later
     return earned - charge * min(settings.ceiling, coefficient * cost(run, settings))
-
-
-def prices(settings: RewardSettings, *, later: bool) -> tuple[float, float]:
-    """`coefficient` and `by_ease` of a first round, or of a later one."""
-    usual = settings.coefficient, settings.by_ease
-    if not later:
-        return usual
-    own = settings.coefficient_later, settings.by_ease_later
-    return (usual[0] if own[0] is None else own[0]), (usual[1] if own[1] is None else own[1])
 
 
 def out_of_order(run: Run) -> bool:

@@ -116,8 +116,6 @@ class RewardSettings(_Section):
     2025)."""
     coefficient_later: float | None = None
     """`coefficient` in a round after the first; None: the same."""
-    by_ease_later: float | None = Field(default=None, ge=0)
-    """`by_ease` in a round after the first; None: the same."""
     executions: PositiveInt = 1
     """How often a workflow is played; its reward is the mean."""
 
