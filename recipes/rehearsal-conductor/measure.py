@@ -1,6 +1,6 @@
 """Every figure of RESULT.md, by `batuta eval` commands that it prints: `measure.py RUNS OUT`.
 
-RUNS holds the run folders that run.sh fills: seed-1, seed-2, …; pools; recursion.
+RUNS holds the run folders that run.sh fills: seed-1, seed-2, …; pools; sparing.
 What is not there is left out. What OUT has already is not run again. Prints the tables.
 """
 # ruff: noqa: INP001, T201, S603 - a script that runs the project's own command and prints tables
@@ -63,8 +63,8 @@ def main() -> None:
     others(out, seeds)
     if (runs / "pools" / "rejection").is_dir():
         pools(out, {"without": first, "with": runs / "pools" / "rejection"})
-    if (runs / "recursion" / "policy").is_dir():
-        recursion(out, runs / "recursion" / "policy")
+    if (runs / "sparing" / "policy").is_dir():
+        recursion(out, runs / "sparing" / "policy")
 
 
 def others(out: Path, seeds: Mapping[str, Path]) -> None:
@@ -106,8 +106,7 @@ def pools(out: Path, policies: Mapping[str, Path]) -> None:
 def pool_by_pool(name: str, folder: Path) -> None:
     """Every pool of three beside whoever of it turned out the best on the same questions."""
     right: dict[str, dict[str, float]] = {}
-    for line in (folder / "results.jsonl").read_text("utf-8").splitlines():
-        found = json.loads(line)
+    for found in lines(folder):
         right.setdefault(found["task"], {})[found["system"]] = found["score"] or 0.0
     pools: dict[tuple[str, ...], list[dict[str, float]]] = {}
     for scores in right.values():
@@ -121,18 +120,30 @@ def pool_by_pool(name: str, folder: Path) -> None:
 
 
 def recursion(out: Path, policy: Path) -> None:
-    """One round and more, by difficulty."""
-    found = evaluated(out / "recursion", policy, "ultra,ultra+recursion")["systems"]
-    print(
-        "\n| difficulty | one % | more % | calls | with more | rounds |\n|---|---|---|---|---|---|"
-    )
-    one, more = (found[name]["by_difficulty"] for name in ("ultra", "ultra+recursion"))
-    for level, cell in one.items():
-        again = more[level]
-        print(
-            f"| {level} | {100 * cell['accuracy']:.1f} | {100 * again['accuracy']:.1f} "
-            f"| {cell['calls']:.2f} | {again['calls']:.2f} | {again.get('rounds', 0):.2f} |"
+    """One round and two, by difficulty; the calls are the conductor's own and its workers'."""
+    evaluated(out / "recursion", policy, "ultra,ultra+recursion", limit=MANY)
+    one, more = ([s for s in lines(out / "recursion") if s["system"] == name]
+                 for name in ("ultra", "ultra+recursion"))  # fmt: skip
+    print("\n| difficulty | questions | one round % | two % | calls | with two | corrected % |")
+    print("|---|---|---|---|---|---|---|")
+    for least, most in (*((level, level) for level in range(1, 7)), (1, 3), (5, 6), (1, 6)):
+        first, both = (
+            [s for s in some if least <= s["difficulty"] <= most] for some in (one, more)
         )
+        right, calls = ([[sum(s[key] for s in some) / len(some) for some in (first, both)]
+                         for key in ("score", "calls")])  # fmt: skip
+        corrected = sum(s["rounds"] > 1 for s in both) / len(both)
+        times = calls[1] / calls[0]
+        print(
+            f"| {least}-{most} | {len(both)} | {100 * right[0]:.1f} | {100 * right[1]:.1f} "
+            f"| {calls[0]:.2f} | {calls[1]:.2f}, {times:.2f} x | {100 * corrected:.0f} |"
+        )
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """What an evaluation kept of each question."""
+    text = (folder / "results.jsonl").read_text("utf-8")
+    return [json.loads(line) for line in text.splitlines()]
 
 
 def evaluated(folder: Path, policy: Path, names: str, *more: str, limit: int = LIMIT) -> Report:
@@ -186,8 +197,7 @@ def crossed(folders: Mapping[str, Path]) -> None:
     """Mean steps by family and difficulty, over all seeds."""
     steps: dict[tuple[str, int], list[int]] = {}
     for folder in folders.values():
-        for line in (folder / "results.jsonl").read_text("utf-8").splitlines():
-            found = json.loads(line)
+        for found in lines(folder):
             if found["system"] == "ultra":
                 cell = found["family"], int(found["difficulty"])
                 steps.setdefault(cell, []).append(len(found["steps"]))

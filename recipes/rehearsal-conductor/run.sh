@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything in RESULT.md: three seeds from nothing, the two further trainings, and all the figures.
+# Everything in RESULT.md: three seeds from nothing, what is trained on from the first, and all the figures.
 # The long stage of a seed is divided between two processes: two cores.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -12,7 +12,9 @@ for seed in 1 2 3; do
     "${conduct[@]}" "${to[@]}"
 done
 .venv/bin/batuta train rejection --config $here/pools.toml
+.venv/bin/batuta train conductor --config $here/brief.toml
 .venv/bin/batuta train rejection --config $here/recursion.toml
 .venv/bin/batuta train conductor --config $here/recursion.toml
+.venv/bin/batuta train conductor --config $here/sparing.toml
 .venv/bin/batuta train plots runs/rehearsal/seed-{1,2,3} --out runs/rehearsal/plots
 .venv/bin/python $here/measure.py runs/rehearsal runs/rehearsal/measured

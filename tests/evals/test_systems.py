@@ -74,4 +74,4 @@ def test_what_they_need_and_are():
     assert not found["ultra"].calibrated and found["ultra-best-worker"].calibrated
     assert isinstance(found["good"].solver, Single)
     recursive = found["ultra+recursion"].solver
-    assert isinstance(recursive, Conducted) and recursive.rounds == 3
+    assert isinstance(recursive, Conducted) and recursive.rounds == 2

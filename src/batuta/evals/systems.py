@@ -37,8 +37,8 @@ RECURSIVE = "ultra+recursion"
 BEST_SINGLE = "best-single"
 ALL = "all"
 """Stands for every system that can be measured on the subject without simulated replies."""
-ROUNDS = 3
-"""Rounds of `ultra+recursion` at most."""
+ROUNDS = 2
+"""Rounds of `ultra+recursion` at most: as many as training rolls out."""
 
 
 @dataclass(frozen=True, slots=True)
