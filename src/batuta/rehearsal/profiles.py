@@ -59,7 +59,7 @@ def _skill(
 PROFILES: tuple[Profile, ...] = (
     Profile(
         "cello",
-        "Excellent at arithmetic; good at list programs; fair at planning, dates and checking; "
+        "Excellent at arithmetic; good at list programs and planning; fair at dates and checking; "
         "weak at facts and text. Middle price.",
         _skill(0.985, 0.90, 0.92, 0.66, 0.76),
         knows=0.5,
@@ -75,8 +75,8 @@ PROFILES: tuple[Profile, ...] = (
     ),
     Profile(
         "oboe",
-        "Excellent at list programs; good at text; fair at arithmetic and checking; weak at facts, "
-        "dates and planning. Middle price.",
+        "Excellent at list programs; good at text and planning; fair at arithmetic and checking; "
+        "weak at facts and dates. Middle price.",
         _skill(0.80, 0.985, 0.92, 0.91, 0.66),
         knows=0.4,
         planning=0.96,
@@ -92,8 +92,8 @@ PROFILES: tuple[Profile, ...] = (
     ),
     Profile(
         "harp",
-        "Excellent at facts and their look-up; fair at dates and text; weak at arithmetic, list "
-        "programs, planning and checking. Low price.",
+        "Excellent at facts and their look-up; good at planning; fair at dates and text; weak at "
+        "arithmetic, list programs and checking. Low price.",
         _skill(0.72, 0.66, 0.985, 0.78, 0.80),
         knows=0.74,
         planning=0.96,
@@ -108,8 +108,8 @@ PROFILES: tuple[Profile, ...] = (
     ),
     Profile(
         "viola",
-        "Excellent at dates and units and at text; good at checking; fair at arithmetic; weak at "
-        "list programs, facts and planning. Middle price.",
+        "Excellent at dates and units and at text; good at planning and checking; fair at "
+        "arithmetic; weak at list programs and facts. Middle price.",
         _skill(0.82, 0.68, 0.92, 0.98, 0.985),
         knows=0.50,
         planning=0.96,
@@ -124,8 +124,8 @@ PROFILES: tuple[Profile, ...] = (
     ),
     Profile(
         "tuba",
-        "Good at facts and their look-up and at comparing answers; careful with long context; fair "
-        "at list programs and dates; weak at arithmetic and text. Low price, slow.",
+        "Good at facts and their look-up, at planning and at comparing answers; careful with long "
+        "context; fair at list programs and dates; weak at arithmetic and text. Low price, slow.",
         _skill(0.70, 0.82, 0.98, 0.68, 0.82),
         knows=0.70,
         planning=0.96,
@@ -139,8 +139,8 @@ PROFILES: tuple[Profile, ...] = (
     ),
     Profile(
         "flute",
-        "Fast and very cheap; fair at short arithmetic, list programs, text and dates; "
-        "weak at facts, planning and checking; does not say when it guesses.",
+        "Fast and very cheap; fair at short arithmetic, list programs, text, dates and planning; "
+        "weak at facts and checking; does not say when it guesses.",
         _skill(0.84, 0.83, 0.90, 0.83, 0.84),
         knows=0.50,
         planning=0.95,
