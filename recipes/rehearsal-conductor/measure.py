@@ -1,6 +1,6 @@
 """Every figure of RESULT.md, by `batuta eval` commands that it prints: `measure.py RUNS OUT`.
 
-RUNS holds the run folders that run.sh fills: seed-1, seed-2, …; pools; sparing.
+RUNS holds the run folders that run.sh fills: seed-1, seed-2, …; pools; recursion.
 What is not there is left out. What OUT has already is not run again. Prints the tables.
 """
 # ruff: noqa: INP001, T201, S603 - a script that runs the project's own command and prints tables
@@ -63,8 +63,8 @@ def main() -> None:
     others(out, seeds)
     if (runs / "pools" / "rejection").is_dir():
         pools(out, {"without": first, "with": runs / "pools" / "rejection"})
-    if (runs / "sparing" / "policy").is_dir():
-        recursion(out, runs / "sparing" / "policy")
+    if (runs / "recursion" / "policy").is_dir():
+        recursion(out, runs / "recursion" / "policy")
 
 
 def others(out: Path, seeds: Mapping[str, Path]) -> None:

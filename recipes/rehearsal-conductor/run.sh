@@ -13,8 +13,8 @@ for seed in 1 2 3; do
 done
 .venv/bin/batuta train rejection --config $here/pools.toml
 .venv/bin/batuta train conductor --config $here/brief.toml
+.venv/bin/batuta train conductor --config $here/correcting.toml
 .venv/bin/batuta train rejection --config $here/recursion.toml
 .venv/bin/batuta train conductor --config $here/recursion.toml
-.venv/bin/batuta train conductor --config $here/sparing.toml
 .venv/bin/batuta train plots runs/rehearsal/seed-{1,2,3} --out runs/rehearsal/plots
 .venv/bin/python $here/measure.py runs/rehearsal runs/rehearsal/measured
