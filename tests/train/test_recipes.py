@@ -160,6 +160,13 @@ def test_the_check_counts_the_stage_before_and_only_until_it_is_done(tmp_path):
     assert "rejection sampling" not in {each.name for each in check(told).figures}
 
 
+def test_the_check_names_a_spoilt_tokenizer(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "tokenizer_config.json").write_text("[1]")
+    report = check(overridden(read_settings(SMALL), [f"policy.start='{tmp_path}'"], "the test"))
+    assert any("tokenizer_config.json holds no JSON object" in each for each in report.missing)
+
+
 # -- first steps --------------------------------------------------------------------------
 
 

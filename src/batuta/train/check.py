@@ -239,8 +239,12 @@ def _prompts(
     found: _Findings,
 ) -> int:
     """Tokens of the longest prompt of a first round; says if it does not fit."""
-    tokenizer = _tokenizer(settings.policy.start or str(settings.output / "warmup"),
-                           settings.policy.revision)  # fmt: skip
+    start = settings.policy.start or str(settings.output / "warmup")
+    try:
+        tokenizer = _tokenizer(start, settings.policy.revision)
+    except BatutaError as error:
+        found.missing.append(str(error))
+        tokenizer = None
     rendering = settings.prompt.rendering()
     requests = [each.request(rendering) for each in asked[:LOOKED_AT]]
     texts = [f"{each.messages[0].text}{each.prefill}" for each in requests]
@@ -368,8 +372,8 @@ def _stage_before(settings: Settings, spent: Outlay, found: _Findings) -> None:
     workflows = r.rounds * r.questions * r.group * settings.reward.executions
     share = Decimal(workflows) / spent.workflows
     rows = f"{r.rounds} rounds x {r.questions} questions x {r.group} workflows"
-    calls, usd = round(spent.calls * share), spent.usd * share
-    bill = f"about {calls:,} calls of workers and ${usd:,.2f} beside those named here"
+    dollars = f" and ${spent.usd * share:,.2f}" if spent.usd else ""
+    bill = f"about {round(spent.calls * share):,} calls of workers{dollars} beside those named here"
     found.add("rejection sampling", workflows, "count", f"{rows}: {bill}")
     found.notes.append(
         "rejection sampling is asked for and not done yet: without `batuta train rejection` and "
