@@ -46,7 +46,7 @@ from batuta.train.machine import (
     unsuited,
     wants_gpu,
 )
-from batuta.train.model import read_tokenizer
+from batuta.train.model import read_tokenizer, starting
 from batuta.train.outlay import Outlay, Pace, Stage, earlier, outlay, pace
 from batuta.train.questions import questions
 from batuta.train.rundir import METRICS, read_lines
@@ -193,13 +193,11 @@ def _policy(
     settings: Settings, environ: Mapping[str, str], found: _Findings
 ) -> PreTrainedConfig | None:
     """The policy's architecture; says what must be made or fetched first."""
-    start, warm = settings.policy.start, settings.output / "warmup"
-    if not start:
-        if (warm / "config.json").is_file():
-            return architecture(str(warm))
+    start = starting(settings)
+    if start is None:
         found.missing.append(
-            f"there is no policy in {warm}: make one with `batuta train warmup` and the same "
-            "settings, or name one as policy.start"
+            f"there is no policy in {settings.output / 'warmup'}: make one with `batuta train "
+            "warmup` and the same settings, or name one as policy.start"
         )
         return made_from_nothing(settings.policy.network)
     config = architecture(start, settings.policy.revision)
@@ -239,9 +237,9 @@ def _prompts(
     found: _Findings,
 ) -> int:
     """Tokens of the longest prompt of a first round; says if it does not fit."""
-    start = settings.policy.start or str(settings.output / "warmup")
+    start = starting(settings)
     try:
-        tokenizer = _tokenizer(start, settings.policy.revision)
+        tokenizer = start and _tokenizer(start, settings.policy.revision)
     except BatutaError as error:
         found.missing.append(str(error))
         tokenizer = None
@@ -250,7 +248,7 @@ def _prompts(
     texts = [f"{each.messages[0].text}{each.prefill}" for each in requests]
     if not texts:
         return 0
-    if tokenizer is None:
+    if not tokenizer:
         longest, source = max(map(tokens_of, texts)), "estimated at 4 characters a token"
     else:
         longest = max(map(len, tokenizer(texts)["input_ids"]))
@@ -365,9 +363,10 @@ def _spending(
 def _stage_before(settings: Settings, spent: Outlay, found: _Findings) -> None:
     """What rejection sampling takes, where it is asked for and not done yet."""
     r, done = settings.rejection, settings.output / "rejection"
-    if r.rounds and done.is_dir():
+    if not r.rounds:
+        return
+    if done.is_dir():
         found.notes.append(f"learning begins from {done}, where rejection sampling has ended")
-    if not r.rounds or done.is_dir():
         return
     workflows = r.rounds * r.questions * r.group * settings.reward.executions
     share = Decimal(workflows) / spent.workflows

@@ -119,27 +119,37 @@ def _general(folder: Path) -> bool:
     return path.is_file() and read_json(path).get("tokenizer_class") in _GENERAL
 
 
-def policy_start(settings: Settings, *, sampling: bool = False) -> str:
+def starting(settings: Settings, *, sampling: bool = False) -> str | None:
     """The folder or hub id that a stage starts from: what the stage before it has left.
 
     Args:
         settings: which name it, or the folder in which an earlier stage left it.
         sampling: the stage is rejection sampling, and not reinforcement learning.
 
-    Raises:
-        ConfigError: nothing is named and no earlier stage was done.
+    Returns:
+        None: nothing is named and no earlier stage was done.
     """
     sampled, warm = settings.output / "rejection", settings.output / "warmup"
     if settings.rejection.rounds and not sampling and (sampled / "config.json").is_file():
         return str(sampled)
     if settings.policy.start:
         return settings.policy.start
-    if (warm / "config.json").is_file():
-        return str(warm)
-    raise ConfigError(
-        f"there is no policy to start from: name one as policy.start, or make {warm} with "
-        "`batuta train warmup` and the same --config"
-    )
+    return str(warm) if (warm / "config.json").is_file() else None
+
+
+def policy_start(settings: Settings, *, sampling: bool = False) -> str:
+    """As `starting`.
+
+    Raises:
+        ConfigError: there is nothing to start from.
+    """
+    start = starting(settings, sampling=sampling)
+    if start is None:
+        raise ConfigError(
+            "there is no policy to start from: name one as policy.start, or make "
+            f"{settings.output / 'warmup'} with `batuta train warmup` and the same --config"
+        )
+    return start
 
 
 def use_threads(settings: Settings) -> None:
