@@ -260,7 +260,7 @@ def learned_from(folder: Path) -> Learned:
         ConfigError: the folder cannot be used.
     """
     model, card, name = open_policy(folder)
-    return Learned(name, model, card.rendering, card.sampling)
+    return Learned(name, model, card.rendering, card.sampling, card.rounds)
 
 
 def _conductor(

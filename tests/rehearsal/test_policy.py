@@ -52,6 +52,21 @@ async def test_nearly_every_draft_is_a_workflow():
     assert sum(isinstance(decision, Plan) for decision in decisions) >= 57
 
 
+async def test_what_it_has_not_learned_it_does_not_write():
+    async with Http() as http:
+        ensemble = await open_ensemble(http, pool="rehearsal", time_scale=0.0)
+        for number, task in enumerate(tasks(None, 20, SEED + 2)):
+            one, many = [
+                await conduct(
+                    Question.of(task.question), ensemble.conductor, ensemble.pool, ensemble.clients,
+                    limits=Limits(rounds=rounds), seed=number,
+                )
+                for rounds in (1, 3)
+            ]  # fmt: skip
+            assert many.answer == one.answer
+            assert (many.outcome, many.usage) == (one.outcome, one.usage), "nothing more is spent"
+
+
 def test_it_is_small_and_says_what_it_is():
     folder = trained()
     assert sum(path.stat().st_size for path in folder.iterdir()) <= LARGEST

@@ -5,10 +5,12 @@ import json
 import pytest
 from transformers import AutoTokenizer
 
+from batuta.embedded.conductor import Card
 from batuta.errors import ConfigError
-from batuta.train.model import load_policy, make_model, read_tokenizer
+from batuta.train.learn import card
+from batuta.train.model import keep_stage, load_policy, make_model, read_tokenizer
 from batuta.train.tokenizer import make_tokenizer
-from train.stage import LIBRARIES, ONE, TWO
+from train.stage import LIBRARIES, ONE, TWO, settings
 
 pytestmark = LIBRARIES
 
@@ -57,3 +59,11 @@ def test_a_tokenizer_with_more_pieces_than_its_model_knows_is_refused(folder):
     make_tokenizer([ONE, TWO, "other words"] * 3, 420).save_pretrained(folder)
     with pytest.raises(ConfigError, match=r"has \d+ pieces and the model knows \d+"):
         load_policy(str(folder), None)
+
+
+@pytest.mark.parametrize(("share", "rounds"), [(0.0, 1), (0.5, 2)])
+def test_the_card_says_how_many_rounds_were_learned(tmp_path, tokenizer, share, rounds):
+    told = settings(tmp_path, recursion={"share": share})
+    model = make_model(tokenizer, hidden=16, layers=1, heads=2, inner=16)
+    assert Card.read(keep_stage(model, tokenizer, told, "rejection")).rounds == rounds
+    assert card(told).rounds == rounds

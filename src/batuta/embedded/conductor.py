@@ -29,6 +29,8 @@ class Card:
     temperature: float = 0.0
     """0: the likeliest workflow."""
     max_tokens: int = 256
+    rounds: int = 1
+    """Rounds that it has learned; after so many it lets the answer stand."""
 
     @property
     def sampling(self) -> Sampling:

@@ -93,7 +93,10 @@ def learn(settings: Settings, command: Sequence[str], told: Told, *, resume: boo
 def card(settings: Settings) -> Card:
     """What serving must know of the policy."""
     return Card(
-        settings.name, settings.prompt.rendering(), max_tokens=settings.optimiser.completion
+        settings.name,
+        settings.prompt.rendering(),
+        max_tokens=settings.optimiser.completion,
+        rounds=settings.recursion.rounds,
     )
 
 

@@ -172,7 +172,8 @@ def keep_stage(model: Any, tokenizer: Any, settings: Settings, stage: str) -> Pa
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
         rendering, most = settings.prompt.rendering(), settings.optimiser.completion
-        Card(f"{settings.name}-{stage}", rendering, 1.0, most).write(folder)
+        rounds = settings.recursion.rounds
+        Card(f"{settings.name}-{stage}", rendering, 1.0, most, rounds).write(folder)
     except OSError as error:
         raise StoreError(f"the policy cannot be written to {folder}: {error.strerror}") from None
     return folder

@@ -129,6 +129,11 @@ class Recursion(_Section):
     discount: float = 0.25
     """Weight of the second round's mean reward in the first round's."""
 
+    @property
+    def rounds(self) -> int:
+        """Rounds that are learned."""
+        return 2 if self.share else 1
+
 
 class Optimiser(_Section):
     """How the weights move."""
