@@ -1,16 +1,19 @@
 """The shipped conductor: a policy that learned on this orchestra, served without torch."""
 
+import json
 import subprocess
 import sys
 import time
 
 import anyio
+import pytest
 
 from batuta.clients import Http
 from batuta.config import open_ensemble
 from batuta.core import Brief, Limits, Outcome, Plan, Question
-from batuta.embedded.conductor import open_policy
+from batuta.embedded.conductor import Card, open_policy
 from batuta.engine import conduct
+from batuta.errors import ConfigError
 from batuta.rehearsal import grade, tasks, trained
 
 SEED = 90_210
@@ -101,3 +104,13 @@ def test_a_plan_takes_a_moment():
     for task in tasks(None, 10, SEED + 2):
         anyio.run(plan, task)
     assert (time.process_time() - before) / 10 < 0.25  # a plan takes about 0.02 s
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("rounds", 0), ("rounds", "two"), ("max_tokens", None), ("temperature", -1)]
+)
+def test_a_card_with_a_senseless_number_is_refused_by_its_name(tmp_path, name, value):
+    card = json.loads((trained() / "batuta.json").read_text(encoding="utf-8"))
+    (tmp_path / "batuta.json").write_text(json.dumps(card | {name: value}), encoding="utf-8")
+    with pytest.raises(ConfigError, match=rf"batuta\.json: {name} is a number"):
+        Card.read(tmp_path)

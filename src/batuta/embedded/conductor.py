@@ -58,9 +58,14 @@ class Card:
         read: dict[str, Any] = dict(read_json(folder / FILE))
         try:
             shown = Rendering(**read.pop("rendering"))
-            return Card(rendering=shown, **read)
+            card = Card(rendering=shown, **read)
         except (KeyError, TypeError) as error:
             raise ConfigError(f"{folder / FILE} is not a conductor's card: {error}") from None
+        for name, least in (("temperature", 0), ("max_tokens", 1), ("rounds", 1)):
+            value = getattr(card, name)
+            if not isinstance(value, int | float) or value < least:
+                raise ConfigError(f"{folder / FILE}: {name} is a number from {least} on")
+        return card
 
 
 def is_policy(folder: Path) -> bool:
