@@ -1,24 +1,26 @@
-"""A workflow written by hand, played by the rehearsal orchestra (simulated, offline)."""
+"""A workflow written by hand, answered by the rehearsal (simulated workers, offline)."""
 
 import anyio
 
-from batuta.core import Question, Step, WorkerId, Workflow
-from batuta.engine import conduct
-from batuta.rehearsal import clients, pool
-from batuta.solvers import Fixed
+import batuta
+from batuta.core import WorkerId
 
-FLOW = Workflow(
+QUESTION = (
+    "Here is a question of dates and units. We have 9 kilometres; express it in metres; "
+    "add 6 kilometres; count that amount 2 times; add 10 kilometres. What is the result?"
+)
+FLOW = batuta.Workflow(
     (
-        Step("Solve the question step by step.", WorkerId("cello")),
-        Step("Solve the question step by step.", WorkerId("piano")),
-        Step("Compare the solutions and give the final answer.", WorkerId("flute"), (0, 1)),
+        batuta.Step("Plan the steps.", WorkerId("piano")),
+        batuta.Step("Solve the question.", WorkerId("tuba"), (0,)),
+        batuta.Step("Repair the solution.", WorkerId("oboe"), (0, 1)),
     )
 )
 
 
 async def main() -> None:
-    question = Question.of("Compute the result: begin at 45; square it; double it.")
-    run = await conduct(question, Fixed("by hand", lambda _: FLOW), pool(), clients(time_scale=0))
+    async with batuta.open("rehearsal") as session:
+        run = await session.ask(QUESTION, workflow=FLOW, seed=1)
     for step in sorted(run.steps, key=lambda step: step.index):
         print(f"{step.worker} read {FLOW.steps[step.index].access}, {step.usage.total} tokens")
     print(run.answer)

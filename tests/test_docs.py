@@ -86,6 +86,10 @@ def test_examples_run_offline(example, tmp_path):
     assert said_by(example, tmp_path).strip()
 
 
+def test_the_first_example_ends_with_the_right_answer(tmp_path):
+    assert said_by(ROOT / "examples" / "01_workflow_by_hand.py", tmp_path).rstrip().endswith("Answer: 40000")
+
+
 @pytest.mark.long
 @pytest.mark.timeout(600)
 def test_the_example_of_training_learns(tmp_path):
@@ -97,8 +101,10 @@ def test_the_example_of_training_learns(tmp_path):
     assert own > best + 25, said
 
 
-def test_python_blocks_of_the_readme_run(tmp_path):
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", README, re.DOTALL)):
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md"])
+def test_python_blocks_run(page, tmp_path):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL)):
         if "localhost" in block or "127.0.0.1" in block:
             continue  # needs the server; the e2e tests play it
         done = subprocess.run(

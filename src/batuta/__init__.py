@@ -1,1 +1,74 @@
-"""Batuta: an open, self-hosted conductor of language models."""
+"""Batuta: an open, self-hosted conductor of language models.
+
+    import batuta
+
+    async with batuta.open("batuta.toml") as session:
+        run = await session.ask("…", max_cost=0.05)
+    print(run.answer, run.cost)
+
+Without an event loop of one's own: `batuta.ask_sync("…")`. What a name is comes from where it
+is defined; nothing is imported before it is used, so `import batuta` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from batuta.core import Limits, Pool, Question, Run, Step, Worker, Workflow
+    from batuta.engine import conduct
+    from batuta.session import Session, ask, ask_sync
+    from batuta.session import open_session as open  # noqa: A004 - as in `aiofiles.open`
+
+    __version__: str
+
+__all__ = [
+    "Limits",
+    "Pool",
+    "Question",
+    "Run",
+    "Session",
+    "Step",
+    "Worker",
+    "Workflow",
+    "__version__",
+    "ask",
+    "ask_sync",
+    "conduct",
+    "open",
+]
+
+_HOMES = {
+    "Limits": "batuta.core",
+    "Pool": "batuta.core",
+    "Question": "batuta.core",
+    "Run": "batuta.core",
+    "Session": "batuta.session",
+    "Step": "batuta.core",
+    "Worker": "batuta.core",
+    "Workflow": "batuta.core",
+    "ask": "batuta.session",
+    "ask_sync": "batuta.session",
+    "conduct": "batuta.engine",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when it is first used.
+
+    Raises:
+        AttributeError: there is no such name.
+    """
+    if name == "__version__":
+        return version("batuta")
+    if name == "open":
+        return import_module("batuta.session").open_session
+    if name not in _HOMES:
+        raise AttributeError(f"module 'batuta' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

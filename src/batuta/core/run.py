@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, NewType
 
 from batuta.core.conductor import Accepted, Draft, Malformed, Plan
+from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.core.message import Delta, Reply, Request
+from batuta.core.run_html import StepRow, render_run_html
 from batuta.core.task import Question
 from batuta.core.usage import ASSUMED_PRICE, FREE, ZERO, Cost, Price, Usage
 from batuta.core.worker import Pool, WorkerId
-from batuta.core.workflow import MAX_STEPS, Workflow
+from batuta.core.workflow import MAX_STEPS, Step, Workflow
 from batuta.errors import ClientError
 
 RunId = NewType("RunId", str)
@@ -210,7 +212,7 @@ class Guarded:
     """Places that it found."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Run:
     """A question conducted to its end: the fold of its events."""
 
@@ -258,6 +260,53 @@ class Run:
         drafts = (d for played in self.rounds for d in played.conductor_drafts)
         paid = sum((draft.cost for draft in drafts), FREE)
         return sum((step.cost for step in self.steps), paid)
+
+    def __repr__(self) -> str:
+        """One line: id, outcome, size, cost, time and how the answer begins."""
+        return f"<Run {self._summary()}: {_shorten(self.answer or self.error or '')!r}>"
+
+    def _summary(self) -> str:
+        count = len(self.steps)
+        steps = f"{count} step{'' if count == 1 else 's'}"
+        tokens, cost = f"{format_count(self.usage.total)} tokens", format_cost(self.cost)
+        return (
+            f"{self.id} {self.outcome}, {steps}, {tokens}, {cost}, {format_seconds(self.seconds)}"
+        )
+
+    def _repr_html_(self) -> str:
+        """The workflow and the answer, as a notebook shows them."""
+        summary = self._summary() + (f": {self.error}" if self.error else "")
+        return render_run_html([_step_rows(played) for played in self.rounds], summary, self.answer)
+
+
+def _shorten(text: str, most: int = 60) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+
+
+def _step_rows(played: Round) -> list[StepRow]:
+    """The steps of a round's workflow, as they are drawn."""
+    if played.workflow is None:
+        return []
+    levels = played.workflow.levels
+    return [
+        _step_row(step, levels[index], played.step(index))
+        for index, step in enumerate(played.workflow.steps)
+    ]
+
+
+def _step_row(step: Step, level: int, ended: StepRun | None) -> StepRow:
+    row = StepRow(step.worker, step.subtask, step.access, level)
+    if ended is None:
+        return row
+    return replace(
+        row,
+        worker=ended.worker,
+        state="done" if isinstance(ended.result, Reply) else "failed",
+        tokens=format_count(ended.usage.total),
+        cost=format_cost(ended.cost),
+        time=format_seconds(ended.span.seconds),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,66 @@
+"""What may be said with a question, and what it makes of the question and the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypedDict
+
+from batuta.core import Emit, Limits, Question, ResponseFormat, Sampling, Tool, ToolCall, Workflow
+from batuta.session.questions import ImageLike
+
+RunTool = Callable[[ToolCall], str | Awaitable[str]]
+"""Runs one of the caller's tools and returns what it says."""
+
+
+class AskOptions(TypedDict, total=False):
+    """What may be said with a question; what is left out is the session's own choice."""
+
+    images: Sequence[ImageLike]
+    """Pictures beside the question: a path, bytes, or an `https:` or `data:` address."""
+    tools: Sequence[Tool]
+    """Functions that the workers may call."""
+    run_tool: RunTool
+    """Runs them; without it a run that wants a tool ends as `waiting`, its calls in `run.reply`."""
+    response_format: ResponseFormat
+    """The form that the answer must have."""
+    sampling: Sampling
+    """Of the visible answer."""
+    max_cost: float
+    """Dollars at most."""
+    max_tokens: int
+    """Tokens at most, of all calls together."""
+    max_steps: int
+    max_rounds: int
+    max_seconds: float
+    workflow: Workflow
+    """A workflow written by hand; then nobody plans."""
+    seed: int
+    """Makes sampling repeatable where the workers honour seeds."""
+    dry_run: bool
+    """Plan and estimate (`run.expected`); call no worker."""
+    on_event: Emit
+    """Hears every event as it happens."""
+
+
+def complete_question(question: Question, options: AskOptions) -> Question:
+    """The question with the tools, form and sampling of the options."""
+    return replace(
+        question,
+        tools=tuple(options.get("tools", question.tools)),
+        response_format=options.get("response_format", question.response_format),
+        sampling=options.get("sampling", question.sampling),
+    )
+
+
+def merge_limits(usual: Limits, options: AskOptions) -> Limits:
+    """The session's limits, and the question's own where it has some."""
+    named = {
+        "steps": options.get("max_steps"),
+        "rounds": options.get("max_rounds"),
+        "tokens": options.get("max_tokens"),
+        "usd": options.get("max_cost"),
+        "seconds": options.get("max_seconds"),
+    }
+    given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    return replace(usual, **given)

@@ -1,0 +1,90 @@
+"""What a caller of the library may give as a question becomes a Question. Pure but for files."""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from batuta.core import Image, Message, Part, Question, Role, Text
+
+ImageLike = str | Path | bytes
+"""A picture: the path of a file, its bytes, or its `https:` or `data:` address."""
+QuestionLike = str | Question | Message | Sequence[Message | Mapping[str, Any]]
+"""Text, a question, or a conversation."""
+_ADDRESSES = ("https://", "http://", "data:")
+_MAGIC = {b"\x89PNG": "image/png", b"\xff\xd8": "image/jpeg", b"GIF8": "image/gif"}
+
+
+def parse_question(given: QuestionLike, images: Sequence[ImageLike] = ()) -> Question:
+    """The question that was meant, with the pictures in its last message.
+
+    Raises:
+        ValueError: it is empty, or a message of it is malformed.
+        OSError: a picture's file cannot be read.
+    """
+    question = given if isinstance(given, Question) else Question(_parse_messages(given))
+    if not images:
+        return question
+    *before, last = question.messages
+    shown = Message(last.role, (*last.parts, *map(load_image, images)), last.name)
+    return Question(
+        (*before, shown),
+        question.tools,
+        question.tool_choice,
+        question.parallel_tool_calls,
+        question.response_format,
+        question.sampling,
+    )
+
+
+def load_image(given: ImageLike) -> Image:
+    """The picture as a message carries it: its address, or its bytes as a `data:` address.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if isinstance(given, str) and given.startswith(_ADDRESSES):
+        return Image(given)
+    data = given if isinstance(given, bytes) else Path(given).read_bytes()
+    kind = next((kind for magic, kind in _MAGIC.items() if data.startswith(magic)), None)
+    if kind is None and not isinstance(given, bytes):
+        kind = mimetypes.guess_type(str(given))[0]
+    return Image(f"data:{kind or 'image/webp'};base64,{base64.b64encode(data).decode()}")
+
+
+def _parse_messages(
+    given: str | Message | Sequence[Message | Mapping[str, Any]],
+) -> tuple[Message, ...]:
+    if isinstance(given, str):
+        if not given.strip():
+            raise ValueError("the question is empty")
+        return (Message(Role.USER, (Text(given),)),)
+    if isinstance(given, Message):
+        return (given,)
+    if not given:
+        raise ValueError("a conversation needs at least one message")
+    return tuple(m if isinstance(m, Message) else _parse_message(m) for m in given)
+
+
+def _parse_message(given: Mapping[str, Any]) -> Message:
+    role, content = given.get("role"), given.get("content")
+    if role not in {"system", "developer", "user", "assistant"}:
+        raise ValueError(f"a message's role is system, developer, user or assistant, not {role!r}")
+    if isinstance(content, str):
+        return Message(Role(role), (Text(content),))
+    if not isinstance(content, list) or not content:
+        raise ValueError("a message's content is text, or a list of parts")
+    return Message(Role(role), tuple(map(_parse_part, cast("list[Any]", content))))
+
+
+def _parse_part(given: Any) -> Part:
+    match given:
+        case {"type": "text", "text": str(text)}:
+            return Text(text)
+        case {"type": "image_url", "image_url": {"url": str(url)}}:
+            return Image(url)
+        case _:
+            raise ValueError(f"a part is text or image_url, not {given!r:.80}")

@@ -1,0 +1,324 @@
+"""The front door: a pool that is open for questions, from a script, a service or a notebook."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self, Unpack, cast, final
+
+import anyio
+
+from batuta.clients import Http
+from batuta.config import Ensemble, open_ensemble, store_target
+from batuta.core import (
+    Client,
+    Conductor,
+    Cost,
+    Emit,
+    Limits,
+    Outcome,
+    Pool,
+    Question,
+    Run,
+    WorkerId,
+)
+from batuta.core.usage import FREE
+from batuta.engine import Recorder, conduct, going_on
+from batuta.session.batch import Progress, open_progress
+from batuta.session.options import AskOptions, complete_question, merge_limits
+from batuta.session.questions import QuestionLike, parse_question
+from batuta.session.stream import RunStream
+from batuta.session.tools import answer_tool_calls
+from batuta.solvers import Fixed, best
+
+MOST_TOOL_TURNS = 16
+"""Times that a question's tools are run before its last run is returned as it is."""
+CONCURRENCY = 8
+"""Questions of a batch that are answered at the same time."""
+
+
+@final
+class Session:
+    """An open pool, who conducts it, and its limits. Use it as an async context manager."""
+
+    def __init__(
+        self,
+        pool: str | Path | Pool | None = None,
+        *,
+        conductor: str | Conductor | None = None,
+        clients: Mapping[WorkerId, Client] | None = None,
+        limits: Limits | None = None,
+        store: bool = False,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Opens nothing yet.
+
+        Args:
+            pool: a TOML file, `discover` (keys and local servers), `rehearsal` (simulated
+                workers), or a `Pool` of one's own together with its `clients`. None: the file
+                that BATUTA_CONFIG names, else `batuta.toml` here, else what the environment's
+                keys open.
+            conductor: a name as `batuta ask --conductor` takes it, or a conductor of one's own.
+            clients: how each worker of a `Pool` is called.
+            limits: of every run, unless a question says otherwise; None: the pool's own.
+            store: whether runs are kept where `batuta runs list` finds them.
+            environ: where keys and settings are looked up.
+
+        Raises:
+            ValueError: a `Pool` without clients, or clients without a `Pool`.
+        """
+        if isinstance(pool, Pool) != (clients is not None):
+            raise ValueError("a Pool and its clients go together: open(pool, clients={...})")
+        self._pool = pool
+        self._conductor = conductor
+        self._clients = clients
+        self._limits = limits
+        self._store = store
+        self._environ = environ
+        self._http = Http()
+        self._tasks = anyio.create_task_group()
+        self._ensemble: Ensemble | None = None
+        self.spent: Cost = FREE
+        """Dollars of all runs of this session."""
+
+    async def __aenter__(self) -> Self:
+        """Reads the settings and finds the workers.
+
+        Raises:
+            ConfigError: no such pool, worker or conductor, or a key is missing.
+        """
+        self._ensemble = await self._open_ensemble()
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._tasks.cancel_scope.cancel()
+        await self._tasks.__aexit__(None, None, None)
+        await self._http.close()
+
+    @property
+    def pool(self) -> Pool:
+        """The workers, in the order in which the conductor sees them."""
+        return self._opened.pool
+
+    @property
+    def conductor(self) -> Conductor:
+        """Who writes the workflows."""
+        return self._opened.conductor
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the workers are programs (the rehearsal) and not language models."""
+        return self._opened.simulated
+
+    async def ask(self, question: QuestionLike, **options: Unpack[AskOptions]) -> Run:
+        """Answers one question.
+
+        Args:
+            question: text, a `Question`, or a conversation: `Message`s, or mappings of `role`
+                and `content` as in the OpenAI API.
+            options: see `AskOptions`.
+
+        Returns:
+            The run: its answer, cost, workflow and every call. A bad run is returned, not
+            raised: look at `run.outcome` and `run.error`.
+
+        Raises:
+            ValueError: the question or an option makes no sense.
+        """
+        asked = complete_question(parse_question(question, options.get("images", ())), options)
+        run = await self._conduct(asked, options, None)
+        run_tool = options.get("run_tool")
+        for _ in range(MOST_TOOL_TURNS):
+            if run_tool is None or run.outcome is not Outcome.WAITING or run.reply is None:
+                break
+            asked = await answer_tool_calls(asked, run.reply.tool_calls, run_tool)
+            run = await self._conduct(asked, options, run)
+        return run
+
+    def stream(self, question: QuestionLike, **options: Unpack[AskOptions]) -> RunStream:
+        """The events of a run as they happen; `stream.run` is the run once they have ended.
+
+        Leaving the loop early cancels the run. Arguments as for `ask`.
+        """
+
+        async def play(emit: Emit) -> Run:
+            told: AskOptions = {**options, "on_event": emit}
+            return await self.ask(question, **told)
+
+        return RunStream(play, self._tasks, options.get("on_event"))
+
+    async def ask_many(
+        self,
+        questions: Iterable[QuestionLike],
+        *,
+        concurrency: int = CONCURRENCY,
+        progress: bool | Progress = False,
+        **options: Unpack[AskOptions],
+    ) -> list[Run]:
+        """Answers many questions, some at the same time.
+
+        Args:
+            questions: each as `ask` takes it.
+            concurrency: how many are answered at once.
+            progress: True: a bar on stderr; or a function that is called after each.
+            options: as for `ask`; limits hold for each question.
+
+        Returns:
+            The runs, in the questions' order.
+        """
+        wanted = list(questions)
+        runs: list[Run | None] = [None] * len(wanted)
+        limiter, report = anyio.CapacityLimiter(concurrency), open_progress(progress, len(wanted))
+
+        async def ask_one(index: int) -> None:
+            async with limiter:
+                runs[index] = await self.ask(wanted[index], **options)
+            report(sum(run is not None for run in runs), len(runs))
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                for index in range(len(wanted)):
+                    tasks.start_soon(ask_one, index)
+        finally:
+            report(-1, len(runs))
+        return cast("list[Run]", runs)
+
+    @property
+    def _opened(self) -> Ensemble:
+        if self._ensemble is None:
+            raise RuntimeError("the session is not open: async with batuta.open(...) as session")
+        return self._ensemble
+
+    async def _open_ensemble(self) -> Ensemble:
+        named = self._conductor if isinstance(self._conductor, str) else None
+        if isinstance(self._pool, Pool) and self._clients is not None:
+            conductor = best() if self._conductor is None else self._conductor
+            if isinstance(conductor, str):
+                raise ValueError("a Pool of one's own needs a conductor object, not a name")
+            return Ensemble("a pool", self._pool, self._clients, conductor, Limits())
+        source = str(self._pool) if self._pool is not None else None
+        found = await open_ensemble(self._http, pool=source, conductor=named, environ=self._environ)
+        if self._conductor is not None and named is None:
+            found = replace(found, conductor=cast("Conductor", self._conductor))
+        return found
+
+    async def _conduct(self, question: Question, options: AskOptions, before: Run | None) -> Run:
+        """One run, counted and kept also if it is cancelled."""
+        opened, recorder, workflow = self._opened, Recorder(), options.get("workflow")
+        conductor = Fixed("by-hand", lambda _: workflow) if workflow else opened.conductor
+        try:
+            return await conduct(
+                question,
+                conductor,
+                opened.pool,
+                opened.clients,
+                limits=merge_limits(self._limits or opened.limits, options),
+                seed=options.get("seed"),
+                emit=options.get("on_event"),
+                model="batuta-ultra",
+                recorder=recorder,
+                resumed=going_on(before, question, opened.pool) if before else None,
+                patience=opened.patience,
+                policies=opened.policies,
+                dry_run=options.get("dry_run", False),
+            )
+        finally:
+            if recorder.ended is not None:
+                await self._record(recorder.run())
+
+    async def _record(self, run: Run) -> None:
+        self.spent += run.cost
+        if not self._store or run.outcome is Outcome.PLANNED:
+            return
+        from batuta.store import Store  # noqa: PLC0415 - loaded only where runs are kept
+
+        with anyio.CancelScope(shield=True):
+            async with Store.open(store_target(self._environ)) as store:
+                await store.append(run)
+
+
+def open_session(
+    pool: str | Path | Pool | None = None,
+    *,
+    conductor: str | Conductor | None = None,
+    clients: Mapping[WorkerId, Client] | None = None,
+    limits: Limits | None = None,
+    store: bool = False,
+    environ: Mapping[str, str] = os.environ,
+) -> Session:
+    """A session over a pool, for `async with`; also known as `batuta.open`.
+
+    Args:
+        pool: see `Session`.
+        conductor: see `Session`.
+        clients: see `Session`.
+        limits: see `Session`.
+        store: see `Session`.
+        environ: see `Session`.
+
+    Raises:
+        ValueError: a `Pool` without clients, or clients without a `Pool`.
+    """
+    return Session(
+        pool,
+        conductor=conductor,
+        clients=clients,
+        limits=limits,
+        store=store,
+        environ=environ,
+    )
+
+
+async def ask(
+    question: QuestionLike,
+    pool: str | Path | Pool | None = None,
+    *,
+    conductor: str | Conductor | None = None,
+    clients: Mapping[WorkerId, Client] | None = None,
+    **options: Unpack[AskOptions],
+) -> Run:
+    """Answers one question over a pool that is opened for it alone.
+
+    Raises:
+        ConfigError: no such pool, worker or conductor, or a key is missing.
+        ValueError: the question or an option makes no sense.
+    """
+    async with open_session(pool, conductor=conductor, clients=clients) as session:
+        return await session.ask(question, **options)
+
+
+def ask_sync(
+    question: QuestionLike,
+    pool: str | Path | Pool | None = None,
+    *,
+    conductor: str | Conductor | None = None,
+    clients: Mapping[WorkerId, Client] | None = None,
+    **options: Unpack[AskOptions],
+) -> Run:
+    """As `ask`, for code without an event loop, and for notebooks, whose loop is running already.
+
+    Raises:
+        ConfigError: no such pool, worker or conductor, or a key is missing.
+        ValueError: the question or an option makes no sense.
+    """
+
+    async def work() -> Run:
+        return await ask(question, pool, conductor=conductor, clients=clients, **options)
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return anyio.run(work)
+    with ThreadPoolExecutor(1) as executor:  # a running loop cannot wait for itself
+        return executor.submit(anyio.run, work).result()

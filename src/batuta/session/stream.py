@@ -1,0 +1,71 @@
+"""A run's events, read while it is played."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import final
+
+import anyio
+from anyio.abc import TaskGroup
+
+from batuta.core import Emit, Event, Run
+
+_EVENTS = 64
+"""Events that a stream keeps for a slow reader before the run waits for it."""
+
+
+@final
+class RunStream:
+    """An async iterator over a run's events."""
+
+    def __init__(
+        self, play: Callable[[Emit], Awaitable[Run]], tasks: TaskGroup, hear: Emit | None = None
+    ) -> None:
+        """Starts nothing yet.
+
+        Args:
+            play: plays the run and tells its events.
+            tasks: where it is played.
+            hear: hears the events as well.
+        """
+        self._play_run = play
+        self._tasks = tasks
+        self._hear = hear
+        self._send, self._receive = anyio.create_memory_object_stream[Event](_EVENTS)
+        self._scope: anyio.CancelScope | None = None
+        self._error: Exception | None = None
+        self.run: Run | None = None
+        """The run; None until its events have ended."""
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """Plays the run while its events are read.
+
+        Raises:
+            ValueError: the question or an option makes no sense.
+        """
+        self._scope = anyio.CancelScope()
+        self._tasks.start_soon(self._play, self._scope)
+        try:
+            async for event in self._receive:
+                yield event
+        finally:
+            self._scope.cancel()
+            self._receive.close()
+        if self._error is not None:
+            raise self._error
+
+    async def _play(self, scope: anyio.CancelScope) -> None:
+        """The run; an error is kept for the reader and must not end the session."""
+        with scope, self._send:
+            try:
+                self.run = await self._play_run(self._forward)
+            except Exception as error:  # noqa: BLE001 - raised again where the events are read
+                self._error = error
+
+    async def _forward(self, event: Event) -> None:
+        try:
+            await self._send.send(event)
+        except anyio.BrokenResourceError:
+            return  # the reader has left; the run is being cancelled
+        if self._hear is not None:
+            await self._hear(event)
