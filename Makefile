@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# A worker for each core, four at most; one that is done takes tests from the others.
+PARALLEL := -n logical --maxprocesses 4 --dist worksteal
 STAMP := $(VENV)/.installed
 STAMP_DEV := $(VENV)/.installed-dev
 STAMP_BENCH := $(VENV)/.installed-bench
@@ -18,11 +20,11 @@ run: $(STAMP)  ## answer three questions of growing difficulty on the embedded o
 		$(BIN)/batuta ask --pool rehearsal "$$question" || exit 1; \
 	done
 
-test: $(STAMP_DEV) browser  ## every test but the long ones
-	$(BIN)/python -m pytest -m "not long"
+test: $(STAMP_DEV) browser  ## every test but the long ones, on all cores
+	$(BIN)/python -m pytest -m "not long" $(PARALLEL)
 
 test-long: $(STAMP_DEV) browser
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-node: $(STAMP_DEV)  ## clients in JavaScript against the gateway; needs node 20 and npm
 	npm --prefix tests/clients_node install --no-audit --no-fund
