@@ -15,7 +15,7 @@ TAIL = 20_000
 LONGEST_BARE = 200
 """Characters of a text that may be the answer itself."""
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\b")
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\b")
 _TAG = re.compile(r"<(/?)(?:(?:final|correct)[_ -]?)?(?:answer|choice|option)>", re.IGNORECASE)
 _SAID = re.compile(
     r"\b(?:answer|result)\b[^.:=\n]{0,80}?(?::|=|\bis\b|\bwould be\b)[\s:*_]*(\S[^\n]*)",

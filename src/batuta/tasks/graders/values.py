@@ -16,7 +16,6 @@ Symbolic = Callable[[str, str], bool]
 
 _WORD = re.compile(r"\(?\\text\{[^{}]*\}\)?|(?=.*[a-zA-Z]{4})[a-zA-Z]+(?:[ ,.']+[a-zA-Z]+)*")
 _BASED = re.compile(r"(\d[0-9A-Z]*)_\{?(\d+)\}?")
-_DEGREES = re.compile(r"(?<=\d)\^\\circ ?")
 
 
 def same_value(target: Value, answer: Value, symbolic: Symbolic) -> bool:
@@ -53,11 +52,7 @@ def _same_magnitude(target: str, answer: str, symbolic: Symbolic) -> bool:
     wanted, given = number(target), number(answer)
     if wanted is not None and given is not None:
         return equal(wanted, given)
-    return symbolic(_radians(target), _radians(answer))
-
-
-def _radians(text: str) -> str:
-    return _DEGREES.sub(r"\\cdot\\frac{\\pi}{180}", text)
+    return symbolic(target, answer)
 
 
 def _same_share(target: str, unit: str, answer: str, other: str) -> bool:
