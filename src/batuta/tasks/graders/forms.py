@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from batuta.tasks.graders.latex import unwrapped
+from batuta.tasks.graders.moments import several_units
 from batuta.tasks.graders.numbers import number
 
 
@@ -70,6 +71,7 @@ _VARIABLE = re.compile(r"[a-zA-Z](?:_\w)?|\\(?:alpha|beta|gamma|theta|lambda|mu|
 _WORDED_REALS = re.compile(r"(?:\\text\{)?all ?real(?: ?numbers?)?\}?", re.IGNORECASE)
 _SIGN = re.compile(r"\\[pm][mp](?![a-zA-Z]) ?")
 _LEADING_PLUS = re.compile(r"(?<![0-9a-zA-Z)}\]|!'])\+")
+_OF_X = re.compile(r"[fgh]\(x\)")
 _NOTHING = re.compile(
     r"(?:\\text\{)?\s*(?:there (?:are|is) )?(?:no(?: real)? ?solutions?|none)\s*\}?", re.IGNORECASE
 )
@@ -87,7 +89,7 @@ _TURNED = {">": "<", r"\ge": r"\le"}
 def read(text: str) -> Form:
     """The form that `text` has."""
     text = unwrapped(_INTRODUCED.sub("", text.strip(), count=1) if "\\" in text else text.strip())
-    if number(text) is not None:
+    if number(text) is not None or several_units(text) is not None:
         return Value(text)
     for reader in (_special, _otherwise, _both, _list, _ratio, _relation, _equation, _bracketed, _matrix, _signs):
         form = reader(text)
@@ -169,7 +171,9 @@ def _same_equation(target: Form, answer: Form, equal: Same) -> bool:
     if not isinstance(target, Equation):
         solved = answer.named or answer.right != Value("0")
         return solved and same(target, answer.right, equal)
-    if target.named and answer.named and target.left == answer.left:
+    sides = {target.left, answer.left}
+    function = len(sides) == PAIR and "y" in sides and any(map(_OF_X.fullmatch, sides))
+    if target.named and answer.named and (target.left == answer.left or function):
         return same(target.right, answer.right, equal)
     return equal(Value(target.text), Value(answer.text))
 
@@ -218,6 +222,8 @@ def _matched(targets: tuple[Form, ...], answers: tuple[Form, ...], equal: Same) 
 def _single(form: Form) -> Form:
     """A list or set of one is its element."""
     while isinstance(form, Row) and not form.ordered and len(form.items) == 1:
+        if form.items[0] == EMPTY:
+            return form
         form = form.items[0]
     return form
 

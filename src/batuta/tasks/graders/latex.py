@@ -41,6 +41,9 @@ def _base(found: re.Match[str]) -> str:
 _RULES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
+        (r"\}\^\{(?=[\d-])", ""),
+        (r"(?:US\s*)?\\text\{\s*\\\$\s*\}", r"\\$"),
+        (r"(?:US\s*)?\\\$\s*(\d[\d,.]*\d|\d)(?![\d^/(])(?!\s*[a-zA-Z\\{+*-])", r"\1\\text{ dollars}"),
         (r"\\\$|\$|(?<!\\)\\[()\[\]](?![a-zA-Z])", " "),
         (r"\\(?:nicefrac|sfrac)(?![a-zA-Z])", r"\\frac"),
         (r"\{?\}?\^\{?(\d+)\}?/_\{?(\d+)\}?", r"\\frac{\1}{\2}"),

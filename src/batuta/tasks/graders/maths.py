@@ -6,8 +6,10 @@ from typing import final
 
 from batuta.core import Grade
 from batuta.tasks.graders import extract, forms, values
+from batuta.tasks.graders.asides import split_aside
 from batuta.tasks.graders.latex import plain
 from batuta.tasks.graders.limits import SHOWN, beyond
+from batuta.tasks.graders.moments import same_time
 from batuta.tasks.graders.numeric import compare_values
 from batuta.tasks.graders.pool import UNDECIDED, MathsPool, Verdict
 from batuta.tasks.graders.stated import stated_value
@@ -72,6 +74,10 @@ def without_algebra(target: str, answer: str, near: float = 0.0) -> bool | None:
     """
     if target == answer:
         return True
+    if (timed := same_time(target, answer)) is not None:
+        return timed
+    if (aside := split_aside(answer)) and _with_aside(target, *aside):
+        return True
 
     def algebra(wanted: str, given: str) -> bool:
         alike = compare_values(wanted, given, near)
@@ -86,3 +92,12 @@ def without_algebra(target: str, answer: str, near: float = 0.0) -> bool | None:
         return forms.same(forms.read(target), forms.read(answer), equal)
     except _NeedsAlgebraError:
         return None
+
+
+def _with_aside(target: str, answer: str, aside: str) -> bool:
+    """Whether an answer and the same in brackets are the target; two different ones are not."""
+    forms_of_it = [plain(part) for part in (answer, aside) if part]
+    if not without_algebra(target, forms_of_it[0]) and not without_algebra(target, forms_of_it[-1]):
+        return False
+    one, other = forms_of_it[0], forms_of_it[-1]
+    return one == other or bool(without_algebra(one, other) or without_algebra(other, one))
