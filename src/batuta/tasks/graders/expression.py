@@ -57,6 +57,13 @@ def read_expression(text: str) -> Node | None:
     return tree if parser.token == "" else None
 
 
+def names_in(node: Node) -> frozenset[str]:
+    """The names in a tree: an expression without any has one value."""
+    if node.kind == "name":
+        return frozenset({node.text})
+    return frozenset().union(*map(names_in, node.parts))
+
+
 def _tokens(text: str) -> list[str]:
     tokens: list[str] = []
     at = 0

@@ -99,11 +99,11 @@ def _minutes(clock: re.Match[str]) -> int:
     return hour * 60 + int(clock[2] or 0)
 
 
-def read_dates(text: str) -> frozenset[date]:
+def read_dates(text: str) -> tuple[date, ...]:
     """The days that a text may name: two where the month and the day could change places."""
     text = " ".join(text.casefold().replace(",", ", ").split()).replace(" ,", ",")
     if len(text) > _LONGEST:
-        return frozenset()
+        return ()
     for pattern in _DATES:
         if found := pattern.fullmatch(text):
             named = found.groupdict()
@@ -112,14 +112,14 @@ def read_dates(text: str) -> frozenset[date]:
     if short := _SHORT_DATE.fullmatch(text):
         one, other, year = map(int, short.groups())
         return _days([(year, one, other), (year, other, one)])
-    return frozenset()
+    return ()
 
 
-def _days(triples: list[tuple[int, int, int]]) -> frozenset[date]:
-    days: set[date] = set()
+def _days(triples: list[tuple[int, int, int]]) -> tuple[date, ...]:
+    days: dict[date, None] = {}
     for year, month, day in triples:
         try:
-            days.add(date(year, month, day))
+            days[date(year, month, day)] = None
         except ValueError:
             continue
-    return frozenset(days)
+    return tuple(days)

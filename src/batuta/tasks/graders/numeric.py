@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any
 from zlib import crc32
 
-from batuta.tasks.graders.expression import Node, UnreadableError, read_expression
+from batuta.tasks.graders.expression import Node, UnreadableError, names_in, read_expression
 from batuta.tasks.graders.numbers import CLOSE
 
 DIGITS = 45
@@ -63,7 +63,7 @@ def same_numerically(target: str, answer: str, near: float = 0.0) -> bool | None
     rounded = (_DECIMAL.search(target) is None) != (_DECIMAL.search(answer) is None)
     context = _context()
     context.dps = DIGITS + max(map(len, _RUN.findall(target + " " + answer)), default=0)
-    names = sorted(_names(expected) | _names(given))
+    names = sorted(names_in(expected) | names_in(given))
     close = float(CLOSE) if rounded else 10.0 ** (SPARE - context.dps)
     if not names:
         return _alike(expected, given, {}, max(near, close))
@@ -78,7 +78,7 @@ def same_equation(target: str, answer: str) -> bool | None:
     expected, given = (tree for tree in trees if tree is not None)
     context = _context()
     context.dps = DIGITS
-    names = sorted(_names(expected) | _names(given))
+    names = sorted(names_in(expected) | names_in(given))
     ratios: list[Any] = []
     for place in range(len(SPANS)):
         point = _point(tuple(names), place)
@@ -147,12 +147,6 @@ def _is_complex(value: Any) -> bool:
 def _context() -> Any:
     mpmath: Any = importlib.import_module("mpmath")  # an extra, and slow to load
     return mpmath.MPContext()
-
-
-def _names(node: Node) -> frozenset[str]:
-    if node.kind == "name":
-        return frozenset({node.text})
-    return frozenset().union(*map(_names, node.parts))
 
 
 def _has(node: Node, kind: str) -> bool:
