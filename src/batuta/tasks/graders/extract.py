@@ -15,14 +15,16 @@ TAIL = 20_000
 LONGEST_BARE = 200
 """Characters of a text that may be the answer itself."""
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\b")
-_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
+_BOX = re.compile(r"\\(?:boxed|fbox|framebox)\b")
+_TAG = re.compile(r"<(/?)(?:(?:final|correct)[_ -]?)?(?:answer|choice|option)>", re.IGNORECASE)
 _SAID = re.compile(
-    r"\b(?:answer|result)\b[^.:=\n]{0,80}?(?::|=|\bis\b|\bwould be\b)[\s:*_]*(\S[^\n]*)",
+    r"\b(?:answer|result)\b[^.:=\n]{0,80}?(?::|=|\bis\b|\bwould be\b)[\s:*_]*(?=(\S[^\n]*))",
     re.IGNORECASE,
 )
 _HASHES = re.compile(r"^####\s*(\S.*)\s*\Z", re.MULTILINE)
 _JOINT = re.compile(r"[\s$.]*(?:,|;|and|or|\\text\{\s*(?:and|or)\s*\}|\\quad)?[\s$]*(?:[a-z]=)?")
+_BARE_NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*")
+_QUOTED = re.compile(r"^\s*(?:>\s+)+")
 MAX_JOINT = 60
 MAX_BOXES_IN_BOXES = 3
 _PLACEHOLDERS = frozenset({"", "...", r"\ldots", "answer", "your answer"})
@@ -91,7 +93,8 @@ def _held(text: str, after: int) -> tuple[int, str | None]:
     if at == len(text):
         return at, None
     if text[at] != "{":
-        return (at + 1, text[at]) if text[at].isdigit() else (after, "")
+        bare = _BARE_NUMBER.match(text, at)
+        return (bare.end(), bare[0]) if bare else (after, "")
     end = closing(text, at)
     return (len(text), None) if end is None else (end + 1, text[at + 1 : end].strip())
 
@@ -141,12 +144,12 @@ def final(text: str) -> str | None:
     shown = tagged(shown) or shown
     if has_box(shown):
         return boxed(shown)
-    return hashed(shown) or said(shown) or last_line(shown)
+    return hashed(shown) or said(shown) or last_line(shown) or bare(shown)
 
 
 def last_line(text: str) -> str | None:
     """The last line that is more than marks, without those around it."""
-    lines = (line.strip(" \t*_`#>") for line in reversed(text.splitlines()))
+    lines = (_QUOTED.sub("", line).strip(" \t*_`#") for line in reversed(text.splitlines()))
     return next((line for line in lines if any(map(str.isalnum, line))), None)
 
 

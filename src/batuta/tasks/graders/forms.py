@@ -10,8 +10,10 @@ import re
 from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from fractions import Fraction
 
 from batuta.tasks.graders.latex import unwrapped
+from batuta.tasks.graders.moments import several_units
 from batuta.tasks.graders.numbers import number
 
 
@@ -67,6 +69,17 @@ _NAME = re.compile(
 )
 _VARIABLE = re.compile(r"[a-zA-Z](?:_\w)?|\\(?:alpha|beta|gamma|theta|lambda|mu|phi)")
 _WORDED_REALS = re.compile(r"(?:\\text\{)?all ?real(?: ?numbers?)?\}?", re.IGNORECASE)
+_SIGN = re.compile(r"\\[pm][mp](?![a-zA-Z]) ?")
+_LEADING_PLUS = re.compile(r"(?<![0-9a-zA-Z)}\]|!'])\+")
+_OF_X = re.compile(r"[fgh]\(x\)")
+_NOTHING = re.compile(
+    r"(?:\\text\{)?\s*(?:there (?:are|is) )?(?:no(?: real)? ?solutions?|none)\s*\}?", re.IGNORECASE
+)
+_SET_OF = re.compile(r"\\\{[a-zA-Z](?:\\in\\mathbb\{R\})?[:|](.+)\\\}")
+_OUTWARD = re.compile(r"([\[\]])([^\[\](),]+),([^\[\](),]+)([\[\]])")
+_CONGRUENT = re.compile(r"(?:[a-zA-Z]\\equiv ?)?(-?\d+)\(?\\mod ?\{?(\d+)\}?\)?")
+_BOTH = re.compile(r"(?<![a-zA-Z\\])and(?![a-zA-Z])|,?\\text\{\s*and\s*\}")
+PAIR = 2
 _INTRODUCED = re.compile(r"\\text\{[^{}]*\b(?:is|are|:)\s*\}|[a-zA-Z]\s*\\in(?![a-zA-Z])")
 _MATRIX = re.compile(r"\\begin\{([pbB]?matrix|array)\}(?:\{[lcr|]+\})?(.*)\\end\{\1\}", re.DOTALL)
 _COMPARING = frozenset({"<", ">", r"\le", r"\ge", r"\ne"})
@@ -76,9 +89,9 @@ _TURNED = {">": "<", r"\ge": r"\le"}
 def read(text: str) -> Form:
     """The form that `text` has."""
     text = unwrapped(_INTRODUCED.sub("", text.strip(), count=1) if "\\" in text else text.strip())
-    if number(text) is not None:
+    if number(text) is not None or several_units(text) is not None:
         return Value(text)
-    for reader in (_special, _list, _ratio, _relation, _equation, _bracketed, _matrix, _signs):
+    for reader in (_special, _otherwise, _both, _list, _ratio, _relation, _equation, _bracketed, _matrix, _signs):
         form = reader(text)
         if form is not None:
             return form
@@ -87,13 +100,69 @@ def read(text: str) -> Form:
 
 def same(target: Form, answer: Form, equal: Same) -> bool:
     """Whether the answer is the target, values being compared by `equal`."""
-    target, answer = _single(target), _single(answer)
+    target, answer = _single(_flat(target)), _single(_flat(answer))
     if isinstance(target, Equation) or isinstance(answer, Equation):
         return _same_equation(target, answer, equal)
     if isinstance(target, Value) and isinstance(answer, Value):
         return equal(target, answer)
+    if isinstance(target, Value) != isinstance(answer, Value):
+        return _same_shape(target, answer, equal)
     target, answer = _opened(target), _opened(answer)
     return isinstance(target, Row) and isinstance(answer, Row) and _same_row(target, answer, equal)
+
+
+def _same_shape(target: Form, answer: Form, equal: Same) -> bool:
+    """Whether a value is the same as a ratio, as all of several forms, or as two numbers."""
+    if not isinstance(answer, Value) and isinstance(target, Value):
+        several = isinstance(answer, Row) and answer.opening == "" and len(answer.items) > 1
+        if several and all(same(target, item, equal) for item in answer.items):
+            return True
+    ratio, value = (target, answer) if isinstance(answer, Value) else (answer, target)
+    if isinstance(ratio, Row) and ratio.opening == ":" and isinstance(value, Value):
+        share = _quotient(ratio)
+        is_share = number(value.text) is not None and share is not None
+        return is_share and not _is_time(ratio) and number(value.text) == share
+    target, answer = _opened(target), _opened(answer)
+    return isinstance(target, Row) and isinstance(answer, Row) and _same_row(target, answer, equal)
+
+
+def _quotient(ratio: Row) -> Fraction | None:
+    terms = _terms(ratio)
+    return terms[0] / terms[1] if len(terms) == PAIR and terms[1] else None
+
+
+def _terms(ratio: Row) -> list[Fraction]:
+    """The numbers of a ratio; none where one is no number."""
+    read_as = [number(item.text) if isinstance(item, Value) else None for item in ratio.items]
+    known = [value for value in read_as if value is not None]
+    return known if len(known) == len(read_as) else []
+
+
+def _is_time(ratio: Row) -> bool:
+    """Whether a ratio may be a time of day: its last term has two digits, below 60."""
+    last = ratio.items[-1]
+    return isinstance(last, Value) and re.fullmatch(r"[0-5]\d", last.text) is not None
+
+
+def _same_ratio(target: Row, answer: Row) -> bool:
+    """Whether one ratio is the other, scaled."""
+    wanted, given = _terms(target), _terms(answer)
+    if not wanted or not given or 0 in wanted or (_is_time(target) and _is_time(answer)):
+        return False
+    scale = given[0] / wanted[0]
+    return scale != 0 and all(w * scale == g for w, g in zip(wanted, given, strict=True))
+
+
+def _flat(form: Form) -> Form:
+    r"""A list or set with the lists in it, as of `\pm`, taken apart, and without repetitions."""
+    if not isinstance(form, Row) or form.ordered:
+        return form
+    items: list[Form] = []
+    for item in form.items:
+        inner = _flat(item)
+        parts = inner.items if isinstance(inner, Row) and inner.opening == "" else (inner,)
+        items.extend(part for part in parts if part not in items)
+    return Row(tuple(items), form.opening, form.closing)
 
 
 def _same_equation(target: Form, answer: Form, equal: Same) -> bool:
@@ -102,7 +171,9 @@ def _same_equation(target: Form, answer: Form, equal: Same) -> bool:
     if not isinstance(target, Equation):
         solved = answer.named or answer.right != Value("0")
         return solved and same(target, answer.right, equal)
-    if target.named and answer.named and target.left == answer.left:
+    sides = {target.left, answer.left}
+    function = len(sides) == PAIR and "y" in sides and any(map(_OF_X.fullmatch, sides))
+    if target.named and answer.named and (target.left == answer.left or function):
         return same(target.right, answer.right, equal)
     return equal(Value(target.text), Value(answer.text))
 
@@ -112,9 +183,24 @@ def _same_row(target: Row, answer: Row, equal: Same) -> bool:
         return False
     if not target.ordered and not answer.ordered:
         return _matched(target.items, answer.items, equal)
+    if target.opening == answer.opening == ":" and _same_ratio(target, answer):
+        return True
+    target, answer = _as_matrix(target, answer), _as_matrix(answer, target)
     if not _agree(target, answer):
         return False
     return all(same(t, a, equal) for t, a in zip(target.items, answer.items, strict=True))
+
+
+def _as_matrix(form: Row, other: Row) -> Row:
+    """A point or a list of rows in plain brackets as the column or the matrix that is compared."""
+    if other.opening != "&" or form.opening not in {"(", "["}:
+        return form
+    if form.opening == "(":
+        return Row(tuple(Row((item,), "&", "&") for item in form.items), "&", "&")
+    rows = tuple(
+        Row(item.items, "&", "&") for item in form.items if isinstance(item, Row) and item.ordered
+    )
+    return Row(rows, "&", "&") if len(rows) == len(form.items) else form
 
 
 def _agree(target: Row, answer: Row) -> bool:
@@ -136,6 +222,8 @@ def _matched(targets: tuple[Form, ...], answers: tuple[Form, ...], equal: Same) 
 def _single(form: Form) -> Form:
     """A list or set of one is its element."""
     while isinstance(form, Row) and not form.ordered and len(form.items) == 1:
+        if form.items[0] == EMPTY:
+            return form
         form = form.items[0]
     return form
 
@@ -150,7 +238,7 @@ def _opened(form: Form) -> Form:
 
 
 def _special(text: str) -> Form | None:
-    if text in {r"\emptyset", r"\{\}"}:
+    if text in {r"\emptyset", r"\{\}"} or _NOTHING.fullmatch(text):
         return EMPTY
     if text == r"\mathbb{R}" or _WORDED_REALS.fullmatch(text):
         return _REALS
@@ -158,6 +246,31 @@ def _special(text: str) -> Form | None:
         if text.startswith(sign):
             return _without(read(text.removeprefix(sign)))
     return None
+
+
+def _otherwise(text: str) -> Form | None:
+    """What is written in another way: `{x : x<5}`, `[2,5[`, a congruence."""
+    if found := _SET_OF.fullmatch(text):
+        return _relation(found[1])
+    if found := _CONGRUENT.fullmatch(text):
+        return Row((Value(found[1]), Value(found[2])), "mod", "mod")
+    if (found := _OUTWARD.fullmatch(text)) and (found[1], found[4]) != ("[", "]"):
+        opening, closing = "[" if found[1] == "[" else "(", "]" if found[4] == "]" else ")"
+        return Row((read(found[2]), read(found[3])), opening, closing)
+    return None
+
+
+def _both(text: str) -> Form | None:
+    """Two inequalities that hold together, as one interval."""
+    parts = _BOTH.split(text)
+    forms = [_relation(part.strip()) for part in parts] if len(parts) == PAIR else []
+    rows = [form for form in forms if isinstance(form, Row) and len(form.items) == PAIR]
+    above = [row for row in rows if row.items[1] == Value(INFINITY)]
+    below = [row for row in rows if row.items[0] == Value("-" + INFINITY)]
+    if len(rows) != PAIR or len(above) != 1 or len(below) != 1:
+        return None
+    ends = (above[0].items[0], below[0].items[1])
+    return Row(ends, above[0].opening, below[0].closing)
 
 
 def _without(form: Form) -> Form | None:
@@ -177,6 +290,9 @@ def _list(text: str) -> Form | None:
         return None
     parts = (first, *others)
     items = tuple(read(part) for part in parts if part)
+    head, rest = items[0], items[1:]
+    if isinstance(head, Equation) and head.named and not any(isinstance(i, Equation) for i in rest):
+        items = (head.right, *rest)
     if not all(isinstance(item, Equation) and item.named for item in items):
         return Row(items)
     named = [item for item in items if isinstance(item, Equation)]
@@ -197,6 +313,12 @@ def _relation(text: str) -> Form | None:
     if all(sign in _TURNED for sign in signs):
         signs, sides = [_TURNED[sign] for sign in reversed(signs)], sides[::-1]
     match signs, sides:
+        case [r"\ne"], ["", right]:
+            return _without(read(right))
+        case [sign], ["", right] if sign in _TURNED.values():
+            return _interval("-" + INFINITY, "<", sign, right)
+        case [sign], [left, ""] if sign in _TURNED.values():
+            return _interval(left, sign, "<", INFINITY)
         case [r"\ne"], [left, right] if _VARIABLE.fullmatch(left):
             return _without(read(right))
         case [sign], [left, right] if _VARIABLE.fullmatch(left):
@@ -220,6 +342,9 @@ def _interval(left: str, sign: str, other: str, right: str) -> Form | None:
 def _equation(text: str) -> Form | None:
     exact, *rounded = _split(text, {r"\approx", r"\simeq"})
     if rounded:
+        one, other = number(exact), number(rounded[-1])
+        if one is not None and other is not None and abs(one - other) > abs(one) / 20:
+            return Row((read(exact), read(rounded[-1])))
         return read(rounded[-1] if _NAME.fullmatch(exact) else exact)
     left, *others = _split(text, {"="})
     if not others:
@@ -256,13 +381,12 @@ def _matrix(text: str) -> Form | None:
 
 
 def _signs(text: str) -> Form | None:
-    r"""`a \pm b` as a list of two."""
-    before, *others = _split(text, {r"\pm", r"\mp"})
-    if len(others) != 1:
+    r"""`a \pm b` as a list of two, wherever the sign stands."""
+    if not _SIGN.search(text):
         return None
-    after = others[0]
-    plus = f"{before}+{after}" if before else after
-    return Row((read(plus), read(f"{before}-{after}")))
+    plus = _SIGN.sub(lambda found: "+" if found[0].startswith(r"\pm") else "-", text)
+    minus = _SIGN.sub(lambda found: "-" if found[0].startswith(r"\pm") else "+", text)
+    return Row((read(_LEADING_PLUS.sub("", plus)), read(_LEADING_PLUS.sub("", minus))))
 
 
 # -- scanning ----------------------------------------------------------------------------------

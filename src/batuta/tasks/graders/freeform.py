@@ -4,32 +4,70 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import final
 
 from batuta.core import Grade
-from batuta.tasks.graders import extract, units
+from batuta.tasks.graders import extract, forms, statements, units
+from batuta.tasks.graders.bounds import same_bound
+from batuta.tasks.graders.expression import names_in, read_expression
 from batuta.tasks.graders.latex import plain
+from batuta.tasks.graders.letters import without_invisible
 from batuta.tasks.graders.limits import SHOWN, beyond
-from batuta.tasks.graders.numbers import equal, leading
+from batuta.tasks.graders.maths import without_algebra
+from batuta.tasks.graders.moments import measure, read_dates, same_time
+from batuta.tasks.graders.numbers import equal, leading, number
 from batuta.tasks.graders.pool import UNDECIDED, MathsPool, Verdict
+from batuta.tasks.graders.spoken import spoken_number
+from batuta.tasks.graders.structured import NOTHING, as_text, structured_answer
+from batuta.tasks.graders.words import (
+    bullets,
+    is_infinite,
+    normal_words,
+    same_items,
+    same_name,
+    same_truth,
+    same_words,
+)
 
 TOLERANCE = 0.01
 """Relative, of a measured number; counts and years are exact."""
 
+ROUNDED = 5e-5
+"""Relative, of an exact expression that is answered as a decimal."""
+
 OTHER_WORDS = "other words, which may mean the same"
 
-_TRUTH = {"yes": True, "true": True, "correct": True, "no": False, "false": False}
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_ORDINALS = {
+    word: place + 1
+    for place, word in enumerate(
+        "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"
+        " thirteenth".split()
+    )
+}
+_SUFFIXES = {"M": "million", "B": "billion", "bn": "billion", "k": "thousand"}
+_CURRENCIES = {"$": "dollars", "us$": "dollars", "usd": "dollars", "dollar": "dollars",
+    "dollars": "dollars", "cent": "dollars", "cents": "dollars", "¢": "dollars", "€": "euros",
+    "eur": "euros", "euro": "euros", "euros": "euros", "£": "pounds", "gbp": "pounds", "¥": "yen",
+    "yen": "yen", "₹": "rupees", "rupees": "rupees"}  # fmt: skip
+_MONEY = re.compile(
+    r"(?P<sign>(?:US)?\\?\$|[€£¥₹]|USD|EUR|GBP)?\s*(?P<value>\d[\d,]*(?:\.\d+)?)\s*"
+    r"(?(sign)|(?P<name>USD|EUR|GBP|dollars?|cents?|euros?|yen|rupees|[€£¥₹¢]))(?!\w)\$?",
+    re.IGNORECASE,
+)
+_DIGITS = re.compile(r"-?\d*\.\d{3,}")
+_AMOUNT = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?")
+_LABEL = re.compile(r"^(?:in|the|year|total|sum|value|result|count|number|in the year)(?: year)?(?: is)?:?\s+(?=[\d-])", re.IGNORECASE)
+_REMARK = re.compile(r"(?P<answer>[^()]+?)\s*\((?P<remark>[^()]*)\)\.?")
+_UNSURE = re.compile(r"\b(?:or|not|no|maybe|possibly|perhaps|and|if|unless|neither|nor)\b|\d", re.IGNORECASE)
+_HEDGES = re.compile(r"\b(?:maybe|possibly|perhaps|either|probably)\b", re.IGNORECASE)
+_MOST_WORDS = 12
 _ABOUT = re.compile(
     r"^(?:\\approx|\\sim|≈|~|about|approximately|around|roughly|=)\s*", re.IGNORECASE
 )
 _NAME = re.compile(r"^[A-Za-z](?:_\w+)?\s*=\s*")
-_ACCENTS = frozenset(map(chr, range(0x300, 0x370)))
-_ARTICLE = re.compile(r"^(?:an?|the)\s+")
-_COMMAND = re.compile(r"\\(?:text(?:bf|rm|it)?|math(?:rm|bf|it))\s*\{([^{}]*)\}")
 _COUNTED = re.compile(r"[a-zA-Z]+(?: [a-zA-Z]+)*")
 _LINKS = frozenset({"or", "and", "to", "plus", "minus"})
 _MATHS = re.compile(r"\\(?!text)[a-zA-Z]|[\^=+\d]")
@@ -58,13 +96,15 @@ class FreeForm:
 
     async def grade(self, answer: str, target: str) -> Grade:
         """The grade of `answer`."""
-        found = extract.final(answer)
+        found = found_words(answer)
         if found is None:
             return Grade(0.0, None, "no answer, or its box is cut")
         if reason := beyond(found):
             return Grade(0.0, found[:SHOWN], reason)
         right = decided(found, target)
-        if right is None and _MATHS.search(target) and _MATHS.search(found):
+        if right is None and (aside := _without_aside(found)):
+            right = decided(aside, target) or None
+        if right is None and _MATHS.search(plain(target)) and _MATHS.search(plain(found)):
             return await self._as_maths(found, target)
         if right is None:
             return Grade(None, found, OTHER_WORDS)
@@ -74,48 +114,145 @@ class FreeForm:
         """The grade of an expression; wrong only if a number was asked for and one is given."""
         wanted = quantity(target)
         near = TOLERANCE if wanted and wanted.measured else 0.0
-        verdict = await self._pool.compare(plain(target), plain(found), near)
+        if wanted is None and _DIGITS.fullmatch(found.strip(" .$")):
+            near = ROUNDED
+        verdict = await self._compare(plain(target), plain(found), near)
         if verdict is Verdict.SAME:
             return Grade(1.0, found, "right")
         if verdict in UNDECIDED:
             return Grade(None, found, verdict.value)
-        if wanted is None or wanted.unit or _PROSE.search(found):
-            return Grade(None, found, OTHER_WORDS)
-        return Grade(0.0, found, f"expected {target}")
+        numbers = _is_numeric(forms.read(plain(target))) and _is_numeric(_unhedged(found))
+        single = wanted is not None and not wanted.unit and not _PROSE.search(found)
+        if single or numbers:
+            return Grade(0.0, found, f"expected {target}")
+        return Grade(None, found, OTHER_WORDS)
+
+    async def _compare(self, target: str, found: str, near: float) -> Verdict:
+        quick = without_algebra(target, found, near)
+        if quick is None:
+            return await self._pool.compare(target, found, near)
+        return Verdict.SAME if quick else Verdict.DIFFERENT
+
+
+def found_words(text: str) -> str | None:
+    """What `text` gives as its answer: data, a list, what is marked, or its last line."""
+    shown = without_invisible(extract.visible(text))
+    data = structured_answer(shown)
+    if data is not NOTHING:
+        return as_text(data)
+    if listed := bullets(shown):
+        return listed
+    found = extract.final(text)
+    if found is None or extract.has_box(shown) or extract.tagged(shown):
+        return found
+    after = shown[shown.rfind(found) :]
+    taken = statements.TAKEN_BACK.search(after)
+    if taken is None:
+        return re.sub(r"\. I hope it is correct\.?$|^The final answer is:? ", "", found)
+    put = [amount for amount in _AMOUNT.findall(after[taken.end() :])]
+    return put[0] if len(put) == 1 else after[taken.end() :].strip() or None
+
+
+def _without_aside(found: str) -> str | None:
+    """An answer without the remark in brackets behind it; None where that may change it."""
+    remark = _REMARK.fullmatch(found.strip())
+    if remark is None or _UNSURE.search(remark["remark"]) or _UNSURE.search(remark["answer"]):
+        return None
+    return remark["answer"].strip()
+
+
+def _unhedged(found: str) -> forms.Form:
+    """An answer's form, with the words left out that join two guesses."""
+    return forms.read(plain(_HEDGES.sub(" ", found).strip()))
+
+
+def _is_numeric(form: forms.Form) -> bool:
+    """Whether a form is made of numbers alone."""
+    if isinstance(form, forms.Row):
+        return bool(form.items) and all(map(_is_numeric, form.items))
+    if isinstance(form, forms.Equation):
+        return form.named and _is_numeric(form.right)
+    return number(form.text) is not None or values_of(form.text)
+
+
+def values_of(text: str) -> bool:
+    """Whether an expression has a value: there are no names in it."""
+    tree = read_expression(text)
+    return tree is not None and not names_in(tree)
 
 
 def decided(found: str, target: str) -> bool | None:
     """Whether an answer is the target, as a quantity, as words, as yes or no; None: unclear."""
-    wanted, given = quantity(target), quantity(found)
-    same = None if wanted is None or given is None else same_quantity(wanted, given)
-    if same is not None:
-        return same
-    if _words(found) == _words(target):
+    compared = (same_bound, same_time, _same_day, _same_measure, _same_ordinal, _same_amount)
+    for compare in compared:
+        same = compare(target, found)
+        if same is not None:
+            return same
+    if same_words(found, target):
         return True
-    truth = _TRUTH.get(_words(target))
-    return None if truth is None else _same_truth(found, truth=truth)
+    if is_infinite(target) and (number(plain(found)) is not None or is_infinite(found.lstrip("-−"))):
+        return False
+    if same_name(found, target) or same_items(found, target, same_words):
+        return True
+    return same_truth(found, target)
 
 
-def _words(text: str) -> str:
-    """Letters and digits in one form, without article, accents and marks."""
-    text = _COMMAND.sub(r"\1", text).replace("\\", " ")
-    text = unicodedata.normalize("NFKD", text).casefold()
-    text = "".join(c if c.isalnum() or c in "+-.%" else " " for c in text if c not in _ACCENTS)
-    kept = re.sub(r"-(?!\d)|(?<=[a-z])-", " ", text).strip(" .")
-    return _ARTICLE.sub("", " ".join(kept.split()))
+def _same_amount(target: str, found: str) -> bool | None:
+    wanted, given = quantity(target), quantity(_like(found, target))
+    return None if wanted is None or given is None else same_quantity(wanted, given)
 
 
-def _same_truth(found: str, *, truth: bool) -> bool | None:
-    """Whether an answer that says yes or no in its first word says the same."""
-    words = re.findall(r"[a-z]+", _words(found))
-    negated = words[:1] == ["not"]
-    said = _TRUTH.get(next(iter(words[negated:]), ""))
-    return None if said is None else (said != negated) == truth
+def _same_day(target: str, found: str) -> bool | None:
+    """Whether two dates are one day; the first of two readings of 07/04 is month first."""
+    wanted, given = read_dates(target), read_dates(found)
+    if len(wanted) != 1 or not given:
+        return None
+    return given[0] == wanted[0] or (None if wanted[0] in given else False)
+
+
+def _same_measure(target: str, found: str) -> bool | None:
+    """Whether quantities of which one is in several units are the same."""
+    wanted, given = measure(plain(target)), measure(plain(_like(found, target)))
+    if wanted is None or given is None or max(wanted[2], given[2]) == 1:
+        several = (wanted or given or ("", 0, 1))[2] > 1
+        other = quantity(found) if wanted else quantity(target)
+        return False if several and other is not None and other.unit else None
+    return wanted[:2] == given[:2]
+
+
+def _same_ordinal(target: str, found: str) -> bool | None:
+    wanted, given = _ordinal(target), _ordinal(found)
+    if wanted is None or (given is None and number(found.strip()) is None):
+        return None
+    return wanted == (number(found.strip()) if given is None else given)
+
+
+def _ordinal(text: str) -> int | None:
+    words = normal_words(text)
+    if digits := re.fullmatch(r"(\d+)(?:st|nd|rd|th)", words):
+        return int(digits[1])
+    return _ORDINALS.get(words)
+
+
+def _like(found: str, target: str) -> str:
+    """An answer in the target's way of writing: `3,14` for a decimal, `25 C` for a temperature."""
+    found = found.strip()
+    if re.fullmatch(r"-?\d+,(?:\d{1,2}|\d{4,})%?", found) and "." in target:
+        found = found.replace(",", ".")
+    if temperature := re.search(r"°\s*[CF]|deg[CF]", target):
+        found = re.sub(r"(?<=\d)\s*([CF])$", r" deg\1", found) if temperature else found
+    if re.search(r"\d{4}|illion", target):
+        found = re.sub(r"(?<=\d)\s?(M|B|bn|k)$", lambda unit: f" {_SUFFIXES[unit[1]]}", found)
+    if re.fullmatch(r"-?[\d.,]+", target.strip()):
+        found = _LABEL.sub("", found)
+    return found
 
 
 def quantity(text: str) -> Quantity | None:
     """The number and unit that `text` is; None if it is more, or something else."""
-    text = _NAME.sub("", _ABOUT.sub("", plain(text).strip()))
+    if money := _MONEY.fullmatch(text.strip(" .")):
+        return _money(money)
+    text = _NAME.sub("", _ABOUT.sub("", plain(spelled_out(text)).strip()))
     text = _ABOUT.sub("", text)
     found = leading(text)
     if found is None:
@@ -127,6 +264,30 @@ def quantity(text: str) -> Quantity | None:
         return None
     measured = "." in number or "10^" in number or "e" in number.casefold()
     return Quantity(value * scale, rest, measured)
+
+
+def _money(found: re.Match[str]) -> Quantity | None:
+    value = number(found["value"])
+    name = (found["sign"] or found["name"]).casefold().replace("\\", "")
+    cents = name in {"cent", "cents", "¢"}
+    unit = _CURRENCIES.get(name, name)
+    if value is None:
+        return None
+    return Quantity(value / 100 if cents else value, unit, "." in found["value"])
+
+
+def spelled_out(text: str) -> str:
+    """`text` with a number in words at its start written in digits: `five km` as `5 km`."""
+    words = text.strip().split()
+    if len(words) > _MOST_WORDS or not words or not words[0][0].isalpha():
+        return text
+    for count in range(len(words), 0, -1):
+        value = spoken_number(" ".join(words[:count]))
+        rest = " ".join(words[count:])
+        if value is not None and (not rest or rest in {"%", "percent"} or units.known(rest)):
+            digits = str(value) if value.denominator == 1 else str(float(value))
+            return " ".join((digits, *words[count:]))
+    return text
 
 
 def _is_unit(rest: str) -> bool:
@@ -145,6 +306,9 @@ def _scale(rest: str) -> tuple[int, str]:
 
 def same_quantity(wanted: Quantity, given: Quantity) -> bool | None:
     """Whether two quantities are the same; None where a unit is not known."""
+    money = {wanted.unit, given.unit} & set(_CURRENCIES.values())
+    if money and wanted.unit and given.unit and wanted.unit != given.unit:
+        return False
     if "%" in {wanted.unit, given.unit} and wanted.unit != given.unit:
         return _near(wanted, given.value) or _near(wanted, _share(wanted, given))
     if not wanted.unit or not given.unit or wanted.unit == given.unit:
@@ -163,4 +327,6 @@ def _near(wanted: Quantity, value: Fraction) -> bool:
     """Whether `value` is near enough: counts are exact, what is measured has a tolerance."""
     if not wanted.measured and not units.known(wanted.unit):
         return equal(wanted.value, value)
-    return abs(value - wanted.value) <= Fraction(TOLERANCE) * abs(wanted.value)
+    if abs(value - wanted.value) <= Fraction(TOLERANCE) * abs(wanted.value):
+        return True
+    return value.denominator % 3 == 0 and round(value, 2) == wanted.value  # a third as 0.33

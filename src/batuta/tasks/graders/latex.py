@@ -6,11 +6,14 @@ import re
 import unicodedata
 
 from batuta.tasks.graders.extract import closing
+from batuta.tasks.graders.letters import without_invisible
 
 _SIGNS = {
     "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/",
     "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx ",
     "±": r"\pm ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "°": r"^\circ ",
+    "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "∶": ":",
+    "α": r"\alpha ", "β": r"\beta ", "γ": r"\gamma ", "λ": r"\lambda ", "μ": r"\mu ",
     "ℝ": r"\mathbb{R}", "θ": r"\theta ", "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\x00": "",
 }  # fmt: skip
 _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
@@ -28,15 +31,59 @@ _TRANSLATION = str.maketrans(
     | {sign: rf"\frac{{{_compatible(sign).replace('⁄', '}{')}}}" for sign in _FRACTIONS}
 )
 
+_BASES = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def _base(found: re.Match[str]) -> str:
+    return f"_{_BASES.index(found[1]) + 2} "
+
+
 _RULES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
+        (r"\}\^\{(?=[\d-])", ""),
+        (r"(?:US\s*)?\\text\{\s*\\\$\s*\}", r"\\$"),
+        (r"(?:US\s*)?\\\$\s*(\d[\d,.]*\d|\d)(?![\d^/(])(?!\s*[a-zA-Z\\{+*-])", r"\1\\text{ dollars}"),
         (r"\\\$|\$|(?<!\\)\\[()\[\]](?![a-zA-Z])", " "),
+        (r"\\(?:nicefrac|sfrac)(?![a-zA-Z])", r"\\frac"),
+        (r"\{?\}?\^\{?(\d+)\}?/_\{?(\d+)\}?", r"\\frac{\1}{\2}"),
+        (r"\+\s*/\s*-", r"\\pm "),
+        (r"(?<=\d)\{,\}(?=(?:\d{1,2}|\d{4,})(?!\d))", "."),
+        (r"(?<![\d.,])(\d{1,3})[ '’_](\d{3})[ '’_](\d{3})(?![\d/])", r"\1\2\3"),
+        (r"(?<![\d.,])(\d{1,3})['_](\d{3})(?![\d/])", r"\1\2"),
+        (r"(?<![\d.,])(\d{1,3})\.(\d{3})\.(\d{3})(?![\d.,])", r"\1\2\3"),
+        (r"\\(?:bar|dot)\{(\d+)\}", r"\\overline{\1}"),
+        (r"(?<=\d\.)(\d*)\((\d+)\)", r"\1\\overline{\2}"),
+        (r"(\.\d*?)(\d{1,6}?)\2{1,}(?:\2)*(?:\\[lc]?dots|\.\.\.)", r"\1\\overline{\2}"),
+        (r"\\(?:Large|large|LARGE|huge|Huge|small|boxed|checkmark|nobreak|!)(?![a-zA-Z])", ""),
+        (r"\\framebox(?=\{)", ""),
+        (r"(?<!\\)\\\Z", ""),
+        (r"\\m(?:kern|skip)-?[\d.]+\s*mu", ""),
+        (r"\\(?:h|v)?phantom\{[^{}]*\}", ""),
+        (r"\\(?:underline|overbrace|underbrace|mathring)(?=\{)", ""),
+        (r"\\colon(?![a-zA-Z])", ":"),
+        (r"\{:\}", ":"),
+        (r"(?<=\d)\s*(?:\\text\{\s*to\s*\}|\bto\b)\s*(?=\d)", ":"),
+        (r"\\(?:mid|vert)(?![a-zA-Z])", "|"),
+        (r"\\operatorname\*?", r"\\text"),
+        (r"\\dbinom|\\tbinom", r"\\binom"),
+        (r"(?<=\d),\s+(?=\d{3}(?!\d))", ";"),
+        (r"\\(?:cr|tabularnewline)(?![a-zA-Z])|\\\\\[[\d.]+\s*[a-z]{2}\]", r"\\\\ "),
+        (r"smallmatrix\}", "matrix}"),
+        (r"\\bmod(?![a-zA-Z])|\\pmod\s*\{?(\d+)\}?|\\p?mod(?![a-zA-Z])", r"\\mod \1"),
+        (r"(?<=\d)_\{?\(?\\text\{(two|three|four|five|six|seven|eight|nine|ten)\}\)?\}?", r"_\1 "),
+        (r"\((\d+)\)_(?=[{\d])", r"\1_"),
+        (r"(?<=\d)_\{\((\d+)\)\}", r"_\1 "),
+        (r"\{\}\s*_\{?(\d+)\}?\s*C\s*_\{?(\d+)\}?|(?<![\w}])\^\{?(\d+)\}?\s*C\s*_\{?(\d+)\}?", r"\\binom{\1\3}{\2\4}"),
+        (r"(?<![a-zA-Z\\])C\((\w+),\s*(\w+)\)", r"\\binom{\1}{\2}"),
+        (r"(?:US\s*)?\\\$|\bUSD\b", " "),
+        (r"(?<=\d)\s*[x×]\s*(?=10\s*\^)", r"\\times "),
         (r"√\s*(\d+|[a-zA-Z]|\([^()]*\))", r"\\sqrt{\1}"),
         (r"(?<=\d)(?:\\,|\{,\}|,\\!)(?=\d{3}(?!\d))", ","),
         (r"\\!", ""),
         (r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-zA-Z])", " "),
         (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits)(?![a-zA-Z])\.?", ""),
+        (r"(?<=\d)_(two|three|four|five|six|seven|eight|nine|ten) ?", _base),
         (r"\\(?:textcolor|color)\{[a-zA-Z]+\}", ""),
         (r"\\(?:boldsymbol|bm|mathbf|mathit|mathsf|bf|pmb)(?![a-zA-Z])", ""),
         (r"\\(?:text(?:bf|it|rm|normal|sf)|mbox|mathrm|rm)(?![a-zA-Z])", r"\\text"),
@@ -72,12 +119,21 @@ _SPACES = re.compile(r"(?<=(\S))\s+(?=(\S))")
 
 def plain(text: str) -> str:
     """`text` in one spelling, with no space that means nothing."""
-    text = " ".join(text.translate(_TRANSLATION).split())
+    text = " ".join(_with_ascii_digits(without_invisible(text)).translate(_TRANSLATION).split())
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
     text = _OVER.sub(_infixed, _rooted(text))
     text = _SPACES.sub(_space, _braced(text)).strip()
     return unwrapped(_PLUS.sub("", text).rstrip(".,;"))
+
+
+def _with_ascii_digits(text: str) -> str:
+    """`text` with the digits of every script as those of ASCII."""
+    if text.isascii():
+        return text
+    return "".join(
+        str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in text
+    )
 
 
 def unwrapped(text: str) -> str:

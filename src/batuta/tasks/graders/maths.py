@@ -6,12 +6,17 @@ from typing import final
 
 from batuta.core import Grade
 from batuta.tasks.graders import extract, forms, values
+from batuta.tasks.graders.asides import split_aside
 from batuta.tasks.graders.latex import plain
 from batuta.tasks.graders.limits import SHOWN, beyond
+from batuta.tasks.graders.moments import same_time
+from batuta.tasks.graders.numeric import compare_values
 from batuta.tasks.graders.pool import UNDECIDED, MathsPool, Verdict
+from batuta.tasks.graders.stated import stated_value
+from batuta.tasks.graders.structured import NOTHING, as_text, structured_answer
 
 
-class _NeedsAlgebra(Exception):
+class _NeedsAlgebraError(Exception):
     """Two values can only be compared symbolically."""
 
 
@@ -20,8 +25,8 @@ class Maths:
     r"""Judges the expression in the last `\boxed{}`, or an answer that is nothing else.
 
     1 for the target in any form, 0 for anything else, undecided (None) where comparing the two
-    took too long or too much memory. The box is not guessed: without one, or with the last one
-    cut, the answer is wrong.
+    took too long or too much memory. Without a box, only what is announced as the answer, and not
+    hedged or taken back, is read; with the last box cut, the answer is wrong.
     """
 
     def __init__(self, pool: MathsPool) -> None:
@@ -51,22 +56,48 @@ class Maths:
 def found_answer(text: str) -> str | None:
     """What `text` gives as its answer; None if it does not say."""
     shown = extract.visible(text)
-    return extract.boxed(shown) if extract.has_box(shown) else extract.bare(shown)
+    data = structured_answer(shown)
+    if data is not NOTHING:
+        return as_text(data)
+    if extract.has_box(shown):
+        return extract.boxed(shown)
+    return extract.tagged(shown) or extract.hashed(shown) or stated_value(shown) or extract.bare(shown)
 
 
-def without_algebra(target: str, answer: str) -> bool | None:
-    """Whether the answer is the target, where text, numbers and form tell; None where not."""
+def without_algebra(target: str, answer: str, near: float = 0.0) -> bool | None:
+    """Whether the answer is the target, where text, numbers and form tell; None where not.
+
+    Args:
+        target: what is right.
+        answer: what was answered.
+        near: relative distance at which two numbers count as the same.
+    """
     if target == answer:
         return True
+    if (timed := same_time(target, answer)) is not None:
+        return timed
+    if (aside := split_aside(answer)) and _with_aside(target, *aside):
+        return True
+
+    def algebra(wanted: str, given: str) -> bool:
+        alike = compare_values(wanted, given, near)
+        if alike is None:
+            raise _NeedsAlgebraError
+        return alike
+
+    def equal(wanted: forms.Value, given: forms.Value) -> bool:
+        return values.same_value(wanted, given, algebra)
+
     try:
-        return forms.same(forms.read(target), forms.read(answer), _plainly)
-    except _NeedsAlgebra:
+        return forms.same(forms.read(target), forms.read(answer), equal)
+    except _NeedsAlgebraError:
         return None
 
 
-def _plainly(wanted: forms.Value, given: forms.Value) -> bool:
-    return values.same_value(wanted, given, _algebra)
-
-
-def _algebra(*_: str) -> bool:
-    raise _NeedsAlgebra
+def _with_aside(target: str, answer: str, aside: str) -> bool:
+    """Whether an answer and the same in brackets are the target; two different ones are not."""
+    forms_of_it = [plain(part) for part in (answer, aside) if part]
+    if not without_algebra(target, forms_of_it[0]) and not without_algebra(target, forms_of_it[-1]):
+        return False
+    one, other = forms_of_it[0], forms_of_it[-1]
+    return one == other or bool(without_algebra(one, other) or without_algebra(other, one))

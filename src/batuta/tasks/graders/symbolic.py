@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from functools import lru_cache
 from typing import Any
@@ -26,6 +27,8 @@ TELLING = 1e-5
 
 LOST = 1e-30
 """What subtracting equal numbers may leave."""
+
+_DEGREES = re.compile(r"(?<=\d)\^\\circ ?")
 
 _AS_IT_STANDS = LatexExtractionConfig(
     normalization_config=NormalizationConfig(
@@ -58,6 +61,7 @@ def equal(target: str, answer: str, near: float = 0.0) -> bool:
 @lru_cache(maxsize=1024)
 def _parsed(text: str) -> Any:
     """Text as a sympy expression; None if it cannot be read."""
+    text = _DEGREES.sub(r"\\cdot\\frac{\\pi}{180}", text)
     found = parse(f"${text}$", [_AS_IT_STANDS], fallback_mode="no_fallback", parsing_timeout=None)  # pyright: ignore[reportArgumentType] - None is documented
     if not found:
         return None

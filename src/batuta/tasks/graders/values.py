@@ -9,30 +9,88 @@ from fractions import Fraction
 
 from batuta.tasks.graders import units
 from batuta.tasks.graders.forms import Value
+from batuta.tasks.graders.moments import measure
 from batuta.tasks.graders.numbers import equal, number
+from batuta.tasks.graders.numeric import same_numerically
+from batuta.tasks.graders.spoken import spoken_number
 
 Symbolic = Callable[[str, str], bool]
 """Whether two LaTeX expressions, the target's and the answer's, are the same."""
 
 _WORD = re.compile(r"\(?\\text\{[^{}]*\}\)?|(?=.*[a-zA-Z]{4})[a-zA-Z]+(?:[ ,.']+[a-zA-Z]+)*")
+_TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_DEGREE = re.compile(r"\^\\circ|°|(?:\\text\{)?\s*deg(?:rees?)?\s*\}?")
+_RADIAN = re.compile(r"(?:\\text\{)?\s*rad(?:ians?)?\s*\}?")
+_DECIMAL = re.compile(r"-?\d*\.(\d+)")
+FEW, SURE = 3, 6
+"""Characters of a decimal that may be rounded from an exact number, and from a decimal."""
 _BASED = re.compile(r"(\d[0-9A-Z]*)_\{?(\d+)\}?")
-_DEGREES = re.compile(r"(?<=\d)\^\\circ ?")
 
 
 def same_value(target: Value, answer: Value, symbolic: Symbolic) -> bool:
     """Whether the answer's value is the target's; `symbolic` is asked only where all else fails."""
     if target == answer:
         return True
+    if (measured := _same_measure(target.text, answer.text)) is not None:
+        return measured
     if _WORD.fullmatch(target.text) or _WORD.fullmatch(answer.text):
-        return _letters(target.text) == _letters(answer.text)
+        return _letters(target.text) == _letters(answer.text) or _same_spoken(target, answer)
+    if answer.text in {"one", "two", "six", "ten"}:
+        return _same_spoken(target, answer)
+    if target.text.endswith("'") != answer.text.endswith("'"):
+        return False
     if _BASED.fullmatch(target.text) or _BASED.fullmatch(answer.text):
         return _same_based(target.text, answer.text)
     (wanted, unit), (given, other) = units.split(target.text), units.split(answer.text)
+    if _is_angle(unit) or _is_angle(other):
+        return _same_angle((wanted, unit), (given, other), symbolic)
     if "%" in {unit, other}:
         return _same_share(wanted, unit, given, other)
     if not unit or not other or unit == other:
         return _same_magnitude(wanted, given, symbolic)
     return _same_quantity(wanted, unit, given, other, symbolic)
+
+
+def _same_measure(target: str, answer: str) -> bool | None:
+    """Whether quantities of which one is in several units, or money, are the same."""
+    wanted, given = measure(target), measure(answer)
+    kinds = {found[0] for found in (wanted, given) if found}
+    if not kinds or (kinds != {"money"} and max(m[2] for m in (wanted, given) if m) == 1):
+        return None
+    if wanted is None or given is None:
+        return None if kinds == {"money"} else False
+    return wanted[:2] == given[:2]
+
+
+def _same_spoken(target: Value, answer: Value) -> bool:
+    """Whether one is the number that the other says in words."""
+    one, other = _spoken(target.text), _spoken(answer.text)
+    return one is not None and one == other
+
+
+def _spoken(text: str) -> Fraction | None:
+    value = number(text)
+    return spoken_number(_TEXT.sub(r"\1", text)) if value is None else value
+
+
+def _is_angle(unit: str) -> bool:
+    return _DEGREE.fullmatch(unit.strip()) is not None
+
+
+def _same_angle(target: tuple[str, str], answer: tuple[str, str], symbolic: Symbolic) -> bool:
+    """An angle in degrees and one in degrees, in radians, or without a unit.
+
+    A bare number is in degrees, a bare multiple of pi in radians.
+    """
+    (wanted, unit), (given, other) = target, answer
+    if (_is_angle(unit) or not unit) and (_is_angle(other) or not other):
+        bare = given if _is_angle(unit) else wanted
+        if (_is_angle(unit) and _is_angle(other)) or r"\pi" not in bare:
+            return _same_magnitude(wanted, given, symbolic)
+    elif not all(_is_angle(one) or _RADIAN.fullmatch(one.strip()) for one in (unit, other)):
+        return False
+    in_degrees = [f"({value})^\\circ" if _is_angle(one) else value for value, one in (target, answer)]
+    return symbolic(*in_degrees)
 
 
 def _letters(text: str) -> str:
@@ -47,17 +105,32 @@ def _same_based(target: str, answer: str) -> bool:
     return answer == wanted[1] if given is None else wanted.groups() == given.groups()
 
 
+def _is_rounding(target: str, answer: str, given: Fraction | None) -> bool:
+    """Whether the target, a decimal, is the answer, rounded: an exact one, or six digits of it."""
+    decimal = _DECIMAL.fullmatch(target)
+    if decimal is None or len(decimal[0].strip("-0.")) < FEW:
+        return False
+    half = Fraction(1, 2 * 10 ** len(decimal[1]))
+    if given is None:
+        size = abs(Fraction(target))
+        exact = "." not in answer and size > 0
+        return exact and same_numerically(target, answer, float(half / size)) is True
+    digits = len(decimal[0].replace(".", "").strip("-0"))
+    close = abs(given - Fraction(target)) <= half
+    if _DECIMAL.fullmatch(answer):
+        return close and digits >= SURE and len(answer) > len(target)
+    return close and given.denominator % 3 == 0 or (close and given.denominator % 7 == 0)
+
+
 def _same_magnitude(target: str, answer: str, symbolic: Symbolic) -> bool:
     if target == answer:
         return True
     wanted, given = number(target), number(answer)
     if wanted is not None and given is not None:
-        return equal(wanted, given)
-    return symbolic(_radians(target), _radians(answer))
-
-
-def _radians(text: str) -> str:
-    return _DEGREES.sub(r"\\cdot\\frac{\\pi}{180}", text)
+        return equal(wanted, given) or _is_rounding(target, answer, given)
+    if wanted is not None and _is_rounding(target, answer, given):
+        return True
+    return symbolic(target, answer)
 
 
 def _same_share(target: str, unit: str, answer: str, other: str) -> bool:

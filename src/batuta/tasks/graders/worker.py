@@ -62,13 +62,14 @@ def same(target: str, answer: str, near: float = 0.0) -> bool:
         MemoryError: out of memory.
         RecursionError: nested too deeply.
     """
-    from batuta.tasks.graders import forms, symbolic, values  # noqa: PLC0415 - sympy is slow
+    from batuta.tasks.graders import forms, numeric, symbolic, values  # noqa: PLC0415 - sympy is slow
 
     used = resource.getrusage(resource.RUSAGE_SELF)
     _limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + CPU_SECONDS)
 
     def algebra(wanted: str, given: str) -> bool:
-        return symbolic.equal(wanted, given, near)
+        alike = numeric.compare_values(wanted, given, near)
+        return symbolic.equal(wanted, given, near) if alike is None else alike
 
     def equal(wanted: forms.Value, given: forms.Value) -> bool:
         return values.same_value(wanted, given, algebra)

@@ -1,0 +1,263 @@
+r"""Expressions in `latex.plain`'s spelling, read into trees.
+
+It reads what has one meaning. What two people could read in two ways, as `1/2x`, is refused, and
+so is what it does not know; another comparer is asked then.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+MAX_TOKENS = 400
+
+
+class UnreadableError(Exception):
+    """The text is no expression that is known here, or has more than one meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A number, a name, or an operation with its operands."""
+
+    kind: str
+    """`number`, `name`, `+`, `*`, `/`, `^`, `-` (one operand), or a function's name."""
+    text: str = ""
+    parts: tuple[Node, ...] = ()
+
+
+_TOKEN = re.compile(
+    r"(?P<number>\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d*)?|\.\d+)"
+    r"|(?P<command>\\[a-zA-Z]+|\\[{}|])"
+    r"|(?P<word>(?:arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|exp|log|ln)(?![a-zA-Z]))"
+    r"|(?P<letter>[a-zA-Zα-ωΑ-Ω])|(?P<sign>[-+/^_!()\[\]{}|]'*)|(?P<space>\s+)"
+)
+_NAMES = frozenset(
+    r"\alpha \beta \gamma \delta \epsilon \varepsilon \zeta \eta \theta \kappa \lambda \mu \nu \xi"
+    r" \rho \sigma \tau \phi \varphi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Phi \Psi \Omega"
+    r" \Sigma \ell".split()
+)
+_FUNCTIONS = frozenset("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh exp ln log".split())
+_INVERSE = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
+_CLOSED_BY = {"(": ")", "[": "]", "{": "}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
+_APPLIED = frozenset("fgh")
+_ENDS = frozenset({")", "]", "}", "+", "-", "/", r"\cdot", r"\times", r"\div", r"\rfloor", r"\rceil", ""})
+TWO, MINUS_ONE = Node("number", "2"), Node("number", "-1")
+
+
+@lru_cache(maxsize=2048)
+def read_expression(text: str) -> Node | None:
+    """The tree of an expression; None if it is not read here."""
+    try:
+        parser = _Parser(_tokens(text))
+        tree = parser.sum()
+    except (UnreadableError, RecursionError):
+        return None
+    return tree if parser.token == "" else None
+
+
+def names_in(node: Node) -> frozenset[str]:
+    """The names in a tree: an expression without any has one value."""
+    if node.kind == "name":
+        return frozenset({node.text})
+    return frozenset().union(*map(names_in, node.parts))
+
+
+def _tokens(text: str) -> list[str]:
+    tokens: list[str] = []
+    at = 0
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None or len(tokens) > MAX_TOKENS:
+            raise UnreadableError
+        if not found["space"]:
+            tokens.append(found[0])
+        elif tokens and tokens[-1][0].isdigit() and text[found.end() : found.end() + 1].isdigit():
+            raise UnreadableError
+        at = found.end()
+    return tokens
+
+
+class _Parser:
+    """A parser by recursive descent."""
+
+    def __init__(self, tokens: list[str]) -> None:
+        self._tokens = tokens
+        self._at = 0
+        self._bars = 0
+
+    @property
+    def token(self) -> str:
+        return self._tokens[self._at] if self._at < len(self._tokens) else ""
+
+    def _take(self, wanted: str = "") -> str:
+        token = self.token
+        if not token or (wanted and token != wanted):
+            raise UnreadableError
+        self._at += 1
+        return token
+
+    def sum(self) -> Node:
+        negative = False
+        while self.token in {"+", "-"}:
+            negative ^= self._take() == "-"
+        terms = [_negated(self._product()) if negative else self._product()]
+        while self.token in {"+", "-"}:
+            minus = self._take() == "-"
+            while self.token in {"+", "-"}:
+                minus ^= self._take() == "-"
+            term = self._product()
+            terms.append(_negated(term) if minus else term)
+        return terms[0] if len(terms) == 1 else Node("+", "", tuple(terms))
+
+    def _product(self) -> Node:
+        result = self._implied()
+        while self.token in {r"\cdot", r"\times", "/", r"\div"}:
+            divides = self._take() in {"/", r"\div"}
+            negative = False
+            while self.token in {"+", "-"}:
+                negative ^= self._take() == "-"
+            factor = self._power() if divides else self._implied()
+            if divides and not self._ends():
+                raise UnreadableError
+            factor = _negated(factor) if negative else factor
+            result = Node("/" if divides else "*", "", (result, factor))
+        return result
+
+    def _ends(self) -> bool:
+        return self.token in _ENDS or (self.token == "|" and self._bars > 0)
+
+    def _implied(self) -> Node:
+        """Factors side by side."""
+        result = self._power()
+        while not self._ends():
+            if self.token[0].isdigit() or self.token[0] == ".":
+                raise UnreadableError
+            result = Node("*", "", (result, self._power()))
+        return result
+
+    def _power(self) -> Node:
+        base = self._postfix(self._atom())
+        if self.token != "^":
+            return base
+        self._take()
+        if self.token == r"\circ":
+            self._take()
+            return Node("degrees", "", (base,))
+        return self._postfix(Node("^", "", (base, self._argument())))
+
+    def _postfix(self, base: Node) -> Node:
+        while self.token == "!":
+            self._take()
+            base = Node("factorial", "", (base,))
+        return base
+
+    def _argument(self) -> Node:
+        """What TeX takes for an argument: a group, or one token."""
+        if self.token == "{":
+            return self._group("{")
+        if self.token == "-":
+            self._take()
+            return _negated(self._argument())
+        token = self.token
+        if token[:1].isdigit():
+            self._take()
+            return Node("number", token)
+        return self._atom()
+
+    def _group(self, opening: str) -> Node:
+        self._take(opening)
+        bars, self._bars = self._bars, 0
+        inner = self.sum()
+        self._bars = bars
+        self._take(_CLOSED_BY[opening])
+        return inner
+
+    def _atom(self) -> Node:  # noqa: PLR0911 - one case a kind of token
+        token = self.token
+        if token in {"(", "[", "{"}:
+            return self._group(token)
+        if token == "|":
+            return self._absolute()
+        if token in {r"\lfloor", r"\lceil"}:
+            return Node(token[1:], "", (self._group(token),))
+        self._take()
+        if token[0].isdigit() or token[0] == ".":
+            return Node("number", token.replace(",", ""))
+        if token.isalpha() and len(token) == 1:
+            return self._name(token)
+        if token in _NAMES:
+            return self._name(token)
+        if token == r"\pi":
+            return Node("pi")
+        if token.lstrip("\\") in _FUNCTIONS:
+            return self._function(token.lstrip("\\"))
+        return self._command(token)
+
+    def _absolute(self) -> Node:
+        self._take("|")
+        self._bars += 1
+        inner = self.sum()
+        self._bars -= 1
+        self._take("|")
+        return Node("abs", "", (inner,))
+
+    def _name(self, letter: str) -> Node:
+        if self.token == "_":
+            self._take()
+            start = self._at
+            self._argument()
+            return Node("name", letter + "_" + "".join(self._tokens[start : self._at]).strip("{}"))
+        if letter in _APPLIED and self.token == "(":
+            raise UnreadableError
+        if letter == "e":
+            return Node("e")
+        return Node("i") if letter == "i" else Node("name", letter)
+
+    def _command(self, token: str) -> Node:
+        if token == r"\frac":
+            above = self._group("{")
+            return Node("/", "", (above, self._group("{")))
+        if token == r"\binom":
+            above = self._group("{")
+            return Node("binomial", "", (above, self._group("{")))
+        if token == r"\sqrt":
+            index = self._group("[") if self.token == "[" else TWO
+            return Node("root", "", (self._group("{"), index))
+        raise UnreadableError
+
+    def _function(self, name: str) -> Node:
+        base = power = None
+        if name == "log" and self.token == "_":
+            self._take()
+            base = self._argument()
+        if self.token == "^":
+            self._take()
+            power = self._argument()
+        if power == Node("-", "", (Node("number", "1"),)):
+            if name not in _INVERSE:
+                raise UnreadableError
+            name, power = _INVERSE[name], None
+        if base is not None:
+            name = "log_"  # a bare log may be to any base
+        applied = Node(name, "", (self._applied(), *((base,) if base else ())))
+        return applied if power is None else Node("^", "", (applied, power))
+
+    def _applied(self) -> Node:
+        """What a function is applied to: what is in brackets, or the factors up to the next sign."""
+        if self.token in {"(", "{", "["}:
+            return self._group(self.token)
+        negative = self.token == "-"
+        if negative:
+            self._take()
+        result = self._power()
+        while not self._ends() and self.token.lstrip("\\") not in _FUNCTIONS:
+            if self.token in {"(", "["} or self.token[0].isdigit():
+                raise UnreadableError
+            result = Node("*", "", (result, self._power()))
+        return _negated(result) if negative else result
+
+
+def _negated(node: Node) -> Node:
+    return Node("-", "", (node,))

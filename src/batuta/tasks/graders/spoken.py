@@ -1,0 +1,81 @@
+"""Numbers in English words."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_SMALL = {
+    word: value
+    for value, word in enumerate(
+        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
+        " fifteen sixteen seventeen eighteen nineteen".split()
+    )
+}
+_TENS = {
+    word: 10 * (place + 2)
+    for place, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split())
+}
+_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8,
+          "tenth": 10}  # fmt: skip
+_WHOLE = {"a": 1, "an": 1, "dozen": 12, **_SMALL}
+_LONGEST = 100
+
+
+def spoken_number(text: str) -> Fraction | None:
+    """The number that English words say, as `two and a half`; None if they say none."""
+    if len(text) > _LONGEST:
+        return None
+    words = re.sub(r"[-\s]+", " ", text.strip().casefold()).strip(" .").split(" ")
+    if words in (["a", "dozen"], ["one", "dozen"], ["dozen"]):
+        return Fraction(12)
+    if words[-1].removesuffix("s") in _PARTS or words[-1] in {"halves"}:
+        return _with_part(words)
+    value = _whole(words)
+    return None if value is None else Fraction(value)
+
+
+def _with_part(words: list[str]) -> Fraction | None:
+    """`three quarters`, `half`, `two and a half`."""
+    last = "half" if words[-1] == "halves" else words[-1].removesuffix("s")
+    before = words[:-1]
+    whole = 0
+    if "and" in before:
+        at = len(before) - 1 - before[::-1].index("and")
+        spoken = _whole(before[:at])
+        if spoken is None:
+            return None
+        whole, before = spoken, before[at + 1 :]
+    above = _WHOLE.get(before[0]) if len(before) == 1 else 1 if not before else None
+    return None if above is None else whole + Fraction(above, _PARTS[last])
+
+
+def _whole(words: list[str]) -> int | None:
+    total = current = 0
+    last = ""
+    for word in words:
+        if word == "and" and last in {"hundred", *_SCALES}:
+            continue
+        step = _add(word, last, current)
+        if step is None:
+            return None
+        current = step
+        if word in _SCALES:
+            total, current = total + (current or 1) * _SCALES[word], 0
+        last = word
+    return total + current if last else None
+
+
+def _add(word: str, last: str, current: int) -> int | None:
+    """What stands after one more word; None where it does not fit."""
+    if word in _SMALL:
+        fits = not last or last in {"hundred", *_SCALES} or (last in _TENS and 0 < _SMALL[word] < 10)  # noqa: PLR2004
+        return current + _SMALL[word] if fits else None
+    if word in _TENS:
+        return current + _TENS[word] if not last or last in {"hundred", *_SCALES} else None
+    if word in {"a", "an"}:
+        return 1 if not last else None
+    if word == "hundred":
+        return current * 100 if 0 < current < 100 else None  # noqa: PLR2004
+    return current if word in _SCALES and current else None

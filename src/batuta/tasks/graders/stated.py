@@ -1,0 +1,70 @@
+"""A value that prose announces as the answer, where nothing hedges it or takes it back."""
+
+from __future__ import annotations
+
+import re
+
+from batuta.tasks.graders import statements
+
+LONGEST = 200
+"""Characters of a value."""
+
+_STATED = re.compile(
+    r"\b(?:final\s+)?(?:answer|result)(?![a-z])(?P<gap>[^.:=\n$]{0,60}?)(?:\*\*)?\s*"
+    r"(?::|=|\bis\b|\bequals\b|\bwould be\b|(?=\n))[\s:*_#]*",
+    re.IGNORECASE,
+)
+_ENCLOSED = re.compile(
+    r"\$\$(?P<a>.+?)\$\$|\$(?P<b>[^$\n]+)\$|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]|\*\*(?P<e>[^*\n]+)\*\*",
+    re.DOTALL,
+)
+_PLAIN = re.compile(r"(?P<value>[^\n]*?)(?P<rest>(?:[.;!]|,(?=\s+[a-z]))?[*_`\s]*(?:\n|\Z|(?<=[.;!,\s])\s.*))", re.DOTALL)
+_UNIT = re.compile(r"\s*([a-zA-Z][a-zA-Z /]{0,30})[.*_\s]*\Z")
+_QUIET = re.compile(r"[^\d$\\]*\Z")
+_WORDS = re.compile(
+    r"\s*(?:not|about to|less|more|at least|at most|between|fewer|greater|either|neither|up to|over"
+    r"|under|below|above|unknown|around|approximately|roughly)\b",
+    re.IGNORECASE,
+)
+
+
+def stated_value(text: str) -> str | None:
+    """What the last "the answer is" or "Answer:" of `text` announces; None if nothing clear."""
+    found = None
+    for found in _STATED.finditer(text):
+        pass
+    if found is None or _is_doubted(text, found):
+        return None
+    tail = text[found.end() :]
+    if statements.is_question(tail.partition("\n")[0]) or _WORDS.match(tail):
+        return None
+    value, rest = _value(tail)
+    value = value.strip(" *_`\t")
+    if not value or len(value) > LONGEST:
+        return None
+    return _with_rest(value, rest)
+
+
+def _is_doubted(text: str, found: re.Match[str]) -> bool:
+    clause = re.split(r"[.,;:!?\n]", text[max(0, found.start() - LONGEST) : found.start()])[-1]
+    return bool(statements.DOUBTED.search(clause) or statements.NEGATED_GAP.search(found["gap"]))
+
+
+def _value(tail: str) -> tuple[str, str]:
+    """What is announced, and what follows it."""
+    if enclosed := _ENCLOSED.match(tail):
+        inner = next(filter(None, enclosed.groups()))
+        return inner, tail[enclosed.end() :]
+    plain = _PLAIN.match(tail)
+    return (plain["value"], plain["rest"]) if plain else ("", "")
+
+
+def _with_rest(value: str, rest: str) -> str | None:
+    """The value, with the unit behind it; None where what follows may change it."""
+    if unit := _UNIT.match(rest):
+        spoken = unit[1].strip()
+        return None if statements.HEDGE.search(spoken) else f"{value} \\text{{ {spoken}}}"
+    changes = (statements.TAKEN_BACK, statements.CONDITION, statements.SURE_HEDGE)
+    if not _QUIET.match(rest) or any(pattern.search(rest) for pattern in changes):
+        return None
+    return value if re.match(r"[\s.,;:!*_`)]|\Z", rest) else None

@@ -1,0 +1,93 @@
+"""Answers that are data: the value under "answer" in a JSON object, however it is wrapped."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+MAX_LENGTH = 20_000
+"""Characters of a text that is read as data."""
+
+NOTHING: Final = object()
+"""The text is no object."""
+
+_FENCED = re.compile(r"```(?:json|python|yaml)?[ \t]*\n(.*?)\n[ \t]*```", re.DOTALL | re.IGNORECASE)
+_KEY = re.compile(
+    r"(?:the[ _-]?)?(?:final|correct|selected|chosen|best|my)?[ _-]?"
+    r"(?:answers?|choice|option|letter|label|selection|result|solution|response|prediction)",
+    re.IGNORECASE,
+)
+_LITERAL_FAULTS = (ValueError, SyntaxError, TypeError, RecursionError, MemoryError)
+_MAX_DEPTH = 4
+
+
+def structured_answer(text: str) -> Any:
+    """The answer in a JSON object that is all of `text`, its last code block or its last line.
+
+    Returns:
+        A text, a number, a truth value or a list of such; None if the object does not say which
+        of its values is the answer; `NOTHING` if there is no object.
+    """
+    shown = text.strip()
+    blocks = _FENCED.findall(shown[-MAX_LENGTH:])
+    for part in (shown, *blocks[-1:], _last_object(shown)):
+        value = _parsed(part.strip())
+        if value is not NOTHING:
+            return _answer_in(value, 0)
+    return NOTHING
+
+
+def as_text(value: Any) -> str | None:
+    """A value as it would be written; None for what is no text, number or list of them."""
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str | int | float):
+        return str(value)
+    if isinstance(value, list):
+        parts = [as_text(item) for item in cast("list[Any]", value)]
+        return None if None in parts or not parts else ", ".join(filter(None, parts))
+    return None
+
+
+def _last_object(text: str) -> str:
+    """The object that ends the text, from the first brace of its line on."""
+    if not text.endswith("}") or "\\" in text[-MAX_LENGTH:]:
+        return ""
+    start = text.rfind("\n{", 0, len(text))
+    return text[start + 1 :] if start >= 0 else ""
+
+
+def _parsed(text: str) -> Any:
+    if len(text) > MAX_LENGTH or text[:1] + text[-1:] != "{}":
+        return NOTHING
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = _python_literal(text)
+    return value if isinstance(value, dict) else NOTHING
+
+
+def _python_literal(text: str) -> Any:
+    """What a dictionary in Python's spelling holds: a model's JSON with single quotes."""
+    try:
+        return ast.literal_eval(text)
+    except _LITERAL_FAULTS:
+        return NOTHING
+
+
+def _answer_in(value: Any, depth: int) -> Any:
+    """What stands under the key that names the answer; of a list of one, its element."""
+    if depth > _MAX_DEPTH:
+        return None
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        return _answer_in(items[0], depth + 1) if len(items) == 1 else items
+    if not isinstance(value, Mapping):
+        return value
+    fields = cast("Mapping[Any, Any]", value)
+    named = [fields[key] for key in fields if isinstance(key, str) and _KEY.fullmatch(key)]
+    alike = bool(named) and all(type(one) is type(named[0]) and one == named[0] for one in named)
+    return _answer_in(named[0], depth + 1) if alike else None
