@@ -22,8 +22,9 @@ from batuta.core import (
     call_id,
 )
 from batuta.core.estimate import CHARACTERS_PER_TOKEN, tokens_in
+from batuta.core.run import OUTRUN
 from batuta.core.usage import cost_of
-from batuta.engine.outcome import spoken
+from batuta.engine.ask import is_empty
 from batuta.errors import ClientError, Interrupted, LimitReached
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OUTRUN = ("outrun", "another worker was faster")
+_OUTRUN = (OUTRUN, "another worker was faster")
 
 
 class Call:
@@ -112,7 +113,7 @@ class Call:
             await self._within(patience)
         if self.result is None:
             late = f"no reply within {patience or 0:g} s"
-            result = self.cut("timed_out", late) if self.race is None else self.cut(*OUTRUN)
+            result = self.cut("timed_out", late) if self.race is None else self.cut(*_OUTRUN)
         else:
             result = self.result
             self.stage.budget.charge(result.usage, result.cost)
@@ -153,12 +154,16 @@ class Call:
             logger.exception("the client of %s raised %s", self.worker.id, type(error).__name__)
             return Failure("internal_error", f"{type(error).__name__} inside the client")
         own = self._declared(reply)
-        if spoken(own) is None:
-            undeclared = bool(reply.tool_calls)
-            code = "unknown_tool" if undeclared else "empty_reply"
-            message = "it calls a tool that was not offered" if undeclared else "the reply is empty"
-            return Failure(code, message, usage=reply.usage, cost=reply.cost)
-        return own
+        fault = self._fault(own, undeclared=len(own.tool_calls) < len(reply.tool_calls))
+        return own if fault is None else Failure(*fault, usage=reply.usage, cost=reply.cost)
+
+    def _fault(self, reply: Reply, *, undeclared: bool) -> tuple[str, str] | None:
+        """Why the reply cannot be used, as a code and a sentence; None if it can."""
+        if not is_empty(reply):
+            return None
+        if undeclared:
+            return "unknown_tool", "it calls a tool that was not offered"
+        return None if self.play.may_be_empty(reply) else ("empty_reply", "the reply is empty")
 
     # -- tools ----------------------------------------------------------------------------
 
@@ -274,4 +279,4 @@ class Race:
         result = self.results[call]
         if isinstance(result, Failure):
             return result
-        return Failure(*OUTRUN, usage=result.usage, cost=result.cost)
+        return Failure(*_OUTRUN, usage=result.usage, cost=result.cost)

@@ -22,8 +22,18 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
-from batuta.engine.ask import repair_request, step_request, substitutes, too_long
+from batuta.engine.ask import (
+    allows_empty,
+    fallback_workers,
+    is_plain,
+    repair_request,
+    step_request,
+    substitutes,
+    too_long,
+    whole_request,
+)
 from batuta.engine.call import Call, Race
+from batuta.engine.outcome import complete_reply
 from batuta.engine.stage import Stage
 from batuta.errors import LimitReached
 from batuta.policies import Form, Place
@@ -43,6 +53,8 @@ class StepPlay:
         before = stage.carried(number).get(index)
         self.worker: WorkerId = before.worker if before else self.step.worker
         """Who is asked first: the one who asked for a tool gets its result."""
+        self.as_fallback = before is not None and before.as_fallback
+        """Whether the whole question is asked, because nobody could play the step."""
         self.attempts: list[Attempt] = []
         self.request: Request | None = None
         self.calls: list[Call] = []
@@ -71,7 +83,14 @@ class StepPlay:
         span = Span(self.start, self.stage.now())
         attempts = tuple(self.attempts)
         return StepRun(
-            self.index, self.step.worker, self.worker, self.request, result, span, attempts
+            self.index,
+            self.step.worker,
+            self.worker,
+            self.request,
+            result,
+            span,
+            attempts,
+            self.as_fallback,
         )
 
     def _cancelled(self) -> None:
@@ -89,10 +108,43 @@ class StepPlay:
         self.stage.late.append(event)
 
     async def _result(self) -> Reply | Failure:
-        """The first usable reply of the worker or its substitutes, or the last failure."""
+        """The first usable reply of the worker, its substitutes or the fallback, or a failure."""
+        result = await self._played(self.stage.pool[self.worker], None)
+        if isinstance(result, Reply) or not self._asks_anew(result):
+            return result
+        await self.note(result, self.worker)
+        failed = {attempt.worker: attempt.failure for attempt in self.attempts}
+        self.as_fallback = True
+        first, *others = fallback_workers(self.stage, failed)
+        return await self._played(first, others)
+
+    def _asks_anew(self, failure: Failure) -> bool:
+        """Whether the whole question is asked now: else the run has no complete answer."""
         stage = self.stage
-        worker = stage.pool[self.worker]
-        others: list[Worker] | None = None
+        if not (self.last and stage.asks_anew) or self.as_fallback:
+            return False
+        if stage.exposed or failure.code in {"limit", "wrong_form"} or is_plain(self.step):
+            return False  # the form was asked for twice already
+        return complete_reply(stage.rounds[:-1]) is None
+
+    def may_be_empty(self, reply: Reply) -> bool:
+        """Whether that reply, which says nothing, is an answer.
+
+        Where one worker is asked as if it were alone, its word is passed on as it is.
+        """
+        if not self.last or reply.finish is Finish.TOOL_CALLS:
+            return False
+        alone = len(self.workflow) == 1 or self.as_fallback
+        return alone or allows_empty(self.stage.question, reply)
+
+    async def _played(self, worker: Worker, others: list[Worker] | None) -> Reply | Failure:
+        """The first usable reply of the worker or of `others`, or the last failure.
+
+        Args:
+            worker: who is asked first.
+            others: who may be asked after it; None: its substitutes.
+        """
+        stage = self.stage
         while True:
             try:
                 stage.permit()
@@ -126,6 +178,8 @@ class StepPlay:
 
     def prompt(self, worker: Worker) -> Request:
         """What that worker is asked."""
+        if self.as_fallback:
+            return whole_request(self.stage, self.number, worker)
         return step_request(self.stage, self.workflow, self.number, self.index, worker)
 
     async def screened(self, reply: Reply) -> Reply | Failure:
