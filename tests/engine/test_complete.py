@@ -29,7 +29,7 @@ from batuta.errors import BadRequest, CircuitOpen, Interrupted, Overloaded
 from batuta.evals.outage import outage
 from batuta.solvers import Fixed, Learned, best
 from batuta.store import decode_run, encode_run
-from tests.engine.test_tools import told
+from engine.test_tools import told
 
 pytestmark = pytest.mark.anyio
 IDS = [WorkerId(f"w{n}") for n in range(5)]
@@ -196,11 +196,13 @@ class TestLimits:
         first = 'model_id=[0,1] subtasks=["a","b"] access_list=[[],[0]]'
         again = 'model_id=[2,3] subtasks=["repair","check"] access_list=["all",[0]]'
 
-        def play(limits, late=BadRequest("dead")):
+        dead = BadRequest("dead")
+
+        def play(limits):
             def reply(request):
                 text = request.messages[-1].text
                 if "assigned subtask: check" in text:
-                    return late
+                    return dead
                 return WHOLE if LAST in text else CRITIQUE
 
             model = Scripted([first, again])

@@ -46,8 +46,8 @@ class Told:
         for one in self.objects:
             if one.get("delta", {}).get("type") == "text_delta":
                 parts.append(one["delta"]["text"])
-            for choice in one.get("choices", ()):
-                parts.append((choice.get("delta") or choice.get("message") or {}).get("content"))
+            said = [c.get("delta") or c.get("message") or {} for c in one.get("choices", ())]
+            parts += [each.get("content") for each in said]
         return "".join(part or "" for part in parts)
 
     @property

@@ -10,11 +10,16 @@ from typing import final
 import anyio
 
 from batuta.clients.retry import Sleep
+from batuta.clients.throttle import Throttle
 from batuta.core import Client, Listener, Reply, Request
 from batuta.core.conductor import SILENT
 from batuta.core.estimate import tokens_in
+from batuta.errors import RateLimited
 
 MINUTE = 60.0
+LONGEST_TURN = 2.0
+"""Seconds that a call waits in its place for a provider that asked to slow down; one that would
+have to wait longer is refused unsent, so that another worker can be asked instead."""
 ASSUMED_OUTPUT = 1024
 """Tokens that a reply is taken to have until it is there, where the request sets no limit."""
 
@@ -85,15 +90,47 @@ class Limiter:
         self._tokens = _Window(tpm) if tpm is not None else None
         self._clock = clock
         self._sleep = sleep
+        self.throttle = Throttle(clock=clock)
 
     async def run(self, inner: Client, request: Request, listener: Listener) -> Reply:
-        """`inner`'s reply, begun when the limits allow it."""
+        """`inner`'s reply, begun when the limits allow it.
+
+        Raises:
+            RateLimited: the provider asked to be left alone for longer than a call waits here;
+                or it does so now.
+            ClientError: as `inner` does.
+        """
+        self._check_pause()
         async with self._slots:
             grants = await self._turn(request)
-            reply = await inner.complete(request, listener)
+            await self._slowly()
+            began = self._clock()
+            try:
+                reply = await inner.complete(request, listener)
+            except RateLimited as error:
+                self.throttle.slow(began, error.retry_after)
+                raise
+            self.throttle.ease()
             if self._tokens is not None:
                 grants[-1].amount = reply.usage.total
             return reply
+
+    async def _slowly(self) -> None:
+        """Waits for a turn where the provider has asked to slow down.
+
+        Raises:
+            RateLimited: the turn is too far away.
+        """
+        self._check_pause()
+        wait = self.throttle.take()
+        if wait > 0:
+            await self._sleep(wait)
+
+    def _check_pause(self) -> None:
+        wait = self.throttle.wait()
+        if wait > LONGEST_TURN:
+            message = "the provider has asked to slow down; nothing was sent"
+            raise RateLimited(message, retry_after=wait)
 
     async def _turn(self, request: Request) -> list[_Grant]:
         now = self._clock()

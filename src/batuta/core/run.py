@@ -89,12 +89,19 @@ class Failure:
     usage: Usage = ZERO
     cost: Cost = FREE
     kind: Literal["failure"] = "failure"
+    retry_after: float | None = None
+    """Seconds that the provider asked to wait."""
 
     @staticmethod
     def of(error: ClientError) -> Failure:
         """The error as data."""
         return Failure(
-            error.code, str(error), error.retryable, error.usage or ZERO, error.cost or FREE
+            error.code,
+            str(error),
+            error.retryable,
+            error.usage or ZERO,
+            error.cost or FREE,
+            retry_after=error.retry_after,
         )
 
 

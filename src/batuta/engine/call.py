@@ -25,13 +25,15 @@ from batuta.core.estimate import CHARACTERS_PER_TOKEN, tokens_in
 from batuta.core.run import OUTRUN
 from batuta.core.usage import cost_of
 from batuta.engine.ask import is_empty
-from batuta.errors import ClientError, Interrupted, LimitReached
+from batuta.errors import ClientError, Interrupted, LimitReached, RateLimited
 
 if TYPE_CHECKING:
     from batuta.engine.play import StepPlay
 
 logger = logging.getLogger(__name__)
 
+LONGEST_PAUSE = 2.0
+"""Seconds that a step waits for a worker whose provider asks to slow down, if others can play."""
 _OUTRUN = (OUTRUN, "another worker was faster")
 
 
@@ -81,7 +83,12 @@ class Call:
         Raises:
             LimitReached: the budget forbids another attempt.
             Interrupted: the reader has already seen a part of this answer.
+            RateLimited: the provider wants to be left alone, and others can be asked.
         """
+        if self._is_slowed(failure) and self.play.has_others():  # charged and noted at its end
+            usage, cost = failure.usage, failure.cost
+            wait = failure.retry_after
+            raise RateLimited(failure.message, retry_after=wait, usage=usage, cost=cost)
         self.stage.budget.charge(failure.usage, failure.cost)
         await self.play.note(failure, self.worker.id)
         if self.exposed:
@@ -90,6 +97,12 @@ class Call:
         self.stage.permit()
         self.heard = 0
         self._indices.clear()
+
+    @staticmethod
+    def _is_slowed(failure: Failure) -> bool:
+        """Whether the provider asks for a pause that is longer than another worker needs."""
+        wait = failure.retry_after
+        return failure.code == RateLimited.code and wait is not None and wait > LONGEST_PAUSE
 
     # -- calling --------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from batuta.core.usage import FREE
 from batuta.engine.resume import waiting
 from batuta.errors import LimitReached
 
+
 def final_reply(played: Round) -> Reply | None:
     """The reply of the round's last step, if it is one; it may be empty.
 

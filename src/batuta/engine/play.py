@@ -53,6 +53,8 @@ class StepPlay:
         before = stage.carried(number).get(index)
         self.worker: WorkerId = before.worker if before else self.step.worker
         """Who is asked first: the one who asked for a tool gets its result."""
+        self._others: list[Worker] | None = None
+        """Who may be asked after the present worker; None: not looked for yet."""
         self.as_fallback = before is not None and before.as_fallback
         """Whether the whole question is asked, because nobody could play the step."""
         self.attempts: list[Attempt] = []
@@ -109,14 +111,14 @@ class StepPlay:
 
     async def _result(self) -> Reply | Failure:
         """The first usable reply of the worker, its substitutes or the fallback, or a failure."""
-        result = await self._played(self.stage.pool[self.worker], None)
+        result = await self._played(self.stage.pool[self.worker])
         if isinstance(result, Reply) or not self._asks_anew(result):
             return result
         await self.note(result, self.worker)
         failed = {attempt.worker: attempt.failure for attempt in self.attempts}
         self.as_fallback = True
-        first, *others = fallback_workers(self.stage, failed)
-        return await self._played(first, others)
+        first, *self._others = fallback_workers(self.stage, failed)
+        return await self._played(first)
 
     def _asks_anew(self, failure: Failure) -> bool:
         """Whether the whole question is asked now: else the run has no complete answer."""
@@ -126,6 +128,16 @@ class StepPlay:
         if stage.exposed or failure.code in {"limit", "wrong_form"} or is_plain(self.step):
             return False  # the form was asked for twice already
         return complete_reply(stage.rounds[:-1]) is None
+
+    def has_others(self) -> bool:
+        """Whether somebody else can still be asked in the present worker's place."""
+        return bool(self._substitutes())
+
+    def _substitutes(self) -> list[Worker]:
+        """Who is asked next, best first."""
+        if self._others is None:
+            self._others = substitutes(self.stage, self.worker)
+        return self._others
 
     def may_be_empty(self, reply: Reply) -> bool:
         """Whether that reply, which says nothing, is an answer.
@@ -137,13 +149,8 @@ class StepPlay:
         alone = len(self.workflow) == 1 or self.as_fallback
         return alone or allows_empty(self.stage.question, reply)
 
-    async def _played(self, worker: Worker, others: list[Worker] | None) -> Reply | Failure:
-        """The first usable reply of the worker or of `others`, or the last failure.
-
-        Args:
-            worker: who is asked first.
-            others: who may be asked after it; None: its substitutes.
-        """
+    async def _played(self, worker: Worker) -> Reply | Failure:
+        """The first usable reply of the worker or of those after it, or the last failure."""
         stage = self.stage
         while True:
             try:
@@ -152,21 +159,18 @@ class StepPlay:
                 return Failure("limit", str(error))
             if not self.attempts:
                 await stage.tell(Began(self.number, self.index, worker.id))
-            if others is None and stage.patience.ends:
-                others = substitutes(stage, worker.id)
-            result = await self._asked(worker, others or [])
+            self.worker = worker.id
+            others = self._substitutes() if stage.patience.ends else []
+            result = await self._asked(worker, others)
             if isinstance(result, Reply):
                 return await self._formed(result)
-            if others is None:
-                others = substitutes(stage, worker.id)
-            if stage.exposed or result.code == "limit" or not others:
+            if stage.exposed or result.code == "limit" or not self._substitutes():
                 return result
             await self.note(result, self.worker)
-            worker = others.pop(0)
+            worker = self._substitutes().pop(0)
 
     async def _asked(self, worker: Worker, others: list[Worker]) -> Reply | Failure:
         """What that worker replies, or whoever is asked beside it."""
-        self.worker = worker.id
         self.request = self.prompt(worker)
         if failure := too_long(self.request, worker):
             return failure
