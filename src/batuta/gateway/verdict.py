@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 from batuta.core import Failure, Outcome, Run
 from batuta.gateway.refusal import Refusal, closing
 
-_ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://\S*", re.IGNORECASE)
 _LONGEST = 500
 _UNANSWERED = {Outcome.FAILED, Outcome.CANCELLED, Outcome.REFUSED}
 
@@ -119,9 +116,11 @@ def _sentence(run: Run) -> str:
 
 def _said(run: Run) -> str:
     """The provider's own words, without keys and addresses."""
-    from batuta.clients.secret import redact  # noqa: PLC0415 - only here, and it loads aiohttp
+    # Only here, and it loads aiohttp.
+    from batuta.clients.addresses import hide_addresses  # noqa: PLC0415
+    from batuta.clients.secret import redact  # noqa: PLC0415
 
-    return _ADDRESS.sub("[address]", redact(run.error or ""))[:_LONGEST]
+    return hide_addresses(redact(run.error or ""))[:_LONGEST]
 
 
 def _patience(seconds: float) -> dict[str, str]:
