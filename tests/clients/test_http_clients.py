@@ -349,3 +349,14 @@ def test_one_session_serves_one_loop_after_another():
 
     for _ in range(2):
         anyio.run(once)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("cut", [False, True])
+async def test_an_empty_reply_is_a_reply(case, http, streaming, cut):
+    words = {"anthropic": "max_tokens", "gemini": "MAX_TOKENS"}
+    finish = words.get(case.name, "length") if cut else ""
+    async with case.fake(Said("", finish=finish)) as server:
+        reply = await case.client(server, http).complete(ASK, Ear(streaming=streaming))
+    assert (reply.text, reply.tool_calls, reply.usage.calls) == ("", (), 1)
+    assert reply.finish is (Finish.LENGTH if cut else Finish.STOP)

@@ -116,7 +116,8 @@ async def test_a_worker_is_passed_through_with_tools_images_and_settings():
 
 
 async def test_allowed_tools_leave_the_others_out():
-    ada = Scripted(["ok"])
+    calls = (ToolCall("c1", "other", "{}"),)
+    ada = Scripted([Reply("", tool_calls=calls, finish=Finish.TOOL_CALLS)])
     other = {"type": "function", "function": {"name": "other"}}
     choice = {
         "type": "allowed_tools",

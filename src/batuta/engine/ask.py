@@ -34,6 +34,8 @@ the estimate is rough, and the provider knows better."""
 REPAIR = """\
 Your reply does not have the form that was asked for: {fault}
 Give the complete answer again in that form, and nothing else."""
+CUT_SHORT = frozenset({Finish.LENGTH, Finish.CONTENT_FILTER})
+"""How replies end that cannot have the form that was asked for, and say so."""
 _OF_THE_PROMPT = frozenset(
     {
         "bad_request",
@@ -98,6 +100,20 @@ def whole_request(stage: Stage, number: int, worker: Worker) -> Request:
 def is_empty(reply: Reply) -> bool:
     """Whether the reply neither says anything nor calls a tool."""
     return not reply.text.strip() and not reply.tool_calls
+
+
+def needs_call(request: Request) -> bool:
+    """Whether the reply must call a tool."""
+    return bool(request.tools) and request.tool_choice not in {None, "auto", "none"}
+
+
+def lacks_call(request: Request, reply: Reply) -> bool:
+    """Whether the reply does not call the tool that it must call; a cut one need not."""
+    if not needs_call(request) or reply.finish in CUT_SHORT:
+        return False
+    if request.tool_choice == "required":
+        return not reply.tool_calls
+    return all(call.name != request.tool_choice for call in reply.tool_calls)
 
 
 def is_plain(step: Step) -> bool:

@@ -24,7 +24,7 @@ from batuta.core import (
 from batuta.core.estimate import CHARACTERS_PER_TOKEN, tokens_in
 from batuta.core.run import OUTRUN
 from batuta.core.usage import cost_of
-from batuta.engine.ask import is_empty
+from batuta.engine.ask import is_empty, lacks_call, needs_call
 from batuta.errors import ClientError, Interrupted, LimitReached, RateLimited
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ class Call:
         self.streaming = play.stage.emit is not None
         self.heard = 0
         """Characters of the present attempt."""
+        self._held = self._holding()
+        """What is told once a tool is called; None: everything is told at once."""
+        self.told = False
+        """Whether anything of the present attempt was told."""
         self.settled = False
         """Whether the failure that ends the call was already noted and charged."""
         self.race: Race | None = None
@@ -68,14 +72,20 @@ class Call:
         self.heard += len(delta.text) + len(delta.reasoning) + len(delta.tool_arguments)
         if self.race is not None and not self.race.may_speak(self):
             return
-        if self.scope is not None and self.exposed:
-            self.scope.deadline = inf
         if delta.tool_index is not None:
             named = self._named(delta, delta.tool_index)
             if named is None:
                 return
             delta = named
-        await self.stage.tell(Spoke(self.play.number, self.play.index, delta))
+        elif self._held is not None:
+            self._held.append(delta)
+            return
+        held, self._held = self._held or [], None
+        self.told = True
+        if self.scope is not None and self.exposed:
+            self.scope.deadline = inf
+        for each in (*held, delta):
+            await self.stage.tell(Spoke(self.play.number, self.play.index, each))
 
     async def failed(self, failure: Failure) -> None:
         """An attempt failed and the client wants to try again: charge it, permit or forbid.
@@ -95,7 +105,7 @@ class Call:
             self.settled = True
             raise Interrupted(failure.message)
         self.stage.permit()
-        self.heard = 0
+        self.heard, self.told, self._held = 0, False, self._holding()
         self._indices.clear()
 
     @staticmethod
@@ -110,7 +120,11 @@ class Call:
     def exposed(self) -> bool:
         """Whether a reader has seen a part of what this call says."""
         seen = self.race is None or self.race.speaker is self
-        return self.stage.live and self.play.last and self.heard > 0 and seen
+        return self.stage.live and self.play.last and self.told and seen
+
+    def _holding(self) -> list[Delta] | None:
+        """Where a tool must be called a reader sees nothing until one is: it may never be."""
+        return [] if needs_call(self.request) else None
 
     async def run(self, patience: float | None) -> Reply | Failure:
         """The reply or the failure; either is charged.
@@ -172,10 +186,12 @@ class Call:
 
     def _fault(self, reply: Reply, *, undeclared: bool) -> tuple[str, str] | None:
         """Why the reply cannot be used, as a code and a sentence; None if it can."""
+        if undeclared and is_empty(reply):
+            return "unknown_tool", "it calls a tool that was not offered"
+        if lacks_call(self.request, reply):
+            return "no_tool_call", "it does not call the tool that it must call"
         if not is_empty(reply):
             return None
-        if undeclared:
-            return "unknown_tool", "it calls a tool that was not offered"
         return None if self.play.may_be_empty(reply) else ("empty_reply", "the reply is empty")
 
     # -- tools ----------------------------------------------------------------------------

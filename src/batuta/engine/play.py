@@ -23,6 +23,7 @@ from batuta.core import (
     Workflow,
 )
 from batuta.engine.ask import (
+    CUT_SHORT,
     allows_empty,
     fallback_workers,
     is_plain,
@@ -218,7 +219,7 @@ class StepPlay:
 
 def _checked(form: Form, reply: Reply, worker: WorkerId) -> Reply | Failure:
     """The reply if it has the form, without a code block around it; a cut one cannot have it."""
-    if reply.tool_calls or reply.finish is not Finish.STOP:
+    if reply.tool_calls or reply.finish in CUT_SHORT:
         return reply
     text = unfenced(reply.text)
     fault = form.fault(text)

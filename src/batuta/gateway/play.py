@@ -31,7 +31,7 @@ from batuta.core import (
 )
 from batuta.engine import Recorder, conduct, new_run_id
 from batuta.errors import StoreError
-from batuta.gateway.abilities import check_form, seeing
+from batuta.gateway.abilities import check_form, in_form, seeing
 from batuta.gateway.admission import Admission, Turnstile, bounded, mind_of, permitted
 from batuta.gateway.caller import Caller
 from batuta.gateway.effort import ceiling_of, limits_of, planner_of, players_of
@@ -235,7 +235,7 @@ class Player:
         seed = seed_of(booking.run_id) if wanted is None else wanted
         run: Run | None = None
         try:
-            run = await solver.answer(question, players, seed)
+            run = in_form(await solver.answer(question, players, seed))
             return run
         finally:
             if recorder.ended is not None:

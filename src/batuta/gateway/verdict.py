@@ -25,6 +25,7 @@ _SENTENCES = {
     "circuit_open": "the worker failed too often and is left alone for a while",
     "unknown_tool": "the worker called a tool that was not offered",
     "wrong_form": "no worker answered in the form that was asked for",
+    "no_tool_call": "no worker called the tool that it had to call",
     "policy_blocked": "a policy of this server forbids the answer",
 }
 
@@ -93,6 +94,8 @@ def _anyones_fault(run: Run) -> Refusal | None:
             return Refusal(400, "policy_blocked", message, param="messages")
         case "policy_blocked":
             return Refusal(403, "policy_blocked", f"{_sentence(run)}.")
+        case "no_tool_call":
+            return Refusal(502, "no_tool_call", f"{_sentence(run)}.")
         case "wrong_form":
             return Refusal(502, "wrong_form", f"{_sentence(run)}: {_said(run)}")
         case "rate_limited":
