@@ -23,6 +23,7 @@ from batuta.core import Outcome, Pool, Question, Step, Worker, WorkerId, Workflo
 from batuta.engine import conduct
 from batuta.errors import RateLimited
 from batuta.solvers import Fixed
+from clients.cases import Ear
 from clients.test_limit import Clock, ask
 from fakes.openai import FakeOpenAI
 from fakes.server import KEY, Fault
@@ -36,17 +37,60 @@ def limiter(clock, concurrency=8):
 
 async def test_nothing_is_sent_while_the_provider_wants_peace():
     clock = Clock()
-    inner = Scripted([RateLimited("slow", retry_after=20), "fine"])
+    inner = Scripted([RateLimited("slow", retry_after=40), "fine"])
     client = Limit(inner, limiter(clock))
     with pytest.raises(RateLimited):
         await client.complete(ask())
-    clock.time += 5
     with pytest.raises(RateLimited, match="nothing was sent") as caught:
         await client.complete(ask())
-    assert caught.value.retry_after == pytest.approx(15) and len(inner.requests) == 1
-    clock.time += 14
-    assert (await client.complete(ask())).text == "fine"
-    assert clock.slept == [pytest.approx(1)]
+    assert caught.value.retry_after == pytest.approx(40) and len(inner.requests) == 1
+    clock.time += 25
+    ear = Ear(streaming=False)
+    assert (await client.complete(ask(), ear)).text == "fine"
+    assert clock.slept == [pytest.approx(15)]
+    (told,) = ear.failures
+    assert (told.code, told.retry_after, told.usage.calls) == ("rate_limited", pytest.approx(15), 0)
+
+
+async def test_whoever_can_go_elsewhere_does_not_wait():
+    clock = Clock()
+    inner = Scripted([RateLimited("slow", retry_after=20), "fine"])
+    client = Retry(Limit(inner, limiter(clock)), sleep=clock.sleep)
+    with pytest.raises(RateLimited):
+        await client.complete(ask(), Ear(stop=RateLimited("elsewhere")))
+    with pytest.raises(RateLimited, match="elsewhere"):
+        await client.complete(ask(), Ear(stop=RateLimited("elsewhere")))
+    assert len(inner.requests) == 1 and clock.slept == []
+
+
+async def test_a_crowd_waits_in_line_and_none_of_it_is_given_up():
+    clock = Clock()
+    inner = Scripted([RateLimited("slow", retry_after=3), *["fine"] * 99])
+    client = Retry(Limit(inner, limiter(clock)), sleep=clock.sleep)
+    said = []
+
+    async def call():
+        said.append((await client.complete(ask())).text)
+
+    await call()
+    async with anyio.create_task_group() as tasks:
+        for _ in range(40):
+            tasks.start_soon(call)
+    assert said == ["fine"] * 41 and len(inner.requests) == 42
+
+
+async def test_a_slowed_worker_is_left_out_by_runs_that_may_choose():
+    clock = Clock()
+    ids = [WorkerId("ada"), WorkerId("bob")]
+    pool = Pool(tuple(Worker(w, "m", strength=0.5) for w in ids))
+    inner = Scripted(lambda _: RateLimited("slow", retry_after=20))
+    ada = Retry(Limit(inner, limiter(clock)), sleep=clock.sleep)
+    players = {ids[0]: ada, ids[1]: Scripted(lambda _: "bob")}
+    conductor = Fixed("one", lambda _: Workflow((Step("", ids[0]),)))
+    for _ in range(5):
+        run = await conduct(Question.of("x"), conductor, pool, players)
+        assert run.answer == "bob"
+    assert len(inner.requests) == 1 and clock.slept == []
 
 
 async def test_afterwards_calls_drip_and_answers_make_them_faster():

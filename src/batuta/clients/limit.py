@@ -14,12 +14,13 @@ from batuta.clients.throttle import Throttle
 from batuta.core import Client, Listener, Reply, Request
 from batuta.core.conductor import SILENT
 from batuta.core.estimate import tokens_in
+from batuta.core.run import Failure
 from batuta.errors import RateLimited
 
 MINUTE = 60.0
-LONGEST_TURN = 2.0
-"""Seconds that a call waits in its place for a provider that asked to slow down; one that would
-have to wait longer is refused unsent, so that another worker can be asked instead."""
+SHORT_TURN, LONGEST_TURN = 2.0, 30.0
+"""Seconds until the turn of a call whose provider asked to slow down: a farther one than the first
+is told to the listener, who may go elsewhere instead; one farther than the second is refused."""
 ASSUMED_OUTPUT = 1024
 """Tokens that a reply is taken to have until it is there, where the request sets no limit."""
 
@@ -96,14 +97,16 @@ class Limiter:
         """`inner`'s reply, begun when the limits allow it.
 
         Raises:
-            RateLimited: the provider asked to be left alone for longer than a call waits here;
+            RateLimited: the provider asked to be left alone for longer than a call waits here,
                 or it does so now.
-            ClientError: as `inner` does.
+            ClientError: as `inner` or the listener does.
         """
-        self._check_pause()
+        told = await self._tell_pause(listener)
         async with self._slots:
             grants = await self._turn(request)
-            await self._slowly()
+            if not told:
+                await self._tell_pause(listener)
+            await self._sleep_until_turn()
             began = self._clock()
             try:
                 reply = await inner.complete(request, listener)
@@ -115,22 +118,32 @@ class Limiter:
                 grants[-1].amount = reply.usage.total
             return reply
 
-    async def _slowly(self) -> None:
-        """Waits for a turn where the provider has asked to slow down.
+    async def _tell_pause(self, listener: Listener) -> bool:
+        """Tells the listener, as a failed attempt, if the provider's pause is long.
 
         Raises:
-            RateLimited: the turn is too far away.
+            RateLimited: it is too long.
+            ClientError: the listener asks somebody else instead.
         """
-        self._check_pause()
+        wait = self.throttle.wait()
+        if wait > SHORT_TURN:
+            error = self._refusal(wait)
+            if wait > LONGEST_TURN:
+                raise error
+            await listener.failed(Failure.of(error))
+        return wait > SHORT_TURN
+
+    async def _sleep_until_turn(self) -> None:
+        wait = self.throttle.wait()
+        if wait > LONGEST_TURN:
+            raise self._refusal(wait)
         wait = self.throttle.take()
         if wait > 0:
             await self._sleep(wait)
 
-    def _check_pause(self) -> None:
-        wait = self.throttle.wait()
-        if wait > LONGEST_TURN:
-            message = "the provider has asked to slow down; nothing was sent"
-            raise RateLimited(message, retry_after=wait)
+    def _refusal(self, wait: float) -> RateLimited:
+        message = "the provider has asked to slow down; nothing was sent"
+        return RateLimited(message, retry_after=wait)
 
     async def _turn(self, request: Request) -> list[_Grant]:
         now = self._clock()

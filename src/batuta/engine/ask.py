@@ -137,7 +137,7 @@ def fallback_workers(stage: Stage, failed: Mapping[WorkerId, Failure]) -> list[W
 
     A worker that an outage took is left out, unless nobody else is left: then the best one.
     """
-    able = _able_workers(stage, stage.pool.ranked())
+    able = _able_workers(stage, list(stage.pool.ranked()))
     there = [worker for worker in able if not _is_outage(failed.get(worker.id))]
     return (there or able[:1])[: 1 + SUBSTITUTES]
 

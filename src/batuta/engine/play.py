@@ -52,7 +52,8 @@ class StepPlay:
         self.step: Step = workflow.steps[index]
         self.last = index == len(workflow) - 1
         before = stage.carried(number).get(index)
-        self.worker: WorkerId = before.worker if before else self.step.worker
+        kept = before is not None and before.worker in stage.pool
+        self.worker: WorkerId = before.worker if before and kept else self.step.worker
         """Who is asked first: the one who asked for a tool gets its result."""
         self._others: list[Worker] | None = None
         """Who may be asked after the present worker; None: not looked for yet."""

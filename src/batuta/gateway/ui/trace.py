@@ -59,7 +59,7 @@ class Bar:
 
 
 def state(step: StepRun | None) -> str:
-    """How a step stands: `waiting`, `done`, `substituted`, `failed` or `skipped`."""
+    """How a step stands: `waiting`, `done`, `substituted`, `fallback`, `failed` or `skipped`."""
     if step is None:
         return "waiting"
     if isinstance(step.result, Failure):
