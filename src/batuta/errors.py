@@ -88,6 +88,8 @@ class ClientError(BatutaError):
         """Seconds the provider asked us to wait."""
         self.usage = usage
         """Tokens that the broken call consumed, as far as they are known."""
+        self.host = ""
+        """Host and port that were called, for the operator; the sentence never names them."""
         self.cost = cost
         """Dollars that the broken call cost, as far as they are known."""
 

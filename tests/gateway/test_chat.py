@@ -116,7 +116,8 @@ async def test_a_worker_is_passed_through_with_tools_images_and_settings():
 
 
 async def test_allowed_tools_leave_the_others_out():
-    ada = Scripted(["ok"])
+    calls = (ToolCall("c1", "other", "{}"),)
+    ada = Scripted([Reply("", tool_calls=calls, finish=Finish.TOOL_CALLS)])
     other = {"type": "function", "function": {"name": "other"}}
     choice = {
         "type": "allowed_tools",
@@ -182,15 +183,6 @@ async def test_the_openai_client_sees_its_own_errors():
     assert caught.value.param == "model"
 
 
-async def test_ultra_is_degraded_rather_than_silent():
-    bob = Scripted([Overloaded("down")])
-    ada = Scripted(["First.", Overloaded("down")])
-    async with Serving(ada=ada, bob=bob) as server:
-        status, headers, body = await server.post(json={"model": "batuta-ultra", "messages": HI})
-    assert (status, headers["x-batuta-outcome"]) == (200, "degraded")
-    assert body["choices"][0]["message"]["content"] == "First."
-
-
 async def test_limits_of_the_caller():
     two = {"ada": Scripted(lambda _: "First."), "bob": Scripted(lambda _: "Last.")}
     async with Serving(orchestra(two)) as server:
@@ -201,8 +193,8 @@ async def test_limits_of_the_caller():
             return status, headers, got
 
         status, headers, got = await ask(max_tokens=1)
-        assert (status, headers["x-batuta-outcome"]) == (200, "limited")
-        assert got["choices"][0]["finish_reason"] == "length"
+        assert (status, headers["x-batuta-outcome"]) == (429, "limited")
+        assert got["error"]["code"] == "budget_exceeded"
         status, headers, got = await ask(max_cost_usd=0)
         assert (status, got["error"]["code"]) == (429, "budget_exceeded")
         assert headers["x-should-retry"] == "false"

@@ -27,6 +27,7 @@ from batuta.core import (
     WorkerId,
 )
 from batuta.engine import Recorder, conduct
+from batuta.engine.outcome import text_of
 
 SAMPLED = 0.7
 """Temperature of the methods that live on several samples of one worker."""
@@ -111,7 +112,10 @@ class Conducted:
 
     async def answer(self, question: Question, players: Players, seed: int) -> Run:
         """The run; the workflow may have as many steps as the method needs."""
-        return await play(question, self.conductor, players, seed, self.calls, self.rounds)
+        rounds = self.rounds
+        return await play(
+            question, self.conductor, players, seed, self.calls, rounds, asks_anew=True
+        )
 
 
 async def play(
@@ -121,8 +125,21 @@ async def play(
     seed: int,
     steps: int | None = None,
     rounds: int = 1,
+    *,
+    asks_anew: bool = False,
 ) -> Run:
-    """`question` conducted; `steps` and `rounds` take the place of the players' own limits."""
+    """`question` conducted.
+
+    Args:
+        question: what is asked.
+        conductor: who writes the workflow.
+        players: who can be called.
+        seed: of the run.
+        steps: in the place of the players' own limit; None: theirs.
+        rounds: in the place of the players' own limit.
+        asks_anew: whether somebody is asked the whole question where a last step fails: not
+            where the method chooses among replies, for then a last step may be a mere check.
+    """
     stage = players.stage
     return await conduct(
         question,
@@ -131,6 +148,7 @@ async def play(
         players.clients,
         limits=replace(players.limits, steps=steps or players.limits.steps, rounds=rounds),
         seed=seed,
+        asks_anew=asks_anew,
         emit=stage.emit,
         model=stage.model,
         run_id=stage.run_id,
@@ -146,11 +164,24 @@ def said(run: Run, number: int = 0) -> dict[int, Reply]:
 
 
 def settled_on(run: Run, reply: Reply | None) -> Run:
-    """The run with `reply` for its answer; as it was if there is none."""
+    """The run with `reply` for its answer; without any if there is none to choose.
+
+    What the run itself ended with is no answer then: it may be a mere check.
+    """
     if reply is None:
-        return run
-    chosen = replace(run, answer=reply.text or None, reply=reply, error=None, error_code=None)
+        return _unanswered(run)
+    chosen = replace(run, answer=text_of(reply), reply=reply, error=None, error_code=None)
     if run.outcome is Outcome.LIMITED:
         return chosen
     outcome = Outcome.DECLINED if reply.finish is Finish.DECLINED else Outcome.ANSWERED
     return replace(chosen, outcome=outcome, limit=None)
+
+
+def _unanswered(run: Run) -> Run:
+    """The run without the reply that it ended with."""
+    if run.reply is None or run.outcome in {Outcome.WAITING, Outcome.FALLBACK}:
+        return run
+    nothing = replace(run, answer=None, reply=None, error="no worker gave an answer")
+    if run.outcome is Outcome.LIMITED:
+        return replace(nothing, error_code="limit")
+    return replace(nothing, outcome=Outcome.FAILED, error_code="empty_reply")

@@ -108,7 +108,7 @@ async def _ask(wishes: Wishes, given: dict[str, float | int | None]) -> int:
     if wishes.store:
         await _keep(run)
     if run.outcome is Outcome.LIMITED:
-        return 0 if run.answer else EXIT_LIMIT
+        return EXIT_LIMIT if run.reply is None else 0
     return EXIT.get(run.outcome, 0)
 
 
@@ -160,6 +160,8 @@ def _print(wishes: Wishes, run: Run) -> None:
         sys.stderr.flush()
         sys.stdout.write(run.answer.rstrip() + "\n")
         sys.stdout.flush()
+    elif run.answer is not None:
+        sys.stderr.write("batuta: the worker answered with an empty text\n")
     if run.answer is None:
         sys.stderr.write(f"batuta: {run.error}\n")
 

@@ -14,6 +14,7 @@ from batuta.cli import report
 from batuta.clients import Check, Http, check
 from batuta.config import Ensemble, open_ensemble
 from batuta.core import Worker, WorkerId
+from batuta.errors import ClientError
 
 app = typer.Typer(help="The workers: list them, check that they answer.", no_args_is_help=True)
 
@@ -91,9 +92,14 @@ def _print_checks(orchestra: Ensemble, results: dict[WorkerId, Check]) -> None:
     for worker in orchestra.pool:
         result = results[worker.id]
         mark = "[red]✗[/red]" if result.error else "[green]✓[/green]"
-        says = str(result.error) if result.error else "it answers"
+        says = _told(result.error) if result.error else "it answers"
         table.add_row(mark, f"[cyan]{worker.id}[/cyan]", f"{result.seconds:.2f} s", says)
     Console().print(table)
+
+
+def _told(error: ClientError) -> str:
+    """The error, with the address that was called: who checks a pool is its operator."""
+    return f"{error.host}: {error}" if error.host else str(error)
 
 
 def _checks_json(orchestra: Ensemble, results: dict[WorkerId, Check]) -> list[dict[str, object]]:
@@ -102,7 +108,7 @@ def _checks_json(orchestra: Ensemble, results: dict[WorkerId, Check]) -> list[di
             "id": worker.id,
             "ok": results[worker.id].error is None,
             "seconds": round(results[worker.id].seconds, 3),
-            "error": str(results[worker.id].error) if results[worker.id].error else None,
+            "error": _told(error) if (error := results[worker.id].error) else None,
         }
         for worker in orchestra.pool
     ]

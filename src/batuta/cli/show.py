@@ -180,7 +180,10 @@ def _notes(played: Round) -> list[RenderableType]:
         for attempt in step.attempts:
             text = f"step {step.index + 1}: {attempt.worker}: {attempt.failure.message}"
             notes.append(Text(text, style="yellow"))
-        if step.worker != step.planned:
+        if step.as_fallback:
+            text = f"step {step.index + 1}: {step.worker} is asked the whole question instead"
+            notes.append(Text(text, style="yellow"))
+        elif step.worker != step.planned:
             text = f"step {step.index + 1}: {step.worker} stands in for {step.planned}"
             notes.append(Text(text, style="yellow"))
         if isinstance(step.result, Failure):

@@ -21,10 +21,11 @@ from batuta.errors import (
     ClientError,
     ContextTooLong,
     NotRecorded,
+    RateLimited,
 )
 
-_OF_THE_REQUEST = (BadRequest, ContextTooLong, NotRecorded)
-"""Errors that say nothing about the provider."""
+_OF_THE_REQUEST = (BadRequest, ContextTooLong, NotRecorded, RateLimited)
+"""Errors that say nothing about whether the provider works: it slows, and `Limit` sees to that."""
 _WEIGHT = 0.2
 """Of the latest call in the mean of seconds."""
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Protocol, final
 
+from batuta.clients.addresses import parts_of
 from batuta.clients.refusals import refusal_in_reply
-from batuta.clients.session import Events, Http, Target
+from batuta.clients.session import Events, Http, Target, at
 from batuta.core import Cost, Delta, Finish, Listener, Reply, Request, ToolCall, Usage, Worker
 from batuta.core.estimate import estimated
 from batuta.core.usage import cost_of
@@ -132,10 +133,10 @@ async def _whole(line: Line, request: Request, body: dict[str, Any]) -> Told:
         try:
             return line.wire.told(data)
         except Refused as error:
-            failure = refusal_in_reply(line.plain.host, error.payload, line.plain.key)
+            failure = _refused(line.plain, error)
         except _MISSHAPEN:
-            failure = BadReply(f"{line.plain.host} answered with JSON that is not in its dialect")
-        raise failure
+            failure = BadReply("the provider answered with JSON that is not in its dialect")
+        raise at(line.plain, failure)
     except (TimedOut, Interrupted, BadReply) as error:
         # The provider had taken the prompt and may charge for it.
         _attach(error, line, request, Told(Reply("")))
@@ -167,7 +168,8 @@ async def _listen(line: Line, fold: Fold, events: Events, listener: Listener) ->
         if batch is None:
             if fold.ended:
                 return
-            raise Interrupted(f"{events.host} ended its reply in the middle")
+            broken = Interrupted("the provider ended its reply in the middle")
+            raise at(events.target, broken)
         for event, data in batch:
             for delta in _taken(line, fold, event, data):
                 await listener.spoke(delta)
@@ -178,10 +180,14 @@ def _taken(line: Line, fold: Fold, event: str, data: bytes) -> Sequence[Delta]:
     try:
         return fold.take(event, data)
     except Refused as error:
-        failure = refusal_in_reply(target.host, error.payload, target.key)
+        failure = _refused(target, error)
     except _MISSHAPEN:
-        failure = BadReply(f"{target.host} streamed an event that is not in its dialect")
-    raise failure
+        failure = BadReply("the provider streamed an event that is not in its dialect")
+    raise at(target, failure)
+
+
+def _refused(target: Target, error: Refused) -> ClientError:
+    return refusal_in_reply(error.payload, target.key, parts_of(target.url))
 
 
 def _settled(line: Line, request: Request, told: Told) -> Reply:

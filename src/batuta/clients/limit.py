@@ -10,11 +10,17 @@ from typing import final
 import anyio
 
 from batuta.clients.retry import Sleep
+from batuta.clients.throttle import Throttle
 from batuta.core import Client, Listener, Reply, Request
 from batuta.core.conductor import SILENT
 from batuta.core.estimate import tokens_in
+from batuta.core.run import Failure
+from batuta.errors import RateLimited
 
 MINUTE = 60.0
+SHORT_TURN, LONGEST_TURN = 2.0, 30.0
+"""Seconds until the turn of a call whose provider asked to slow down: a farther one than the first
+is told to the listener, who may go elsewhere instead; one farther than the second is refused."""
 ASSUMED_OUTPUT = 1024
 """Tokens that a reply is taken to have until it is there, where the request sets no limit."""
 
@@ -85,15 +91,59 @@ class Limiter:
         self._tokens = _Window(tpm) if tpm is not None else None
         self._clock = clock
         self._sleep = sleep
+        self.throttle = Throttle(clock=clock)
 
     async def run(self, inner: Client, request: Request, listener: Listener) -> Reply:
-        """`inner`'s reply, begun when the limits allow it."""
+        """`inner`'s reply, begun when the limits allow it.
+
+        Raises:
+            RateLimited: the provider asked to be left alone for longer than a call waits here,
+                or it does so now.
+            ClientError: as `inner` or the listener does.
+        """
+        told = await self._tell_pause(listener)
         async with self._slots:
             grants = await self._turn(request)
-            reply = await inner.complete(request, listener)
+            if not told:
+                await self._tell_pause(listener)
+            await self._sleep_until_turn()
+            began = self._clock()
+            try:
+                reply = await inner.complete(request, listener)
+            except RateLimited as error:
+                self.throttle.slow(began, error.retry_after)
+                raise
+            self.throttle.ease()
             if self._tokens is not None:
                 grants[-1].amount = reply.usage.total
             return reply
+
+    async def _tell_pause(self, listener: Listener) -> bool:
+        """Tells the listener, as a failed attempt, if the provider's pause is long.
+
+        Raises:
+            RateLimited: it is too long.
+            ClientError: the listener asks somebody else instead.
+        """
+        wait = self.throttle.wait()
+        if wait > SHORT_TURN:
+            error = self._refusal(wait)
+            if wait > LONGEST_TURN:
+                raise error
+            await listener.failed(Failure.of(error))
+        return wait > SHORT_TURN
+
+    async def _sleep_until_turn(self) -> None:
+        wait = self.throttle.wait()
+        if wait > LONGEST_TURN:
+            raise self._refusal(wait)
+        wait = self.throttle.take()
+        if wait > 0:
+            await self._sleep(wait)
+
+    def _refusal(self, wait: float) -> RateLimited:
+        message = "the provider has asked to slow down; nothing was sent"
+        return RateLimited(message, retry_after=wait)
 
     async def _turn(self, request: Request) -> list[_Grant]:
         now = self._clock()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from batuta.clients.addresses import hide_addresses
 from batuta.clients.decode import obj, seq, string
 from batuta.clients.secret import NO_KEY, Secret, redact
 from batuta.errors import (
@@ -90,34 +91,36 @@ _OPENING: Mapping[type[ClientError], str] = {
 
 
 def refusal(
-    host: str,
     status: int,
     payload: Any,
     headers: Mapping[str, str] | None = None,
     key: Secret = NO_KEY,
+    address: Sequence[str] = (),
 ) -> ClientError:
     """The error for an answer that is no success.
 
     Args:
-        host: the provider's host, with port if it has one; never a path.
         status: the HTTP status.
         payload: the decoded body, or its text.
         headers: the answer's headers, read without regard to case by their mapping.
         key: removed from the message.
+        address: parts of the address that was called, removed as well.
     """
     codes, message = _words(payload)
     kind = _kind(status, " ".join((*codes, message)))
-    short = redact(" ".join(message.split()), key)
+    short = hide_addresses(redact(" ".join(message.split()), key), address)
     if len(short) > MESSAGE_CHARACTERS:
         short = short[: MESSAGE_CHARACTERS - 1].rstrip() + "…"
-    sentence = f"{host} {_OPENING[kind]} ({status})" + (f": {short}" if short else "")
+    sentence = f"the provider {_OPENING[kind]} ({status})" + (f": {short}" if short else "")
     wait = retry_after(headers or {})
     if wait is None and kind in {RateLimited, Overloaded}:
         wait = _delay_in(payload)
     return kind(sentence, status=status, retry_after=wait)
 
 
-def refusal_in_reply(host: str, payload: Any, key: Secret = NO_KEY) -> ClientError:
+def refusal_in_reply(
+    payload: Any, key: Secret = NO_KEY, address: Sequence[str] = ()
+) -> ClientError:
     """The error for an error object inside a reply of status 200."""
     error = obj(obj(payload).get("error"))
     status = 500
@@ -128,7 +131,7 @@ def refusal_in_reply(host: str, payload: Any, key: Secret = NO_KEY) -> ClientErr
         if isinstance(value, int) and HTTPStatus.BAD_REQUEST <= value <= LAST_STATUS:
             status = value
             break
-    return refusal(host, status, payload, None, key)
+    return refusal(status, payload, None, key, address)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -15,6 +15,7 @@ import aiohttp
 import anyio
 import orjson
 
+from batuta.clients.addresses import hide_addresses, parts_of
 from batuta.clients.refusals import decoded, refusal
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.sse import SseEvent, SseParser
@@ -46,7 +47,7 @@ class Target:
     key: Secret = NO_KEY
     """Removed from every error."""
     host: str = ""
-    """Host and port; the only part of the URL that an error names. Taken from `url` if empty."""
+    """Host and port: in an error's `host`, never in its sentence. Taken from `url` if empty."""
 
     def __post_init__(self) -> None:
         if not self.host:
@@ -137,8 +138,8 @@ class Http:
         response = await self._send(target, body, "text/event-stream")
         if response.content_type != "text/event-stream":
             response.close()
-            raise _wrong_type(target.host, response.content_type, "text/event-stream")
-        return Events(response, target.host, self._max_reply)
+            raise _wrong_type(target, response.content_type, "text/event-stream")
+        return Events(response, target, self._max_reply)
 
     async def get(self, target: Target) -> Any:
         """The decoded JSON at `target`; used to ask a server which models it has.
@@ -193,7 +194,7 @@ class Http:
                 method, target.url, data=payload, headers=headers, allow_redirects=False
             )
         except _BROKEN as error:
-            failure = _broken(target.host, error, self.idle)
+            failure = _broken(target, error, self.idle)
         else:
             if response.status < HTTPStatus.MULTIPLE_CHOICES:
                 return response
@@ -203,19 +204,19 @@ class Http:
 
     async def _json(self, target: Target, response: aiohttp.ClientResponse) -> Any:
         if "json" not in response.content_type:
-            raise _wrong_type(target.host, response.content_type, "application/json")
+            raise _wrong_type(target, response.content_type, "application/json")
         failure: ClientError
         try:
             body = await _read(response, self._max_reply)
         except _BROKEN as error:
-            failure = _cut(target.host, error)
+            failure = _cut(target, error)
         else:
             if len(body) > self._max_reply:
-                raise _too_large(target.host, self._max_reply)
+                raise _too_large(target, self._max_reply)
             try:
                 return orjson.loads(body)
             except orjson.JSONDecodeError:
-                failure = BadReply(f"{target.host} answered with malformed JSON")
+                failure = at(target, BadReply("the provider answered with malformed JSON"))
         raise failure
 
 
@@ -223,14 +224,14 @@ class Http:
 class Events:
     """The events of one streamed reply; a sync context manager that closes the connection."""
 
-    __slots__ = ("_left", "_limit", "_parser", "_response", "host")
+    __slots__ = ("_left", "_limit", "_parser", "_response", "target")
 
-    def __init__(self, response: aiohttp.ClientResponse, host: str, limit: int) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, target: Target, limit: int) -> None:
         self._response = response
         self._parser = SseParser()
         self._left = limit
         self._limit = limit
-        self.host = host
+        self.target = target
 
     def __enter__(self) -> Self:
         return self
@@ -254,14 +255,14 @@ class Events:
         try:
             chunk = await self._response.content.readany()
         except _BROKEN as error:
-            failure = _cut(self.host, error)
+            failure = _cut(self.target, error)
         else:
             if not chunk:
                 return None
             self._left -= len(chunk)
             if self._left >= 0:
                 return self._parser.feed(chunk)
-            failure = _too_large(self.host, self._limit)
+            failure = _too_large(self.target, self._limit)
         raise failure
 
     async def drain(self) -> None:
@@ -302,36 +303,51 @@ async def _refused(target: Target, response: aiohttp.ClientResponse) -> ClientEr
         body = b""
     finally:
         _let_go(response)
-    return refusal(target.host, response.status, decoded(body), response.headers, target.key)
+    error = refusal(
+        response.status, decoded(body), response.headers, target.key, parts_of(target.url)
+    )
+    return at(target, error)
 
 
-def _broken(host: str, error: Exception, idle: float) -> ClientError:
+def at(target: Target, error: ClientError) -> ClientError:
+    """The error, knowing where it happened."""
+    error.host = target.host
+    return error
+
+
+def _broken(target: Target, error: Exception, idle: float) -> ClientError:
     """The error for a request that got no answer at all."""
+    return at(target, _unanswered(error, idle))
+
+
+def _unanswered(error: Exception, idle: float) -> ClientError:
     if isinstance(error, aiohttp.SocketTimeoutError):
-        return TimedOut(f"{host} took the request and was silent for {idle:g} seconds")
+        return TimedOut(f"the provider took the request and was silent for {idle:g} seconds")
     if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return Unreachable(f"no connection to {host} could be made in time")
+        return Unreachable("no connection to the provider could be made in time")
     if isinstance(error, aiohttp.ServerDisconnectedError):
-        return Unreachable(f"{host} closed the connection before it answered")
+        return Unreachable("the provider closed the connection before it answered")
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return Unreachable(f"the certificate of {host} is not valid")
+        return Unreachable("the provider's certificate is not valid")
     if isinstance(error, aiohttp.ClientResponseError):
-        return BadReply(f"{host} does not answer in HTTP")
+        return BadReply("the provider does not answer in HTTP")
     if isinstance(error, TimeoutError):
-        return TimedOut(f"{host} was silent for too long")
-    return Unreachable(f"no connection to {host} could be made")
+        return TimedOut("the provider was silent for too long")
+    return Unreachable("no connection to the provider could be made")
 
 
-def _cut(host: str, error: Exception) -> ClientError:
+def _cut(target: Target, error: Exception) -> ClientError:
     """The error for a body that did not come to its end."""
     if isinstance(error, TimeoutError):
-        return TimedOut(f"{host} fell silent in the middle of its reply")
-    return Interrupted(f"{host} broke off in the middle of its reply")
+        return at(target, TimedOut("the provider fell silent in the middle of its reply"))
+    return at(target, Interrupted("the provider broke off in the middle of its reply"))
 
 
-def _wrong_type(host: str, found: str, wanted: str) -> BadReply:
-    return BadReply(f"{host} answered with {found[:60]} instead of {wanted}")
+def _wrong_type(target: Target, found: str, wanted: str) -> ClientError:
+    found = hide_addresses(found[:60], parts_of(target.url))
+    return at(target, BadReply(f"the provider answered with {found} instead of {wanted}"))
 
 
-def _too_large(host: str, limit: int) -> BadReply:
-    return BadReply(f"{host} answered with more than the allowed {limit} bytes")
+def _too_large(target: Target, limit: int) -> ClientError:
+    message = f"the provider answered with more than the allowed {limit} bytes"
+    return at(target, BadReply(message))

@@ -20,6 +20,10 @@ from batuta.errors import ClientError
 RunId = NewType("RunId", str)
 
 
+OUTRUN = "outrun"
+"""The code of a call that was cut because another worker answered first."""
+
+
 class Outcome(StrEnum):
     """How a run ended."""
 
@@ -27,9 +31,10 @@ class Outcome(StrEnum):
     FALLBACK = "fallback"
     """No workflow could be had: the best single worker answered."""
     DEGRADED = "degraded"
-    """The last step failed: the best answer that existed is returned."""
+    """Somebody else than planned gave the complete answer: a substitute for the last step, the
+    fallback worker asked anew, or an earlier round."""
     LIMITED = "limited"
-    """A limit ended it, with the best answer that existed or with none."""
+    """A limit ended it, with a complete answer that existed or with none."""
     DECLINED = "declined"
     """The worker says that the question is outside what it can answer."""
     WAITING = "waiting"
@@ -86,12 +91,19 @@ class Failure:
     usage: Usage = ZERO
     cost: Cost = FREE
     kind: Literal["failure"] = "failure"
+    retry_after: float | None = None
+    """Seconds that the provider asked to wait."""
 
     @staticmethod
     def of(error: ClientError) -> Failure:
         """The error as data."""
         return Failure(
-            error.code, str(error), error.retryable, error.usage or ZERO, error.cost or FREE
+            error.code,
+            str(error),
+            error.retryable,
+            error.usage or ZERO,
+            error.cost or FREE,
+            retry_after=error.retry_after,
         )
 
 
@@ -118,6 +130,15 @@ class StepRun:
     result: Reply | Failure
     span: Span
     attempts: tuple[Attempt, ...] = ()
+    as_fallback: bool = False
+    """Nobody could play it as planned: `worker` was asked the whole question anew."""
+
+    @property
+    def substituted(self) -> bool:
+        """Whether another worker than planned played it because the planned one failed."""
+        return self.worker != self.planned and any(
+            attempt.failure.code != OUTRUN for attempt in self.attempts
+        )
 
     @property
     def usage(self) -> Usage:
@@ -220,7 +241,8 @@ class Run:
     rounds: tuple[Round, ...]
     outcome: Outcome
     answer: str | None
-    """Never empty: text, or None with `error` saying why."""
+    """The complete answer's text, empty if the worker said nothing; None if there is no answer
+    (`error` says why) or if it consists of tool calls alone."""
     reply: Reply | None = None
     """The reply that the answer is taken from, with its tool calls and finish."""
     error: str | None = None

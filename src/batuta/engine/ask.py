@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from batuta.core import (
     Failure,
+    Finish,
+    Question,
     Reply,
     Request,
+    Round,
     Sampling,
+    Step,
+    ToolResult,
     Worker,
+    WorkerId,
     Workflow,
     assistant,
     user,
 )
+from batuta.core.conductor import Draft, Plan
 from batuta.core.estimate import tokens_in
 from batuta.engine.stage import Stage
 from batuta.language import worker_messages
@@ -26,6 +34,19 @@ the estimate is rough, and the provider knows better."""
 REPAIR = """\
 Your reply does not have the form that was asked for: {fault}
 Give the complete answer again in that form, and nothing else."""
+CUT_SHORT = frozenset({Finish.LENGTH, Finish.CONTENT_FILTER})
+"""How replies end that cannot have the form that was asked for, and say so."""
+_OF_THE_PROMPT = frozenset(
+    {
+        "bad_request",
+        "context_too_long",
+        "empty_reply",
+        "no_tool_call",
+        "policy_blocked",
+        "unknown_tool",
+    }
+)
+"""Codes of failures that the same worker need not repeat when it is asked in another way."""
 _EARLIER_CHOICE = {None: None, "auto": "auto", "required": "auto"}
 """What a step before the last is told of tools; where one tool was named, only the last step may
 call it."""
@@ -55,6 +76,77 @@ def step_request(
     )
 
 
+def whole_request(stage: Stage, number: int, worker: Worker) -> Request:
+    """The prompt of the whole question for that worker, as if it were asked alone.
+
+    It sees the conversation as the client sent it, with the calls and results of every step.
+    """
+    question = stage.question
+    flow = Workflow((Step("", worker.id),))
+    sampling = worker.sampling
+    if stage.seed is not None:
+        place = stage.seed * 1_000_003 + number * 101 + 100  # no step of a round has this number
+        sampling = Sampling(seed=place % 2**31).over(sampling)
+    return Request(
+        worker_messages(question, flow, 0, (Round(Plan(flow, Draft())),)),
+        question.sampling.over(sampling),
+        question.tools,
+        question.tool_choice,
+        question.parallel_tool_calls,
+        question.response_format,
+    )
+
+
+def is_empty(reply: Reply) -> bool:
+    """Whether the reply neither says anything nor calls a tool."""
+    return not reply.text.strip() and not reply.tool_calls
+
+
+def needs_call(request: Request) -> bool:
+    """Whether the reply must call a tool."""
+    return bool(request.tools) and request.tool_choice not in {None, "auto", "none"}
+
+
+def lacks_call(request: Request, reply: Reply) -> bool:
+    """Whether the reply does not call the tool that it must call; a cut one need not."""
+    if not needs_call(request) or reply.finish in CUT_SHORT:
+        return False
+    if request.tool_choice == "required":
+        return not reply.tool_calls
+    return all(call.name != request.tool_choice for call in reply.tool_calls)
+
+
+def is_plain(step: Step) -> bool:
+    """Whether the step's worker is asked the question as it stands."""
+    return not step.subtask and not step.access and not step.previous
+
+
+def allows_empty(question: Question, reply: Reply) -> bool:
+    """Whether an empty reply to the last step of a workflow is the answer as it should be.
+
+    It is where the provider says why it is empty, where the client named texts to stop at, and
+    where the conversation ends with a tool's result, after which nothing may be left to say.
+    """
+    if reply.finish is not Finish.STOP or question.sampling.stop:
+        return True
+    return any(isinstance(part, ToolResult) for part in question.messages[-1].parts)
+
+
+def fallback_workers(stage: Stage, failed: Mapping[WorkerId, Failure]) -> list[Worker]:
+    """Who is asked the whole question after these have failed at the last step, best first.
+
+    A worker that an outage took is left out, unless nobody else is left: then the best one.
+    """
+    able = _able_workers(stage, list(stage.pool.ranked()))
+    there = [worker for worker in able if not _is_outage(failed.get(worker.id))]
+    return (there or able[:1])[: 1 + SUBSTITUTES]
+
+
+def _is_outage(failure: Failure | None) -> bool:
+    """Whether another prompt would have failed as well."""
+    return failure is not None and failure.code not in _OF_THE_PROMPT
+
+
 def repair_request(request: Request, reply: Reply, fault: Failure) -> Request:
     """The same prompt, the reply that has not the form, and what is wrong with it."""
     said = (assistant(reply.text), user(REPAIR.format(fault=fault.message.partition(": ")[2])))
@@ -76,11 +168,14 @@ def too_long(request: Request, worker: Worker) -> Failure | None:
 def substitutes(stage: Stage, worker_id: str) -> list[Worker]:
     """The best other workers that can see what is to be seen and call what may be called."""
     others = [worker for worker in stage.pool.ranked() if worker.id != worker_id]
+    return _able_workers(stage, others)[:SUBSTITUTES]
+
+
+def _able_workers(stage: Stage, workers: list[Worker]) -> list[Worker]:
+    """Those that can see what is to be seen and call what may be called."""
     if any(message.images for message in stage.question.messages):
-        others = _able(others, "vision")
-    if stage.question.tools:
-        others = _able(others, "tools")
-    return others[:SUBSTITUTES]
+        workers = _able(workers, "vision")
+    return _able(workers, "tools") if stage.question.tools else workers
 
 
 def _able(workers: list[Worker], tag: str) -> list[Worker]:

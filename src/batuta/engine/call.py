@@ -22,16 +22,19 @@ from batuta.core import (
     call_id,
 )
 from batuta.core.estimate import CHARACTERS_PER_TOKEN, tokens_in
+from batuta.core.run import OUTRUN
 from batuta.core.usage import cost_of
-from batuta.engine.outcome import spoken
-from batuta.errors import ClientError, Interrupted, LimitReached
+from batuta.engine.ask import is_empty, lacks_call, needs_call
+from batuta.errors import ClientError, Interrupted, LimitReached, RateLimited
 
 if TYPE_CHECKING:
     from batuta.engine.play import StepPlay
 
 logger = logging.getLogger(__name__)
 
-OUTRUN = ("outrun", "another worker was faster")
+LONGEST_PAUSE = 2.0
+"""Seconds that a step waits for a worker whose provider asks to slow down, if others can play."""
+_OUTRUN = (OUTRUN, "another worker was faster")
 
 
 class Call:
@@ -45,6 +48,10 @@ class Call:
         self.streaming = play.stage.emit is not None
         self.heard = 0
         """Characters of the present attempt."""
+        self._held = self._holding()
+        """What is told once a tool is called; None: everything is told at once."""
+        self.told = False
+        """Whether anything of the present attempt was told."""
         self.settled = False
         """Whether the failure that ends the call was already noted and charged."""
         self.race: Race | None = None
@@ -65,14 +72,20 @@ class Call:
         self.heard += len(delta.text) + len(delta.reasoning) + len(delta.tool_arguments)
         if self.race is not None and not self.race.may_speak(self):
             return
-        if self.scope is not None and self.exposed:
-            self.scope.deadline = inf
         if delta.tool_index is not None:
             named = self._named(delta, delta.tool_index)
             if named is None:
                 return
             delta = named
-        await self.stage.tell(Spoke(self.play.number, self.play.index, delta))
+        elif self._held is not None:
+            self._held.append(delta)
+            return
+        held, self._held = self._held or [], None
+        self.told = True
+        if self.scope is not None and self.exposed:
+            self.scope.deadline = inf
+        for each in (*held, delta):
+            await self.stage.tell(Spoke(self.play.number, self.play.index, each))
 
     async def failed(self, failure: Failure) -> None:
         """An attempt failed and the client wants to try again: charge it, permit or forbid.
@@ -80,15 +93,26 @@ class Call:
         Raises:
             LimitReached: the budget forbids another attempt.
             Interrupted: the reader has already seen a part of this answer.
+            RateLimited: the provider wants to be left alone, and others can be asked.
         """
+        if self._is_slowed(failure) and self.play.has_others():  # charged and noted at its end
+            usage, cost = failure.usage, failure.cost
+            wait = failure.retry_after
+            raise RateLimited(failure.message, retry_after=wait, usage=usage, cost=cost)
         self.stage.budget.charge(failure.usage, failure.cost)
         await self.play.note(failure, self.worker.id)
         if self.exposed:
             self.settled = True
             raise Interrupted(failure.message)
         self.stage.permit()
-        self.heard = 0
+        self.heard, self.told, self._held = 0, False, self._holding()
         self._indices.clear()
+
+    @staticmethod
+    def _is_slowed(failure: Failure) -> bool:
+        """Whether the provider asks for a pause that is longer than another worker needs."""
+        wait = failure.retry_after
+        return failure.code == RateLimited.code and wait is not None and wait > LONGEST_PAUSE
 
     # -- calling --------------------------------------------------------------------------
 
@@ -96,7 +120,11 @@ class Call:
     def exposed(self) -> bool:
         """Whether a reader has seen a part of what this call says."""
         seen = self.race is None or self.race.speaker is self
-        return self.stage.live and self.play.last and self.heard > 0 and seen
+        return self.stage.live and self.play.last and self.told and seen
+
+    def _holding(self) -> list[Delta] | None:
+        """Where a tool must be called a reader sees nothing until one is: it may never be."""
+        return [] if needs_call(self.request) else None
 
     async def run(self, patience: float | None) -> Reply | Failure:
         """The reply or the failure; either is charged.
@@ -112,7 +140,7 @@ class Call:
             await self._within(patience)
         if self.result is None:
             late = f"no reply within {patience or 0:g} s"
-            result = self.cut("timed_out", late) if self.race is None else self.cut(*OUTRUN)
+            result = self.cut("timed_out", late) if self.race is None else self.cut(*_OUTRUN)
         else:
             result = self.result
             self.stage.budget.charge(result.usage, result.cost)
@@ -153,12 +181,18 @@ class Call:
             logger.exception("the client of %s raised %s", self.worker.id, type(error).__name__)
             return Failure("internal_error", f"{type(error).__name__} inside the client")
         own = self._declared(reply)
-        if spoken(own) is None:
-            undeclared = bool(reply.tool_calls)
-            code = "unknown_tool" if undeclared else "empty_reply"
-            message = "it calls a tool that was not offered" if undeclared else "the reply is empty"
-            return Failure(code, message, usage=reply.usage, cost=reply.cost)
-        return own
+        fault = self._fault(own, undeclared=len(own.tool_calls) < len(reply.tool_calls))
+        return own if fault is None else Failure(*fault, usage=reply.usage, cost=reply.cost)
+
+    def _fault(self, reply: Reply, *, undeclared: bool) -> tuple[str, str] | None:
+        """Why the reply cannot be used, as a code and a sentence; None if it can."""
+        if undeclared and is_empty(reply):
+            return "unknown_tool", "it calls a tool that was not offered"
+        if lacks_call(self.request, reply):
+            return "no_tool_call", "it does not call the tool that it must call"
+        if not is_empty(reply):
+            return None
+        return None if self.play.may_be_empty(reply) else ("empty_reply", "the reply is empty")
 
     # -- tools ----------------------------------------------------------------------------
 
@@ -274,4 +308,4 @@ class Race:
         result = self.results[call]
         if isinstance(result, Failure):
             return result
-        return Failure(*OUTRUN, usage=result.usage, cost=result.cost)
+        return Failure(*_OUTRUN, usage=result.usage, cost=result.cost)

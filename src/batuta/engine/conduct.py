@@ -43,12 +43,12 @@ from batuta.core.conductor import Silent
 from batuta.engine.budget import Budget
 from batuta.engine.estimate import Pace, described, estimate, no_pace
 from batuta.engine.execute import execute
-from batuta.engine.outcome import Fits, any_form, final_reply, settle
+from batuta.engine.outcome import final_reply, settle
 from batuta.engine.record import Recorder
 from batuta.engine.resume import waiting
 from batuta.engine.stage import NO_END, NO_POLICIES, Patience, Stage
 from batuta.errors import LimitReached
-from batuta.policies import Form, Place, Policies
+from batuta.policies import Place, Policies
 
 VERSIONS = {"batuta": version("batuta"), "prompt": "1"}
 RESAMPLES = 2
@@ -73,6 +73,7 @@ async def conduct(
     emit: Emit | None = None,
     live: bool = False,
     fallback: bool = True,
+    asks_anew: bool = True,
     resamples: int = RESAMPLES,
     model: str = "",
     parent: RunId | None = None,
@@ -100,7 +101,10 @@ async def conduct(
         live: a reader sees the last step's text as it comes, so a last step that has begun to
             speak is neither tried again nor replaced; if it fails the run has no answer.
         fallback: if no workflow can be had, the best single worker answers; and if the last
-            step fails, the best answer that exists is returned. Training turns it off.
+            step fails, an earlier round's answer is returned. Training turns it off.
+        asks_anew: with `fallback`, if nobody can play a last step and no earlier round has an
+            answer, a worker is asked the whole question. Methods turn it off that choose among
+            replies and for whom a last step is no answer.
         resamples: how often a malformed draft is sampled again.
         model: the served model's name, for the record.
         parent: the run that this one came from.
@@ -135,6 +139,7 @@ async def conduct(
         resumed,
         patience or NO_END,
         policies,
+        fallback and asks_anew,
     )
     header = Header(
         run_id,
@@ -267,7 +272,6 @@ class _Performance:
             exposed=stage.exposed,
             fallback=self.fallback,
             parallel=stage.question.parallel_tool_calls is not False,
-            fits=_fits(stage.question),
         )
 
     async def _decide(self, number: int) -> Round | None:
@@ -368,14 +372,6 @@ class _Planning(Silent):
                 return Accepted(draft)
             case _:
                 return Malformed(draft, decision.reason, decision.outage)
-
-
-def _fits(question: Question) -> Fits:
-    """Whether a reply has the form that the question asks for."""
-    if question.response_format is None:
-        return any_form
-    form = Form(question.response_format)
-    return lambda reply: form.fault(reply.text) is None
 
 
 def _checked(decision: Decision, brief: Brief) -> Decision:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from batuta.core import (
     Accepted,
@@ -20,41 +20,29 @@ from batuta.core.usage import FREE
 from batuta.engine.resume import waiting
 from batuta.errors import LimitReached
 
-Fits = Callable[[Reply], bool]
-"""Whether a reply has the form that the answer must have."""
-
-
-def spoken(result: Reply | Failure) -> Reply | None:
-    """The reply, if it says or asks for anything."""
-    if isinstance(result, Reply) and (result.text.strip() or result.tool_calls):
-        return result
-    return None
-
 
 def final_reply(played: Round) -> Reply | None:
-    """The reply of the round's last step, if it is one."""
-    if played.workflow is None:
-        return None
-    last = played.step(len(played.workflow) - 1)
-    return spoken(last.result) if last else None
+    """The reply of the round's last step, if it is one; it may be empty.
+
+    It alone was asked for the complete answer: no other step's reply is ever an answer.
+    """
+    last = last_step(played)
+    return last.result if last and isinstance(last.result, Reply) else None
 
 
-def any_form(_: Reply) -> bool:
-    """An answer of any form will do."""
-    return True
+def last_step(played: Round) -> StepRun | None:
+    """The round's last step, if it was played."""
+    return played.step(len(played.workflow) - 1) if played.workflow else None
 
 
-def best_reply(rounds: Sequence[Round], fits: Fits = any_form) -> Reply | None:
-    """The last final answer of any round; else the last reply of any step that fits."""
-    for played in reversed(rounds):
-        if reply := final_reply(played):
-            return reply
-    for played in reversed(rounds):
-        for step in sorted(played.steps, key=lambda step: step.index, reverse=True):
-            reply = spoken(step.result)
-            if reply and fits(reply):
-                return reply
-    return None
+def complete_reply(rounds: Sequence[Round]) -> Reply | None:
+    """The newest complete answer of any round."""
+    return next((reply for played in reversed(rounds) if (reply := final_reply(played))), None)
+
+
+def text_of(reply: Reply) -> str | None:
+    """The answer's text; None where tool calls are all that there is."""
+    return reply.text or (None if reply.tool_calls else "")
 
 
 def asked_reply(steps: Sequence[StepRun], *, parallel: bool) -> Reply | None:
@@ -86,7 +74,6 @@ def settle(
     exposed: Failure | None = None,
     fallback: bool = True,
     parallel: bool = True,
-    fits: Fits = any_form,
 ) -> Ended:
     """The end of a run.
 
@@ -96,9 +83,8 @@ def settle(
         limit: the limit that forbade or cut a call.
         capped: the last allowed round was played and nobody asked whether it should stand.
         exposed: the failure of a last step of which a reader has already seen a part.
-        fallback: whether an answer other than the planned one may be returned.
+        fallback: whether an earlier round's answer may be returned if the last one has none.
         parallel: whether tool calls of several steps may be told at once.
-        fits: whether a reply that was not meant to be the answer can be it.
     """
     if exposed is not None:
         name = limit.limit if limit else None
@@ -108,24 +94,26 @@ def settle(
         return Ended(Outcome.WAITING, asked.text or None, asked, seconds=seconds)
     answered = [played for played in rounds if played.workflow is not None]
     reply = final_reply(answered[-1]) if answered else None
-    complete = reply is not None
     if reply is None and (fallback or limit):
-        reply = best_reply(rounds, fits)
+        reply = complete_reply(rounds)
     if reply is None:
         return _failed(rounds, limit, seconds)
-    outcome = _outcome(answered[-1], reply, limit, complete=complete)
+    outcome = _outcome(answered[-1], reply, limit)
     name = limit.limit if limit else "rounds" if capped else None
-    return Ended(outcome, reply.text or None, reply, limit=name, seconds=seconds)
+    return Ended(outcome, text_of(reply), reply, limit=name, seconds=seconds)
 
 
-def _outcome(played: Round, reply: Reply, limit: LimitReached | None, *, complete: bool) -> Outcome:
+def _outcome(played: Round, reply: Reply, limit: LimitReached | None) -> Outcome:
     if limit:
         return Outcome.LIMITED
-    if not complete:
+    last = last_step(played)
+    if last is None or last.result is not reply:
         return Outcome.DEGRADED
     if reply.finish is Finish.DECLINED:
         return Outcome.DECLINED
-    return Outcome.FALLBACK if isinstance(played.decision, Malformed) else Outcome.ANSWERED
+    if isinstance(played.decision, Malformed):
+        return Outcome.FALLBACK
+    return Outcome.DEGRADED if last.as_fallback or last.substituted else Outcome.ANSWERED
 
 
 def _failed(rounds: Sequence[Round], limit: LimitReached | None, seconds: float) -> Ended:

@@ -22,8 +22,19 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
-from batuta.engine.ask import repair_request, step_request, substitutes, too_long
+from batuta.engine.ask import (
+    CUT_SHORT,
+    allows_empty,
+    fallback_workers,
+    is_plain,
+    repair_request,
+    step_request,
+    substitutes,
+    too_long,
+    whole_request,
+)
 from batuta.engine.call import Call, Race
+from batuta.engine.outcome import complete_reply
 from batuta.engine.stage import Stage
 from batuta.errors import LimitReached
 from batuta.policies import Form, Place
@@ -41,8 +52,13 @@ class StepPlay:
         self.step: Step = workflow.steps[index]
         self.last = index == len(workflow) - 1
         before = stage.carried(number).get(index)
-        self.worker: WorkerId = before.worker if before else self.step.worker
+        kept = before is not None and before.worker in stage.pool
+        self.worker: WorkerId = before.worker if before and kept else self.step.worker
         """Who is asked first: the one who asked for a tool gets its result."""
+        self._others: list[Worker] | None = None
+        """Who may be asked after the present worker; None: not looked for yet."""
+        self.as_fallback = before is not None and before.as_fallback
+        """Whether the whole question is asked, because nobody could play the step."""
         self.attempts: list[Attempt] = []
         self.request: Request | None = None
         self.calls: list[Call] = []
@@ -71,7 +87,14 @@ class StepPlay:
         span = Span(self.start, self.stage.now())
         attempts = tuple(self.attempts)
         return StepRun(
-            self.index, self.step.worker, self.worker, self.request, result, span, attempts
+            self.index,
+            self.step.worker,
+            self.worker,
+            self.request,
+            result,
+            span,
+            attempts,
+            self.as_fallback,
         )
 
     def _cancelled(self) -> None:
@@ -89,10 +112,48 @@ class StepPlay:
         self.stage.late.append(event)
 
     async def _result(self) -> Reply | Failure:
-        """The first usable reply of the worker or its substitutes, or the last failure."""
+        """The first usable reply of the worker, its substitutes or the fallback, or a failure."""
+        result = await self._played(self.stage.pool[self.worker])
+        if isinstance(result, Reply) or not self._asks_anew(result):
+            return result
+        await self.note(result, self.worker)
+        failed = {attempt.worker: attempt.failure for attempt in self.attempts}
+        self.as_fallback = True
+        first, *self._others = fallback_workers(self.stage, failed)
+        return await self._played(first)
+
+    def _asks_anew(self, failure: Failure) -> bool:
+        """Whether the whole question is asked now: else the run has no complete answer."""
         stage = self.stage
-        worker = stage.pool[self.worker]
-        others: list[Worker] | None = None
+        if not (self.last and stage.asks_anew) or self.as_fallback:
+            return False
+        if stage.exposed or failure.code in {"limit", "wrong_form"} or is_plain(self.step):
+            return False  # the form was asked for twice already
+        return complete_reply(stage.rounds[:-1]) is None
+
+    def has_others(self) -> bool:
+        """Whether somebody else can still be asked in the present worker's place."""
+        return bool(self._substitutes())
+
+    def _substitutes(self) -> list[Worker]:
+        """Who is asked next, best first."""
+        if self._others is None:
+            self._others = substitutes(self.stage, self.worker)
+        return self._others
+
+    def may_be_empty(self, reply: Reply) -> bool:
+        """Whether that reply, which says nothing, is an answer.
+
+        Where one worker is asked as if it were alone, its word is passed on as it is.
+        """
+        if not self.last or reply.finish is Finish.TOOL_CALLS:
+            return False
+        alone = len(self.workflow) == 1 or self.as_fallback
+        return alone or allows_empty(self.stage.question, reply)
+
+    async def _played(self, worker: Worker) -> Reply | Failure:
+        """The first usable reply of the worker or of those after it, or the last failure."""
+        stage = self.stage
         while True:
             try:
                 stage.permit()
@@ -100,21 +161,18 @@ class StepPlay:
                 return Failure("limit", str(error))
             if not self.attempts:
                 await stage.tell(Began(self.number, self.index, worker.id))
-            if others is None and stage.patience.ends:
-                others = substitutes(stage, worker.id)
-            result = await self._asked(worker, others or [])
+            self.worker = worker.id
+            others = self._substitutes() if stage.patience.ends else []
+            result = await self._asked(worker, others)
             if isinstance(result, Reply):
                 return await self._formed(result)
-            if others is None:
-                others = substitutes(stage, worker.id)
-            if stage.exposed or result.code == "limit" or not others:
+            if stage.exposed or result.code == "limit" or not self._substitutes():
                 return result
             await self.note(result, self.worker)
-            worker = others.pop(0)
+            worker = self._substitutes().pop(0)
 
     async def _asked(self, worker: Worker, others: list[Worker]) -> Reply | Failure:
         """What that worker replies, or whoever is asked beside it."""
-        self.worker = worker.id
         self.request = self.prompt(worker)
         if failure := too_long(self.request, worker):
             return failure
@@ -126,6 +184,8 @@ class StepPlay:
 
     def prompt(self, worker: Worker) -> Request:
         """What that worker is asked."""
+        if self.as_fallback:
+            return whole_request(self.stage, self.number, worker)
         return step_request(self.stage, self.workflow, self.number, self.index, worker)
 
     async def screened(self, reply: Reply) -> Reply | Failure:
@@ -160,7 +220,7 @@ class StepPlay:
 
 def _checked(form: Form, reply: Reply, worker: WorkerId) -> Reply | Failure:
     """The reply if it has the form, without a code block around it; a cut one cannot have it."""
-    if reply.tool_calls or reply.finish is not Finish.STOP:
+    if reply.tool_calls or reply.finish in CUT_SHORT:
         return reply
     text = unfenced(reply.text)
     fault = form.fault(text)

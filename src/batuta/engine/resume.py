@@ -92,7 +92,7 @@ def lightened(run: Run) -> Run:
 def _kept(played: Round) -> Round:
     """The round with its replies, without prompts, drafts and failed steps."""
     steps = tuple(
-        StepRun(s.index, s.planned, s.worker, None, s.result, s.span)
+        StepRun(s.index, s.planned, s.worker, None, s.result, s.span, as_fallback=s.as_fallback)
         for s in played.steps
         if isinstance(s.result, Reply)
     )

@@ -66,6 +66,8 @@ class Stage:
     resumed: Resumed | None = None
     patience: Patience = NO_END
     policies: Policies = NO_POLICIES
+    asks_anew: bool = True
+    """Whether the fallback worker is asked the whole question where nobody can play a last step."""
     began: float = field(default_factory=perf_counter)
     limit: LimitReached | None = None
     """The limit that forbade a call, if one did."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from batuta.core import Failure, Malformed, Outcome, Run
+from batuta.engine.outcome import last_step
 from batuta.errors import NotRecorded
 
 OWN_FAULT = frozenset(
@@ -36,12 +37,15 @@ def outage(run: Run) -> str | None:
 
 
 def _degraded(run: Run) -> str | None:
-    """Why the last step of the last workflow failed, if that was an outage."""
-    for played in reversed(run.rounds):
-        last = played.step(len(played.workflow) - 1) if played.workflow else None
-        if last is not None and isinstance(last.result, Failure):
-            return None if last.result.code in OWN_FAULT else last.result.message
-    return None
+    """Why nobody could play the last step of the last workflow, if that was an outage."""
+    played = next((played for played in reversed(run.rounds) if played.workflow), None)
+    last = last_step(played) if played else None
+    if last is None:
+        return None
+    failures = [attempt.failure for attempt in last.attempts if last.as_fallback]
+    failures += [last.result] if isinstance(last.result, Failure) else []
+    outages = [failure.message for failure in failures if failure.code not in OWN_FAULT]
+    return outages[-1] if outages else None
 
 
 def unrecorded(run: Run) -> str | None:

@@ -22,20 +22,16 @@ from batuta.core import (
     Client,
     Emit,
     Limits,
-    Listener,
     Outcome,
     Pool,
-    Reply,
-    Request,
     Resumed,
     Run,
     RunId,
     WorkerId,
 )
-from batuta.core.conductor import SILENT
 from batuta.engine import Recorder, conduct, new_run_id
-from batuta.errors import ClientError, StoreError
-from batuta.gateway.abilities import check_form, seeing
+from batuta.errors import StoreError
+from batuta.gateway.abilities import check_form, in_form, seeing
 from batuta.gateway.admission import Admission, Turnstile, bounded, mind_of, permitted
 from batuta.gateway.caller import Caller
 from batuta.gateway.effort import ceiling_of, limits_of, planner_of, players_of
@@ -52,27 +48,6 @@ from batuta.solvers import Fixed
 _SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
-@final
-class Witness:
-    """A client that remembers how long its provider asked to wait."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self.retry_after: float | None = None
-
-    async def complete(self, request: Request, listener: Listener = SILENT) -> Reply:
-        """The client's reply.
-
-        Raises:
-            ClientError: as the client does.
-        """
-        try:
-            return await self._client.complete(request, listener)
-        except ClientError as error:
-            self.retry_after = error.retry_after
-            raise
-
-
 @dataclass(frozen=True, slots=True)
 class Booking:
     """A call that can be played: everything was looked up and found."""
@@ -83,7 +58,6 @@ class Booking:
     pool: Pool
     limits: Limits
     clients: Mapping[WorkerId, Client]
-    witness: Witness | None
     run_id: RunId
     admission: Admission
     """What the call holds of its caller's rates and budgets."""
@@ -111,8 +85,7 @@ class Booking:
 
     def verdict(self, run: Run) -> Refusal | None:
         """The error that the caller gets; None if the run has an answer."""
-        retry_after = self.witness.retry_after if self.witness else None
-        return refusal_of(run, direct=self.served.direct, retry_after=retry_after)
+        return refusal_of(run, direct=self.served.direct)
 
 
 def seed_of(run_id: RunId) -> int:
@@ -240,11 +213,6 @@ class Player:
         pool = seeing(players_of(effort, served, allowed), call.question)
         served = planner_of(effort, served)
         call.wishes.check(pool, limits)
-        witness = None
-        if served.direct:
-            first = pool.ranked()[0].id
-            witness = Witness(clients[first])
-            clients = {**clients, first: witness}
         return Booking(
             call,
             caller,
@@ -252,7 +220,6 @@ class Player:
             pool,
             limits,
             clients,
-            witness,
             run_id,
             Admission(limits),
             self._orchestra.policies,
@@ -268,7 +235,7 @@ class Player:
         seed = seed_of(booking.run_id) if wanted is None else wanted
         run: Run | None = None
         try:
-            run = await solver.answer(question, players, seed)
+            run = in_form(await solver.answer(question, players, seed))
             return run
         finally:
             if recorder.ended is not None:

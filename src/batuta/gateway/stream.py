@@ -70,7 +70,7 @@ class ChatStream:
             "index": 0,
             "delta": {},
             "logprobs": None,
-            "finish_reason": finish_reason(run, reply),
+            "finish_reason": finish_reason(reply),
         }
         last: dict[str, Any] = {**self._base, "choices": [choice]}
         told = orchestration_of(run, trace=self._call.wishes.trace)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
-from batuta.core import Outcome, Run
+from batuta.core import Failure, Outcome, Run
 from batuta.gateway.refusal import Refusal, closing
 
-_ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://\S*", re.IGNORECASE)
 _LONGEST = 500
 _UNANSWERED = {Outcome.FAILED, Outcome.CANCELLED, Outcome.REFUSED}
 
@@ -28,19 +25,17 @@ _SENTENCES = {
     "circuit_open": "the worker failed too often and is left alone for a while",
     "unknown_tool": "the worker called a tool that was not offered",
     "wrong_form": "no worker answered in the form that was asked for",
+    "no_tool_call": "no worker called the tool that it had to call",
     "policy_blocked": "a policy of this server forbids the answer",
 }
 
 
-def refusal_of(
-    run: Run, *, direct: bool = False, retry_after: float | None = None
-) -> Refusal | None:
+def refusal_of(run: Run, *, direct: bool = False) -> Refusal | None:
     """The error that the caller gets; None if the run has an answer to show.
 
     Args:
         run: as it ended.
         direct: one worker was passed through, so its refusals are the request's.
-        retry_after: seconds the worker's provider asked to wait, if it did.
     """
     if run.outcome is Outcome.CANCELLED:
         return closing()
@@ -48,7 +43,7 @@ def refusal_of(
         return None
     if run.outcome is Outcome.LIMITED:
         return _limited(run)
-    own = _own_fault(run, retry_after) if direct else None
+    own = _own_fault(run) if direct else None
     return own or _anyones_fault(run) or _failed(run)
 
 
@@ -71,16 +66,21 @@ def _limited(run: Run) -> Refusal:
     return Refusal(429, "budget_exceeded", message, headers={"x-should-retry": "false"})
 
 
-def _own_fault(run: Run, retry_after: float | None) -> Refusal | None:
-    """Where the worker's refusal is about this request or its rate, say so as the worker did."""
-    match run.error_code:
-        case "bad_request":
-            return Refusal(400, "bad_request", f"{_sentence(run)}: {_said(run)}")
-        case "rate_limited":
-            headers = {} if retry_after is None else _patience(retry_after)
-            return Refusal(429, "rate_limit_exceeded", f"{_sentence(run)}.", headers=headers)
-        case _:
-            return None
+def _asked_wait(run: Run) -> float | None:
+    """Seconds that the provider asked to wait whose refusal ended the run, if it did."""
+    waits = [
+        step.result.retry_after
+        for step in run.steps
+        if isinstance(step.result, Failure) and step.result.code == run.error_code
+    ]
+    return waits[-1] if waits else None
+
+
+def _own_fault(run: Run) -> Refusal | None:
+    """Where the worker's refusal is about this request, say so as the worker did."""
+    if run.error_code == "bad_request":
+        return Refusal(400, "bad_request", f"{_sentence(run)}: {_said(run)}")
+    return None
 
 
 def _anyones_fault(run: Run) -> Refusal | None:
@@ -94,8 +94,14 @@ def _anyones_fault(run: Run) -> Refusal | None:
             return Refusal(400, "policy_blocked", message, param="messages")
         case "policy_blocked":
             return Refusal(403, "policy_blocked", f"{_sentence(run)}.")
+        case "no_tool_call":
+            return Refusal(502, "no_tool_call", f"{_sentence(run)}.")
         case "wrong_form":
             return Refusal(502, "wrong_form", f"{_sentence(run)}: {_said(run)}")
+        case "rate_limited":
+            wait = _asked_wait(run)
+            headers = {} if wait is None else _patience(wait)
+            return Refusal(429, "rate_limit_exceeded", f"{_sentence(run)}.", headers=headers)
         case "circuit_open":
             return Refusal(503, "overloaded", f"{_sentence(run)}.", headers={"retry-after": "15"})
         case _:
@@ -113,9 +119,11 @@ def _sentence(run: Run) -> str:
 
 def _said(run: Run) -> str:
     """The provider's own words, without keys and addresses."""
-    from batuta.clients.secret import redact  # noqa: PLC0415 - only here, and it loads aiohttp
+    # Only here, and it loads aiohttp.
+    from batuta.clients.addresses import hide_addresses  # noqa: PLC0415
+    from batuta.clients.secret import redact  # noqa: PLC0415
 
-    return _ADDRESS.sub("[address]", redact(run.error or ""))[:_LONGEST]
+    return hide_addresses(redact(run.error or ""))[:_LONGEST]
 
 
 def _patience(seconds: float) -> dict[str, str]:

@@ -30,7 +30,7 @@ COLOURS = 8
 OUTCOMES = {
     Outcome.ANSWERED: ("good", "The workflow was played to its end."),
     Outcome.FALLBACK: ("warn", "No workflow could be had: the best single worker answered."),
-    Outcome.DEGRADED: ("warn", "The last step failed: this is the best answer that there was."),
+    Outcome.DEGRADED: ("warn", "The last step failed: somebody else gave the answer."),
     Outcome.LIMITED: ("warn", "A limit ended the run."),
     Outcome.DECLINED: ("warn", "The worker says that it cannot answer this."),
     Outcome.WAITING: ("live", "A worker asked for the caller's tools."),
@@ -59,11 +59,13 @@ class Bar:
 
 
 def state(step: StepRun | None) -> str:
-    """How a step stands: `waiting`, `done`, `substituted`, `failed` or `skipped`."""
+    """How a step stands: `waiting`, `done`, `substituted`, `fallback`, `failed` or `skipped`."""
     if step is None:
         return "waiting"
     if isinstance(step.result, Failure):
         return "skipped" if step.request is None else "failed"
+    if step.as_fallback:
+        return "fallback"
     return "substituted" if step.worker != step.planned else "done"
 
 

@@ -9,6 +9,9 @@ import orjson
 from batuta.core import Finish, Outcome, Reply, Run, ToolCall
 from batuta.store import encode_run
 
+_UNPLANNED = {Outcome.DEGRADED, Outcome.FALLBACK, Outcome.LIMITED}
+"""Outcomes of answers that are told without being asked for."""
+
 
 def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) -> dict[str, Any]:
     """The reply of a run that has an answer.
@@ -23,7 +26,7 @@ def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) 
         "index": 0,
         "message": _message(reply),
         "logprobs": None,
-        "finish_reason": finish_reason(run, reply),
+        "finish_reason": finish_reason(reply),
     }
     body: dict[str, Any] = {
         "id": completion_id(run.id),
@@ -44,10 +47,8 @@ def completion_id(run_id: str) -> str:
     return f"chatcmpl-{run_id}"
 
 
-def finish_reason(run: Run, reply: Reply) -> str:
-    """Why the answer ends: `length` also if a limit ended the run before its workflow did."""
-    if run.outcome is Outcome.LIMITED:
-        return "length"
+def finish_reason(reply: Reply) -> str:
+    """Why the answer's text ends where it does."""
     if reply.tool_calls:
         return "tool_calls"
     return "stop" if reply.finish is Finish.DECLINED else reply.finish.value
@@ -82,14 +83,19 @@ def usage_of(run: Run) -> dict[str, Any]:
 
 
 def orchestration_of(run: Run, *, trace: bool) -> Any:
-    """What an answer says of how it came about; None if nothing was asked for.
+    """What an answer says of how it came about; None if there is nothing to say.
 
     Of a dry run it is the plan and what it is expected to take, whether or not a trace was
-    asked for; else the whole run, as it is stored.
+    asked for; with a trace the whole run, as it is stored; and without one the outcome, where
+    the answer is not the one that was planned.
     """
     if run.outcome is Outcome.PLANNED:
         return plan_of(run)
-    return trace_of(run) if trace else None
+    if trace:
+        return trace_of(run)
+    if run.outcome not in _UNPLANNED:
+        return None
+    return {"run_id": run.id, "outcome": run.outcome.value, "limit": run.limit}
 
 
 def trace_of(run: Run) -> orjson.Fragment:

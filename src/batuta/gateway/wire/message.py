@@ -6,7 +6,7 @@ from typing import Any, cast, final
 
 import orjson
 
-from batuta.core import Finish, Outcome, Reply, Run, RunId, ToolCall
+from batuta.core import Finish, Reply, Run, RunId, ToolCall
 from batuta.gateway.refusal import Refusal
 from batuta.gateway.wire.completion import orchestration_of
 from batuta.gateway.wire.message_turns import PROGRESS, REASONING
@@ -65,7 +65,7 @@ def message(run: Run, reply: Reply, model: str, *, thoughts: str = "", trace: bo
         "role": "assistant",
         "model": model,
         "content": content,
-        "stop_reason": stop_reason(run, reply),
+        "stop_reason": stop_reason(reply),
         "stop_sequence": None,
         "usage": message_usage(run),
     }
@@ -75,9 +75,9 @@ def message(run: Run, reply: Reply, model: str, *, thoughts: str = "", trace: bo
     return body
 
 
-def stop_reason(run: Run, reply: Reply) -> str:
-    """Why the answer ends: `max_tokens` also if a limit ended the run before its workflow did."""
-    if run.outcome is Outcome.LIMITED or reply.finish is Finish.LENGTH:
+def stop_reason(reply: Reply) -> str:
+    """Why the answer's text ends where it does."""
+    if reply.finish is Finish.LENGTH:
         return "max_tokens"
     if reply.tool_calls:
         return "tool_use"
@@ -187,7 +187,7 @@ class MessageScript:
 
     def end(self, run: Run, reply: Reply, *, trace: bool) -> Events:
         """The last events."""
-        delta = {"stop_reason": stop_reason(run, reply), "stop_sequence": None}
+        delta = {"stop_reason": stop_reason(reply), "stop_sequence": None}
         last: Json = {"type": "message_delta", "delta": delta, "usage": message_usage(run)}
         told = orchestration_of(run, trace=trace)
         if told is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import time
 from typing import Any
 
-from batuta.core import Finish, Outcome, Reply, Run, RunId
+from batuta.core import Finish, Reply, Run, RunId
 from batuta.gateway.refusal import Refusal
 from batuta.gateway.wire.completion import orchestration_of, usage_of
 
@@ -61,7 +61,7 @@ def ended(base: Json, output: list[Json], run: Run, reply: Reply, *, trace: bool
         reply: the worker's reply that is the answer.
         trace: whether the whole run goes with it.
     """
-    reason = _cut(run, reply)
+    reason = _cut(reply)
     body: Json = {
         **base,
         "status": "incomplete" if reason else "completed",
@@ -94,8 +94,8 @@ def response_usage(run: Run) -> Json:
     }
 
 
-def _cut(run: Run, reply: Reply) -> str | None:
+def _cut(reply: Reply) -> str | None:
     """Why the answer is not whole; None if it is."""
-    if run.outcome is Outcome.LIMITED or reply.finish is Finish.LENGTH:
+    if reply.finish is Finish.LENGTH:
         return "max_output_tokens"
     return "content_filter" if reply.finish is Finish.CONTENT_FILTER else None

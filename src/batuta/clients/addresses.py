@@ -1,0 +1,70 @@
+"""Where a provider is reached is the operator's own affair: no sentence that leaves here says it.
+
+A provider's words may repeat its address in many forms. Those of the called address are known and
+are hidden wherever they stand; of others whatever looks like an address is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from urllib.parse import unquote, urlsplit
+
+HIDDEN = "[address]"
+_READ = 4000
+"""Characters of a text that are looked at; what comes after is left out."""
+_DOMAINS = (
+    "com|net|org|io|ai|dev|cloud|app|co|info|biz|tech|edu|gov|eu|de|uk|us|fr|nl|ch|at|es|pt|br|it"
+    "|cn|jp|kr|in|ru|ca|au|internal|local|localdomain|lan|corp|home|intranet|private|svc|cluster"
+    "|consul|arpa|onion|example|test|invalid"
+)
+_LOOKS_LIKE = re.compile(
+    r"(?<![\w+.-])[a-z][a-z0-9+.-]*:/{2}\S*"  # a URL
+    r"|(?<![\w.-])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])(?::\d+)?"
+    r"|\[[0-9a-f:.%]*:[0-9a-f:.%]*\](?::\d+)?"
+    r"|(?<![\w:])(?:(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{0,4}|(?:[0-9a-f]{1,4}:)*:(?:[0-9a-f:.]+))(?![\w:])"
+    rf"|(?<![\w.-])(?:[\w-]+\.)+(?:{_DOMAINS})\b(?:\.(?![\w-]))?(?::\d+)?(?:/[^\s\"'<>]*)?"
+    r"|(?<![\w.-])(?:localhost|[\w-]+(?:[.-][\w-]+)+:\d{2,5})\b(?::\d+)?"
+    r"|\bport\b\W{0,3}\d{2,5}\b",
+    re.IGNORECASE,
+)
+
+
+@lru_cache(256)
+def parts_of(url: str) -> tuple[str, ...]:
+    """What of that URL must not be told, in all the forms in which it may be repeated."""
+    split = urlsplit(url)
+    host, path = split.hostname or "", split.path.rstrip("/")
+    ends = [at for at, letter in enumerate(path) if letter == "/" and at] + [len(path)]
+    parts = {url, url.partition("://")[2], split.netloc, split.netloc.rpartition("@")[2], host}
+    parts |= {path[:end] for end in ends} | {split.query, split.username or ""}
+    parts |= {split.password or "", unquote(split.password or "")}
+    parts |= {f":{split.port}"} if split.port else set()
+    return tuple(sorted((part for part in parts if len(part) > 1), key=len, reverse=True))
+
+
+def hide_addresses(text: str, known: Sequence[str] = ()) -> str:
+    """The text without the known parts of an address and without what looks like one.
+
+    Args:
+        text: a provider's words.
+        known: parts of the address that was called, the longest first.
+    """
+    if len(text) > _READ:
+        text = text[:_READ].rpartition(" ")[0]  # half an address would not look like one
+    if known:
+        text = _any_of(tuple(known)).sub(HIDDEN, text)
+    return _LOOKS_LIKE.sub(HIDDEN, text)
+
+
+@lru_cache(256)
+def _any_of(parts: tuple[str, ...]) -> re.Pattern[str]:
+    """A pattern of these; a name is found as a word alone, for a short one is part of others."""
+    each = "|".join(
+        (r"(?<![\w-])" if part[0].isalnum() else "")
+        + re.escape(part)
+        + (r"(?![\w-])" if part[-1].isalnum() else "")
+        for part in parts
+    )
+    return re.compile(each, re.IGNORECASE)

@@ -1,0 +1,290 @@
+"""Which reply may be the answer: only one that was asked for the complete answer."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batuta.clients import Retry, RetryPolicy, Scripted
+from batuta.core import (
+    Delta,
+    Finish,
+    Limits,
+    Outcome,
+    Pool,
+    Price,
+    Question,
+    Reply,
+    ResponseFormat,
+    Sampling,
+    Step,
+    Tool,
+    ToolCall,
+    Usage,
+    Worker,
+    WorkerId,
+    Workflow,
+)  # fmt: skip
+from batuta.engine import Patience, conduct, going_on
+from batuta.errors import BadRequest, CircuitOpen, Interrupted, Overloaded
+from batuta.evals.outage import outage
+from batuta.solvers import Fixed, Learned, best
+from batuta.store import decode_run, encode_run
+from engine.test_tools import told
+
+pytestmark = pytest.mark.anyio
+IDS = [WorkerId(f"w{n}") for n in range(5)]
+PRICE = Price(1, 2)
+POOL = Pool(tuple(Worker(w, "m", price=PRICE, strength=0.1 * (n + 1)) for n, w in enumerate(IDS)))
+Q = Question.of("What is six times seven?")
+CRITIQUE = "CRITIQUE: the solution is wrong."
+WHOLE = "The answer is 42."
+LAST = "Your reply is returned to the user"
+
+
+def chain(*workers):
+    """Steps that read each other; the last one is asked for the complete answer."""
+    steps = (Step("check it", IDS[w], tuple(range(i))) for i, w in enumerate(workers))
+    flow = Workflow(tuple(steps))
+    return Fixed("chain", lambda _: flow)
+
+
+def scripted(last, whole=WHOLE, earlier=CRITIQUE):
+    """A worker that says one thing in an earlier step, one in a last one, one when asked alone."""
+
+    def reply(request):
+        text = request.messages[0].text
+        if LAST in text:
+            return last
+        return earlier if "agent" in text else whole
+
+    return Scripted(reply, price=PRICE)
+
+
+def everybody(*args, **options):
+    return {w: scripted(*args, **options) for w in IDS}
+
+
+def empty(finish=Finish.STOP):
+    return Reply("", usage=Usage(1, 9, output=3), finish=finish)
+
+
+class TestTheLastStepFails:
+    async def test_the_fallback_worker_is_asked_the_whole_question(self):
+        players = everybody(BadRequest("dead"))
+        run = await conduct(Q, chain(0, 1), POOL, players)
+        assert (run.outcome, run.answer) == (Outcome.DEGRADED, WHOLE)
+        last = run.rounds[0].step(1)
+        assert (last.worker, last.planned, last.as_fallback) == ("w4", "w1", True)
+        assert last.request.messages == Q.messages
+        assert [attempt.worker for attempt in last.attempts] == ["w1", "w4", "w3"]
+        assert sum(len(player.requests) for player in players.values()) == 2 + 3
+        assert decode_run(encode_run(run)) == run
+
+    async def test_nobody_has_an_answer_then(self):
+        run = await conduct(Q, chain(0, 1), POOL, everybody(BadRequest("a"), BadRequest("dead")))
+        assert (run.outcome, run.answer, run.reply) == (Outcome.FAILED, None, None)
+        assert run.error_code == "bad_request" and "dead" in run.error
+
+    async def test_workers_that_an_outage_took_are_left_out(self):
+        down = scripted(Overloaded("down"), Overloaded("down"))
+        players = everybody(Overloaded("down")) | {IDS[4]: down, IDS[3]: down}
+        run = await conduct(Q, chain(0, 4), POOL, players)
+        last = run.rounds[0].step(1)
+        assert [a.worker for a in last.attempts] == ["w4", "w3", "w2"]
+        assert (last.worker, run.answer) == ("w1", WHOLE)
+        assert outage(run) == "down"
+
+    async def test_a_small_pool_asks_its_best_worker_once_more(self):
+        pool = POOL.subset((IDS[0], IDS[1]))
+        run = await conduct(Q, chain(0, 1), pool, everybody(CircuitOpen("x")))
+        assert (run.outcome, run.answer) == (Outcome.DEGRADED, WHOLE)
+        assert run.rounds[0].step(1).worker == "w1"
+
+    async def test_the_plain_question_is_not_asked_twice(self):
+        players = everybody("x", BadRequest("dead"))
+        run = await conduct(Q, best(), POOL, players)
+        assert run.outcome is Outcome.FAILED
+        assert sum(len(player.requests) for player in players.values()) == 3
+
+    async def test_training_has_no_fallback(self):
+        run = await conduct(Q, chain(0, 1), POOL, everybody(BadRequest("dead")), fallback=False)
+        assert (run.outcome, run.answer, run.reply) == (Outcome.FAILED, None, None)
+
+    async def test_the_form_is_kept(self):
+        wish = Question(Q.messages, response_format=ResponseFormat("json_object"))
+        players = everybody(BadRequest("dead"), '{"a": 1}', "{}")
+        run = await conduct(wish, chain(0, 1), POOL, players)
+        assert (run.outcome, run.answer) == (Outcome.DEGRADED, '{"a": 1}')
+        run = await conduct(wish, chain(0, 1), POOL, everybody("prose", "prose", "{}"))
+        assert (run.outcome, run.answer, run.error_code) == (Outcome.FAILED, None, "wrong_form")
+
+    async def test_what_a_reader_has_seen_is_not_replaced(self):
+        class Cut:
+            async def complete(self, request, listener):
+                await listener.spoke(Delta("half"))
+                raise Interrupted("cut")
+
+        players = everybody("x") | {IDS[1]: Cut()}
+
+        async def emit(_):
+            pass
+
+        run = await conduct(Q, chain(0, 1), POOL, players, live=True, emit=emit)
+        assert (run.outcome, run.answer) == (Outcome.FAILED, None)
+
+    async def test_the_fallback_may_call_a_tool_and_goes_on(self):
+        call = Reply("", tool_calls=(ToolCall("p", "look", "{}"),), finish=Finish.TOOL_CALLS)
+        asked = Question(Q.messages, (Tool("look"),))
+        players = everybody(BadRequest("dead"), call)
+        run = await conduct(asked, chain(0, 1), POOL, players)
+        assert run.outcome is Outcome.WAITING and run.rounds[0].step(1).as_fallback
+        answered = told(asked, run, {run.reply.tool_calls[0].id: "a ball"})
+        resumed = going_on(run, answered, POOL)
+        players = everybody(BadRequest("dead"), "A ball.")
+        then = await conduct(answered, chain(0, 1), POOL, players, resumed=resumed)
+        assert (then.outcome, then.answer) == (Outcome.DEGRADED, "A ball.")
+        assert then.rounds[0].step(1).request.messages == answered.messages
+
+
+class TestSubstitutes:
+    async def test_a_substitute_of_the_last_step_is_told(self):
+        players = everybody(WHOLE) | {IDS[1]: scripted(Overloaded("down"))}
+        run = await conduct(Q, chain(0, 1), POOL, players)
+        assert (run.outcome, run.answer) == (Outcome.DEGRADED, WHOLE)
+        assert outage(run) is None and not run.rounds[0].step(1).as_fallback
+
+    async def test_one_of_an_earlier_step_or_a_retry_is_not(self):
+        players = everybody(WHOLE) | {IDS[0]: scripted("x", earlier=Overloaded("down"))}
+        run = await conduct(Q, chain(0, 1), POOL, players)
+        assert run.outcome is Outcome.ANSWERED and run.rounds[0].step(0).worker == "w4"
+        flaky = Retry(Scripted([Overloaded("x"), WHOLE]), RetryPolicy(base=0.001))
+        run = await conduct(Q, chain(0, 1), POOL, everybody("x") | {IDS[1]: flaky})
+        assert (run.outcome, run.answer) == (Outcome.ANSWERED, WHOLE)
+
+    async def test_a_faster_rival_is_as_planned(self):
+        slow = Scripted(lambda _: "slow", latency=5)
+        run = await conduct(
+            Q, chain(0, 1), POOL, everybody(WHOLE) | {IDS[1]: slow}, patience=Patience(hedge=0.02)
+        )
+        assert (run.outcome, run.answer) == (Outcome.ANSWERED, WHOLE)
+        assert run.rounds[0].step(1).worker == "w4"
+
+
+class TestLimits:
+    @pytest.mark.parametrize("limits", [Limits(tokens=1), Limits(usd=1e-9)])
+    async def test_no_earlier_step_answers_where_a_limit_ends_the_run(self, limits):
+        run = await conduct(Q, chain(0, 1, 2), POOL, everybody(WHOLE), limits=limits)
+        assert len(run.steps) == 3 and isinstance(run.rounds[0].step(0).result, Reply)
+        assert (run.outcome, run.answer, run.reply) == (Outcome.LIMITED, None, None)
+
+    async def test_a_deadline(self):
+        slow = scripted(WHOLE)
+        late = Scripted(lambda _: WHOLE, latency=5)
+        run = await conduct(
+            Q, chain(0, 1), POOL, {**everybody("x"), IDS[0]: slow, IDS[1]: late},
+            limits=Limits(seconds=0.1),
+        )  # fmt: skip
+        assert (run.outcome, run.answer, run.limit) == (Outcome.LIMITED, None, "seconds")
+
+    async def test_the_fallback_is_not_paid_beyond_the_limit(self):
+        players = everybody(BadRequest("dead", usage=Usage(1, 500)))
+        run = await conduct(Q, chain(0, 1), POOL, players, limits=Limits(tokens=1200))
+        assert (run.outcome, run.answer) == (Outcome.LIMITED, None)
+        assert sum(len(player.requests) for player in players.values()) <= 4
+
+    async def test_an_earlier_complete_round_is_an_answer(self):
+        first = 'model_id=[0,1] subtasks=["a","b"] access_list=[[],[0]]'
+        again = 'model_id=[2,3] subtasks=["repair","check"] access_list=["all",[0]]'
+
+        dead = BadRequest("dead")
+
+        def play(limits):
+            def reply(request):
+                text = request.messages[-1].text
+                if "assigned subtask: check" in text:
+                    return dead
+                return WHOLE if LAST in text else CRITIQUE
+
+            model = Scripted([first, again])
+            players = dict.fromkeys(IDS, Scripted(reply, price=PRICE))
+            return conduct(Q, Learned("c", model), POOL, players, limits=limits)
+
+        run = await play(Limits(rounds=2))
+        assert (run.outcome, run.answer) == (Outcome.DEGRADED, WHOLE)
+        assert not any(step.as_fallback for step in run.steps)
+        spent = (await play(Limits(rounds=1))).usage.total
+        run = await play(Limits(rounds=2, tokens=spent + 1))
+        assert (run.outcome, run.answer) == (Outcome.LIMITED, WHOLE)
+
+
+class TestEmpty:
+    @pytest.mark.parametrize("finish", [Finish.STOP, Finish.LENGTH, Finish.CONTENT_FILTER])
+    async def test_one_worker_alone_is_passed_on(self, finish):
+        players = everybody("x", empty(finish))
+        run = await conduct(Q, best(), POOL, players)
+        assert (run.outcome, run.answer, run.error) == (Outcome.ANSWERED, "", None)
+        assert run.reply.finish is finish and run.usage.calls == 1
+
+    async def test_one_that_promised_calls_and_made_none_is_a_failure(self):
+        run = await conduct(Q, best(), POOL, everybody("x", empty(Finish.TOOL_CALLS)))
+        assert (run.outcome, run.error_code) == (Outcome.FAILED, "empty_reply")
+
+    @pytest.mark.parametrize("finish", [Finish.LENGTH, Finish.CONTENT_FILTER])
+    async def test_a_last_step_that_says_why(self, finish):
+        run = await conduct(Q, chain(0, 1), POOL, everybody(empty(finish)))
+        assert (run.outcome, run.answer, run.reply.finish) == (Outcome.ANSWERED, "", finish)
+        assert run.usage.calls == 2
+
+    async def test_or_was_told_where_to_stop(self):
+        wish = Question(Q.messages, sampling=Sampling(stop=("x",)))
+        run = await conduct(wish, chain(0, 1), POOL, everybody(empty()))
+        assert (run.outcome, run.answer, run.usage.calls) == (Outcome.ANSWERED, "", 2)
+
+    async def test_else_others_are_asked_and_at_last_the_whole_question(self):
+        players = everybody(empty())
+        run = await conduct(Q, chain(0, 1), POOL, players)
+        assert (run.outcome, run.answer, run.usage.calls) == (Outcome.DEGRADED, WHOLE, 5)
+        run = await conduct(Q, chain(0, 1), POOL, everybody(empty(), empty()))
+        assert (run.outcome, run.answer, run.usage.calls) == (Outcome.DEGRADED, "", 5)
+
+    async def test_an_earlier_step_must_say_something(self):
+        players = everybody(WHOLE) | {IDS[0]: scripted("x", earlier=empty(Finish.LENGTH))}
+        run = await conduct(Q, chain(0, 1), POOL, players)
+        step = run.rounds[0].step(0)
+        assert (step.worker, step.attempts[0].failure.code) == ("w4", "empty_reply")
+        assert step.usage.calls == 2
+
+
+WORDS = st.sampled_from([CRITIQUE, "", "  \n", BadRequest("no"), Overloaded("down")])
+
+
+@given(
+    workers=st.lists(st.integers(0, 4), min_size=1, max_size=4),
+    earlier=WORDS,
+    last=WORDS,
+    whole=WORDS,
+    tokens=st.none() | st.integers(0, 800),
+    finish=st.sampled_from([Finish.STOP, Finish.LENGTH]),
+)
+@settings(max_examples=150, deadline=None)
+async def test_an_answer_was_always_asked_for_as_the_whole(
+    workers, earlier, last, whole, tokens, finish
+):
+    def said(text, mark):
+        return Reply(mark + text, usage=Usage(1, 50, output=9), finish=finish) if isinstance(text, str) else text  # fmt: skip
+
+    players = everybody(
+        said(last, "LAST" if last == CRITIQUE else ""),
+        said(whole, "WHOLE" if whole == CRITIQUE else ""),
+        said(earlier, "EARLIER" if earlier == CRITIQUE else ""),
+    )
+    run = await conduct(Q, chain(*workers), POOL, players, limits=Limits(tokens=tokens))
+    assert "EARLIER" not in (run.answer or "")
+    if run.reply is not None:
+        final = run.rounds[-1].step(len(workers) - 1)
+        assert final.result is run.reply
+        asked = final.request.messages[-1].text
+        assert LAST in asked or asked == Q.text
+    else:
+        assert run.error and run.answer is None
+        assert run.outcome in {Outcome.FAILED, Outcome.LIMITED}

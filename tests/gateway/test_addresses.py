@@ -1,0 +1,178 @@
+"""No upstream address reaches a caller, a trace, a page or a span, however the upstream fails."""
+
+import asyncio
+import socket
+
+import pytest
+from aiohttp import web
+
+from batuta.clients import Http, RetryPolicy, WorkerSpec, open_client
+from batuta.clients.secret import Secret
+from batuta.core import Question
+from batuta.engine import conduct
+from batuta.gateway.spans import spans_of
+from batuta.store import Store, encode_run
+from gateway.house import HI, Serving, orchestra, pool_of
+
+pytestmark = pytest.mark.anyio
+KEY = "canary-key-0123456789"
+
+
+def page(request, form="html"):
+    told = f"{request.url} {request.host} {request.path} {request.headers.get('Authorization')}"
+    if form == "html":
+        return f"<html><a href='{request.url}'>{told}</a></html>", "text/html"
+    return f'{{"error": {{"message": "{told} at 127.0.0.1", "code": 1}}}}', "application/json"
+
+
+def answers(status, form="json", **headers):
+    async def handle(request):
+        text, kind = page(request, form)
+        return web.Response(
+            status=status, text=text, content_type=kind,
+            headers={name: str(request.url) for name in headers},
+        )  # fmt: skip
+
+    return handle
+
+
+async def silent(_):
+    await asyncio.sleep(5)
+
+
+async def cut(request):
+    request.transport.close()
+    return web.Response()
+
+
+async def cut_later(request):
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(b'data: {"choices": [{"delta": {"content": "half"}}]}\n\n')
+    request.transport.close()
+    return response
+
+
+async def error_in_stream(request):
+    text, _ = page(request, "json")
+    return web.Response(text=f"data: {text}\n\n", content_type="text/event-stream")
+
+
+async def misshapen(request):
+    return web.Response(text=f'["{request.url}"]', content_type="application/json")
+
+
+FAULTS = {
+    **{f"{status} {form}": answers(status, form) for status in (400, 401, 404, 413, 429, 500, 503)
+       for form in ("html", "json")},
+    "redirect": answers(307, Location=1),
+    "a page": answers(200, "html"),
+    "an error inside a 200": answers(200),
+    "an error inside a stream": error_in_stream,
+    "another shape": misshapen,
+    "silence": silent,
+    "cut": cut,
+    "cut later": cut_later,
+}  # fmt: skip
+
+
+class Upstream:
+    """A provider on the loopback at a path that must not be told."""
+
+    def __init__(self, handle):
+        self._handle = handle
+
+    async def __aenter__(self):
+        app = web.Application()
+        app.router.add_route("*", "/{any:.*}", self._handle)
+        self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", 0)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+        return f"http://127.0.0.1:{self.port}/canary-path/v1"
+
+    async def __aexit__(self, *error):
+        await self._runner.cleanup()
+
+
+def ada(http, url, provider="compatible"):
+    worker = pool_of("ada").workers[0]
+    spec = WorkerSpec(worker, provider, url, Secret(KEY))
+    return open_client(spec, http, policy=RetryPolicy(attempts=1))
+
+
+def assert_hidden(text, url):
+    text = text.lower()
+    assert "canary" not in text and "127.0.0.1" not in text, text
+    port = url.partition("127.0.0.1:")[2].partition("/")[0]
+    assert not port or f":{port}" not in text, text
+
+
+async def check(url, tmp_path, provider="compatible"):
+    async with (
+        Http(connect=1.0, idle=0.2) as http,
+        Store.open(f"sqlite:///{tmp_path}/runs.db") as store,
+        Serving(orchestra({"ada": ada(http, url, provider)}, store=store)) as server,
+    ):
+        for model in ("worker/ada", "batuta-ultra"):
+            for stream in (False, True):
+                body = {"model": model, "messages": HI, "stream": stream,
+                        "orchestration": {"trace": True}}  # fmt: skip
+                async with server.http.post("/v1/chat/completions", json=body) as response:
+                    headers = {k: v for k, v in response.headers.items() if k.lower() != "server"}
+                    told = await response.text()
+                assert "error" in told
+                assert_hidden(told + str(headers), url)
+        rows = await store.list()
+        assert len(rows) == 4
+        for row in rows:
+            run = await store.get(row.id)
+            assert run.error is not None
+            assert_hidden(encode_run(run).decode() + repr(spans_of(run, "t")), url)
+            for path in (f"/v1/runs/{row.id}", f"/ui/runs/{row.id}", "/ui/pool", "/metrics"):
+                async with server.http.get(path) as response:
+                    assert response.status == 200, path
+                    assert_hidden((await response.text()).replace(server.url, ""), url)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_an_upstream_that_answers(fault, tmp_path):
+    async with Upstream(FAULTS[fault]) as url:
+        await check(url, tmp_path)
+
+
+@pytest.mark.parametrize("provider", ["anthropic", "gemini"])
+@pytest.mark.parametrize("fault", ["400 json", "500 json", "an error inside a 200", "redirect"])
+async def test_in_other_dialects(provider, fault, tmp_path):
+    async with Upstream(FAULTS[fault]) as url:
+        await check(url, tmp_path, provider)
+
+
+async def test_one_that_cannot_be_reached(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    async with Upstream(silent) as plain:
+        for number, url in enumerate(
+            (
+                f"http://127.0.0.1:{port}/canary-path/v1",
+                "http://canary-host.invalid:48443/v1",
+                plain.replace("http:", "https:"),
+            )
+        ):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            await check(url, folder)
+
+
+async def test_the_conductors_own_provider():
+    from batuta.solvers import Learned
+
+    async with Upstream(answers(400)) as url, Http(connect=1.0, idle=0.2) as http:
+        pool = pool_of("ada")
+        run = await conduct(
+            Question.of("hi"), Learned("c", ada(http, url)), pool, {"ada": ada(http, url)}
+        )
+    assert run.rounds[0].decision.outage
+    assert_hidden(encode_run(run).decode(), url)
