@@ -101,7 +101,9 @@ class Graders:
         if self._sandbox is None:
             raise ConfigError(f"{task.id} is graded by running a program: open a sandbox for it")
         data = _data(task)
-        return Code(self._sandbox, cases(data), data.get("preamble", ""))
+        # tests that raise come with a preamble of their own
+        preamble = "" if cases is check_cases else data.get("preamble", "")
+        return Code(self._sandbox, cases(data), preamble)
 
     def _shared_pool(self) -> MathsPool:
         if self._pool is None:

@@ -17,7 +17,8 @@ import sys
 import time
 from contextlib import suppress
 
-from .child import perform
+from .asking import GONE
+from .child import answer, perform, run, test_program
 from .kernel import (
     ALL_NETWORK,
     ALL_SCOPES,
@@ -38,11 +39,11 @@ from .kernel import (
     restrict,
 )
 from .usage import family, hidden, removal, remove, stored, threads_of_user, used
-from .wire import end_of_orders, packed, receive, send
+from .wire import end_of_orders, exactly, packed, receive, send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any, NoReturn
 
 TICK = 0.02
@@ -112,6 +113,8 @@ class Warden:
         """Landlock's rules for the children; -1: none."""
         self.running = 0
         """The present test's process; 0: none."""
+        self.program = 0
+        """The process of a program whose tests run in another one; 0: none."""
         if order["folder"] is not None:  # made here, or a host that is killed leaves it behind
             os.mkdir(order["folder"], 0o700)
             if order["uid"] is not None:
@@ -189,12 +192,10 @@ class Warden:
         """One test, and nothing left of it."""
         test = Test(order)
         began = time.monotonic()
-        if self.ruleset >= 0:  # the warden must see what it keeps open, from its first moment on
-            prctl(PR_SET_DUMPABLE, 1)
-        self.running = os.fork()
-        if not self.running:
-            self.become(test)
-        prctl(PR_SET_DUMPABLE, 0)
+        if order["kind"] == "check":
+            self.start_apart(test)
+        else:
+            self.running = self.start(test, lambda: perform(lambda: run(order), test.writers[2]))
         close(test.stdin, *test.writers)
         ended = self.watch(test, began + self.limits["seconds"])
         seconds = time.monotonic() - began
@@ -208,6 +209,45 @@ class Warden:
         spent = ended == "files" or not self.tidy()
         reply = {"ended": ended, "status": status, "seconds": seconds, "spent": spent}
         return reply | test.texts()
+
+    def start(self, test: Test, main: Callable[[], int]) -> int:
+        """A process that nobody trusts; its number."""
+        if self.ruleset >= 0:  # the warden must see what it keeps open, from its first moment on
+            prctl(PR_SET_DUMPABLE, 1)
+        process = os.fork()
+        if not process:
+            self.become(test, main)
+        prctl(PR_SET_DUMPABLE, 0)
+        return process
+
+    def start_apart(self, test: Test) -> None:
+        """A process for the program, and one for its tests, which the program cannot look into.
+
+        The text of the tests follows their order. Their own process reads it, and nobody else: a
+        program finds in its memory all that the warden had in its own.
+        """
+        size: int = test.order["size"]
+        asks, calls, answers, says, begun, begins = (*os.pipe(), *os.pipe(), *os.pipe())
+        longest = self.limits["output"]
+
+        def program() -> int:
+            close(calls, answers, begun, begins, test.writers[2])
+            return answer(test.order, (asks, says, longest))
+
+        def tests() -> int:
+            close(asks, says)
+            order, pipes = test.order, (answers, calls, longest)
+            return perform(lambda: test_program(order, code, pipes), test.writers[2])
+
+        self.program = self.start(test, program)
+        self.running = os.fork()
+        if not self.running:
+            code = exactly(size).decode("utf-8", "surrogatepass")
+            close(begun, begins)
+            self.become(test, tests, trusted=True)
+        close(asks, calls, answers, says, begins)
+        os.read(begun, 1)  # nothing: the end of it, since the tests have been read
+        close(begun)
 
     def watch(self, test: Test, deadline: float) -> str:
         """Wait for the end of the test's process; the limit that was overstepped, if one.
@@ -246,10 +286,12 @@ class Warden:
         """The limit that the test is beyond at this moment, if one."""
         processes = family(os.getpid())
         threads, memory = used(processes)
-        if threads > self.limits["processes"]:
+        if threads > self.limits["processes"] + (self.program > 0):
             return "processes"
         if memory > self.limits["memory"]:
             return "memory"
+        if self.program:  # what the tests keep open cannot be seen, and is not the program's
+            processes = [process for process in processes if process != self.running]
         return "files" if self.full(processes) else ""
 
     def full(self, processes: Iterable[int] = ()) -> bool:
@@ -261,16 +303,19 @@ class Warden:
 
     def end_all(self) -> int | None:
         """End every process but this one; the exit status of the test's, if there is a test."""
-        status = None
+        ends: dict[int, int] = {}
         while True:
             self.kill()
             try:
                 process, ended = os.waitpid(-1, 0)
             except ChildProcessError:
-                self.running = 0
-                return status
-            if process == self.running:
-                status = os.waitstatus_to_exitcode(ended)
+                break
+            ends[process] = os.waitstatus_to_exitcode(ended)
+        status = ends.get(self.running)
+        if self.program and status == GONE:
+            status = ends.get(self.program, status)
+        self.running = self.program = 0
+        return status
 
     def kill(self) -> None:
         """Kill all in one call, so that none can fork meanwhile; unisolated, one by one."""
@@ -298,23 +343,30 @@ class Warden:
 
     # -- the child ----------------------------------------------------------------------------
 
-    def become(self, test: Test) -> NoReturn:
-        """Be the test's process: shut oneself in, then run the program."""
+    def become(self, test: Test, main: Callable[[], int], *, trusted: bool = False) -> NoReturn:
+        """Be a process of the test: shut oneself in, then run `main` to its exit status.
+
+        One that is trusted stays closed to those beside it, in `/proc` as well.
+        """
         status = 1
         try:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            prctl(PR_SET_DUMPABLE, 1)  # or its own score is closed to it
-            volunteer(1000)
+            if not trusted:
+                prctl(PR_SET_DUMPABLE, 1)  # or its own score is closed to it
+                volunteer(1000)
             os.setsid()
             for target, source in enumerate((test.stdin, *test.writers[:2])):
                 os.dup2(source, target)
             close(test.stdin, *test.writers[:2], *test.readers)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            # An exception out of nowhere could end a test that waits for one.
+            signal.signal(
+                signal.SIGINT, signal.SIG_DFL if trusted else signal.default_int_handler
+            )
             self.shut_in()
             sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115 - for all its life
             sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
-            status = perform(test.order, test.writers[2])
+            status = main()
         except BaseException as error:  # noqa: BLE001 - it must not become a second warden
             sys.excepthook(type(error), error, error.__traceback__)
         finally:
