@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, final
 
-from batuta.core import Client, Grader, Task
+from batuta.core import Client, Grade, Grader, Task
 from batuta.errors import ConfigError, SourceError
 from batuta.tasks.graders.choice import Choice
 from batuta.tasks.graders.code import Case, Code, Runner, call_cases, check_cases, script_cases
@@ -87,6 +87,14 @@ class Graders:
             raise SourceError(
                 f"the data of {task.id} are not what {task.grader} needs: {error!r}"
             ) from None
+
+    async def grade(self, task: Task, answer: str) -> Grade:
+        """The grade of an answer by the grader that the task names; `grade_answer` bounds it.
+
+        Raises:
+            ConfigError, SourceError: as `grader_for`.
+        """
+        return await self.grader_for(task).grade(answer, task.target)
 
     def _free_form(self, task: Task) -> Grader:
         grader = FreeForm(self._shared_pool())

@@ -14,10 +14,16 @@ from batuta.tasks.graders import extract
 MAX_LENGTH = 100_000
 """Characters of a program."""
 
-_FENCE = re.compile(r"(?P<before>[ \t]*(?:(?:[-*+>]|\d+[.)])[ \t]+)*)(?P<fence>`{3,}|~{3,})(?P<info>.*)")
+_FENCE = re.compile(
+    r"(?P<before>[ \t]*(?:(?:[-*+>]|\d+[.)])[ \t]+)*)(?P<fence>`{3,}|~{3,})(?P<info>.*)"
+)
 _LANGUAGE = re.compile(r"[{.\s]*(?:(?:class|lang|language)\s*[=:]\s*[\"']?)?([\w+#-]*)")
 _PYTHON = frozenset({"python", "python3", "py", "py3", "python-3", "ipython", "python2", "sage"})
 _PROMPT = re.compile(r"^(?:>>>|\.\.\.|In \[\d+\]:|\$ )", re.MULTILINE)
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_INERT = (*_DEFINITIONS, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
+_ACTS = {*_DEFINITIONS, ast.Import, ast.ImportFrom, ast.Call, ast.For, ast.While}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +44,30 @@ def program_in(answer: str) -> str | None:
     """The program in an answer; None if there is none, or if its last block is cut.
 
     The last block of Python, with those before it that it needs: the helpers of a program that is
-    told in pieces. A block that names no language counts where it can be Python and defines
-    something, or where there is none that does: otherwise it is output, or shows the use. An
-    answer without any block is the program itself.
+    told in pieces. A block that names no language counts where it defines something, or where none
+    names Python and it does something; all others are output, or show the use. An answer without
+    any block is the program itself.
     """
     shown = extract.visible(answer, MAX_LENGTH)
     blocks = list(_blocks(shown))
-    if any(block is None for block in blocks):
-        return None
     whole = [block for block in blocks if block is not None]
+    if len(whole) < len(blocks):
+        return None
     if not whole:
         return shown.strip() or None
-    named = [block for block in whole if block.python]
-    bare = [block for block in whole if not block.language and _is_code(block.text)]
-    wanted = [b for b in whole if b in named or (b in bare and (_defines(b.text) or not named))]
-    return _joined([block.text for block in wanted]) if wanted else None
+    programs = [_Source(block.text) for block in _programs(whole)]
+    return _joined(programs) if programs else None
+
+
+def _programs(blocks: list[Block]) -> list[Block]:
+    """The blocks that may be the program, or a part of it."""
+    bare = [block for block in blocks if not block.language]
+    if any(block.python for block in blocks):
+        return [b for b in blocks if b.python or (b in bare and _Source(b.text).functions)]
+    for counts in (_Source.acts, _Source.is_code):
+        if found := [block for block in bare if counts(_Source(block.text))]:
+            return found
+    return []
 
 
 def _blocks(text: str) -> Iterator[Block | None]:
@@ -70,12 +85,17 @@ def _blocks(text: str) -> Iterator[Block | None]:
         if at == len(lines):
             yield None
             return
-        language = _LANGUAGE.match(opened["info"])
-        yield Block(
-            language[1].casefold() if language else "",
-            _without_margin(lines[start:at], len(opened["before"])),
-        )
+        text = _without_margin(lines[start:at], len(opened["before"]))
+        yield Block(_language(opened["info"]), text)
         at += 1
+
+
+def _language(info: str) -> str:
+    """What a fence says of its block: its first word, or Python if it is the name of such a file."""
+    if re.search(r"\.py\b", info):
+        return "python"
+    found = _LANGUAGE.match(info)
+    return found[1].casefold() if found else ""
 
 
 def _closes(line: str, fence: str) -> bool:
@@ -92,27 +112,77 @@ def _without_margin(lines: list[str], margin: int) -> str:
     indented = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
     cut = min([margin, *indented])
     text = "".join(line[cut:] if line.strip() else line.lstrip(" \t") for line in lines)
-    return text if _parses(text) else textwrap.dedent(text)
+    return text if _Source(text).tree else textwrap.dedent(text)
 
 
-def _joined(blocks: list[str]) -> str:
+def _joined(sources: list[_Source]) -> str:
     """The last program, with the earlier blocks that it needs.
 
-    A block that only uses what those before it define shows the use. One that does not stand for
-    itself continues those before it; one that defines again what they define replaces them.
+    A block that only shows the use, or the output, of those before it is left out. One that is
+    needed is put before, unless it does something and defines what is defined again after it.
     """
-    while len(blocks) > 1 and _only_uses(blocks[-1], blocks[:-1]):
-        blocks = blocks[:-1]
-    last = blocks[-1]
-    wanted = _free_names(last)
-    parts = [last]
-    for earlier in reversed(blocks[:-1]):
-        defined = _defined_names(earlier)
-        if not defined & wanted or defined & _defined_names("\n".join(parts)) & _functions(earlier):
-            continue
-        parts.insert(0, earlier)
-        wanted |= _free_names(earlier)
-    return "\n".join(parts) if len(parts) > 1 else last
+    while len(sources) > 1 and sources[-1].shows(sources[:-1]):
+        sources = sources[:-1]
+    last = sources[-1]
+    parts, wanted, redefined = [last.text], last.free, set(last.functions)
+    for earlier in reversed(sources[:-1]):
+        if earlier.defined & wanted and (earlier.is_inert() or not earlier.functions & redefined):
+            parts.insert(0, earlier.text)
+            wanted = wanted | earlier.free
+            redefined |= earlier.functions
+    return "\n".join(parts)
+
+
+class _Source:
+    """What can be seen of a source without running it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tree = _parsed(text)
+        """None: this is no Python."""
+        nodes = list(ast.walk(self.tree)) if self.tree else []
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        self.kinds = {type(node) for node in nodes}
+        self.used = {one.id for one in names if isinstance(one.ctx, ast.Load)}
+        self.functions: set[str] = set()
+        self.defined: set[str] = set()
+        """The globals that it sets."""
+        for node in self.tree.body if self.tree else ():
+            self._define(node)
+        self.free = self.used - self.defined
+
+    def _define(self, node: ast.stmt) -> None:
+        if isinstance(node, _DEFINITIONS):
+            self.functions.add(node.name)
+            self.defined.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            self.defined |= {(one.asname or one.name).partition(".")[0] for one in node.names}
+        else:
+            names = (one for one in ast.walk(node) if isinstance(one, ast.Name))
+            self.defined |= {one.id for one in names if isinstance(one.ctx, ast.Store)}
+
+    def is_code(self) -> bool:
+        """Whether it is more than values, which is what an output is, and no session."""
+        body = self.tree.body if self.tree and not _PROMPT.search(self.text) else []
+        return any(not isinstance(n, ast.Expr) or isinstance(n.value, ast.Call) for n in body)
+
+    def acts(self) -> bool:
+        """Whether it calls, defines, imports or repeats anything."""
+        return self.is_code() and bool(self.kinds & _ACTS)
+
+    def is_inert(self) -> bool:
+        """Whether to run it does no more than define."""
+        return all(isinstance(n, _INERT) for n in self.tree.body) if self.tree else False
+
+    def shows(self, before: list[_Source]) -> bool:
+        """Whether it is the output or the use of sources before it, rather than a part of them."""
+        if not any(one.is_code() for one in before):
+            return False
+        if _PROMPT.search(self.text) or (self.tree and not self.is_code()):
+            return True
+        known: set[str] = set().union(*(one.functions for one in before))
+        reads = self.used & {"input", "stdin", "open"} or "stdin" in self.text
+        return not self.functions and bool((self.used | self.defined) & known) and not reads
 
 
 def _parsed(text: str) -> ast.Module | None:
@@ -121,66 +191,3 @@ def _parsed(text: str) -> ast.Module | None:
             return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-
-
-def _parses(text: str) -> bool:
-    return _parsed(text) is not None
-
-
-def _is_code(text: str) -> bool:
-    """Whether it can be Python that does something, rather than an output or a session."""
-    tree = _parsed(text)
-    if tree is None or _PROMPT.search(text):
-        return False
-    return any(not isinstance(n, ast.Expr) or isinstance(n.value, ast.Call) for n in tree.body)
-
-
-def _defines(text: str) -> bool:
-    """Whether it defines a function or a class, or is a script that reads or prints."""
-    tree = _parsed(text)
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return tree is not None and any(isinstance(node, kinds) for node in tree.body)
-
-
-def _functions(text: str) -> set[str]:
-    tree = _parsed(text)
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return {node.name for node in tree.body if isinstance(node, kinds)} if tree else set()
-
-
-def _defined_names(text: str) -> set[str]:
-    """The globals that it sets."""
-    tree = _parsed(text)
-    names: set[str] = set()
-    for node in tree.body if tree else ():
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            names |= {(one.asname or one.name).partition(".")[0] for one in node.names}
-        else:
-            names |= {
-                one.id
-                for one in ast.walk(node)
-                if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
-            }
-    return names
-
-
-def _free_names(text: str) -> set[str]:
-    """The names that it uses and does not set."""
-    tree = _parsed(text)
-    if tree is None:
-        return set()
-    used = {
-        one.id
-        for one in ast.walk(tree)
-        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)
-    }
-    return used - _defined_names(text)
-
-
-def _only_uses(text: str, before: list[str]) -> bool:
-    """Whether it defines no function and calls one that is defined before it."""
-    if _functions(text) or not _parses(text):
-        return False
-    return bool(_free_names(text) & set().union(*map(_functions, before)))

@@ -54,7 +54,14 @@ def mbpp(row: Row) -> Task:
     shown = "\n".join(tests)
     question = f"{row['text']}\nIt must pass these tests:\n\n{shown}\n\n{BLOCK}"
     after = "\n".join((row["test_setup_code"], *tests, *row["challenge_test_list"]))
-    return _asserted(f"mbpp/{row['task_id']}", question, f"{after}\n")
+    return _asserted(f"mbpp/{row['task_id']}", question, f"{after}\n", entry=_called(row))
+
+
+def _called(row: Row) -> str:
+    """The function that the first test calls; some have the name of one of Python's."""
+    defined = re.findall(r"^def[ \t]+(\w+)", row.get("code") or "", re.MULTILINE)
+    called: list[str] = re.findall(r"\w+", row["test_list"][0])
+    return next((name for name in called if name in defined), "")
 
 
 def big_code_bench(row: Row) -> Task:

@@ -253,12 +253,22 @@ class Names(dict):  # pyright: ignore[reportMissingTypeArgument] - no `Any` at r
     """The tests' globals: what neither they nor Python define is the program's."""
 
     peer: Tests | None = None
+    entry = ""
 
     def __missing__(self, name: str) -> Any:
-        if self.peer is None or hasattr(builtins, name) or name.startswith("__"):
+        if self.peer is None or name.startswith("__"):
+            raise KeyError(name)
+        if name == self.entry:
+            return self.look_up(name)
+        if hasattr(builtins, name):
             raise KeyError(name)
         if name in sys.stdlib_module_names:  # a program could give the tests a `math` of its own
             return __import__(name)
+        return self.look_up(name)
+
+    def look_up(self, name: str) -> Any:
+        """A global of the program's."""
+        assert self.peer is not None  # noqa: S101 - by `__missing__`
         found = self.peer.request("global", name)
         if type(found) is Remote:
             self[name] = found
@@ -267,6 +277,8 @@ class Names(dict):  # pyright: ignore[reportMissingTypeArgument] - no `Any` at r
 
 def import_ahead(code: str) -> None:
     """Load what the tests import, before the program can leave a file where it is looked for."""
+    if "import" not in code:
+        return
     ast = __import__("ast")
     for node in ast.parse(code).body:
         names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
@@ -305,6 +317,7 @@ def run_tests(
     entry: str = order["entry"]
     namespace = Names(module.__dict__)
     namespace.pop(entry, None)
+    namespace.entry = entry
     peer = Tests(pipes, namespace)
     share_seeds(peer, code)
     if end := peer.start(entry):

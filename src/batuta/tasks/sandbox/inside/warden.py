@@ -360,9 +360,7 @@ class Warden:
             close(test.stdin, *test.writers[:2], *test.readers)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             # An exception out of nowhere could end a test that waits for one.
-            signal.signal(
-                signal.SIGINT, signal.SIG_DFL if trusted else signal.default_int_handler
-            )
+            signal.signal(signal.SIGINT, signal.SIG_DFL if trusted else signal.default_int_handler)
             self.shut_in()
             sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115 - for all its life
             sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
