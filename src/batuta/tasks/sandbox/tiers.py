@@ -138,6 +138,8 @@ def _landlock(interpreter: Interpreter, limits: Limits, uid: int | None) -> Laun
     if version < NEEDED:
         raise SandboxError(f"this kernel has Landlock {version}, {NEEDED} is needed (Linux 6.12)")
     folder = fresh()
+    if uid is not None:
+        _check_reachable(folder)
     roots = {path for path in (*SYSTEM, *interpreter.roots) if Path(path).exists()}
     opened = {path: os.open(path, os.O_PATH) for path in roots}
     devices = [os.open(path, os.O_PATH) for path in DEVICES if Path(path).exists()]
@@ -146,7 +148,10 @@ def _landlock(interpreter: Interpreter, limits: Limits, uid: int | None) -> Laun
         """Where the warden finds a path: an unprivileged one may not pass folders like /root."""
         if uid is None:
             return path
-        root = max((root for root in roots if Path(path).is_relative_to(root)), key=len)
+        inside = [root for root in roots if Path(path).is_relative_to(root)]
+        if not inside:  # nothing that is told to be read; the warden will say what it misses
+            return path
+        root = max(inside, key=len)
         return f"/proc/self/fd/{opened[root]}{path[len(root) :]}"
 
     environment = _environment(folder)
@@ -158,6 +163,20 @@ def _landlock(interpreter: Interpreter, limits: Limits, uid: int | None) -> Laun
     order |= {"readable": list(opened.values()), "devices": devices, "folder": folder}
     command = _python(place(interpreter.executable), INSIDE.parent)
     return Launch(command, environment, order, (*opened.values(), *devices), folder=folder)
+
+
+def _check_reachable(folder: str) -> None:
+    """Nothing, if another user than root can enter the folder's parents.
+
+    Raises:
+        SandboxError: it cannot.
+    """
+    for parent in Path(folder).parents:
+        if not parent.stat().st_mode & 0o001:
+            raise SandboxError(
+                f"the sandbox's user cannot enter {parent}, where temporary files are: "
+                "set TMPDIR to a folder that everybody may enter, such as /tmp"
+            )
 
 
 def _none(interpreter: Interpreter, limits: Limits) -> Launch:
