@@ -16,7 +16,7 @@ from batuta.tasks.sandbox import inside
 from batuta.tasks.sandbox.inside.kernel import landlock_version
 from batuta.tasks.sandbox.interpreter import Interpreter
 from batuta.tasks.sandbox.program import Limits
-from batuta.tasks.sandbox.seccomp import seccomp_filter
+from batuta.tasks.sandbox.seccomp import count_filter, seccomp_filter
 
 WARDEN = (
     "import sys; sys.path.insert(0, sys.argv[1]); from inside.warden import main; "
@@ -191,11 +191,14 @@ def _order(
     tier: Tier, limits: Limits, uid: int | None, scratch: list[str], packages: tuple[str, ...]
 ) -> dict[str, Any]:
     calls = seccomp_filter(ownership=tier is Tier.BUBBLEWRAP) if tier is not Tier.NONE else b""
+    # The kernel counts all processes of a user; a program's own are to be counted here.
+    counted = tier is Tier.LANDLOCK and uid is None
     return {
         "tier": tier.value,
         "uid": uid,
         "limits": asdict(limits),
         "filter": calls.hex(),
+        "count": count_filter().hex() if counted else "",
         "scratch": scratch,
         "packages": list(packages),
         "readable": [],

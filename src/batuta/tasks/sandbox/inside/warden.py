@@ -32,13 +32,16 @@ from .kernel import (
     READ_FILE,
     USE_FILE,
     allow,
+    decide_call,
     install,
+    install_listener,
     lower,
     new_ruleset,
     prctl,
     restrict,
+    take_descriptor,
 )
-from .usage import family, hidden, removal, remove, stored, threads_of_user, used
+from .usage import family, hidden, removal, remove, stored, tasks, threads_of_user, used
 from .wire import end_of_orders, exactly, packed, receive, send
 
 TYPE_CHECKING = False
@@ -109,6 +112,9 @@ class Warden:
         self.limits: dict[str, Any] = order["limits"]
         self.scratch: list[str] = order["scratch"]
         self.filter = bytes.fromhex(order["filter"])
+        self.count = bytes.fromhex(order["count"])
+        """The filter that lets this process decide about new ones; empty: the kernel's limit does."""
+        self.listener = -1
         self.ruleset = -1
         """Landlock's rules for the children; -1: none."""
         self.running = 0
@@ -214,9 +220,15 @@ class Warden:
         """A process that nobody trusts; its number."""
         if self.ruleset >= 0:  # the warden must see what it keeps open, from its first moment on
             prctl(PR_SET_DUMPABLE, 1)
+        heard, tells, waits, taken = (*os.pipe(), *os.pipe())
         process = os.fork()
         if not process:
-            self.become(test, main)
+            close(heard, taken)
+            self.become(test, main, (tells, waits))
+        close(tells, waits)
+        if self.count and (number := os.read(heard, 16)):
+            self.listener = take_descriptor(process, int(number))
+        close(heard, taken)
         prctl(PR_SET_DUMPABLE, 0)
         return process
 
@@ -244,7 +256,7 @@ class Warden:
         if not self.running:
             code = exactly(size).decode("utf-8", "surrogatepass")
             close(begun, begins)
-            self.become(test, tests, trusted=True)
+            self.become(test, tests)
         close(asks, calls, answers, says, begins)
         os.read(begun, 1)  # nothing: the end of it, since the tests have been read
         close(begun)
@@ -256,16 +268,19 @@ class Warden:
         """
         process = os.pidfd_open(self.running)
         poll = select.poll()
-        for descriptor in (0, process, *test.readers):
-            poll.register(descriptor, select.POLLIN)
+        for descriptor in (0, process, *test.readers, self.listener):
+            if descriptor >= 0:
+                poll.register(descriptor, select.POLLIN)
         ended, look = "", time.monotonic() + TICK
         while not ended and (now := time.monotonic()) < deadline:
             ready = [one for one, _ in poll.poll(max(0, min(look, deadline) - now) * 1000)]
             if 0 in ready:  # no order comes during a test, so this is the end of them
                 sys.exit()
-            for reader in filter(test.heard.__contains__, ready):
-                if not test.listen(reader):
-                    poll.unregister(reader)
+            for one in ready:
+                if one == self.listener:
+                    decide_call(one, self.has_room)
+                elif one in test.heard and not test.listen(one):
+                    poll.unregister(one)
             ended = self.excess(test)
             if process in ready:
                 break
@@ -275,7 +290,15 @@ class Warden:
         else:
             ended = ended or "time"
         os.close(process)
+        if self.listener >= 0:  # whoever still waits for a verdict gets an error
+            os.close(self.listener)
+            self.listener = -1
         return ended
+
+    def has_room(self) -> bool:
+        """Whether one more process or thread may start; the first too many ends the test."""
+        threads = sum(len(tasks(process)) for process in family(os.getpid()))
+        return threads <= self.limits["processes"] + (self.program > 0)
 
     def excess(self, test: Test) -> str:
         """`output`, if there is too much of it."""
@@ -343,12 +366,15 @@ class Warden:
 
     # -- the child ----------------------------------------------------------------------------
 
-    def become(self, test: Test, main: Callable[[], int], *, trusted: bool = False) -> NoReturn:
+    def become(
+        self, test: Test, main: Callable[[], int], watched: tuple[int, int] | None = None
+    ) -> NoReturn:
         """Be a process of the test: shut oneself in, then run `main` to its exit status.
 
-        One that is trusted stays closed to those beside it, in `/proc` as well.
+        Without pipes to the one who watches it, it is trusted, and stays closed to those beside it,
+        in `/proc` as well.
         """
-        status = 1
+        status, trusted = 1, watched is None
         try:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if not trusted:
@@ -361,7 +387,7 @@ class Warden:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             # An exception out of nowhere could end a test that waits for one.
             signal.signal(signal.SIGINT, signal.SIG_DFL if trusted else signal.default_int_handler)
-            self.shut_in()
+            self.shut_in(watched)
             sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115 - for all its life
             sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
             status = main()
@@ -370,7 +396,18 @@ class Warden:
         finally:
             os._exit(status)
 
-    def shut_in(self) -> None:
+    def be_counted(self, tells: int, waits: int) -> None:
+        """Let the warden decide about new processes, and keep nothing of the means to do so."""
+        if self.count:
+            listener = install_listener(self.count)
+            send(tells, str(listener).encode())
+            os.close(tells)
+            os.read(waits, 1)  # nothing: the end of it, once the warden has taken its copy
+            close(waits, listener)
+        else:
+            close(tells, waits)
+
+    def shut_in(self, watched: tuple[int, int] | None) -> None:
         """The limits and the walls; nothing undoes them."""
         for kind, most in (
             (resource.RLIMIT_AS, RESERVED * self.limits["memory"]),
@@ -384,6 +421,8 @@ class Warden:
         if self.ruleset >= 0:
             restrict(self.ruleset)
             os.close(self.ruleset)  # with it, a program could widen the walls of the next test
+        if watched is not None:
+            self.be_counted(*watched)
         if self.filter:
             install(self.filter)
 
