@@ -35,7 +35,8 @@ _TOGETHER = re.compile(
     r"\b(?:patch|mock\w*|Mock|MagicMock|AsyncMock|mock_open|assertLogs|assertNoLogs|assertWarns\w*|"
     r"warnings|logging|gcf|gca|get_fignums|environ|putenv|chdir|argv|modules|stdin|__main__|"
     r"pickle|joblib|shelve|dill|marshal|load_model|import_module|signal|getsource|rcParams|"
-    r"tracemalloc|gc|getrefcount)\b"
+    r"tracemalloc|gc|getrefcount)\b|\bsys\.path\b|"
+    r"\b(?:plt|pyplot)\.(?:subplots?|figure|axes|gca|gcf|get_\w+|fignum_exists)\b"
 )
 
 

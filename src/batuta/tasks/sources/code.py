@@ -11,6 +11,7 @@ What the graders of code find in `Task.data`, as JSON:
 
 from __future__ import annotations
 
+import ast
 import base64
 import io
 import pickle
@@ -73,7 +74,17 @@ def big_code_bench(row: Row) -> Task:
     )
     id_ = f"bigcodebench/{row['task_id'].rpartition('/')[2]}"
     tags = tuple(f"library:{library}" for library in libraries)
-    return _asserted(id_, f"{asked.strip()}\n\n{BLOCK}", row["test"] + _RUN_UNITTEST, tags=tags)
+    question, tests = f"{asked.strip()}\n\n{BLOCK}", row["test"] + _RUN_UNITTEST
+    # the tests use what the sketch of the function imports
+    sketch = (row.get("prompt") or row.get("complete_prompt") or "") + _imports(row["test"])
+    entry = row.get("entry_point", "task_func")
+    return _asserted(id_, question, tests, preamble=sketch, entry=entry, tags=tags)
+
+
+def _imports(tests: str) -> str:
+    """What tests import, which some of the benchmark's own programs rely on."""
+    found = (n for n in ast.parse(tests).body if isinstance(n, ast.Import | ast.ImportFrom))
+    return "".join(f"\n{ast.unparse(node)}" for node in found) + "\n"
 
 
 def leet_code(row: Row) -> Task:

@@ -94,7 +94,7 @@ class Remote:
         return peer.request("call", number, arguments, named)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        if name.startswith("_") and name not in {"__name__", "__doc__"}:
             raise AttributeError(name)
         peer, number = self.__dict__["batuta_peer"]
         return peer.request("get", number, name)
@@ -107,10 +107,10 @@ class Remote:
 Program.remote = Remote
 
 
-def seed(_: Program, module: str, arguments: tuple[Any, ...]) -> None:
-    """Begin a module's random numbers."""
-    found = __import__("numpy").random if module == "numpy" else __import__("random")
-    found.seed(*arguments)
+def begin(_: Program, module: str, name: str, arguments: Any, named: Any) -> None:
+    """Let a module that is loaded begin anew: its random numbers, its figures."""
+    if module in sys.modules:
+        getattr(sys.modules[module], name)(*arguments, **named)
 
 
 def compare(_: Program, name: str, one: Any, other: Any) -> bool:
@@ -150,5 +150,5 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "compare": compare,
     "combine": lambda _, name, one, other: getattr(operator, name)(one, other),
     "isinstance": is_instance,
-    "seed": seed,
+    "begin": begin,
 }

@@ -66,6 +66,8 @@ class Tests(Peer):
             return value(*parts[1], **parts[2])
         if operation == "get" and ours and not str(parts[1]).startswith("_"):
             return getattr(value, str(parts[1]))
+        if operation == "get" and parts[1] in {"__name__", "__doc__"}:
+            return str(getattr(value, parts[1]))
         if operation == "list" and (ours or type(value).__name__ == "generator"):
             return list(value)
         raise TypeError("the tests do not allow this")
@@ -290,21 +292,28 @@ def import_ahead(code: str) -> None:
                 continue
 
 
-def share_seeds(peer: Tests, code: str) -> None:
-    """Let the tests' seeds of random numbers be the program's as well."""
-    if "seed" not in code:
-        return
-    for name in ("random", "numpy"):
+SHARED = {
+    "random": ("seed",),
+    "numpy.random": ("seed",),
+    "matplotlib.pyplot": ("close", "clf", "cla"),
+}
+"""Functions of modules that say how a test begins: in the tests' process they would do nothing."""
+
+
+def share_beginnings(peer: Tests) -> None:
+    """Let the program's modules begin as the tests' do: the same seeds, no old figures."""
+    for name, functions in SHARED.items():
         module = sys.modules.get(name)
-        module = getattr(module, "random", None) if name == "numpy" else module
-        if module is None:
-            continue
+        for function in functions if module is not None else ():
+            setattr(module, function, _shared(peer, name, function, getattr(module, function)))
 
-        def seed(*arguments: Any, original: Any = module.seed, name: str = name) -> None:
-            original(*arguments)
-            peer.request("seed", name, arguments)
 
-        module.seed = seed
+def _shared(peer: Tests, module: str, name: str, original: Callable[..., Any]) -> Any:
+    def call(*arguments: Any, **named: Any) -> Any:
+        peer.request("begin", module, name, arguments, named)
+        return original(*arguments, **named)
+
+    return call
 
 
 def run_tests(
@@ -319,7 +328,7 @@ def run_tests(
     namespace.pop(entry, None)
     namespace.entry = entry
     peer = Tests(pipes, namespace)
-    share_seeds(peer, code)
+    share_beginnings(peer)
     if end := peer.start(entry):
         return {"end": end}
     namespace.peer = peer

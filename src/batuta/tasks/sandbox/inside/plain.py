@@ -88,7 +88,8 @@ class Encoder:
         if (found := science.node(value, self.refer)) is not None:
             return found
         for plain, write in SUBCLASSES:
-            if isinstance(value, plain):
+            # what a library draws may be a tuple as well, but is more than that
+            if isinstance(value, plain) and not kind.__module__.startswith("matplotlib"):
                 return write(self, value)
         return self.peer.handle(value)
 
@@ -156,7 +157,7 @@ NODES: dict[Any, Callable[[Encoder, Any], list[Any]]] = {
     slice: lambda e, v: e.items("/", (v.start, v.stop, v.step)),
     "deque": lambda e, v: ["q", v.maxlen, *map(e.refer, v)],
     "Counter": lambda e, v: ["C", *e.pairs(v)],
-    "OrderedDict": lambda e, v: ["O", *e.pairs(v)],
+    "OrderedDict": lambda e, v: ["O", *(e.refer(one) for pair in v.items() for one in pair)],
     "defaultdict": lambda e, v: ["D", getattr(v.default_factory, "__name__", ""), *e.pairs(v)],
 }
 SUBCLASSES: tuple[tuple[type, Callable[[Encoder, Any], list[Any]]], ...] = (
@@ -210,7 +211,7 @@ class Decoder:
     def value(self, atom: Any) -> Any:
         """The value, which may still have to be filled."""
         if not isinstance(atom, list):
-            return atom
+            return atom if atom == atom else science.nan()  # noqa: PLR0124 - not so if it is none
         tag = atom[0]
         if tag != "@":
             return READ[tag](self, atom)
@@ -243,11 +244,16 @@ class Decoder:
                 shell.update(held) if kind == "s" else shell.extend(held)
         elif kind == "a":
             shell[...] = science.array(node, self.value)
+        elif kind in science.TABLES:
+            shell.__init__(WHOLE[kind](self, node))
         else:
             values = list(map(self.value, node[2 if kind in {"o", "D"} else 1 :]))
             pairs = dict(zip(values[::2], values[1::2], strict=True))
             if kind == "o":
                 self.peer.set_fields(shell, pairs)
+            elif kind == "O":  # it keeps its order beside what a dict does
+                shell.clear()
+                shell.update(pairs)
             else:
                 dict.clear(shell)
                 dict.update(shell, pairs)
@@ -334,7 +340,7 @@ WHOLE: dict[str, Callable[[Decoder, list[Any]], Any]] = {
     "R": lambda d, n: d.peer.theirs(n),
     **science.WHOLE,
 }
-CHANGING = frozenset({*SHELLS, "o", "a"})
+CHANGING = frozenset({*SHELLS, *science.TABLES, "o", "a"})
 """Kinds of nodes that an answer may change where they came from."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from binascii import a2b_base64, b2a_base64
 
 TYPE_CHECKING = False
@@ -13,6 +14,16 @@ if TYPE_CHECKING:
 
 NUMBERS = "biufcmMSU"
 """Kinds of numpy's types that are bytes and nothing else."""
+
+
+TABLES = frozenset({"ps", "pd"})
+"""Kinds of nodes for what a program may change where it is."""
+
+
+def nan() -> float:
+    """The object that libraries share, since a list equals another if it holds the very same."""
+    numpy = sys.modules.get("numpy")
+    return float("nan") if numpy is None else numpy.nan
 
 
 def text_of(data: Any) -> str:

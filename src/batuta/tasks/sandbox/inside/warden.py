@@ -54,6 +54,8 @@ TICK = 0.02
 CHUNK = 65536
 STACK = 8 << 20
 OPEN_FILES = 256
+MESSAGE = 16
+"""Bytes of memory for each byte of a message: to read one takes many times its length."""
 RESERVED = 4
 """Bytes that a process may reserve for each byte that the test may use."""
 COMPANY = 512
@@ -240,7 +242,7 @@ class Warden:
         """
         size: int = test.order["size"]
         asks, calls, answers, says, begun, begins = (*os.pipe(), *os.pipe(), *os.pipe())
-        longest = self.limits["output"]
+        longest = max(self.limits["output"], self.limits["memory"] // MESSAGE)
 
         def program() -> int:
             close(calls, answers, begun, begins, test.writers[2])
