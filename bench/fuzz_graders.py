@@ -41,7 +41,21 @@ Answer: <answer> </answer> <think> </think> #### ½ ² √ π cm m/s kg 90^\circ
 12:30 1/3 1,000 one twelve \u202e \x00 İ ﬁ A. B) C: **D** option choice 一 二 答案 Ответ null [[[[ ]]]] :=
 """
 WORDS = [*PIECES.split(), "\n", " ", "\t", "\x00", "\ud800", "\U0001f600", "\u2028", "﻿", "\r\n"]
-GIANTS = ("9", "(", "[", "{", "-", "not ", "lambda:", "\\frac{", "1+", "\\boxed{", "```\n", "1,", "$")
+GIANTS = (
+    "9",
+    "(",
+    "[",
+    "{",
+    "-",
+    "not ",
+    "lambda:",
+    "\\frac{",
+    "1+",
+    "\\boxed{",
+    "```\n",
+    "1,",
+    "$",
+)
 MARKS = ("", "Answer: ", "The answer is ", "\\boxed{", "<answer>", "#### ", "```python\n", "A: ")
 TARGETS = ("12", "[1, 2]", "'a'", "{'a': 1}", "\\frac{1}{2}", "B", "Paris", "3 m/s", "1.5", "yes")
 
@@ -52,7 +66,9 @@ def text(draw):
     if kind < 0.01:
         middle = draw.choice(GIANTS) * draw.choice((30, 300, 3000, 30000))
     elif kind < 0.2:
-        middle = "".join(chr(draw.choice((127, 0x2FFF, 0x10FFF))) for _ in range(draw.randrange(12)))
+        middle = "".join(
+            chr(draw.choice((127, 0x2FFF, 0x10FFF))) for _ in range(draw.randrange(12))
+        )
         middle += "".join(chr(draw.randrange(draw.choice((128, 0x3000)))) for _ in range(9))
     else:
         glue = draw.choice((" ", ""))
@@ -121,7 +137,7 @@ async def fuzz(answers=ANSWERS, seed=SEED, algebra_each=ALGEBRA_EACH):
             task, start = Task(TaskId("fuzz"), "?", target, grader), time.perf_counter()
             try:
                 found = await grade_answer(grade, task, answer)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - to see what gets out
                 escaped.append((name, answer, repr(error)))
                 continue
             slowest = max(slowest, (time.perf_counter() - start, name, answer))

@@ -184,7 +184,8 @@ async def _graded(trial: Trial, run: Run, grade: Marking) -> tuple[Grade, Cost]:
     """The grade of the run's answer, or of all that was said on a line; what judging cost."""
     line = trial.system.line
     if line is not None:
-        graded = [(who, await grade_answer(grade, trial.task, text)) for who, text in _own_replies(run)]
+        replies = _own_replies(run)
+        graded = [(who, await grade_answer(grade, trial.task, text)) for who, text in replies]
         scored = [(who, g.score) for who, g in graded if g.score is not None]
         paid = sum((_cost(g) for _, g in graded), FREE)
         said = "no answer" if not graded else f"{len(scored)} replies"

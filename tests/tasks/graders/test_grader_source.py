@@ -77,7 +77,9 @@ def test_what_is_the_program(name):
     assert program_in(answer) == program
 
 
-@given(st.lists(st.sampled_from([*"`~ \n1.->#:x=(", "```", "~~~", "python", F, "   "])).map("".join))
+@given(
+    st.lists(st.sampled_from([*"`~ \n1.->#:x=(", "```", "~~~", "python", F, "   "])).map("".join)
+)
 @settings(max_examples=300, deadline=None)
 def test_any_answer_can_be_looked_through(answer):
     assert program_in(answer) is None or isinstance(program_in(answer), str)

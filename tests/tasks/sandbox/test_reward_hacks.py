@@ -357,11 +357,10 @@ check(close)
     [
         "import builtins; builtins.exec = lambda *a, **k: None",
         "class E:\n    __eq__ = lambda s, o: True\ndef close(*a): return E()",
-        "import sys\ndef close(*a):\n    import os\n    order = sys._getframe(2).f_locals\n"
-        "    os.write(5, str(order).encode()); os._exit(0)",
+        "import os, sys\ndef close(*a):\n    found = sys._getframe(2).f_locals\n    os.write(5, str(found).encode()); os._exit(0)",
     ],
     ids=["exec", "equal", "frame"],
-)
+)  # fmt: skip
 async def test_what_earned_the_whole_reward_before(graders, program):
     one = task("code-assert", tests=HUMAN_EVAL, preamble="", entry="close")
     assert (await graders.grade(one, program)).score == 0

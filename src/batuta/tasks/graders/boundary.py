@@ -1,4 +1,4 @@
-"""The one place where an answer meets its grader: whatever goes wrong there, it ends nothing else."""
+"""The one place where an answer meets its grader: what goes wrong there ends nothing else."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _blocks(text: str) -> Iterator[Block | None]:
 
 
 def _language(info: str) -> str:
-    """What a fence says of its block: its first word, or Python if it is the name of such a file."""
+    """What a fence says of its block: its first word; Python, if it names such a file."""
     if re.search(r"\.py\b", info):
         return "python"
     found = _LANGUAGE.match(info)

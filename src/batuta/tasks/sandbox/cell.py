@@ -45,7 +45,10 @@ class Cell:
     async def ask(
         self, order: dict[str, Any], seconds: float, after: bytes = b""
     ) -> dict[str, Any] | None:
-        """Its reply to an order, and to what follows it; None if it is gone, or says nothing for that long and more."""
+        """Its reply to an order, and to what follows it.
+
+        None if it is gone, or says nothing for that long and more.
+        """
         data = json.dumps(order).encode()
         self.spent = True  # who stops listening leaves a reply behind that fits no other order
         reply = await self._exchange(struct.pack(">I", len(data)) + data + after, seconds)

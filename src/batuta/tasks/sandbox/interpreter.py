@@ -14,7 +14,7 @@ from batuta.errors import SandboxError
 ASK = """
 import json, os, site, sys
 packages = [path for path in site.getsitepackages() if os.path.isdir(path)]
-# behind a virtual environment, which may hold a copy: it runs by itself and is in no folder of these
+# the one behind a virtual environment, which may hold a copy of it in a folder of its own
 base = getattr(sys, "_base_executable", None) or ""
 executable = os.path.realpath(base if os.access(base, os.X_OK) else sys.executable)
 print(json.dumps([list(sys.version_info[:2]), executable, sys.base_prefix, packages]))

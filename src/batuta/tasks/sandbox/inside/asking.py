@@ -4,6 +4,11 @@ What the tests compare they compare here. A handle never equals a plain value, w
 says of it, and is neither greater nor less, nor can it be counted with.
 """
 
+# Values of any type: what is known of them is found out as the program runs.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnnecessaryIsInstance=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
 import builtins
@@ -99,13 +104,11 @@ class Tests(Peer):
         first = str(names[0])
         if first in self.made:
             return self.made[first]
-        for number, one in enumerate(names):
-            found = known_exception(str(one))
-            if found is not None:
-                break
-        else:
+        known = (known_exception(str(one)) for one in names)
+        found = next((one for one in known if one is not None), None)
+        if found is None:
             raise ValueError("this is no exception")
-        if number:
+        if known_exception(first) is None:
             name = first.rpartition(":")[2].rpartition(".")[2]
             found = self.made[first] = type(name, (found,), {"__module__": MODULE})
         return found
@@ -152,7 +155,7 @@ class Remote:
         return found
 
     @property
-    def __class__(self) -> Any:
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - nobody sets it
         """The class that it says it has, if that is one of a library which is loaded here."""
         for name in self._batuta[2]:
             module, _, qualified = name.partition(":")
@@ -167,6 +170,7 @@ class Remote:
         return type(value) is Remote and self._ask("isinstance", value, self) is True
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """What it gives over there."""
         return self._ask("call", self, arguments, named)
 
     def __getattr__(self, name: str) -> Any:

@@ -5,6 +5,11 @@ and `Tests` (in `asking`) to say. The program's end may be in the program's hand
 writes; what reaches the tests are plain values and handles, whatever it writes.
 """
 
+# Values of any type: what is known of them is found out as the program runs.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnnecessaryIsInstance=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
 import io
@@ -211,7 +216,7 @@ class Shared:
         """An empty object of that class."""
         kind = self.namespace[name] if name in self.names else None
         if not isinstance(kind, type):
-            raise ValueError(f"there is no class {name}")
+            raise ValueError(f"there is no class {name}")  # noqa: TRY004 - the message is wrong
         return object.__new__(kind)
 
     def set_fields(self, value: Any, fields: dict[str, Any]) -> None:

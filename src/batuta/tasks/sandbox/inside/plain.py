@@ -7,6 +7,11 @@ Only exact plain types come out of `Decoder`, whatever was put in: a subclass of
 side gets a handle; which handles there are is up to the `Peer`.
 """
 
+# Values of any type: what is known of them is found out as the program runs.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnnecessaryIsInstance=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
 from . import science
@@ -264,7 +269,7 @@ def collection(name: str) -> Any:
     return getattr(__import__("collections"), name)
 
 
-def moment(decoder: Decoder, atom: list[Any]) -> Any:
+def moment(_: Decoder, atom: list[Any]) -> Any:
     """A date, a time or both."""
     datetime = __import__("datetime")
     if atom[1] not in {"date", "time", "datetime"}:

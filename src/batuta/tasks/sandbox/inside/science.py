@@ -1,5 +1,10 @@
 """Values of numpy and pandas as data: numbers and names, never an object of Python's own."""
 
+# Values of any type: what is known of them is found out as the program runs.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnnecessaryIsInstance=false, reportUnknownParameterType=false
+
 from __future__ import annotations
 
 import sys
@@ -42,7 +47,7 @@ def atom(value: Any) -> Any:
     name = typed(value)
     if name.startswith("numpy."):
         dtype = getattr(value, "dtype", None)
-        scalar = dtype is not None and not hasattr(value, "__len__") or name == "numpy.str_"
+        scalar = (dtype is not None and not hasattr(value, "__len__")) or name == "numpy.str_"
         if scalar and name != "numpy.ndarray" and getattr(dtype, "kind", "O") in NUMBERS:
             return ["n", dtype.str, text_of(value.tobytes())]  # pyright: ignore[reportOptionalMemberAccess]
     elif name in {"pandas.Timestamp", "pandas.Timedelta"}:
@@ -60,7 +65,9 @@ def node(value: Any, refer: Refer) -> list[Any] | None:
 
 def array_node(value: Any, refer: Refer) -> list[Any] | None:
     """An array of numbers as bytes, one of objects as a list of them."""
-    if type(value).__name__ != "ndarray" or value.dtype.names:
+    if type(value).__name__ == "MaskedArray":
+        value = None if value.mask.any() else value.data
+    if value is None or type(value).__name__ != "ndarray" or value.dtype.names:
         return None
     shape = list(value.shape)
     if value.dtype.kind in NUMBERS:
@@ -106,6 +113,7 @@ def frame_node(value: Any, refer: Refer) -> list[Any] | None:
 
 NODES: dict[str, Callable[[Any, Refer], list[Any] | None]] = {
     "numpy.ndarray": array_node,
+    "numpy.MaskedArray": array_node,
     "pandas.RangeIndex": index_node,
     "pandas.MultiIndex": index_node,
     "pandas.Index": index_node,

@@ -3,7 +3,7 @@
 Orders come in on standard input, replies leave on standard output; when the input ends, so does
 the warden, and everything it started with it.
 """
-# ruff: noqa: PTH102, PTH112, PTH118, PTH123, PTH208 - no pathlib here, see the package
+# ruff: noqa: PTH102, PTH112, PTH118, PTH208 - no pathlib here, see the package
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ from .kernel import (
     restrict,
     take_descriptor,
 )
+from .pipes import Test, close, volunteer
 from .usage import family, hidden, removal, remove, stored, tasks, threads_of_user, used
 from .wire import end_of_orders, exactly, packed, receive, send
 
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 
 TICK = 0.02
 """Seconds between two looks at what a test uses."""
-CHUNK = 65536
 STACK = 8 << 20
 OPEN_FILES = 256
 MESSAGE = 16
@@ -60,50 +60,6 @@ RESERVED = 4
 """Bytes that a process may reserve for each byte that the test may use."""
 COMPANY = 512
 """Processes and threads that a user who does other things as well may start meanwhile."""
-
-
-def volunteer(score: int) -> None:
-    """Be ended early when the machine runs out of memory: the higher, the sooner."""
-    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write(str(score))
-
-
-def close(*descriptors: int) -> None:
-    """These are not needed any more."""
-    for descriptor in descriptors:
-        os.close(descriptor)
-
-
-class Test:
-    """A child and the pipes from it."""
-
-    def __init__(self, order: dict[str, Any]) -> None:
-        self.order = order
-        self.stdin = os.memfd_create("stdin")
-        send(self.stdin, order.get("stdin", "").encode("utf-8", "surrogatepass"))
-        os.lseek(self.stdin, 0, os.SEEK_SET)
-        self.readers: list[int] = []
-        self.writers: list[int] = []
-        for _ in ("stdout", "stderr", "result"):
-            reader, writer = os.pipe()
-            os.set_blocking(reader, False)
-            self.readers.append(reader)
-            self.writers.append(writer)
-        self.heard = {reader: bytearray() for reader in self.readers}
-
-    def listen(self, reader: int) -> bool:
-        """Take what has come; whether more can come."""
-        try:
-            data = os.read(reader, CHUNK)
-        except BlockingIOError:
-            return False
-        self.heard[reader] += data
-        return bool(data)
-
-    def texts(self) -> dict[str, str]:
-        """What was heard."""
-        texts = (bytes(data).decode("utf-8", "replace") for data in self.heard.values())
-        return dict(zip(("stdout", "stderr", "result"), texts, strict=True))
 
 
 class Warden:
@@ -115,7 +71,7 @@ class Warden:
         self.scratch: list[str] = order["scratch"]
         self.filter = bytes.fromhex(order["filter"])
         self.count = bytes.fromhex(order["count"])
-        """The filter that lets this process decide about new ones; empty: the kernel's limit does."""
+        """The filter that lets the warden decide about new processes; empty: the kernel does."""
         self.listener = -1
         self.ruleset = -1
         """Landlock's rules for the children; -1: none."""
@@ -208,6 +164,9 @@ class Warden:
         ended = self.watch(test, began + self.limits["seconds"])
         seconds = time.monotonic() - began
         status = self.end_all()
+        if self.listener >= 0:
+            os.close(self.listener)
+            self.listener = -1
         for reader in test.readers:
             while not self.excess(test) and test.listen(reader):
                 pass
@@ -270,19 +229,15 @@ class Warden:
         """
         process = os.pidfd_open(self.running)
         poll = select.poll()
-        for descriptor in (0, process, *test.readers, self.listener):
-            if descriptor >= 0:
-                poll.register(descriptor, select.POLLIN)
+        for descriptor in filter(self.is_open, (0, process, *test.readers, self.listener)):
+            poll.register(descriptor, select.POLLIN)
         ended, look = "", time.monotonic() + TICK
         while not ended and (now := time.monotonic()) < deadline:
             ready = [one for one, _ in poll.poll(max(0, min(look, deadline) - now) * 1000)]
             if 0 in ready:  # no order comes during a test, so this is the end of them
                 sys.exit()
-            for one in ready:
-                if one == self.listener:
-                    decide_call(one, self.has_room)
-                elif one in test.heard and not test.listen(one):
-                    poll.unregister(one)
+            for over in filter(lambda one: self.is_over(test, one), ready):
+                poll.unregister(over)
             ended = self.excess(test)
             if process in ready:
                 break
@@ -292,10 +247,18 @@ class Warden:
         else:
             ended = ended or "time"
         os.close(process)
-        if self.listener >= 0:  # whoever still waits for a verdict gets an error
-            os.close(self.listener)
-            self.listener = -1
         return ended
+
+    @staticmethod
+    def is_open(descriptor: int) -> bool:
+        """Whether this is a descriptor at all."""
+        return descriptor >= 0
+
+    def is_over(self, test: Test, descriptor: int) -> bool:
+        """Whether nothing more can come from there, after what has come was dealt with."""
+        if descriptor == self.listener:
+            decide_call(descriptor, self.has_room)
+        return descriptor in test.heard and not test.listen(descriptor)
 
     def has_room(self) -> bool:
         """Whether one more process or thread may start; the first too many ends the test."""
