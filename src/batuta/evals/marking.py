@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 
 from batuta.core import Client, Grade, Task
-from batuta.tasks.graders import Graders
+from batuta.tasks.graders import Graders, grade_answer
 from batuta.tasks.sandbox import Sandbox, Tier
 
 Marking = Callable[[Task, str], Awaitable[Grade]]
@@ -26,7 +26,7 @@ async def mark(task: Task, answer: str) -> Grade:
     Raises:
         ConfigError: there is no such grader, or it needs an extra, a sandbox or a judge.
     """
-    return await _plain().grader_for(task).grade(answer, task.target)
+    return await grade_answer(_plain().grade, task, answer)
 
 
 @cache
@@ -65,7 +65,7 @@ async def marking(
             graders.grader_for(task)
 
         async def grade(task: Task, answer: str) -> Grade:
-            return await graders.grader_for(task).grade(answer, task.target)
+            return await grade_answer(graders.grade, task, answer)
 
         yield grade
 

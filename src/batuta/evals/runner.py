@@ -32,7 +32,7 @@ from batuta.evals.outage import outage, unrecorded
 from batuta.evals.subject import Subject
 from batuta.evals.systems import System
 from batuta.rehearsal.heard import understand
-from batuta.tasks.graders import Judged
+from batuta.tasks.graders import Judged, grade_answer
 from batuta.tasks.recorded import SIMULATED
 
 INVALID = "invalid"
@@ -184,7 +184,8 @@ async def _graded(trial: Trial, run: Run, grade: Marking) -> tuple[Grade, Cost]:
     """The grade of the run's answer, or of all that was said on a line; what judging cost."""
     line = trial.system.line
     if line is not None:
-        graded = [(who, await grade(trial.task, text)) for who, text in _own_replies(run)]
+        replies = _own_replies(run)
+        graded = [(who, await grade_answer(grade, trial.task, text)) for who, text in replies]
         scored = [(who, g.score) for who, g in graded if g.score is not None]
         paid = sum((_cost(g) for _, g in graded), FREE)
         said = "no answer" if not graded else f"{len(scored)} replies"
@@ -194,7 +195,7 @@ async def _graded(trial: Trial, run: Run, grade: Marking) -> tuple[Grade, Cost]:
         return Grade(0.0, None, missing), FREE
     if run.answer is None:
         return Grade(0.0, None, run.error or "no answer"), FREE
-    found = await grade(trial.task, run.answer)
+    found = await grade_answer(grade, trial.task, run.answer)
     return found, _cost(found)
 
 

@@ -96,11 +96,19 @@ def grade(task: Task, answer: str) -> Grade:
     return Grade(float(same), extracted, "right" if same else f"expected {task.target}")
 
 
+def _plain_integer(text: str) -> str:
+    """An integer without commas and leading zeros, of any length."""
+    digits = text.replace(",", "")
+    sign = "-" if digits.startswith("-") else ""
+    digits = digits.lstrip("+-0") or "0"
+    return digits if digits == "0" else sign + digits
+
+
 def _normal(text: str, grader: str) -> str:
     if grader == "list":
         return ",".join(re.findall(r"-?\d+", text))
     if grader == "integer":
         numbers_found = _INTEGER.findall(text)
-        return str(int(numbers_found[-1].replace(",", ""))) if numbers_found else text
+        return _plain_integer(numbers_found[-1]) if numbers_found else text
     words_only = " ".join(text.split())
     return words_only if grader == "exact" else words_only.casefold().removeprefix("the ")

@@ -24,6 +24,7 @@ from batuta.core.usage import FREE
 from batuta.engine import conduct
 from batuta.language import Rendering
 from batuta.solvers import Learned, Recursive
+from batuta.tasks.graders import grade_answer
 from batuta.train.episodes import Episode
 from batuta.train.reward import Executions, charged, reward, shares_right
 from batuta.train.settings import RewardSettings
@@ -131,4 +132,4 @@ class Players:
         )
         if run.answer is None:
             return run, None
-        return run, await self.judge(episode.task, run.answer)
+        return run, await grade_answer(self.judge, episode.task, run.answer)

@@ -3,10 +3,11 @@
 import pytest
 
 from batuta.tasks.sandbox import Call, Check, End, Limits, Program, Script
-from batuta.tasks.sandbox.exchange import order, preload, settle
+from batuta.tasks.sandbox.exchange import order, preload, settle, trailing
 
 TOKEN = "5eed"
-SCRIPT, CALL, CHECK = Script(""), Call("f"), Check("")
+SCRIPT, CALL, CHECK = Script(""), Call("f"), Check("", apart=False)
+APART = Check("assert x == 4242")
 
 
 def reply(ended="", status=0, result="", stdout="", stderr=""):
@@ -36,6 +37,10 @@ def reply(ended="", status=0, result="", stdout="", stderr=""):
         (CHECK, reply(result="[" * 100_000), End.EXITED),
         (CHECK, reply(result='{"end": "lost"}'), End.EXITED),
         (CHECK, reply(result='{"end": ["returned"]}'), End.EXITED),
+        (APART, reply(result='{"end": "returned"}'), End.RETURNED),
+        (APART, reply(result='{"end": "raised"}', status=1), End.RAISED),
+        (APART, reply(), End.EXITED),
+        (APART, reply(status=-9), End.KILLED),
     ],
 )
 def test_how_a_test_ended(test, said, end):
@@ -52,12 +57,21 @@ def test_an_order_carries_what_its_kind_needs():
     program = Program("x = 1")
     assert order(program, Script("in"), TOKEN)["stdin"] == "in"
     assert order(program, Call("f", (1, [2])), TOKEN)["arguments"] == [1, [2]]
-    assert order(program, Check("assert x"), TOKEN)["token"] == TOKEN
+    assert order(program, Check("assert x", apart=False), TOKEN)["token"] == TOKEN
     assert "token" not in order(program, Script("in"), TOKEN)
 
 
+def test_tests_that_run_apart_follow_their_order_and_are_not_in_it():
+    told = order(Program("x = 1"), APART, TOKEN)
+    assert "4242" not in repr(told)
+    assert told["size"] == len(trailing(APART)) == len(APART.code)
+    assert trailing(CHECK) == trailing(CALL) == b""
+
+
 def test_modules_that_are_mentioned_are_imported_ahead():
-    assert preload(Program("import numpy as np\nfrom math import sqrt")) == ["numpy", "math"]
+    program = Program("import numpy as np\nfrom math import sqrt")
+    assert preload(program, CALL) == ["numpy", "math"]
+    assert preload(Program(""), Check("import numpy", "import math")) == ["numpy", "math"]
 
 
 @pytest.mark.parametrize("entry", ["f", "Solution().twoSum", "module.f"])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from batuta.errors import SandboxError
-from batuta.tasks.sandbox import Sandbox
+from batuta.tasks.sandbox import Program, Sandbox, Script
 from batuta.tasks.sandbox.inside.kernel import CREATE_RULESET, landlock_version
 from batuta.tasks.sandbox.seccomp import (
     ALLOW,
@@ -153,6 +153,30 @@ async def test_an_environment_in_the_temporary_folder_is_said_to_be_there(anyio_
         with pytest.raises(SandboxError, match=rf"{folder}\S+ is needed, but its /tmp is empty"):
             async with Sandbox.open("bubblewrap", python=Path(folder, "bin/python")):
                 pass
+
+
+@pytest.mark.parametrize("tier", ["bubblewrap", "landlock", "none"])
+async def test_an_environment_that_holds_a_copy_of_the_interpreter(anyio_backend, tier):
+    with tempfile.TemporaryDirectory(dir=VAR_TMP) as folder:
+        venv.create(folder, symlinks=False, with_pip=False)
+        try:
+            async with Sandbox.open(tier) as sandbox:
+                tier = sandbox.tier
+        except SandboxError as error:
+            pytest.skip(str(error))
+        async with Sandbox.open(tier, python=Path(folder, "bin/python")) as sandbox:
+            (outcome,) = await sandbox.run(Program("import sys; print(6 * 7)"), (Script(""),))
+            assert outcome.stdout == "42\n", outcome.stderr
+
+
+@needs_landlock
+@pytest.mark.skipif(os.getuid() != 0, reason="only root's programs become another user")
+def test_a_temporary_folder_that_others_cannot_enter_is_said_to_be_one(tmp_path):
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    said = opened("landlock", TMPDIR=str(closed))
+    assert "the sandbox's user cannot enter" in said
+    assert "set TMPDIR to a folder that everybody may enter" in said
 
 
 async def test_an_interpreter_that_is_none_is_refused(anyio_backend):

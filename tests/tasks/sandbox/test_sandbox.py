@@ -174,8 +174,77 @@ async def test_only_the_program_s_first_process_reports(sandbox):
         ("x = 1", "assert (", End.RAISED),
     ],
 )
-async def test_how_checks_end(sandbox, source, code, end):
-    assert (await play(sandbox, source, Check(code))).end is end
+@pytest.mark.parametrize("apart", [True, False])
+async def test_how_checks_end(sandbox, source, code, end, apart):
+    assert (await play(sandbox, source, Check(code, apart=apart))).end is end
+
+
+PREAMBLE = """
+class Node:
+    def __init__(self, value, next=None): self.value, self.next = value, next
+    def __eq__(self, other): return type(other) is Node and self.value == other.value
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ("def f(xs): xs.sort(); xs.append([1]); return xs", "a = [2, 1]; b = f(a); assert b is a == [1, 2, [1]]"),
+        ("def f(d): d['k'].add(3); del d['old']", "d = {'k': {1}, 'old': 0}; k = d['k']; f(d); assert d == {'k': {1, 3}} and d['k'] is k"),
+        ("def f(n): n.next = Node(n.value + 1); return n.next", "n = Node(1); m = f(n); assert m == Node(2) and n.next is m"),
+        ("class Node:\n    def __init__(self, v): self.value = v\ndef f(): return Node(5)", "assert f() == Node(5)"),
+        ("def f():\n    a = []; a.append(a); return a", "a = f(); assert a[0] is a"),
+        ("def f(): return 1, [2.5, None, True], {'a': (3,)}, {4}, b'x', 2j, range(3), 10**5000",
+         "assert f() == (1, [2.5, None, True], {'a': (3,)}, {4}, b'x', 2j, range(3), 10**5000)"),
+        ("from collections import *\ndef f(): d = OrderedDict(a=1, b=2); d.move_to_end('a'); return d, Counter('aab'), deque([1], 3), defaultdict(int, a=1)",
+         "o, c, d, e = f(); assert list(o) == ['b', 'a'] and c.most_common(1) == [('a', 2)] and d.maxlen == 3 and e['x'] == 0"),
+        ("from datetime import *\nfrom decimal import *\nfrom fractions import *\ndef f(): return date(2020, 1, 2), datetime(2020, 1, 2, 3, tzinfo=timezone.utc), timedelta(1), Decimal('1.5'), Fraction(1, 3)",
+         "from datetime import *\nfrom decimal import *\nfrom fractions import *\nassert f() == (date(2020, 1, 2), datetime(2020, 1, 2, 3, tzinfo=timezone.utc), timedelta(1), Decimal('1.5'), Fraction(1, 3))"),
+        ("from collections import namedtuple\ndef f(): return namedtuple('P', 'x y')(1, 2)", "p = f(); assert p == (1, 2) and p.y == 2"),
+        ("def f(x): raise ValueError('bad', x)", "import unittest\ntry: f(3)\nexcept ValueError as e: assert e.args == ('bad', 3)\nelse: assert 0"),
+        ("class Own(KeyError): pass\ndef f(): raise Own('k')", "try: f()\nexcept KeyError as e: assert type(e).__name__ == 'Own'\ntry: f()\nexcept Own: pass"),
+        ("def f():\n    for n in range(3): yield n * n", "g = f(); assert next(g) == 0 and list(g) == [1, 4]"),
+        ("def f(g, xs): return [g(x) for x in xs]", "seen = []; assert f(lambda x: seen.append(x) or x * 2, [1, 2]) == [2, 4] and seen == [1, 2]"),
+        ("class Stack:\n    def __init__(self): self.held = []\n    def push(self, x): self.held.append(x)\n    def __len__(self): return len(self.held)\n    def __eq__(self, o): return self.held == o.held",
+         "s, t = Stack(), Stack(); s.push(4); assert len(s) == 1 and s.held == [4] and s != t; t.push(4); assert s == t and isinstance(s, Stack)"),
+        ("import random\ndef f(): return random.random()", "import random\nrandom.seed(7); a = f(); random.seed(7); assert a == f()"),
+        ("def f(): print('seen')", "import io, contextlib\nwith contextlib.redirect_stdout(io.StringIO()) as out: f()\nassert out.getvalue() == 'seen\\n'"),
+        ("def f(path): open(path, 'w').write('x')", "import os\nf('file'); assert os.path.exists('file') and open('file').read() == 'x'"),
+        ("def sum(a, b): return a - b", "assert abs(-1) == 1 and entry(3, 2) == 1"),
+    ],
+)  # fmt: skip
+async def test_tests_that_run_apart_see_what_a_program_does(sandbox, source, code):
+    outcome = await play(sandbox, source, Check(code.replace("entry", "sum"), PREAMBLE, "sum"))
+    assert outcome.end is End.RETURNED, outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "code"),
+    [
+        ("def f(): return 1", "assert f() is True"),
+        ("class E:\n    __eq__ = lambda s, o: True\ndef f(): return E()", "assert f() == 1"),
+        ("class E:\n    __sub__ = lambda s, o: 0\ndef f(): return E()", "assert abs(f() - 3) < 1"),
+        ("class E:\n    __contains__ = lambda s, o: True\n    __iter__ = lambda s: iter(())\ndef f(): return E()", "assert 3 in f()"),
+        ("class E(int):\n    __eq__ = lambda s, o: True\ndef f(): return E(4)", "assert f() == 5"),
+        ("class Node:\n    __eq__ = lambda s, o: True\n    value = 0\ndef f(): return Node()", "assert f() == Node(1)"),
+        ("def isinstance(*a): return True\ndef abs(x): return 0\ndef f(): return 9", "assert abs(f() - 3) < 1"),
+        ("class math:\n    isclose = lambda *a: True\ndef f(): return 9", "assert math.isclose(f(), 3)"),
+        ("import os\ndef f(): os._exit(0)", "try: f()\nexcept BaseException: pass"),
+    ],
+)  # fmt: skip
+async def test_what_tests_compare_they_compare_themselves(sandbox, source, code):
+    outcome = await play(sandbox, source, Check(code, PREAMBLE))
+    assert outcome.end in {End.RAISED, End.EXITED}, outcome.stderr
+
+
+async def test_a_program_finds_no_text_of_its_tests(sandbox):
+    source = """
+        import gc
+        def f():
+            return any("42" * 2 in repr(x) for x in gc.get_objects() if isinstance(x, (dict, list, str)))
+    """
+    outcome = await play(sandbox, source, Check("assert f() is False  # 4242"))
+    assert outcome.end is End.RETURNED, outcome.stderr
 
 
 async def test_a_report_cannot_be_forged_without_the_token(sandbox):
@@ -186,7 +255,9 @@ async def test_a_report_cannot_be_forged_without_the_token(sandbox):
             except OSError: pass
         os._exit(0)
     """
-    assert (await play(sandbox, source, Check("assert False"))).end is End.EXITED
+    for apart in (True, False):
+        check = Check("assert False", apart=apart)
+        assert (await play(sandbox, source, check)).end is End.EXITED
 
 
 # -- between tests and programs -----------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Judges of answers: one grade serves as reward and as score; undecided is no score, never 0."""
 
+from batuta.tasks.graders.boundary import grade_answer
 from batuta.tasks.graders.choice import Choice
 from batuta.tasks.graders.code import Case, Code, Ready, Runner
 from batuta.tasks.graders.exact import Exact
@@ -29,4 +30,5 @@ __all__ = [
     "Referred",
     "Runner",
     "Verdict",
+    "grade_answer",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol, final
 
 from batuta.core import Grade
-from batuta.tasks.graders import extract
 from batuta.tasks.graders.limits import SHOWN
+from batuta.tasks.graders.source import program_in
 from batuta.tasks.sandbox.program import (
     JSON,
     Call,
@@ -24,13 +25,19 @@ from batuta.tasks.sandbox.program import (
     Test,
 )
 
-MAX_LENGTH = 100_000
-"""Characters of a program."""
-
 LIMITS = Limits()
 """Of each case."""
 
-_PYTHON = frozenset({"", "python", "python3", "py"})
+WEAKLY = "; weakly, since the tests ran in the program's own process"
+"""Behind the reason of a grade that a program could have taken."""
+
+_TOGETHER = re.compile(
+    r"\b(?:patch|mock\w*|Mock|MagicMock|AsyncMock|mock_open|assertLogs|assertNoLogs|assertWarns\w*|"
+    r"warnings|logging|gcf|gca|get_fignums|environ|putenv|chdir|argv|modules|stdin|__main__|"
+    r"pickle|joblib|shelve|dill|marshal|load_model|import_module|signal|getsource|rcParams|"
+    r"tracemalloc|gc|getrefcount)\b|\bsys\.path\b|"
+    r"\b(?:plt|pyplot)\.(?:subplots?|figure|axes|gca|gcf|get_\w+|fignum_exists)\b"
+)
 
 
 class Ready(Protocol):
@@ -99,26 +106,8 @@ class Code:
                     return None, "the sandbox went away"
                 if fault := fault_of(case, outcome):
                     return 0.0, f"test {number} of {len(self._cases)}: {fault}"
-        return 1.0, f"passes all {len(self._cases)} tests"
-
-
-def program_in(answer: str) -> str | None:
-    """The last block of Python, or an answer without any block; None if the last one is cut."""
-    shown = extract.visible(answer, MAX_LENGTH)
-    found: str | None = None
-    block: list[str] | None = None
-    python = False
-    for line in shown.splitlines(keepends=True):
-        fence = line.strip().startswith("```")
-        if fence and block is None:
-            block, python = [], line.strip().strip("`").strip().casefold() in _PYTHON
-        elif fence and block is not None:
-            found, block = "".join(block) if python else found, None
-        elif block is not None:
-            block.append(line)
-    if block is not None:
-        return None
-    return found if found or "```" in shown else shown.strip() or None
+        weakly = any(isinstance(c.test, Check) and not c.test.apart for c in self._cases)
+        return 1.0, f"passes all {len(self._cases)} tests{WEAKLY if weakly else ''}"
 
 
 def fault_of(case: Case, outcome: Outcome) -> str:
@@ -128,9 +117,19 @@ def fault_of(case: Case, outcome: Outcome) -> str:
         return f"{outcome.end}: {last}"[:SHOWN] if last else str(outcome.end)
     if isinstance(case.test, Script) and not same_output(str(case.expected), outcome.stdout):
         return "another output"
-    if isinstance(case.test, Call) and outcome.value != case.expected:
+    if isinstance(case.test, Call) and not same_value(case.expected, outcome.value):
         return "another value"
     return ""
+
+
+def same_value(expected: JSON, value: JSON) -> bool:
+    """Whether two values are the same; `1.0` is `1`, but neither is `true`."""
+    if isinstance(expected, list) and isinstance(value, list):
+        return len(expected) == len(value) and all(map(same_value, expected, value))
+    if isinstance(expected, dict) and isinstance(value, dict):
+        shared = expected.keys() == value.keys()
+        return shared and all(same_value(held, value[key]) for key, held in expected.items())
+    return isinstance(expected, bool) == isinstance(value, bool) and expected == value
 
 
 def same_output(expected: str, printed: str) -> bool:
@@ -169,5 +168,19 @@ def call_cases(data: Any) -> tuple[Case, ...]:
 
 
 def check_cases(data: Any) -> tuple[Case, ...]:
-    """The case of tests that raise: `{"tests"}`, source that follows the program."""
-    return (Case(Check(data["tests"])),)
+    """The case of tests that raise: `{"tests"}`, source that follows the program.
+
+    Also `"preamble"`, source before it, and `"entry"`, a name that the preamble only sketches.
+    """
+    code, preamble, entry = data["tests"], data.get("preamble", ""), data.get("entry", "")
+    return (Case(Check(code, preamble, entry, apart=can_run_apart(code))),)
+
+
+def can_run_apart(code: str) -> bool:
+    """Whether tests can run in another process than the program that they test.
+
+    Only their own text decides, never what a program does. They cannot where they reach into the
+    program's process: replace what it imports, look at its warnings, logs or figures, set its
+    environment; nor where they load files in a form that runs code.
+    """
+    return _TOGETHER.search(code) is None

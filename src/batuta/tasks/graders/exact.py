@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from typing import Any, final
 
 from batuta.core import Grade
@@ -40,8 +41,9 @@ def _same(found: str, target: str) -> bool:
 
 def _literal(text: str) -> Any:
     try:
-        return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        with warnings.catch_warnings(action="ignore"):
+            return ast.literal_eval(text.strip())
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return _UNREADABLE
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, final
 
-from batuta.core import Client, Grader, Task
+from batuta.core import Client, Grade, Grader, Task
 from batuta.errors import ConfigError, SourceError
 from batuta.tasks.graders.choice import Choice
 from batuta.tasks.graders.code import Case, Code, Runner, call_cases, check_cases, script_cases
@@ -88,6 +88,14 @@ class Graders:
                 f"the data of {task.id} are not what {task.grader} needs: {error!r}"
             ) from None
 
+    async def grade(self, task: Task, answer: str) -> Grade:
+        """The grade of an answer by the grader that the task names; `grade_answer` bounds it.
+
+        Raises:
+            ConfigError, SourceError: as `grader_for`.
+        """
+        return await self.grader_for(task).grade(answer, task.target)
+
     def _free_form(self, task: Task) -> Grader:
         grader = FreeForm(self._shared_pool())
         return grader if self._judge is None else Referred(grader, self._judging(task))
@@ -101,7 +109,9 @@ class Graders:
         if self._sandbox is None:
             raise ConfigError(f"{task.id} is graded by running a program: open a sandbox for it")
         data = _data(task)
-        return Code(self._sandbox, cases(data), data.get("preamble", ""))
+        # tests that raise come with a preamble of their own
+        preamble = "" if cases is check_cases else data.get("preamble", "")
+        return Code(self._sandbox, cases(data), preamble)
 
     def _shared_pool(self) -> MathsPool:
         if self._pool is None:

@@ -42,11 +42,16 @@ class Cell:
         """Whether it runs: an order to one that died at its start would meet a broken pipe."""
         return await self._exchange(b"", 0) is not None
 
-    async def ask(self, order: dict[str, Any], seconds: float) -> dict[str, Any] | None:
-        """Its reply to an order; None if it is gone, or says nothing for that long and more."""
+    async def ask(
+        self, order: dict[str, Any], seconds: float, after: bytes = b""
+    ) -> dict[str, Any] | None:
+        """Its reply to an order, and to what follows it.
+
+        None if it is gone, or says nothing for that long and more.
+        """
         data = json.dumps(order).encode()
         self.spent = True  # who stops listening leaves a reply behind that fits no other order
-        reply = await self._exchange(struct.pack(">I", len(data)) + data, seconds)
+        reply = await self._exchange(struct.pack(">I", len(data)) + data + after, seconds)
         self.spent = reply is None or reply.get("spent", False)
         return reply
 

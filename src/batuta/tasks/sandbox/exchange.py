@@ -6,11 +6,13 @@ import json
 import re
 from typing import Any
 
-from batuta.tasks.sandbox.program import JSON, Call, End, Outcome, Program, Script, Test
+from batuta.tasks.sandbox.program import JSON, Call, Check, End, Outcome, Program, Script, Test
 
 STDERR_KEPT = 4000
 WARM = (
     "numpy",
+    "pandas",
+    "matplotlib.pyplot",
     "sortedcontainers",
     "typing",
     "collections",
@@ -33,10 +35,11 @@ WARM = (
 """Modules that the warden imports before its children do, where a program mentions them."""
 
 
-def preload(program: Program) -> list[str]:
+def preload(program: Program, test: Test) -> list[str]:
     """The modules worth importing once a program instead of once a test."""
-    words = set(re.findall(r"\w+", program.source))
-    return [name for name in WARM if name in words]
+    tested = f"{test.preamble}\n{test.code}" if isinstance(test, Check) else ""
+    words = set(re.findall(r"\w+", f"{program.source}\n{tested}"))
+    return [name for name in WARM if name.rpartition(".")[2] in words]
 
 
 def order(program: Program, test: Test, token: str) -> dict[str, Any]:
@@ -47,7 +50,18 @@ def order(program: Program, test: Test, token: str) -> dict[str, Any]:
         arguments = list(test.arguments)
         call = {"kind": "call", "entry": test.entry, "arguments": arguments}
         return call | {"source": program.source}
-    return {"kind": "check", "source": program.source, "code": test.code, "token": token}
+    if test.apart:
+        told = {"preamble": test.preamble, "entry": test.entry, "size": len(trailing(test))}
+        return {"kind": "check", "source": program.source} | told
+    source = f"{test.preamble}\n{program.source}"
+    return {"kind": "together", "source": source, "code": test.code, "token": token}
+
+
+def trailing(test: Test) -> bytes:
+    """What follows an order and is not for the program: the text of tests that run apart."""
+    if isinstance(test, Check) and test.apart:
+        return test.code.encode("utf-8", "surrogatepass")
+    return b""
 
 
 def settle(test: Test, reply: dict[str, Any], token: str) -> Outcome:
@@ -86,5 +100,6 @@ def _end(test: Test, status: int | None, report: dict[str, JSON], token: str) ->
         return End(said)
     if isinstance(test, Script):
         return End.EXITED if status else End.RETURNED
-    proved = said == End.RETURNED and (isinstance(test, Call) or report.get("token") == token)
+    together = isinstance(test, Check) and not test.apart
+    proved = said == End.RETURNED and (not together or report.get("token") == token)
     return End.RETURNED if proved else End.EXITED

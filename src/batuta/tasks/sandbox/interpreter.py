@@ -14,7 +14,9 @@ from batuta.errors import SandboxError
 ASK = """
 import json, os, site, sys
 packages = [path for path in site.getsitepackages() if os.path.isdir(path)]
-executable = os.path.realpath(sys.executable)
+# the one behind a virtual environment, which may hold a copy of it in a folder of its own
+base = getattr(sys, "_base_executable", None) or ""
+executable = os.path.realpath(base if os.access(base, os.X_OK) else sys.executable)
 print(json.dumps([list(sys.version_info[:2]), executable, sys.base_prefix, packages]))
 """
 
@@ -24,7 +26,7 @@ class Interpreter:
     """A Python with its standard library and the packages installed for it."""
 
     executable: str
-    """The real file, behind all links of virtual environments."""
+    """The real file, behind all links and copies of virtual environments."""
     home: str
     """The folder of the standard library's `lib`."""
     packages: tuple[str, ...]
@@ -32,8 +34,10 @@ class Interpreter:
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The folders that it reads."""
-        return (self.home, *self.packages)
+        """The folders that it reads, and itself where it is in none of them."""
+        folders = (self.home, *self.packages)
+        inside = any(Path(self.executable).is_relative_to(folder) for folder in folders)
+        return folders if inside else (*folders, self.executable)
 
 
 async def ask(python: str | Path) -> Interpreter:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import final
 
 from batuta.tasks.sandbox.cell import Cell, opened
-from batuta.tasks.sandbox.exchange import order, preload, settle
+from batuta.tasks.sandbox.exchange import order, preload, settle, trailing
 from batuta.tasks.sandbox.program import End, Limits, Outcome, Program, Test
 from batuta.tasks.sandbox.tiers import Launch
 
@@ -30,15 +30,16 @@ class Loaded:
         Raises:
             SandboxError: no sandbox could be started.
         """
-        cell, token = await self._ready(), secrets.token_hex(16)
-        reply = await cell.ask(order(self._program, test, token), self._limits.seconds)
+        cell, token = await self._ready(test), secrets.token_hex(16)
+        told, after = order(self._program, test, token), trailing(test)
+        reply = await cell.ask(told, self._limits.seconds, after)
         return Outcome(End.LOST) if reply is None else settle(test, reply, token)
 
-    async def _ready(self) -> Cell:
+    async def _ready(self, test: Test) -> Cell:
         """The present cell, or a new one if a test left traces in it that could not be removed."""
         if self._cell is None or self._cell.spent:
             await self.close()
-            cell = opened(self._launch(), preload(self._program))
+            cell = opened(self._launch(), preload(self._program, test))
             self._cell = await self._stack.enter_async_context(cell)
         return self._cell
 

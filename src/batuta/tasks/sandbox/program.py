@@ -42,14 +42,24 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Runs code behind the program in the same namespace; to reach its end is the result.
+    """Runs tests that raise if one fails; to reach their end is the result.
 
-    The end is proved by a random token, so a program that exits early has not returned. A program
-    that searches the memory of its own process can find the token; it can find no expected
-    output of another kind of test, because none is there.
+    Apart, the tests run in a process of their own, which the program can neither look into nor
+    write to. Names that neither they nor the preamble define stand for the program's; it is called
+    over a pipe, and what it returns comes back as plain values, which the tests compare. An object
+    of a class of its own stays with it: the tests can call its methods, but it equals nothing.
+    Together, the tests run in the program's own process, behind it and in the same namespace; their
+    end is proved by a random token. A program that searches its own memory finds the tests and the
+    token, and one that changes what the tests use can let them pass: this is for tests that cannot
+    run apart, and their result is to be believed less.
     """
 
     code: str
+    preamble: str = ""
+    """Source before both, that the program may rely on: apart, each runs its own."""
+    entry: str = ""
+    """A name that is the program's although the preamble defines it, as a sketch; empty: none."""
+    apart: bool = True
 
 
 Test: TypeAlias = Script | Call | Check

@@ -97,7 +97,9 @@ STREAM = 1
 
 LOAD, AND, EQUAL, GREATER, RETURN = 0x20, 0x54, 0x15, 0x25, 0x06
 """BPF: load a word, mask it, jump if equal, jump if greater, return."""
-ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+ALLOW, KILL, ERRNO, NOTIFY = 0x7FFF0000, 0x80000000, 0x00050000, 0x7FC00000
+BIRTHS = {"x86_64": (56, 57, 58), "aarch64": (220,)}
+"""clone, fork and vfork; clone3 does not exist here."""
 NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
 
 
@@ -165,6 +167,14 @@ def seccomp_filter(machine: str | None = None, *, ownership: bool) -> bytes:
             code += _refuse(numbers[name], errno.EPERM)
     for condition in CONDITIONS:
         code += condition.code(numbers[condition.name])
+    return code + _step(RETURN, ALLOW)
+
+
+def count_filter(machine: str | None = None) -> bytes:
+    """The filter that lets a listener decide about every new process and thread."""
+    code = _step(LOAD, NUMBER_AT)
+    for number in BIRTHS[machine or platform.machine()]:
+        code += _jump(EQUAL, number, 0, 1) + _step(RETURN, NOTIFY)
     return code + _step(RETURN, ALLOW)
 
 

@@ -16,7 +16,7 @@ from batuta.tasks.sandbox import inside
 from batuta.tasks.sandbox.inside.kernel import landlock_version
 from batuta.tasks.sandbox.interpreter import Interpreter
 from batuta.tasks.sandbox.program import Limits
-from batuta.tasks.sandbox.seccomp import seccomp_filter
+from batuta.tasks.sandbox.seccomp import count_filter, seccomp_filter
 
 WARDEN = (
     "import sys; sys.path.insert(0, sys.argv[1]); from inside.warden import main; "
@@ -138,6 +138,8 @@ def _landlock(interpreter: Interpreter, limits: Limits, uid: int | None) -> Laun
     if version < NEEDED:
         raise SandboxError(f"this kernel has Landlock {version}, {NEEDED} is needed (Linux 6.12)")
     folder = fresh()
+    if uid is not None:
+        _check_reachable(folder)
     roots = {path for path in (*SYSTEM, *interpreter.roots) if Path(path).exists()}
     opened = {path: os.open(path, os.O_PATH) for path in roots}
     devices = [os.open(path, os.O_PATH) for path in DEVICES if Path(path).exists()]
@@ -146,7 +148,10 @@ def _landlock(interpreter: Interpreter, limits: Limits, uid: int | None) -> Laun
         """Where the warden finds a path: an unprivileged one may not pass folders like /root."""
         if uid is None:
             return path
-        root = max((root for root in roots if Path(path).is_relative_to(root)), key=len)
+        inside = [root for root in roots if Path(path).is_relative_to(root)]
+        if not inside:  # nothing that is told to be read; the warden will say what it misses
+            return path
+        root = max(inside, key=len)
         return f"/proc/self/fd/{opened[root]}{path[len(root) :]}"
 
     environment = _environment(folder)
@@ -158,6 +163,20 @@ def _landlock(interpreter: Interpreter, limits: Limits, uid: int | None) -> Laun
     order |= {"readable": list(opened.values()), "devices": devices, "folder": folder}
     command = _python(place(interpreter.executable), INSIDE.parent)
     return Launch(command, environment, order, (*opened.values(), *devices), folder=folder)
+
+
+def _check_reachable(folder: str) -> None:
+    """Nothing, if another user than root can enter the folder's parents.
+
+    Raises:
+        SandboxError: it cannot.
+    """
+    for parent in Path(folder).parents:
+        if not parent.stat().st_mode & 0o001:
+            raise SandboxError(
+                f"the sandbox's user cannot enter {parent}, where temporary files are: "
+                "set TMPDIR to a folder that everybody may enter, such as /tmp"
+            )
 
 
 def _none(interpreter: Interpreter, limits: Limits) -> Launch:
@@ -172,11 +191,14 @@ def _order(
     tier: Tier, limits: Limits, uid: int | None, scratch: list[str], packages: tuple[str, ...]
 ) -> dict[str, Any]:
     calls = seccomp_filter(ownership=tier is Tier.BUBBLEWRAP) if tier is not Tier.NONE else b""
+    # The kernel counts all processes of a user; a program's own are to be counted here.
+    counted = tier is Tier.LANDLOCK and uid is None
     return {
         "tier": tier.value,
         "uid": uid,
         "limits": asdict(limits),
         "filter": calls.hex(),
+        "count": count_filter().hex() if counted else "",
         "scratch": scratch,
         "packages": list(packages),
         "readable": [],

@@ -8,10 +8,14 @@ import os
 import sys
 from contextlib import suppress
 
+from .answering import Program
+from .asking import run_tests
+from .peer import Gone
 from .wire import send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 HERE = os.path.dirname(__file__)  # noqa: PTH120 - no pathlib here
@@ -20,12 +24,12 @@ EXITED, RAISED, OUT_OF_MEMORY = (
 )
 
 
-def perform(order: dict[str, Any], result: int) -> int:
+def perform(run: Callable[[], dict[str, Any]], result: int) -> int:
     """Run the test to its end and say how it ended; the exit status."""
     process = os.getpid()
     status, report = 1, OUT_OF_MEMORY
     try:
-        report = json.dumps({"end": "returned"} | run(order)).encode()
+        report = json.dumps({"end": "returned"} | run()).encode()
         status = 0
     except SystemExit as error:
         status, report = exit_status(error.code), EXITED
@@ -50,10 +54,39 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
     if order["kind"] == "call":
         entry = eval(order["entry"], namespace)  # noqa: S307 - this is what a sandbox is for
         return {"value": entry(*order["arguments"])}
-    if order["kind"] == "check":
+    if order["kind"] == "together":
         execute(order["code"], "check.py", namespace)
         return {"token": order["token"]}
     return {}
+
+
+def answer(order: dict[str, Any], pipes: tuple[int, int, int]) -> int:
+    """Be a program that its tests call from another process; the exit status."""
+    program = Program(pipes, order, execute)
+    status = 1
+    try:
+        program.load()
+    except SystemExit as error:
+        status, end = exit_status(error.code), "exited"
+    except MemoryError:
+        end = "memory"
+    except Gone:
+        return 0
+    except BaseException as error:  # noqa: BLE001 - whatever the program raises
+        end = "raised"
+        sys.excepthook(type(error), error.with_traceback(beyond_warden(error)), None)
+    else:
+        with suppress(Gone):
+            program.serve()
+        return 0
+    with suppress(Gone):
+        program.send({"end": end})
+    return status
+
+
+def test_program(order: dict[str, Any], code: str, pipes: tuple[int, int, int]) -> dict[str, Any]:
+    """Be the tests of a program that is in another process."""
+    return run_tests(pipes, order, code, execute)
 
 
 def execute(source: str, name: str, namespace: dict[str, Any]) -> None:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+import errno
+import fcntl
+import os
 import resource
 import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP = 1, 4, 22
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
+SECCOMP = {"x86_64": 317, "aarch64": 277}
+NEW_LISTENER = 1 << 3
+RECEIVE_NOTICE, SEND_VERDICT, CONTINUE = 0xC0502100, 0xC0182101, 1
+"""Seccomp: the requests of ioctl on a listener, and the verdict that the call goes on."""
+PIDFD_GETFD = 438
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 FILES, ALL_NETWORK, ALL_SCOPES = 0xFFFF, 0b11, 0b11
 """Landlock: every right on files, to TCP, to abstract sockets and signals of others."""
@@ -71,6 +80,43 @@ def install(code: bytes) -> None:
     header = struct.pack("HP", len(code) // 8, ctypes.addressof(instructions))
     program = ctypes.create_string_buffer(header, len(header))
     prctl(PR_SET_SECCOMP, 2, ctypes.addressof(program))
+
+
+def install_listener(code: bytes) -> int:
+    """Filter the system calls of this process and its children, for ever; who hears of them.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    instructions = ctypes.create_string_buffer(code, len(code))
+    header = struct.pack("HP", len(code) // 8, ctypes.addressof(instructions))
+    program = ctypes.create_string_buffer(header, len(header))
+    return system_call(SECCOMP[os.uname().machine], 1, NEW_LISTENER, program)
+
+
+def take_descriptor(process: int, descriptor: int) -> int:
+    """A copy of what a child has open.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    handle = os.pidfd_open(process)
+    try:
+        return system_call(PIDFD_GETFD, handle, descriptor, 0)
+    finally:
+        os.close(handle)
+
+
+def decide_call(listener: int, allowed: Callable[[], bool]) -> None:
+    """Let the next call that waits there go on, or fail for want of resources."""
+    notice = bytearray(80)
+    try:
+        fcntl.ioctl(listener, RECEIVE_NOTICE, notice)
+        (number,) = struct.unpack_from("Q", notice)
+        error, flags = (0, CONTINUE) if allowed() else (-errno.EAGAIN, 0)
+        fcntl.ioctl(listener, SEND_VERDICT, struct.pack("QqiI", number, 0, error, flags))
+    except OSError:
+        pass  # it has just ended, or a signal has taken its call back
 
 
 def lower(kind: int, most: int, *, hard: bool) -> None:

@@ -3,7 +3,7 @@
 Orders come in on standard input, replies leave on standard output; when the input ends, so does
 the warden, and everything it started with it.
 """
-# ruff: noqa: PTH102, PTH112, PTH118, PTH123, PTH208 - no pathlib here, see the package
+# ruff: noqa: PTH102, PTH112, PTH118, PTH208 - no pathlib here, see the package
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ import sys
 import time
 from contextlib import suppress
 
-from .child import perform
+from .asking import GONE
+from .child import answer, perform, run, test_program
 from .kernel import (
     ALL_NETWORK,
     ALL_SCOPES,
@@ -31,73 +32,34 @@ from .kernel import (
     READ_FILE,
     USE_FILE,
     allow,
+    decide_call,
     install,
+    install_listener,
     lower,
     new_ruleset,
     prctl,
     restrict,
+    take_descriptor,
 )
-from .usage import family, hidden, removal, remove, stored, threads_of_user, used
-from .wire import end_of_orders, packed, receive, send
+from .pipes import Test, close, volunteer
+from .usage import family, hidden, removal, remove, stored, tasks, threads_of_user, used
+from .wire import end_of_orders, exactly, packed, receive, send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any, NoReturn
 
 TICK = 0.02
 """Seconds between two looks at what a test uses."""
-CHUNK = 65536
 STACK = 8 << 20
 OPEN_FILES = 256
+MESSAGE = 16
+"""Bytes of memory for each byte of a message: to read one takes many times its length."""
 RESERVED = 4
 """Bytes that a process may reserve for each byte that the test may use."""
 COMPANY = 512
 """Processes and threads that a user who does other things as well may start meanwhile."""
-
-
-def volunteer(score: int) -> None:
-    """Be ended early when the machine runs out of memory: the higher, the sooner."""
-    with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-        file.write(str(score))
-
-
-def close(*descriptors: int) -> None:
-    """These are not needed any more."""
-    for descriptor in descriptors:
-        os.close(descriptor)
-
-
-class Test:
-    """A child and the pipes from it."""
-
-    def __init__(self, order: dict[str, Any]) -> None:
-        self.order = order
-        self.stdin = os.memfd_create("stdin")
-        send(self.stdin, order.get("stdin", "").encode("utf-8", "surrogatepass"))
-        os.lseek(self.stdin, 0, os.SEEK_SET)
-        self.readers: list[int] = []
-        self.writers: list[int] = []
-        for _ in ("stdout", "stderr", "result"):
-            reader, writer = os.pipe()
-            os.set_blocking(reader, False)
-            self.readers.append(reader)
-            self.writers.append(writer)
-        self.heard = {reader: bytearray() for reader in self.readers}
-
-    def listen(self, reader: int) -> bool:
-        """Take what has come; whether more can come."""
-        try:
-            data = os.read(reader, CHUNK)
-        except BlockingIOError:
-            return False
-        self.heard[reader] += data
-        return bool(data)
-
-    def texts(self) -> dict[str, str]:
-        """What was heard."""
-        texts = (bytes(data).decode("utf-8", "replace") for data in self.heard.values())
-        return dict(zip(("stdout", "stderr", "result"), texts, strict=True))
 
 
 class Warden:
@@ -108,10 +70,15 @@ class Warden:
         self.limits: dict[str, Any] = order["limits"]
         self.scratch: list[str] = order["scratch"]
         self.filter = bytes.fromhex(order["filter"])
+        self.count = bytes.fromhex(order["count"])
+        """The filter that lets the warden decide about new processes; empty: the kernel does."""
+        self.listener = -1
         self.ruleset = -1
         """Landlock's rules for the children; -1: none."""
         self.running = 0
         """The present test's process; 0: none."""
+        self.program = 0
+        """The process of a program whose tests run in another one; 0: none."""
         if order["folder"] is not None:  # made here, or a host that is killed leaves it behind
             os.mkdir(order["folder"], 0o700)
             if order["uid"] is not None:
@@ -189,16 +156,17 @@ class Warden:
         """One test, and nothing left of it."""
         test = Test(order)
         began = time.monotonic()
-        if self.ruleset >= 0:  # the warden must see what it keeps open, from its first moment on
-            prctl(PR_SET_DUMPABLE, 1)
-        self.running = os.fork()
-        if not self.running:
-            self.become(test)
-        prctl(PR_SET_DUMPABLE, 0)
+        if order["kind"] == "check":
+            self.start_apart(test)
+        else:
+            self.running = self.start(test, lambda: perform(lambda: run(order), test.writers[2]))
         close(test.stdin, *test.writers)
         ended = self.watch(test, began + self.limits["seconds"])
         seconds = time.monotonic() - began
         status = self.end_all()
+        if self.listener >= 0:
+            os.close(self.listener)
+            self.listener = -1
         for reader in test.readers:
             while not self.excess(test) and test.listen(reader):
                 pass
@@ -209,6 +177,51 @@ class Warden:
         reply = {"ended": ended, "status": status, "seconds": seconds, "spent": spent}
         return reply | test.texts()
 
+    def start(self, test: Test, main: Callable[[], int]) -> int:
+        """A process that nobody trusts; its number."""
+        if self.ruleset >= 0:  # the warden must see what it keeps open, from its first moment on
+            prctl(PR_SET_DUMPABLE, 1)
+        heard, tells, waits, taken = (*os.pipe(), *os.pipe())
+        process = os.fork()
+        if not process:
+            close(heard, taken)
+            self.become(test, main, (tells, waits))
+        close(tells, waits)
+        if self.count and (number := os.read(heard, 16)):
+            self.listener = take_descriptor(process, int(number))
+        close(heard, taken)
+        prctl(PR_SET_DUMPABLE, 0)
+        return process
+
+    def start_apart(self, test: Test) -> None:
+        """A process for the program, and one for its tests, which the program cannot look into.
+
+        The text of the tests follows their order. Their own process reads it, and nobody else: a
+        program finds in its memory all that the warden had in its own.
+        """
+        size: int = test.order["size"]
+        asks, calls, answers, says, begun, begins = (*os.pipe(), *os.pipe(), *os.pipe())
+        longest = max(self.limits["output"], self.limits["memory"] // MESSAGE)
+
+        def program() -> int:
+            close(calls, answers, begun, begins, test.writers[2])
+            return answer(test.order, (asks, says, longest))
+
+        def tests() -> int:
+            close(asks, says)
+            order, pipes = test.order, (answers, calls, longest)
+            return perform(lambda: test_program(order, code, pipes), test.writers[2])
+
+        self.program = self.start(test, program)
+        self.running = os.fork()
+        if not self.running:
+            code = exactly(size).decode("utf-8", "surrogatepass")
+            close(begun, begins)
+            self.become(test, tests)
+        close(asks, calls, answers, says, begins)
+        os.read(begun, 1)  # nothing: the end of it, since the tests have been read
+        close(begun)
+
     def watch(self, test: Test, deadline: float) -> str:
         """Wait for the end of the test's process; the limit that was overstepped, if one.
 
@@ -216,16 +229,15 @@ class Warden:
         """
         process = os.pidfd_open(self.running)
         poll = select.poll()
-        for descriptor in (0, process, *test.readers):
+        for descriptor in filter(self.is_open, (0, process, *test.readers, self.listener)):
             poll.register(descriptor, select.POLLIN)
         ended, look = "", time.monotonic() + TICK
         while not ended and (now := time.monotonic()) < deadline:
             ready = [one for one, _ in poll.poll(max(0, min(look, deadline) - now) * 1000)]
             if 0 in ready:  # no order comes during a test, so this is the end of them
                 sys.exit()
-            for reader in filter(test.heard.__contains__, ready):
-                if not test.listen(reader):
-                    poll.unregister(reader)
+            for over in filter(lambda one: self.is_over(test, one), ready):
+                poll.unregister(over)
             ended = self.excess(test)
             if process in ready:
                 break
@@ -237,6 +249,22 @@ class Warden:
         os.close(process)
         return ended
 
+    @staticmethod
+    def is_open(descriptor: int) -> bool:
+        """Whether this is a descriptor at all."""
+        return descriptor >= 0
+
+    def is_over(self, test: Test, descriptor: int) -> bool:
+        """Whether nothing more can come from there, after what has come was dealt with."""
+        if descriptor == self.listener:
+            decide_call(descriptor, self.has_room)
+        return descriptor in test.heard and not test.listen(descriptor)
+
+    def has_room(self) -> bool:
+        """Whether one more process or thread may start; the first too many ends the test."""
+        threads = sum(len(tasks(process)) for process in family(os.getpid()))
+        return threads <= self.limits["processes"] + (self.program > 0)
+
     def excess(self, test: Test) -> str:
         """`output`, if there is too much of it."""
         most = max(len(data) for data in test.heard.values())
@@ -246,10 +274,12 @@ class Warden:
         """The limit that the test is beyond at this moment, if one."""
         processes = family(os.getpid())
         threads, memory = used(processes)
-        if threads > self.limits["processes"]:
+        if threads > self.limits["processes"] + (self.program > 0):
             return "processes"
         if memory > self.limits["memory"]:
             return "memory"
+        if self.program:  # what the tests keep open cannot be seen, and is not the program's
+            processes = [process for process in processes if process != self.running]
         return "files" if self.full(processes) else ""
 
     def full(self, processes: Iterable[int] = ()) -> bool:
@@ -261,16 +291,19 @@ class Warden:
 
     def end_all(self) -> int | None:
         """End every process but this one; the exit status of the test's, if there is a test."""
-        status = None
+        ends: dict[int, int] = {}
         while True:
             self.kill()
             try:
                 process, ended = os.waitpid(-1, 0)
             except ChildProcessError:
-                self.running = 0
-                return status
-            if process == self.running:
-                status = os.waitstatus_to_exitcode(ended)
+                break
+            ends[process] = os.waitstatus_to_exitcode(ended)
+        status = ends.get(self.running)
+        if self.program and status == GONE:
+            status = ends.get(self.program, status)
+        self.running = self.program = 0
+        return status
 
     def kill(self) -> None:
         """Kill all in one call, so that none can fork meanwhile; unisolated, one by one."""
@@ -298,29 +331,48 @@ class Warden:
 
     # -- the child ----------------------------------------------------------------------------
 
-    def become(self, test: Test) -> NoReturn:
-        """Be the test's process: shut oneself in, then run the program."""
-        status = 1
+    def become(
+        self, test: Test, main: Callable[[], int], watched: tuple[int, int] | None = None
+    ) -> NoReturn:
+        """Be a process of the test: shut oneself in, then run `main` to its exit status.
+
+        Without pipes to the one who watches it, it is trusted, and stays closed to those beside it,
+        in `/proc` as well.
+        """
+        status, trusted = 1, watched is None
         try:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            prctl(PR_SET_DUMPABLE, 1)  # or its own score is closed to it
-            volunteer(1000)
+            if not trusted:
+                prctl(PR_SET_DUMPABLE, 1)  # or its own score is closed to it
+                volunteer(1000)
             os.setsid()
             for target, source in enumerate((test.stdin, *test.writers[:2])):
                 os.dup2(source, target)
             close(test.stdin, *test.writers[:2], *test.readers)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            self.shut_in()
+            # An exception out of nowhere could end a test that waits for one.
+            signal.signal(signal.SIGINT, signal.SIG_DFL if trusted else signal.default_int_handler)
+            self.shut_in(watched)
             sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115 - for all its life
             sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
-            status = perform(test.order, test.writers[2])
+            status = main()
         except BaseException as error:  # noqa: BLE001 - it must not become a second warden
             sys.excepthook(type(error), error, error.__traceback__)
         finally:
             os._exit(status)
 
-    def shut_in(self) -> None:
+    def be_counted(self, tells: int, waits: int) -> None:
+        """Let the warden decide about new processes, and keep nothing of the means to do so."""
+        if self.count:
+            listener = install_listener(self.count)
+            send(tells, str(listener).encode())
+            os.close(tells)
+            os.read(waits, 1)  # nothing: the end of it, once the warden has taken its copy
+            close(waits, listener)
+        else:
+            close(tells, waits)
+
+    def shut_in(self, watched: tuple[int, int] | None) -> None:
         """The limits and the walls; nothing undoes them."""
         for kind, most in (
             (resource.RLIMIT_AS, RESERVED * self.limits["memory"]),
@@ -334,6 +386,8 @@ class Warden:
         if self.ruleset >= 0:
             restrict(self.ruleset)
             os.close(self.ruleset)  # with it, a program could widen the walls of the next test
+        if watched is not None:
+            self.be_counted(*watched)
         if self.filter:
             install(self.filter)
 

@@ -1,0 +1,193 @@
+"""The program in an answer: which of its code blocks, or which of them together."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from batuta.tasks.graders import extract
+
+MAX_LENGTH = 100_000
+"""Characters of a program."""
+
+_FENCE = re.compile(
+    r"(?P<before>[ \t]*(?:(?:[-*+>]|\d+[.)])[ \t]+)*)(?P<fence>`{3,}|~{3,})(?P<info>.*)"
+)
+_LANGUAGE = re.compile(r"[{.\s]*(?:(?:class|lang|language)\s*[=:]\s*[\"']?)?([\w+#-]*)")
+_PYTHON = frozenset({"python", "python3", "py", "py3", "python-3", "ipython", "python2", "sage"})
+_PROMPT = re.compile(r"^(?:>>>|\.\.\.|In \[\d+\]:|\$ )", re.MULTILINE)
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_INERT = (*_DEFINITIONS, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
+_ACTS = {*_DEFINITIONS, ast.Import, ast.ImportFrom, ast.Call, ast.For, ast.While}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A code block."""
+
+    language: str
+    """In small letters; empty: none is named."""
+    text: str
+
+    @property
+    def python(self) -> bool:
+        """Whether it says that it is Python."""
+        return self.language in _PYTHON
+
+
+def program_in(answer: str) -> str | None:
+    """The program in an answer; None if there is none, or if its last block is cut.
+
+    The last block of Python, with those before it that it needs: the helpers of a program that is
+    told in pieces. A block that names no language counts where it defines something, or where none
+    names Python and it does something; all others are output, or show the use. An answer without
+    any block is the program itself.
+    """
+    shown = extract.visible(answer, MAX_LENGTH)
+    blocks = list(_blocks(shown))
+    whole = [block for block in blocks if block is not None]
+    if len(whole) < len(blocks):
+        return None
+    if not whole:
+        return shown.strip() or None
+    programs = [_Source(block.text) for block in _programs(whole)]
+    return _joined(programs) if programs else None
+
+
+def _programs(blocks: list[Block]) -> list[Block]:
+    """The blocks that may be the program, or a part of it."""
+    bare = [block for block in blocks if not block.language]
+    if any(block.python for block in blocks):
+        return [b for b in blocks if b.python or (b in bare and _Source(b.text).functions)]
+    for counts in (_Source.acts, _Source.is_code):
+        if found := [block for block in bare if counts(_Source(block.text))]:
+            return found
+    return []
+
+
+def _blocks(text: str) -> Iterator[Block | None]:
+    """Every code block, without the margin of its fence; None for one that is cut."""
+    lines = text.splitlines(keepends=True)
+    at = 0
+    while at < len(lines):
+        opened = _FENCE.fullmatch(lines[at].rstrip("\r\n"))
+        at += 1
+        if opened is None or (opened["fence"][0] == "`" and "`" in opened["info"]):
+            continue
+        fence, start = opened["fence"], at
+        while at < len(lines) and not _closes(lines[at], fence):
+            at += 1
+        if at == len(lines):
+            yield None
+            return
+        text = _without_margin(lines[start:at], len(opened["before"]))
+        yield Block(_language(opened["info"]), text)
+        at += 1
+
+
+def _language(info: str) -> str:
+    """What a fence says of its block: its first word; Python, if it names such a file."""
+    if re.search(r"\.py\b", info):
+        return "python"
+    found = _LANGUAGE.match(info)
+    return found[1].casefold() if found else ""
+
+
+def _closes(line: str, fence: str) -> bool:
+    marks = line.strip().lstrip("> ")
+    return len(marks) >= len(fence) and not marks.strip(fence[0])
+
+
+def _without_margin(lines: list[str], margin: int) -> str:
+    """What a list or a quotation put before each line, taken away."""
+    if all(line.lstrip().startswith(">") for line in lines if line.strip()):
+        quoted = [re.sub(r"^\s*> ?", "", line) for line in lines]
+        if margin and any(line.strip() for line in lines):
+            return "".join(quoted)
+    indented = [len(line) - len(line.lstrip()) for line in lines if line.strip()]
+    cut = min([margin, *indented])
+    text = "".join(line[cut:] if line.strip() else line.lstrip(" \t") for line in lines)
+    return text if _Source(text).tree else textwrap.dedent(text)
+
+
+def _joined(sources: list[_Source]) -> str:
+    """The last program, with the earlier blocks that it needs.
+
+    A block that only shows the use, or the output, of those before it is left out. One that is
+    needed is put before, unless it does something and defines what is defined again after it.
+    """
+    while len(sources) > 1 and sources[-1].shows(sources[:-1]):
+        sources = sources[:-1]
+    last = sources[-1]
+    parts, wanted, redefined = [last.text], last.free, set(last.functions)
+    for earlier in reversed(sources[:-1]):
+        if earlier.defined & wanted and (earlier.is_inert() or not earlier.functions & redefined):
+            parts.insert(0, earlier.text)
+            wanted = wanted | earlier.free
+            redefined |= earlier.functions
+    return "\n".join(parts)
+
+
+class _Source:
+    """What can be seen of a source without running it."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tree = _parsed(text)
+        """None: this is no Python."""
+        nodes = list(ast.walk(self.tree)) if self.tree else []
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        self.kinds = {type(node) for node in nodes}
+        self.used = {one.id for one in names if isinstance(one.ctx, ast.Load)}
+        self.functions: set[str] = set()
+        self.defined: set[str] = set()
+        """The globals that it sets."""
+        for node in self.tree.body if self.tree else ():
+            self._define(node)
+        self.free = self.used - self.defined
+
+    def _define(self, node: ast.stmt) -> None:
+        if isinstance(node, _DEFINITIONS):
+            self.functions.add(node.name)
+            self.defined.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            self.defined |= {(one.asname or one.name).partition(".")[0] for one in node.names}
+        else:
+            names = (one for one in ast.walk(node) if isinstance(one, ast.Name))
+            self.defined |= {one.id for one in names if isinstance(one.ctx, ast.Store)}
+
+    def is_code(self) -> bool:
+        """Whether it is more than values, which is what an output is, and no session."""
+        body = self.tree.body if self.tree and not _PROMPT.search(self.text) else []
+        return any(not isinstance(n, ast.Expr) or isinstance(n.value, ast.Call) for n in body)
+
+    def acts(self) -> bool:
+        """Whether it calls, defines, imports or repeats anything."""
+        return self.is_code() and bool(self.kinds & _ACTS)
+
+    def is_inert(self) -> bool:
+        """Whether to run it does no more than define."""
+        return all(isinstance(n, _INERT) for n in self.tree.body) if self.tree else False
+
+    def shows(self, before: list[_Source]) -> bool:
+        """Whether it is the output or the use of sources before it, rather than a part of them."""
+        if not any(one.is_code() for one in before):
+            return False
+        if _PROMPT.search(self.text) or (self.tree and not self.is_code()):
+            return True
+        known: set[str] = set().union(*(one.functions for one in before))
+        reads = self.used & {"input", "stdin", "open"} or "stdin" in self.text
+        return not self.functions and bool((self.used | self.defined) & known) and not reads
+
+
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None

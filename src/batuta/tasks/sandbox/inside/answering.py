@@ -1,0 +1,160 @@
+"""The program's end: answers what the tests ask for. It runs among the program's own code."""
+
+# Values of any type: what is known of them is found out as the program runs.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnnecessaryIsInstance=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import builtins
+import operator
+import sys
+
+from .peer import Peer, Shared, classes_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+MODULE = "program"
+
+
+class Program(Peer):
+    """A program that waits to be called."""
+
+    def __init__(self, pipes: tuple[int, int, int], order: dict[str, Any], execute: Any) -> None:
+        super().__init__(*pipes)
+        self.order = order
+        self.execute: Callable[[str, str, dict[str, Any]], None] = execute
+        module = sys.modules[MODULE] = type(sys)(MODULE)
+        self.namespace = module.__dict__
+        self.shared = Shared(self.namespace, set())
+        self.fields = self.shared.fields
+        self.instance = self.shared.instance
+        self.set_fields = self.shared.set_fields
+
+    def load(self) -> None:
+        """Run the preamble and the program, once the tests say that they are ready."""
+        entry = self.receive()["entry"]
+        self.execute(self.order["preamble"], "preamble.py", self.namespace)
+        self.namespace.pop(entry, None)  # what the preamble sketches is for the program to write
+        self.shared.names = classes_of(self.namespace, MODULE)
+        self.execute(self.order["source"], "program.py", self.namespace)
+        self.send({"end": "ready"})
+
+    def serve(self) -> None:
+        """Answer to the end of the tests."""
+        while True:
+            self.answer(self.receive())
+
+    def do(self, operation: str, *parts: Any) -> Any:
+        """What the tests ask for."""
+        return OPERATIONS[operation](self, *parts)
+
+    def theirs(self, node: list[Any]) -> Any:
+        """A callable that calls back."""
+        return Remote(self, node[1])
+
+    def named(self, value: Any) -> Any:
+        """Nothing: the tests would not believe it."""
+        return None
+
+    def by_name(self, module: str, name: str) -> Any:
+        """A function or a class of a module."""
+        found = __import__(module, fromlist=["_"])
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+
+    def exception_class(self, names: list[str]) -> type[BaseException]:
+        """The class of that name."""
+        for one in names:
+            module, _, name = one.partition(":")
+            found = getattr(sys.modules.get(module), name, None)
+            if isinstance(found, type) and issubclass(found, BaseException):
+                return found
+        return Exception
+
+    def look_up(self, name: str) -> Any:
+        """A global of the program."""
+        if name in self.namespace:
+            return self.namespace[name]
+        raise NameError(f"name {name!r} is not defined")
+
+
+class Remote:
+    """Something of the tests' that can be called, and asked for what it has."""
+
+    def __init__(self, peer: Program, number: int) -> None:
+        self.__dict__["batuta_peer"] = peer, number
+
+    def batuta_number(self) -> int:
+        """What the tests know it by."""
+        return self.__dict__["batuta_peer"][1]
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """What it gives over there."""
+        peer, number = self.__dict__["batuta_peer"]
+        return peer.request("call", number, arguments, named)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") and name not in {"__name__", "__doc__"}:
+            raise AttributeError(name)
+        peer, number = self.__dict__["batuta_peer"]
+        return peer.request("get", number, name)
+
+    def __iter__(self) -> Any:
+        peer, number = self.__dict__["batuta_peer"]
+        return iter(peer.request("list", number))
+
+
+Program.remote = Remote
+
+
+def begin(_: Program, module: str, name: str, arguments: Any, named: Any) -> None:
+    """Let a module that is loaded begin anew: its random numbers, its figures."""
+    if module in sys.modules:
+        getattr(sys.modules[module], name)(*arguments, **named)
+
+
+def compare(_: Program, name: str, one: Any, other: Any) -> bool:
+    """What two of the program's values say of each other."""
+    return bool(getattr(operator, name)(one, other))
+
+
+def attribute(_: Program, value: Any, name: str) -> Any:
+    """What an object has."""
+    return getattr(value, name)
+
+
+def assign(_: Program, value: Any, name: str, given: Any) -> None:
+    """Change what an object has."""
+    setattr(value, name, given)
+
+
+def is_instance(_: Program, value: Any, kind: Any) -> bool:
+    """Whether it is of that class."""
+    return builtins.isinstance(value, kind)
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "global": Program.look_up,
+    "call": lambda _, value, arguments, named: value(*arguments, **named),
+    "get": attribute,
+    "set": assign,
+    "iter": lambda _, value: iter(value),
+    "next": lambda _, value: next(value),
+    "len": lambda _, value: len(value),
+    "bool": lambda _, value: bool(value),
+    "str": lambda _, value: str(value),
+    "repr": lambda _, value: repr(value),
+    "item": lambda _, value, key: value[key],
+    "put": lambda _, value, key, given: operator.setitem(value, key, given),
+    "drop": lambda _, value, key: operator.delitem(value, key),
+    "compare": compare,
+    "combine": lambda _, name, one, other: getattr(operator, name)(one, other),
+    "isinstance": is_instance,
+    "begin": begin,
+}

@@ -1,0 +1,340 @@
+"""The tests' end: names of the program stand for what is over there, and no more comes here.
+
+What the tests compare they compare here. A handle never equals a plain value, whatever the program
+says of it, and is neither greater nor less, nor can it be counted with.
+"""
+
+# Values of any type: what is known of them is found out as the program runs.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnnecessaryIsInstance=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import builtins
+import os
+import sys
+
+from .peer import Gone, Peer, Shared, classes_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+MODULE = "program"
+"""The name of the tests' own module: that of the program, so that names of classes agree."""
+VERDICTS = frozenset({"unittest", "pytest", "_pytest", "inside", "doctest"})
+"""Modules whose exceptions say how a test ended: not for a program to say."""
+GONE = 86
+"""The exit status of tests that a program left without an answer."""
+TESTED = ("function", "method", "builtin_function_or_method", "partial")
+
+
+class Tests(Peer):
+    """Tests that call a program."""
+
+    def __init__(self, pipes: tuple[int, int, int], namespace: dict[str, Any]) -> None:
+        super().__init__(*pipes)
+        self.namespace = namespace
+        self.shared = Shared(namespace, classes_of(namespace, MODULE))
+        self.fields = self.shared.fields
+        self.instance = self.shared.instance
+        self.set_fields = self.shared.set_fields
+        self.made: dict[str, type[BaseException]] = {}
+
+    def start(self, entry: str) -> str:
+        """Let the program begin, now that nothing which it does can change what is loaded here.
+
+        How it ended, if it did not come to its end; else nothing.
+        """
+        try:
+            self.send({"entry": entry})
+            said = str(self.receive().get("end"))
+        except Gone:
+            os._exit(GONE)
+        return "" if said == "ready" else said if said in {"raised", "memory"} else "exited"
+
+    def request(self, *parts: Any) -> Any:
+        """What the program answers, or the end: no test may take its silence for an exception."""
+        try:
+            return super().request(*parts)
+        except Gone as error:
+            sys.stderr.write(f"the program does not answer: {error}\n")
+            os._exit(GONE)
+
+    def do(self, operation: str, *parts: Any) -> Any:
+        """What the program may do with what it was given: call it, ask it for what it has."""
+        value = self.handles[int(parts[0])]
+        ours = type(value).__module__ in {MODULE, "_io"}
+        if operation == "call" and (ours or type(value).__name__ in TESTED):
+            return value(*parts[1], **parts[2])
+        if operation == "get" and ours and not str(parts[1]).startswith("_"):
+            return getattr(value, str(parts[1]))
+        if operation == "get" and parts[1] in {"__name__", "__doc__"}:
+            return str(getattr(value, parts[1]))
+        if operation == "list" and (ours or type(value).__name__ == "generator"):
+            return list(value)
+        raise TypeError("the tests do not allow this")
+
+    def captures(self) -> bool:
+        """Whether the tests look at what is printed."""
+        return sys.stdout is not sys.__stdout__
+
+    def theirs(self, node: list[Any]) -> Any:
+        """A stand-in."""
+        return Remote(self, int(node[1]), [str(name) for name in node[2]])
+
+    def named(self, value: Any) -> Any:
+        """Functions and classes of libraries: the program takes its own."""
+        module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
+        if not callable(value) or not isinstance(module, str) or module == MODULE:
+            return None
+        found = sys.modules.get(module)
+        for part in str(name or "<none>").split("."):
+            found = getattr(found, part, None)
+        return ["Y", module, name] if found is value else None
+
+    def by_name(self, module: str, name: str) -> NoReturn:
+        """Never: the program names nothing here."""
+        raise ValueError(f"{module}.{name} is not for the program to name")
+
+    def exception_class(self, names: list[str]) -> type[BaseException]:
+        """The nearest class that is known here; one of its own for a class of the program's."""
+        first = str(names[0])
+        if first in self.made:
+            return self.made[first]
+        known = (known_exception(str(one)) for one in names)
+        found = next((one for one in known if one is not None), None)
+        if found is None:
+            raise ValueError("this is no exception")
+        if known_exception(first) is None:
+            name = first.rpartition(":")[2].rpartition(".")[2]
+            found = self.made[first] = type(name, (found,), {"__module__": MODULE})
+        return found
+
+
+def known_exception(name: str) -> type[BaseException] | None:
+    """A class of exceptions that is loaded here, but for those that say how a test ended."""
+    module, _, name = name.partition(":")
+    if module.partition(".")[0] in VERDICTS or module == MODULE:
+        return None
+    found = getattr(sys.modules.get(module), name, None)
+    fits = isinstance(found, type) and issubclass(found, BaseException) and found is not Gone
+    return found if fits else None
+
+
+NATIVE = {
+    "builtins:generator": "GeneratorType",
+    "builtins:function": "FunctionType",
+    "builtins:module": "ModuleType",
+}
+"""Classes of the interpreter's whose objects have no plain form."""
+
+
+class Remote:
+    """A value of the program's that has no plain form."""
+
+    __slots__ = ("_batuta",)
+    _batuta: tuple[Tests, int, list[str]]
+
+    def __init__(self, peer: Tests, number: int, names: list[str]) -> None:
+        object.__setattr__(self, "_batuta", (peer, number, names))
+
+    def batuta_number(self) -> int:
+        """What the program knows it by."""
+        return self._batuta[1]
+
+    def _ask(self, operation: str, *parts: Any) -> Any:
+        return self._batuta[0].request(operation, *parts)
+
+    def _exact(self, operation: str, kind: type) -> Any:
+        found = self._ask(operation, self)
+        if type(found) is not kind:
+            raise Gone(f"{operation} gave a {type(found).__name__}")
+        return found
+
+    @property
+    def __class__(self) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] - nobody sets it
+        """The class that it says it has, if that is one of a library which is loaded here."""
+        for name in self._batuta[2]:
+            module, _, qualified = name.partition(":")
+            found = getattr(sys.modules.get(module), qualified, None)
+            if isinstance(found, type) and module not in {"builtins", MODULE}:
+                return found
+            if name in NATIVE:
+                return getattr(__import__("types"), NATIVE[name])
+        return Remote
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return type(value) is Remote and self._ask("isinstance", value, self) is True
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """What it gives over there."""
+        return self._ask("call", self, arguments, named)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name not in {"__name__", "__doc__", "__dict__"}:
+            raise AttributeError(name)
+        return self._ask("get", self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._ask("set", self, name, value)
+
+    def __iter__(self) -> Any:
+        found = self._ask("iter", self)
+        while True:
+            try:
+                yield self._ask("next", found)
+            except StopIteration:
+                return
+
+    def __next__(self) -> Any:
+        return self._ask("next", self)
+
+    def __len__(self) -> int:
+        return self._exact("len", int)
+
+    def __bool__(self) -> bool:
+        return self._exact("bool", bool)
+
+    def __str__(self) -> str:
+        return self._exact("str", str)
+
+    def __repr__(self) -> str:
+        return self._exact("repr", str)
+
+    def __hash__(self) -> int:
+        return self._batuta[1]
+
+    def __contains__(self, value: Any) -> bool:
+        return any(value is one or value == one for one in self)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._ask("item", self, key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._ask("put", self, key, value)
+
+    def __delitem__(self, key: Any) -> None:
+        self._ask("drop", self, key)
+
+    def __enter__(self) -> Any:
+        return self._ask("call", self._ask("get", self, "__enter__"), (), {})
+
+    def __exit__(self, *_: object) -> Any:
+        return self._ask("call", self._ask("get", self, "__exit__"), (None, None, None), {})
+
+
+Tests.remote = Remote
+
+
+def _comparing(name: str) -> Callable[[Any, Any], Any]:
+    """What two handles say of each other; of a handle and a plain value nobody says anything."""
+
+    def compare(self: Any, other: Any) -> Any:
+        if type(other) is not Remote:
+            return NotImplemented
+        return self._ask("compare", name, self, other) is True
+
+    return compare
+
+
+def _combining(name: str) -> Callable[[Any, Any], Any]:
+    def combine(self: Any, other: Any) -> Any:
+        if type(other) is not Remote:
+            return NotImplemented
+        return self._ask("combine", name, self, other)
+
+    return combine
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(Remote, f"__{_name}__", _comparing(_name))
+for _name in ("add", "sub", "mul", "truediv", "matmul", "and_", "or_"):
+    setattr(Remote, f"__{_name.strip('_')}__", _combining(_name))
+
+
+class Names(dict):  # pyright: ignore[reportMissingTypeArgument] - no `Any` at run time
+    """The tests' globals: what neither they nor Python define is the program's."""
+
+    peer: Tests | None = None
+    entry = ""
+
+    def __missing__(self, name: str) -> Any:
+        if self.peer is None or name.startswith("__"):
+            raise KeyError(name)
+        if name == self.entry:
+            return self.look_up(name)
+        if hasattr(builtins, name):
+            raise KeyError(name)
+        if name in sys.stdlib_module_names:  # a program could give the tests a `math` of its own
+            return __import__(name)
+        return self.look_up(name)
+
+    def look_up(self, name: str) -> Any:
+        """A global of the program's."""
+        assert self.peer is not None  # noqa: S101 - by `__missing__`
+        found = self.peer.request("global", name)
+        if type(found) is Remote:
+            self[name] = found
+        return found
+
+
+def import_ahead(code: str) -> None:
+    """Load what the tests import, before the program can leave a file where it is looked for."""
+    if "import" not in code:
+        return
+    ast = __import__("ast")
+    for node in ast.parse(code).body:
+        names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+        for name in names:
+            try:
+                __import__(name)
+            except Exception:  # noqa: BLE001, S112 - the tests will see for themselves
+                continue
+
+
+SHARED = {
+    "random": ("seed",),
+    "numpy.random": ("seed",),
+    "matplotlib.pyplot": ("close", "clf", "cla"),
+}
+"""Functions of modules that say how a test begins: in the tests' process they would do nothing."""
+
+
+def share_beginnings(peer: Tests) -> None:
+    """Let the program's modules begin as the tests' do: the same seeds, no old figures."""
+    for name, functions in SHARED.items():
+        module = sys.modules.get(name)
+        for function in functions if module is not None else ():
+            setattr(module, function, _shared(peer, name, function, getattr(module, function)))
+
+
+def _shared(peer: Tests, module: str, name: str, original: Callable[..., Any]) -> Any:
+    def call(*arguments: Any, **named: Any) -> Any:
+        peer.request("begin", module, name, arguments, named)
+        return original(*arguments, **named)
+
+    return call
+
+
+def run_tests(
+    pipes: tuple[int, int, int], order: dict[str, Any], code: str, execute: Any
+) -> dict[str, Any]:
+    """Run tests against the program at the other end; they raise if one fails."""
+    module = sys.modules[MODULE] = type(sys)(MODULE)
+    execute(order["preamble"], "preamble.py", module.__dict__)
+    import_ahead(code)
+    entry: str = order["entry"]
+    namespace = Names(module.__dict__)
+    namespace.pop(entry, None)
+    namespace.entry = entry
+    peer = Tests(pipes, namespace)
+    share_beginnings(peer)
+    if end := peer.start(entry):
+        return {"end": end}
+    namespace.peer = peer
+    execute(code, "check.py", namespace)
+    return {}

@@ -1,0 +1,240 @@
+"""One end of the pipes between a program and its tests: requests, answers, handles.
+
+Both ends are the same but for what they let the other do, which is for `Program` (in `answering`)
+and `Tests` (in `asking`) to say. The program's end may be in the program's hands, with all that it
+writes; what reaches the tests are plain values and handles, whatever it writes.
+"""
+
+# Values of any type: what is known of them is found out as the program runs.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnnecessaryIsInstance=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import sys
+from contextlib import redirect_stdout
+
+from .plain import CHANGING, Decoder, Encoder, changed
+from .wire import send
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Gone(BaseException):
+    """The other end says nothing any more, or no sense."""
+
+
+class Peer:
+    """One end."""
+
+    def __init__(self, reader: int, writer: int, longest: int) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.longest = longest
+        """Bytes of a message."""
+        self.handles: list[Any] = []
+        """What the other end knows by a number only."""
+
+    remote: type
+    """What stands here for a value over there."""
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def request(self, *parts: Any) -> Any:
+        """What the other end answers; what it raises is raised.
+
+        Raises:
+            Gone: it does not answer.
+        """
+        encoder = Encoder(self)
+        message = {"q": encoder.encode(parts), "n": encoder.nodes, "o": self.captures()}
+        self.send(message)
+        while "q" in (answer := self.receive()):
+            self.answer(answer)
+        try:
+            value = self.read_answer(answer, encoder)
+        except Exception as error:  # noqa: BLE001 - the other end may have sent anything
+            raise Gone(f"an answer makes no sense: {error!r}"[:400]) from None
+        if answer["o"]:
+            sys.stdout.write(str(answer["o"]))
+        if answer["e"] is True:
+            raise value
+        return value
+
+    def read_answer(self, answer: dict[str, Any], asked: Encoder) -> Any:
+        """What was answered, with the changes of what was sent.
+
+        Raises:
+            ValueError, TypeError, KeyError, IndexError, AttributeError: it makes no sense.
+        """
+        decoder = Decoder(self, answer["n"], asked.values)
+        for number, node in answer["s"].items():
+            if node[0] not in CHANGING or asked.nodes[int(number)][0] != node[0]:
+                raise ValueError("this cannot have changed")
+            decoder.pending.append((asked.values[int(number)], node))
+        value = decoder.decode(answer["r"])
+        if answer["e"] is True and not isinstance(value, BaseException):
+            raise ValueError("what was raised is no exception")
+        return value
+
+    def answer(self, message: dict[str, Any]) -> None:
+        """Do what is asked and say what came out."""
+        output, failed = io.StringIO(), False
+        decoder = Decoder(self, message["n"])
+        try:
+            operation, *parts = decoder.decode(message["q"])
+            if message["o"]:
+                with redirect_stdout(output):
+                    result = self.do(operation, *parts)
+            else:
+                result = self.do(operation, *parts)
+        except (Gone, MemoryError):
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the other end gets it
+            result, failed = error, True
+        encoder = Encoder(self, decoder.values)
+        reply = {"r": encoder.encode(result), "e": failed, "o": output.getvalue()}
+        reply["s"] = changed(encoder, message["n"], decoder.values)
+        self.send(reply | {"n": encoder.nodes})
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Write one message."""
+        data = json.dumps(message).encode()
+        try:
+            send(self.writer, struct.pack(">Q", len(data)) + data)
+        except OSError:
+            raise Gone("the pipe is closed") from None
+
+    def receive(self) -> dict[str, Any]:
+        """Read one message."""
+        size = struct.unpack(">Q", self.read(8))[0]
+        if size > self.longest:
+            raise Gone("a message is too long")
+        try:
+            message = json.loads(self.read(size))
+        except (ValueError, RecursionError):
+            raise Gone("a message is not JSON") from None
+        if not isinstance(message, dict):
+            raise Gone("a message is not an object")
+        return message
+
+    def read(self, size: int) -> bytes:
+        """That many bytes."""
+        data = bytearray()
+        while len(data) < size:
+            try:
+                chunk = os.read(self.reader, min(size - len(data), 1 << 20))
+            except OSError:
+                chunk = b""
+            if not chunk:
+                raise Gone("the pipe is closed")
+            data += chunk
+        return bytes(data)
+
+    def captures(self) -> bool:
+        """Whether what the other end prints is to come with its answer."""
+        return False
+
+    # -- handles ------------------------------------------------------------------------------
+
+    def handle(self, value: Any) -> list[Any]:
+        """A number for a value that stays here."""
+        self.handles.append(value)
+        kind = type(value)
+        names = [f"{one.__module__}:{one.__qualname__}" for one in kind.__mro__]
+        return ["R", len(self.handles) - 1, names]
+
+    def mine(self, number: Any) -> Any:
+        """The value that the other end knows by this number."""
+        if not isinstance(number, int) or not 0 <= number < len(self.handles):
+            raise ValueError("there is no such handle")
+        return self.handles[number]
+
+    # -- what differs -------------------------------------------------------------------------
+
+    def do(self, operation: str, *parts: Any) -> Any:
+        """What the other end asks for."""
+        raise NotImplementedError
+
+    def theirs(self, node: list[Any]) -> Any:
+        """What stands here for a value over there."""
+        raise NotImplementedError
+
+    def named(self, value: Any) -> Any:
+        """The atom of a value that both ends know by its name."""
+        raise NotImplementedError
+
+    def by_name(self, module: str, name: str) -> Any:
+        """The value of such an atom."""
+        raise NotImplementedError
+
+    def exception_class(self, names: list[str]) -> type[BaseException]:
+        """The class of an exception, by the names of it and its bases."""
+        raise NotImplementedError
+
+    def fields(self, value: Any) -> dict[str, Any] | None:
+        """What an object of a class holds that both ends have from the preamble; None: another."""
+        raise NotImplementedError
+
+    def instance(self, name: str) -> Any:
+        """An empty object of such a class."""
+        raise NotImplementedError
+
+    def set_fields(self, value: Any, fields: dict[str, Any]) -> None:
+        """Let it hold that and nothing else."""
+        raise NotImplementedError
+
+
+class Shared:
+    """The classes of a preamble: their objects go from end to end by what they hold."""
+
+    def __init__(self, namespace: dict[str, Any], names: set[str]) -> None:
+        self.namespace = namespace
+        self.names = names
+
+    def fields(self, value: Any) -> dict[str, Any] | None:
+        """What an object of such a class holds; None if its class is another."""
+        kind = type(value)
+        if kind.__name__ not in self.names or self.namespace.get(kind.__name__) is not kind:
+            return None
+        held = dict(getattr(value, "__dict__", ()))
+        for base in kind.__mro__:
+            slots = base.__dict__.get("__slots__", ())
+            for slot in (slots,) if isinstance(slots, str) else slots:
+                if hasattr(value, slot) and slot != "__dict__":
+                    held[slot] = getattr(value, slot)
+        return held
+
+    def instance(self, name: str) -> Any:
+        """An empty object of that class."""
+        kind = self.namespace[name] if name in self.names else None
+        if not isinstance(kind, type):
+            raise ValueError(f"there is no class {name}")  # noqa: TRY004 - the message is wrong
+        return object.__new__(kind)
+
+    def set_fields(self, value: Any, fields: dict[str, Any]) -> None:
+        """Let it hold that and nothing else."""
+        if hasattr(value, "__dict__"):
+            value.__dict__.clear()
+        for name, held in fields.items():
+            if not isinstance(name, str) or name.startswith("__"):
+                raise ValueError("a field has a name")
+            object.__setattr__(value, name, held)
+
+
+def classes_of(namespace: dict[str, Any], module: str) -> set[str]:
+    """The classes that a source defined, but for exceptions, which are known by their names."""
+    return {
+        name
+        for name, value in namespace.items()
+        if isinstance(value, type)
+        and value.__module__ == module
+        and not issubclass(value, (BaseException, int, str, tuple, list, dict, set, float))
+    }

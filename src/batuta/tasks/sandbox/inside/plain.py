@@ -1,0 +1,363 @@
+"""Values as data: what one process may tell another without either running code of the other.
+
+A value becomes an atom (itself, where JSON has it; else a list that begins with a tag) or a
+reference `["@", n]` into a table of nodes, so that shared and circular values stay what they are.
+Only exact plain types come out of `Decoder`, whatever was put in: a subclass of `int`, `str` or
+`list` counts as the plain value in it. What has no plain form stays where it is, and the other
+side gets a handle; which handles there are is up to the `Peer`.
+"""
+
+# Values of any type: what is known of them is found out as the program runs.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnnecessaryIsInstance=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+from . import science
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+EXACT = 1 << 53
+"""Integers up to here are written as they are; greater ones in base 16, which has no limit."""
+HASHED = frozenset("sdDCO")
+"""Kinds that hash what they hold: filled last, when that is whole."""
+FACTORIES = {kind.__name__: kind for kind in (int, float, str, list, dict, set, tuple, bool)}
+BUILTIN_TYPES = FACTORIES | {k.__name__: k for k in (bytes, complex, frozenset, object, bytearray)}
+
+
+class Encoder:
+    """Writes values of one message; `known` are those of the message that it answers."""
+
+    def __init__(self, peer: Any, known: list[Any] | None = None) -> None:
+        self.peer = peer
+        self.values: list[Any] = list(known or ())
+        """What each node stands for; kept, so that no other value gets the same `id`."""
+        self.base = len(self.values)
+        self.nodes: list[Any] = []
+        """From `base` on."""
+        self.seen = {id(value): n for n, value in enumerate(self.values) if value is not None}
+        self.pending: list[tuple[int, Any]] = []
+
+    def encode(self, value: Any) -> Any:
+        """The atom or the reference."""
+        found = self.refer(value)
+        while self.pending:
+            at, waiting = self.pending.pop()
+            self.nodes[at - self.base] = self.node(waiting)
+        return found
+
+    def refer(self, value: Any) -> Any:
+        """The same, where nodes may still be missing."""
+        kind = type(value)
+        if value is None or kind is bool or kind is str or kind is float:
+            return value
+        if kind is self.peer.remote:
+            return ["H", kind.batuta_number(value)]
+        if kind is int:
+            return value if -EXACT < value < EXACT else ["i", hex(value)]
+        if (number := self.seen.get(id(value))) is not None:
+            return ["@", number]
+        if (atom := ATOMS.get(kind)) is not None:
+            return atom(value)
+        if (found := self.named(value, kind)) is not None:
+            return found
+        number = self.base + len(self.nodes)
+        self.seen[id(value)] = number
+        self.values.append(value)
+        self.nodes.append(None)
+        self.pending.append((number, value))
+        return ["@", number]
+
+    def named(self, value: Any, kind: type) -> Any:
+        """The atom of a value that is known by its name; None if it is none such."""
+        if isinstance(value, type) and issubclass(value, BaseException):
+            return ["E", mro(value)]
+        if isinstance(value, type) and BUILTIN_TYPES.get(value.__name__) is value:
+            return ["y", value.__name__]
+        return late_atom(value, kind) or science.atom(value) or self.peer.named(value)
+
+    def node(self, value: Any) -> list[Any]:
+        """What the table says of a value, with references to what it holds."""
+        kind = type(value)
+        if write := NODES.get(kind.__name__ if kind.__module__ == "collections" else kind):
+            return write(self, value)
+        if (fields := self.peer.fields(value)) is not None:
+            return ["o", kind.__name__, *self.pairs(fields)]
+        if isinstance(value, BaseException):
+            state = {k: v for k, v in vars(value).items() if isinstance(k, str)}
+            return ["x", mro(kind), self.refer(tuple(value.args)), self.refer(state)]
+        if (found := science.node(value, self.refer)) is not None:
+            return found
+        for plain, write in SUBCLASSES:
+            # what a library draws may be a tuple as well, but is more than that
+            if isinstance(value, plain) and not kind.__module__.startswith("matplotlib"):
+                return write(self, value)
+        return self.peer.handle(value)
+
+    def items(self, kind: str, values: Any) -> list[Any]:
+        """A node of values in a row."""
+        return [kind, *map(self.refer, values)]
+
+    def pairs(self, values: Any) -> list[Any]:
+        """Keys and values in turn."""
+        return [self.refer(one) for pair in dict.items(values) for one in pair]
+
+
+def mro(kind: type) -> list[str]:
+    """The names of a class and of its bases."""
+    return [f"{one.__module__}:{one.__qualname__}" for one in kind.__mro__]
+
+
+def named_tuple(encoder: Encoder, value: Any) -> list[Any]:
+    """A tuple; with names, if it has them."""
+    fields = getattr(value, "_fields", None)
+    if isinstance(fields, tuple) and len(fields) == tuple.__len__(value):
+        return ["u", type(value).__name__, [str(one) for one in fields], *map(encoder.refer, value)]
+    return encoder.items("t", tuple.__iter__(value))
+
+
+def zone(value: Any) -> Any:
+    """The distance from UTC in seconds, where it is known."""
+    offset = value.utcoffset()
+    return None if offset is None else offset.total_seconds()
+
+
+LATE: dict[str, Callable[[Any], Any]] = {
+    "decimal:Decimal": lambda v: ["N", str(v)],
+    "fractions:Fraction": lambda v: ["F", hex(v.numerator), hex(v.denominator)],
+    "datetime:date": lambda v: ["T", "date", v.isoformat(), None],
+    "datetime:time": lambda v: ["T", "time", v.replace(tzinfo=None).isoformat(), zone(v)],
+    "datetime:datetime": lambda v: ["T", "datetime", v.replace(tzinfo=None).isoformat(), zone(v)],
+    "datetime:timedelta": lambda v: ["L", v.days, v.seconds, v.microseconds],
+    "uuid:UUID": lambda v: ["U", v.hex],
+    "pathlib:PosixPath": lambda v: ["W", str(v)],
+}
+"""Atoms of types whose modules are not loaded here."""
+
+
+def late_atom(value: Any, kind: type) -> Any:
+    """The atom of a value of one of those types."""
+    write = LATE.get(f"{kind.__module__}:{kind.__qualname__}")
+    return write and write(value)
+
+
+ATOMS: dict[type, Callable[[Any], Any]] = {
+    bytes: lambda v: ["b", v.decode("latin-1")],
+    complex: lambda v: ["c", v.real, v.imag],
+    range: lambda v: ["r", hex(v.start), hex(v.stop), hex(v.step)],
+    type(...): lambda _: ["."],
+}
+
+NODES: dict[Any, Callable[[Encoder, Any], list[Any]]] = {
+    list: lambda e, v: e.items("l", v),
+    tuple: lambda e, v: e.items("t", v),
+    set: lambda e, v: e.items("s", v),
+    frozenset: lambda e, v: e.items("z", v),
+    dict: lambda e, v: ["d", *e.pairs(v)],
+    bytearray: lambda _, v: ["B", v.decode("latin-1")],
+    slice: lambda e, v: e.items("/", (v.start, v.stop, v.step)),
+    "deque": lambda e, v: ["q", v.maxlen, *map(e.refer, v)],
+    "Counter": lambda e, v: ["C", *e.pairs(v)],
+    "OrderedDict": lambda e, v: ["O", *(e.refer(one) for pair in v.items() for one in pair)],
+    "defaultdict": lambda e, v: ["D", getattr(v.default_factory, "__name__", ""), *e.pairs(v)],
+}
+SUBCLASSES: tuple[tuple[type, Callable[[Encoder, Any], list[Any]]], ...] = (
+    (int, lambda _, v: ["=", ["i", hex(int.__index__(v))]]),
+    (float, lambda _, v: ["=", float.__float__(v)]),
+    (str, lambda _, v: ["=", str.__str__(v)]),
+    (bytes, lambda _, v: ["=", ["b", bytes.decode(v, "latin-1")]]),
+    (tuple, named_tuple),
+    (list, lambda e, v: e.items("l", list.__iter__(v))),
+    (dict, lambda e, v: ["d", *e.pairs(v)]),
+    (set, lambda e, v: e.items("s", set.__iter__(v))),
+    (frozenset, lambda e, v: e.items("z", frozenset.__iter__(v))),
+)
+
+
+class Decoder:
+    """Reads the values of one message; `known` are those of the message that it answers.
+
+    Raises:
+        ValueError, TypeError, KeyError, IndexError: this is no message.
+    """
+
+    def __init__(self, peer: Any, nodes: list[Any], known: list[Any] | None = None) -> None:
+        self.peer = peer
+        self.base = len(known or ())
+        self.nodes = nodes
+        self.values: list[Any] = [*(known or ()), *[None] * len(nodes)]
+        self.made = [True] * self.base + [False] * len(nodes)
+        self.pending: list[tuple[Any, list[Any]]] = []
+
+    def decode(self, atom: Any) -> Any:
+        """The value."""
+        found = self.value(atom)
+        self.settle()
+        return found
+
+    def settle(self) -> None:
+        """Fill what was made empty: first what may be hashed, then what hashes it."""
+        late: list[tuple[Any, list[Any]]] = []
+        while self.pending:
+            shell, node = self.pending.pop()
+            if node[0] in HASHED and any(isinstance(one, list) for one in node[1:]):
+                late.append((shell, node))
+                for one in node[1:]:
+                    self.value(one)
+            else:
+                self.fill(shell, node)
+        for shell, node in reversed(late):
+            self.fill(shell, node)
+
+    def value(self, atom: Any) -> Any:
+        """The value, which may still have to be filled."""
+        if not isinstance(atom, list):
+            return atom if atom == atom else science.nan()  # noqa: PLR0124 - not so if it is none
+        tag = atom[0]
+        if tag != "@":
+            return READ[tag](self, atom)
+        number = atom[1]
+        if not isinstance(number, int) or number < 0:
+            raise ValueError("a reference is a number")
+        if not self.made[number]:
+            self.made[number] = True
+            self.values[number] = self.make(self.nodes[number - self.base])
+        return self.values[number]
+
+    def make(self, node: list[Any]) -> Any:
+        """A value that cannot change, or an empty one that is to be filled."""
+        kind = node[0]
+        if kind in SHELLS or kind == "o":
+            shell = self.peer.instance(node[1]) if kind == "o" else SHELLS[kind](node)
+            self.pending.append((shell, node))
+            return shell
+        return WHOLE[kind](self, node)
+
+    def fill(self, shell: Any, node: list[Any]) -> None:
+        """Put into a value what its node says, and nothing else."""
+        kind = node[0]
+        if kind in {"l", "q", "s", "B"}:
+            shell.clear()
+            if kind == "B":
+                shell.extend(node[1].encode("latin-1"))
+            else:
+                held = map(self.value, node[2 if kind == "q" else 1 :])
+                shell.update(held) if kind == "s" else shell.extend(held)
+        elif kind == "a":
+            shell[...] = science.array(node, self.value)
+        elif kind in science.TABLES:
+            shell.__init__(WHOLE[kind](self, node))
+        else:
+            values = list(map(self.value, node[2 if kind in {"o", "D"} else 1 :]))
+            pairs = dict(zip(values[::2], values[1::2], strict=True))
+            if kind == "o":
+                self.peer.set_fields(shell, pairs)
+            elif kind == "O":  # it keeps its order beside what a dict does
+                shell.clear()
+                shell.update(pairs)
+            else:
+                dict.clear(shell)
+                dict.update(shell, pairs)
+
+
+def collection(name: str) -> Any:
+    """A class of `collections`, which is loaded when it is needed."""
+    return getattr(__import__("collections"), name)
+
+
+def moment(_: Decoder, atom: list[Any]) -> Any:
+    """A date, a time or both."""
+    datetime = __import__("datetime")
+    if atom[1] not in {"date", "time", "datetime"}:
+        raise ValueError(atom[1])
+    found = getattr(datetime, atom[1]).fromisoformat(atom[2])
+    if atom[3] is None:
+        return found
+    return found.replace(tzinfo=datetime.timezone(datetime.timedelta(seconds=atom[3])))
+
+
+def exception(decoder: Decoder, node: list[Any]) -> BaseException:
+    """An exception of a class that is known here, with its arguments."""
+    kind = decoder.peer.exception_class(node[1])
+    arguments = decoder.decode(node[2])
+    # No code of a library's: the constructor of the interpreter's own class among the bases.
+    native = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    found = native.__new__(kind, *arguments)
+    if kind.__module__ == "builtins":
+        found.__init__(*arguments)
+    found.args = arguments
+    for name, value in decoder.decode(node[3]).items():
+        if not name.startswith("__"):
+            found.__dict__[name] = value
+    return found
+
+
+def named_tuple_of(decoder: Decoder, node: list[Any]) -> Any:
+    """A tuple with names."""
+    kind = collection("namedtuple")(str(node[1]), [str(one) for one in node[2]], rename=True)
+    return kind(*map(decoder.value, node[3:]))
+
+
+def fraction(_: Decoder, atom: list[Any]) -> Any:
+    """A fraction."""
+    return __import__("fractions").Fraction(int(atom[1], 16), int(atom[2], 16))
+
+
+READ: dict[str, Callable[[Decoder, list[Any]], Any]] = {
+    "i": lambda _, a: int(a[1], 16),
+    "b": lambda _, a: a[1].encode("latin-1"),
+    "c": lambda _, a: complex(a[1], a[2]),
+    "r": lambda _, a: range(*(int(one, 16) for one in a[1:])),
+    ".": lambda _, __: ...,
+    "y": lambda _, a: BUILTIN_TYPES[a[1]],
+    "E": lambda d, a: d.peer.exception_class(a[1]),
+    "N": lambda _, a: __import__("decimal").Decimal(a[1]),
+    "F": fraction,
+    "T": moment,
+    "L": lambda _, a: __import__("datetime").timedelta(*a[1:]),
+    "U": lambda _, a: __import__("uuid").UUID(a[1]),
+    "W": lambda _, a: __import__("pathlib").PosixPath(a[1]),
+    "Y": lambda d, a: d.peer.by_name(a[1], a[2]),
+    "H": lambda d, a: d.peer.mine(a[1]),
+    **science.READ,
+}
+SHELLS: dict[str, Callable[[list[Any]], Any]] = {
+    "l": lambda _: [],
+    "d": lambda _: {},
+    "s": lambda _: set(),
+    "B": lambda _: bytearray(),
+    "q": lambda node: collection("deque")(maxlen=node[1]),
+    "C": lambda _: collection("Counter")(),
+    "O": lambda _: collection("OrderedDict")(),
+    "D": lambda node: collection("defaultdict")(FACTORIES.get(node[1])),
+}
+WHOLE: dict[str, Callable[[Decoder, list[Any]], Any]] = {
+    "t": lambda d, n: tuple(map(d.value, n[1:])),
+    "z": lambda d, n: frozenset(map(d.value, n[1:])),
+    "/": lambda d, n: slice(*map(d.value, n[1:4])),
+    "u": named_tuple_of,
+    "=": lambda d, n: d.value(n[1]),
+    "x": exception,
+    "R": lambda d, n: d.peer.theirs(n),
+    **science.WHOLE,
+}
+CHANGING = frozenset({*SHELLS, *science.TABLES, "o", "a"})
+"""Kinds of nodes that an answer may change where they came from."""
+
+
+def changed(encoder: Encoder, nodes: list[Any], values: list[Any]) -> dict[str, list[Any]]:
+    """What has changed of the values of a message since it was read, by their numbers."""
+    found: dict[str, list[Any]] = {}
+    for number, (before, value) in enumerate(zip(nodes, values, strict=True)):
+        if before[0] in CHANGING:
+            now = encoder.node(value)
+            if now[0] == before[0] and (now != before or repr(now) != repr(before)):
+                found[str(number)] = now
+    while encoder.pending:
+        at, waiting = encoder.pending.pop()
+        encoder.nodes[at - encoder.base] = encoder.node(waiting)
+    return found

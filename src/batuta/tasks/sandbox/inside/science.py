@@ -1,0 +1,229 @@
+"""Values of numpy and pandas as data: numbers and names, never an object of Python's own."""
+
+# Values of any type: what is known of them is found out as the program runs.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownLambdaType=false
+# pyright: reportUnnecessaryIsInstance=false, reportUnknownParameterType=false
+
+from __future__ import annotations
+
+import sys
+from binascii import a2b_base64, b2a_base64
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Refer = Callable[[Any], Any]
+
+NUMBERS = "biufcmMSU"
+"""Kinds of numpy's types that are bytes and nothing else."""
+
+
+TABLES = frozenset({"ps", "pd"})
+"""Kinds of nodes for what a program may change where it is."""
+
+
+def nan() -> float:
+    """The object that libraries share, since a list equals another if it holds the very same."""
+    numpy = sys.modules.get("numpy")
+    return float("nan") if numpy is None else numpy.nan
+
+
+def text_of(data: Any) -> str:
+    """Bytes as text."""
+    return b2a_base64(data, newline=False).decode()
+
+
+def typed(value: Any) -> str:
+    """The module and the name of a value's class: `numpy.ndarray`, `pandas.DataFrame`."""
+    kind = type(value)
+    return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+
+
+def atom(value: Any) -> Any:
+    """A number or a moment; None if it is none."""
+    name = typed(value)
+    if name.startswith("numpy."):
+        dtype = getattr(value, "dtype", None)
+        scalar = (dtype is not None and not hasattr(value, "__len__")) or name == "numpy.str_"
+        if scalar and name != "numpy.ndarray" and getattr(dtype, "kind", "O") in NUMBERS:
+            return ["n", dtype.str, text_of(value.tobytes())]  # pyright: ignore[reportOptionalMemberAccess]
+    elif name in {"pandas.Timestamp", "pandas.Timedelta"}:
+        return ["pt", name.rpartition(".")[2], value.isoformat(), str(getattr(value, "tz", None))]
+    elif name in {"pandas.NaTType", "pandas.NAType"}:
+        return ["pn", name]
+    return None
+
+
+def node(value: Any, refer: Refer) -> list[Any] | None:
+    """An array or a table; None if it is none, or has no plain form."""
+    write = NODES.get(typed(value))
+    return None if write is None else write(value, refer)
+
+
+def array_node(value: Any, refer: Refer) -> list[Any] | None:
+    """An array of numbers as bytes, one of objects as a list of them."""
+    if type(value).__name__ == "MaskedArray":
+        value = None if value.mask.any() else value.data
+    if value is None or type(value).__name__ != "ndarray" or value.dtype.names:
+        return None
+    shape = list(value.shape)
+    if value.dtype.kind in NUMBERS:
+        return ["a", value.dtype.str, shape, text_of(value.tobytes())]
+    return ["a", "O", shape, *map(refer, value.ravel().tolist())]
+
+
+def index_node(value: Any, refer: Refer) -> list[Any] | None:
+    """The labels of a table."""
+    kind, name = type(value).__name__, refer(value.name)
+    if kind == "RangeIndex":
+        return ["pi", kind, name, value.start, value.stop, value.step]
+    if kind == "MultiIndex":
+        names, rows = refer(list(value.names)), refer(list(map(tuple, value.tolist())))
+        return ["pi", kind, names, rows]
+    if kind not in {"Index", "DatetimeIndex"}:
+        return None
+    frequency = getattr(value, "freqstr", None)
+    return ["pi", kind, name, frequency, *column(value, refer)]
+
+
+def column(value: Any, refer: Refer) -> list[Any]:
+    """The type of a column and its values."""
+    dtype = value.dtype
+    if type(dtype).__module__.startswith("numpy") and dtype.kind in NUMBERS:
+        return [str(dtype), refer(value.to_numpy())]
+    if str(dtype) == "category":
+        categories = dtype.categories.tolist()
+        return ["category", refer([value.tolist(), categories, bool(dtype.ordered)])]
+    return [str(dtype), refer(value.tolist())]
+
+
+def series_node(value: Any, refer: Refer) -> list[Any] | None:
+    """A column with its labels."""
+    return ["ps", refer(value.name), refer(value.index), *column(value, refer)]
+
+
+def frame_node(value: Any, refer: Refer) -> list[Any] | None:
+    """A table."""
+    parts = [one for n in range(value.shape[1]) for one in column(value.iloc[:, n], refer)]
+    return ["pd", refer(value.index), refer(value.columns), *parts]
+
+
+NODES: dict[str, Callable[[Any, Refer], list[Any] | None]] = {
+    "numpy.ndarray": array_node,
+    "numpy.MaskedArray": array_node,
+    "pandas.RangeIndex": index_node,
+    "pandas.MultiIndex": index_node,
+    "pandas.Index": index_node,
+    "pandas.DatetimeIndex": index_node,
+    "pandas.Series": series_node,
+    "pandas.DataFrame": frame_node,
+}
+
+
+def dtype_of(name: Any) -> Any:
+    """A type of numpy's that is bytes and nothing else.
+
+    Raises:
+        ValueError: it is another.
+    """
+    found = __import__("numpy").dtype(str(name))
+    if found.kind not in NUMBERS or found.names:
+        raise ValueError(name)
+    return found
+
+
+def scalar(_: Any, given: list[Any]) -> Any:
+    """A number of numpy's."""
+    dtype = dtype_of(given[1])
+    data = a2b_base64(given[2])
+    if not dtype.itemsize:
+        return dtype.type("")
+    return __import__("numpy").frombuffer(data, dtype)[0]
+
+
+def array(given: list[Any], value: Refer) -> Any:
+    """An array."""
+    numpy = __import__("numpy")
+    shape = tuple(map(int, given[2]))
+    if given[1] != "O":
+        data = bytearray(a2b_base64(given[3]))
+        return numpy.frombuffer(data, dtype_of(given[1])).reshape(shape)
+    found = numpy.empty(len(given) - 3, dtype=object)
+    for number, held in enumerate(given[3:]):
+        found[number] = value(held)
+    return found.reshape(shape)
+
+
+def moment(_: Any, given: list[Any]) -> Any:
+    """A moment or a duration of pandas."""
+    pandas = __import__("pandas")
+    if given[1] == "Timedelta":
+        return pandas.Timedelta(str(given[2]))
+    found = pandas.Timestamp(str(given[2]))
+    return found if given[3] in {None, "None"} else found.tz_convert(str(given[3]))
+
+
+def values_of(decoder: Any, kind: Any, held: Any) -> Any:
+    """The values of a column."""
+    pandas = __import__("pandas")
+    values = decoder.decode(held)
+    if kind == "category":
+        return pandas.Categorical(values[0], categories=values[1], ordered=values[2])
+    if not isinstance(values, list):
+        return values
+    return pandas.array(values, dtype="object" if kind == "object" else str(kind))
+
+
+def index(decoder: Any, given: list[Any]) -> Any:
+    """The labels of a table."""
+    pandas = __import__("pandas")
+    kind, name = given[1], decoder.decode(given[2])
+    if kind == "RangeIndex":
+        return pandas.RangeIndex(*map(int, given[3:6]), name=name)
+    if kind == "MultiIndex":
+        return pandas.MultiIndex.from_tuples(decoder.decode(given[3]), names=name)
+    values = values_of(decoder, given[4], given[5])
+    if kind == "DatetimeIndex":
+        return pandas.DatetimeIndex(values, freq=given[3], name=name)
+    return pandas.Index(values, dtype=object if given[4] == "object" else None, name=name)
+
+
+def series(decoder: Any, given: list[Any]) -> Any:
+    """A column with its labels."""
+    labels = decoder.decode(given[2])
+    values = values_of(decoder, given[3], given[4])
+    dtype = object if given[3] == "object" else None
+    return __import__("pandas").Series(
+        values, index=labels, dtype=dtype, name=decoder.decode(given[1])
+    )
+
+
+def frame(decoder: Any, given: list[Any]) -> Any:
+    """A table."""
+    pandas = __import__("pandas")
+    labels, names = decoder.decode(given[1]), decoder.decode(given[2])
+    columns = {
+        n: pandas.Series(
+            values_of(decoder, kind, held), index=labels, dtype=object if kind == "object" else None
+        )
+        for n, (kind, held) in enumerate(zip(given[3::2], given[4::2], strict=True))
+    }
+    found = pandas.DataFrame(columns, index=labels)
+    found.columns = names
+    return found
+
+
+READ: dict[str, Callable[[Any, list[Any]], Any]] = {
+    "n": scalar,
+    "pt": moment,
+    "pn": lambda _, a: __import__("pandas").NaT if "NaT" in a[1] else __import__("pandas").NA,
+}
+WHOLE: dict[str, Callable[[Any, list[Any]], Any]] = {
+    "a": lambda decoder, given: array(given, decoder.value),
+    "pi": index,
+    "ps": series,
+    "pd": frame,
+}
