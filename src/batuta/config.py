@@ -283,7 +283,8 @@ def _conductor(
     rendering = Rendering(setting.descriptions, setting.prices, setting.examples)
     sampling = Sampling(temperature=setting.temperature, max_tokens=setting.max_tokens)
     worker = pool[name]
-    return Learned(f"{PROMPTED}{worker.id}", clients[worker.id], rendering, sampling)
+    name = f"{PROMPTED}{worker.id}"
+    return Learned(name, clients[worker.id], rendering, sampling, worker=worker)
 
 
 def describe(orchestra: Ensemble) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from batuta.core import (
     Sampling,
     WorkerId,
 )
-from batuta.engine import Recorder, conduct
+from batuta.engine import Funds, Recorder, conduct
 
 SAMPLED = 0.7
 """Temperature of the methods that live on several samples of one worker."""
@@ -43,6 +43,8 @@ class Stage:
     emit: Emit | None = None
     recorder: Recorder | None = None
     """Has the run also if it is cancelled."""
+    funds: Funds | None = None
+    """Whose money is spent, if it is set apart elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ async def play(
         model=stage.model,
         run_id=stage.run_id,
         recorder=stage.recorder,
+        funds=stage.funds,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, final
 from urllib.parse import quote
 
-from batuta.clients.exchange import Fold, Line, Told, exchange
+from batuta.clients.exchange import Fold, Line, Told, exchange, lowest
 from batuta.clients.gemini_fold import GeminiFold, told_of
 from batuta.clients.gemini_turns import system_of, turns_of
 from batuta.clients.secret import NO_KEY, Secret
@@ -107,7 +107,7 @@ class GeminiWire:
         config: dict[str, Any] = {
             "temperature": sampling.temperature,
             "topP": sampling.top_p,
-            "maxOutputTokens": sampling.max_tokens,
+            "maxOutputTokens": lowest(sampling.max_tokens, request.max_output),
             "stopSequences": list(sampling.stop) or None,
             "seed": sampling.seed,
             "thinkingConfig": self._thinking(sampling.effort),
