@@ -110,7 +110,7 @@ class GeminiWire:
             "maxOutputTokens": lowest(sampling.max_tokens, request.max_output),
             "stopSequences": list(sampling.stop) or None,
             "seed": sampling.seed,
-            "thinkingConfig": self._thinking(sampling.effort),
+            "thinkingConfig": _within(self._thinking(sampling.effort), request.max_output),
         }
         wanted = request.response_format
         if wanted is not None:
@@ -133,6 +133,13 @@ class GeminiWire:
                 budget = max(budget, 128)  # it cannot but think
             return {"thinkingBudget": budget, "includeThoughts": shown}
         return None
+
+
+def _within(thinking: dict[str, Any] | None, most: int | None) -> dict[str, Any] | None:
+    """A model under a cap thinks half of it at most: its thoughts count to its output."""
+    if thinking is not None and most is not None and "thinkingBudget" in thinking:
+        return {**thinking, "thinkingBudget": min(thinking["thinkingBudget"], most // 2)}
+    return thinking
 
 
 def _offer(body: dict[str, Any], request: Request) -> None:

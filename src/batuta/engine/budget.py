@@ -130,9 +130,7 @@ class Budget:
         if hold.usd:
             self._drop(hold)
             self._released += 1
-            if self._waiting is not None:
-                self._waiting.set()
-                self._waiting = None
+            self._wake()
 
     def check(self) -> None:
         """Nothing, if another call may be made.
@@ -151,6 +149,11 @@ class Budget:
         self._waiting = self._waiting or anyio.Event()
         await self._waiting.wait()
 
+    def _wake(self) -> None:
+        if self._waiting is not None:
+            self._waiting.set()
+            self._waiting = None
+
     async def _set_apart(self, request: Request, bound: CallBound, *, shortens: bool) -> Hold:
         """A hold for the call, within all limits.
 
@@ -162,6 +165,8 @@ class Budget:
             await self._fund(hold, bound)
         except BaseException:
             self._drop(hold)
+            if not self._holds:  # whoever waits for a call in flight would wait for ever
+                self._wake()
             raise
         return hold
 

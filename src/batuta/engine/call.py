@@ -141,6 +141,8 @@ class Call:
         """The failure of a call that was cut, with what it has cost or is likely to have cost."""
         if self.result is not None:
             return Failure(code, message, usage=self.result.usage, cost=self.result.cost)
+        if self.hold is None:  # between two attempts: the first is charged, the next is not made
+            return Failure(code, message)
         output = tokens_of_weight(self.heard)
         usage = Usage(calls=1, input=tokens_in(self.request), output=output, estimated=1)
         cost = cost_of(usage, self.worker.price)
@@ -263,8 +265,9 @@ class Race:
     async def _second(self) -> Call | None:
         """The best other worker, if there is money for two; the first may answer meanwhile."""
         worker, budget = self.others[0], self.play.stage.budget
+        request = self.play.prompt(worker)
         try:
-            hold = await budget.reserve(self.play.prompt(worker), worker, waits=False)
+            hold = await budget.reserve(request, worker, whole=True, waits=False)
         except LimitReached:
             return None
         if self.ended.is_set() or self.calls[0].heard:

@@ -102,9 +102,7 @@ class StepPlay:
                 await stage.tell(Began(self.number, self.index, worker.id))
             if others is None and stage.patience.ends:
                 others = substitutes(stage, worker.id)
-            result = prepared
-            if isinstance(result, Hold):
-                result = await self._asked(worker, result, others or [])
+            result = await self._asked(worker, prepared, others or [])
             if isinstance(result, Reply):
                 return await self._formed(result)
             if others is None:
@@ -129,8 +127,12 @@ class StepPlay:
         self.request = hold.request
         return hold
 
-    async def _asked(self, worker: Worker, hold: Hold, others: list[Worker]) -> Reply | Failure:
-        """What that worker replies, or whoever is asked beside it."""
+    async def _asked(
+        self, worker: Worker, hold: Hold | Failure, others: list[Worker]
+    ) -> Reply | Failure:
+        """What that worker replies, or whoever is asked beside it; a failure stays one."""
+        if isinstance(hold, Failure):
+            return hold
         patience = self.stage.patience
         first = Call(self, worker, hold)
         if patience.hedge is not None and self.last and others:
