@@ -92,7 +92,9 @@ class Rush:
     async def _ended(self, name, headers):
         with anyio.fail_after(30):
             while True:
-                async with self.town.serving.http.get(f"/v1/responses/{name}", headers=headers) as r:
+                async with self.town.serving.http.get(
+                    f"/v1/responses/{name}", headers=headers
+                ) as r:
                     if (await r.json())["status"] not in {"queued", "in_progress"}:
                         return
                 await anyio.sleep(0.02)
