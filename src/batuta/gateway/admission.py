@@ -108,14 +108,14 @@ class Admission:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     """What is left of the caller's rates."""
     charge: Charge = field(default_factory=Charge)
-    funds: ReservedFunds | None = None
-    """What is reserved for the run of its caller's budgets, if there are any."""
     expected: int = 0
     """Tokens that the key's rate counts already, if it has one."""
     settled: bool = False
     """Whether the run was handed to the store with its reservation."""
     lasting: bool = False
     """Whether what is not settled waits for the next process that plays the run."""
+    funds: ReservedFunds | None = None
+    """What is reserved for the run of its caller's budgets, if there are any."""
 
 
 @final
