@@ -233,7 +233,7 @@ def rehearsal(
     Raises:
         ConfigError: no such conductor, or no such world.
     """
-    from batuta.rehearsal import HandWritten, clients, pool, trained  # noqa: PLC0415 - only when played
+    from batuta.rehearsal import CONDUCTOR_WORKER, HandWritten, clients, pool, trained  # noqa: PLC0415 - only when played
     from batuta.rehearsal.orchestra import WORLDS  # noqa: PLC0415 - same
 
     if world not in WORLDS:
@@ -245,7 +245,7 @@ def rehearsal(
         chosen: Conductor = learned_from(trained())
     elif conductor == HAND_WRITTEN:
         model = HandWritten() if time_scale is None else HandWritten(time_scale)
-        chosen = Learned("rehearsal/hand-written", model)
+        chosen = Learned("rehearsal/hand-written", model, worker=CONDUCTOR_WORKER)
     else:
         chosen = _conductor(str(conductor), workers, players, ConductorSetting())
     after = " after the shift" if world else ""
@@ -283,7 +283,8 @@ def _conductor(
     rendering = Rendering(setting.descriptions, setting.prices, setting.examples)
     sampling = Sampling(temperature=setting.temperature, max_tokens=setting.max_tokens)
     worker = pool[name]
-    return Learned(f"{PROMPTED}{worker.id}", clients[worker.id], rendering, sampling)
+    name = f"{PROMPTED}{worker.id}"
+    return Learned(name, clients[worker.id], rendering, sampling, worker=worker)
 
 
 def describe(orchestra: Ensemble) -> dict[str, Any]:

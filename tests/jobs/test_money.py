@@ -20,7 +20,7 @@ from .test_served import ASK, Gated, answer, settings
 CALL = Decimal("0.00004")
 """Dollars of a call: 20 tokens in at $1 and 10 out at $2 a million."""
 CAP = Decimal("0.12")
-"""Dollars a day: room for one job's worst case, and not for two."""
+"""Dollars a day."""
 
 
 class Counting(Gated):
@@ -74,7 +74,7 @@ async def test_a_job_is_billed_once_however_its_server_ended(tmp_path, number):
             with anyio.fail_after(60):
                 await provider.reached.wait()
             _, held = await books.budget()
-            assert nano_of(CAP) < 2 * held < 2 * nano_of(CAP), "a second one would not fit"
+            assert 0 < held <= nano_of(CAP), "what its calls in flight may cost"
             await server.end(number)
         assert await books.budget() == (0, held), "what the job holds waits for it"
         assert await books.lines() == {}

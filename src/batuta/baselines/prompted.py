@@ -23,5 +23,6 @@ class Prompted:
 
     async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
         """The best worker's decision."""
-        best = brief.pool.ranked()[0].id
-        return await Learned(self.name, self.clients[best]).plan(brief, listener)
+        best = brief.pool.ranked()[0]
+        learned = Learned(self.name, self.clients[best.id], worker=best)
+        return await learned.plan(brief, listener)

@@ -26,7 +26,7 @@ from batuta.core import (
     Sampling,
     WorkerId,
 )
-from batuta.engine import Recorder, conduct
+from batuta.engine import Funds, Recorder, conduct
 from batuta.engine.outcome import text_of
 
 SAMPLED = 0.7
@@ -44,6 +44,8 @@ class Stage:
     emit: Emit | None = None
     recorder: Recorder | None = None
     """Has the run also if it is cancelled."""
+    funds: Funds | None = None
+    """Whose money is spent, if it is set apart elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,7 @@ async def play(
         model=stage.model,
         run_id=stage.run_id,
         recorder=stage.recorder,
+        funds=stage.funds,
     )
 
 

@@ -17,6 +17,7 @@ from batuta.clients.exchange import Fold, Line, Told, exchange
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.session import Http, Target
 from batuta.core import Listener, Reply, Request, Role, Tool, Worker
+from batuta.core.bound import THINKING_TOKENS
 from batuta.core.conductor import SILENT
 
 VERSION = "2023-06-01"
@@ -24,14 +25,8 @@ DEFAULT_MAX_TOKENS = 4096
 """Where no limit was asked for: the API wants one."""
 
 _JSON = "Answer with one JSON object and nothing else."
-_BUDGETS = {
-    "minimal": 1024,
-    "low": 2048,
-    "medium": 8192,
-    "high": 16384,
-    "xhigh": 32768,
-    "max": 32768,
-}
+_LEAST_THOUGHT = 1024
+"""Tokens of thinking that the API takes at least."""
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
 
 
@@ -55,7 +50,7 @@ class Thinking:
         "claude-sonnet-5",
     )
     """Think as much as they find right, steered by `output_config.effort`; looked at first."""
-    budgets: Mapping[str, int] = field(default_factory=lambda: dict(_BUDGETS))
+    budgets: Mapping[str, int] = field(default_factory=lambda: dict(THINKING_TOKENS))
     """Tokens for each effort."""
 
 
@@ -125,6 +120,8 @@ class MessagesWire:
         if request.tools:
             _offer(body, request)
         self._think(body, request)
+        if request.max_output is not None:
+            _cap(body, request.max_output)
         if request.response_format is not None and request.response_format.kind == "json_schema":
             form = {"type": "json_schema", "schema": dict(request.response_format.schema)}
             body.setdefault("output_config", {})["format"] = form
@@ -151,6 +148,20 @@ class MessagesWire:
             body["max_tokens"] += budget
         else:
             _heat(body, request)
+
+
+def _cap(body: dict[str, Any], most: int) -> None:
+    """Lowers what may be said and thought to so many tokens; it thinks half of them at most."""
+    if body["max_tokens"] <= most:
+        return
+    body["max_tokens"] = most
+    thinking = body.get("thinking", {})
+    if thinking.get("budget_tokens", 0) <= most // 2:
+        return
+    if most // 2 >= _LEAST_THOUGHT:
+        thinking["budget_tokens"] = most // 2
+    else:
+        del body["thinking"]
 
 
 def _heat(body: dict[str, Any], request: Request) -> None:

@@ -256,6 +256,11 @@ class Calls:
         return tuple(ToolCall(i, name, "".join(parts) or "{}") for i, name, parts in rows)
 
 
+def lowest(*caps: int | None) -> int | None:
+    """The lowest of the caps that there are; None: there is none."""
+    return min((cap for cap in caps if cap is not None), default=None)
+
+
 def finish_of(finish: Finish, calls: Sequence[ToolCall]) -> Finish:
     """`finish`, or TOOL_CALLS where a provider says `stop` although it calls tools."""
     return Finish.TOOL_CALLS if calls and finish is Finish.STOP else finish

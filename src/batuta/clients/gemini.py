@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, final
 from urllib.parse import quote
 
-from batuta.clients.exchange import Fold, Line, Told, exchange
+from batuta.clients.exchange import Fold, Line, Told, exchange, lowest
 from batuta.clients.gemini_fold import GeminiFold, told_of
 from batuta.clients.gemini_turns import system_of, turns_of
 from batuta.clients.secret import NO_KEY, Secret
@@ -107,10 +107,10 @@ class GeminiWire:
         config: dict[str, Any] = {
             "temperature": sampling.temperature,
             "topP": sampling.top_p,
-            "maxOutputTokens": sampling.max_tokens,
+            "maxOutputTokens": lowest(sampling.max_tokens, request.max_output),
             "stopSequences": list(sampling.stop) or None,
             "seed": sampling.seed,
-            "thinkingConfig": self._thinking(sampling.effort),
+            "thinkingConfig": _within(self._thinking(sampling.effort), request.max_output),
         }
         wanted = request.response_format
         if wanted is not None:
@@ -133,6 +133,13 @@ class GeminiWire:
                 budget = max(budget, 128)  # it cannot but think
             return {"thinkingBudget": budget, "includeThoughts": shown}
         return None
+
+
+def _within(thinking: dict[str, Any] | None, most: int | None) -> dict[str, Any] | None:
+    """A model under a cap thinks half of it at most: its thoughts count to its output."""
+    if thinking is not None and most is not None and "thinkingBudget" in thinking:
+        return {**thinking, "thinkingBudget": min(thinking["thinkingBudget"], most // 2)}
+    return thinking
 
 
 def _offer(body: dict[str, Any], request: Request) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, final
 
 from batuta.clients.chat_fold import ChatFold, told_of
-from batuta.clients.exchange import Fold, Line, Told, exchange
+from batuta.clients.exchange import Fold, Line, Told, exchange, lowest
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.session import Http, Target
 from batuta.core import (
@@ -154,7 +154,7 @@ class ChatWire:
         if not self._model.startswith(dialect.fixed_sampling or ("\0",)):
             _put(body, "temperature", sampling.temperature)
             _put(body, "top_p", sampling.top_p)
-        _put(body, dialect.max_tokens, sampling.max_tokens)
+        _put(body, dialect.max_tokens, lowest(sampling.max_tokens, request.max_output))
         _put(body, "stop", list(sampling.stop) or None)
         _put(body, "seed", sampling.seed)
         if sampling.effort and dialect.effort and self._model.startswith(dialect.reasoning_models):

@@ -12,7 +12,7 @@ from batuta.core.workflow import MAX_STEPS, Workflow
 if TYPE_CHECKING:
     from batuta.core.run import Failure, Round
     from batuta.core.task import Question
-    from batuta.core.worker import Pool
+    from batuta.core.worker import Pool, Worker
 
 
 class Listener(Protocol):
@@ -21,6 +21,14 @@ class Listener(Protocol):
     @property
     def streaming(self) -> bool:
         """Whether fragments are wanted; if not, a client may ask for the whole reply."""
+        ...
+
+    async def admit(self, request: Request, worker: Worker) -> Request:
+        """A conductor is about to call its model: the request as it may be made.
+
+        Raises:
+            LimitReached: it may cost more than is left.
+        """
         ...
 
     async def spoke(self, delta: Delta) -> None:
@@ -38,9 +46,13 @@ class Listener(Protocol):
 
 
 class Silent:
-    """The listener that wants nothing."""
+    """The listener that wants nothing and forbids nothing."""
 
     streaming = False
+
+    async def admit(self, request: Request, worker: Worker) -> Request:
+        """The request as it is."""
+        return request
 
     async def spoke(self, delta: Delta) -> None:
         """Ignored."""

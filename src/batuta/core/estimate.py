@@ -1,4 +1,7 @@
-"""Tokens by rule of thumb, for providers that tell none."""
+"""Tokens by rule of thumb, for providers that tell none, for showing and for rates.
+
+It may be too low; what is reserved for a call is bounded by `core.bound` instead.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,35 @@ from batuta.core.message import Image, Message, Reply, Request, Text, ToolCall
 from batuta.core.usage import Usage
 
 CHARACTERS_PER_TOKEN = 4
+"""Of English; other scripts have more tokens: see `weight_of`."""
 TOKENS_PER_IMAGE = 1000
 TOKENS_PER_MESSAGE = 4
 
 
+_WEIGHT = 12
+"""Of a token."""
+
+
+def weight_of(text: str) -> int:
+    """Twelfths of a token: one token for 4 ASCII characters, or for 3 bytes of other scripts.
+
+    So a Chinese character is a token, and a Cyrillic one two thirds.
+    """
+    if text.isascii():
+        return len(text) * 3
+    ascii_only = len(text.encode("ascii", "ignore"))
+    others = len(text.encode("utf-8", "surrogatepass")) - ascii_only
+    return ascii_only * 3 + others * 4
+
+
+def tokens_of_weight(weight: int) -> int:
+    """The tokens, rounded up."""
+    return -(-weight // _WEIGHT)
+
+
 def tokens_of(text: str) -> int:
-    """About how many tokens `text` has: one for each 4 characters, rounded up."""
-    return -(-len(text) // CHARACTERS_PER_TOKEN)
+    """About how many tokens `text` has, rounded up."""
+    return tokens_of_weight(weight_of(text))
 
 
 def tokens_in(request: Request) -> int:

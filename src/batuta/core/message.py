@@ -134,6 +134,9 @@ class Request:
     names: tuple[str, ...] = ()
     """The only names that a list `model_id` in the reply may hold; heeded by a model whose tokens
     are chosen in this process. Empty: any."""
+    max_output: int | None = None
+    """Output tokens at most, reasoning included, because of a limit in dollars; every client sends
+    it as the worker's own limit. None: no limit in dollars applies."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ class Run:
     error: str | None = None
     error_code: str | None = None
     limit: str | None = None
-    """Which limit ended the run, if one did."""
+    """Which limit ended the run, or cut its answer short, if one did."""
     seconds: float = 0.0
     guards: tuple[Guarded, ...] = ()
     """What policies did, in order."""

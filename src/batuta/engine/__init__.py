@@ -1,6 +1,6 @@
 """Workflow and clients become a Run: plan, execute, account, record."""
 
-from batuta.engine.budget import Budget
+from batuta.engine.budget import Budget, Funds, Hold
 from batuta.engine.conduct import conduct, new_run_id
 from batuta.engine.estimate import Pace, estimate
 from batuta.engine.record import Recorder, fold
@@ -9,6 +9,8 @@ from batuta.engine.stage import Patience
 
 __all__ = [
     "Budget",
+    "Funds",
+    "Hold",
     "Pace",
     "Patience",
     "Recorder",

@@ -1,35 +1,136 @@
-"""What a run has spent, and whether it may spend more."""
+"""What a run has spent, what its calls in flight may still cost, and whether there may be another.
+
+What a call can cost at most is reserved before it is made: against the run's own limit in dollars
+and, where somebody else's money is spent too, against that (`Funds`). So neither is ever passed by
+a call that keeps to its bound (`core.bound`).
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from decimal import Decimal
+from typing import Protocol
 
-from batuta.core import Cost, Limits, Usage
+import anyio
+
+from batuta.core import Cost, Limits, Request, Usage, Worker
+from batuta.core.bound import CallBound, bound_of
 from batuta.core.usage import FREE, ZERO, cost_of
 from batuta.errors import LimitReached
 
+NOTHING = Decimal(0)
+
+
+class Funds(Protocol):
+    """Money of others that a run spends: a key's, a tenant's."""
+
+    @property
+    def granted(self) -> Decimal:
+        """Dollars that are set apart for the run by now, spent ones included."""
+        ...
+
+    async def raise_to(self, usd: Decimal, least: Decimal) -> Decimal:
+        """Sets more apart: dollars that the run has then, between `least` and `usd`.
+
+        Raises:
+            LimitReached: there is not even `least`.
+        """
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """What is reserved for one call."""
+
+    request: Request
+    """As the call is to be made: with a cap on its output where dollars are limited."""
+    usd: Decimal = NOTHING
+
 
 class Budget:
-    """Checked before every call, charged after it; so at most the calls in flight overrun."""
+    """Reserves before every call, counts after it; only the calls in flight are reserved."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, funds: Funds | None = None) -> None:
         self.limits = limits
+        self.funds = funds
         self.usage = ZERO
         self.cost = FREE
-        self._assumed = Decimal(0)
+        self._spent = NOTHING
+        self._held = NOTHING
+        self._holds = 0
         self._usd = None if limits.usd is None else Decimal(str(limits.usd))
+        self._turn = anyio.Lock() if funds else None
+        self._released = 0
+        self._waiting: anyio.Event | None = None
+        """Set when a hold ends, if somebody waits for that."""
 
     @property
     def usd(self) -> Decimal:
-        """Dollars spent, calls of unknown price counted at what the limits say."""
-        return self.cost.usd + self._assumed
+        """Dollars that count as spent.
 
-    def charge(self, usage: Usage, cost: Cost) -> None:
-        """Count what a call consumed."""
+        A call of unknown price counts at what the limits say, and one whose tokens the provider
+        did not tell at all that was reserved for it.
+        """
+        return self._spent
+
+    @property
+    def reserved(self) -> Decimal:
+        """Dollars that the calls in flight may cost."""
+        return self._held
+
+    async def reserve(
+        self, request: Request, worker: Worker, *, whole: bool = False, waits: bool = True
+    ) -> Hold:
+        """Sets apart what the call can cost at most; `charge` or `release` must follow.
+
+        If only calls in flight stand in its way it waits for them; else the cap on its output is
+        lowered, down to `core.bound.LEAST_OUTPUT`.
+
+        Args:
+            request: what is to be asked.
+            worker: who is to be asked.
+            whole: its output must not be shortened.
+            waits: whether it may wait for calls in flight.
+
+        Raises:
+            LimitReached: tokens or dollars do not suffice.
+        """
+        self.check()
+        if self._usd is None and self.funds is None:
+            return Hold(request)
+        bound = bound_of(request, worker, self.limits.unknown, whole=whole)
+        if not bound.most_usd:
+            return Hold(request)
+        while True:
+            released = self._released
+            try:
+                return await self._set_apart(request, bound, shortens=not (waits and self._holds))
+            except LimitReached:
+                if not (waits and self._holds):
+                    raise
+            if self._released == released:
+                await self._wait()
+            self.check()
+
+    def charge(self, usage: Usage, cost: Cost, hold: Hold | None = None) -> None:
+        """Counts what a call consumed, in the place of what was reserved for it."""
         self.usage += usage
         self.cost += cost
+        usd = cost.usd
         if cost.unpriced_calls:
-            self._assumed += cost_of(usage, self.limits.unknown).usd
+            usd += cost_of(usage, self.limits.unknown).usd
+        if hold is not None and usage.estimated:
+            usd = max(usd, hold.usd)
+        self._spent += usd
+        if hold is not None:
+            self.release(hold)
+
+    def release(self, hold: Hold) -> None:
+        """Gives back what is still reserved for a call."""
+        if hold.usd:
+            self._drop(hold)
+            self._released += 1
+            self._wake()
 
     def check(self) -> None:
         """Nothing, if another call may be made.
@@ -42,3 +143,76 @@ class Budget:
             raise LimitReached("tokens", str(self.usage.total), str(tokens))
         if self._usd is not None and self.usd >= self._usd:
             raise LimitReached("usd", f"${self.usd:.6f}", f"${self._usd}")
+
+    async def _wait(self) -> None:
+        """Until a call in flight has ended."""
+        self._waiting = self._waiting or anyio.Event()
+        await self._waiting.wait()
+
+    def _wake(self) -> None:
+        if self._waiting is not None:
+            self._waiting.set()
+            self._waiting = None
+
+    async def _set_apart(self, request: Request, bound: CallBound, *, shortens: bool) -> Hold:
+        """A hold for the call, within all limits.
+
+        Raises:
+            LimitReached: it does not fit.
+        """
+        hold = self._take(request, bound, shortens=shortens)
+        try:
+            await self._fund(hold, bound)
+        except BaseException:
+            self._drop(hold)
+            if not self._holds:  # whoever waits for a call in flight would wait for ever
+                self._wake()
+            raise
+        return hold
+
+    def _drop(self, hold: Hold) -> None:
+        self._held -= hold.usd
+        self._holds -= 1
+        hold.usd = NOTHING
+
+    def _take(self, request: Request, bound: CallBound, *, shortens: bool) -> Hold:
+        """A hold within the run's own limit.
+
+        Raises:
+            LimitReached: it does not fit.
+        """
+        output = bound.wanted
+        if self._usd is not None:
+            output = bound.fitting(self._usd - self._spent - self._held)
+        if output < (bound.least if shortens else bound.wanted):
+            raise self._short(bound)
+        hold = Hold(replace(request, max_output=output), bound.usd(output))
+        self._held += hold.usd
+        self._holds += 1
+        return hold
+
+    async def _fund(self, hold: Hold, bound: CallBound) -> None:
+        """Sets others' money apart for the hold, which is shortened to what there is.
+
+        Raises:
+            LimitReached: there is too little.
+        """
+        if self.funds is None or self._turn is None:
+            return
+        if self._spent + self._held <= self.funds.granted:
+            return
+        async with self._turn:
+            needed = self._spent + self._held
+            if needed <= self.funds.granted:
+                return
+            least = needed - hold.usd + bound.least_usd
+            missing = needed - await self.funds.raise_to(needed, min(least, needed))
+        if missing > 0:
+            output = bound.fitting(hold.usd - missing)
+            self._held -= hold.usd - bound.usd(output)
+            hold.usd = bound.usd(output)
+            hold.request = replace(hold.request, max_output=output)
+
+    def _short(self, bound: CallBound) -> LimitReached:
+        spent = f"${self.usd:.6f}, and the next call may cost ${bound.least_usd:.6f},"
+        return LimitReached("usd", spent, f"${self._usd}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from batuta.core import (
+    Cost,
     Delta,
     Failure,
     Place,
@@ -21,10 +22,11 @@ from batuta.core import (
     Worker,
     call_id,
 )
-from batuta.core.estimate import CHARACTERS_PER_TOKEN, tokens_in
+from batuta.core.estimate import tokens_in, tokens_of_weight, weight_of
 from batuta.core.run import OUTRUN
 from batuta.core.usage import cost_of
 from batuta.engine.ask import is_empty, lacks_call, needs_call
+from batuta.engine.budget import Hold
 from batuta.errors import ClientError, Interrupted, LimitReached, RateLimited
 
 if TYPE_CHECKING:
@@ -40,14 +42,16 @@ _OUTRUN = (OUTRUN, "another worker was faster")
 class Call:
     """A call while it lasts; it is the listener of the worker's client."""
 
-    def __init__(self, play: StepPlay, worker: Worker, request: Request) -> None:
+    def __init__(self, play: StepPlay, worker: Worker, hold: Hold) -> None:
         self.play = play
         self.stage = play.stage
         self.worker = worker
-        self.request = request
+        self.request: Request = hold.request
+        self.hold: Hold | None = hold
+        """What is reserved for the present attempt; None: it was charged."""
         self.streaming = play.stage.emit is not None
         self.heard = 0
-        """Characters of the present attempt."""
+        """What came of the present attempt, as `weight_of` counts."""
         self._held = self._holding()
         """What is told once a tool is called; None: everything is told at once."""
         self.told = False
@@ -67,9 +71,15 @@ class Call:
 
     # -- the listener ---------------------------------------------------------------------
 
+    async def admit(self, request: Request, worker: Worker) -> Request:
+        """The request as it is: a worker's call was reserved before it was made."""
+        return request
+
     async def spoke(self, delta: Delta) -> None:
         """A fragment: count it, pass it on."""
-        self.heard += len(delta.text) + len(delta.reasoning) + len(delta.tool_arguments)
+        for piece in (delta.text, delta.reasoning, delta.tool_arguments):
+            if piece:
+                self.heard += weight_of(piece)
         if self.race is not None and not self.race.may_speak(self):
             return
         if delta.tool_index is not None:
@@ -99,12 +109,12 @@ class Call:
             usage, cost = failure.usage, failure.cost
             wait = failure.retry_after
             raise RateLimited(failure.message, retry_after=wait, usage=usage, cost=cost)
-        self.stage.budget.charge(failure.usage, failure.cost)
+        self._charge(failure.usage, failure.cost)
         await self.play.note(failure, self.worker.id)
         if self.exposed:
             self.settled = True
             raise Interrupted(failure.message)
-        self.stage.permit()
+        self.hold = await self.stage.reserve(self.request, self.worker, whole=True)
         self.heard, self.told, self._held = 0, False, self._holding()
         self._indices.clear()
 
@@ -143,7 +153,7 @@ class Call:
             result = self.cut("timed_out", late) if self.race is None else self.cut(*_OUTRUN)
         else:
             result = self.result
-            self.stage.budget.charge(result.usage, result.cost)
+            self._charge(result.usage, result.cost)
         if isinstance(result, Reply):
             result = await self.play.screened(result)
         elif self.exposed:
@@ -163,11 +173,18 @@ class Call:
         """The failure of a call that was cut, with what it has cost or is likely to have cost."""
         if self.result is not None:
             return Failure(code, message, usage=self.result.usage, cost=self.result.cost)
-        output = -(-self.heard // CHARACTERS_PER_TOKEN)
+        if self.hold is None:  # between two attempts: the first is charged, the next is not made
+            return Failure(code, message)
+        output = tokens_of_weight(self.heard)
         usage = Usage(calls=1, input=tokens_in(self.request), output=output, estimated=1)
         cost = cost_of(usage, self.worker.price)
-        self.stage.budget.charge(usage, cost)
+        self._charge(usage, cost)
         return Failure(code, message, usage=usage, cost=cost)
+
+    def _charge(self, usage: Usage, cost: Cost) -> None:
+        """Counts what the present attempt consumed, in the place of what was reserved for it."""
+        self.stage.budget.charge(usage, cost, self.hold)
+        self.hold = None
 
     async def _complete(self) -> Reply | Failure:
         """One call with its client's own retries."""
@@ -266,7 +283,7 @@ class Race:
             tasks.start_soon(self._follow, first)
             with anyio.move_on_after(self.silence):
                 await self.ended.wait()
-            second = None if self.ended.is_set() or first.heard else self._second()
+            second = None if self.ended.is_set() or first.heard else await self._second()
             if second is not None:
                 tasks.start_soon(self._follow, second)
         answering = self.winner or self.speaker or first
@@ -283,14 +300,19 @@ class Race:
             self._cut_all_but(call)
         self.ended.set()
 
-    def _second(self) -> Call | None:
-        """The best other worker that may still be asked."""
+    async def _second(self) -> Call | None:
+        """The best other worker, if there is money for two; the first may answer meanwhile."""
+        worker, budget = self.others[0], self.play.stage.budget
+        request = self.play.prompt(worker)
         try:
-            self.play.stage.permit()
+            hold = await budget.reserve(request, worker, whole=True, waits=False)
         except LimitReached:
             return None
-        worker = self.others.pop(0)
-        call = Call(self.play, worker, self.play.prompt(worker))
+        if self.ended.is_set() or self.calls[0].heard:
+            budget.release(hold)
+            return None
+        del self.others[0]
+        call = Call(self.play, worker, hold)
         self.calls.append(call)
         self._enter(call)
         return call

@@ -20,7 +20,6 @@ from batuta.core import (
     Draft,
     Emit,
     Ended,
-    Failure,
     Header,
     Limits,
     Malformed,
@@ -39,11 +38,11 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
-from batuta.core.conductor import Silent
-from batuta.engine.budget import Budget
+from batuta.engine.budget import Budget, Funds
 from batuta.engine.estimate import Pace, described, estimate, no_pace
 from batuta.engine.execute import execute
 from batuta.engine.outcome import final_reply, settle
+from batuta.engine.planning import PlanningListener, check_decision, with_paid
 from batuta.engine.record import Recorder
 from batuta.engine.resume import waiting
 from batuta.engine.stage import NO_END, NO_POLICIES, Patience, Stage
@@ -69,6 +68,7 @@ async def conduct(
     clients: Mapping[WorkerId, Client],
     *,
     limits: Limits | None = None,
+    funds: Funds | None = None,
     seed: int | None = None,
     emit: Emit | None = None,
     live: bool = False,
@@ -94,7 +94,9 @@ async def conduct(
         conductor: who writes the workflow.
         pool: the workers, in the order in which the conductor sees them.
         clients: how each worker of the pool is called.
-        limits: hard limits; the spending overruns them at most by the calls in flight.
+        limits: hard limits. What a call can cost at most is reserved before it is made; tokens
+            are counted after it, so the calls in flight may overrun that limit.
+        funds: whose money is spent, if not the caller's own; reserved in the same way.
         seed: makes sampling repeatable where the workers honour seeds.
         emit: hears every event as it happens; if given, workers are asked to stream. It is
             awaited, so a slow reader slows the workers down.
@@ -131,7 +133,7 @@ async def conduct(
         question,
         pool,
         clients,
-        Budget(limits),
+        Budget(limits, funds),
         recorder,
         seed,
         emit,
@@ -284,7 +286,7 @@ class _Performance:
                 self.stage.permit()
             except LimitReached:
                 return self._unplanned(drafts, start)
-            listener = _Planning(self.stage)
+            listener = PlanningListener(self.stage)
             try:
                 decision = await self._plan(len(drafts), listener)
             except anyio.get_cancelled_exc_class():
@@ -292,6 +294,8 @@ class _Performance:
                 drafts.append(cast("Malformed", cut))
                 self._cancelled(number, drafts, start)
                 raise
+            if listener.forbidden:
+                return self._unplanned(with_paid(decision, drafts), start)
             if not isinstance(decision, Malformed) or len(drafts) >= self.resamples:
                 break
             drafts.append(decision)
@@ -314,7 +318,7 @@ class _Performance:
         span = Span(start, self.stage.now())
         return Round(drafts[-1], tuple(drafts[:-1]), None, planning=span)
 
-    async def _plan(self, sample: int, listener: _Planning) -> Decision:
+    async def _plan(self, sample: int, listener: PlanningListener) -> Decision:
         """One decision of the conductor, charged and checked."""
         stage = self.stage
         brief = Brief(
@@ -326,8 +330,8 @@ class _Performance:
             stage.rounds,
         )
         decision = await self.conductor.plan(brief, listener)
-        stage.budget.charge(decision.draft.usage, decision.draft.cost)
-        return _checked(listener.charged(decision), brief)
+        listener.charge(decision.draft.usage, decision.draft.cost)
+        return check_decision(listener.charged(decision), brief)
 
     def _workflow(self, decision: Decision) -> Workflow | None:
         """What is played because of the decision."""
@@ -339,52 +343,3 @@ class _Performance:
             return None
         best = self.stage.pool.ranked()[0]
         return Workflow((Step("", best.id),))
-
-
-class _Planning(Silent):
-    """Listens to the conductor's model: charges its failed attempts."""
-
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
-        self.failures: list[Failure] = []
-
-    async def failed(self, failure: Failure) -> None:
-        """Count the failed attempt.
-
-        Raises:
-            LimitReached: the budget forbids another attempt.
-        """
-        self.failures.append(failure)
-        self.stage.budget.charge(failure.usage, failure.cost)
-        self.stage.permit()
-
-    def charged(self, decision: Decision) -> Decision:
-        """The decision, its draft carrying the failed attempts' tokens and dollars."""
-        if not self.failures:
-            return decision
-        usage = sum((f.usage for f in self.failures), decision.draft.usage)
-        cost = sum((f.cost for f in self.failures), decision.draft.cost)
-        draft = Draft(decision.draft.text, usage, cost, decision.draft.request)
-        match decision:
-            case Plan():
-                return Plan(decision.workflow, draft)
-            case Accepted():
-                return Accepted(draft)
-            case _:
-                return Malformed(draft, decision.reason, decision.outage)
-
-
-def _checked(decision: Decision, brief: Brief) -> Decision:
-    """The decision, or Malformed where it breaks the Conductor's law."""
-    if isinstance(decision, Accepted) and not brief.previous:
-        return Malformed(decision.draft, "there is no earlier answer to accept")
-    if not isinstance(decision, Plan):
-        return decision
-    steps = decision.workflow.steps
-    if len(steps) > brief.max_steps:
-        reason = f"the workflow has {len(steps)} steps where {brief.max_steps} are allowed"
-        return Malformed(decision.draft, reason)
-    for index, step in enumerate(steps):
-        if step.worker not in brief.pool:
-            return Malformed(decision.draft, f"step {index} names an unknown worker")
-    return decision

@@ -65,6 +65,16 @@ def asked_reply(steps: Sequence[StepRun], *, parallel: bool) -> Reply | None:
     )
 
 
+def _cut_for_money(played: Round | None) -> bool:
+    """Whether the round's answer ends at a cap that a limit in dollars set."""
+    step = played.step(len(played.workflow) - 1) if played and played.workflow else None
+    if step is None or step.request is None or not isinstance(step.result, Reply):
+        return False
+    cap, own = step.request.max_output, step.request.sampling.max_tokens
+    capped = cap is not None and (own is None or cap < own)
+    return capped and step.result.finish is Finish.LENGTH
+
+
 def settle(
     rounds: Sequence[Round],
     *,
@@ -100,6 +110,8 @@ def settle(
         return _failed(rounds, limit, seconds)
     outcome = _outcome(answered[-1], reply, limit)
     name = limit.limit if limit else "rounds" if capped else None
+    if name is None and _cut_for_money(answered[-1]):
+        name = "usd"
     return Ended(outcome, text_of(reply), reply, limit=name, seconds=seconds)
 
 

@@ -33,6 +33,7 @@ from batuta.engine.ask import (
     too_long,
     whole_request,
 )
+from batuta.engine.budget import Hold
 from batuta.engine.call import Call, Race
 from batuta.engine.outcome import complete_reply
 from batuta.engine.stage import Stage
@@ -155,15 +156,13 @@ class StepPlay:
         """The first usable reply of the worker or of those after it, or the last failure."""
         stage = self.stage
         while True:
-            try:
-                stage.permit()
-            except LimitReached as error:
-                return Failure("limit", str(error))
+            prepared = await self._prepare(worker)
+            if isinstance(prepared, Failure) and prepared.code == "limit":
+                return prepared
             if not self.attempts:
                 await stage.tell(Began(self.number, self.index, worker.id))
-            self.worker = worker.id
             others = self._substitutes() if stage.patience.ends else []
-            result = await self._asked(worker, others)
+            result = await self._asked(worker, prepared, others)
             if isinstance(result, Reply):
                 return await self._formed(result)
             if stage.exposed or result.code == "limit" or not self._substitutes():
@@ -171,13 +170,29 @@ class StepPlay:
             await self.note(result, self.worker)
             worker = self._substitutes().pop(0)
 
-    async def _asked(self, worker: Worker, others: list[Worker]) -> Reply | Failure:
-        """What that worker replies, or whoever is asked beside it."""
-        self.request = self.prompt(worker)
-        if failure := too_long(self.request, worker):
-            return failure
+    async def _prepare(self, worker: Worker) -> Hold | Failure:
+        """What is reserved for that worker's call, or why it cannot be asked."""
+        self.worker, request = worker.id, self.prompt(worker)
+        failure = too_long(request, worker)
+        try:
+            self.stage.permit()
+            if failure is not None:
+                self.request = request
+                return failure
+            hold = await self.stage.reserve(request, worker)
+        except LimitReached as error:
+            return Failure("limit", str(error))
+        self.request = hold.request
+        return hold
+
+    async def _asked(
+        self, worker: Worker, hold: Hold | Failure, others: list[Worker]
+    ) -> Reply | Failure:
+        """What that worker replies, or whoever is asked beside it; a failure stays one."""
+        if isinstance(hold, Failure):
+            return hold
         patience = self.stage.patience
-        first = Call(self, worker, self.request)
+        first = Call(self, worker, hold)
         if patience.hedge is not None and self.last and others:
             return await Race(self, first, others, patience.hedge).run()
         return await first.run(patience.step if others else None)
@@ -209,12 +224,14 @@ class StepPlay:
         if isinstance(checked, Reply):
             return checked
         await self.note(checked, self.worker)
+        worker = self.stage.pool[self.worker]
         try:
-            self.stage.permit()
+            repair = repair_request(self.prompt(worker), reply, checked)
+            hold = await self.stage.reserve(repair, worker)
         except LimitReached as error:
             return Failure("limit", str(error))
-        self.request = repair_request(self.prompt(self.stage.pool[self.worker]), reply, checked)
-        again = await Call(self, self.stage.pool[self.worker], self.request).run(None)
+        self.request = hold.request
+        again = await Call(self, worker, hold).run(None)
         return again if isinstance(again, Failure) else _checked(form, again, self.worker)
 
 

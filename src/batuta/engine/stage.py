@@ -13,13 +13,15 @@ from batuta.core import (
     Failure,
     Pool,
     Question,
+    Request,
     Resumed,
     Round,
     RunId,
     StepRun,
+    Worker,
     WorkerId,
 )
-from batuta.engine.budget import Budget
+from batuta.engine.budget import Budget, Hold
 from batuta.engine.record import Recorder
 from batuta.engine.resume import answered_calls, calls_of, joined
 from batuta.errors import LimitReached
@@ -120,6 +122,18 @@ class Stage:
         """
         try:
             self.budget.check()
+        except LimitReached as error:
+            self.limit = error
+            raise
+
+    async def reserve(self, request: Request, worker: Worker, *, whole: bool = False) -> Hold:
+        """What the call can cost at most, set apart; it is made with the hold's request.
+
+        Raises:
+            LimitReached: not another call; the run remembers which limit it was.
+        """
+        try:
+            return await self.budget.reserve(request, worker, whole=whole)
         except LimitReached as error:
             self.limit = error
             raise

@@ -21,11 +21,12 @@ from batuta.config import PROMPTED
 from batuta.core import Limits, Pool, Run, RunId, Worker
 from batuta.errors import StoreError
 from batuta.gateway.caller import Caller, Role
+from batuta.gateway.funds import ReservedFunds
 from batuta.gateway.models import Served
 from batuta.gateway.rate import REQUESTS, TOKENS, LocalRates, Rates, Window
 from batuta.gateway.refusal import Refusal
 from batuta.gateway.wire.call import Call
-from batuta.gateway.worst import prompt_of
+from batuta.gateway.worst import FirstCalls, prompt_of
 from batuta.store import Store
 from batuta.store.ledger import (
     Bucket,
@@ -113,6 +114,8 @@ class Admission:
     """Whether the run was handed to the store with its reservation."""
     lasting: bool = False
     """Whether what is not settled waits for the next process that plays the run."""
+    funds: ReservedFunds | None = None
+    """What is reserved for the run of its caller's budgets, if there are any."""
 
 
 @final
@@ -130,7 +133,7 @@ class Turnstile:
         call: Call,
         run_id: RunId,
         limits: Limits,
-        worst: Callable[[], Decimal],
+        first: Callable[[], FirstCalls],
         *,
         counted: bool = False,
         lasting: bool = False,
@@ -142,7 +145,7 @@ class Turnstile:
             call: what is wanted.
             run_id: the run's id.
             limits: of the run.
-            worst: the most that the run may be taken to cost, in dollars.
+            first: the most that the run's first calls can cost.
             counted: the rates were taken from when the call was submitted to be played later.
             lasting: the run is taken up again if this process ends before it does, and has what
                 it set apart before.
@@ -159,7 +162,7 @@ class Turnstile:
             windows = [] if counted else await self._count(caller, caller.key, expected)
             headers = {name: value for w in windows for name, value in w.headers().items()}
             admission = Admission(limits, headers, charge, expected, lasting=lasting)
-            await self._reserve(admission, caller, call, run_id, worst)
+            await self._reserve(admission, caller, call, run_id, first)
         except BaseException:
             self._rise(caller.key)
             raise
@@ -219,34 +222,36 @@ class Turnstile:
         caller: Caller,
         call: Call,
         run_id: RunId,
-        worst: Callable[[], Decimal],
+        first: Callable[[], FirstCalls],
     ) -> None:
-        """Sets the run's worst case apart, and lets the run spend no more than that."""
+        """Sets apart what the run's first calls can cost; the run grows it before later ones."""
         buckets = buckets_of(caller, admission.charge.at or 0.0)
         if not buckets or self._store is None:
             return
-        asked, lasting, budgets = nano_of(worst()), admission.lasting, self._store.budgets
+        lasting, budgets, wanted = admission.lasting, self._store.budgets, first()
+        least = nano_of(wanted.least)
         try:
             if lasting and await budgets.settled(run_id):
                 return  # it ended, and is only told again
             held = await budgets.held(run_id, buckets) if lasting else None
             found = held or await budgets.reserve(
                 run_id,
-                asked,
+                nano_of(wanted.usd),
                 buckets,
                 tenant=caller.tenant,
                 key=caller.key,
                 model=call.model,
                 lasting=lasting,
+                least=least,
             )
         except StoreError as error:
             _LOG.error("budgets cannot be checked: %s", error)
             message = "The budget cannot be checked now; try again."
             raise Refusal(503, "overloaded", message, headers=_patience(1.0)) from None
         if isinstance(found, Exhausted):
-            raise _exhausted(found, asked)
+            raise _exhausted(found, least)
         admission.charge = replace(admission.charge, reservation=found)
-        admission.limits = replace(admission.limits, usd=float(dollars_of(found.nano)))
+        admission.funds = ReservedFunds(budgets, found)
 
 
 _NO_RETRY = {"x-should-retry": "false"}
@@ -278,8 +283,8 @@ def _exhausted(found: Exhausted, asked: int) -> Refusal:
     left, wanted = _money(found.left), _money(asked)
     message = (
         f"The {owner}'s budget of ${dollars_of(bucket.cap):f} a {span} has ${left} left and this "
-        f"run may cost up to ${wanted}: lower 'orchestration.max_cost_usd' or the answer's tokens, "
-        "or ask for a larger budget."
+        f"run may cost ${wanted} even with a short answer: shorten the question, ask a cheaper "
+        "model, or ask for a larger budget."
     )
     return Refusal(429, "budget_exceeded", message, headers=_NO_RETRY)
 

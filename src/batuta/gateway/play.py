@@ -11,7 +11,6 @@ import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from typing import final
 
 import anyio
@@ -41,7 +40,7 @@ from batuta.gateway.refusal import Refusal, no_model, unsupported, wrong_value
 from batuta.gateway.verdict import refusal_of
 from batuta.gateway.wire.call import Call
 from batuta.gateway.wire.orchestration import FIELD
-from batuta.gateway.worst import worst_case
+from batuta.gateway.worst import FirstCalls, first_calls
 from batuta.policies import Place, Policies
 from batuta.solvers import Fixed
 
@@ -140,17 +139,17 @@ class Player:
         if resumed is not None and not call.wishes.dry_run:
             booking = replace(booking, resumed=resumed)
 
-        def worst() -> Decimal:
+        def first() -> FirstCalls:
             served, pool, mind = booking.served, booking.pool, mind_of(booking.served)
             question, limits = call.question, booking.limits
-            return worst_case(question, pool, limits, direct=served.direct, mind=mind)
+            return first_calls(question, pool, limits, direct=served.direct, mind=mind)
 
         admission = await self._turnstile.enter(
             caller,
             call,
             booking.run_id,
             booking.limits,
-            worst,
+            first,
             counted=counted,
             lasting=lasting,
         )
@@ -173,6 +172,7 @@ class Player:
                 booking.pool,
                 booking.clients,
                 limits=booking.limits,
+                funds=booking.admission.funds,
                 seed=question.sampling.seed,
                 emit=self._orchestra.metrics.ear(served.name, emit),
                 live=booking.live,
@@ -228,7 +228,7 @@ class Player:
     async def _solve(self, booking: Booking, solver: Solver, emit: Emit | None) -> Run:
         """The solver's run, kept also if this is cancelled."""
         question, recorder = booking.call.question, Recorder()
-        stage = Stage(booking.run_id, booking.served.name, emit, recorder)
+        stage = Stage(booking.run_id, booking.served.name, emit, recorder, booking.admission.funds)
         players = Players(booking.pool, booking.clients, booking.limits, stage)
         wanted = question.sampling.seed
         # Of a new run anything, of one that a crash cut off the same again.

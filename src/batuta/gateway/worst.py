@@ -1,19 +1,32 @@
-"""The most that a run may be taken to cost, for the money that is set apart for it. Pure."""
+"""What is reserved for a run before it begins: the most that its first calls can cost. Pure.
+
+What later calls can cost is reserved before each of them (`gateway.funds`), so that a run holds no
+more than it has spent and its calls in flight may still cost.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from batuta.core import Limits, Pool, Question, Request, Usage, Worker
+from batuta.core import Limits, Pool, Question, Request, Sampling, Usage, Worker
+from batuta.core.bound import CallBound, bound_of, max_tokens_in
 from batuta.core.estimate import tokens_in
 
-OUTPUT = 4096
-"""Tokens that a reply is taken to have at most where nobody has set a cap."""
-PREAMBLE = 1000
-"""Tokens that the prompt of a step has besides the question and what others said."""
-DRAFTS = 3
-"""Drafts of a plan that a conductor may need."""
-DRAFT = Usage(1, input=4000, output=1024)
+PREAMBLE = 4000
+"""Tokens that the prompt of a step has at most besides the question, where nothing was said yet."""
+DRAFT = Usage(1, input=20_000, output=1024)
+"""A draft of a workflow: its prompt besides the question, with examples, and its length."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCalls:
+    """Dollars with which a run begins."""
+
+    usd: Decimal
+    """As its first calls want them."""
+    least: Decimal
+    """Below which it does not begin: with the answer shortened, by the cheapest worker."""
 
 
 def prompt_of(question: Question) -> int:
@@ -21,37 +34,50 @@ def prompt_of(question: Question) -> int:
     return tokens_in(Request(question.messages, tools=question.tools))
 
 
-def worst_case(
+def first_calls(
     question: Question, pool: Pool, limits: Limits, *, direct: bool, mind: Worker | None = None
-) -> Decimal:
-    """Dollars, if every step is played by the dearest worker and speaks as long as it may.
+) -> FirstCalls:
+    """The most that a draft and the first step can cost.
 
     Args:
         question: what is asked.
         pool: who may play.
         limits: of the run.
-        direct: one worker is passed through, so there is one call.
+        direct: one worker is passed through, so the first call is the run.
         mind: the worker whose model conducts, if one does.
     """
-    prompt = prompt_of(question)
-    dearest = max(_played(worker, question, prompt, limits, direct=direct) for worker in pool)
-    planning = Decimal(0)
-    if mind is not None:
-        usage = Usage(1, input=DRAFT.input + prompt, output=DRAFT.output)
-        planning = (mind.price or limits.unknown).of(usage) * DRAFTS
-    worst = (dearest + planning) * limits.rounds
-    return worst if limits.usd is None else min(worst, Decimal(str(limits.usd)))
+    workers = pool.ranked()[:1] if direct else pool.workers
+    bounds = [_step(worker, question, limits, direct=direct) for worker in workers]
+    draft = Decimal(0) if mind is None else _draft(question, limits, mind)
+    most = draft + max(bound.most_usd for bound in bounds)
+    least = draft + min(bound.least_usd for bound in bounds)
+    if limits.usd is None:
+        return FirstCalls(most, least)
+    own = Decimal(str(limits.usd))  # the engine makes no call that costs more
+    return FirstCalls(min(most, own), min(least, own))
 
 
-def _played(
-    worker: Worker, question: Question, prompt: int, limits: Limits, *, direct: bool
-) -> Decimal:
-    """All steps of a round, if that worker plays them."""
-    said = worker.sampling.max_tokens or OUTPUT
-    if direct and question.sampling.max_tokens:
-        said = question.sampling.max_tokens
-    steps = 1 if direct else limits.steps
-    heard = steps * (steps - 1) // 2 * said  # each step may read all that came before
-    read = steps * (prompt + (0 if direct else PREAMBLE)) + heard
-    usage = Usage(steps, input=read, output=steps * said)
-    return (worker.price or limits.unknown).of(usage)
+def _step(worker: Worker, question: Question, limits: Limits, *, direct: bool) -> CallBound:
+    """A step's call, as the engine bounds it."""
+    request = Request(
+        question.messages,
+        question.sampling.over(worker.sampling),
+        question.tools,
+        response_format=question.response_format,
+    )
+    bound = bound_of(request, worker, limits.unknown)
+    if direct:
+        return bound
+    preamble = bound_of(_nothing(PREAMBLE), replace(worker, context_window=None), limits.unknown)
+    return replace(bound, input_usd=bound.input_usd + preamble.input_usd)
+
+
+def _draft(question: Question, limits: Limits, mind: Worker) -> Decimal:
+    """A draft's call."""
+    tokens = DRAFT.input + max_tokens_in(Request(question.messages), mind)
+    price = mind.price or limits.unknown
+    return price.of(Usage(1, input=tokens, output=DRAFT.output))
+
+
+def _nothing(tokens: int) -> Request:
+    return Request((), Sampling(max_tokens=1), prefill="x" * tokens)

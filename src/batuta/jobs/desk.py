@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import final
 
@@ -139,9 +139,12 @@ class KeptDesk:
         await self._ring(self._job.id)
 
     def key(self, worker: WorkerId, request: Request) -> CallKey:
-        """The key of the call that this task makes now."""
-        model = self._models.get(worker, "")
-        return CallKey(self._job.id, _PLACE.get(), worker, model, fingerprint(request))
+        """The key of the call that this task makes now.
+
+        The cap on its output is no part of it: that follows from the money that was left.
+        """
+        model, asked = self._models.get(worker, ""), replace(request, max_output=None)
+        return CallKey(self._job.id, _PLACE.get(), worker, model, fingerprint(asked))
 
     async def kept(self, key: CallKey) -> str | None:
         """What the call gave before the crash; each thing that was kept is given back once.

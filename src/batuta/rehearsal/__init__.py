@@ -5,7 +5,7 @@ Questions with known answers (`tasks`, `grade`), seven workers that compute and 
 `python -m batuta.rehearsal.check` measures the world.
 """
 
-from batuta.rehearsal.conductor import HandWritten
+from batuta.rehearsal.conductor import CONDUCTOR_WORKER, HandWritten
 from batuta.rehearsal.grammar import read, render
 from batuta.rehearsal.orchestra import clients, pool, trained
 from batuta.rehearsal.problem import Op, Problem
@@ -13,6 +13,7 @@ from batuta.rehearsal.tasks import FAMILIES, HELD_OUT_FAMILY, grade, tasks
 from batuta.rehearsal.worker import OUTSIDE, RehearsalClient
 
 __all__ = [
+    "CONDUCTOR_WORKER",
     "FAMILIES",
     "HELD_OUT_FAMILY",
     "OUTSIDE",

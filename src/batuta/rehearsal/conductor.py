@@ -15,7 +15,7 @@ from typing import final
 import anyio
 import anyio.lowlevel
 
-from batuta.core import MAX_STEPS, Delta, Listener, Price, Reply, Request, Usage
+from batuta.core import MAX_STEPS, Delta, Listener, Price, Reply, Request, Usage, Worker, WorkerId
 from batuta.core.conductor import SILENT
 from batuta.core.usage import cost_of
 from batuta.language.prompt import PREVIOUS_HEADING, QUESTION_HEADING, WORKERS_HEADING
@@ -26,6 +26,8 @@ from batuta.rehearsal.worker import split, tokens
 
 PRICE = Price(Decimal("0.02"), Decimal("0.08"))
 """Dollars per million tokens of the hand-written conductor: nearly nothing."""
+CONDUCTOR_WORKER = Worker(WorkerId("hand-written"), "hand-written", price=PRICE)
+"""The hand-written conductor's model, for whoever reserves what a call of it may cost."""
 
 SOLVE = "Solve the question step by step and give the final answer."
 PLAN = "Plan the solution: list the steps in order. Do not solve it."

@@ -73,7 +73,8 @@ class RehearsalClient:
         else:
             seed = self._seed if request.sampling.seed is None else request.sampling.seed
             text, finish = speak(Mind(self._profile, problem, heard, seed)), Finish.STOP
-        most = request.sampling.max_tokens
+        caps = (request.sampling.max_tokens, request.max_output)
+        most = min((cap for cap in caps if cap is not None), default=None)
         if most is not None and tokens(text) > most:
             text, finish = text[: most * _CHARS_PER_TOKEN], Finish.LENGTH
         prompt = sum(tokens(message.text) for message in request.messages)

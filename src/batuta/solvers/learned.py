@@ -24,6 +24,7 @@ from batuta.core import (
     Request,
     Sampling,
     Usage,
+    Worker,
 )
 from batuta.core.conductor import SILENT
 from batuta.core.estimate import tokens_in
@@ -46,6 +47,8 @@ class Learned:
     rounds: int | None = None
     """Rounds that the model has learned to write; after so many the answer stands, and it is not
     asked. None: any."""
+    worker: Worker | None = None
+    """Whose model it is: what a call of it may cost follows from that. None: it costs nothing."""
 
     async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
         """Ask the model once, read what it wrote."""
@@ -55,9 +58,14 @@ class Learned:
         sampling = replace(self.sampling, seed=seed)
         request = conductor_request(brief, self.rendering, sampling)
         try:
+            if self.worker is not None:
+                request = await listener.admit(request, self.worker)
+        except LimitReached as error:
+            return Malformed(Draft(), str(error), outage=True)
+        try:
             reply = await self.client.complete(request, listener)
         except anyio.get_cancelled_exc_class():
-            await _lost(request, listener)
+            await self._lost(request, listener)
             raise
         except LimitReached as error:
             return Malformed(Draft(request=request), str(error), outage=True)
@@ -72,10 +80,10 @@ class Learned:
             return Malformed(draft, str(error))
         return Accepted(draft) if isinstance(read, Accepted) else Plan(read, draft)
 
-
-async def _lost(request: Request, listener: Listener) -> None:
-    """Tell what the cut call is likely to have consumed; its price is not known here."""
-    usage = Usage(calls=1, input=tokens_in(request), estimated=1)
-    failure = Failure("cancelled", "planning was cancelled", usage=usage, cost=cost_of(usage, None))
-    with suppress(LimitReached):  # there is no further attempt to forbid
-        await listener.failed(failure)
+    async def _lost(self, request: Request, listener: Listener) -> None:
+        """Tell what the cut call is likely to have consumed."""
+        usage = Usage(calls=1, input=tokens_in(request), estimated=1)
+        cost = cost_of(usage, self.worker.price if self.worker else None)
+        failure = Failure("cancelled", "planning was cancelled", usage=usage, cost=cost)
+        with suppress(LimitReached):  # there is no further attempt to forbid
+            await listener.failed(failure)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 from time import time
 from typing import Any, final
@@ -45,6 +45,8 @@ LEASE = 90.0
 """Seconds for which a reservation outlives its process."""
 JOB_LEASE = 24 * 3600.0
 """Seconds for which what a job's run holds waits until the job is taken up again."""
+_TRIES = 8
+"""Times that a smaller amount is tried where there is not enough; the last time the smallest."""
 _JOBS = "jobs"
 """Who owns reservations that no process renews."""
 _LOG = logging.getLogger(__name__)
@@ -97,6 +99,7 @@ class Budgets:
         key: str | None = None,
         model: str = "",
         lasting: bool = False,
+        least: int | None = None,
     ) -> Reservation | Exhausted:
         """Sets `nano` billionths apart in every bucket, or in none.
 
@@ -108,16 +111,53 @@ class Budgets:
             key: as the tenant.
             model: as the tenant.
             lasting: the run is a job's, which outlives this process.
+            least: what will do where there is not as much; None: nothing less.
 
         Raises:
             StoreError: the database fails.
         """
-        wanted = Reservation(secrets.token_hex(8), nano, buckets)
-        ask = _Ask(run_id, tenant, key, model, wanted, lasting)
-        answer = await self._asks.do(ask)
+
+        async def take(amount: int) -> _Answer:
+            wanted = Reservation(secrets.token_hex(8), amount, buckets)
+            return await self._asks.do(_Ask(run_id, tenant, key, model, wanted, lasting))
+
+        return await self._as_much(take, nano, nano if least is None else least)
+
+    async def grow(self, held: Reservation, nano: int, least: int) -> Reservation | Exhausted:
+        """The reservation with up to `nano` billionths more in every bucket, at least `least`.
+
+        Raises:
+            StoreError: the database fails, or the reservation has ended with its lease.
+        """
+
+        async def take(amount: int) -> _Answer:
+            try:
+                await self._database.write(lambda connection: _grow(connection, held, amount))
+            except _Refused as refused:
+                return refused.exhausted
+            except FAILURES as error:
+                return explain(error, self._database.url)
+            return replace(held, nano=held.nano + amount)
+
+        return await self._as_much(take, nano, least)
+
+    async def _as_much(
+        self, take: Callable[[int], Awaitable[_Answer]], nano: int, least: int
+    ) -> Reservation | Exhausted:
+        """What `take` gives for as much of `nano` as there is; a refusal if that is too little.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        answer = await take(nano)
         if isinstance(answer, Exhausted) and self._writer.waiting:
             await self._writer.flush()  # runs that have ended may still hold what they reserved
-            answer = await self._asks.do(ask)
+            answer = await take(nano)
+        tries = _TRIES
+        while isinstance(answer, Exhausted) and least <= answer.left and tries:
+            tries -= 1  # what is left in one bucket may be more than in the next, or just taken
+            nano = min(nano, answer.left) if tries else least
+            answer = await take(nano)
         if isinstance(answer, StoreError):
             raise answer
         return answer
@@ -246,6 +286,21 @@ def _reserve(connection: Connection, sums: Counter[Bucket], rows: list[dict[str,
     for bucket in sorted(sums, key=lambda bucket: (bucket.account, bucket.period)):
         _fit(connection, bucket, sums[bucket])
     connection.execute(_RESERVE, rows)
+
+
+def _grow(connection: Connection, held: Reservation, nano: int) -> None:
+    """Adds to a reservation, which is locked first as where it ends.
+
+    Raises:
+        StoreError: it has ended.
+        _Refused: a bucket is too full.
+    """
+    mine = RESERVATIONS.c.id == held.id
+    more = update(RESERVATIONS).where(mine).values(nano=RESERVATIONS.c.nano + nano)
+    if connection.execute(more).rowcount != 1:
+        raise StoreError("what was reserved for the run has ended with its lease")
+    for bucket in sorted(held.buckets, key=lambda bucket: (bucket.account, bucket.period)):
+        _fit(connection, bucket, nano)
 
 
 def _fit(connection: Connection, bucket: Bucket, nano: int) -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import final
 
-from batuta.core import Brief, Conductor, Decision, Delta, Failure, Listener
+from batuta.core import (
+    Brief,
+    Conductor,
+    Decision,
+    Delta,
+    Failure,
+    Listener,
+    Request,
+    Worker,
+)
 from batuta.core.conductor import SILENT
 
 Hear = Callable[[str], Awaitable[None]]
@@ -38,6 +47,14 @@ class _Ear:
     def __init__(self, listener: Listener, hear: Hear) -> None:
         self._listener = listener
         self._hear = hear
+
+    async def admit(self, request: Request, worker: Worker) -> Request:
+        """The request as it may be made.
+
+        Raises:
+            LimitReached: it may cost more than is left.
+        """
+        return await self._listener.admit(request, worker)
 
     async def spoke(self, delta: Delta) -> None:
         """A fragment of the draft."""

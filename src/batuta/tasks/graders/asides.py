@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 _UNWRAPPED = re.compile(r"\\text\{([^{}]*)\}")
-_SAME = re.compile(r"\s*(?:or|i\.?e\.?,?|that is,?|equivalently|=|\\approx|\\simeq|about|approx(?:imately)?\.?)\s*")
+_SAME = re.compile(
+    r"\s*(?:or|i\.?e\.?,?|that is,?|equivalently|=|\\approx|\\simeq|about|approx(?:imately)?\.?)\s*"
+)
 _REMARK = re.compile(r"[a-zA-Z]{3,}(?:[ ,'-]+[a-zA-Z]+)*|(?:since|as|because)\b[^()]*")
 _UNSAFE = re.compile(r"\b(?:or|not|if|unless|and|maybe|possibly|when|no)\b|\\text", re.IGNORECASE)
 _LONGEST = 300

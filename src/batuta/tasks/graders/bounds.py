@@ -20,11 +20,16 @@ _WORDS = (
     (r"\\lt\b", "<"),
     (r"\\gt\b", ">"),
 )  # fmt: skip
-_RULES = tuple((re.compile(rf"(?<![a-zA-Z])(?:{words})\s*", re.IGNORECASE), sign) for words, sign in _WORDS)
+_RULES = tuple(
+    (re.compile(rf"(?<![a-zA-Z])(?:{words})\s*", re.IGNORECASE), sign) for words, sign in _WORDS
+)
 _BOUND = re.compile(r"(?:[a-zA-Z]\s*(?:=\s*(?=±))?)?([<>≤≥±≠])\s*(.+)")
-_BEHIND = re.compile(r"(.+?)\s*(?:(?P<more>or more|and above|and up|\+)|(?P<less>or less|or fewer|or below))")
+_BEHIND = re.compile(
+    r"(.+?)\s*(?:(?P<more>or more|and above|and up|\+)|(?P<less>or less|or fewer|or below))"
+)
 _RANGE = re.compile(
-    r"(?:between|from)?\s*(-?[\d.,]+)\s*(?:[-–—]|--|to|and|until|through)\s*(-?[\d.,]+)", re.IGNORECASE
+    r"(?:between|from)?\s*(-?[\d.,]+)\s*(?:[-–—]|--|to|and|until|through)\s*(-?[\d.,]+)",
+    re.IGNORECASE,
 )
 _LONGEST = 80
 

@@ -89,9 +89,7 @@ class Choice:
     def _clean(self, text: str) -> str:
         return _unmarked(as_latin(text, circled=self._circled))
 
-    def _last(
-        self, stated: list[tuple[int, int, tuple[str, ...]]], text: str
-    ) -> tuple[str, ...]:
+    def _last(self, stated: list[tuple[int, int, tuple[str, ...]]], text: str) -> tuple[str, ...]:
         """The letters of the last statement, or of what takes it back."""
         at, end, letters = stated[-1]
         clause = _CLAUSE_END.split(text[max(0, at - SENTENCE) : at])
@@ -145,7 +143,9 @@ class Choice:
         yield from self._foreign(text)
         for found in statements.DECLARED.finditer(text, read_to):
             if found[1] in self._letters and not _doubted(text, found.start()):
-                letters = () if found[2] else self._read(text[found.start() : found.end() + SENTENCE])
+                letters = (
+                    () if found[2] else self._read(text[found.start() : found.end() + SENTENCE])
+                )
                 yield found.start(), found.end(), letters
 
     def _foreign(self, text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
@@ -211,7 +211,9 @@ class Choice:
             sure = statements.SURE_HEDGE.search(before)
             if not sure and _denied(rest, found.end()):
                 continue
-            if statements.HEDGE.search(before) or statements.POSSIBLE_AFTER.match(rest, found.end()):
+            if statements.HEDGE.search(before) or statements.POSSIBLE_AFTER.match(
+                rest, found.end()
+            ):
                 yield other
 
     def _repeated(self, text: str) -> tuple[str, ...]:

@@ -34,15 +34,65 @@ _TOKEN = re.compile(
     r"|(?P<letter>[a-zA-Zα-ωΑ-Ω])|(?P<sign>[-+/^_!()\[\]{}|]'*)|(?P<space>\s+)"
 )
 _NAMES = frozenset(
-    r"\alpha \beta \gamma \delta \epsilon \varepsilon \zeta \eta \theta \kappa \lambda \mu \nu \xi"
-    r" \rho \sigma \tau \phi \varphi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Phi \Psi \Omega"
-    r" \Sigma \ell".split()
+    [
+        r"\alpha",
+        r"\beta",
+        r"\gamma",
+        r"\delta",
+        r"\epsilon",
+        r"\varepsilon",
+        r"\zeta",
+        r"\eta",
+        r"\theta",
+        r"\kappa",
+        r"\lambda",
+        r"\mu",
+        r"\nu",
+        r"\xi",
+        r"\rho",
+        r"\sigma",
+        r"\tau",
+        r"\phi",
+        r"\varphi",
+        r"\chi",
+        r"\psi",
+        r"\omega",
+        r"\Gamma",
+        r"\Delta",
+        r"\Theta",
+        r"\Lambda",
+        r"\Phi",
+        r"\Psi",
+        r"\Omega",
+        r"\Sigma",
+        r"\ell",
+    ]
 )
-_FUNCTIONS = frozenset("sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh exp ln log".split())
+_FUNCTIONS = frozenset(
+    [
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "exp",
+        "ln",
+        "log",
+    ]
+)
 _INVERSE = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
 _CLOSED_BY = {"(": ")", "[": "]", "{": "}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
 _APPLIED = frozenset("fgh")
-_ENDS = frozenset({")", "]", "}", "+", "-", "/", r"\cdot", r"\times", r"\div", r"\rfloor", r"\rceil", ""})
+_ENDS = frozenset(
+    {")", "]", "}", "+", "-", "/", r"\cdot", r"\times", r"\div", r"\rfloor", r"\rceil", ""}
+)
 TWO, MINUS_ONE = Node("number", "2"), Node("number", "-1")
 
 

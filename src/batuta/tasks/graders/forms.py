@@ -91,7 +91,18 @@ def read(text: str) -> Form:
     text = unwrapped(_INTRODUCED.sub("", text.strip(), count=1) if "\\" in text else text.strip())
     if number(text) is not None or several_units(text) is not None:
         return Value(text)
-    for reader in (_special, _otherwise, _both, _list, _ratio, _relation, _equation, _bracketed, _matrix, _signs):
+    for reader in (
+        _special,
+        _otherwise,
+        _both,
+        _list,
+        _ratio,
+        _relation,
+        _equation,
+        _bracketed,
+        _matrix,
+        _signs,
+    ):
         form = reader(text)
         if form is not None:
             return form

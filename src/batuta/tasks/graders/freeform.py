@@ -43,8 +43,21 @@ _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10
 _ORDINALS = {
     word: place + 1
     for place, word in enumerate(
-        "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"
-        " thirteenth".split()
+        [
+            "first",
+            "second",
+            "third",
+            "fourth",
+            "fifth",
+            "sixth",
+            "seventh",
+            "eighth",
+            "ninth",
+            "tenth",
+            "eleventh",
+            "twelfth",
+            "thirteenth",
+        ]
     )
 }
 _SUFFIXES = {"M": "million", "B": "billion", "bn": "billion", "k": "thousand"}
@@ -59,9 +72,14 @@ _MONEY = re.compile(
 )
 _DIGITS = re.compile(r"-?\d*\.\d{3,}")
 _AMOUNT = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?")
-_LABEL = re.compile(r"^(?:in|the|year|total|sum|value|result|count|number|in the year)(?: year)?(?: is)?:?\s+(?=[\d-])", re.IGNORECASE)
+_LABEL = re.compile(
+    r"^(?:in|the|year|total|sum|value|result|count|number|in the year)(?: year)?(?: is)?:?\s+(?=[\d-])",
+    re.IGNORECASE,
+)
 _REMARK = re.compile(r"(?P<answer>[^()]+?)\s*\((?P<remark>[^()]*)\)\.?")
-_UNSURE = re.compile(r"\b(?:or|not|no|maybe|possibly|perhaps|and|if|unless|neither|nor)\b|\d", re.IGNORECASE)
+_UNSURE = re.compile(
+    r"\b(?:or|not|no|maybe|possibly|perhaps|and|if|unless|neither|nor)\b|\d", re.IGNORECASE
+)
 _HEDGES = re.compile(r"\b(?:maybe|possibly|perhaps|either|probably)\b", re.IGNORECASE)
 _MOST_WORDS = 12
 _ABOUT = re.compile(
@@ -190,7 +208,9 @@ def decided(found: str, target: str) -> bool | None:
             return same
     if same_words(found, target):
         return True
-    if is_infinite(target) and (number(plain(found)) is not None or is_infinite(found.lstrip("-−"))):
+    if is_infinite(target) and (
+        number(plain(found)) is not None or is_infinite(found.lstrip("-−"))
+    ):
         return False
     if same_name(found, target) or same_items(found, target, same_words):
         return True

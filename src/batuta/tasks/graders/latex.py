@@ -43,7 +43,10 @@ _RULES = tuple(
     for pattern, replacement in (
         (r"\}\^\{(?=[\d-])", ""),
         (r"(?:US\s*)?\\text\{\s*\\\$\s*\}", r"\\$"),
-        (r"(?:US\s*)?\\\$\s*(\d[\d,.]*\d|\d)(?![\d^/(])(?!\s*[a-zA-Z\\{+*-])", r"\1\\text{ dollars}"),
+        (
+            r"(?:US\s*)?\\\$\s*(\d[\d,.]*\d|\d)(?![\d^/(])(?!\s*[a-zA-Z\\{+*-])",
+            r"\1\\text{ dollars}",
+        ),
         (r"\\\$|\$|(?<!\\)\\[()\[\]](?![a-zA-Z])", " "),
         (r"\\(?:nicefrac|sfrac)(?![a-zA-Z])", r"\\frac"),
         (r"\{?\}?\^\{?(\d+)\}?/_\{?(\d+)\}?", r"\\frac{\1}{\2}"),
@@ -74,7 +77,10 @@ _RULES = tuple(
         (r"(?<=\d)_\{?\(?\\text\{(two|three|four|five|six|seven|eight|nine|ten)\}\)?\}?", r"_\1 "),
         (r"\((\d+)\)_(?=[{\d])", r"\1_"),
         (r"(?<=\d)_\{\((\d+)\)\}", r"_\1 "),
-        (r"\{\}\s*_\{?(\d+)\}?\s*C\s*_\{?(\d+)\}?|(?<![\w}])\^\{?(\d+)\}?\s*C\s*_\{?(\d+)\}?", r"\\binom{\1\3}{\2\4}"),
+        (
+            r"\{\}\s*_\{?(\d+)\}?\s*C\s*_\{?(\d+)\}?|(?<![\w}])\^\{?(\d+)\}?\s*C\s*_\{?(\d+)\}?",
+            r"\\binom{\1\3}{\2\4}",
+        ),
         (r"(?<![a-zA-Z\\])C\((\w+),\s*(\w+)\)", r"\\binom{\1}{\2}"),
         (r"(?:US\s*)?\\\$|\bUSD\b", " "),
         (r"(?<=\d)\s*[x×]\s*(?=10\s*\^)", r"\\times "),
@@ -131,9 +137,7 @@ def _with_ascii_digits(text: str) -> str:
     """`text` with the digits of every script as those of ASCII."""
     if text.isascii():
         return text
-    return "".join(
-        str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in text
-    )
+    return "".join(str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in text)
 
 
 def unwrapped(text: str) -> str:

@@ -61,7 +61,9 @@ def found_answer(text: str) -> str | None:
         return as_text(data)
     if extract.has_box(shown):
         return extract.boxed(shown)
-    return extract.tagged(shown) or extract.hashed(shown) or stated_value(shown) or extract.bare(shown)
+    return (
+        extract.tagged(shown) or extract.hashed(shown) or stated_value(shown) or extract.bare(shown)
+    )
 
 
 def without_algebra(target: str, answer: str, near: float = 0.0) -> bool | None:

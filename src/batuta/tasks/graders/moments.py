@@ -31,8 +31,7 @@ _CLOCK = re.compile(
 _MONTHS = {
     name: place
     for place, names in enumerate(
-        "january jan|february feb|march mar|april apr|may may|june jun|july jul|august aug"
-        "|september sep sept|october oct|november nov|december dec".split("|"), 1)
+        ["january jan", "february feb", "march mar", "april apr", "may may", "june jun", "july jul", "august aug", "september sep sept", "october oct", "november nov", "december dec"], 1)
     for name in names.split()
 }  # fmt: skip
 _DATES = (

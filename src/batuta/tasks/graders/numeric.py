@@ -122,9 +122,7 @@ def _alike_everywhere(
     return True if compared >= ENOUGH else None
 
 
-def _alike(
-    expected: Node, given: Node, point: Mapping[str, Any], close: float
-) -> bool | None:
+def _alike(expected: Node, given: Node, point: Mapping[str, Any], close: float) -> bool | None:
     try:
         return _near(_value(expected, point), _value(given, point), close)
     except (UnreadableError, ArithmeticError, ValueError):

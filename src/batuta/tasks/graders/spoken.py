@@ -8,13 +8,35 @@ from fractions import Fraction
 _SMALL = {
     word: value
     for value, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen"
-        " fifteen sixteen seventeen eighteen nineteen".split()
+        [
+            "zero",
+            "one",
+            "two",
+            "three",
+            "four",
+            "five",
+            "six",
+            "seven",
+            "eight",
+            "nine",
+            "ten",
+            "eleven",
+            "twelve",
+            "thirteen",
+            "fourteen",
+            "fifteen",
+            "sixteen",
+            "seventeen",
+            "eighteen",
+            "nineteen",
+        ]
     )
 }
 _TENS = {
     word: 10 * (place + 2)
-    for place, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split())
+    for place, word in enumerate(
+        ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+    )
 }
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8,
@@ -70,7 +92,9 @@ def _whole(words: list[str]) -> int | None:
 def _add(word: str, last: str, current: int) -> int | None:
     """What stands after one more word; None where it does not fit."""
     if word in _SMALL:
-        fits = not last or last in {"hundred", *_SCALES} or (last in _TENS and 0 < _SMALL[word] < 10)  # noqa: PLR2004
+        fits = (
+            not last or last in {"hundred", *_SCALES} or (last in _TENS and 0 < _SMALL[word] < 10)
+        )  # noqa: PLR2004
         return current + _SMALL[word] if fits else None
     if word in _TENS:
         return current + _TENS[word] if not last or last in {"hundred", *_SCALES} else None

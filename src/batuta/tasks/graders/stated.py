@@ -18,7 +18,10 @@ _ENCLOSED = re.compile(
     r"\$\$(?P<a>.+?)\$\$|\$(?P<b>[^$\n]+)\$|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]|\*\*(?P<e>[^*\n]+)\*\*",
     re.DOTALL,
 )
-_PLAIN = re.compile(r"(?P<value>[^\n]*?)(?P<rest>(?:[.;!]|,(?=\s+[a-z]))?[*_`\s]*(?:\n|\Z|(?<=[.;!,\s])\s.*))", re.DOTALL)
+_PLAIN = re.compile(
+    r"(?P<value>[^\n]*?)(?P<rest>(?:[.;!]|,(?=\s+[a-z]))?[*_`\s]*(?:\n|\Z|(?<=[.;!,\s])\s.*))",
+    re.DOTALL,
+)
 _UNIT = re.compile(r"\s*([a-zA-Z][a-zA-Z /]{0,30})[.*_\s]*\Z")
 _QUIET = re.compile(r"[^\d$\\]*\Z")
 _WORDS = re.compile(

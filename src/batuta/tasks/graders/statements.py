@@ -98,7 +98,8 @@ NEGATED_GAP = re.compile(
 ALTERNATIVE = re.compile(r"\b(?:alternatively|or else|perhaps|maybe|possibly|or)\b", re.IGNORECASE)
 CONDITION = re.compile(r"\b(?:if|unless|otherwise|provided|depending)\b", re.IGNORECASE)
 REASON = re.compile(
-    r"\b(?:because|since|as|for|due|given|which|where|while|whereas|so)\b|因为|因為|なぜ", re.IGNORECASE
+    r"\b(?:because|since|as|for|due|given|which|where|while|whereas|so)\b|因为|因為|なぜ",
+    re.IGNORECASE,
 )
 SENTENCE_END = re.compile(r"(?<!\.)[.!?](?=\s|\Z)|\n")
 TAKEN_BACK = re.compile(

@@ -89,7 +89,9 @@ def _same_angle(target: tuple[str, str], answer: tuple[str, str], symbolic: Symb
             return _same_magnitude(wanted, given, symbolic)
     elif not all(_is_angle(one) or _RADIAN.fullmatch(one.strip()) for one in (unit, other)):
         return False
-    in_degrees = [f"({value})^\\circ" if _is_angle(one) else value for value, one in (target, answer)]
+    in_degrees = [
+        f"({value})^\\circ" if _is_angle(one) else value for value, one in (target, answer)
+    ]
     return symbolic(*in_degrees)
 
 
@@ -119,7 +121,7 @@ def _is_rounding(target: str, answer: str, given: Fraction | None) -> bool:
     close = abs(given - Fraction(target)) <= half
     if _DECIMAL.fullmatch(answer):
         return close and digits >= SURE and len(answer) > len(target)
-    return close and given.denominator % 3 == 0 or (close and given.denominator % 7 == 0)
+    return (close and given.denominator % 3 == 0) or (close and given.denominator % 7 == 0)
 
 
 def _same_magnitude(target: str, answer: str, symbolic: Symbolic) -> bool:

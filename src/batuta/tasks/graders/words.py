@@ -11,7 +11,9 @@ from batuta.tasks.graders.letters import without_invisible
 _ACCENTS = frozenset(map(chr, range(0x300, 0x370)))
 _ARTICLE = re.compile(r"^(?:an?|the)\s+")
 _LEAD = re.compile(r"^(?:it|this|that|he|she|they|these) (?:is|was|are|were)\s+(?:the |an? )?")
-_COMMAND = re.compile(r"\\(?:text(?:bf|rm|it)?|math(?:rm|bf|it|cal)|ce|operatorname)\s*\{([^{}]*)\}")
+_COMMAND = re.compile(
+    r"\\(?:text(?:bf|rm|it)?|math(?:rm|bf|it|cal)|ce|operatorname)\s*\{([^{}]*)\}"
+)
 _LETTERS = str.maketrans({"−": "-", "ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "Đ": "D", "æ": "ae",
                           "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ı": "i", "ð": "d", "þ": "th"})  # fmt: skip
 _UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue", "å": "aa",
@@ -38,7 +40,23 @@ _EITHER = re.compile(r"\b(?:or|maybe|perhaps|unclear|possibly)\b|\?")
 _SHORT = {"y": True, "t": True, "n": False, "f": False}
 _TRUTHS = {**dict.fromkeys(_YES.split("|"), True), **dict.fromkeys(_NO.split("|"), False)}
 
-_TITLES = frozenset("dr prof professor sir mr mrs ms st lord lady president king queen".split())
+_TITLES = frozenset(
+    [
+        "dr",
+        "prof",
+        "professor",
+        "sir",
+        "mr",
+        "mrs",
+        "ms",
+        "st",
+        "lord",
+        "lady",
+        "president",
+        "king",
+        "queen",
+    ]
+)
 _DATES_BEHIND = re.compile(r"\s*\(\d{4}\s*[-–]\s*\d{4}\)\s*\Z")
 _NAME = re.compile(r"[A-Z][^\W\d_]*\.?(?:[ -]?[A-Z][^\W\d_]*\.?){1,3}")
 _MIN_JOINED = 6
@@ -51,7 +69,9 @@ def normal_words(text: str) -> str:
     text = _COMMAND.sub(r"\1", without_invisible(text)).translate(_LETTERS)
     text = re.sub(r"[\\_{}](?=\w)|[{}]", "", text).replace("\\", " ")
     text = unicodedata.normalize("NFKD", re.sub(r"(?<=\w)['’](?=s\b)", "", text)).casefold()
-    text = re.sub(r"(?<=\d)\s*([/:])\s*(?=\d)", lambda found: "over" if found[1] == "/" else "to", text)
+    text = re.sub(
+        r"(?<=\d)\s*([/:])\s*(?=\d)", lambda found: "over" if found[1] == "/" else "to", text
+    )
     text = "".join(c if c.isalnum() or c in _KEPT else " " for c in text if c not in _ACCENTS)
     kept = re.sub(r"-(?!\d)|(?<=[a-z])-", " ", text).strip(" .")
     return _ARTICLE.sub("", " ".join(kept.split()))
