@@ -64,6 +64,11 @@ class Call:
 
     # -- the listener ---------------------------------------------------------------------
 
+    async def admit(self, request: Request, worker: Worker) -> Request:
+        """As it is: a step's call was reserved before it began."""
+        del worker
+        return request
+
     async def spoke(self, delta: Delta) -> None:
         """A fragment: count it, pass it on."""
         for piece in (delta.text, delta.reasoning, delta.tool_arguments):

@@ -23,8 +23,9 @@ from batuta.errors import LimitReached
 
 def with_paid(decision: Decision, drafts: list[Malformed]) -> list[Malformed]:
     """The drafts, and one that was broken off if it cost anything."""
-    paid = isinstance(decision, Malformed) and decision.draft.usage.calls > 0
-    return [*drafts, decision] if paid else drafts
+    if isinstance(decision, Malformed) and decision.draft.usage.calls > 0:
+        return [*drafts, decision]
+    return drafts
 
 
 class PlanningListener(Silent):

@@ -39,8 +39,7 @@ class ReservedFunds:
         has = self._reservation.nano
         more, enough = nano_of(usd) - has, max(0, nano_of(least) - has)
         try:
-            with anyio.CancelScope(shield=True):  # else it might grow and nobody would know
-                found = await self._budgets.grow(self._reservation, more, enough)
+            found = await self._grow(more, enough)
         except StoreError as error:
             _LOG.error("budgets cannot be checked: %s", error)
             raise LimitReached("usd", "the budget cannot be checked now", "any") from None
@@ -50,3 +49,10 @@ class ReservedFunds:
             raise LimitReached("usd", message, f"${dollars_of(found.left):.6f} left")
         self._reservation = found
         return self.granted
+
+    async def _grow(self, more: int, enough: int) -> Reservation | Exhausted:
+        """Shielded: else it might grow and nobody would know."""
+        answer: Reservation | Exhausted = self._reservation
+        with anyio.CancelScope(shield=True):
+            answer = await self._budgets.grow(self._reservation, more, enough)
+        return answer  # noqa: RET504 - a scope may swallow, so pyright wants it bound
