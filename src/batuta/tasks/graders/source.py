@@ -14,6 +14,9 @@ from batuta.tasks.graders import extract
 MAX_LENGTH = 100_000
 """Characters of a program."""
 
+MAX_BLOCKS = 100
+"""Code blocks that are looked at, from the end."""
+
 _FENCE = re.compile(
     r"(?P<before>[ \t]*(?:(?:[-*+>]|\d+[.)])[ \t]+)*)(?P<fence>`{3,}|~{3,})(?P<info>.*)"
 )
@@ -50,8 +53,8 @@ def program_in(answer: str) -> str | None:
     """
     shown = extract.visible(answer, MAX_LENGTH)
     blocks = list(_blocks(shown))
-    whole = [block for block in blocks if block is not None]
-    if len(whole) < len(blocks):
+    whole = [block for block in blocks if block is not None][-MAX_BLOCKS:]
+    if None in blocks:
         return None
     if not whole:
         return shown.strip() or None
@@ -180,7 +183,7 @@ class _Source:
             return False
         if _PROMPT.search(self.text) or (self.tree and not self.is_code()):
             return True
-        known: set[str] = set().union(*(one.functions for one in before))
+        known = {name for one in before for name in one.functions}
         reads = self.used & {"input", "stdin", "open"} or "stdin" in self.text
         return not self.functions and bool((self.used | self.defined) & known) and not reads
 

@@ -72,7 +72,7 @@ class Warden:
         self.filter = bytes.fromhex(order["filter"])
         self.count = bytes.fromhex(order["count"])
         """The filter that lets the warden decide about new processes; empty: the kernel does."""
-        self.listener = -1
+        self.listeners: list[int] = []
         self.ruleset = -1
         """Landlock's rules for the children; -1: none."""
         self.running = 0
@@ -164,9 +164,8 @@ class Warden:
         ended = self.watch(test, began + self.limits["seconds"])
         seconds = time.monotonic() - began
         status = self.end_all()
-        if self.listener >= 0:
-            os.close(self.listener)
-            self.listener = -1
+        close(*self.listeners)
+        self.listeners.clear()
         for reader in test.readers:
             while not self.excess(test) and test.listen(reader):
                 pass
@@ -188,7 +187,7 @@ class Warden:
             self.become(test, main, (tells, waits))
         close(tells, waits)
         if self.count and (number := os.read(heard, 16)):
-            self.listener = take_descriptor(process, int(number))
+            self.listeners.append(take_descriptor(process, int(number)))
         close(heard, taken)
         prctl(PR_SET_DUMPABLE, 0)
         return process
@@ -229,7 +228,7 @@ class Warden:
         """
         process = os.pidfd_open(self.running)
         poll = select.poll()
-        for descriptor in filter(self.is_open, (0, process, *test.readers, self.listener)):
+        for descriptor in (0, process, *test.readers, *self.listeners):
             poll.register(descriptor, select.POLLIN)
         ended, look = "", time.monotonic() + TICK
         while not ended and (now := time.monotonic()) < deadline:
@@ -249,14 +248,9 @@ class Warden:
         os.close(process)
         return ended
 
-    @staticmethod
-    def is_open(descriptor: int) -> bool:
-        """Whether this is a descriptor at all."""
-        return descriptor >= 0
-
     def is_over(self, test: Test, descriptor: int) -> bool:
         """Whether nothing more can come from there, after what has come was dealt with."""
-        if descriptor == self.listener:
+        if descriptor in self.listeners:
             decide_call(descriptor, self.has_room)
         return descriptor in test.heard and not test.listen(descriptor)
 
