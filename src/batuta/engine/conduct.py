@@ -49,6 +49,7 @@ from batuta.engine.resume import waiting
 from batuta.engine.stage import NO_END, NO_POLICIES, Patience, Stage
 from batuta.errors import LimitReached
 from batuta.policies import Form, Place, Policies
+from batuta.schemas import SchemaTooSlow
 
 VERSIONS = {"batuta": version("batuta"), "prompt": "1"}
 RESAMPLES = 2
@@ -162,7 +163,7 @@ async def conduct(
     for event in stage.late:
         if emit is not None:
             await emit(event)
-    await stage.tell(performance.settle(pace))
+    await stage.tell(await performance.settle(pace))
     return recorder.run()
 
 
@@ -254,7 +255,7 @@ class _Performance:
         now = self.stage.now()
         return Round(decision, (), begun.workflow, planning=Span(now, now))
 
-    def settle(self, pace: Pace) -> Ended:
+    async def settle(self, pace: Pace) -> Ended:
         """How the run ended."""
         stage = self.stage
         if self.dry_run and stage.rounds and (planned := stage.rounds[-1].workflow):
@@ -267,7 +268,7 @@ class _Performance:
             exposed=stage.exposed,
             fallback=self.fallback,
             parallel=stage.question.parallel_tool_calls is not False,
-            fits=_fits(stage.question),
+            fits=await _fits(stage.question, stage.rounds),
         )
 
     async def _decide(self, number: int) -> Round | None:
@@ -370,12 +371,24 @@ class _Planning(Silent):
                 return Malformed(draft, decision.reason, decision.outage)
 
 
-def _fits(question: Question) -> Fits:
-    """Whether a reply has the form that the question asks for."""
-    if question.response_format is None:
+async def _fits(question: Question, rounds: Sequence[Round]) -> Fits:
+    """Whether a reply has the form that the question asks for, told of those that were played."""
+    if question.response_format is None or any(map(final_reply, rounds)):
         return any_form
     form = Form(question.response_format)
-    return lambda reply: form.fault(reply.text) is None
+    replies = [step.result for played in rounds for step in played.steps]
+    fitting: list[Reply] = []
+    for reply in replies:
+        if isinstance(reply, Reply) and await _has_form(form, reply):
+            fitting.append(reply)
+    return lambda reply: any(reply is one for one in fitting)
+
+
+async def _has_form(form: Form, reply: Reply) -> bool:
+    try:
+        return await form.fault(reply.text) is None
+    except SchemaTooSlow:
+        return False
 
 
 def _checked(decision: Decision, brief: Brief) -> Decision:

@@ -28,6 +28,7 @@ _SENTENCES = {
     "circuit_open": "the worker failed too often and is left alone for a while",
     "unknown_tool": "the worker called a tool that was not offered",
     "wrong_form": "no worker answered in the form that was asked for",
+    "schema_too_slow": "the schema of the answer takes too long to check",
     "policy_blocked": "a policy of this server forbids the answer",
 }
 
@@ -96,6 +97,10 @@ def _anyones_fault(run: Run) -> Refusal | None:
             return Refusal(403, "policy_blocked", f"{_sentence(run)}.")
         case "wrong_form":
             return Refusal(502, "wrong_form", f"{_sentence(run)}: {_said(run)}")
+        case "schema_too_slow":
+            param, headers = "response_format", {"x-should-retry": "false"}
+            message = f"{_sentence(run)}: make it simpler."
+            return Refusal(400, "schema_too_slow", message, param=param, headers=headers)
         case "circuit_open":
             return Refusal(503, "overloaded", f"{_sentence(run)}.", headers={"retry-after": "15"})
         case _:

@@ -49,6 +49,10 @@ class ProcessDied(BatutaError):
     """The call ended its process, or what it called failed; nothing else was harmed."""
 
 
+class NotStarted(BatutaError):
+    """This machine has no room for another process now."""
+
+
 class _Stale(Exception):
     """The process had ended before it was asked."""
 
@@ -89,7 +93,7 @@ class _Child:
             self.kill()
             if self.calls > 1:
                 raise _Stale from None
-            raise ProcessDied("a separate process could not be started") from None
+            raise NotStarted("a separate process could not be started") from None
         head = self._read(HEAD, end)
         size = int.from_bytes(head)
         if size > _MOST:
@@ -172,6 +176,8 @@ class ProcessPool:
         Raises:
             TookTooLong: it was killed.
             ProcessDied: its process ended, or it raised.
+            NotStarted: no process can be had.
+        NotStarted: no process can be had.
         """
         request = _request(function, arguments, cpu_seconds)
         taken: list[_Child] = []
@@ -195,6 +201,8 @@ class ProcessPool:
         Raises:
             TookTooLong: it was killed.
             ProcessDied: its process ended, or it raised.
+            NotStarted: no process can be had.
+        NotStarted: no process can be had.
         """
         return self._work(_request(function, arguments, cpu_seconds), wall_seconds, [])
 
@@ -238,7 +246,7 @@ class ProcessPool:
         try:
             return _Child()
         except OSError as error:
-            raise ProcessDied(f"no separate process can be started: {error.strerror}") from None
+            raise NotStarted(f"no separate process can be started: {error.strerror}") from None
 
     def _put(self, child: _Child) -> None:
         with self._lock:
@@ -273,7 +281,26 @@ async def call_in_process(
     Raises:
         TookTooLong: it was killed.
         ProcessDied: its process ended, or it raised.
+        NotStarted: no process can be had.
     """
     return await _POOL.call(
+        function, *arguments, cpu_seconds=cpu_seconds, wall_seconds=wall_seconds
+    )
+
+
+def call_in_process_now(
+    function: Callable[..., Any],
+    *arguments: Any,
+    cpu_seconds: float = CPU_SECONDS,
+    wall_seconds: float = WALL_SECONDS,
+) -> Any:
+    """As `call_in_process`, for a thread that may wait.
+
+    Raises:
+        TookTooLong: it was killed.
+        ProcessDied: its process ended, or it raised.
+        NotStarted: no process can be had.
+    """
+    return _POOL.call_now(
         function, *arguments, cpu_seconds=cpu_seconds, wall_seconds=wall_seconds
     )

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batuta.core import ResponseFormat
 from batuta.errors import ConfigError
-from batuta.policies.form import Form
 from batuta.policies.policy import Finder, Span
+from batuta.schemas import JsonValidator
+from batuta.schemas.checker import schema_fault
 
 _SECRETS = re.compile(
     r"""-----BEGIN[A-Z ]{0,40}PRIVATE\ KEY-----
@@ -101,12 +101,15 @@ def _schema(options: Options) -> Finder:
     if options.schema is None:
         raise ConfigError("a policy of kind 'schema' needs a schema")
     try:
-        form = Form(ResponseFormat("json_schema", schema=options.schema))
+        validator = JsonValidator(options.schema)
     except ValueError as error:
         raise ConfigError(f"the schema of a policy cannot be used: {error}") from None
+    fault = schema_fault(dict(options.schema))
+    if fault is not None:
+        raise ConfigError(f"the schema of a policy cannot be used: {fault}")
 
     def find(text: str) -> Iterable[Span]:
-        return [(0, len(text))] if form.fault(text) else []
+        return [(0, len(text))] if validator.find_fault_now(text) else []
 
     return find
 

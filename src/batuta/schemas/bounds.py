@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import unquote
 
-MAX_BYTES = 256_000
+MAX_BYTES = 128_000
 """Characters of names and texts, and one for each value."""
-MAX_VALUES = 30_000
+MAX_VALUES = 12_000
 MAX_DEPTH = 64
 MAX_REFERENCES = 1_000
 MAX_BRANCHES = 2_000
@@ -182,49 +182,52 @@ def _count(schema: Mapping[str, Any]) -> int:
     return count
 
 
+_Place = Mapping[str, Any]
+
+
 class _Expansion:
     """The schema with its references followed, each place counted once and remembered."""
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
+    def __init__(self, root: _Place) -> None:
         self.plain = True
         self._root = root
-        self._anchors = dict(_anchors(root))
+        self._anchors: dict[str, _Place] | None = None
         self._known: dict[int, tuple[int, int]] = {}
         self._open: set[int] = set()
+        self._left: list[tuple[_Place, list[_Place], list[_Place]]] = []
+        """Places that were entered and not left: with what is in each, and what of that waits."""
 
-    def of(self, schema: Mapping[str, Any]) -> tuple[int, int]:
+    def of(self, schema: _Place) -> tuple[int, int]:
         """How many places, and how many of them one within the other.
 
         Without recursion of this function's own: a schema decides how deep it goes.
         """
-        left: list[tuple[Mapping[str, Any], list[Mapping[str, Any]]]] = []
-        self._enter(schema, left)
-        while left:
-            place, waiting = left[-1]
+        self._enter(schema)
+        while self._left:
+            place, inside, waiting = self._left[-1]
             if waiting:
                 inner = waiting.pop()
                 if id(inner) in self._open:
                     self.plain = False  # it refers to itself: its cost depends on the value's depth
                 elif id(inner) not in self._known:
-                    self._enter(inner, left)
+                    self._enter(inner)
                 continue
-            left.pop()
+            self._left.pop()
             self._open.discard(id(place))
-            inside = [self._known.get(id(one), (1, 1)) for one in self._inside(place)]
-            size = _width(place) + sum(count for count, _ in inside)
-            depth = 1 + max((depth for _, depth in inside), default=0)
-            self._known[id(place)] = (min(size, MAX_EXPANDED + 1), depth)
+            size, depth = _width(place), 0
+            for one in inside:
+                count, below = self._known.get(id(one), (1, 1))
+                size += count
+                depth = max(depth, below)
+            self._known[id(place)] = (min(size, MAX_EXPANDED + 1), depth + 1)
         return self._known[id(schema)]
 
-    def _enter(
-        self,
-        place: Mapping[str, Any],
-        left: list[tuple[Mapping[str, Any], list[Mapping[str, Any]]]],
-    ) -> None:
+    def _enter(self, place: _Place) -> None:
         self._open.add(id(place))
         if not _PLAIN.issuperset(place):
             self.plain = False
-        left.append((place, list(self._inside(place))))
+        inside = list(self._inside(place))
+        self._left.append((place, inside, inside.copy()))
 
     def _inside(self, place: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """The schemas that a value of this place must fit too, itself or its parts."""
@@ -243,7 +246,7 @@ class _Expansion:
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
         if not reference.startswith("#/"):
-            return self._anchors.get(reference[1:]) if reference != "#" else self._root
+            return self._named(reference[1:]) if len(reference) > 1 else self._root
         value: Any = self._root
         for part in unquote(reference[2:]).split("/"):
             name = part.replace("~1", "/").replace("~0", "~")
@@ -254,6 +257,13 @@ class _Expansion:
             else:
                 value = cast("dict[str, Any]", value).get(name) if _is_map(value) else None
         return cast("Mapping[str, Any]", value) if _is_map(value) else None
+
+
+    def _named(self, name: str) -> _Place | None:
+        """The place with that anchor."""
+        if self._anchors is None:
+            self._anchors = dict(_anchors(self._root))
+        return self._anchors.get(name)
 
 
 def _width(place: Mapping[str, Any]) -> int:

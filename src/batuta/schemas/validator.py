@@ -5,11 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, final
 
 from batuta.errors import BatutaError
-from batuta.offload import ProcessDied, TookTooLong, call_in_process
+from batuta.offload import (
+    NotStarted,
+    ProcessDied,
+    TookTooLong,
+    call_in_process,
+    call_in_process_now,
+)
 from batuta.schemas.bounds import SchemaSize, measure_schema
 from batuta.schemas.checker import schema_fault, text_fault, text_fault_of
 
@@ -44,6 +51,9 @@ class _Slow:
 
 
 _SLOW = _Slow()
+_NOTHING = SchemaSize(values=0, expanded=1, chain=1, plain=True)
+_KEPT = 64
+_RECENT: dict[int, tuple[Mapping[str, Any], JsonValidator]] = {}
 
 
 @final
@@ -91,6 +101,17 @@ class JsonValidator:
             return text_fault(self._schema, text, is_object=self._is_object)
         return await self._elsewhere(text_fault_of, self._schema, text, int(self._is_object))
 
+    def find_fault_now(self, text: str) -> str | None:
+        """As `find_fault`, for a thread that may wait.
+
+        Raises:
+            SchemaTooSlow: it cannot be told in the time there is.
+        """
+        if self.is_quick(text):
+            return text_fault(self._schema, text, is_object=self._is_object)
+        with self._refusing_slow():
+            return call_in_process_now(text_fault_of, self._schema, text, int(self._is_object))
+
     def is_quick(self, text: str) -> bool:
         """Whether checking the text here takes no more than some milliseconds."""
         if len(text) > INLINE_TEXT:
@@ -106,17 +127,49 @@ class JsonValidator:
         return size.plain and size.values <= INLINE_VALUES and size.chain <= INLINE_CHAIN
 
     async def _elsewhere(self, function: Any, *arguments: Any) -> str | None:
+        with self._refusing_slow():
+            return await call_in_process(function, *arguments)
+
+    @contextmanager
+    def _refusing_slow(self) -> Generator[None]:
+        """Lets a schema use up its time once.
+
+        Raises:
+            SchemaTooSlow: it did, or does.
+        """
         if self._digest is None:
             self._digest = hashlib.sha256(json.dumps(self._schema).encode()).digest()
         if self._digest in _SLOW:
             raise SchemaTooSlow("checking this schema took too long before")
         try:
-            return await call_in_process(function, *arguments)
-        except TookTooLong:
+            yield
+        except (TookTooLong, ProcessDied):
             _SLOW.add(self._digest)
             raise SchemaTooSlow("checking this schema takes too long") from None
-        except ProcessDied as error:
+        except NotStarted as error:
             raise SchemaTooSlow(f"the schema cannot be checked: {error}") from None
 
 
-_NOTHING = SchemaSize(values=0, expanded=1, chain=1, plain=True)
+_ANYTHING = JsonValidator(None)
+_OBJECT = JsonValidator(None, is_object=True)
+
+
+def validator_for(schema: Mapping[str, Any] | None, *, is_object: bool = False) -> JsonValidator:
+    """A validator of that schema; the one that was made before if it is the same object.
+
+    A request's schema is measured when it is read and needed again by each step that is checked.
+
+    Raises:
+        ValueError: it is too large in some way; the sentence says which.
+    """
+    if not schema:
+        return _OBJECT if is_object else _ANYTHING
+    found = _RECENT.get(id(schema))
+    if found is not None and found[0] is schema:
+        return found[1]
+    validator = JsonValidator(schema)
+    _RECENT[id(schema)] = (schema, validator)
+    if len(_RECENT) > _KEPT:
+        del _RECENT[next(iter(_RECENT))]
+    return validator
+
