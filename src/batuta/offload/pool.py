@@ -28,7 +28,7 @@ from anyio.to_thread import run_sync
 from batuta.errors import BatutaError
 from batuta.offload.child import HEAD
 
-CPU_SECONDS = 2.0
+CPU_SECONDS = 1.0
 """Processor time of one call; the kernel counts in whole seconds and rounds up."""
 WALL_SECONDS = 10.0
 """Time of one call by the clock, from the moment it has a process."""
