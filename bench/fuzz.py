@@ -28,7 +28,13 @@ def drawn(number, count=200):
     found = []
 
     @seed(number)
-    @settings(max_examples=count, database=None, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(attacks())
     def draw(attack):
         found.append(attack)
@@ -53,8 +59,16 @@ async def hunt(minutes):
                     over += 1
                     FOUND.mkdir(exist_ok=True)
                     (FOUND / f"{number}-{asked}.json").write_bytes(body)
-                    print(f"{held * 1e3:.0f} ms, status {status}: {path} {body[:150]!r} ({len(body)} bytes)", flush=True)
-    return {"requests": asked, "longest_ms": round(longest * 1e3, 1), "over": over, "statuses": statuses}
+                    print(
+                        f"{held * 1e3:.0f} ms, status {status}: {path} {body[:150]!r} ({len(body)} bytes)",
+                        flush=True,
+                    )
+    return {
+        "requests": asked,
+        "longest_ms": round(longest * 1e3, 1),
+        "over": over,
+        "statuses": statuses,
+    }
 
 
 if __name__ == "__main__":

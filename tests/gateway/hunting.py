@@ -16,7 +16,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from batuta.clients import Scripted
+from batuta.core import Delta, Reply, Usage
+from batuta.core.conductor import SILENT
 from batuta.gateway.app import create_app
 from gateway.house import orchestra
 
@@ -59,7 +60,7 @@ class _Timed:
                 self.steps.longest = max(self.steps.longest, time.thread_time() - began)
             try:
                 send, given = self.inner.send, (yield waited)
-            except BaseException as error:  # noqa: BLE001 - passed on
+            except BaseException as error:
                 send, given = self.inner.throw, error
 
 
@@ -75,14 +76,22 @@ def watched_steps() -> Generator[Steps]:
         loop.set_task_factory(before)
 
 
+class Echo:
+    """A worker that says again what it was asked, in pieces as a provider sends them."""
+
+    async def complete(self, request: Any, listener: Any = SILENT) -> Reply:
+        text = request.messages[-1].text[:LARGEST] or "{}"
+        for start in range(0, len(text), 500):
+            await listener.spoke(Delta(text=text[start : start + 500]))
+            await asyncio.sleep(0)
+        return Reply(text, usage=Usage(1, 10, output=10))
+
+
 class Prey:
     """A server without sockets, whose workers say again what they are asked."""
 
     def __init__(self, **options: Any) -> None:
-        def echo(request: Any) -> str:
-            return request.messages[-1].text[:LARGEST] or "{}"
-
-        self.house = orchestra({"ada": Scripted(echo), "bob": Scripted(echo)}, seeing=("ada", "bob"), **options)  # fmt: skip
+        self.house = orchestra({"ada": Echo(), "bob": Echo()}, seeing=("ada", "bob"), **options)  # fmt: skip
         self.app = create_app(self.house)
 
     async def ask(self, path: str, body: bytes) -> int:
@@ -105,7 +114,9 @@ class Prey:
         return status
 
 
-async def hold(prey: Prey, steps: Steps, path: str, body: bytes, tries: int = 3) -> tuple[float, int]:
+async def hold(
+    prey: Prey, steps: Steps, path: str, body: bytes, tries: int = 3
+) -> tuple[float, int]:
     """Seconds of the longest step, the least of some tries, and the status."""
     least, status = float("inf"), 0
     for _ in range(tries):
@@ -157,7 +168,11 @@ def schemas(draw: Any) -> Any:
     for _ in range(draw(st.sampled_from([0, 0, 5, 60, 200]))):
         schema = {keyword if keyword in {"items", "not"} else "items": schema}
     wide = draw(st.sampled_from([0, 0, 10, 1_000, 4_000]))
-    return {**schema, "properties": {f"p{at}": {"type": "string"} for at in range(wide)}} if wide else schema
+    return (
+        {**schema, "properties": {f"p{at}": {"type": "string"} for at in range(wide)}}
+        if wide
+        else schema
+    )
 
 
 @st.composite
@@ -193,7 +208,11 @@ def attacks(draw: Any) -> tuple[str, bytes]:
     body: dict[str, Any] = {"model": model, "stream": draw(st.booleans())}
     wished = draw(st.sampled_from(["none", "schema", "object", "tools", "odd"]))
     schema = draw(schemas()) if wished in {"schema", "tools"} else {}
-    form = {"type": "json_object"} if wished == "object" else {"type": "json_schema", "name": "n", "schema": schema}
+    form = (
+        {"type": "json_object"}
+        if wished == "object"
+        else {"type": "json_schema", "name": "n", "schema": schema}
+    )
     tool = {"name": "f", "parameters": schema, "input_schema": schema}
     if path == "/v1/responses":
         body |= {"input": turns if draw(st.booleans()) else text}
@@ -204,7 +223,11 @@ def attacks(draw: Any) -> tuple[str, bytes]:
         shown, tools = {"output_config": {"format": form}}, [tool]
     else:
         body |= {"messages": turns}
-        shown = {"response_format": {"type": "json_schema", "json_schema": form} if wished == "schema" else form}
+        shown = {
+            "response_format": {"type": "json_schema", "json_schema": form}
+            if wished == "schema"
+            else form
+        }
         tools = [{"type": "function", "function": tool}]
     if wished in {"schema", "object"}:
         body |= shown
@@ -225,4 +248,8 @@ def workflows(draw: Any) -> Any:
     word = draw(long_texts(most=2_000))
     access = draw(st.sampled_from([[], "all", list(range(3)), list(range(400)), [-1]]))
     steps = [{"worker": "ada", "subtask": word[: 40_000 // count], "access": access}] * count
-    return {"workflow": {"steps": steps}, "trace": draw(st.booleans()), "max_steps": draw(st.sampled_from([1, 5, 500]))}
+    return {
+        "workflow": {"steps": steps},
+        "trace": draw(st.booleans()),
+        "max_steps": draw(st.sampled_from([1, 5, 500])),
+    }

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import sys
 import time
+from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 
+import aiohttp
 import anyio
 import pytest
+from anyio.streams.text import TextReceiveStream
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from batuta.clients import Scripted
-from gateway.house import HI, Serving
+from batuta.core import Ended, Header, Limits, Outcome, Question, RunId, user
+from batuta.engine import Recorder
+from batuta.gateway.refusal import Refusal
+from batuta.gateway.verdict import refusal_of
+from batuta.gateway.wire.encoding import check_values
+from gateway.house import HI, Serving, pool_of
+from gateway.hunting import Prey, attacks, hold, watched_steps
 from gateway.town import Town
 from schemas.hostile import branching, nested, towers
 
 pytestmark = pytest.mark.anyio
 
+HOLDS = 0.25
+"""Seconds that one step may take in a test, on machines of any speed; `bench/fuzz.py` has 0.05."""
 LATE = 1.0
 """Seconds of the loop's own processor time; a held loop takes many."""
 
 
 def chat(schema):
     wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    return "/v1/chat/completions", {"model": "worker/ada", "messages": HI, "response_format": wanted}
+    return "/v1/chat/completions", {
+        "model": "worker/ada",
+        "messages": HI,
+        "response_format": wanted,
+    }
 
 
 def response(schema, **more):
@@ -104,7 +125,7 @@ async def test_a_refused_schema_gives_back_what_was_set_apart(store):
 @pytest.mark.parametrize("levels", [65, 240, 500, 900])
 async def test_deep_tool_schemas_are_refused_or_passed_on(levels):
     deep = '{"items":' * levels + "{}" + "}" * levels
-    tool = '{"type":"function","function":{"name":"f","parameters":%s}}' % deep
+    tool = f'{{"type":"function","function":{{"name":"f","parameters":{deep}}}}}'
     body = f'{{"model":"worker/ada","messages":{json.dumps(HI)},"tools":[{tool}]}}'
     async with Serving() as server:
         status, _, said = await server.post(body=body)
@@ -119,8 +140,106 @@ async def test_a_poisoned_background_response_fails_alone_and_for_good(store):
         assert (status, made["status"]) == (200, "queued"), made
         place = f"{path}/{made['id']}"
         with anyio.fail_after(30):
-            while (said := (await town.ask(key, place, "GET"))[2])["status"] not in {"failed"}:
+            while (said := (await town.ask(key, place, "GET"))[2])["status"] != "failed":
                 other = await town.ask(key, json={"model": "worker/bob", "messages": HI})
                 assert other[0] == 200
                 await anyio.sleep(0.05)
     assert said["error"]["code"] and "too long" in said["error"]["message"], said
+
+
+@pytest.mark.parametrize("piece", ["[],", "1,", '{"a":1},'])
+async def test_a_body_of_millions_of_values_is_refused_before_it_is_read(piece):
+    body = '{"a":[' + piece * (2_000_000 // len(piece)) + "1]}"
+    async with Serving() as server:
+        began = time.thread_time()
+        status, _, said = await server.post(body=body)
+        assert time.thread_time() - began < LATE
+    assert (status, said["error"]["code"]) == (413, "request_too_large")
+    assert "values" in said["error"]["message"]
+
+
+def test_signs_within_texts_are_no_values():
+    check_values(json.dumps({"a": ',[{"\\' * 100_000}).encode())
+    check_values(b'{"a":"' + b',\\"' * 100_000)
+    with pytest.raises(Refusal):
+        check_values(json.dumps([",", 1] * 100_000).encode())
+
+
+def test_an_error_of_64_kb_is_told_at_once():
+    """On the version before: ten seconds."""
+    for error in ("a." * 32_000, "http://" * 9_000, "sk-" * 20_000, "a" * 64_000, " " * 64_000):
+        run = replace(_failed_run(), error=error)
+        began = time.thread_time()
+        refusal = refusal_of(run)
+        assert refusal is not None and len(refusal.message) < 1_000
+        assert time.thread_time() - began < LATE
+
+
+def _failed_run():
+    header = Header(RunId("run_1"), Question((user("hi"),)), pool_of("ada"), None, Limits(), "c")
+    failure = Ended(Outcome.FAILED, None, None, "x", "wrong_form", None, 1.0)
+    recorder = Recorder()
+    recorder.add(header)
+    recorder.add(failure)
+    return recorder.run()
+
+
+HELD = """
+import sys, time, anyio
+from batuta.clients import Scripted
+from batuta.gateway import LOOP, serve
+from gateway.house import orchestra
+
+def hold(_):
+    print("held", flush=True)
+    while True:
+        pass
+
+async def main():
+    house = orchestra({"ada": Scripted(hold)})
+    await serve(house, port=0, ready=lambda url: print(url, flush=True), grace=0.1)
+
+anyio.run(main, backend_options=LOOP)
+"""
+
+
+async def test_a_signal_is_obeyed_by_a_server_whose_loop_is_held():
+    """On the version before: never."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    command = [sys.executable, "-c", HELD]
+    async with await anyio.open_process(command, env=environment) as process:
+        lines = TextReceiveStream(process.stdout)
+        url = (await lines.receive()).strip()
+
+        async def ask():
+            async with aiohttp.ClientSession() as http:
+                with pytest.raises(aiohttp.ClientError):
+                    await http.post(
+                        f"{url}/v1/chat/completions", json={"model": "worker/ada", "messages": HI}
+                    )
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask)
+                with anyio.fail_after(30):
+                    assert (await lines.receive()).strip() == "held"
+                    process.terminate()
+                    assert await process.wait() == 1
+        finally:
+            if process.returncode is None:
+                process.kill()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(attacks(), min_size=3, max_size=3))
+def test_requests_under_64_kb_do_not_hold_the_loop(found):
+    """`python bench/fuzz.py 10` hunts for longer, and by a tighter measure."""
+
+    async def hunt():
+        prey = Prey()
+        with watched_steps() as steps:
+            for path, body in found:
+                held, status = await hold(prey, steps, path, body)
+                assert held < HOLDS and status != 500, (held, status, path, body[:300])
+
+    asyncio.run(hunt())

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import anyio
 import pytest
@@ -84,8 +85,8 @@ async def test_a_process_knows_no_secret(pool):
     os.environ["BATUTA_TEST_KEY"] = "secret"
     try:
         await pool.call(text_fault_of, *ASKED)
-        with open(f"/proc/{pool._idle[0]._process.pid}/environ", "rb") as file:
-            assert b"secret" not in file.read()
+        environment = Path(f"/proc/{pool._idle[0]._process.pid}/environ")
+        assert b"secret" not in environment.read_bytes()
     finally:
         del os.environ["BATUTA_TEST_KEY"]
 

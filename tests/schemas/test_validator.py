@@ -46,7 +46,9 @@ async def test_what_is_checked_elsewhere_is_checked_alike():
     assert await validator.find_fault('{"a": "xx"}') is None
     assert "$.a" in (await validator.find_fault('{"a": "y"}') or "")
     assert "not JSON" in (await JsonValidator(SMALL).find_fault("x" * 30_000) or "")
-    assert "object" in (await JsonValidator(None, is_object=True).find_fault(" " * 30_000 + "1") or "")
+    assert "object" in (
+        await JsonValidator(None, is_object=True).find_fault(" " * 30_000 + "1") or ""
+    )
 
 
 @pytest.mark.parametrize("schema", [{"type": "odd"}, {"pattern": "("}, {"$ref": "#/nowhere"}, {"$ref": "file:///etc/passwd"}])  # fmt: skip

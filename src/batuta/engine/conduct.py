@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from typing import cast
@@ -376,11 +376,9 @@ async def _fits(question: Question, rounds: Sequence[Round]) -> Fits:
     if question.response_format is None or any(map(final_reply, rounds)):
         return any_form
     form = Form(question.response_format)
-    replies = [step.result for played in rounds for step in played.steps]
-    fitting: list[Reply] = []
-    for reply in replies:
-        if isinstance(reply, Reply) and await _has_form(form, reply):
-            fitting.append(reply)
+    results = [step.result for played in rounds for step in played.steps]
+    replies = [result for result in results if isinstance(result, Reply)]
+    fitting = [reply for reply in replies if await _has_form(form, reply)]
     return lambda reply: any(reply is one for one in fitting)
 
 

@@ -7,8 +7,10 @@ import re
 from batuta.core import Outcome, Run
 from batuta.gateway.refusal import Refusal, closing
 
-_ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://\S*", re.IGNORECASE)
+_ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]{0,30}://\S*", re.IGNORECASE)
 _LONGEST = 500
+_READ = 4 * _LONGEST
+"""Characters of an error that are looked at; what is cut off is not told."""
 _UNANSWERED = {Outcome.FAILED, Outcome.CANCELLED, Outcome.REFUSED}
 
 _SENTENCES = {
@@ -120,7 +122,10 @@ def _said(run: Run) -> str:
     """The provider's own words, without keys and addresses."""
     from batuta.clients.secret import redact  # noqa: PLC0415 - only here, and it loads aiohttp
 
-    return _ADDRESS.sub("[address]", redact(run.error or ""))[:_LONGEST]
+    error = run.error or ""
+    if len(error) > _READ:  # to the end of a word: half a key is not known for one
+        error = "".join(error[:_READ].rpartition(" ")[:2])
+    return _ADDRESS.sub("[address]", redact(error))[:_LONGEST]
 
 
 def _patience(seconds: float) -> dict[str, str]:

@@ -66,7 +66,7 @@ class _Child:
         given = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
         paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         self.calls = 0
-        self._process = subprocess.Popen(  # noqa: S603 - our own module by our own interpreter
+        self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "batuta.offload.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -301,6 +301,4 @@ def call_in_process_now(
         ProcessDied: its process ended, or it raised.
         NotStarted: no process can be had.
     """
-    return _POOL.call_now(
-        function, *arguments, cpu_seconds=cpu_seconds, wall_seconds=wall_seconds
-    )
+    return _POOL.call_now(function, *arguments, cpu_seconds=cpu_seconds, wall_seconds=wall_seconds)

@@ -21,7 +21,7 @@ Span = tuple[int, int]
 """Where something stands in a text: from, to."""
 Finder = Callable[[str], Iterable[Span]]
 """What a policy looks for. Pure."""
-LONG = 20_000
+LONG = 4_000
 """Characters beyond which a text is looked at in a thread, so that nobody else waits."""
 
 

@@ -52,9 +52,7 @@ def policies_of(settings: Iterable[PolicySetting]) -> Policies:
         except ConfigError as error:
             raise ConfigError(f"policy {one.name}: {error}") from None
         waits = one.kind == "schema"
-        chosen.append(
-            Policy(one.name, find, frozenset(one.on), one.action, one.fail_closed, waits)
-        )
+        chosen.append(Policy(one.name, find, frozenset(one.on), one.action, one.fail_closed, waits))
     try:
         return Policies(chosen)
     except ValueError as error:

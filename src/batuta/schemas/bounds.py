@@ -258,7 +258,6 @@ class _Expansion:
                 value = cast("dict[str, Any]", value).get(name) if _is_map(value) else None
         return cast("Mapping[str, Any]", value) if _is_map(value) else None
 
-
     def _named(self, name: str) -> _Place | None:
         """The place with that anchor."""
         if self._anchors is None:

@@ -72,9 +72,7 @@ def _compiled(schema: dict[str, Any]) -> Any:
     """
     rust = _rust()
     options = rust.FancyRegexOptions(backtrack_limit=BACKTRACKS)
-    return rust.validator_for(
-        schema, offline=True, validate_formats=False, pattern_options=options
-    )
+    return rust.validator_for(schema, offline=True, validate_formats=False, pattern_options=options)
 
 
 def _rust() -> Any:

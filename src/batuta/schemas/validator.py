@@ -172,4 +172,3 @@ def validator_for(schema: Mapping[str, Any] | None, *, is_object: bool = False) 
     if len(_RECENT) > _KEPT:
         del _RECENT[next(iter(_RECENT))]
     return validator
-

@@ -3,12 +3,12 @@
 import json
 
 import pytest
-from schemas.hostile import branching, nested, towers
 
 from batuta.core import Task, TaskId
 from batuta.errors import SourceError
 from batuta.tasks.graders import Exact, Integer, JsonSchema
 from batuta.tasks.graders.generated import Generated
+from schemas.hostile import branching, nested, towers
 
 pytestmark = pytest.mark.anyio
 
