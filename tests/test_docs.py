@@ -87,7 +87,11 @@ def test_examples_run_offline(example, tmp_path):
 
 
 def test_the_first_example_ends_with_the_right_answer(tmp_path):
-    assert said_by(ROOT / "examples" / "01_workflow_by_hand.py", tmp_path).rstrip().endswith("Answer: 40000")
+    assert (
+        said_by(ROOT / "examples" / "01_workflow_by_hand.py", tmp_path)
+        .rstrip()
+        .endswith("Answer: 40000")
+    )
 
 
 @pytest.mark.long

@@ -288,7 +288,9 @@ async def test_a_cut_answer_is_not_repaired():
     "schema",
     [
         {"type": "strange"},
-        {"patternProperties": {"(a+)+$": {}}},
+        {"patternProperties": {"(a+": {}}},
+        {"$ref": "#/$defs/nowhere"},
+        {"properties": {f"p{n}": {} for n in range(10_000)}},
         {"properties": {"a": {"type": 3}}},
     ],
 )

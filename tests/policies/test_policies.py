@@ -226,24 +226,27 @@ def form(schema=None, kind="json_schema"):
     return Form(ResponseFormat(kind, schema=schema or {}))
 
 
-def test_a_form_is_json_of_that_schema():
+async def test_a_form_is_json_of_that_schema():
     asked = form({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}})
-    assert asked.fault('{"n": 1}') is None
-    assert "$.n" in asked.fault('{"n": "1"}') and "not JSON" in asked.fault("n = 1")
-    assert "not JSON" in asked.fault('{"n": NaN}')
-    assert form(kind="json_object").fault("[1]") and form(kind="json_object").fault("{}") is None
-    assert form().fault("[1]") is None
+    assert await asked.fault('{"n": 1}') is None
+    assert "$.n" in await asked.fault('{"n": "1"}') and "not JSON" in await asked.fault("n = 1")
+    assert "not JSON" in await asked.fault('{"n": NaN}')
+    assert await form(kind="json_object").fault("[1]")
+    assert await form(kind="json_object").fault("{}") is None
+    assert await form().fault("[1]") is None
 
 
-def test_a_form_fetches_nothing_and_is_not_made_to_hang():
+async def test_a_form_fetches_nothing_and_is_not_made_to_hang():
     far = form({"$ref": "http://127.0.0.1:1/schema.json"})
-    assert "not in it" in far.fault("{}")
-    began = time.perf_counter()
+    assert "cannot fetch" in await far.fault("{}")
+    with pytest.raises(ValueError, match="cannot fetch"):
+        await far.check()
     slow = form({"type": "string", "pattern": "^(a+)+$"})
-    assert slow.fault('"' + "a" * 40 + 'b"') is not None
-    assert time.perf_counter() - began < 2
-    assert form({"type": "string", "pattern": "^a+$"}).fault('"aaa"') is None
-    assert form({"type": "array"}).fault("[" * 100_000 + "]" * 100_000)
+    began = time.thread_time()
+    assert await slow.fault('"' + "a" * 40 + 'b"') is not None
+    assert time.thread_time() - began < 0.5
+    assert await form({"type": "string", "pattern": "^a+$"}).fault('"aaa"') is None
+    assert await form({"type": "array"}).fault("[" * 100_000 + "]" * 100_000)
 
 
 def test_a_code_block_around_the_whole_answer_is_taken_off():

@@ -1,6 +1,7 @@
 """What the page is made of, as values: Markdown, formulas, pictures, figures."""
 
 import re
+import time
 from decimal import Decimal
 
 import pytest
@@ -28,14 +29,15 @@ from batuta.core.run import Guarded
 from batuta.engine import conduct
 from batuta.gateway.ui import figures, trace
 from batuta.gateway.ui.charts import HEIGHT, WIDTH, charts
-from batuta.gateway.ui.comparison import difference
 from batuta.gateway.ui.folders import read_report, read_samples, read_training, reports, trainings
 from batuta.gateway.ui.layout import BOX_HEIGHT, draw
 from batuta.gateway.ui.layout import WIDTH as ACROSS
-from batuta.gateway.ui.markdown import rendered
-from batuta.gateway.ui.mathml import mathml
 from batuta.gateway.ui.screens import _environment, fragment, prepare
 from batuta.gateway.ui.standing import standings
+from batuta.rendering import render_answer
+from batuta.rendering.difference import compare_texts, difference
+from batuta.rendering.markdown import rendered
+from batuta.rendering.mathml import mathml
 from batuta.store import encode_run
 from batuta.store.codec import decode_run
 from ui.house import HOSTILE, QUESTION
@@ -192,7 +194,7 @@ def test_a_run_that_waits_for_tools_says_so():
         (), Outcome.WAITING, None, Reply("", tool_calls=(ToolCall("c", "look", '{"<b>": 1}'),)),
         guards=(Guarded("pii", "input", "redacted", 2),),
     )  # fmt: skip
-    html = fragment("answer.html.jinja", run=run)
+    html = fragment("answer.html.jinja", run=run, answers={})
     assert "look({&#34;&lt;b&gt;&#34;: 1})" in html
     assert "redacted" in html
     assert "failure" not in html
@@ -223,3 +225,44 @@ def test_folders_are_read_as_they_are(tmp_path):
     (run / "metrics.jsonl").write_bytes(b"\xff\n[]\n{}\n")
     assert read_training(trainings(folders)[0]).at == 0
     assert trainings((tmp_path / "nowhere",)) == []
+
+
+SLOW = {
+    "brackets": "[" * 60_000,
+    "table": "a|" * 200 + "\n" + "-|" * 200 + "\n" + ("|" * 100 + "\n") * 600,
+    "code": "```rst\n" + ("\n  " * 20_000)[:19_990] + "\n```",
+    "formulas": "$x$ " * 16_000,
+    "headings": "a\n=\n" * 16_000,
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+async def test_an_answer_that_is_slow_to_render_holds_nobody_up(name):
+    """On the version before: up to eight seconds in the event loop."""
+    await render_answer("warm up")
+    began = time.thread_time()
+    html = str(await render_answer(SLOW[name]))
+    assert time.thread_time() - began < 0.5
+    assert SLOW[name][:20].strip() in html or "<" in html
+
+
+@pytest.mark.parametrize("text", ["[" * 600, ("|" * 50 + "\n") * 12, "```rst\n" + "\n  " * 190, "$x^" * 200, "*a " * 200, "```cpp\n" + "\n  " * 190])  # fmt: skip
+async def test_a_short_answer_is_quick(text):
+    await render_answer("warm `up` $x$")
+    began = time.thread_time()
+    await render_answer(text[:600])
+    assert time.thread_time() - began < 0.5
+
+
+async def test_a_long_answer_is_rendered_alike():
+    text = "# Head\n\n**b** $x^2$\n\n```python\nprint(1)\n```\n" * 30
+    assert str(await render_answer(text)) == str(rendered(text))
+
+
+async def test_texts_that_are_slow_to_compare_hold_nobody_up():
+    one, other = "a b " * 990, "b a " * 990
+    began = time.thread_time()
+    pieces = await compare_texts(one, other)
+    assert time.thread_time() - began < 0.5
+    assert "".join(text for kind, text in pieces if kind != "new") == one
+    assert await compare_texts("a b", "a c") == difference("a b", "a c")

@@ -169,7 +169,7 @@ async def conduct(
     for event in stage.late:
         if emit is not None:
             await emit(event)
-    await stage.tell(performance.settle(pace))
+    await stage.tell(await performance.settle(pace))
     return recorder.run()
 
 
@@ -261,7 +261,7 @@ class _Performance:
         now = self.stage.now()
         return Round(decision, (), begun.workflow, planning=Span(now, now))
 
-    def settle(self, pace: Pace) -> Ended:
+    async def settle(self, pace: Pace) -> Ended:
         """How the run ended."""
         stage = self.stage
         if self.dry_run and stage.rounds and (planned := stage.rounds[-1].workflow):

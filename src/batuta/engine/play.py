@@ -40,6 +40,10 @@ from batuta.engine.stage import Stage
 from batuta.errors import LimitReached
 from batuta.policies import Form, Place
 from batuta.policies.form import unfenced
+from batuta.schemas import SchemaTooSlow
+
+UNCHECKED = "schema_too_slow"
+"""The code of a reply whose form cannot be told: nobody else could do better, nor a repair."""
 
 
 class StepPlay:
@@ -220,8 +224,8 @@ class StepPlay:
         if not self.last or wanted is None:
             return reply
         form = Form(wanted)
-        checked = _checked(form, reply, self.worker)
-        if isinstance(checked, Reply):
+        checked = await _checked(form, reply, self.worker)
+        if isinstance(checked, Reply) or checked.code == UNCHECKED:
             return checked
         await self.note(checked, self.worker)
         worker = self.stage.pool[self.worker]
@@ -232,15 +236,19 @@ class StepPlay:
             return Failure("limit", str(error))
         self.request = hold.request
         again = await Call(self, worker, hold).run(None)
-        return again if isinstance(again, Failure) else _checked(form, again, self.worker)
+        return again if isinstance(again, Failure) else await _checked(form, again, self.worker)
 
 
-def _checked(form: Form, reply: Reply, worker: WorkerId) -> Reply | Failure:
+async def _checked(form: Form, reply: Reply, worker: WorkerId) -> Reply | Failure:
     """The reply if it has the form, without a code block around it; a cut one cannot have it."""
     if reply.tool_calls or reply.finish in CUT_SHORT:
         return reply
     text = unfenced(reply.text)
-    fault = form.fault(text)
+    try:
+        fault = await form.fault(text)
+    except SchemaTooSlow as error:
+        message = f"the form of the answer of {worker} is not known: {error}"
+        return Failure(UNCHECKED, message, usage=reply.usage, cost=reply.cost)
     if fault is None:
         return replace(reply, text=text)
     message = f"{worker} did not answer in the form that was asked for: {fault}"

@@ -11,6 +11,7 @@ from batuta.core import Outcome, Pool, Question, Reply, Request, Run
 from batuta.engine.ask import CUT_SHORT, lacks_call
 from batuta.gateway.refusal import unsupported, wrong_value
 from batuta.policies import Form
+from batuta.schemas import SchemaTooSlow
 
 VISION = "vision"
 
@@ -30,18 +31,18 @@ def seeing(pool: Pool, question: Question) -> Pool:
     return pool.subset(able)
 
 
-def check_form(question: Question) -> None:
+async def check_form(question: Question) -> None:
     """Nothing, if the form that the answer must have can be checked.
 
     Raises:
-        Refusal: its schema is none.
+        Refusal: its schema is none, or nobody can tell in the time there is.
     """
     wanted = question.response_format
     if wanted is None or wanted.kind != "json_schema":
         return
     try:
-        Form(wanted)
-    except ValueError as error:
+        await Form(wanted).check()
+    except (ValueError, SchemaTooSlow) as error:
         raise wrong_value("response_format.json_schema.schema", f"{error}.") from None
 
 

@@ -154,6 +154,8 @@ class Player:
             lasting=lasting,
         )
         try:
+            # After the key, its rates and its money: whoever may not ask is told so for nothing.
+            await check_form(call.question)
             yield replace(booking, limits=admission.limits, admission=admission)
         finally:
             await self._turnstile.leave(caller, admission)
@@ -200,7 +202,6 @@ class Player:
         clients: Mapping[WorkerId, Client] = self._orchestra.clients
         effort = call.question.sampling.effort if workflow is None else None
         limits = bounded(caller, call.wishes.limits(limits_of(effort, served), ceiling_of(served)))
-        check_form(call.question)
         if call.wishes.dry_run and served.solver is not None:
             raise unsupported(f"{FIELD}.dry_run", f"{served.name} writes no workflow.")
         if workflow is not None:

@@ -6,15 +6,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import anyio
+import anyio.to_thread
 from starlette.types import Receive, Scope, Send
 
 from batuta.gateway.refusal import Refusal
-from batuta.gateway.wire.encoding import decode_object, encode
+from batuta.gateway.wire.encoding import check_values, decode_object, encode
 from batuta.gateway.wire.fields import Fields
 
 JSON = b"application/json"
 READING = 60.0
 """Seconds in which a body must have arrived."""
+_LARGE = 200_000
+"""Bytes of a body whose values are counted before it is read."""
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
@@ -66,7 +69,10 @@ async def read_fields(scope: Scope, receive: Receive) -> Fields:
     if kind and kind != JSON and not kind.endswith(b"+json"):
         message = "The body must be JSON: send 'content-type: application/json'."
         raise Refusal(415, "unsupported_media_type", message)
-    return Fields(decode_object(await read_body(receive)))
+    body = await read_body(receive)
+    if len(body) > _LARGE:
+        await anyio.to_thread.run_sync(check_values, body)
+    return Fields(decode_object(body))
 
 
 async def send_json(

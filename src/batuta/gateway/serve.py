@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import signal
 import socket
 import threading
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from ipaddress import ip_address
 from types import FrameType
 from typing import Any, final
@@ -34,6 +35,8 @@ _BACKLOG = 2048
 _TICK = 0.1
 _LAST_WORDS = 5
 """Seconds that cancelled runs have to tell their readers, once the grace is over."""
+_HELD = 5.0
+"""Seconds beyond both that a loop may be held before the process ends without it."""
 _YOUNG = 20_000
 """Objects made and not yet freed that let the garbage collector look for cycles among them."""
 
@@ -75,12 +78,13 @@ async def serve(
             timeout_graceful_shutdown=_LAST_WORDS,
         )
         server = _Server(config)
+        server.patience = grace + _LAST_WORDS + _HELD
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(background.work)
             tasks.start_soon(run_sync, prepare)
             tasks.start_soon(_attend, server, orchestra, url_of(listener), ready, grace)
             try:
-                with _signals_absorbed(), _seldom_collected():
+                with _signals_absorbed(), _seldom_collected(), _obeyed():
                     await server.serve(sockets=[listener])
             except anyio.get_cancelled_exc_class():
                 with anyio.CancelScope(shield=True):
@@ -95,11 +99,18 @@ class _Server(uvicorn.Server):
 
     asked = False
     """Whether somebody asked it to stop."""
+    patience = 0.0
+    """Seconds after which a process that was asked to stop ends, whatever holds its loop."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal asks; the second one insists."""
         if self.asked:
             super().handle_exit(sig, frame)
+        else:
+            # A thread of C that needs neither the loop nor the interpreter's lock; what held
+            # them is written to the standard error.
+            with suppress(OSError, ValueError, RuntimeError):
+                faulthandler.dump_traceback_later(self.patience, exit=True)
         self.asked = True
 
 
@@ -182,6 +193,15 @@ def _seldom_collected() -> Generator[None]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
+
+
+@contextmanager
+def _obeyed() -> Generator[None]:
+    """Takes back, at the server's end, what a signal set to end the process."""
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _ignored(_number: int, _frame: FrameType | None) -> None:

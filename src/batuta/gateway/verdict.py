@@ -6,6 +6,8 @@ from batuta.core import Failure, Outcome, Run
 from batuta.gateway.refusal import Refusal, closing
 
 _LONGEST = 500
+_READ = 4 * _LONGEST
+"""Characters of an error that are looked at; what is cut off is not told."""
 _UNANSWERED = {Outcome.FAILED, Outcome.CANCELLED, Outcome.REFUSED}
 
 _SENTENCES = {
@@ -26,6 +28,7 @@ _SENTENCES = {
     "unknown_tool": "the worker called a tool that was not offered",
     "wrong_form": "no worker answered in the form that was asked for",
     "no_tool_call": "no worker called the tool that it had to call",
+    "schema_too_slow": "the schema of the answer takes too long to check",
     "policy_blocked": "a policy of this server forbids the answer",
 }
 
@@ -102,6 +105,10 @@ def _anyones_fault(run: Run) -> Refusal | None:
             wait = _asked_wait(run)
             headers = {} if wait is None else _patience(wait)
             return Refusal(429, "rate_limit_exceeded", f"{_sentence(run)}.", headers=headers)
+        case "schema_too_slow":
+            param, headers = "response_format", {"x-should-retry": "false"}
+            message = f"{_sentence(run)}: make it simpler."
+            return Refusal(400, "schema_too_slow", message, param=param, headers=headers)
         case "circuit_open":
             return Refusal(503, "overloaded", f"{_sentence(run)}.", headers={"retry-after": "15"})
         case _:
@@ -123,7 +130,10 @@ def _said(run: Run) -> str:
     from batuta.clients.addresses import hide_addresses  # noqa: PLC0415
     from batuta.clients.secret import redact  # noqa: PLC0415
 
-    return hide_addresses(redact(run.error or ""))[:_LONGEST]
+    error = run.error or ""
+    if len(error) > _READ:  # to the end of a word: half a key is not known for one
+        error = "".join(error[:_READ].rpartition(" ")[:2])
+    return hide_addresses(redact(error))[:_LONGEST]
 
 
 def _patience(seconds: float) -> dict[str, str]:

@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batuta.core import ResponseFormat
-from batuta.errors import ConfigError
-from batuta.policies.form import Form
-from batuta.policies.policy import Finder, Span
+import regex
 
-_SECRETS = re.compile(
+from batuta.errors import ConfigError
+from batuta.policies.policy import Finder, Span
+from batuta.schemas import JsonValidator
+from batuta.schemas.checker import schema_fault
+
+_SECRETS = regex.compile(
     r"""-----BEGIN[A-Z ]{0,40}PRIVATE\ KEY-----
        (?:.{0,20000}?-----END[A-Z ]{0,40}PRIVATE\ KEY-----|.{0,20000})
     |\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b                        # Amazon
@@ -39,9 +41,9 @@ _SECRETS = re.compile(
     |\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}   # JSON web tokens
     |(?<=://)[^\s/:@]{1,256}:[^\s/:@]{1,256}(?=@)                   # a password in a URL
     """,
-    re.VERBOSE | re.DOTALL,
+    regex.VERBOSE | regex.DOTALL,
 )
-_INJECTION = re.compile(
+_INJECTION = regex.compile(
     r"""<\|[a-z0-9_]{1,40}\|>                                       # turns of chat templates
     |\[/?INST\]|<<\s*/?SYS\s*>>|<\s*(?:start|end)_of_turn\s*>|<\s*/?\s*system(?:_prompt)?\s*>
     |\b(?:ignore|disregard|forget|override)\s+(?:all\s+|any\s+)?(?:of\s+)?(?:the\s+|your\s+|these\s+|my\s+)?
@@ -51,11 +53,18 @@ _INJECTION = re.compile(
        |(?:your|the)\s+(?:hidden\s+|initial\s+)?system\s+prompt)\b
     |\bnew\s+system\s+(?:prompt|instructions?|message)\b
     """,
-    re.VERBOSE | re.IGNORECASE,
+    regex.VERBOSE | regex.IGNORECASE,
 )
-_EMAIL = re.compile(r"\b[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}\b")
-_CARD = re.compile(r"(?<![\w.])\d(?:[ -]?\d){12,18}(?![\w.]\d)")
-_IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{2,4}){3,8}\b")
+_EMAIL = regex.compile(
+    r"\b[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}\b"
+)
+_CARD = regex.compile(r"(?<![\w.])\d(?:[ -]?\d){12,18}(?![\w.]\d)")
+_IBAN = regex.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{2,4}){3,8}\b")
+
+
+def _found(pattern: Any, text: str) -> Iterator[Any]:
+    """The matches, found without the interpreter's lock: in a thread it holds nobody up."""
+    return pattern.finditer(text, concurrent=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +88,11 @@ def finder_of(kind: str, options: Options) -> Finder:
 
 
 def _secrets(_: Options) -> Finder:
-    return lambda text: (match.span() for match in _SECRETS.finditer(text))
+    return lambda text: (match.span() for match in _found(_SECRETS, text))
 
 
 def _injection(_: Options) -> Finder:
-    return lambda text: (match.span() for match in _INJECTION.finditer(text))
+    return lambda text: (match.span() for match in _found(_INJECTION, text))
 
 
 def _size(options: Options) -> Finder:
@@ -101,12 +110,15 @@ def _schema(options: Options) -> Finder:
     if options.schema is None:
         raise ConfigError("a policy of kind 'schema' needs a schema")
     try:
-        form = Form(ResponseFormat("json_schema", schema=options.schema))
+        validator = JsonValidator(options.schema)
     except ValueError as error:
         raise ConfigError(f"the schema of a policy cannot be used: {error}") from None
+    fault = schema_fault(dict(options.schema))
+    if fault is not None:
+        raise ConfigError(f"the schema of a policy cannot be used: {fault}")
 
     def find(text: str) -> Iterable[Span]:
-        return [(0, len(text))] if form.fault(text) else []
+        return [(0, len(text))] if validator.find_fault_now(text) else []
 
     return find
 
@@ -117,11 +129,11 @@ def _personal(options: Options) -> Finder:
     regions = [country.upper() for country in options.countries] or [None]
 
     def find(text: str) -> Iterator[Span]:
-        yield from (match.span() for match in _EMAIL.finditer(text))
-        for match in _CARD.finditer(text):
+        yield from (match.span() for match in _found(_EMAIL, text))
+        for match in _found(_CARD, text):
             if luhn.is_valid(re.sub(r"\D", "", match[0])):
                 yield match.span()
-        for match in _IBAN.finditer(text):
+        for match in _found(_IBAN, text):
             if iban.is_valid(match[0]):
                 yield match.span()
         for region in regions:

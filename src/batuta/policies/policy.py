@@ -21,7 +21,7 @@ Span = tuple[int, int]
 """Where something stands in a text: from, to."""
 Finder = Callable[[str], Iterable[Span]]
 """What a policy looks for. Pure."""
-LONG = 20_000
+LONG = 4_000
 """Characters beyond which a text is looked at in a thread, so that nobody else waits."""
 
 
@@ -60,6 +60,8 @@ class Policy:
     action: Action = Action.REDACT
     closed: bool = True
     """Whether what could not be looked at is blocked; False: it passes, and the record says so."""
+    waits: bool = False
+    """Whether looking may wait for another process, so that it needs a thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,6 @@ async def _part(policies: tuple[Policy, ...], part: Part, where: str) -> tuple[P
 async def _screened(policies: tuple[Policy, ...], text: str, where: str) -> Screened:
     if not text:
         return Screened(text)
-    if len(text) <= LONG:
+    if len(text) <= LONG and not any(policy.waits for policy in policies):
         return screen(policies, text, where)
     return await anyio.to_thread.run_sync(screen, policies, text, where)

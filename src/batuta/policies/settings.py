@@ -51,7 +51,8 @@ def policies_of(settings: Iterable[PolicySetting]) -> Policies:
             find = finder_of(one.kind, options)
         except ConfigError as error:
             raise ConfigError(f"policy {one.name}: {error}") from None
-        chosen.append(Policy(one.name, find, frozenset(one.on), one.action, one.fail_closed))
+        waits = one.kind == "schema"
+        chosen.append(Policy(one.name, find, frozenset(one.on), one.action, one.fail_closed, waits))
     try:
         return Policies(chosen)
     except ValueError as error:

@@ -8,6 +8,7 @@ from batuta.core import Task, TaskId
 from batuta.errors import SourceError
 from batuta.tasks.graders import Exact, Integer, JsonSchema
 from batuta.tasks.graders.generated import Generated
+from schemas.hostile import branching, nested, towers
 
 pytestmark = pytest.mark.anyio
 
@@ -81,11 +82,11 @@ SCHEMA = {
         ('{"name": "Ada", "age": 1.5}', 0, "$.age"),
         ('{"age": 36}', 0, "name"),
         ('{"name": "Ada", "x": 1}', 0, "x"),
-        ('Here it is: {"name": "Ada"}', 0, "no JSON"),
-        ('{"name": "Ada"', 0, "no JSON"),
+        ('Here it is: {"name": "Ada"}', 0, "not JSON"),
+        ('{"name": "Ada"', 0, "not JSON"),
         ('{"name": NaN}', 0, "NaN"),
         ("[" * 100_000, 0, "too deep"),
-        ("", 0, "no JSON"),
+        ("", 0, "not JSON"),
     ],
 )
 async def test_json(answer, score, reason):
@@ -93,10 +94,16 @@ async def test_json(answer, score, reason):
     assert (grade.score, reason in grade.reason) == (score, True), grade.reason
 
 
-async def test_a_schema_that_refers_elsewhere_fetches_nothing():
-    grader = JsonSchema({"$ref": "http://127.0.0.1:9/schema.json"})
-    with pytest.raises(SourceError, match="refers to what is not in it"):
-        await grader.grade("{}", "")
+def test_a_schema_that_refers_elsewhere_fetches_nothing():
+    with pytest.raises(SourceError, match="cannot fetch"):
+        JsonSchema({"$ref": "http://127.0.0.1:9/schema.json"})
+
+
+async def test_a_schema_without_end_is_not_graded():
+    with pytest.raises(SourceError, match="references"):
+        JsonSchema(nested(7))
+    with pytest.raises(SourceError, match="too long"):
+        await JsonSchema(branching(7)).grade(towers(), "")
 
 
 def test_what_is_no_schema_is_refused():

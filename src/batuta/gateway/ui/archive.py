@@ -12,7 +12,7 @@ from batuta.core import Outcome
 from batuta.gateway.models import Orchestra
 from batuta.gateway.refusal import Refusal, not_found, wrong_value
 from batuta.gateway.ui.playground import stored
-from batuta.gateway.ui.screens import HEADERS, fragment, screen
+from batuta.gateway.ui.screens import HEADERS, fragment, rendered_answers, screen
 from batuta.gateway.ui.visitor import Visitor, read_form
 from batuta.store import RunSummary, Store, encode_run
 
@@ -51,7 +51,8 @@ class Archive:
         """A run: its workflow, its time, its steps, its answer."""
         summary = await self._summary(request, visitor)
         run = await self._store.get(summary.id, visitor.tenant)
-        return screen(request, "run.html.jinja", visitor=visitor, row=summary, run=run)
+        values = {"row": summary, "run": run, "answers": await rendered_answers(run)}
+        return screen(request, "run.html.jinja", visitor=visitor, **values)
 
     async def export(self, request: Request, visitor: Visitor) -> Response:
         """The whole run as JSON, as the API's trace has it."""

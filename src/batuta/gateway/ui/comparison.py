@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from difflib import SequenceMatcher
-from typing import Literal, final
+from typing import final
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -14,18 +12,13 @@ from batuta.core import Run
 from batuta.gateway.models import MINI, Orchestra
 from batuta.gateway.ui import figures
 from batuta.gateway.ui.playground import default_model, groups, stored
-from batuta.gateway.ui.screens import HEADERS, fragment, screen
+from batuta.gateway.ui.screens import HEADERS, fragment, rendered_answers, screen
 from batuta.gateway.ui.visitor import Visitor
+from batuta.rendering.difference import Piece, compare_texts
 from batuta.store import RunSummary
 
-LONGEST = 20_000
-"""Characters of an answer that are compared word by word."""
-_WORDS = re.compile(r"\s+|[^\s\w]|\w+")
-_MOST_WORDS = 4000
 _LATEST = 50
 """Runs that are offered to choose from."""
-
-Piece = tuple[Literal["same", "gone", "new"], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +30,6 @@ class Line:
     other: str
     change: str
     """From the first to the second; empty: nothing to say."""
-
-
-def difference(one: str, other: str) -> list[Piece]:
-    """The words of two texts: what both have, what only the first has, what only the second."""
-    before, after = _WORDS.findall(one[:LONGEST]), _WORDS.findall(other[:LONGEST])
-    if max(len(before), len(after)) > _MOST_WORDS:
-        return [("gone", one), ("new", other)]
-    pieces: list[Piece] = []
-    matcher = SequenceMatcher(None, before, after, autojunk=False)
-    for kind, start, end, first, last in matcher.get_opcodes():
-        if kind == "equal":
-            pieces.append(("same", "".join(before[start:end])))
-            continue
-        gone, new = "".join(before[start:end]), "".join(after[first:last])
-        if gone:
-            pieces.append(("gone", gone))
-        if new:
-            pieces.append(("new", new))
-    return pieces
 
 
 def lines(one: Run, other: Run) -> list[Line]:
@@ -111,8 +85,9 @@ class Comparison:
             visitor=visitor,
             ids=[query.get(side, "").strip() for side in ("a", "b")],
             runs=runs,
+            answers=await rendered_answers(*runs),
             lines=lines(*runs) if len(runs) > 1 else [],
-            pieces=_pieces(*runs) if len(runs) > 1 else [],
+            pieces=await _pieces(*runs) if len(runs) > 1 else [],
             question=question,
             latest=await self._latest(visitor),
             served=groups(
@@ -126,7 +101,7 @@ class Comparison:
         runs = await self._runs(request, visitor)
         if len(runs) < 2:  # noqa: PLR2004 - two sides
             return HTMLResponse("", headers=HEADERS)
-        values = {"lines": lines(*runs), "pieces": _pieces(*runs)}
+        values = {"lines": lines(*runs), "pieces": await _pieces(*runs)}
         return HTMLResponse(fragment("difference.html.jinja", **values), headers=HEADERS)
 
     async def _latest(self, visitor: Visitor) -> list[RunSummary]:
@@ -139,5 +114,5 @@ class Comparison:
         return [await stored(self._orchestra, name, visitor) for name in given if name]
 
 
-def _pieces(one: Run, other: Run) -> list[Piece]:
-    return difference(one.answer or "", other.answer or "")
+async def _pieces(one: Run, other: Run) -> list[Piece]:
+    return await compare_texts(one.answer or "", other.answer or "")

@@ -24,7 +24,7 @@ from batuta.engine import Recorder
 from batuta.gateway.line import Line
 from batuta.gateway.refusal import Refusal
 from batuta.gateway.ui import figures, trace
-from batuta.gateway.ui.screens import HEADERS, fragment
+from batuta.gateway.ui.screens import HEADERS, fragment, rendered_answers
 from batuta.gateway.wire.encoding import encode
 
 
@@ -96,7 +96,7 @@ class PageTeller:
             "seconds": run.seconds,
             "totals": _totals(usage.total, figures.dollars(cost)),
             "time": figures.seconds(run.seconds),
-            "html": fragment("answer.html.jinja", run=run),
+            "html": fragment("answer.html.jinja", run=run, answers=await rendered_answers(run)),
         }
         await self._line.close(_frame("ended", data))
 

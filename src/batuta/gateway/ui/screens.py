@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 from functools import cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from batuta.core import Run
 from batuta.gateway.ui import figures, trace
 from batuta.gateway.ui.assets import address
 from batuta.gateway.ui.layout import BOX_HEIGHT, draw
-from batuta.gateway.ui.markdown import rendered
+from batuta.rendering import render_answer
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -49,7 +52,7 @@ def _environment() -> Environment:
         figures.when,
         figures.ago,
     )
-    filters = {each.__name__: each for each in (*shown, rendered)}
+    filters = {each.__name__: each for each in shown}
     known = {"asset": address, "draw": draw, "box_height": BOX_HEIGHT, "trace": trace}
     environment.filters.update(filters)  # pyright: ignore[reportUnknownMemberType]
     environment.globals.update(known)  # pyright: ignore[reportUnknownMemberType]
@@ -58,9 +61,15 @@ def _environment() -> Environment:
 
 def prepare() -> None:
     """Compiles every template, so that no visitor waits until that is done."""
+    importlib.import_module("batuta.rendering.markdown")
     environment = _environment()
     for name in environment.list_templates():
         environment.get_template(name)
+
+
+async def rendered_answers(*runs: Run | None) -> dict[str, Markup]:
+    """The answers of those runs as HTML, by the runs' ids."""
+    return {run.id: await render_answer(run.answer) for run in runs if run and run.answer}
 
 
 def fragment(template: str, **values: Any) -> str:

@@ -13,7 +13,7 @@ from batuta.gateway.wire.call import Call
 from batuta.gateway.wire.fields import Fields
 from batuta.gateway.wire.message_turns import parse_turns
 from batuta.gateway.wire.orchestration import FIELD, parse_wishes
-from batuta.gateway.wire.tools import Chosen, named
+from batuta.gateway.wire.tools import Chosen, bounded_schema, forwarded, named
 
 MAX_TOOLS = 512
 _MOST_TOKENS = 100_000_000
@@ -123,7 +123,7 @@ def _tools(body: Fields) -> tuple[Tool, ...]:
 
 
 def _tool(entry: Fields) -> Tool:
-    schema = entry.need_object("input_schema").raw
+    schema = forwarded(entry.need_object("input_schema"))
     return Tool(named(entry), entry.text("description") or "", schema, entry.flag("strict"))
 
 
@@ -175,7 +175,7 @@ def _format(body: Fields) -> ResponseFormat | None:
         return None
     form.need("type")
     form.choice("type", ("json_schema",))
-    return ResponseFormat("json_schema", schema=form.need_object("schema").raw)
+    return ResponseFormat("json_schema", schema=bounded_schema(form.need_object("schema")))
 
 
 def _check_accepted(body: Fields) -> None:

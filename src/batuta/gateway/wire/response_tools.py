@@ -5,7 +5,15 @@ from __future__ import annotations
 from batuta.core import ResponseFormat, Tool
 from batuta.gateway.refusal import unsupported, wrong_type, wrong_value
 from batuta.gateway.wire.fields import Fields
-from batuta.gateway.wire.tools import Chosen, known, mode_of, named, narrowed
+from batuta.gateway.wire.tools import (
+    Chosen,
+    bounded_schema,
+    forwarded,
+    known,
+    mode_of,
+    named,
+    narrowed,
+)
 
 MAX_TOOLS = 512
 """More than chat's: what is dropped counts too, and coding agents send much of that."""
@@ -42,7 +50,7 @@ def _function(entry: Fields) -> Tool:
     return Tool(
         named(entry),
         entry.text("description") or "",
-        parameters.raw if parameters else {},
+        forwarded(parameters) if parameters else {},
         entry.flag("strict"),
     )
 
@@ -95,7 +103,7 @@ def parse_format(body: Fields) -> ResponseFormat | None:
         case "json_object":
             return ResponseFormat("json_object")
         case "json_schema":
-            schema = form.need_object("schema").raw
+            schema = bounded_schema(form.need_object("schema"))
             return ResponseFormat("json_schema", named(form), schema, form.flag("strict"))
         case _:
             return None

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from batuta.core import ResponseFormat, Tool
 from batuta.gateway.refusal import unsupported, wrong_type, wrong_value
 from batuta.gateway.wire.fields import Fields
+from batuta.schemas import measure_json, validator_for
 
 MAX_TOOLS = 128
+MAX_TOOL_VALUES = 20_000
+MAX_TOOL_DEPTH = 64
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _MODES = ("none", "auto", "required")
 
@@ -43,7 +48,7 @@ def _tool(entry: Fields) -> Tool:
     return Tool(
         named(function),
         function.text("description") or "",
-        parameters.raw if parameters else {},
+        forwarded(parameters) if parameters else {},
         function.flag("strict"),
     )
 
@@ -125,6 +130,32 @@ def known(function: Fields, tools: tuple[Tool, ...]) -> str:
     return name
 
 
+def bounded_schema(schema: Fields) -> Mapping[str, Any]:
+    """A schema that answers are checked with, as it came.
+
+    Raises:
+        Refusal: it is too large in some way; nothing was compiled to tell.
+    """
+    try:
+        validator_for(schema.raw)
+    except ValueError as error:
+        raise wrong_value(schema.where, f"{error}.") from None
+    return schema.raw
+
+
+def forwarded(schema: Fields) -> Mapping[str, Any]:
+    """A schema that only the workers' providers look at, as it came.
+
+    Raises:
+        Refusal: it is nested deeper than JSON can be written, or has too many values.
+    """
+    try:
+        measure_json(schema.raw, values=MAX_TOOL_VALUES, depth=MAX_TOOL_DEPTH)
+    except ValueError as error:
+        raise wrong_value(schema.where, f"{error}.") from None
+    return schema.raw
+
+
 def parse_response_format(body: Fields) -> ResponseFormat | None:
     """The form the answer must have; None: any text.
 
@@ -144,6 +175,6 @@ def parse_response_format(body: Fields) -> ResponseFormat | None:
     return ResponseFormat(
         "json_schema",
         named(wanted),
-        wanted.need_object("schema").raw,
+        bounded_schema(wanted.need_object("schema")),
         wanted.flag("strict"),
     )

@@ -94,7 +94,7 @@ def _add(word: str, last: str, current: int) -> int | None:
     if word in _SMALL:
         fits = (
             not last or last in {"hundred", *_SCALES} or (last in _TENS and 0 < _SMALL[word] < 10)
-        )  # noqa: PLR2004
+        )
         return current + _SMALL[word] if fits else None
     if word in _TENS:
         return current + _TENS[word] if not last or last in {"hundred", *_SCALES} else None

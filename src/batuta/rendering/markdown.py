@@ -19,7 +19,7 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup
 
-from batuta.gateway.ui.mathml import mathml
+from batuta.rendering.mathml import mathml
 
 LONGEST = 200_000
 """Characters that are rendered; a longer text is shown as it is."""
@@ -38,12 +38,17 @@ _FENCES = (("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"), ("$", "$"))
 def rendered(text: str) -> Markup:
     """The text as HTML."""
     if len(text) > LONGEST:
-        return _CODE + text + Markup("</pre>")
+        return plain_text(text)
     parser, env = _parser(), dict[str, int]()
     tokens = parser.parse(text, env)
     tops = [int(token.tag[1:]) for token in tokens if token.type == "heading_open"]
     env[_TOP] = min(tops, default=1)
     return Markup(parser.renderer.render(tokens, parser.options, env))  # noqa: S704 - see the head of this module
+
+
+def plain_text(text: str) -> Markup:
+    """The text as it was written."""
+    return _CODE + text + Markup("</pre>")
 
 
 @cache

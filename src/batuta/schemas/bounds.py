@@ -1,0 +1,307 @@
+"""How large a JSON schema is, told in time linear in its size, before anything is done with it.
+
+A schema of 2 kB can describe 10^7 checks of one value: definitions that refer to each other many
+times each. What it amounts to with its references followed is counted once for each place of the
+schema, so counting costs what the text costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import unquote
+
+MAX_BYTES = 128_000
+"""Characters of names and texts, and one for each value."""
+MAX_VALUES = 12_000
+MAX_DEPTH = 64
+MAX_REFERENCES = 1_000
+MAX_BRANCHES = 2_000
+"""Entries of `anyOf`, `oneOf` and `allOf`."""
+MAX_PROPERTIES = 5_000
+MAX_PATTERNS = 100
+MAX_PATTERN = 1_000
+"""Characters of a regular expression."""
+MAX_EXPANDED = 100_000
+"""Places of the schema, and entries of their lists, with all its references followed, a recursive
+one once."""
+MAX_CHAIN = 200
+"""Places one within the other, with all references followed."""
+
+_MAPS = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
+)
+_LISTS = frozenset({"allOf", "anyOf", "oneOf"})
+_DEFINITIONS = frozenset({"$defs", "definitions"})
+_ONE = frozenset(
+    {
+        *("items", "additionalItems", "prefixItems", "contains", "additionalProperties"),
+        *("propertyNames", "not", "if", "then", "else", "unevaluatedItems"),
+        *("unevaluatedProperties", "contentSchema"),
+    }
+)
+_REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+_PLAIN = frozenset(
+    {
+        *_DEFINITIONS,
+        *("$schema", "$comment", "$ref", "title", "description", "default", "examples"),
+        *("deprecated", "readOnly", "writeOnly", "type", "enum", "const", "properties", "required"),
+        *("additionalProperties", "items", "prefixItems", "anyOf", "oneOf", "allOf", "not"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength"),
+        *("minItems", "maxItems", "minProperties", "maxProperties", "format"),
+    }
+)
+"""Keywords whose cost is that of the value they look at, so that the whole is their product."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaSize:
+    """What a schema amounts to."""
+
+    values: int
+    """Values of any kind in it."""
+    expanded: int
+    """Places, and entries of their lists, with all references followed."""
+    chain: int
+    """Places one within the other, with all references followed."""
+    plain: bool
+    """Whether checking costs at most `expanded` steps for each value that is checked: nothing
+    refers to itself or elsewhere, and every keyword is one whose cost is known."""
+
+
+def measure_schema(schema: Mapping[str, Any]) -> SchemaSize:
+    """What the schema amounts to; nothing is compiled.
+
+    Raises:
+        ValueError: it is too large in some way; the sentence says which.
+    """
+    values = _count(schema)
+    expansion = _Expansion(schema)
+    expanded, chain = expansion.of(schema)
+    _bound(expanded, MAX_EXPANDED, "places once its references are followed")
+    _bound(chain, MAX_CHAIN, "places one within the other once its references are followed")
+    return SchemaSize(values=values, expanded=expanded, chain=chain, plain=expansion.plain)
+
+
+def measure_json(value: object, *, values: int, depth: int) -> int:
+    """The number of values in a JSON value.
+
+    Raises:
+        ValueError: there are more than `values`, or they are nested more than `depth` deep.
+    """
+    count = 0
+    left: list[tuple[object, int]] = [(value, 1)]
+    while left:
+        one, level = left.pop()
+        count += 1
+        if isinstance(one, Mapping):
+            inside = list(cast("Mapping[str, object]", one).values())
+        elif isinstance(one, list):
+            inside = cast("list[object]", one)
+        else:
+            continue
+        _bound(level, depth, "levels")
+        _bound(count + len(left) + len(inside), values, "values")
+        left += [(each, level + 1) for each in inside]
+    return count
+
+
+class _Totals:
+    """What is counted over a whole schema."""
+
+    def __init__(self) -> None:
+        self.characters = 0
+        self.references = 0
+        self.branches = 0
+        self.properties = 0
+        self.patterns = 0
+
+    def add(self, name: str, value: object) -> None:
+        """Counts a keyword.
+
+        Raises:
+            ValueError: it is one too many.
+        """
+        self.characters += len(name)
+        if isinstance(value, str):
+            self.characters += len(value)
+            if name in _REFERENCES:
+                self.references += 1
+            elif name == "pattern":
+                self._pattern(value)
+        elif isinstance(value, list) and name in _LISTS:
+            self.branches += len(cast("list[object]", value))
+        elif isinstance(value, Mapping):
+            self._mapping(name, cast("Mapping[str, object]", value))
+
+    def check(self) -> None:
+        """Nothing, if all is within bounds.
+
+        Raises:
+            ValueError: it is not.
+        """
+        _bound(self.characters, MAX_BYTES, "characters")
+        _bound(self.references, MAX_REFERENCES, "references")
+        _bound(self.branches, MAX_BRANCHES, "branches")
+        _bound(self.properties, MAX_PROPERTIES, "properties")
+        _bound(self.patterns, MAX_PATTERNS, "patterns")
+
+    def _mapping(self, name: str, value: Mapping[str, object]) -> None:
+        if name == "properties":
+            self.properties += len(value)
+        elif name == "patternProperties":
+            for pattern in value:
+                self._pattern(pattern)
+
+    def _pattern(self, pattern: str) -> None:
+        self.patterns += 1
+        _bound(len(pattern), MAX_PATTERN, "characters in a pattern")
+
+
+def _count(schema: Mapping[str, Any]) -> int:
+    """The number of values; the walk ends at the first bound that is passed."""
+    totals = _Totals()
+    count = 0
+    left: list[tuple[object, int]] = [(schema, 1)]
+    while left:
+        value, depth = left.pop()
+        count += 1
+        _bound(depth, MAX_DEPTH, "levels")
+        _bound(count + len(left), MAX_VALUES, "values")
+        if isinstance(value, Mapping):
+            for name, inner in cast("Mapping[str, object]", value).items():
+                totals.add(name, inner)
+                left.append((inner, depth + 1))
+            totals.check()
+        elif isinstance(value, list):
+            left += [(inner, depth + 1) for inner in cast("list[object]", value)]
+        elif isinstance(value, str):
+            totals.characters += len(value)
+    totals.check()
+    return count
+
+
+_Place = Mapping[str, Any]
+
+
+class _Expansion:
+    """The schema with its references followed, each place counted once and remembered."""
+
+    def __init__(self, root: _Place) -> None:
+        self.plain = True
+        self._root = root
+        self._anchors: dict[str, _Place] | None = None
+        self._known: dict[int, tuple[int, int]] = {}
+        self._open: set[int] = set()
+        self._left: list[tuple[_Place, list[_Place], list[_Place]]] = []
+        """Places that were entered and not left: with what is in each, and what of that waits."""
+
+    def of(self, schema: _Place) -> tuple[int, int]:
+        """How many places, and how many of them one within the other.
+
+        Without recursion of this function's own: a schema decides how deep it goes.
+        """
+        self._enter(schema)
+        while self._left:
+            place, inside, waiting = self._left[-1]
+            if waiting:
+                inner = waiting.pop()
+                if id(inner) in self._open:
+                    self.plain = False  # it refers to itself: its cost depends on the value's depth
+                elif id(inner) not in self._known:
+                    self._enter(inner)
+                continue
+            self._left.pop()
+            self._open.discard(id(place))
+            size, depth = _width(place), 0
+            for one in inside:
+                count, below = self._known.get(id(one), (1, 1))
+                size += count
+                depth = max(depth, below)
+            self._known[id(place)] = (min(size, MAX_EXPANDED + 1), depth + 1)
+        return self._known[id(schema)]
+
+    def _enter(self, place: _Place) -> None:
+        self._open.add(id(place))
+        if not _PLAIN.issuperset(place):
+            self.plain = False
+        inside = list(self._inside(place))
+        self._left.append((place, inside, inside.copy()))
+
+    def _inside(self, place: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """The schemas that a value of this place must fit too, itself or its parts."""
+        for name, value in place.items():
+            if name in _REFERENCES:
+                target = self._target(value)
+                if target is None:
+                    self.plain = False
+                else:
+                    yield target
+            elif name not in _DEFINITIONS:
+                yield from _schemas_in(name, value)
+
+    def _target(self, reference: object) -> Mapping[str, Any] | None:
+        """What a reference within the schema refers to; None: elsewhere, or nothing."""
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return None
+        if not reference.startswith("#/"):
+            return self._named(reference[1:]) if len(reference) > 1 else self._root
+        value: Any = self._root
+        for part in unquote(reference[2:]).split("/"):
+            name = part.replace("~1", "/").replace("~0", "~")
+            if isinstance(value, list):
+                entries = cast("list[Any]", value)
+                found = name.isascii() and name.isdigit() and int(name[:9]) < len(entries)
+                value = entries[int(name[:9])] if found else None
+            else:
+                value = cast("dict[str, Any]", value).get(name) if _is_map(value) else None
+        return cast("Mapping[str, Any]", value) if _is_map(value) else None
+
+    def _named(self, name: str) -> _Place | None:
+        """The place with that anchor."""
+        if self._anchors is None:
+            self._anchors = dict(_anchors(self._root))
+        return self._anchors.get(name)
+
+
+def _width(place: Mapping[str, Any]) -> int:
+    """What the place itself is compared with."""
+    return 1 + sum(len(cast("list[Any]", one)) for one in place.values() if isinstance(one, list))
+
+
+def _schemas_in(name: str, value: object) -> Iterator[Mapping[str, Any]]:
+    """The schemas that are a keyword's value or stand in it."""
+    if name in _MAPS and isinstance(value, Mapping):
+        entries: Any = cast("Mapping[str, object]", value).values()
+    elif (name in _LISTS or name in _ONE) and isinstance(value, list):
+        entries = cast("list[object]", value)
+    elif name in _ONE:
+        entries = (value,)
+    else:
+        return
+    yield from (entry for entry in entries if isinstance(entry, Mapping))
+
+
+def _anchors(root: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The places that have a name of their own."""
+    left: list[Any] = [root]
+    while left:
+        value = left.pop()
+        if isinstance(value, Mapping):
+            place = cast("Mapping[str, Any]", value)
+            for keyword in ("$anchor", "$dynamicAnchor"):
+                if isinstance(place.get(keyword), str):
+                    yield place[keyword], place
+            left += place.values()
+        elif isinstance(value, list):
+            left += cast("list[Any]", value)
+
+
+def _is_map(value: object) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _bound(count: int, most: int, what: str) -> None:
+    if count > most:
+        raise ValueError(f"the schema has more than {most} {what}")

@@ -1,0 +1,174 @@
+"""A schema to check texts with: at once where that is known to be quick, else in a process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, final
+
+from batuta.errors import BatutaError
+from batuta.offload import (
+    NotStarted,
+    ProcessDied,
+    TookTooLong,
+    call_in_process,
+    call_in_process_now,
+)
+from batuta.schemas.bounds import SchemaSize, measure_schema
+from batuta.schemas.checker import schema_fault, text_fault, text_fault_of
+
+INLINE_VALUES = 500
+"""Values of a schema that is compiled in this process."""
+INLINE_CHAIN = 40
+INLINE_CHECKS = 20_000
+"""Checks of places against values that are made in this process: some milliseconds."""
+INLINE_TEXT = 20_000
+"""Characters of a text that is read in this process."""
+_REMEMBERED = 1024
+
+
+class SchemaTooSlow(BatutaError):
+    """The check was given up at its time limit; another try would end the same way."""
+
+
+class _Slow:
+    """Schemas that used up their time once: they get no second one."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[bytes, None] = OrderedDict()
+
+    def add(self, digest: bytes) -> None:
+        """Remembers it, and forgets the oldest."""
+        self._known[digest] = None
+        if len(self._known) > _REMEMBERED:
+            self._known.popitem(last=False)
+
+    def __contains__(self, digest: bytes) -> bool:
+        return digest in self._known
+
+
+_SLOW = _Slow()
+_NOTHING = SchemaSize(values=0, expanded=1, chain=1, plain=True)
+_KEPT = 64
+_RECENT: dict[int, tuple[Mapping[str, Any], JsonValidator]] = {}
+
+
+@final
+class JsonValidator:
+    """Checks whether texts are JSON that fits a schema, or any JSON."""
+
+    def __init__(self, schema: Mapping[str, Any] | None, *, is_object: bool = False) -> None:
+        """Measures the schema, in time linear in its size; `check` says whether it is one.
+
+        Args:
+            schema: what texts must fit; None or empty: any JSON.
+            is_object: whether without a schema a text must be an object.
+
+        Raises:
+            ValueError: it is too large in some way; the sentence says which.
+        """
+        self._schema = dict(schema) if schema else None
+        self._is_object = is_object
+        self._size = measure_schema(self._schema) if self._schema else _NOTHING
+        self._digest: bytes | None = None
+
+    async def check(self) -> None:
+        """Nothing, if the schema is one.
+
+        Raises:
+            ValueError: it is none; the sentence says where.
+            SchemaTooSlow: it cannot be told in the time there is.
+        """
+        if self._schema is None:
+            return
+        if self._compiles_here:
+            fault = schema_fault(self._schema)
+        else:
+            fault = await self._elsewhere(schema_fault, self._schema)
+        if fault is not None:
+            raise ValueError(fault)
+
+    async def find_fault(self, text: str) -> str | None:
+        """The first thing that is wrong with the text; None if nothing is.
+
+        Raises:
+            SchemaTooSlow: it cannot be told in the time there is.
+        """
+        if self.is_quick(text):
+            return text_fault(self._schema, text, is_object=self._is_object)
+        return await self._elsewhere(text_fault_of, self._schema, text, int(self._is_object))
+
+    def find_fault_now(self, text: str) -> str | None:
+        """As `find_fault`, for a thread that may wait.
+
+        Raises:
+            SchemaTooSlow: it cannot be told in the time there is.
+        """
+        if self.is_quick(text):
+            return text_fault(self._schema, text, is_object=self._is_object)
+        with self._refusing_slow():
+            return call_in_process_now(text_fault_of, self._schema, text, int(self._is_object))
+
+    def is_quick(self, text: str) -> bool:
+        """Whether checking the text here takes no more than some milliseconds."""
+        if len(text) > INLINE_TEXT:
+            return False
+        if self._schema is None:
+            return True
+        values = 1 + len(text) // 64 + sum(text.count(sign) for sign in ",[{:")
+        return self._compiles_here and values * self._size.expanded <= INLINE_CHECKS
+
+    @property
+    def _compiles_here(self) -> bool:
+        size = self._size
+        return size.plain and size.values <= INLINE_VALUES and size.chain <= INLINE_CHAIN
+
+    async def _elsewhere(self, function: Any, *arguments: Any) -> str | None:
+        with self._refusing_slow():
+            return await call_in_process(function, *arguments)
+
+    @contextmanager
+    def _refusing_slow(self) -> Generator[None]:
+        """Lets a schema use up its time once.
+
+        Raises:
+            SchemaTooSlow: it did, or does.
+        """
+        if self._digest is None:
+            self._digest = hashlib.sha256(json.dumps(self._schema).encode()).digest()
+        if self._digest in _SLOW:
+            raise SchemaTooSlow("checking this schema took too long before")
+        try:
+            yield
+        except (TookTooLong, ProcessDied):
+            _SLOW.add(self._digest)
+            raise SchemaTooSlow("checking this schema takes too long") from None
+        except NotStarted as error:
+            raise SchemaTooSlow(f"the schema cannot be checked: {error}") from None
+
+
+_ANYTHING = JsonValidator(None)
+_OBJECT = JsonValidator(None, is_object=True)
+
+
+def validator_for(schema: Mapping[str, Any] | None, *, is_object: bool = False) -> JsonValidator:
+    """A validator of that schema; the one that was made before if it is the same object.
+
+    A request's schema is measured when it is read and needed again by each step that is checked.
+
+    Raises:
+        ValueError: it is too large in some way; the sentence says which.
+    """
+    if not schema:
+        return _OBJECT if is_object else _ANYTHING
+    found = _RECENT.get(id(schema))
+    if found is not None and found[0] is schema:
+        return found[1]
+    validator = JsonValidator(schema)
+    _RECENT[id(schema)] = (schema, validator)
+    if len(_RECENT) > _KEPT:
+        del _RECENT[next(iter(_RECENT))]
+    return validator

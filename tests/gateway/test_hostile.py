@@ -1,0 +1,245 @@
+"""A small request costs the server little: whatever its schema is, others are served meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+import aiohttp
+import anyio
+import pytest
+from anyio.streams.text import TextReceiveStream
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from batuta.clients import Scripted
+from batuta.core import Ended, Header, Limits, Outcome, Question, RunId, user
+from batuta.engine import Recorder
+from batuta.gateway.refusal import Refusal
+from batuta.gateway.verdict import refusal_of
+from batuta.gateway.wire.encoding import check_values
+from gateway.house import HI, Serving, pool_of
+from gateway.hunting import Prey, attacks, hold, watched_steps
+from gateway.town import Town
+from schemas.hostile import branching, nested, towers
+
+pytestmark = pytest.mark.anyio
+
+HOLDS = 0.25
+"""Seconds that one step may take in a test, on machines of any speed; `bench/fuzz.py` has 0.05."""
+LATE = 1.0
+"""Seconds of the loop's own processor time; a held loop takes many."""
+
+
+def chat(schema):
+    wanted = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    return "/v1/chat/completions", {
+        "model": "worker/ada",
+        "messages": HI,
+        "response_format": wanted,
+    }
+
+
+def response(schema, **more):
+    wanted = {"format": {"type": "json_schema", "name": "n", "schema": schema}}
+    return "/v1/responses", {"model": "worker/ada", "input": "hi", "text": wanted, **more}
+
+
+def message(schema):
+    wanted = {"format": {"type": "json_schema", "schema": schema}}
+    body = {"model": "worker/ada", "messages": HI, "max_tokens": 99, "output_config": wanted}
+    return "/v1/messages", body
+
+
+DIALECTS = [chat, response, message]
+TOO_LARGE = {
+    "nested": nested(7),
+    "deeper": nested(9, keyword="anyOf"),
+    "wide": {"properties": {f"p{at}": {} for at in range(10_000)}},
+    "pattern": {"pattern": "(" * 600 + ")*" * 600},
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("name", TOO_LARGE)
+async def test_a_schema_that_is_too_large_is_refused_before_anything_is_done(dialect, name):
+    path, body = dialect(TOO_LARGE[name])
+    async with Serving(ada=Scripted(lambda _: '"x"')) as server:
+        began = time.thread_time()
+        status, _, said = await server.post(path, json=body)
+        assert time.thread_time() - began < LATE
+    assert status == 400 and "schema has more than" in json.dumps(said), said
+
+
+async def test_a_check_without_end_is_a_400_and_others_are_served_meanwhile():
+    path, body = chat(branching(7))
+    async with Serving(ada=Scripted(lambda _: towers())) as server:
+        slowest = 0.0
+
+        async def others():
+            nonlocal slowest
+            while True:
+                began = time.perf_counter()
+                assert (await server.get("/healthz"))[0] == 200
+                slowest = max(slowest, time.perf_counter() - began)
+                await anyio.sleep(0.02)
+
+        began = time.thread_time()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(others)
+            status, _, said = await server.post(path, json=body)
+            tasks.cancel_scope.cancel()
+        assert time.thread_time() - began < LATE
+    assert status == 400 and "too long to check" in json.dumps(said), said
+    assert slowest < LATE
+
+
+async def test_a_schema_is_looked_at_after_the_key_its_rates_and_its_money(store):
+    path, body = chat({"type": "no such type"})
+    async with Town(store) as town:
+        assert (await town.ask(None, path, json=body))[0] == 401
+        narrow = await town.key(models=("worker/bob",))
+        assert (await town.ask(narrow, path, json=body))[2]["error"]["code"] == "model_not_allowed"
+        slow = await town.key(rpm=1)
+        assert (await town.ask(slow, path, json=body))[2]["error"]["code"] == "invalid_value"
+        assert (await town.ask(slow, path, json=body))[0] == 429
+        poor = await town.key(per_day=Decimal("0.000001"))
+        assert (await town.ask(poor, path, json=body))[2]["error"]["code"] == "budget_exceeded"
+
+
+async def test_a_refused_schema_gives_back_what_was_set_apart(store):
+    path, body = chat({"type": "no such type"})
+    async with Town(store) as town:
+        key = await town.key(concurrency=1, per_day=Decimal("0.1"))
+        for _ in range(5):
+            assert (await town.ask(key, path, json=body))[0] == 400
+        assert (await town.chat(key, max_tokens=500))[0] == 200
+
+
+@pytest.mark.parametrize("levels", [65, 240, 500, 900])
+async def test_deep_tool_schemas_are_refused_or_passed_on(levels):
+    deep = '{"items":' * levels + "{}" + "}" * levels
+    tool = f'{{"type":"function","function":{{"name":"f","parameters":{deep}}}}}'
+    body = f'{{"model":"worker/ada","messages":{json.dumps(HI)},"tools":[{tool}]}}'
+    async with Serving() as server:
+        status, _, said = await server.post(body=body)
+    assert status == 400 and "levels" in said["error"]["message"]
+
+
+async def test_a_poisoned_background_response_fails_alone_and_for_good(store):
+    path, body = response(branching(6), background=True)
+    async with Town(store, ada=Scripted(lambda _: towers()), bob=Scripted(lambda _: "b")) as town:
+        key = await town.key()
+        status, _, made = await town.ask(key, path, json=body)
+        assert (status, made["status"]) == (200, "queued"), made
+        place = f"{path}/{made['id']}"
+        with anyio.fail_after(30):
+            while (said := (await town.ask(key, place, "GET"))[2])["status"] != "failed":
+                other = await town.ask(key, json={"model": "worker/bob", "messages": HI})
+                assert other[0] == 200
+                await anyio.sleep(0.05)
+    assert said["error"]["code"] and "too long" in said["error"]["message"], said
+
+
+@pytest.mark.parametrize("piece", ["[],", "1,", '{"a":1},'])
+async def test_a_body_of_millions_of_values_is_refused_before_it_is_read(piece):
+    body = '{"a":[' + piece * (2_000_000 // len(piece)) + "1]}"
+    async with Serving() as server:
+        began = time.thread_time()
+        status, _, said = await server.post(body=body)
+        assert time.thread_time() - began < LATE
+    assert (status, said["error"]["code"]) == (413, "request_too_large")
+    assert "values" in said["error"]["message"]
+
+
+def test_signs_within_texts_are_no_values():
+    check_values(json.dumps({"a": ',[{"\\' * 100_000}).encode())
+    check_values(b'{"a":"' + b',\\"' * 100_000)
+    with pytest.raises(Refusal):
+        check_values(json.dumps([",", 1] * 100_000).encode())
+
+
+def test_an_error_of_64_kb_is_told_at_once():
+    """On the version before: ten seconds."""
+    for error in ("a." * 32_000, "http://" * 9_000, "sk-" * 20_000, "a" * 64_000, " " * 64_000):
+        run = replace(_failed_run(), error=error)
+        began = time.thread_time()
+        refusal = refusal_of(run)
+        assert refusal is not None and len(refusal.message) < 1_000
+        assert time.thread_time() - began < LATE
+
+
+def _failed_run():
+    header = Header(RunId("run_1"), Question((user("hi"),)), pool_of("ada"), None, Limits(), "c")
+    failure = Ended(Outcome.FAILED, None, None, "x", "wrong_form", None, 1.0)
+    recorder = Recorder()
+    recorder.add(header)
+    recorder.add(failure)
+    return recorder.run()
+
+
+HELD = """
+import sys, time, anyio
+from batuta.clients import Scripted
+from batuta.gateway import LOOP, serve
+from gateway.house import orchestra
+
+def hold(_):
+    print("held", flush=True)
+    while True:
+        pass
+
+async def main():
+    house = orchestra({"ada": Scripted(hold)})
+    await serve(house, port=0, ready=lambda url: print(url, flush=True), grace=0.1)
+
+anyio.run(main, backend_options=LOOP)
+"""
+
+
+async def test_a_signal_is_obeyed_by_a_server_whose_loop_is_held():
+    """On the version before: never."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    command = [sys.executable, "-c", HELD]
+    async with await anyio.open_process(command, env=environment) as process:
+        lines = TextReceiveStream(process.stdout)
+        url = (await lines.receive()).strip()
+
+        async def ask():
+            async with aiohttp.ClientSession() as http:
+                with pytest.raises(aiohttp.ClientError):
+                    await http.post(
+                        f"{url}/v1/chat/completions", json={"model": "worker/ada", "messages": HI}
+                    )
+
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(ask)
+                with anyio.fail_after(30):
+                    assert (await lines.receive()).strip() == "held"
+                    process.terminate()
+                    assert await process.wait() == 1
+        finally:
+            if process.returncode is None:
+                process.kill()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(attacks(), min_size=3, max_size=3))
+def test_requests_under_64_kb_do_not_hold_the_loop(found):
+    """`python bench/fuzz.py 10` hunts for longer, and by a tighter measure."""
+
+    async def hunt():
+        prey = Prey()
+        with watched_steps() as steps:
+            for path, body in found:
+                held, status = await hold(prey, steps, path, body)
+                assert held < HOLDS and status != 500, (held, status, path, body[:300])
+
+    asyncio.run(hunt())
