@@ -77,9 +77,8 @@ class Call:
 
     async def spoke(self, delta: Delta) -> None:
         """A fragment: count it, pass it on."""
-        for piece in (delta.text, delta.reasoning, delta.tool_arguments):
-            if piece:
-                self.heard += weight_of(piece)
+        pieces = filter(None, (delta.text, delta.reasoning, delta.tool_arguments))
+        self.heard += sum(map(weight_of, pieces))
         if self.race is not None and not self.race.may_speak(self):
             return
         if delta.tool_index is not None:

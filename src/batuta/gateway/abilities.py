@@ -46,14 +46,14 @@ async def check_form(question: Question) -> None:
         raise wrong_value("response_format.json_schema.schema", f"{error}.") from None
 
 
-def in_form(run: Run) -> Run:
+async def in_form(run: Run) -> Run:
     """The run of a method that chose among replies, without an answer if its choice has no form.
 
     The engine has checked only the reply that came last.
     """
     if run.reply is None or run.outcome is Outcome.WAITING:
         return run
-    fault = _fault(run.header.question, run.reply)
+    fault = await _fault(run.header.question, run.reply)
     if fault is None:
         return run
     code, message = fault
@@ -62,7 +62,7 @@ def in_form(run: Run) -> Run:
     )
 
 
-def _fault(question: Question, reply: Reply) -> tuple[str, str] | None:
+async def _fault(question: Question, reply: Reply) -> tuple[str, str] | None:
     """Why the reply is no answer to the question, as a code and a sentence; None if it is one."""
     asked = Request((), tools=question.tools, tool_choice=question.tool_choice)
     if lacks_call(asked, reply):
@@ -70,5 +70,8 @@ def _fault(question: Question, reply: Reply) -> tuple[str, str] | None:
     wanted = question.response_format
     if wanted is None or reply.tool_calls or reply.finish in CUT_SHORT:
         return None
-    fault = Form(wanted).fault(reply.text)
+    try:
+        fault = await Form(wanted).fault(reply.text)
+    except SchemaTooSlow as error:
+        return "schema_too_slow", f"{error}"
     return None if fault is None else ("wrong_form", fault)

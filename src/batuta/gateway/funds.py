@@ -52,7 +52,6 @@ class ReservedFunds:
 
     async def _grow(self, more: int, enough: int) -> Reservation | Exhausted:
         """The grown reservation; shielded, else it might grow and nobody would know."""
-        grown: Reservation | Exhausted = self._reservation
         with anyio.CancelScope(shield=True):
-            grown = await self._budgets.grow(self._reservation, more, enough)
-        return grown
+            return await self._budgets.grow(self._reservation, more, enough)
+        raise AssertionError("a shielded scope swallows nothing")

@@ -236,7 +236,7 @@ class Player:
         seed = seed_of(booking.run_id) if wanted is None else wanted
         run: Run | None = None
         try:
-            run = in_form(await solver.answer(question, players, seed))
+            run = await in_form(await solver.answer(question, players, seed))
             return run
         finally:
             if recorder.ended is not None:

@@ -97,22 +97,31 @@ def _anyones_fault(run: Run) -> Refusal | None:
             return Refusal(400, "policy_blocked", message, param="messages")
         case "policy_blocked":
             return Refusal(403, "policy_blocked", f"{_sentence(run)}.")
-        case "no_tool_call":
-            return Refusal(502, "no_tool_call", f"{_sentence(run)}.")
-        case "wrong_form":
-            return Refusal(502, "wrong_form", f"{_sentence(run)}: {_said(run)}")
+        case "no_tool_call" | "wrong_form":
+            return _wrong_reply(run)
         case "rate_limited":
             wait = _asked_wait(run)
             headers = {} if wait is None else _patience(wait)
             return Refusal(429, "rate_limit_exceeded", f"{_sentence(run)}.", headers=headers)
-        case "schema_too_slow":
-            param, headers = "response_format", {"x-should-retry": "false"}
-            message = f"{_sentence(run)}: make it simpler."
-            return Refusal(400, "schema_too_slow", message, param=param, headers=headers)
         case "circuit_open":
             return Refusal(503, "overloaded", f"{_sentence(run)}.", headers={"retry-after": "15"})
         case _:
-            return None
+            return _schema_fault(run)
+
+
+def _wrong_reply(run: Run) -> Refusal:
+    """The reply was not what the request asked for; of a form it is said what was wrong."""
+    if run.error_code == "no_tool_call":
+        return Refusal(502, "no_tool_call", f"{_sentence(run)}.")
+    return Refusal(502, "wrong_form", f"{_sentence(run)}: {_said(run)}")
+
+
+def _schema_fault(run: Run) -> Refusal | None:
+    if run.error_code != "schema_too_slow":
+        return None
+    param, headers = "response_format", {"x-should-retry": "false"}
+    message = f"{_sentence(run)}: make it simpler."
+    return Refusal(400, "schema_too_slow", message, param=param, headers=headers)
 
 
 def _failed(run: Run) -> Refusal:

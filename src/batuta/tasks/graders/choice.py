@@ -137,6 +137,10 @@ class Choice:
                 yield found.start(), found.end() + end, letters
             elif _NEGATED.match(said):
                 yield found.start(), found.end(), ()
+        yield from self._announced(text, read_to)
+
+    def _announced(self, text: str, read_to: int) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+        """The same of headings, of other languages, and of options that are declared right."""
         for found in statements.HEADED.finditer(text):
             if letters := self._alone(text[found.end() : found.end() + SENTENCE]):
                 yield found.start(), found.end() + 1, letters

@@ -111,7 +111,7 @@ def names_in(node: Node) -> frozenset[str]:
     """The names in a tree: an expression without any has one value."""
     if node.kind == "name":
         return frozenset({node.text})
-    return frozenset().union(*map(names_in, node.parts))
+    return frozenset(name for part in node.parts for name in names_in(part))
 
 
 def _tokens(text: str) -> list[str]:
@@ -192,7 +192,8 @@ class _Parser:
         if self.token != "^":
             return base
         self._take()
-        if self.token == r"\circ":
+        exponent: str = self.token
+        if exponent == r"\circ":
             self._take()
             return Node("degrees", "", (base,))
         return self._postfix(Node("^", "", (base, self._argument())))
@@ -224,7 +225,7 @@ class _Parser:
         self._take(_CLOSED_BY[opening])
         return inner
 
-    def _atom(self) -> Node:  # noqa: PLR0911 - one case a kind of token
+    def _atom(self) -> Node:
         token = self.token
         if token in {"(", "[", "{"}:
             return self._group(token)
@@ -235,9 +236,7 @@ class _Parser:
         self._take()
         if token[0].isdigit() or token[0] == ".":
             return Node("number", token.replace(",", ""))
-        if token.isalpha() and len(token) == 1:
-            return self._name(token)
-        if token in _NAMES:
+        if token in _NAMES or (token.isalpha() and len(token) == 1):
             return self._name(token)
         if token == r"\pi":
             return Node("pi")

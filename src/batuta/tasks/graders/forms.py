@@ -125,8 +125,8 @@ def same(target: Form, answer: Form, equal: Same) -> bool:
 def _same_shape(target: Form, answer: Form, equal: Same) -> bool:
     """Whether a value is the same as a ratio, as all of several forms, or as two numbers."""
     if not isinstance(answer, Value) and isinstance(target, Value):
-        several = isinstance(answer, Row) and answer.opening == "" and len(answer.items) > 1
-        if several and all(same(target, item, equal) for item in answer.items):
+        items = answer.items if isinstance(answer, Row) and answer.opening == "" else ()
+        if len(items) > 1 and all(same(target, item, equal) for item in items):
             return True
     ratio, value = (target, answer) if isinstance(answer, Value) else (answer, target)
     if isinstance(ratio, Row) and ratio.opening == ":" and isinstance(value, Value):
@@ -324,13 +324,11 @@ def _relation(text: str) -> Form | None:
     if all(sign in _TURNED for sign in signs):
         signs, sides = [_TURNED[sign] for sign in reversed(signs)], sides[::-1]
     match signs, sides:
-        case [r"\ne"], ["", right]:
-            return _without(read(right))
         case [sign], ["", right] if sign in _TURNED.values():
             return _interval("-" + INFINITY, "<", sign, right)
         case [sign], [left, ""] if sign in _TURNED.values():
             return _interval(left, sign, "<", INFINITY)
-        case [r"\ne"], [left, right] if _VARIABLE.fullmatch(left):
+        case [r"\ne"], [left, right] if not left or _VARIABLE.fullmatch(left):
             return _without(read(right))
         case [sign], [left, right] if _VARIABLE.fullmatch(left):
             return _interval("-" + INFINITY, "<", sign, right)

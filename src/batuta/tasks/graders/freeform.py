@@ -167,7 +167,7 @@ def found_words(text: str) -> str | None:
     taken = statements.TAKEN_BACK.search(after)
     if taken is None:
         return re.sub(r"\. I hope it is correct\.?$|^The final answer is:? ", "", found)
-    put = [amount for amount in _AMOUNT.findall(after[taken.end() :])]
+    put = _AMOUNT.findall(after[taken.end() :])
     return put[0] if len(put) == 1 else after[taken.end() :].strip() or None
 
 

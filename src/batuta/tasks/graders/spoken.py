@@ -52,7 +52,7 @@ def spoken_number(text: str) -> Fraction | None:
     words = re.sub(r"[-\s]+", " ", text.strip().casefold()).strip(" .").split(" ")
     if words in (["a", "dozen"], ["one", "dozen"], ["dozen"]):
         return Fraction(12)
-    if words[-1].removesuffix("s") in _PARTS or words[-1] in {"halves"}:
+    if words[-1].removesuffix("s") in _PARTS or words[-1] == "halves":
         return _with_part(words)
     value = _whole(words)
     return None if value is None else Fraction(value)
@@ -93,7 +93,7 @@ def _add(word: str, last: str, current: int) -> int | None:
     """What stands after one more word; None where it does not fit."""
     if word in _SMALL:
         fits = (
-            not last or last in {"hundred", *_SCALES} or (last in _TENS and 0 < _SMALL[word] < 10)
+            not last or last in {"hundred", *_SCALES} or (last in _TENS and 0 < _SMALL[word] < 10)  # noqa: PLR2004 - a digit
         )
         return current + _SMALL[word] if fits else None
     if word in _TENS:

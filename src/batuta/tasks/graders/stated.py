@@ -33,9 +33,7 @@ _WORDS = re.compile(
 
 def stated_value(text: str) -> str | None:
     """What the last "the answer is" or "Answer:" of `text` announces; None if nothing clear."""
-    found = None
-    for found in _STATED.finditer(text):
-        pass
+    found = next(iter([*_STATED.finditer(text)][-1:]), None)
     if found is None or _is_doubted(text, found):
         return None
     tail = text[found.end() :]

@@ -60,14 +60,14 @@ def _last_object(text: str) -> str:
     return text[start + 1 :] if start >= 0 else ""
 
 
-def _parsed(text: str) -> Any:
+def _parsed(text: str) -> object:
     if len(text) > MAX_LENGTH or text[:1] + text[-1:] != "{}":
         return NOTHING
     try:
-        value = json.loads(text)
+        value: Any = json.loads(text)
     except (ValueError, RecursionError):
         value = _python_literal(text)
-    return value if isinstance(value, dict) else NOTHING
+    return cast("object", value) if isinstance(value, dict) else NOTHING
 
 
 def _python_literal(text: str) -> Any:

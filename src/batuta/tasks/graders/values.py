@@ -31,8 +31,14 @@ def same_value(target: Value, answer: Value, symbolic: Symbolic) -> bool:
     """Whether the answer's value is the target's; `symbolic` is asked only where all else fails."""
     if target == answer:
         return True
-    if (measured := _same_measure(target.text, answer.text)) is not None:
-        return measured
+    known = _same_measure(target.text, answer.text)
+    if known is None:
+        known = _same_words(target, answer)
+    return _same_numbers(target, answer, symbolic) if known is None else known
+
+
+def _same_words(target: Value, answer: Value) -> bool | None:
+    """Whether names, number words, primes or numbers of a base are the same; None: neither is one."""
     if _WORD.fullmatch(target.text) or _WORD.fullmatch(answer.text):
         return _letters(target.text) == _letters(answer.text) or _same_spoken(target, answer)
     if answer.text in {"one", "two", "six", "ten"}:
@@ -41,6 +47,11 @@ def same_value(target: Value, answer: Value, symbolic: Symbolic) -> bool:
         return False
     if _BASED.fullmatch(target.text) or _BASED.fullmatch(answer.text):
         return _same_based(target.text, answer.text)
+    return None
+
+
+def _same_numbers(target: Value, answer: Value, symbolic: Symbolic) -> bool:
+    """Whether magnitudes with or without units are the same."""
     (wanted, unit), (given, other) = units.split(target.text), units.split(answer.text)
     if _is_angle(unit) or _is_angle(other):
         return _same_angle((wanted, unit), (given, other), symbolic)
