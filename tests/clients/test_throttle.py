@@ -161,7 +161,7 @@ async def test_calls_that_were_on_their_way_together_slow_it_once():
     clock.time += 1
     for _ in range(50):
         throttle.slow(began, 1.0)
-    assert throttle.rate == pytest.approx(5)
+    assert throttle.rate == pytest.approx(50)
 
 
 async def test_a_real_provider_is_left_in_peace(http):

@@ -62,7 +62,8 @@ async def test_runs_answer_and_the_books_agree(streaming):
                 for _ in range(ABREAST):
                     tasks.start_soon(some, RUNS // ABREAST)
 
-    answered = [run for run in runs if run.outcome in {Outcome.ANSWERED, Outcome.FALLBACK}]
+    good = {Outcome.ANSWERED, Outcome.FALLBACK, Outcome.DEGRADED}  # by a substitute
+    answered = [run for run in runs if run.outcome in good]
     assert len(answered) >= 0.99 * RUNS, [run.error for run in runs if run not in answered]
     assert all("42" in run.answer for run in answered)
     assert sum(fake.broken for fake in fakes.values()) > RUNS * 0.3  # it was chaos indeed

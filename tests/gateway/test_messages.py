@@ -68,7 +68,7 @@ async def test_a_message_by_the_anthropic_client():
 
 
 async def test_what_a_worker_is_asked():
-    ada = Scripted(["ok"])
+    ada = Scripted([CALLS])
     picture = {"type": "base64", "media_type": "image/png", "data": "AA"}
     turns = [
         {"role": "user", "content": [{"type": "text", "text": "What?"}]},

@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from batuta.clients import Scripted
+from batuta.core import Finish, ToolCall
 from batuta.errors import BadRequest, Overloaded, RateLimited, Unauthorised
 from batuta.store import Store
 from gateway.mutations import ROLES, Sent, good, requests
@@ -23,7 +24,7 @@ PROVIDER_KEY = "sk-upstream-0123456789abcdefghijkl"
 UPSTREAM = "upstream.internal.example"
 MARK = "what-only-the-other-tenant-may-read"
 ABREAST = 8
-OURS = ("upstream_error", "wrong_form", "deadline_exceeded", "overloaded")
+OURS = ("upstream_error", "wrong_form", "no_tool_call", "deadline_exceeded", "overloaded")
 """Codes of a 5xx that is a worker's, or the caller's own deadline's."""
 CODES = re.compile(rb'"code": ?"(\w+)"')
 TRACE = re.compile(
@@ -56,9 +57,13 @@ class Village(Town):
     def __init__(self, store: Store) -> None:
         def say(request):
             formed = request.response_format is not None
-            return replace(
-                HELLO, text=MARK if MARK in str(request) else '{"city": "x"}' if formed else "Ok."
-            )
+            text = MARK if MARK in str(request) else '{"city": "x"}' if formed else "Ok."
+            reply, choice = replace(HELLO, text=text), request.tool_choice
+            if not request.tools or choice in {None, "auto", "none"}:
+                return reply
+            name = request.tools[0].name if choice == "required" else choice
+            calls = (ToolCall("c", name, "{}"),)
+            return replace(reply, tool_calls=calls, finish=Finish.TOOL_CALLS)
 
         said = Scripted(say)
         super().__init__(store, ("ada", "bob"), ada=said, bob=said, eve=failing())

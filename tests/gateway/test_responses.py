@@ -116,7 +116,7 @@ async def test_a_response_by_the_openai_client():
 
 
 async def test_what_a_worker_is_asked():
-    ada = Scripted(["{}"])
+    ada = Scripted([CALLS])
     async with Serving(ada=ada) as server:
         await server.openai.responses.create(
             model="worker/ada",

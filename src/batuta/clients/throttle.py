@@ -68,12 +68,17 @@ class Throttle:
         if began >= self._slowed:
             self._row += 1
             if self._rate == inf:
-                self._usual = max(len(self._sent) / _WATCHED, 2 * _SLOWEST)
+                self._usual = max(self._seen(now), 2 * _SLOWEST)
             self._rate = max(_SLOWEST, min(self._rate, self._usual) / 2)
             self._slowed = now
         if retry_after is None:
             retry_after = min(_FIRST_PAUSE * 2.0 ** min(self._row - 1, 10), _LONGEST_PAUSE)
         self._next = max(self._next, now + retry_after)
+
+    def _seen(self, now: float) -> float:
+        """Calls a second of late."""
+        elapsed = now - self._sent[0] if self._sent else 0.0
+        return len(self._sent) / min(max(elapsed, 1.0), _WATCHED)
 
     def ease(self) -> None:
         """The provider answered a call."""
