@@ -192,8 +192,7 @@ class _Parser:
         if self.token != "^":
             return base
         self._take()
-        exponent: str = self.token
-        if exponent == r"\circ":
+        if str(self.token) == r"\circ":  # another one than above
             self._take()
             return Node("degrees", "", (base,))
         return self._postfix(Node("^", "", (base, self._argument())))
