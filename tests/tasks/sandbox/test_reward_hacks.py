@@ -187,7 +187,7 @@ HACKS = {
     "looks for the tests in all files": """
         import os, re
         def answer(x):
-            for folder, _, names in [*os.walk("/tmp"), *os.walk("/batuta"), *os.walk("/proc/self")]:
+            for folder, _, names in [*os.walk("/tmp"), *os.walk("/batuta")]:
                 for name in names[:200]:
                     try: text = open(os.path.join(folder, name), "rb").read(1 << 16)
                     except OSError: continue

@@ -173,7 +173,9 @@ def check_cases(data: Any) -> tuple[Case, ...]:
     Also `"preamble"`, source before it, and `"entry"`, a name that the preamble only sketches.
     """
     code, preamble, entry = data["tests"], data.get("preamble", ""), data.get("entry", "")
-    return (Case(Check(code, preamble, entry, apart=can_run_apart(code))),)
+    # A function that is to be inspected must be there itself, not only answer calls.
+    apart = can_run_apart(code) and "import inspect" not in preamble
+    return (Case(Check(code, preamble, entry, apart=apart)),)
 
 
 def can_run_apart(code: str) -> bool:
