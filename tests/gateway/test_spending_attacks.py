@@ -207,3 +207,17 @@ async def test_a_tenants_budget_binds_all_its_keys(store):
                 path, body = WAYS["chat"]
                 tasks.start_soon(rush.flood, 6, key, path, {"model": "worker/ada", **body})
         assert 0 < rush.dear.bill <= Decimal("0.02")
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_plain_call_is_reserved_once(store, way, caplog):
+    """Of one worker and one call the run's reservation is the call's: nothing grows."""
+    path, body = WAYS[way]
+    async with Rush(store) as rush:
+        key = await rush.town.key(per_day=Decimal(1), per_month=Decimal(1))
+        caplog.set_level("DEBUG", "batuta.gateway.funds")
+        await rush.ask(key, path, {"model": "worker/ada", **body})
+        assert rush.dear.bill > 0
+        assert "more is reserved" not in caplog.text
+        await rush.ask(key, path, {"model": "batuta-ultra", **body})
+        assert "more is reserved" in caplog.text

@@ -47,6 +47,7 @@ class ReservedFunds:
             owner = found.bucket.account.partition(":")[0]
             message = f"the next call may cost ${dollars_of(enough):.6f} more and the {owner} has"
             raise LimitReached("usd", message, f"${dollars_of(found.left):.6f} left")
+        _LOG.debug("more is reserved: %s", found.nano)
         self._reservation = found
         return self.granted
 
