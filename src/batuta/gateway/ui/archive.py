@@ -51,8 +51,10 @@ class Archive:
         """A run: its workflow, its time, its steps, its answer."""
         summary = await self._summary(request, visitor)
         run = await self._store.get(summary.id, visitor.tenant)
-        values = {"row": summary, "run": run, "answers": await rendered_answers(run)}
-        return screen(request, "run.html.jinja", visitor=visitor, **values)
+        answers = await rendered_answers(run)
+        return screen(
+            request, "run.html.jinja", visitor=visitor, row=summary, run=run, answers=answers
+        )
 
     async def export(self, request: Request, visitor: Visitor) -> Response:
         """The whole run as JSON, as the API's trace has it."""
