@@ -5,6 +5,7 @@ import time
 import tomllib
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -261,3 +262,21 @@ def test_the_settings_in_the_documents_can_be_read(page):
     assert blocks
     for block in blocks:
         policies_of(Settings.model_validate(tomllib.loads(block)).policies)
+
+
+async def test_a_long_text_is_looked_at_while_others_are_served():
+    """On the version before the interpreter's lock was held until the whole text was looked at."""
+    policies = Policies([Policy("keys", finder_of("secrets", Options()), frozenset({Place.INPUT}))])
+    ticks = 0
+
+    async def tick():
+        nonlocal ticks
+        while True:
+            await anyio.sleep(0.005)
+            ticks += 1
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(tick)
+        await policies.question(Question((user('"' * 2_000_000),)))
+        tasks.cancel_scope.cancel()
+    assert ticks > 10

@@ -35,7 +35,7 @@ _BACKLOG = 2048
 _TICK = 0.1
 _LAST_WORDS = 5
 """Seconds that cancelled runs have to tell their readers, once the grace is over."""
-_HELD = 5.0
+_HELD = 2.0
 """Seconds beyond both that a loop may be held before the process ends without it."""
 _YOUNG = 20_000
 """Objects made and not yet freed that let the garbage collector look for cycles among them."""
