@@ -27,7 +27,6 @@ def _compatible(sign: str) -> str:
 
 _TRANSLATION = str.maketrans(
     _SIGNS
-    | {sign: f"^{{{_compatible(sign)}}}" for sign in _SUPERSCRIPTS}
     | {sign: rf"\frac{{{_compatible(sign).replace('⁄', '}{')}}}" for sign in _FRACTIONS}
 )
 
@@ -38,10 +37,11 @@ def _base(found: re.Match[str]) -> str:
     return f"_{_BASES.index(found[1]) + 2} "
 
 
+_RAISED = re.compile(f"[{_SUPERSCRIPTS}]+")
+
 _RULES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"\}\^\{(?=[\d-])", ""),
         (r"(?:US\s*)?\\text\{\s*\\\$\s*\}", r"\\$"),
         (r"(?:US\s*)?\\\$\s*(\d[\d,.]*\d|\d)(?![\d^/(])(?!\s*[a-zA-Z\\{+*-])", r"\1\\text{ dollars}"),
         (r"\\\$|\$|(?<!\\)\\[()\[\]](?![a-zA-Z])", " "),
@@ -63,7 +63,7 @@ _RULES = tuple(
         (r"\\(?:underline|overbrace|underbrace|mathring)(?=\{)", ""),
         (r"\\colon(?![a-zA-Z])", ":"),
         (r"\{:\}", ":"),
-        (r"(?<=\d)\s*(?:\\text\{\s*to\s*\}|\bto\b)\s*(?=\d)", ":"),
+        (r"(?<=\d)\s*(?:\\text\{\s*to\s*\}|-?\bto\b-?)\s*(?=\d)", ":"),
         (r"\\(?:mid|vert)(?![a-zA-Z])", "|"),
         (r"\\operatorname\*?", r"\\text"),
         (r"\\dbinom|\\tbinom", r"\\binom"),
@@ -87,6 +87,7 @@ _RULES = tuple(
         (r"\\(?:textcolor|color)\{[a-zA-Z]+\}", ""),
         (r"\\(?:boldsymbol|bm|mathbf|mathit|mathsf|bf|pmb)(?![a-zA-Z])", ""),
         (r"\\(?:text(?:bf|it|rm|normal|sf)|mbox|mathrm|rm)(?![a-zA-Z])", r"\\text"),
+        (r"\\text\{\s*([ie])\s*\}", r"\1"),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         (r"\\text\{([^a-zA-Z{}]*)\}", r"\1"),
         (r"\\l(?:eq|eqslant|eqq)(?![a-zA-Z])|<=", r"\\le "),
@@ -119,6 +120,7 @@ _SPACES = re.compile(r"(?<=(\S))\s+(?=(\S))")
 
 def plain(text: str) -> str:
     """`text` in one spelling, with no space that means nothing."""
+    text = _RAISED.sub(lambda found: f"^{{{_compatible(found[0])}}}", text)
     text = " ".join(_with_ascii_digits(without_invisible(text)).translate(_TRANSLATION).split())
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)

@@ -32,8 +32,14 @@ MAX_BITS = 20_000
 """Of a power: more is not worked out."""
 
 MAX_FACTORIAL = 2_000
-SPANS = ((1, 2), (2, 3), (0, 1), (0.25, 0.75), (-2, -1), (-1, 0), (-3, 3))
+SPANS = (
+    (1, 2), (2, 3), (0, 1), (0.25, 0.75), (-2, -1), (-1, 0), (-3, 3),
+    (3, 12), (-12, -3), (12, 99), (-99, -12),
+)  # fmt: skip
 """Where the values of variables are, point by point."""
+
+STEPS = ("lfloor", "lceil", "factorial", "binomial")
+"""What is the same at many points without being the same, or has no value at most."""
 
 ENOUGH = 3
 """Points at which two expressions with variables have to agree."""
@@ -119,7 +125,9 @@ def _alike_everywhere(
         if not _near(one, other, close):
             return False
         compared += 1
-    return True if compared >= ENOUGH else None
+    if compared < ENOUGH or any(_has(tree, step) for tree in (expected, given) for step in STEPS):
+        return None
+    return True
 
 
 def _alike(

@@ -32,6 +32,8 @@ _SPELLING = (
     (re.compile(r"\s*\\Omega"), "ohm"),
     (re.compile(r"\\mu\s*"), "µ"),
     (re.compile(r"\\cdot|·"), "*"),
+    (re.compile(r"(?:\^\\circ ?|°|\bdeg(?:rees?)? ?)\s*(?:Celsius|celsius|centigrade)"), "degC"),
+    (re.compile(r"(?:\^\\circ ?|°|\bdeg(?:rees?)? ?)\s*(?:Fahrenheit|fahrenheit)"), "degF"),
     (re.compile(r"\^\\circ ?|°(?=[CF])"), "deg"),
     (re.compile(r"°"), "degree"),
     (re.compile(r"[{}]"), ""),
