@@ -123,6 +123,8 @@ def _in_another_order(target: str, answer: str) -> bool:
     wanted, given = forms.read(target), forms.read(answer)
     if not isinstance(wanted, forms.Row) or not isinstance(given, forms.Row):
         return False
+    if len(wanted.items) != len(given.items):
+        return False
     try:
         return forms.same(forms.without_order(wanted), forms.without_order(given), _plainly)
     except _NeedsAlgebraError:
