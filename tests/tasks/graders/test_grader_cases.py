@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from batuta.tasks.graders import Choice, FreeForm, Maths
+from batuta.core import Task, TaskId
+from batuta.tasks.graders import Choice, FreeForm, Graders, Maths
 from batuta.tasks.graders.latex import plain
 
 pytestmark = pytest.mark.anyio
@@ -69,3 +70,53 @@ def test_one_spelling_stays_as_it_is(name):
     for row in cases(name):
         once = plain(row["target"])
         assert plain(once) == once, row["target"]
+
+
+HOSTILE = {
+    "maths": (964, {"polar", "permutation"}),
+    "choice": (547, {"text of the option"}),
+    "freeform": (844, {"names", "initials", "parentheses", "angle", "diacritics", "year"}),
+}
+"""How many there are, and the traps where one answer or another is missed or left undecided."""
+
+
+def is_as_wanted(score, wanted):
+    return score in wanted if isinstance(wanted, list) else score == wanted
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_hostile_answers_are_never_wrongly_accepted_and_seldom_missed(pool, name):
+    rows, (size, missed) = cases(f"hostile_{name}"), HOSTILE[name]
+    assert len(rows) == size
+    makers = {
+        "maths": lambda _: Maths(pool),
+        "choice": lambda row: Choice(row.get("options", ())),
+        "freeform": lambda _: FreeForm(pool),
+    }
+    wrong = []
+    for row in rows:
+        grade = await makers[name](row).grade(row["answer"], row["target"])
+        if not is_as_wanted(grade.score, row["score"]):
+            wrong.append((grade.score, row["trap"], row["answer"], row["target"]))
+    assert [case for case in wrong if case[0] == 1] == []
+    assert {trap for _, trap, *_ in wrong} <= missed, wrong
+    assert len(wrong) <= size // 100, wrong
+
+
+@pytest.mark.parametrize(
+    ("said", "answer", "score"),
+    [
+        ("Give the pair (a, b) in any order.", "(2, 1)", 1),
+        ("List the roots as (a, b); order does not matter.", r"\{2, 1\}", 1),
+        ("List the roots as (a, b); order doesn't matter.", "2, 1", 1),
+        ("Give the pair (a, b) in any order.", "(2, 3)", 0),
+        ("Give the pair (a, b) in any order.", "(1, 2, 2)", 0),
+        ("Give the ordered pair (a, b).", "(2, 1)", 0),
+        ("", "(2, 1)", 0),
+    ],
+)
+async def test_a_tuple_has_no_order_where_the_question_says_so(said, answer, score):
+    with Graders() as graders:
+        task = Task(TaskId("t"), said, "(1, 2)", "math")
+        grade = await graders.grader_for(task).grade(f"$\\boxed{{{answer}}}$", task.target)
+    assert grade.score == score

@@ -48,11 +48,11 @@ def read_bound(text: str) -> tuple[str, Fraction] | None:
     return None if found is None or value is None else (found[1], value)
 
 
-def read_range(text: str, *, dash: bool = True) -> tuple[Fraction, Fraction] | None:
+def read_range(text: str) -> tuple[Fraction, Fraction] | None:
     """The two ends of a range, the lower one first; None if the text is none."""
     text = text.strip(" .$")
     found = _RANGE.fullmatch(text) if len(text) <= _LONGEST else None
-    if found is None or (not dash and not re.search("[a-z]", text)):
+    if found is None:
         return None
     if " and" in text and not text.casefold().startswith("between"):
         return None

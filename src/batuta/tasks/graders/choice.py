@@ -39,12 +39,13 @@ _HEAD = re.compile(
 )
 _SMALL = re.compile(r"\W*(?:(?:option|choice)\s+)?\(?([a-z])\W*")
 _GOES_ON = re.compile(
-    r"\s*(?:[.,;:!)\]\"'”]|[–—-](?=\s)|\(|\||$|\n)"
+    r"\s*(?:[.,;:!)\]>\"'”]|[–—-](?=\s)|\(|\||$|\n)"
     r"|\s+(?:because|since|as|which|where|and|but|by|for|due|rather|instead|or|is|then|\W)(?!\w)"
 )
 _ALONE = re.compile(statements.LETTER)
 _LABEL = re.compile(r"^\W*(?:option\s+)?\(?([A-Z])[.):](?=\s)", re.MULTILINE | re.IGNORECASE)
 _MARK = re.compile(r"\s*(?:[.):]|[–—-]\s|\)[.:]|\s–)\s*(?=\S)")
+_BECAUSE = re.compile(r"[,;\s–—-]*(?:because|since|as)\s", re.IGNORECASE)
 _CLOSING = " .)]!}>*\"'”’,;:|\t`"
 _WORD_BEHIND = re.compile(r"\s+(?!(?:or|and|is|are|both|may|might|could|too|as|if|are)\b)[a-z]")
 
@@ -238,6 +239,8 @@ class Choice:
         letters, head = self._read(line), _HEAD.match(line)
         rest = line[head.end() :] if head else line
         if not rest.strip(_CLOSING) or self._repeated(line) or self._repeated(rest):
+            return letters
+        if head is not None and letters and _BECAUSE.match(rest):
             return letters
         if head is None or not letters or not self._is_label(head[2], rest, whole):
             return ()

@@ -124,7 +124,8 @@ def _tokens(text: str) -> list[str]:
         if not found["space"]:
             tokens.append(found[0])
         elif tokens and tokens[-1][0].isdigit() and text[found.end() : found.end() + 1].isdigit():
-            raise UnreadableError
+            if tokens[-3:-1] != [r"\log", "_"]:
+                raise UnreadableError
         at = found.end()
     return tokens
 
@@ -182,7 +183,8 @@ class _Parser:
         """Factors side by side."""
         result = self._power()
         while not self._ends():
-            if self.token[0].isdigit() or self.token[0] == ".":
+            digits = self.token[0].isdigit() or self.token[0] == "."
+            if digits and result.kind != "factorial":
                 raise UnreadableError
             result = Node("*", "", (result, self._power()))
         return result
@@ -279,6 +281,8 @@ class _Parser:
         base = power = None
         if name == "log" and self.token == "_":
             self._take()
+            if self.token.isdigit() and len(self.token) > 1:
+                raise UnreadableError  # TeX takes one digit for the base, people do not
             base = self._argument()
         if self.token == "^":
             self._take()

@@ -122,6 +122,12 @@ def same(target: Form, answer: Form, equal: Same) -> bool:
     return isinstance(target, Row) and isinstance(answer, Row) and _same_row(target, answer, equal)
 
 
+def without_order(form: Row) -> Row:
+    """A tuple or a list of tuples as a set: neither order nor brackets count."""
+    items = (without_order(item) if isinstance(item, Row) else item for item in form.items)
+    return Row(tuple(items), "{", "}")
+
+
 def _same_shape(target: Form, answer: Form, equal: Same) -> bool:
     """Whether a value is the same as a ratio, as all of several forms, or as two numbers."""
     if not isinstance(answer, Value) and isinstance(target, Value):
@@ -301,6 +307,8 @@ def _list(text: str) -> Form | None:
         return None
     parts = (first, *others)
     items = tuple(read(part) for part in parts if part)
+    if not items:
+        return None
     head, rest = items[0], items[1:]
     if isinstance(head, Equation) and head.named and not any(isinstance(i, Equation) for i in rest):
         items = (head.right, *rest)

@@ -81,6 +81,9 @@ _UNSURE = re.compile(
     r"\b(?:or|not|no|maybe|possibly|perhaps|and|if|unless|neither|nor)\b|\d", re.IGNORECASE
 )
 _HEDGES = re.compile(r"\b(?:maybe|possibly|perhaps|either|probably)\b", re.IGNORECASE)
+_PER_MILLE = re.compile(r"(\d+(?:\.\d+)?)\s*‰")
+_BEFORE_CHRIST = re.compile(r"\bB\.?\s?C\.?(?:E\.?)?(?!\w)")
+_GROUPED = re.compile(r"\d{1,3}(?: \d{3})+(?: ?[a-zA-Z][^\d]*)?")
 _MOST_WORDS = 12
 _ABOUT = re.compile(
     r"^(?:\\approx|\\sim|≈|~|about|approximately|around|roughly|=)\s*", re.IGNORECASE
@@ -218,6 +221,8 @@ def decided(found: str, target: str) -> bool | None:
 
 
 def _same_amount(target: str, found: str) -> bool | None:
+    if bool(_BEFORE_CHRIST.search(target)) != bool(_BEFORE_CHRIST.search(found)):
+        return False if _AMOUNT.search(target) else None
     wanted, given = quantity(target), quantity(_like(found, target))
     return None if wanted is None or given is None else same_quantity(wanted, given)
 
@@ -257,6 +262,8 @@ def _ordinal(text: str) -> int | None:
 def _like(found: str, target: str) -> str:
     """An answer in the target's way of writing: `3,14` for a decimal, `25 C` for a temperature."""
     found = found.strip()
+    if _GROUPED.fullmatch(found):
+        found = re.sub(r"(?<=\d) (?=\d)", "", found)
     if re.fullmatch(r"-?\d+,(?:\d{1,2}|\d{4,})%?", found) and "." in target:
         found = found.replace(",", ".")
     if temperature := re.search(r"°\s*[CF]|deg[CF]", target):
@@ -272,6 +279,7 @@ def quantity(text: str) -> Quantity | None:
     """The number and unit that `text` is; None if it is more, or something else."""
     if money := _MONEY.fullmatch(text.strip(" .")):
         return _money(money)
+    text = _PER_MILLE.sub(lambda found: f"{Fraction(found[1]) / 10}%", text)
     text = _NAME.sub("", _ABOUT.sub("", plain(spelled_out(text)).strip()))
     text = _ABOUT.sub("", text)
     found = leading(text)
@@ -304,7 +312,7 @@ def spelled_out(text: str) -> str:
     for count in range(len(words), 0, -1):
         value = spoken_number(" ".join(words[:count]))
         rest = " ".join(words[count:])
-        if value is not None and (not rest or rest in {"%", "percent"} or units.known(rest)):
+        if value is not None and (not rest or rest in {"%", "percent", *_SCALES} or units.known(rest)):
             digits = str(value) if value.denominator == 1 else str(float(value))
             return " ".join((digits, *words[count:]))
     return text
@@ -330,7 +338,9 @@ def same_quantity(wanted: Quantity, given: Quantity) -> bool | None:
     if money and wanted.unit and given.unit and wanted.unit != given.unit:
         return False
     if "%" in {wanted.unit, given.unit} and wanted.unit != given.unit:
-        return _near(wanted, given.value) or _near(wanted, _share(wanted, given))
+        counted = not wanted.measured and wanted.unit != "%" and abs(wanted.value) > 1
+        same = _near(wanted, given.value)
+        return same or (not counted and _near(wanted, _share(wanted, given)))
     if not wanted.unit or not given.unit or wanted.unit == given.unit:
         return _near(wanted, given.value)
     value = units.converted(float(given.value), given.unit, wanted.unit)

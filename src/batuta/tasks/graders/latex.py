@@ -27,7 +27,6 @@ def _compatible(sign: str) -> str:
 
 _TRANSLATION = str.maketrans(
     _SIGNS
-    | {sign: f"^{{{_compatible(sign)}}}" for sign in _SUPERSCRIPTS}
     | {sign: rf"\frac{{{_compatible(sign).replace('⁄', '}{')}}}" for sign in _FRACTIONS}
 )
 
@@ -38,10 +37,11 @@ def _base(found: re.Match[str]) -> str:
     return f"_{_BASES.index(found[1]) + 2} "
 
 
+_RAISED = re.compile(f"[{_SUPERSCRIPTS}]+")
+
 _RULES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
-        (r"\}\^\{(?=[\d-])", ""),
         (r"(?:US\s*)?\\text\{\s*\\\$\s*\}", r"\\$"),
         (
             r"(?:US\s*)?\\\$\s*(\d[\d,.]*\d|\d)(?![\d^/(])(?!\s*[a-zA-Z\\{+*-])",
@@ -58,7 +58,7 @@ _RULES = tuple(
         (r"\\(?:bar|dot)\{(\d+)\}", r"\\overline{\1}"),
         (r"(?<=\d\.)(\d*)\((\d+)\)", r"\1\\overline{\2}"),
         (r"(\.\d*?)(\d{1,6}?)\2{1,}(?:\2)*(?:\\[lc]?dots|\.\.\.)", r"\1\\overline{\2}"),
-        (r"\\(?:Large|large|LARGE|huge|Huge|small|boxed|checkmark|nobreak|!)(?![a-zA-Z])", ""),
+        (r"\\(?:Large|large|LARGE|huge|Huge|small|boxed|checkmark|nobreak)(?![a-zA-Z])", ""),
         (r"\\framebox(?=\{)", ""),
         (r"(?<!\\)\\\Z", ""),
         (r"\\m(?:kern|skip)-?[\d.]+\s*mu", ""),
@@ -66,7 +66,7 @@ _RULES = tuple(
         (r"\\(?:underline|overbrace|underbrace|mathring)(?=\{)", ""),
         (r"\\colon(?![a-zA-Z])", ":"),
         (r"\{:\}", ":"),
-        (r"(?<=\d)\s*(?:\\text\{\s*to\s*\}|\bto\b)\s*(?=\d)", ":"),
+        (r"(?<=\d)\s*(?:\\text\{\s*to\s*\}|-?\bto\b-?)\s*(?=\d)", ":"),
         (r"\\(?:mid|vert)(?![a-zA-Z])", "|"),
         (r"\\operatorname\*?", r"\\text"),
         (r"\\dbinom|\\tbinom", r"\\binom"),
@@ -85,7 +85,7 @@ _RULES = tuple(
         (r"(?:US\s*)?\\\$|\bUSD\b", " "),
         (r"(?<=\d)\s*[x×]\s*(?=10\s*\^)", r"\\times "),
         (r"√\s*(\d+|[a-zA-Z]|\([^()]*\))", r"\\sqrt{\1}"),
-        (r"(?<=\d)(?:\\,|\{,\}|,\\!)(?=\d{3}(?!\d))", ","),
+        (r"(?<=\d)\s*(?:\\,|\{,\}|,\s*\\!)\s*(?=\d{3}(?!\d))", ","),
         (r"\\!", ""),
         (r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-zA-Z])", " "),
         (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits)(?![a-zA-Z])\.?", ""),
@@ -93,6 +93,7 @@ _RULES = tuple(
         (r"\\(?:textcolor|color)\{[a-zA-Z]+\}", ""),
         (r"\\(?:boldsymbol|bm|mathbf|mathit|mathsf|bf|pmb)(?![a-zA-Z])", ""),
         (r"\\(?:text(?:bf|it|rm|normal|sf)|mbox|mathrm|rm)(?![a-zA-Z])", r"\\text"),
+        (r"\\text\{\s*([ie])\s*\}", r"\1"),
         (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
         (r"\\text\{([^a-zA-Z{}]*)\}", r"\1"),
         (r"\\l(?:eq|eqslant|eqq)(?![a-zA-Z])|<=", r"\\le "),
@@ -125,6 +126,7 @@ _SPACES = re.compile(r"(?<=(\S))\s+(?=(\S))")
 
 def plain(text: str) -> str:
     """`text` in one spelling, with no space that means nothing."""
+    text = _RAISED.sub(lambda found: f"^{{{_compatible(found[0])}}}", text)
     text = " ".join(_with_ascii_digits(without_invisible(text)).translate(_TRANSLATION).split())
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)

@@ -2,6 +2,8 @@ r"""Mathematical answers: the last box, compared as text, as numbers, in form, a
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from typing import final
 
 from batuta.core import Grade
@@ -14,6 +16,14 @@ from batuta.tasks.graders.numeric import compare_values
 from batuta.tasks.graders.pool import UNDECIDED, MathsPool, Verdict
 from batuta.tasks.graders.stated import stated_value
 from batuta.tasks.graders.structured import NOTHING, as_text, structured_answer
+
+
+ANY_ORDER = re.compile(
+    r"\b(?:in (?:any|whatever|no particular) order|order does(?: not|n['’]t) matter"
+    r"|regardless of (?:the )?order|the order is (?:irrelevant|not important|unimportant))\b",
+    re.IGNORECASE,
+)
+"""What a question says where `(1,2)` may be answered as `(2,1)`."""
 
 
 class _NeedsAlgebraError(Exception):
@@ -29,8 +39,15 @@ class Maths:
     hedged or taken back, is read; with the last box cut, the answer is wrong.
     """
 
-    def __init__(self, pool: MathsPool) -> None:
+    def __init__(self, pool: MathsPool, question: str = "") -> None:
+        """Learns from the question whether the order of a tuple or a list in brackets counts.
+
+        Args:
+            pool: compares what needs algebra.
+            question: as it was asked; where it says "in any order", order does not count.
+        """
         self._pool = pool
+        self._any_order = ANY_ORDER.search(question) is not None
 
     async def grade(self, answer: str, target: str) -> Grade:
         """The grade of `answer`; what needs algebra is compared in another process."""
@@ -48,6 +65,8 @@ class Maths:
     async def _compare(self, found: str, target: str) -> Verdict:
         wanted, given = plain(target), plain(found)
         quick = without_algebra(wanted, given)
+        if not quick and self._any_order and _in_another_order(wanted, given):
+            return Verdict.SAME
         if quick is None:
             return await self._pool.compare(wanted, given)
         return Verdict.SAME if quick else Verdict.DIFFERENT
@@ -81,19 +100,37 @@ def without_algebra(target: str, answer: str, near: float = 0.0) -> bool | None:
     if (aside := split_aside(answer)) and _with_aside(target, *aside):
         return True
 
-    def algebra(wanted: str, given: str) -> bool:
-        alike = compare_values(wanted, given, near)
-        if alike is None:
-            raise _NeedsAlgebraError
-        return alike
-
     def equal(wanted: forms.Value, given: forms.Value) -> bool:
-        return values.same_value(wanted, given, algebra)
+        return values.same_value(wanted, given, partial(_by_value, near))
 
     try:
         return forms.same(forms.read(target), forms.read(answer), equal)
     except _NeedsAlgebraError:
         return None
+
+
+def _plainly(wanted: forms.Value, given: forms.Value) -> bool:
+    return values.same_value(wanted, given, partial(_by_value, 0.0))
+
+
+def _by_value(near: float, wanted: str, given: str) -> bool:
+    alike = compare_values(wanted, given, near)
+    if alike is None:
+        raise _NeedsAlgebraError
+    return alike
+
+
+def _in_another_order(target: str, answer: str) -> bool:
+    """Whether the answer has the target's items, whichever brackets and order they have."""
+    wanted, given = forms.read(target), forms.read(answer)
+    if not isinstance(wanted, forms.Row) or not isinstance(given, forms.Row):
+        return False
+    if len(wanted.items) != len(given.items):
+        return False
+    try:
+        return forms.same(forms.without_order(wanted), forms.without_order(given), _plainly)
+    except _NeedsAlgebraError:
+        return False
 
 
 def _with_aside(target: str, answer: str, aside: str) -> bool:

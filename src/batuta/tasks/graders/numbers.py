@@ -10,7 +10,7 @@ CLOSE = Fraction(1, 10**6)
 
 MAX_EXPONENT = 400
 
-_DECIMAL = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d*)?|\.\d+"
+_DECIMAL = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,2}(?:,\d{2})+,\d{3}(?!\d)|\d+)(?:\.\d*)?|\.\d+"
 _NUMBER = re.compile(
     rf"(?P<sign>-?)(?:"
     rf"(?P<whole>\d+)?\s*\\frac\{{(?P<above>-?(?:{_DECIMAL}))\}}\{{(?P<below>-?(?:{_DECIMAL}))\}}"
@@ -21,6 +21,9 @@ _NUMBER = re.compile(
     rf")\.?"
 )
 
+_COMMA = re.compile(r"-?0,\d+")
+"""With a decimal comma: no list begins with a zero that tells nothing."""
+
 
 def number(text: str) -> Fraction | None:
     r"""The number that `text` writes out, in the spelling of `latex.plain`; None if it is none.
@@ -28,6 +31,8 @@ def number(text: str) -> Fraction | None:
     Integers with thousands, decimals, repeating decimals, fractions, mixed numbers, powers of
     integers, and `3\times10^8`.
     """
+    if _COMMA.fullmatch(text):
+        text = text.replace(",", ".")
     found = _NUMBER.fullmatch(text)
     if found is None:
         return None

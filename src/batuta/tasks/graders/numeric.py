@@ -31,13 +31,24 @@ MAX_BITS = 20_000
 """Of a power: more is not worked out."""
 
 MAX_FACTORIAL = 2_000
-SPANS = ((1, 2), (2, 3), (0, 1), (0.25, 0.75), (-2, -1), (-1, 0), (-3, 3))
+SPANS = (
+    (1, 2), (2, 3), (0, 1), (0.25, 0.75), (-2, -1), (-1, 0), (-3, 3),
+    (3, 12), (-12, -3), (12, 99), (-99, -12),
+)  # fmt: skip
 """Where the values of variables are, point by point."""
+
+STEPS = ("lfloor", "lceil")
+"""What is the same at many points without being the same everywhere."""
 
 ENOUGH = 3
 """Points at which two expressions with variables have to agree."""
 
 _RUN = re.compile(r"\d+")
+_OTHER_KIND = re.compile(
+    r"[<>?€£]|\\(?:le|ge|ne)(?![a-zA-Z])|\d \d|\\text\{[^{}]*[a-zA-Z]{2}[^{}]*[( }]"
+    r"|(?<![\\a-zA-Z])[a-zA-Z]{3,}[^\\]*?(?<![\\a-zA-Z])[a-zA-Z]{3,}"
+)
+"""Of two signs that compare, two numbers, words in `\\text` or in plain prose."""
 _DECIMAL = re.compile(r"\d\.\d|(?<!\d)\.\d")
 
 
@@ -45,7 +56,24 @@ def compare_values(target: str, answer: str, near: float = 0.0) -> bool | None:
     """Whether two expressions or two equations are the same, by their values; None: unclear."""
     if "=" in target and "=" in answer:
         return same_equation(target, answer)
-    return same_numerically(target, answer, near)
+    same = same_numerically(target, answer, near)
+    return False if same is None and _differ_in_kind(target, answer) else same
+
+
+def _differ_in_kind(target: str, answer: str) -> bool:
+    """Whether one is an expression, and the other infinite, prose or an inequality."""
+    if r"\infty" in target or r"\infty" in answer:
+        bare = {target, answer} <= {r"\infty", r"-\infty"}
+        return bare or _is_number(target) or _is_number(answer) or r"\pm" in target + answer
+    for one, other in ((target, answer), (answer, target)):
+        if read_expression(one) is not None and _OTHER_KIND.search(other):
+            return True
+    return False
+
+
+def _is_number(text: str) -> bool:
+    tree = read_expression(text)
+    return tree is not None and not names_in(tree)
 
 
 def same_numerically(target: str, answer: str, near: float = 0.0) -> bool | None:
@@ -57,6 +85,8 @@ def same_numerically(target: str, answer: str, near: float = 0.0) -> bool | None
         near: relative distance at which two numbers without variables count as the same.
     """
     expected, given = read_expression(target), read_expression(answer)
+    if expected is not None and expected == given:
+        return True
     if expected is None or given is None or _has(expected, "log") != _has(given, "log"):
         return None
     rounded = (_DECIMAL.search(target) is None) != (_DECIMAL.search(answer) is None)
@@ -70,7 +100,7 @@ def same_numerically(target: str, answer: str, near: float = 0.0) -> bool | None
 
 
 def same_equation(target: str, answer: str) -> bool | None:
-    """Whether one equation is a multiple of the other: True, or None where that is unclear."""
+    """Whether one equation is a multiple of the other; None where that is unclear."""
     trees = [_difference(text) for text in (target, answer)]
     if None in trees:
         return None
@@ -89,7 +119,19 @@ def same_equation(target: str, answer: str) -> bool | None:
             return None
         ratios.append(one / other)
     apart = max(abs(ratio - ratios[0]) for ratio in ratios)
-    return True if names and apart <= abs(ratios[0]) * 10.0 ** (SPARE - context.dps) else None
+    if names and apart <= abs(ratios[0]) * 10.0 ** (SPARE - context.dps):
+        return True
+    return False if _is_polynomial(expected) and _is_polynomial(given) else None
+
+
+def _is_polynomial(node: Node) -> bool:
+    """Whether a tree has sums, products and whole powers alone."""
+    if node.kind == "^":
+        base, exponent = node.parts
+        return exponent.kind == "number" and exponent.text.isdigit() and _is_polynomial(base)
+    if node.kind == "/":
+        return node.parts[1].kind == "number" and _is_polynomial(node.parts[0])
+    return node.kind in {"+", "-", "*", "number", "name", "pi"} and all(map(_is_polynomial, node.parts))
 
 
 def _difference(text: str) -> Node | None:
@@ -118,7 +160,9 @@ def _alike_everywhere(
         if not _near(one, other, close):
             return False
         compared += 1
-    return True if compared >= ENOUGH else None
+    if compared < ENOUGH or any(_has(tree, step) for tree in (expected, given) for step in STEPS):
+        return None
+    return True
 
 
 def _alike(expected: Node, given: Node, point: Mapping[str, Any], close: float) -> bool | None:

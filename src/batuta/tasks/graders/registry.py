@@ -49,7 +49,7 @@ class Graders:
             "integer": lambda _: Integer(),
             "json-schema": lambda task: JsonSchema(_data(task)),
             "judge": self._judging,
-            "math": lambda _: Maths(self._shared_pool()),
+            "math": lambda task: Maths(self._shared_pool(), task.question),
             "reasoning-gym": Generated,
         }
 

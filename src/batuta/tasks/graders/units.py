@@ -32,16 +32,19 @@ _SPELLING = (
     (re.compile(r"\s*\\Omega"), "ohm"),
     (re.compile(r"\\mu\s*"), "µ"),
     (re.compile(r"\\cdot|·"), "*"),
+    (re.compile(r"(?:\^\\circ ?|°|\bdeg(?:rees?)? ?)\s*(?:Celsius|celsius|centigrade)"), "degC"),
+    (re.compile(r"(?:\^\\circ ?|°|\bdeg(?:rees?)? ?)\s*(?:Fahrenheit|fahrenheit)"), "degF"),
     (re.compile(r"\^\\circ ?|°(?=[CF])"), "deg"),
     (re.compile(r"°"), "degree"),
     (re.compile(r"[{}]"), ""),
+    (re.compile(r"([a-zA-Z]+) squared\b"), r"\1^2"),
+    (re.compile(r"([a-zA-Z]+) cubed\b"), r"\1^3"),
     (re.compile(r"\b(?:square|sq\.?)\s*([a-zA-Z]+)"), r"\1^2"),
     (re.compile(r"\b(?:cubic|cu\.?)\s*([a-zA-Z]+)"), r"\1^3"),
     (re.compile(r"([a-zA-Z])(-?\d)"), r"\1^\2"),
     (re.compile(r"\bunits?\b"), ""),
     (re.compile(r"\bper\b"), "/"),
-    (re.compile(r"([a-zA-Z]+) squared\b"), r"\1^2"),
-    (re.compile(r"([a-zA-Z]+) cubed\b"), r"\1^3"),
+
     (re.compile(r"^\s*deg\s*$"), "degree"),
 )
 _ANGLE_OF = re.compile(r"\\(?:a?sin|a?cos|a?tan|cot|sec|csc)(?![a-zA-Z])")

@@ -18,6 +18,7 @@ Symbolic = Callable[[str, str], bool]
 """Whether two LaTeX expressions, the target's and the answer's, are the same."""
 
 _WORD = re.compile(r"\(?\\text\{[^{}]*\}\)?|(?=.*[a-zA-Z]{4})[a-zA-Z]+(?:[ ,.']+[a-zA-Z]+)*")
+_CONSTANT = re.compile(r"\+(?:[cKk]|[cC]_1)\Z")
 _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _DEGREE = re.compile(r"\^\\circ|°|(?:\\text\{)?\s*deg(?:rees?)?\s*\}?")
 _RADIAN = re.compile(r"(?:\\text\{)?\s*rad(?:ians?)?\s*\}?")
@@ -29,16 +30,12 @@ _BASED = re.compile(r"(\d[0-9A-Z]*)_\{?(\d+)\}?")
 
 def same_value(target: Value, answer: Value, symbolic: Symbolic) -> bool:
     """Whether the answer's value is the target's; `symbolic` is asked only where all else fails."""
-    if target == answer:
+    if target == answer or _CONSTANT.sub("+C", answer.text) == target.text:
         return True
-    known = _same_measure(target.text, answer.text)
-    if known is None:
-        known = _same_words(target, answer)
-    return _same_numbers(target, answer, symbolic) if known is None else known
-
-
-def _same_words(target: Value, answer: Value) -> bool | None:
-    """Whether names, number words, primes or numbers of a base are the same; None: neither is one."""
+    if _CONSTANT.search(answer.text) and target.text.endswith("+C"):
+        answer = Value(_CONSTANT.sub("+C", answer.text))
+    if (measured := _same_measure(target.text, answer.text)) is not None:
+        return measured
     if _WORD.fullmatch(target.text) or _WORD.fullmatch(answer.text):
         return _letters(target.text) == _letters(answer.text) or _same_spoken(target, answer)
     if answer.text in {"one", "two", "six", "ten"}:

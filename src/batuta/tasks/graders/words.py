@@ -59,6 +59,7 @@ _TITLES = frozenset(
 )
 _DATES_BEHIND = re.compile(r"\s*\(\d{4}\s*[-–]\s*\d{4}\)\s*\Z")
 _NAME = re.compile(r"[A-Z][^\W\d_]*\.?(?:[ -]?[A-Z][^\W\d_]*\.?){1,3}")
+_WORD_GAPS = re.compile(r"[\s*]+")
 _MIN_JOINED = 6
 _ITEM = re.compile(r"\s*(?:,\s*(?:and|&)\s+|[,;\n]|\s(?:and|&)\s)\s*")
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+", re.MULTILINE)
@@ -67,7 +68,7 @@ _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+", re.MULTILINE)
 def normal_words(text: str) -> str:
     """Letters and digits in one form, without article, accents and marks."""
     text = _COMMAND.sub(r"\1", without_invisible(text)).translate(_LETTERS)
-    text = re.sub(r"[\\_{}](?=\w)|[{}]", "", text).replace("\\", " ")
+    text = re.sub(r"[\\_{}](?=\w)|_(?=\{)|[{}$]", "", text).replace("\\", " ")
     text = unicodedata.normalize("NFKD", re.sub(r"(?<=\w)['’](?=s\b)", "", text)).casefold()
     text = re.sub(
         r"(?<=\d)\s*([/:])\s*(?=\d)", lambda found: "over" if found[1] == "/" else "to", text
@@ -95,6 +96,8 @@ def same_words(found: str, target: str) -> bool:
         return True
     if normal_words(found.translate(_UMLAUTS)) == normal_words(target.translate(_UMLAUTS)):
         return True
+    if one.startswith("o ") and other.startswith("o ") and "(" in target:
+        return _WORD_GAPS.sub("", one) == _WORD_GAPS.sub("", other)
     hyphen = _HYPHEN.search(found) or _HYPHEN.search(target)
     joined = other.replace(" ", "")
     if hyphen and len(joined) >= _MIN_JOINED and one.replace(" ", "") == joined:
