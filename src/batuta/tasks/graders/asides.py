@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from batuta.tasks.graders.numbers import number
+
 _UNWRAPPED = re.compile(r"\\text\{([^{}]*)\}")
 _SAME = re.compile(
     r"\s*(?:or|i\.?e\.?,?|that is,?|equivalently|=|\\approx|\\simeq|about|approx(?:imately)?\.?)\s*"
@@ -35,7 +37,8 @@ def split_aside(text: str) -> tuple[str, str] | None:
         return first, inner[same.end() :].strip()
     if _REMARK.fullmatch(inner) and not _UNSAFE.search(inner):
         return first, ""
-    return (first, inner) if re.fullmatch(r"[\d.,]+%?", inner) and not first[-1].isalpha() else None
+    is_value = number(inner.removesuffix("%")) is not None and not first[-1].isalpha()
+    return (first, inner) if is_value else None
 
 
 def _opening(text: str) -> int | None:

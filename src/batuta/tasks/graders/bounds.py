@@ -1,4 +1,4 @@
-"""Numbers with a bound or two signs, and ranges: `<5`, `at least 5`, `±3`, `12–14`."""
+"""Numbers with a bound or two signs, and ranges: `<5`, `at least 5`, `±3`, `12 to 14`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from batuta.tasks.graders.numbers import number
 
 _WORDS = (
     (r"less than or equal to|no more than|at most|up to|not more than|maximum of", "≤"),
-    (r"greater than or equal to|more than or equal to|no less than|no fewer than|at least|minimum of", "≥"),
+    (r"greater than or equal to|more than or equal to|no less than|no fewer than|at least"
+     r"|minimum of", "≥"),
     (r"(?:strictly )?(?:less|fewer|smaller) than|below|under", "<"),
     (r"(?:strictly )?(?:more|greater|larger) than|over|above|exceeding", ">"),
     (r"plus or minus|plus/minus|\+\s*/\s*-|\+/-|\\pm", "±"),

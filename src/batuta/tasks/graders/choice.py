@@ -33,7 +33,8 @@ _CLAUSE_END = re.compile(r"[.,;:!?\n]")
 _NEGATED = re.compile(r"\s*not\b", re.IGNORECASE)
 _LEADING = re.compile(r"^[.,:;)\]–—-]+(?=\s)\s*")
 _HEAD = re.compile(
-    r"[^\w°]*(?:the\s+|that\s+)?(?:(?:option|choice|letter|answer)\s+)?(\()?"
+    r"[^\w°]*(?:clearly\s+|definitely\s+|obviously\s+|certainly\s+|therefore\s+|thus\s+|indeed\s+|simply\s+)?"
+    r"(?:the\s+|that\s+)?(?:(?:option|choice|letter|answer)\s+)?(\()?"
     r"([A-Z])(?![\w+#°]|['’-]\w)(?(1)\)?)",
     re.IGNORECASE,
 )
@@ -43,7 +44,7 @@ _GOES_ON = re.compile(
     r"|\s+(?:because|since|as|which|where|and|but|by|for|due|rather|instead|or|is|then|\W)(?!\w)"
 )
 _ALONE = re.compile(statements.LETTER)
-_LABEL = re.compile(r"^\W*(?:option\s+)?\(?([A-Z])[.):](?=\s)", re.MULTILINE | re.IGNORECASE)
+_LABEL = re.compile(r"^[^\w\n]*(?:option\s+)?\(?([A-Z])[.):](?=\s)", re.MULTILINE | re.IGNORECASE)
 _MARK = re.compile(r"\s*(?:[.):]|[–—-]\s|\)[.:]|\s–)\s*(?=\S)")
 _BECAUSE = re.compile(r"[,;\s–—-]*(?:because|since|as)\s", re.IGNORECASE)
 _CLOSING = " .)]!}>*\"'”’,;:|\t`"
@@ -138,14 +139,18 @@ class Choice:
                 yield found.start(), found.end() + end, letters
             elif _NEGATED.match(said):
                 yield found.start(), found.end(), ()
-        yield from self._announced(text, read_to)
+        yield from self._headed(text)
+        yield from self._foreign(text)
+        yield from self._declared(text, read_to)
 
-    def _announced(self, text: str, read_to: int) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-        """The same of headings, of other languages, and of options that are declared right."""
+    def _headed(self, text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+        """Under a line that says no more than "Answer"."""
         for found in statements.HEADED.finditer(text):
             if letters := self._alone(text[found.end() : found.end() + SENTENCE]):
                 yield found.start(), found.end() + 1, letters
-        yield from self._foreign(text)
+
+    def _declared(self, text: str, read_to: int) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+        """In "B is correct"."""
         for found in statements.DECLARED.finditer(text, read_to):
             if found[1] in self._letters and not _doubted(text, found.start()):
                 letters = (
@@ -154,6 +159,7 @@ class Choice:
                 yield found.start(), found.end(), letters
 
     def _foreign(self, text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+        """In another language than English."""
         for found in statements.FOREIGN.finditer(text):
             said = text[found.end() : found.end() + SENTENCE].partition("\n")[0]
             if statements.UNSPACED.match(said, 1):

@@ -104,14 +104,15 @@ def read_expression(text: str) -> Node | None:
         tree = parser.sum()
     except (UnreadableError, RecursionError):
         return None
-    return tree if parser.token == "" else None
+    return tree if parser.ahead == "" else None
 
 
 def names_in(node: Node) -> frozenset[str]:
     """The names in a tree: an expression without any has one value."""
     if node.kind == "name":
         return frozenset({node.text})
-    return frozenset(name for part in node.parts for name in names_in(part))
+    names: frozenset[str] = frozenset()
+    return names.union(*map(names_in, node.parts))
 
 
 def _tokens(text: str) -> list[str]:
@@ -124,10 +125,14 @@ def _tokens(text: str) -> list[str]:
         if not found["space"]:
             tokens.append(found[0])
         elif tokens and tokens[-1][0].isdigit() and text[found.end() : found.end() + 1].isdigit():
-            if tokens[-3:-1] != [r"\log", "_"]:
-                raise UnreadableError
+            _require(tokens[-3:-1] == [r"\log", "_"])
         at = found.end()
     return tokens
+
+
+def _require(holds: bool) -> None:  # noqa: FBT001 - it is what is required
+    if not holds:
+        raise UnreadableError
 
 
 class _Parser:
@@ -139,24 +144,24 @@ class _Parser:
         self._bars = 0
 
     @property
-    def token(self) -> str:
+    def ahead(self) -> str:
         return self._tokens[self._at] if self._at < len(self._tokens) else ""
 
     def _take(self, wanted: str = "") -> str:
-        token = self.token
-        if not token or (wanted and token != wanted):
+        sign = self.ahead
+        if not sign or (wanted and sign != wanted):
             raise UnreadableError
         self._at += 1
-        return token
+        return sign
 
     def sum(self) -> Node:
         negative = False
-        while self.token in {"+", "-"}:
+        while self.ahead in {"+", "-"}:
             negative ^= self._take() == "-"
         terms = [_negated(self._product()) if negative else self._product()]
-        while self.token in {"+", "-"}:
+        while self.ahead in {"+", "-"}:
             minus = self._take() == "-"
-            while self.token in {"+", "-"}:
+            while self.ahead in {"+", "-"}:
                 minus ^= self._take() == "-"
             term = self._product()
             terms.append(_negated(term) if minus else term)
@@ -164,10 +169,10 @@ class _Parser:
 
     def _product(self) -> Node:
         result = self._implied()
-        while self.token in {r"\cdot", r"\times", "/", r"\div"}:
+        while self.ahead in {r"\cdot", r"\times", "/", r"\div"}:
             divides = self._take() in {"/", r"\div"}
             negative = False
-            while self.token in {"+", "-"}:
+            while self.ahead in {"+", "-"}:
                 negative ^= self._take() == "-"
             factor = self._power() if divides else self._implied()
             if divides and not self._ends():
@@ -177,13 +182,13 @@ class _Parser:
         return result
 
     def _ends(self) -> bool:
-        return self.token in _ENDS or (self.token == "|" and self._bars > 0)
+        return self.ahead in _ENDS or (self.ahead == "|" and self._bars > 0)
 
     def _implied(self) -> Node:
         """Factors side by side."""
         result = self._power()
         while not self._ends():
-            digits = self.token[0].isdigit() or self.token[0] == "."
+            digits = self.ahead[0].isdigit() or self.ahead[0] == "."
             if digits and result.kind != "factorial":
                 raise UnreadableError
             result = Node("*", "", (result, self._power()))
@@ -191,31 +196,34 @@ class _Parser:
 
     def _power(self) -> Node:
         base = self._postfix(self._atom())
-        if self.token != "^":
+        if self.ahead != "^":
             return base
         self._take()
-        if str(self.token) == r"\circ":  # another one than above
+        if self._is_circle():
             self._take()
             return Node("degrees", "", (base,))
         return self._postfix(Node("^", "", (base, self._argument())))
 
+    def _is_circle(self) -> bool:
+        return self.ahead == r"\circ"
+
     def _postfix(self, base: Node) -> Node:
-        while self.token == "!":
+        while self.ahead == "!":
             self._take()
             base = Node("factorial", "", (base,))
         return base
 
     def _argument(self) -> Node:
         """What TeX takes for an argument: a group, or one token."""
-        if self.token == "{":
+        if self.ahead == "{":
             return self._group("{")
-        if self.token == "-":
+        if self.ahead == "-":
             self._take()
             return _negated(self._argument())
-        token = self.token
-        if token[:1].isdigit():
+        sign = self.ahead
+        if sign[:1].isdigit():
             self._take()
-            return Node("number", token)
+            return Node("number", sign)
         return self._atom()
 
     def _group(self, opening: str) -> Node:
@@ -227,23 +235,21 @@ class _Parser:
         return inner
 
     def _atom(self) -> Node:
-        token = self.token
-        if token in {"(", "[", "{"}:
-            return self._group(token)
-        if token == "|":
+        sign = self.ahead
+        if sign in {"(", "[", "{"}:
+            return self._group(sign)
+        if sign == "|":
             return self._absolute()
-        if token in {r"\lfloor", r"\lceil"}:
-            return Node(token[1:], "", (self._group(token),))
+        if sign in {r"\lfloor", r"\lceil"}:
+            return Node(sign[1:], "", (self._group(sign),))
         self._take()
-        if token[0].isdigit() or token[0] == ".":
-            return Node("number", token.replace(",", ""))
-        if token in _NAMES or (token.isalpha() and len(token) == 1):
-            return self._name(token)
-        if token == r"\pi":
-            return Node("pi")
-        if token.lstrip("\\") in _FUNCTIONS:
-            return self._function(token.lstrip("\\"))
-        return self._command(token)
+        if sign[0].isdigit() or sign[0] == ".":
+            return Node("number", sign.replace(",", ""))
+        if (sign.isalpha() and len(sign) == 1) or sign in _NAMES:
+            return self._name(sign)
+        if sign.lstrip("\\") in _FUNCTIONS:
+            return self._function(sign.lstrip("\\"))
+        return self._command(sign)
 
     def _absolute(self) -> Node:
         self._take("|")
@@ -254,37 +260,39 @@ class _Parser:
         return Node("abs", "", (inner,))
 
     def _name(self, letter: str) -> Node:
-        if self.token == "_":
+        if self.ahead == "_":
             self._take()
             start = self._at
             self._argument()
             return Node("name", letter + "_" + "".join(self._tokens[start : self._at]).strip("{}"))
-        if letter in _APPLIED and self.token == "(":
+        if letter in _APPLIED and self.ahead == "(":
             raise UnreadableError
         if letter == "e":
             return Node("e")
         return Node("i") if letter == "i" else Node("name", letter)
 
-    def _command(self, token: str) -> Node:
-        if token == r"\frac":
+    def _command(self, command: str) -> Node:
+        if command == r"\pi":
+            return Node("pi")
+        if command == r"\frac":
             above = self._group("{")
             return Node("/", "", (above, self._group("{")))
-        if token == r"\binom":
+        if command == r"\binom":
             above = self._group("{")
             return Node("binomial", "", (above, self._group("{")))
-        if token == r"\sqrt":
-            index = self._group("[") if self.token == "[" else TWO
+        if command == r"\sqrt":
+            index = self._group("[") if self.ahead == "[" else TWO
             return Node("root", "", (self._group("{"), index))
         raise UnreadableError
 
     def _function(self, name: str) -> Node:
         base = power = None
-        if name == "log" and self.token == "_":
+        if name == "log" and self.ahead == "_":
             self._take()
-            if self.token.isdigit() and len(self.token) > 1:
+            if self.ahead.isdigit() and len(self.ahead) > 1:
                 raise UnreadableError  # TeX takes one digit for the base, people do not
             base = self._argument()
-        if self.token == "^":
+        if self.ahead == "^":
             self._take()
             power = self._argument()
         if power == Node("-", "", (Node("number", "1"),)):
@@ -297,15 +305,15 @@ class _Parser:
         return applied if power is None else Node("^", "", (applied, power))
 
     def _applied(self) -> Node:
-        """What a function is applied to: what is in brackets, or the factors up to the next sign."""
-        if self.token in {"(", "{", "["}:
-            return self._group(self.token)
-        negative = self.token == "-"
+        """A function's argument: what is in brackets, or the factors up to the next sign."""
+        if self.ahead in {"(", "{", "["}:
+            return self._group(self.ahead)
+        negative = self.ahead == "-"
         if negative:
             self._take()
         result = self._power()
-        while not self._ends() and self.token.lstrip("\\") not in _FUNCTIONS:
-            if self.token in {"(", "["} or self.token[0].isdigit():
+        while not self._ends() and self.ahead.lstrip("\\") not in _FUNCTIONS:
+            if self.ahead in {"(", "["} or self.ahead[0].isdigit():
                 raise UnreadableError
             result = Node("*", "", (result, self._power()))
         return _negated(result) if negative else result

@@ -7,59 +7,16 @@ order counts and what is a solution set is decided here. Texts are in `latex.pla
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from fractions import Fraction
 
+from batuta.tasks.graders.brackets import OPENING, outer_tokens, split_outside
 from batuta.tasks.graders.latex import unwrapped
 from batuta.tasks.graders.moments import several_units
 from batuta.tasks.graders.numbers import number
+from batuta.tasks.graders.ratios import is_scaled, may_be_time, share_of
+from batuta.tasks.graders.shapes import EMPTY, INFINITY, Equation, Form, Row, Same, Value
 
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A number, an expression or a word."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    r"""Several forms; those without brackets and those in braces have no order."""
-
-    items: tuple[Form, ...]
-    opening: str = ""
-    """`(`, `[`, `{`, `:` for a ratio, `&` for the rows of a matrix, nothing for a list."""
-    closing: str = ""
-
-    @property
-    def ordered(self) -> bool:
-        """Whether the order counts."""
-        return self.opening not in {"", "{"}
-
-
-@dataclass(frozen=True, slots=True)
-class Equation:
-    """Two sides; a name on the left makes it a named value."""
-
-    left: str
-    right: Form
-    text: str
-    named: bool
-
-
-Form = Value | Row | Equation
-Same = Callable[[Value, Value], bool]
-"""Whether a target's value and an answer's are the same."""
-
-EMPTY = Row((), "{", "}")
-INFINITY = r"\infty"
 _REALS = Row((Value("-" + INFINITY), Value(INFINITY)), "(", ")")
 
-_TOKEN = re.compile(r"\\(?:begin|end)\{[a-zA-Z]+\}|\\[a-zA-Z]+|\\.|.", re.DOTALL)
-_OPENING = frozenset({"(", "[", "{", r"\{", r"\langle", r"\lfloor", r"\lceil"})
-_CLOSING = frozenset({")", "]", "}", r"\}", r"\rangle", r"\rfloor", r"\rceil"})
 _JOINT = re.compile(
     r"(?<![a-zA-Z\\])\s*,?\s*(?:and|or)\s*(?![a-zA-Z])|,?\\text\{\s*(?:and|or)\s*\}"
 )
@@ -136,38 +93,11 @@ def _same_shape(target: Form, answer: Form, equal: Same) -> bool:
             return True
     ratio, value = (target, answer) if isinstance(answer, Value) else (answer, target)
     if isinstance(ratio, Row) and ratio.opening == ":" and isinstance(value, Value):
-        share = _quotient(ratio)
+        share = share_of(ratio)
         is_share = number(value.text) is not None and share is not None
-        return is_share and not _is_time(ratio) and number(value.text) == share
+        return is_share and not may_be_time(ratio) and number(value.text) == share
     target, answer = _opened(target), _opened(answer)
     return isinstance(target, Row) and isinstance(answer, Row) and _same_row(target, answer, equal)
-
-
-def _quotient(ratio: Row) -> Fraction | None:
-    terms = _terms(ratio)
-    return terms[0] / terms[1] if len(terms) == PAIR and terms[1] else None
-
-
-def _terms(ratio: Row) -> list[Fraction]:
-    """The numbers of a ratio; none where one is no number."""
-    read_as = [number(item.text) if isinstance(item, Value) else None for item in ratio.items]
-    known = [value for value in read_as if value is not None]
-    return known if len(known) == len(read_as) else []
-
-
-def _is_time(ratio: Row) -> bool:
-    """Whether a ratio may be a time of day: its last term has two digits, below 60."""
-    last = ratio.items[-1]
-    return isinstance(last, Value) and re.fullmatch(r"[0-5]\d", last.text) is not None
-
-
-def _same_ratio(target: Row, answer: Row) -> bool:
-    """Whether one ratio is the other, scaled."""
-    wanted, given = _terms(target), _terms(answer)
-    if not wanted or not given or 0 in wanted or (_is_time(target) and _is_time(answer)):
-        return False
-    scale = given[0] / wanted[0]
-    return scale != 0 and all(w * scale == g for w, g in zip(wanted, given, strict=True))
 
 
 def _flat(form: Form) -> Form:
@@ -200,7 +130,7 @@ def _same_row(target: Row, answer: Row, equal: Same) -> bool:
         return False
     if not target.ordered and not answer.ordered:
         return _matched(target.items, answer.items, equal)
-    if target.opening == answer.opening == ":" and _same_ratio(target, answer):
+    if target.opening == answer.opening == ":" and is_scaled(target, answer):
         return True
     target, answer = _as_matrix(target, answer), _as_matrix(answer, target)
     if not _agree(target, answer):
@@ -302,7 +232,7 @@ def _without(form: Form) -> Form | None:
 
 
 def _list(text: str) -> Form | None:
-    first, *others = _split(_JOINT.sub(",", text), {",", ";", r"\cup"})
+    first, *others = split_outside(_JOINT.sub(",", text), {",", ";", r"\cup"})
     if not others:
         return None
     parts = (first, *others)
@@ -321,22 +251,20 @@ def _list(text: str) -> Form | None:
 
 
 def _ratio(text: str) -> Form | None:
-    parts = _split(text, {":"})
+    parts = split_outside(text, {":"})
     return Row(tuple(map(read, parts)), ":", ":") if len(parts) > 1 else None
 
 
 def _relation(text: str) -> Form | None:
     r"""An inequality in one variable as an interval: `x>3`, `2\le x<5`."""
-    signs = [token for _, token in _outer(text) if token in _COMPARING]
-    sides = _split(text, _COMPARING)
+    signs = [token for _, token in outer_tokens(text) if token in _COMPARING]
+    sides = split_outside(text, _COMPARING)
     if all(sign in _TURNED for sign in signs):
         signs, sides = [_TURNED[sign] for sign in reversed(signs)], sides[::-1]
+    if len(signs) == 1 and "" in sides:
+        return _bare_relation(signs[0], *sides)
     match signs, sides:
-        case [sign], ["", right] if sign in _TURNED.values():
-            return _interval("-" + INFINITY, "<", sign, right)
-        case [sign], [left, ""] if sign in _TURNED.values():
-            return _interval(left, sign, "<", INFINITY)
-        case [r"\ne"], [left, right] if not left or _VARIABLE.fullmatch(left):
+        case [r"\ne"], [left, right] if _VARIABLE.fullmatch(left):
             return _without(read(right))
         case [sign], [left, right] if _VARIABLE.fullmatch(left):
             return _interval("-" + INFINITY, "<", sign, right)
@@ -348,6 +276,15 @@ def _relation(text: str) -> Form | None:
             return None
 
 
+def _bare_relation(sign: str, left: str, right: str) -> Form | None:
+    r"""An inequality whose variable is left out: `\ge 5`."""
+    if sign == r"\ne":
+        return _without(read(right)) if right else None
+    if left:
+        return _interval(left, sign, "<", INFINITY)
+    return _interval("-" + INFINITY, "<", sign, right) if right else None
+
+
 def _interval(left: str, sign: str, other: str, right: str) -> Form | None:
     """What lies between two ends, by the signs behind the first and before the second."""
     if {sign, other} - {"<", r"\le"}:
@@ -357,13 +294,13 @@ def _interval(left: str, sign: str, other: str, right: str) -> Form | None:
 
 
 def _equation(text: str) -> Form | None:
-    exact, *rounded = _split(text, {r"\approx", r"\simeq"})
+    exact, *rounded = split_outside(text, {r"\approx", r"\simeq"})
     if rounded:
         one, other = number(exact), number(rounded[-1])
         if one is not None and other is not None and abs(one - other) > abs(one) / 20:
             return Row((read(exact), read(rounded[-1])))
         return read(rounded[-1] if _NAME.fullmatch(exact) else exact)
-    left, *others = _split(text, {"="})
+    left, *others = split_outside(text, {"="})
     if not others:
         return None
     right = others[-1]
@@ -373,11 +310,11 @@ def _equation(text: str) -> Form | None:
 
 
 def _bracketed(text: str) -> Form | None:
-    opening, *others = [token for _, token in _outer(text)] or [""]
-    if opening not in _OPENING or len(others) != 1:
+    opening, *others = [token for _, token in outer_tokens(text)] or [""]
+    if opening not in OPENING or len(others) != 1:
         return None
     closing = others[0]
-    parts = _split(text[len(opening) : -len(closing)], {",", ";"})
+    parts = split_outside(text[len(opening) : -len(closing)], {",", ";"})
     items = tuple(map(read, parts))
     if opening == r"\{":
         return Row(items, "{", "}")
@@ -393,8 +330,10 @@ def _matrix(text: str) -> Form | None:
     found = _MATRIX.fullmatch(text)
     if found is None or r"\begin" in found[2]:
         return None
-    rows = [row for row in _split(found[2], {r"\\"}) if row]
-    return Row(tuple(Row(tuple(map(read, _split(row, {"&"}))), "&", "&") for row in rows), "&", "&")
+    rows = [row for row in split_outside(found[2], {r"\\"}) if row]
+    return Row(
+        tuple(Row(tuple(map(read, split_outside(row, {"&"}))), "&", "&") for row in rows), "&", "&"
+    )
 
 
 def _signs(text: str) -> Form | None:
@@ -404,27 +343,3 @@ def _signs(text: str) -> Form | None:
     plus = _SIGN.sub(lambda found: "+" if found[0].startswith(r"\pm") else "-", text)
     minus = _SIGN.sub(lambda found: "-" if found[0].startswith(r"\pm") else "+", text)
     return Row((read(_LEADING_PLUS.sub("", plus)), read(_LEADING_PLUS.sub("", minus))))
-
-
-# -- scanning ----------------------------------------------------------------------------------
-
-
-def _outer(text: str) -> Iterator[tuple[int, str]]:
-    """The tokens that stand in no brackets, and the outermost brackets, each with its place."""
-    depth = 0
-    for found in _TOKEN.finditer(text):
-        token = found[0]
-        opens = token in _OPENING or token.startswith(r"\begin")
-        closes = token in _CLOSING or token.startswith(r"\end")
-        depth -= closes
-        if depth <= 0:
-            yield found.start(), token
-        depth += opens
-
-
-def _split(text: str, separators: AbstractSet[str]) -> list[str]:
-    """The parts of `text` between those separators that stand in no brackets."""
-    cuts = [(at, at + len(token)) for at, token in _outer(text) if token in separators]
-    starts = [0, *(end for _, end in cuts)]
-    ends = [*(at for at, _ in cuts), len(text)]
-    return [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]

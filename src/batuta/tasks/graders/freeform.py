@@ -22,8 +22,8 @@ from batuta.tasks.graders.pool import UNDECIDED, MathsPool, Verdict
 from batuta.tasks.graders.spoken import spoken_number
 from batuta.tasks.graders.structured import NOTHING, as_text, structured_answer
 from batuta.tasks.graders.words import (
-    bullets,
     is_infinite,
+    join_bullets,
     normal_words,
     same_items,
     same_name,
@@ -73,7 +73,8 @@ _MONEY = re.compile(
 _DIGITS = re.compile(r"-?\d*\.\d{3,}")
 _AMOUNT = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?")
 _LABEL = re.compile(
-    r"^(?:in|the|year|total|sum|value|result|count|number|in the year)(?: year)?(?: is)?:?\s+(?=[\d-])",
+    r"^(?:in|the|year|total|sum|value|result|count|number|in the year)(?: year)?(?: is)?:?\s+"
+    r"(?=[\d-])",
     re.IGNORECASE,
 )
 _REMARK = re.compile(r"(?P<answer>[^()]+?)\s*\((?P<remark>[^()]*)\)\.?")
@@ -161,7 +162,7 @@ def found_words(text: str) -> str | None:
     data = structured_answer(shown)
     if data is not NOTHING:
         return as_text(data)
-    if listed := bullets(shown):
+    if listed := join_bullets(shown):
         return listed
     found = extract.final(text)
     if found is None or extract.has_box(shown) or extract.tagged(shown):
@@ -193,10 +194,10 @@ def _is_numeric(form: forms.Form) -> bool:
         return bool(form.items) and all(map(_is_numeric, form.items))
     if isinstance(form, forms.Equation):
         return form.named and _is_numeric(form.right)
-    return number(form.text) is not None or values_of(form.text)
+    return number(form.text) is not None or has_value(form.text)
 
 
-def values_of(text: str) -> bool:
+def has_value(text: str) -> bool:
     """Whether an expression has a value: there are no names in it."""
     tree = read_expression(text)
     return tree is not None and not names_in(tree)
@@ -280,7 +281,7 @@ def quantity(text: str) -> Quantity | None:
     if money := _MONEY.fullmatch(text.strip(" .")):
         return _money(money)
     text = _PER_MILLE.sub(lambda found: f"{Fraction(found[1]) / 10}%", text)
-    text = _NAME.sub("", _ABOUT.sub("", plain(spelled_out(text)).strip()))
+    text = _NAME.sub("", _ABOUT.sub("", plain(write_digits(text)).strip()))
     text = _ABOUT.sub("", text)
     found = leading(text)
     if found is None:
@@ -304,7 +305,7 @@ def _money(found: re.Match[str]) -> Quantity | None:
     return Quantity(value / 100 if cents else value, unit, "." in found["value"])
 
 
-def spelled_out(text: str) -> str:
+def write_digits(text: str) -> str:
     """`text` with a number in words at its start written in digits: `five km` as `5 km`."""
     words = text.strip().split()
     if len(words) > _MOST_WORDS or not words or not words[0][0].isalpha():
@@ -312,7 +313,9 @@ def spelled_out(text: str) -> str:
     for count in range(len(words), 0, -1):
         value = spoken_number(" ".join(words[:count]))
         rest = " ".join(words[count:])
-        if value is not None and (not rest or rest in {"%", "percent", *_SCALES} or units.known(rest)):
+        if value is not None and (
+            not rest or rest in {"%", "percent", *_SCALES} or units.known(rest)
+        ):
             digits = str(value) if value.denominator == 1 else str(float(value))
             return " ".join((digits, *words[count:]))
     return text

@@ -26,8 +26,7 @@ def _compatible(sign: str) -> str:
 
 
 _TRANSLATION = str.maketrans(
-    _SIGNS
-    | {sign: rf"\frac{{{_compatible(sign).replace('⁄', '}{')}}}" for sign in _FRACTIONS}
+    _SIGNS | {sign: rf"\frac{{{_compatible(sign).replace('⁄', '}{')}}}" for sign in _FRACTIONS}
 )
 
 _BASES = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")

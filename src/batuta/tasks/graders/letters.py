@@ -26,7 +26,10 @@ _SERIES = (
 word they are no option."""
 
 _RULES = tuple(
-    (re.compile(f"(?<![{script}])[{series}](?![{script}])"), dict(zip(series, "ABCDE", strict=False)))
+    (
+        re.compile(f"(?<![{script}])[{series}](?![{script}])"),
+        dict(zip(series, "ABCDE", strict=False)),
+    )
     for series, script in _SERIES
 )  # fmt: skip
 _ALEF = re.compile("(?<![\u0600-\u06ff])(?:الف|ا)(?![\u0600-\u06ff])")
@@ -58,7 +61,8 @@ def without_invisible(text: str) -> str:
 def as_latin(text: str, *, circled: bool = True) -> str:
     """`text` with option letters of other scripts, circled and bold ones as plain Latin letters.
 
-    A Cyrillic В is B only in Latin text: in Cyrillic text it may as well be the third option, and
+    The Cyrillic letter that looks like B is one only in Latin text: elsewhere it may as well be the
+    third option, and
     nothing is guessed. What is struck out is left out.
 
     Args:

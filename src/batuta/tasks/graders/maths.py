@@ -17,13 +17,17 @@ from batuta.tasks.graders.pool import UNDECIDED, MathsPool, Verdict
 from batuta.tasks.graders.stated import stated_value
 from batuta.tasks.graders.structured import NOTHING, as_text, structured_answer
 
-
 ANY_ORDER = re.compile(
     r"\b(?:in (?:any|whatever|no particular) order|order does(?: not|n['’]t) matter"
     r"|regardless of (?:the )?order|the order is (?:irrelevant|not important|unimportant))\b",
     re.IGNORECASE,
 )
 """What a question says where `(1,2)` may be answered as `(2,1)`."""
+
+
+_LABELLED = re.compile(r"\\text\{\s*\(([A-J])\)[:.]?\s*\}[:.]?(.+)")
+_LETTER = re.compile(r"\(?(?:\\text\{)?\s*\(?[A-J]\)?\s*\}?\)?")
+"""An option's letter before its value, and a letter alone."""
 
 
 class _NeedsAlgebraError(Exception):
@@ -64,6 +68,8 @@ class Maths:
 
     async def _compare(self, found: str, target: str) -> Verdict:
         wanted, given = plain(target), plain(found)
+        if labelled := _LABELLED.fullmatch(given):
+            given = labelled[1 if _LETTER.fullmatch(wanted) else 2]
         quick = without_algebra(wanted, given)
         if not quick and self._any_order and _in_another_order(wanted, given):
             return Verdict.SAME

@@ -7,10 +7,12 @@ from datetime import date
 from fractions import Fraction
 
 _FACTORS = {
-    "time": {"day days d": 86400, "hour hours hr hrs h": 3600, "minute minutes min mins": 60, "second seconds sec secs s": 1},
+    "time": {"day days d": 86400, "hour hours hr hrs h": 3600, "minute minutes min mins": 60,
+             "second seconds sec secs s": 1},
     "length": {"yard yards yd": 36, "foot feet ft": 12, "inch inches in": 1},
     "mass": {"pound pounds lb lbs": 16, "ounce ounces oz": 1},
-    "metres": {"kilometer kilometers kilometre kilometres km": 1000, "meter meters metre metres": 1},
+    "metres": {"kilometer kilometers kilometre kilometres km": 1000,
+               "meter meters metre metres": 1},
     "money": {"dollar dollars usd": 100, "cent cents": 1},
 }  # fmt: skip
 _UNITS = {
@@ -31,12 +33,15 @@ _CLOCK = re.compile(
 _MONTHS = {
     name: place
     for place, names in enumerate(
-        ["january jan", "february feb", "march mar", "april apr", "may may", "june jun", "july jul", "august aug", "september sep sept", "october oct", "november nov", "december dec"], 1)
+        ["january jan", "february feb", "march mar", "april apr", "may may", "june jun", "july jul",
+         "august aug", "september sep sept", "october oct", "november nov", "december dec"], 1)
     for name in names.split()
 }  # fmt: skip
 _DATES = (
     re.compile(r"(?P<y>\d{4})[-/.](?P<m>\d{1,2})[-/.](?P<d>\d{1,2})"),
-    re.compile(r"(?:the )?(?P<d>\d{1,2})(?:st|nd|rd|th)?(?: of)?,? (?P<n>[a-z]{3,9})\.?,? (?P<y>\d{4})"),
+    re.compile(
+        r"(?:the )?(?P<d>\d{1,2})(?:st|nd|rd|th)?(?: of)?,? (?P<n>[a-z]{3,9})\.?,? (?P<y>\d{4})"
+    ),
     re.compile(r"(?P<n>[a-z]{3,9})\.? (?P<d>\d{1,2})(?:st|nd|rd|th)?,? (?P<y>\d{4})"),
 )  # fmt: skip
 _SHORT_DATE = re.compile(r"(\d{1,2})[/.-](\d{1,2})[/.-](\d{4})")

@@ -90,12 +90,12 @@ def equal(target: Fraction, answer: Fraction) -> bool:
     """Whether the answer is the target; to six digits, if only one of them ends as a decimal."""
     if target == answer:
         return True
-    if _ends(target) == _ends(answer):
+    if terminates(target) == terminates(answer):
         return False
     return abs(target - answer) <= CLOSE * abs(target)
 
 
-def _ends(value: Fraction) -> bool:
+def terminates(value: Fraction) -> bool:
     """Whether `value` has finitely many decimals."""
     rest = value.denominator
     for prime in (2, 5):

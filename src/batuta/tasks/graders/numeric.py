@@ -12,6 +12,7 @@ expression is not read, nothing is decided.
 from __future__ import annotations
 
 import importlib
+import operator
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -34,6 +35,7 @@ MAX_FACTORIAL = 2_000
 SPANS = (
     (1, 2), (2, 3), (0, 1), (0.25, 0.75), (-2, -1), (-1, 0), (-3, 3),
     (3, 12), (-12, -3), (12, 99), (-99, -12),
+    (500, 5_000), (-5_000, -500), (10**6, 10**7), (-(10**7), -(10**6)),
 )  # fmt: skip
 """Where the values of variables are, point by point."""
 
@@ -62,6 +64,8 @@ def compare_values(target: str, answer: str, near: float = 0.0) -> bool | None:
 
 def _differ_in_kind(target: str, answer: str) -> bool:
     """Whether one is an expression, and the other infinite, prose or an inequality."""
+    if ("dots" in target) != ("dots" in answer):
+        return True
     if r"\infty" in target or r"\infty" in answer:
         bare = {target, answer} <= {r"\infty", r"-\infty"}
         return bare or _is_number(target) or _is_number(answer) or r"\pm" in target + answer
@@ -131,7 +135,9 @@ def _is_polynomial(node: Node) -> bool:
         return exponent.kind == "number" and exponent.text.isdigit() and _is_polynomial(base)
     if node.kind == "/":
         return node.parts[1].kind == "number" and _is_polynomial(node.parts[0])
-    return node.kind in {"+", "-", "*", "number", "name", "pi"} and all(map(_is_polynomial, node.parts))
+    return node.kind in {"+", "-", "*", "number", "name", "pi"} and all(
+        map(_is_polynomial, node.parts)
+    )
 
 
 def _difference(text: str) -> Node | None:
@@ -272,18 +278,6 @@ def _applied(name: str) -> Callable[[Any], Any]:
     return work
 
 
-def _negated(value: Any) -> Any:
-    return -value
-
-
-def _product(one: Any, other: Any) -> Any:
-    return one * other
-
-
-def _quotient(one: Any, other: Any) -> Any:
-    return one / other
-
-
 def _in_radians(value: Any) -> Any:
     return value * _context().pi / 180
 
@@ -294,9 +288,9 @@ def _total(*terms: Any) -> Any:
 
 _OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "+": _total,
-    "-": _negated,
-    "*": _product,
-    "/": _quotient,
+    "-": operator.neg,
+    "*": operator.mul,
+    "/": operator.truediv,
     "^": _power,
     "root": _root,
     "abs": abs,

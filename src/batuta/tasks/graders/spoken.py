@@ -42,6 +42,10 @@ _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10
 _PARTS = {"half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "eighth": 8,
           "tenth": 10}  # fmt: skip
 _WHOLE = {"a": 1, "an": 1, "dozen": 12, **_SMALL}
+_OPEN = frozenset({"", "hundred", *_SCALES})
+"""After these words, or at the start, another number may begin."""
+_DIGITS = frozenset(list(_SMALL)[1:10])
+HUNDRED = 100
 _LONGEST = 100
 
 
@@ -92,14 +96,12 @@ def _whole(words: list[str]) -> int | None:
 def _add(word: str, last: str, current: int) -> int | None:
     """What stands after one more word; None where it does not fit."""
     if word in _SMALL:
-        fits = (
-            not last or last in {"hundred", *_SCALES} or (last in _TENS and 0 < _SMALL[word] < 10)  # noqa: PLR2004 - a digit
-        )
-        return current + _SMALL[word] if fits else None
+        behind_tens = last in _TENS and word in _DIGITS
+        return current + _SMALL[word] if behind_tens or last in _OPEN else None
     if word in _TENS:
-        return current + _TENS[word] if not last or last in {"hundred", *_SCALES} else None
+        return current + _TENS[word] if last in _OPEN else None
     if word in {"a", "an"}:
         return 1 if not last else None
     if word == "hundred":
-        return current * 100 if 0 < current < 100 else None  # noqa: PLR2004
+        return current * HUNDRED if 0 < current < HUNDRED else None
     return current if word in _SCALES and current else None

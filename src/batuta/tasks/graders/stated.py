@@ -33,9 +33,10 @@ _WORDS = re.compile(
 
 def stated_value(text: str) -> str | None:
     """What the last "the answer is" or "Answer:" of `text` announces; None if nothing clear."""
-    found = next(iter([*_STATED.finditer(text)][-1:]), None)
-    if found is None or _is_doubted(text, found):
+    announced = list(_STATED.finditer(text))
+    if not announced or _is_doubted(text, announced[-1]):
         return None
+    found = announced[-1]
     tail = text[found.end() :]
     if statements.is_question(tail.partition("\n")[0]) or _WORDS.match(tail):
         return None

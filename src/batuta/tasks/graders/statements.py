@@ -15,12 +15,15 @@ STATED = re.compile(
     r"(?::|=|→|⇒|∴|\||\s[-–—]\s|\b(?:is|are|be|equals)\b)",
     re.IGNORECASE,
 )
-HEADED = re.compile(r"^\W*(?:(?:my|the|final|correct) )*answer\W*\n", re.IGNORECASE | re.MULTILINE)
+HEADED = re.compile(
+    r"^[^\w\n]*(?:(?:my|the|final|correct) )*answer[^\w\n]*\n\s*", re.IGNORECASE | re.MULTILINE
+)
 DECLARED = re.compile(
     r"(\b[A-Z]\b)\)?\s+is\s+(not\s+|in)?(?:the\s+)?(?:correct|right|best)\b(?!\s+to\b)"
 )
 WEAK = re.compile(
-    r"\b(?:I(?:['’]d| would| will|['’]ll| shall)?\s+(?:choose|pick|select|say|go with|answer|opt for)"
+    r"\b(?:I(?:['’]d| would| will|['’]ll| shall)?\s+"
+    r"(?:choose|pick|select|say|go with|answer|opt for)"
     r"|(?:it|that|this)(?:['’]s| is| must be| should be| has to be| would be)"
     r"|ans\.|so|thus|hence|therefore|select|choose|pick|consequently)(?!\w)[\s,:]*"
     r"(?:(?:it|that|this)(?:['’]s| is| must be| should be)\s+)?(?:that\s+)?",
@@ -49,12 +52,16 @@ FOREIGN = re.compile(
     re.IGNORECASE,
 )
 UNSPACED = re.compile(
-    r"(?=[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3])(?!です|だ|で|になる|とな|と|を|が|は|か|また|项|項|是|正|或|和|与"
+    r"(?=[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3])"
+    "(?!です|だ|で|になる|とな|と|を|が|は|か|また|项|項|是|正|或|和|与"
     "|입|이|번|예|가|로|을|를|또|와|및)"
 )
 """A word of a script without spaces that goes on behind a letter: 答えはB型."""
 
-_DENIAL = r"(?:not\b(?!\s+\(?[A-Z]\b)|wrong|incorrect|false|too|excluded|eliminated|invalid|impossible|ruled|tempting)\b"
+_DENIAL = (
+    r"(?:not\b(?!\s+\(?[A-Z]\b)|wrong|incorrect|false|too|excluded|eliminated|invalid|impossible|ruled"
+    r"|tempting)\b"
+)
 DENIED_AFTER = re.compile(
     r"[\s)\]\"']*(?:(?:is|are|was|were|would be|seems?|looks?|can|could|must)\s+"
     rf"(?:also\s+|all\s+|both\s+)?)?{_DENIAL}"
@@ -104,7 +111,8 @@ REASON = re.compile(
 SENTENCE_END = re.compile(r"(?<!\.)[.!?](?=\s|\Z)|\n")
 TAKEN_BACK = re.compile(
     r"\b(?:wait|correction|on second thoughts?|on reflection|scratch that|sorry|I meant?|hm+|oops"
-    r"|let me re\w+|(?:that|this|which) contradicts|(?:that|this|it)(?:['’]s| is| was| seems| looks)? (?:wrong|incorrect|not right"
+    r"|let me re\w+|(?:that|this|which) contradicts|(?:that|this|it)(?:['’]s| is| was| seems| looks)? "
+    r"(?:wrong|incorrect|not right"
     r"|not correct|a mistake|an error))\b",
     re.IGNORECASE,
 )

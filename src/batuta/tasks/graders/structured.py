@@ -17,7 +17,8 @@ NOTHING: Final = object()
 _FENCED = re.compile(r"```(?:json|python|yaml)?[ \t]*\n(.*?)\n[ \t]*```", re.DOTALL | re.IGNORECASE)
 _KEY = re.compile(
     r"(?:the[ _-]?)?(?:final|correct|selected|chosen|best|my)?[ _-]?"
-    r"(?:answers?|choice|option|letter|label|selection|result|solution|response|prediction)",
+    r"(?:answers?|choice|option|letter|label|selection|result|solution|response|prediction)"
+    r"(?:[ _-]?(?:choice|option|letter|text|value))?",
     re.IGNORECASE,
 )
 _LITERAL_FAULTS = (ValueError, SyntaxError, TypeError, RecursionError, MemoryError)
@@ -60,14 +61,14 @@ def _last_object(text: str) -> str:
     return text[start + 1 :] if start >= 0 else ""
 
 
-def _parsed(text: str) -> object:
+def _parsed(text: str) -> Any:
     if len(text) > MAX_LENGTH or text[:1] + text[-1:] != "{}":
         return NOTHING
     try:
-        value: Any = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         value = _python_literal(text)
-    return cast("object", value) if isinstance(value, dict) else NOTHING
+    return cast("Any", value) if isinstance(value, dict) else NOTHING
 
 
 def _python_literal(text: str) -> Any:

@@ -44,7 +44,6 @@ _SPELLING = (
     (re.compile(r"([a-zA-Z])(-?\d)"), r"\1^\2"),
     (re.compile(r"\bunits?\b"), ""),
     (re.compile(r"\bper\b"), "/"),
-
     (re.compile(r"^\s*deg\s*$"), "degree"),
 )
 _ANGLE_OF = re.compile(r"\\(?:a?sin|a?cos|a?tan|cot|sec|csc)(?![a-zA-Z])")

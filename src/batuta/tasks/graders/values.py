@@ -10,7 +10,7 @@ from fractions import Fraction
 from batuta.tasks.graders import units
 from batuta.tasks.graders.forms import Value
 from batuta.tasks.graders.moments import measure
-from batuta.tasks.graders.numbers import equal, number
+from batuta.tasks.graders.numbers import equal, number, terminates
 from batuta.tasks.graders.numeric import same_numerically
 from batuta.tasks.graders.spoken import spoken_number
 
@@ -23,6 +23,7 @@ _TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _DEGREE = re.compile(r"\^\\circ|°|(?:\\text\{)?\s*deg(?:rees?)?\s*\}?")
 _RADIAN = re.compile(r"(?:\\text\{)?\s*rad(?:ians?)?\s*\}?")
 _DECIMAL = re.compile(r"-?\d*\.(\d+)")
+_SHORT_NUMBERS = frozenset({"one", "two", "six", "ten"})
 FEW, SURE = 3, 6
 """Characters of a decimal that may be rounded from an exact number, and from a decimal."""
 _BASED = re.compile(r"(\d[0-9A-Z]*)_\{?(\d+)\}?")
@@ -30,25 +31,12 @@ _BASED = re.compile(r"(\d[0-9A-Z]*)_\{?(\d+)\}?")
 
 def same_value(target: Value, answer: Value, symbolic: Symbolic) -> bool:
     """Whether the answer's value is the target's; `symbolic` is asked only where all else fails."""
-    if target == answer or _CONSTANT.sub("+C", answer.text) == target.text:
-        return True
     if _CONSTANT.search(answer.text) and target.text.endswith("+C"):
         answer = Value(_CONSTANT.sub("+C", answer.text))
-    if (measured := _same_measure(target.text, answer.text)) is not None:
-        return measured
-    if _WORD.fullmatch(target.text) or _WORD.fullmatch(answer.text):
-        return _letters(target.text) == _letters(answer.text) or _same_spoken(target, answer)
-    if answer.text in {"one", "two", "six", "ten"}:
-        return _same_spoken(target, answer)
-    if target.text.endswith("'") != answer.text.endswith("'"):
-        return False
-    if _BASED.fullmatch(target.text) or _BASED.fullmatch(answer.text):
-        return _same_based(target.text, answer.text)
-    return None
-
-
-def _same_numbers(target: Value, answer: Value, symbolic: Symbolic) -> bool:
-    """Whether magnitudes with or without units are the same."""
+    if target == answer:
+        return True
+    if (same := _same_spelling(target.text, answer.text)) is not None:
+        return same
     (wanted, unit), (given, other) = units.split(target.text), units.split(answer.text)
     if _is_angle(unit) or _is_angle(other):
         return _same_angle((wanted, unit), (given, other), symbolic)
@@ -57,6 +45,21 @@ def _same_numbers(target: Value, answer: Value, symbolic: Symbolic) -> bool:
     if not unit or not other or unit == other:
         return _same_magnitude(wanted, given, symbolic)
     return _same_quantity(wanted, unit, given, other, symbolic)
+
+
+def _same_spelling(target: str, answer: str) -> bool | None:
+    """Whether words, digits of a base or quantities are the same; None: these are expressions."""
+    if (measured := _same_measure(target, answer)) is not None:
+        return measured
+    if _WORD.fullmatch(target) or _WORD.fullmatch(answer):
+        return _letters(target) == _letters(answer) or _same_spoken(target, answer)
+    if answer in _SHORT_NUMBERS:
+        return _same_spoken(target, answer)
+    if target.endswith("'") != answer.endswith("'"):
+        return False
+    if _BASED.fullmatch(target) or _BASED.fullmatch(answer):
+        return _same_based(target, answer)
+    return None
 
 
 def _same_measure(target: str, answer: str) -> bool | None:
@@ -70,9 +73,9 @@ def _same_measure(target: str, answer: str) -> bool | None:
     return wanted[:2] == given[:2]
 
 
-def _same_spoken(target: Value, answer: Value) -> bool:
+def _same_spoken(target: str, answer: str) -> bool:
     """Whether one is the number that the other says in words."""
-    one, other = _spoken(target.text), _spoken(answer.text)
+    one, other = _spoken(target), _spoken(answer)
     return one is not None and one == other
 
 
@@ -129,7 +132,7 @@ def _is_rounding(target: str, answer: str, given: Fraction | None) -> bool:
     close = abs(given - Fraction(target)) <= half
     if _DECIMAL.fullmatch(answer):
         return close and digits >= SURE and len(answer) > len(target)
-    return (close and given.denominator % 3 == 0) or (close and given.denominator % 7 == 0)
+    return close and not terminates(given)
 
 
 def _same_magnitude(target: str, answer: str, symbolic: Symbolic) -> bool:

@@ -14,10 +14,13 @@ _LEAD = re.compile(r"^(?:it|this|that|he|she|they|these) (?:is|was|are|were)\s+(
 _COMMAND = re.compile(
     r"\\(?:text(?:bf|rm|it)?|math(?:rm|bf|it|cal)|ce|operatorname)\s*\{([^{}]*)\}"
 )
-_LETTERS = str.maketrans({"−": "-", "ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "Đ": "D", "æ": "ae",
-                          "Æ": "Ae", "œ": "oe", "Œ": "Oe", "ı": "i", "ð": "d", "þ": "th"})  # fmt: skip
-_UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue", "å": "aa",
-                          "ø": "oe"})  # fmt: skip
+_LETTERS = str.maketrans(
+    {"−": "-", "ł": "l", "Ł": "L", "ø": "o", "Ø": "O", "đ": "d", "Đ": "D", "ı": "i", "ð": "d",
+     "æ": "ae", "Æ": "Ae", "œ": "oe", "Œ": "Oe", "þ": "th"}
+)  # fmt: skip
+_UMLAUTS = str.maketrans(
+    {"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue", "å": "aa", "ø": "oe"}
+)
 _KEPT = frozenset("+-.%<>≤≥±≠=^")
 _INFINITE = re.compile(r"\+?(?:∞|\\infty|infinity|infinite)", re.IGNORECASE)
 _COMPASS = {"n": "north", "s": "south", "e": "east", "w": "west", "ne": "northeast",
@@ -191,7 +194,7 @@ def _items(text: str) -> list[str]:
     return [item.strip(" '\"") for item in _ITEM.split(bare) if item.strip(" '\"")]
 
 
-def bullets(text: str) -> str | None:
+def join_bullets(text: str) -> str | None:
     """The items of a text that is nothing but a bulleted list; None if it is more."""
     lines = [line for line in text.strip().splitlines() if line.strip()]
     if len(lines) < 2 or not all(_BULLET.match(line) for line in lines):  # noqa: PLR2004
