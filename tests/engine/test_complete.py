@@ -171,7 +171,7 @@ class TestSubstitutes:
 
 
 class TestLimits:
-    @pytest.mark.parametrize("limits", [Limits(tokens=1), Limits(usd=1e-9)])
+    @pytest.mark.parametrize("limits", [Limits(tokens=1), Limits(usd=0.00117)])
     async def test_no_earlier_step_answers_where_a_limit_ends_the_run(self, limits):
         run = await conduct(Q, chain(0, 1, 2), POOL, everybody(WHOLE), limits=limits)
         assert len(run.steps) == 3 and isinstance(run.rounds[0].step(0).result, Reply)

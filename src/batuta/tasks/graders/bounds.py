@@ -10,8 +10,7 @@ from batuta.tasks.graders.numbers import number
 
 _WORDS = (
     (r"less than or equal to|no more than|at most|up to|not more than|maximum of", "≤"),
-    (r"greater than or equal to|more than or equal to|no less than|no fewer than|at least"
-     r"|minimum of", "≥"),
+    (r"greater than or equal to|more than or equal to|no (?:less|fewer) than|at least|minimum of", "≥"),
     (r"(?:strictly )?(?:less|fewer|smaller) than|below|under", "<"),
     (r"(?:strictly )?(?:more|greater|larger) than|over|above|exceeding", ">"),
     (r"plus or minus|plus/minus|\+\s*/\s*-|\+/-|\\pm", "±"),
