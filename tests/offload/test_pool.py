@@ -10,10 +10,11 @@ import pytest
 from batuta.offload import ProcessDied, ProcessPool, TookTooLong
 from batuta.offload.child import _answer
 from batuta.schemas.checker import text_fault_of
-from schemas.hostile import branching, towers
+from schemas.hostile import nested
 
 ASKED = ({"type": "string"}, '"a"', 0)
-ENDLESS = (branching(), towers(), 0)
+ENDLESS = (nested(10), '"x"', 0)
+"""Ten thousand million checks that keep nothing; its size is bounded elsewhere."""
 
 
 @pytest.fixture
