@@ -25,12 +25,18 @@ _COMMA = re.compile(r"-?0,\d+")
 """With a decimal comma: no list begins with a zero that tells nothing."""
 
 
+_LONGEST = 1000
+"""Characters of a text that is read as a number; Python refuses integers of 4,300 digits."""
+
+
 def number(text: str) -> Fraction | None:
     r"""The number that `text` writes out, in the spelling of `latex.plain`; None if it is none.
 
     Integers with thousands, decimals, repeating decimals, fractions, mixed numbers, powers of
     integers, and `3\times10^8`.
     """
+    if len(text) > _LONGEST:
+        return None
     if _COMMA.fullmatch(text):
         text = text.replace(",", ".")
     found = _NUMBER.fullmatch(text)
