@@ -257,7 +257,8 @@ async def test_a_report_cannot_be_forged_without_the_token(sandbox):
     """
     for apart in (True, False):
         check = Check("assert False", apart=apart)
-        assert (await play(sandbox, source, check)).end is End.EXITED
+        # What it writes may reach the supervisor, which ends whoever speaks out of turn.
+        assert (await play(sandbox, source, check)).end in {End.EXITED, End.KILLED}
 
 
 # -- between tests and programs -----------------------------------------------------------------
