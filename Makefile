@@ -8,7 +8,13 @@ STAMP := $(VENV)/.installed
 STAMP_DEV := $(VENV)/.installed-dev
 STAMP_BENCH := $(VENV)/.installed-bench
 
-.PHONY: run test test-long test-node browser check bench format clean
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
+SERVER := --extra jobs --extra otel --extra postgres --extra redis --extra policies
+# Exactly the files whose hashes are locked. Where a mirror does not have them: UNLOCKED=1.
+LOCKED = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r
+OWN = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+
+.PHONY: install run test test-long test-cluster test-node browser check bench format clean lock audit sbom release
 
 run: $(STAMP)  ## answer three questions of growing difficulty on the embedded orchestra
 	@for question in \
@@ -26,6 +32,9 @@ test: $(STAMP_DEV) browser  ## every test but the long ones, on all cores
 test-long: $(STAMP_DEV) browser
 	$(BIN)/python -m pytest $(PARALLEL)
 
+test-cluster: $(STAMP_DEV)  ## two replicas on hosts of their own, killed and cut off; needs root, iproute2, haproxy
+	$(BIN)/python -m pytest tests/cluster -m cluster -s -rs -p no:cacheprovider
+
 test-node: $(STAMP_DEV)  ## clients in JavaScript against the gateway; needs node 20 and npm
 	npm --prefix tests/clients_node install --no-audit --no-fund
 	npm --prefix tests/clients_node test
@@ -42,6 +51,13 @@ browser: $(STAMP_DEV)  ## Chromium for the tests of the web page; where there is
 	timeout 300 $(BIN)/python -m playwright install chromium >/dev/null 2>&1 && exit 0; \
 	echo "none could be installed: the tests in a browser are skipped (apt-get install chromium)" >&2
 
+install:  ## put `batuta` on your PATH, by uv or pipx where there is one
+	@if command -v uv >/dev/null; then uv tool install --force --editable .; \
+	elif command -v pipx >/dev/null; then pipx install --force --editable .; \
+	else $(MAKE) --no-print-directory $(STAMP) && mkdir -p "$$HOME/.local/bin" \
+		&& ln -sf "$(abspath $(BIN))/batuta" "$$HOME/.local/bin/batuta" \
+		&& echo "$$HOME/.local/bin/batuta points into this clone; keep the clone, and $$HOME/.local/bin on your PATH"; fi
+
 check: $(STAMP_DEV)  ## style, types, architecture
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -56,6 +72,23 @@ format: $(STAMP_DEV)
 	$(BIN)/ruff check --fix . || true
 	$(BIN)/ruff format .
 
+lock: $(STAMP_DEV)  ## the versions and hashes that are installed, from pyproject.toml; --upgrade in LOCK_FLAGS
+	$(LOCK) $(LOCK_FLAGS) pyproject.toml -o locks/core.txt
+	$(LOCK) $(LOCK_FLAGS) pyproject.toml $(SERVER) -o locks/server.txt
+	$(LOCK) $(LOCK_FLAGS) pyproject.toml --extra dev -o locks/dev.txt
+
+audit: $(STAMP_DEV)  ## known advisories of what is locked; needs pypi.org's advisories
+	for lock in core server dev; do \
+		$(BIN)/pip-audit --strict --disable-pip --require-hashes -r locks/$$lock.txt || exit 1; \
+	done
+
+sbom: $(STAMP_DEV)  ## the software bill of materials (CycloneDX) of the server as it is locked
+	mkdir -p dist
+	$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible --of JSON -o dist/batuta.cdx.json locks/server.txt
+
+release: sbom  ## a wheel, a source archive and the bill of materials in dist/
+	$(BIN)/uv build --quiet
+
 clean:
 	rm -rf $(VENV)
 
@@ -64,11 +97,22 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "Python's venv module is missing. Install it: apt-get install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
+ifdef UNLOCKED
 $(STAMP): pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
+else
+$(STAMP): pyproject.toml locks/core.txt | $(VENV)/bin/python
+	@$(LOCKED) locks/core.txt && $(OWN) || { echo "the locked files cannot be had from this index; installing by the lower bounds of pyproject.toml instead" >&2; $(BIN)/python -m pip install --quiet --disable-pip-version-check -e .; }
+	@touch $@
+endif
 
+ifdef UNLOCKED
 $(STAMP_DEV): pyproject.toml | $(VENV)/bin/python
+else
+$(STAMP_DEV): pyproject.toml locks/dev.txt | $(VENV)/bin/python
+	@$(LOCKED) locks/dev.txt || echo "the locked files cannot be had from this index; installing by the lower bounds of pyproject.toml instead" >&2
+endif
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,train]' torch==2.13.0
 	@touch $@ $(STAMP)
 
