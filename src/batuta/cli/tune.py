@@ -1,0 +1,282 @@
+"""`batuta tune`: the pool learns how it is best conducted, for a stated budget."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import anyio
+import typer
+from rich.console import Console
+
+from batuta.cli.json_output import print_json
+from batuta.clients import HttpTransport
+from batuta.config.load import LoadedConfig, load_config
+from batuta.core import WorkerId
+from batuta.errors import ConfigError
+
+if TYPE_CHECKING:
+    from batuta.tune.opening import TuneQuestions
+    from batuta.tune.parts import QuestionParts
+    from batuta.tune.tuning import TuneSettings
+
+EXIT_INTERRUPTED = 130
+QUESTIONS = 3000
+"""Questions that are read at most where nothing else is said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions:
+    """What the options of `batuta tune` say."""
+
+    pool: str | None
+    tasks: str | None
+    limit: int
+    budget: float | None
+    calls: int | None
+    minutes: float | None
+    labels: bool | None
+    worth: float | None
+    call_weight: float
+    stages: str | None
+    judge: str | None
+    sandbox: str
+    concurrency: int
+    seed: int
+    out: Path
+    check: bool
+    json: bool
+
+
+def command(
+    pool: Annotated[
+        str | None, typer.Option(help="rehearsal, discover (keys and local servers), or a file.")
+    ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            help="FILE.jsonl of your own, a benchmark (batuta tasks list), or rehearsal; without "
+            "it a general mix of reasoning-gym."
+        ),
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(min=0, help="Dollars at most, in all; never passed.")
+    ] = None,
+    calls: Annotated[int | None, typer.Option(min=1, help="Calls of workers at most.")] = None,
+    *,
+    minutes: Annotated[float | None, typer.Option(min=0.01, help="Minutes at most.")] = None,
+    out: Annotated[
+        Path, typer.Option(help="Folder of the results; run again, it goes on where it was.")
+    ] = Path("runs/tuned"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Say what it would do and cost; call nobody.")
+    ] = False,
+    stages: Annotated[
+        str | None,
+        typer.Option(help="calibrate,search,select,judge, or only the first of them."),
+    ] = None,
+    labels: Annotated[
+        bool | None,
+        typer.Option(
+            "--labels/--no-labels",
+            help="Group questions by their first tag, or by their words; by default by the tags "
+            "if there are enough.",
+        ),
+    ] = None,
+    worth: Annotated[
+        float | None,
+        typer.Option(min=1e-9, help="Dollars that a right answer is worth to you."),
+    ] = None,
+    call_weight: Annotated[
+        float, typer.Option(min=0, help="Share right that a further call must gain.")
+    ] = 0.04,
+    limit: Annotated[int, typer.Option(min=1, help="Questions at most.")] = QUESTIONS,
+    judge: Annotated[
+        str | None, typer.Option(help="The worker that grades what no rule decides.")
+    ] = None,
+    sandbox: Annotated[
+        str, typer.Option(help="Where programs run: auto, bubblewrap, landlock, or none.")
+    ] = "auto",
+    concurrency: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 32,
+    seed: Annotated[int, typer.Option(min=0, help="Of the split, the search and the calls.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+) -> None:
+    """Find how the pool is best conducted, and prove it on questions kept back.
+
+    Calibrates the workers, searches for workflows, chooses a selector, judges it against the best
+    single worker. Every call is reserved before it is made and written down: killed and started
+    again, nothing is paid twice.
+
+    Exit codes: 0 done; 2 wrong use or a budget that is too small; 130 interrupted, run it again.
+    """
+    options = TuneOptions(
+        pool=pool, tasks=tasks, limit=limit, budget=budget, calls=calls, minutes=minutes,
+        labels=labels, worth=worth, call_weight=call_weight, stages=stages, judge=judge,
+        sandbox=sandbox, concurrency=concurrency, seed=seed, out=out, check=check, json=json,
+    )  # fmt: skip
+    try:
+        found = anyio.run(_tune_workflows, options)
+    except KeyboardInterrupt:
+        _write_notice(f"what was paid is kept; the same command goes on with --out {out}")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    if json:
+        print_json(found)
+
+
+async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
+    from batuta.embedded.blas import limit_blas_to_one_thread  # noqa: PLC0415 - loads numpy
+    from batuta.tune.opening import forecast_tuning, open_questions  # noqa: PLC0415 - same
+    from batuta.tune.parts import split_questions  # noqa: PLC0415 - same
+
+    limit_blas_to_one_thread()
+    async with HttpTransport() as http:
+        ensemble = await load_config(http, pool=options.pool, time_scale=0.0)
+        if options.judge is not None and options.judge not in ensemble.pool:
+            raise ConfigError(f"there is no worker {options.judge!r} to be the judge")
+        questions = open_questions(options.tasks, options.limit, options.seed)
+        parts = split_questions(questions.tasks, questions.family, options.seed)
+        settings = _tune_settings(options, ensemble, questions)
+        if options.check:
+            forecast = forecast_tuning(ensemble.pool, questions, parts, settings)
+            if not options.json:
+                _show_forecast(ensemble, questions, forecast)
+            return forecast
+        return await _run_tuning(
+            options, ensemble, questions=questions, parts=parts, settings=settings
+        )
+
+
+def _tune_settings(
+    options: TuneOptions, ensemble: LoadedConfig, questions: TuneQuestions
+) -> TuneSettings:
+    """The settings that the options mean.
+
+    Raises:
+        ConfigError: there is no budget, or no such stage.
+    """
+    from batuta.tune.opening import is_labelled  # noqa: PLC0415 - loads numpy
+    from batuta.tune.spending import Allowance  # noqa: PLC0415 - same
+    from batuta.tune.tuning import TuneSettings, TuneStage  # noqa: PLC0415 - same
+
+    if options.budget is None and options.calls is None and options.minutes is None:
+        raise ConfigError("say what it may cost: --budget DOLLARS, --calls N or --minutes M")
+    order = list(TuneStage)
+    named = order if options.stages is None else _named_stages(options.stages, order)
+    labelled = is_labelled(questions) if options.labels is None else options.labels
+    return TuneSettings(
+        allowance=Allowance(
+            usd=None if options.budget is None else Decimal(str(options.budget)),
+            calls=options.calls,
+            minutes=options.minutes,
+            unknown=ensemble.limits.unknown,
+        ),
+        labelled=labelled,
+        call_weight=options.call_weight,
+        worth=options.worth,
+        max_steps=ensemble.limits.steps,
+        seed=options.seed,
+        last=named[-1],
+    )
+
+
+def _named_stages(said: str, order: list[Any]) -> list[Any]:
+    names = [name.strip() for name in said.split(",") if name.strip()]
+    if not names or names != [str(stage) for stage in order[: len(names)]]:
+        known = ",".join(order)
+        raise ConfigError(f"the stages are {known}: name them from the first to the last wanted")
+    return order[: len(names)]
+
+
+async def _run_tuning(
+    options: TuneOptions,
+    ensemble: LoadedConfig,
+    questions: TuneQuestions,
+    parts: QuestionParts,
+    *,
+    settings: TuneSettings,
+) -> dict[str, Any]:
+    from batuta.tune.opening import open_player, start_clock  # noqa: PLC0415 - loads numpy
+    from batuta.tune.recommend import write_settings  # noqa: PLC0415 - same
+    from batuta.tune.report import describe_tuning, write_results  # noqa: PLC0415 - same
+    from batuta.tune.tuning import Tuning  # noqa: PLC0415 - same
+
+    judge = None if options.judge is None else WorkerId(options.judge)
+    async with open_player(
+        ensemble.pool, ensemble.clients, questions=questions, settings=settings, folder=options.out,
+        judge=judge, sandbox=options.sandbox, concurrency=options.concurrency,
+    ) as (player, budget):  # fmt: skip
+        console = Console(stderr=True)
+
+        def tell(stage: str, found: str) -> None:
+            spent = f"{player.meter.calls:,} calls, ${budget.usd:.4f}"
+            console.print(f"{stage:9}  {found}  [{spent}]", markup=False, highlight=False)
+
+        tuning = Tuning(
+            parts,
+            questions.family,
+            player=player,
+            settings=settings,
+            used_minutes=start_clock(),
+            tell=tell,
+        )
+        result = await tuning.run()
+    found = describe_tuning(result, parts, settings, player.meter)
+    source = Path(options.pool) if options.pool else Path("batuta.toml")
+    original = source.read_text(encoding="utf-8") if source.is_file() else ""
+    text = write_settings(original, found["recommendation"], result.cards, result.grouping.names)
+    write_results(
+        options.out,
+        found,
+        result=result,
+        tasks=parts.search,
+        settings_text=None if ensemble.simulated else text,
+    )
+    if not options.json:
+        _show_result(found, options.out, simulated=ensemble.simulated)
+    return found
+
+
+def _show_forecast(
+    ensemble: LoadedConfig, questions: TuneQuestions, forecast: dict[str, Any]
+) -> None:
+    console = Console(highlight=False)
+    many, parts = len(questions.tasks), forecast["questions"]
+    console.print(
+        f"{ensemble.source}: {len(ensemble.pool)} workers; {questions.name}: {many} questions"
+    )
+    shares = ", ".join(f"{count} {name}" for name, count in parts.items())
+    console.print(f"parts: {shares}")
+    how = "by their tags" if forecast["labelled"] else "by their words"
+    console.print(f"up to {forecast['groups']} groups, {how}; nobody was called")
+    for stage, most in forecast["stages_at_most"].items():
+        calls = "as time allows" if most["calls"] is None else f"up to {most['calls']:,} calls"
+        usd = "" if most["usd"] is None else f", about ${most['usd']:.4f}"
+        console.print(f"  {stage:10} {calls}{usd}")
+    worst = max(forecast["call_at_most_usd"].values(), default=0.0)
+    console.print(
+        f"the dearest single call may cost ${worst:.4f}; it is reserved before it is made"
+    )
+    if forecast["unpriced"]:
+        console.print(f"without a price, counted as dear: {', '.join(forecast['unpriced'])}")
+
+
+def _show_result(found: dict[str, Any], out: Path, *, simulated: bool) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for line in found["recommendation"]["why"]:
+        console.print(line, markup=False)
+    spent = found["spent"]
+    console.print(f"spent: {spent['calls']:,} calls, ${spent['usd']:.4f}")
+    console.print(f"report: {out / 'report.html'}")
+    if simulated:
+        console.print(
+            f"try it: batuta ask --pool rehearsal --conductor {out / 'selector'} QUESTION"
+        )
+    else:
+        console.print(f"use it: batuta serve --pool {out / 'batuta.toml'}")
+
+
+def _write_notice(sentence: str) -> None:
+    sys.stderr.write(f"batuta: {sentence}\n")

@@ -1,0 +1,198 @@
+"""The library of workflows: which there are, and which are one change away. Pure.
+
+A candidate says who does what; the workflow follows from it. Preparations (plans, look-ups) come
+first and are read by whoever solves; two who solve apart need one who decides; then come checks,
+each of which reads everything before it. A first solver without preparations is asked the
+question as it stands, so that a longer workflow begins with the very call that a shorter one made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from batuta.core import MAX_STEPS, Step, WorkerId, Workflow
+from batuta.solvers.fixed_workflows import DECIDE, PLAN, VERIFY
+
+SOLVERS = 3
+"""Workers that solve apart in one workflow, at most."""
+PREPARATIONS = 2
+CHECKS = 2
+
+
+class StepRole(StrEnum):
+    """What a step is for, in the order in which the roles come in a workflow."""
+
+    PLAN = "plan"
+    LOOK_UP = "look up"
+    SOLVE = "solve"
+    DECIDE = "decide"
+    CHECK = "check"
+
+
+WORDINGS: dict[StepRole, tuple[str, ...]] = {
+    StepRole.PLAN: (
+        PLAN,
+        "Outline the solution: name every step and what could go wrong in it. Do not solve it.",
+    ),
+    StepRole.LOOK_UP: (
+        "Look up the facts that the task needs and state what you know. Do not solve the task.",
+    ),
+    StepRole.SOLVE: (
+        "Use what stands above to solve the task step by step, and give the final answer.",
+    ),
+    StepRole.DECIDE: (
+        DECIDE,
+        "Compare the solutions, find the mistake where they differ, and give the final answer.",
+    ),
+    StepRole.CHECK: (
+        VERIFY,
+        "Verify the solution step by step, and give the final answer.",
+    ),
+}
+"""The phrasings of each role's subtask; the first is tried first."""
+_ORDER = {role: place for place, role in enumerate(StepRole)}
+_MARK = "'"
+_PREPARES = (StepRole.PLAN, StepRole.LOOK_UP)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CandidateStep:
+    """One step of a candidate."""
+
+    role: StepRole
+    worker: WorkerId
+    wording: int = 0
+    """Which phrasing of the role's subtask."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Candidate:
+    """A workflow of the library."""
+
+    steps: tuple[CandidateStep, ...]
+
+    def __post_init__(self) -> None:
+        if not is_candidate(self.steps):
+            raise ValueError(f"no workflow of the library has the steps {self.steps}")
+
+    @classmethod
+    def single(cls, worker: WorkerId) -> Self:
+        """That worker alone."""
+        return cls((CandidateStep(StepRole.SOLVE, worker),))
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __str__(self) -> str:
+        """`plan piano > solve cello > check viola`; a second phrasing is marked `check' viola`."""
+        if len(self) == 1:
+            return self.steps[0].worker
+        return " > ".join(f"{step.role}{_MARK * step.wording} {step.worker}" for step in self.steps)
+
+    @property
+    def shape(self) -> tuple[StepRole, ...]:
+        """The roles in order."""
+        return tuple(step.role for step in self.steps)
+
+    def of_role(self, role: StepRole) -> tuple[CandidateStep, ...]:
+        """Its steps of that role."""
+        return tuple(step for step in self.steps if step.role is role)
+
+
+def is_candidate(steps: Sequence[CandidateStep]) -> bool:
+    """Whether a workflow of the library has these steps."""
+    places = [_ORDER[step.role] for step in steps]
+    count = [places.count(place) for place in range(len(_ORDER))]
+    prepared = count[0] + count[1]
+    decides = count[3] == (1 if count[2] > 1 else 0)
+    helping = [(step.role, step.worker) for step in steps if step.role is not StepRole.SOLVE]
+    alike = len(set(helping)) == len(helping)
+    few = prepared <= PREPARATIONS and 1 <= count[2] <= SOLVERS and count[4] <= CHECKS
+    return places == sorted(places) and decides and alike and few and len(steps) <= MAX_STEPS
+
+
+def is_part(shorter: Candidate, longer: Candidate) -> bool:
+    """Whether the shorter one has some of the longer one's steps, in their order, and no others."""
+    left = iter(longer.steps)
+    return len(shorter) < len(longer) and all(step in left for step in shorter.steps)
+
+
+def write_workflow(
+    candidate: Candidate, wordings: dict[StepRole, tuple[str, ...]] | None = None
+) -> Workflow:
+    """The workflow of a candidate."""
+    phrased = wordings or WORDINGS
+    steps: list[Step] = []
+    prepared = sum(step.role in _PREPARES for step in candidate.steps)
+    solved = prepared + len(candidate.of_role(StepRole.SOLVE))
+    for index, step in enumerate(candidate.steps):
+        subtask = phrased[step.role][step.wording]
+        if step.role in _PREPARES:
+            access: tuple[int, ...] = ()
+        elif step.role is StepRole.SOLVE:
+            access, subtask = tuple(range(prepared)), subtask if prepared else ""
+        elif step.role is StepRole.DECIDE:
+            access = tuple(range(prepared, solved))
+        else:
+            access = tuple(range(index))
+        steps.append(Step(subtask=subtask, worker=step.worker, access=access))
+    return Workflow(tuple(steps))
+
+
+def neighbouring_candidates(
+    candidate: Candidate, workers: Sequence[WorkerId]
+) -> Iterator[Candidate]:
+    """Every workflow of the library that is one change away, or one paired change."""
+    found = {candidate}
+    for steps in _step_edits(candidate.steps, workers):
+        ordered = tuple(sorted(steps, key=lambda step: _ORDER[step.role]))
+        if is_candidate(ordered) and (edited := Candidate(ordered)) not in found:
+            found.add(edited)
+            yield edited
+
+
+def _step_edits(
+    steps: tuple[CandidateStep, ...], workers: Sequence[WorkerId]
+) -> Iterator[tuple[CandidateStep, ...]]:
+    yield from _replace_one_step(steps, workers)
+    yield from _remove_one_step(steps)
+    for worker in workers:
+        for role in (StepRole.CHECK, *_PREPARES):
+            yield (*steps, CandidateStep(role, worker))
+        yield from _add_solver(steps, worker, workers)
+
+
+def _replace_one_step(
+    steps: tuple[CandidateStep, ...], workers: Sequence[WorkerId]
+) -> Iterator[tuple[CandidateStep, ...]]:
+    """Another worker or another phrasing in one place."""
+    for place, step in enumerate(steps):
+        rest = steps[:place], steps[place + 1 :]
+        for worker in workers:
+            yield (*rest[0], CandidateStep(step.role, worker, step.wording), *rest[1])
+        for wording in range(len(WORDINGS[step.role])):
+            yield (*rest[0], CandidateStep(step.role, step.worker, wording), *rest[1])
+
+
+def _remove_one_step(steps: tuple[CandidateStep, ...]) -> Iterator[tuple[CandidateStep, ...]]:
+    """One step fewer; with the last but one solver goes the one who decides."""
+    for place in range(len(steps)):
+        left = (*steps[:place], *steps[place + 1 :])
+        yield left
+        yield tuple(step for step in left if step.role is not StepRole.DECIDE)
+
+
+def _add_solver(
+    steps: tuple[CandidateStep, ...], worker: WorkerId, workers: Sequence[WorkerId]
+) -> Iterator[tuple[CandidateStep, ...]]:
+    """A further solver, and who decides; he takes the checker's place where there is one."""
+    if any(step.role is StepRole.DECIDE for step in steps):
+        yield (*steps, CandidateStep(StepRole.SOLVE, worker))
+        return
+    for other in workers:
+        both = (CandidateStep(StepRole.SOLVE, worker), CandidateStep(StepRole.DECIDE, other))
+        yield (*steps, *both)
+        yield (*(step for step in steps if step.role is not StepRole.CHECK), *both)

@@ -1,0 +1,265 @@
+"""Plays workflows on questions: each once, no call made twice, every answer graded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from hashlib import blake2b
+from typing import final
+
+import anyio
+
+from batuta.baselines import Solver, SolverContext
+from batuta.clients.replay import request_fingerprint
+from batuta.core import (
+    CallListener,
+    Client,
+    Cost,
+    Failure,
+    Pool,
+    Question,
+    Reply,
+    Request,
+    Run,
+    Sampling,
+    Task,
+    Usage,
+    Worker,
+    WorkerId,
+)
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.usage import ZERO_COST, ZERO_USAGE, Price, usage_cost
+from batuta.engine import conduct
+from batuta.evals.grading import AnswerGrader
+from batuta.evals.outage import outage_reason
+from batuta.solvers.fixed_workflows import FixedConductor
+from batuta.tasks.graders import grade_answer
+from batuta.tune.library import Candidate, write_workflow
+
+_SPREAD = 1009
+"""Between the seeds of two questions, so that their repeated calls do not share one."""
+
+
+Entry = Candidate | Solver
+"""What can be played on a question: a workflow of the library, or a method to compare it with."""
+Key = tuple[str, Candidate | str]
+
+
+def _score_key(task: Task, entry: Entry) -> Key:
+    return task.id, entry if isinstance(entry, Candidate) else entry.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayResult:
+    """What one workflow did on one question."""
+
+    score: float | None
+    """None: an outage or an undecided grade, which is no wrong answer."""
+    usd: Decimal
+    """Dollars of all its calls, as if none had been made before; unknown prices as assumed."""
+    calls: int
+    seconds: float
+    """On the longest chain of steps."""
+    limited: bool = False
+    """The budget forbade a call."""
+    answer: str | None = None
+
+
+@final
+class CallMeter:
+    """Every different call once, whoever asks for it: its reply, and what all have cost.
+
+    What it counts does not depend on when a process was killed: a call that is read from the
+    journal counts as one that is made.
+    """
+
+    def __init__(self, unknown: Price) -> None:
+        self._unknown = unknown
+        self._replies: dict[tuple[str, bytes], Reply] = {}
+        self._pending: dict[tuple[str, bytes], anyio.Event] = {}
+        self.usage = ZERO_USAGE
+        self.cost = ZERO_COST
+
+    @property
+    def calls(self) -> int:
+        """Different calls so far."""
+        return len(self._replies)
+
+    @property
+    def usd(self) -> Decimal:
+        """What they cost, those without a price as assumed."""
+        return self.cost.usd
+
+    async def complete(
+        self, worker: Worker, client: Client, request: Request, listener: CallListener
+    ) -> Reply:
+        """The reply of an equal call before, else of the client.
+
+        Raises:
+            ClientError: the call gave no usable reply.
+            LimitReached: the budget forbids it.
+        """
+        key = (worker.id, request_fingerprint(request))
+        while key in self._pending:
+            await self._pending[key].wait()
+        known = self._replies.get(key)
+        if known is not None:
+            return known
+        arrived = self._pending[key] = anyio.Event()
+        try:
+            reply = await client.complete(request, listener)
+            self._replies[key] = reply
+            self.usage += reply.usage
+            self.cost += Cost(usd_of(reply.usage, reply.cost, self._unknown))
+        finally:
+            del self._pending[key]
+            arrived.set()
+        return reply
+
+
+def usd_of(usage: Usage, cost: Cost, unknown: Price) -> Decimal:
+    """Dollars, calls without a price as assumed."""
+    return cost.usd + (usage_cost(usage, unknown).usd if cost.unpriced_calls else 0)
+
+
+@final
+class _RunClient:
+    """A worker's client within one run.
+
+    The seed of a call says how often this run has asked this worker just this before, not where
+    in the workflow the step stands: so workflows share the calls that they have in common.
+    """
+
+    def __init__(self, worker: Worker, client: Client, meter: CallMeter, seed: int) -> None:
+        self._worker = worker
+        self._client = client
+        self._meter = meter
+        self._seed = seed
+        self._asked: dict[bytes, int] = {}
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        bare = replace(request, sampling=Sampling(seed=0).with_defaults(request.sampling))
+        key = request_fingerprint(bare)
+        times = self._asked[key] = self._asked.get(key, -1) + 1
+        sampling = Sampling(seed=self._seed + times).with_defaults(request.sampling)
+        request = replace(request, sampling=sampling)
+        return await self._meter.complete(self._worker, self._client, request, listener)
+
+
+@final
+class Player:
+    """Plays candidates on tasks and remembers how each did."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        clients: Mapping[WorkerId, Client],
+        grade: AnswerGrader,
+        meter: CallMeter,
+        *,
+        unknown: Price,
+        concurrency: int = 32,
+        seed: int = 0,
+    ) -> None:
+        """Learns who can be called.
+
+        Args:
+            pool: the workers.
+            clients: how each is called.
+            grade: judges an answer.
+            meter: counts the calls.
+            unknown: the price that counts where a worker has none.
+            concurrency: runs at the same time.
+            seed: of the workers' sampling.
+        """
+        self.pool = pool
+        self._ranked = pool
+        self.meter = meter
+        self._clients = clients
+        self._grade = grade
+        self._unknown = unknown
+        self._concurrency = concurrency
+        self._seed = seed
+        self._known: dict[Key, PlayResult] = {}
+
+    def known(self, task: Task, entry: Entry) -> PlayResult | None:
+        """How it did on the task, if it was played."""
+        return self._known.get(_score_key(task, entry))
+
+    async def play_all(self, planned: Iterable[tuple[Task, Entry]]) -> bool:
+        """Plays what was not played before; False if the budget forbade a part of it.
+
+        Then nothing of these is remembered, so that what follows does not depend on which of
+        them came first.
+        """
+        missing = {key: one for one in planned if (key := _score_key(*one)) not in self._known}
+        found: dict[Key, PlayResult] = {}
+        waiting = iter(missing.items())
+
+        async def work() -> None:
+            for key, (task, entry) in waiting:
+                found[key] = played = await self._play(task, entry)
+                if played.limited:
+                    return
+
+        async with anyio.create_task_group() as group:
+            for _ in range(min(self._concurrency, len(missing))):
+                group.start_soon(work)
+        if len(found) < len(missing) or any(played.limited for played in found.values()):
+            return False
+        self._known.update(found)
+        return True
+
+    async def _play(self, task: Task, entry: Entry) -> PlayResult:
+        question, clients = Question.of(task.question), self.open_clients(task)
+        if isinstance(entry, Candidate):
+            flow = write_workflow(entry)
+            run = await conduct(
+                question,
+                FixedConductor(str(entry), lambda _: flow),
+                self.pool.subset(step.worker for step in entry.steps),
+                clients,
+                seed=0,
+                fallback=False,
+            )
+        else:
+            run = await entry.answer(question, SolverContext(pool=self._ranked, clients=clients), 0)
+        return await self._judge(task, run)
+
+    async def _judge(self, task: Task, run: Run) -> PlayResult:
+        """How the run did; a step that another worker took over says nothing of the workflow."""
+        score = None
+        limited = run.limit is not None or any(_is_limit(step.result) for step in run.steps)
+        lost = outage_reason(run) is not None or any(
+            step.worker != step.planned for step in run.steps
+        )
+        if run.answer is None and not lost:
+            score = 0.0
+        elif run.answer is not None and not lost and not limited:
+            score = (await grade_answer(self._grade, task, run.answer)).score
+        return PlayResult(
+            score=score,
+            usd=usd_of(run.usage, run.cost, self._unknown),
+            calls=run.usage.calls,
+            seconds=run.seconds,
+            limited=limited,
+            answer=run.answer,
+        )
+
+    def rank_by(self, pool: Pool) -> None:
+        """Methods that ask the best worker ask the best of this pool from now on."""
+        self._ranked = pool
+
+    def open_clients(self, task: Task) -> Mapping[WorkerId, Client]:
+        """The clients of one run on that task."""
+        digest = blake2b(f"{task.id} {self._seed}".encode("utf-8", "replace"), digest_size=3)
+        seed = int.from_bytes(digest.digest(), "big") * _SPREAD % 2**31
+        return {
+            worker.id: _RunClient(worker, self._clients[worker.id], self.meter, seed)
+            for worker in self.pool
+        }
+
+
+def _is_limit(result: Reply | Failure) -> bool:
+    return isinstance(result, Failure) and result.code == "limit"

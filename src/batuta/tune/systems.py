@@ -1,0 +1,161 @@
+"""From what the search believes to systems: which workflow for which question."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from batuta.core import Task
+from batuta.solvers.workflow_selector.model import Ranks, WorkflowSelector
+from batuta.solvers.workflow_selector.reader import Floats
+from batuta.tune.grouping import Grouping
+from batuta.tune.library import Candidate, write_workflow
+from batuta.tune.search import Search
+from batuta.tune.surrogate import Matrix
+
+_AHEAD = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedSystem:
+    """A selector, and the candidates that its workflows are."""
+
+    name: str
+    selector: WorkflowSelector
+    library: tuple[Candidate, ...]
+
+    def assign(self, tasks: Sequence[Task]) -> dict[str, Candidate]:
+        """What it plays on each question."""
+        orders = self.selector.orders([task.question for task in tasks])
+        return {
+            task.id: self.library[int(order[0])] for task, order in zip(tasks, orders, strict=True)
+        }
+
+    @property
+    def played(self) -> tuple[Candidate, ...]:
+        """The workflows that it plays somewhere."""
+        first = {int(place) for place in self.selector.rank_glw[:, :, 0].ravel()}
+        return tuple(self.library[place] for place in sorted(first))
+
+
+def build_systems(
+    search: Search, grouping: Grouping, ease_gl: Floats, title: str
+) -> tuple[TunedSystem, ...]:
+    """From the simplest to the finest: one workflow for all, one a group, one a group and ease.
+
+    Each has the library's workflows in order of merit, so that where the first cannot be played
+    the next one is.
+    """
+    library = _choose_library(search)
+    levels = search.arena.levels
+    merit_gwl = _group_merits(search, library, len(grouping.names), levels)
+    weights = np.array([search.arena.weights.get(g, 0.0) for g in range(len(grouping.names))])
+    overall = np.tensordot(weights / weights.sum(), merit_gwl.mean(axis=2), axes=1)
+    by_group = np.broadcast_to(merit_gwl.mean(axis=2, keepdims=True), merit_gwl.shape)
+    for_all = np.broadcast_to(overall[None, :, None], merit_gwl.shape)
+    merits: Mapping[str, Matrix] = {
+        "one for all": for_all,
+        "by group": by_group,
+        "by group and ease": merit_gwl,
+    }
+    return tuple(
+        TunedSystem(
+            name=name,
+            library=library,
+            selector=_selector_of(
+                merit, overall, grouping=grouping, ease_gl=ease_gl, library=library, title=title
+            ),
+        )
+        for name, merit in merits.items()
+    )
+
+
+def restrict_to_singles(system: TunedSystem, name: str) -> TunedSystem:
+    """The same choosing among single workers only, as batuta-mini plays it."""
+    kept = [place for place, one in enumerate(system.library) if len(one) == 1]
+    number = {place: at for at, place in enumerate(kept)}
+    library = tuple(system.library[place] for place in kept)
+
+    def only(order: Ranks) -> list[int]:
+        return [number[int(place)] for place in order if int(place) in number]
+
+    known = system.selector
+    rank = [[only(order) for order in row] for row in known.rank_glw]
+    selector = WorkflowSelector(
+        title=known.title,
+        reader=known.reader,
+        groups=known.groups,
+        workflows=tuple(write_workflow(one) for one in library),
+        rank_glw=np.asarray(rank, np.intp),
+        safest_w=np.asarray(only(known.safest_w), np.intp),
+        ease_gl=known.ease_gl,
+        about=known.about,
+    )
+    return TunedSystem(name=name, selector=selector, library=library)
+
+
+def with_about(system: TunedSystem, about: Mapping[str, Any]) -> WorkflowSelector:
+    """The selector, its card saying that besides."""
+    known = system.selector
+    return WorkflowSelector(
+        title=known.title,
+        reader=known.reader,
+        groups=known.groups,
+        workflows=known.workflows,
+        rank_glw=known.rank_glw,
+        safest_w=known.safest_w,
+        ease_gl=known.ease_gl,
+        about=about,
+    )
+
+
+def _choose_library(search: Search) -> tuple[Candidate, ...]:
+    """Every cell's winner and every single worker; the others are not worth keeping."""
+    tried = search.tried_anywhere()
+    kept = {one for one in tried if len(one) == 1}
+    total = np.zeros(len(tried))
+    for group in search.arena.groups:
+        for level, (one, _) in enumerate(search.winners(group)):
+            kept |= {one, search.shorten(one, group, level)}
+        merit = search.merits(tried, group).mean(axis=1)
+        kept.add(tried[int(merit.argmax())])
+        total += search.arena.weights[group] * merit
+    kept.add(tried[int(total.argmax())])
+    return tuple(sorted(kept))
+
+
+def _group_merits(search: Search, library: Sequence[Candidate], groups: int, levels: int) -> Matrix:
+    merit_gwl = np.zeros((groups, len(library), levels))
+    for group in range(groups):
+        merit_gwl[group] = search.merits(library, group)
+        for level in range(levels):
+            best = int(merit_gwl[group, :, level].argmax())
+            shorter = search.shorten(library[best], group, level)
+            if shorter in library:  # it comes first
+                place = library.index(shorter)
+                merit_gwl[group, place, level] = merit_gwl[group, best, level] + _AHEAD
+    return merit_gwl
+
+
+def _selector_of(
+    merit_gwl: Matrix,
+    overall: Matrix,
+    grouping: Grouping,
+    ease_gl: Floats,
+    *,
+    library: Sequence[Candidate],
+    title: str,
+) -> WorkflowSelector:
+    order = np.argsort(-merit_gwl, axis=1, kind="stable")
+    return WorkflowSelector(
+        title=title,
+        reader=grouping.reader,
+        groups=grouping.names,
+        workflows=tuple(write_workflow(one) for one in library),
+        rank_glw=np.ascontiguousarray(order.transpose(0, 2, 1)).astype(np.intp),
+        safest_w=np.argsort(-overall, kind="stable").astype(np.intp),
+        ease_gl=ease_gl,
+    )

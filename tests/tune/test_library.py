@@ -1,0 +1,67 @@
+"""What is in the library, and that workflows share the calls that they have in common."""
+
+from hypothesis import given
+from hypothesis import settings as rules
+from hypothesis import strategies as st
+
+from batuta.core import MAX_STEPS, WorkerId
+from batuta.core.usage import ASSUMED_PRICE
+from batuta.tune.library import (
+    Candidate,
+    CandidateStep,
+    StepRole,
+    is_candidate,
+    neighbouring_candidates,
+    write_workflow,
+)
+from batuta.tune.player import CallMeter, Player
+from tune.worlds import CHECKS, every_candidate, grade
+
+WORKERS = tuple(WorkerId(name) for name in ("ada", "ben", "cleo"))
+CANDIDATES = st.sampled_from(every_candidate(WORKERS[:2], 4))
+
+
+@rules(max_examples=80, deadline=None)
+@given(CANDIDATES)
+def test_every_neighbour_is_a_workflow_of_the_library_one_change_away(candidate):
+    near = list(neighbouring_candidates(candidate, WORKERS))
+    assert candidate not in near and len(set(near)) == len(near)
+    for other in near:
+        assert is_candidate(other.steps) and 1 <= len(write_workflow(other)) <= MAX_STEPS
+        assert abs(len(other) - len(candidate)) <= 2
+    assert any(candidate in neighbouring_candidates(other, WORKERS) for other in near), (
+        "the way back is open"
+    )
+
+
+def test_who_reads_whom():
+    steps = (StepRole.PLAN, "ben"), (StepRole.SOLVE, "ada"), (StepRole.SOLVE, "ben"), (StepRole.DECIDE, "cleo"), (StepRole.CHECK, "ada")  # fmt: skip
+    flow = write_workflow(Candidate(tuple(CandidateStep(r, WorkerId(w)) for r, w in steps)))
+    assert [step.access for step in flow.steps] == [(), (0,), (0,), (1, 2), (0, 1, 2, 3)]
+    alone = write_workflow(Candidate.single(WorkerId("ada")))
+    assert alone.steps[0].subtask == "" and alone.steps[0].access == ()
+
+
+async def test_a_longer_workflow_begins_with_the_call_that_a_shorter_one_made():
+    meter = CallMeter(ASSUMED_PRICE)
+    player = Player(CHECKS.pool, CHECKS.clients(), grade, meter, unknown=ASSUMED_PRICE)
+    task = CHECKS.tasks(1)[0]
+    ada, check = CandidateStep(StepRole.SOLVE, WorkerId("ada")), StepRole.CHECK
+    assert await player.play_all([(task, Candidate((ada,)))])
+    assert meter.calls == 1
+    longer = [Candidate((ada, CandidateStep(check, WorkerId(w)))) for w in ("ben", "cleo")]
+    assert await player.play_all((task, one) for one in longer)
+    assert meter.calls == 3, "the solution was not asked for again"
+    assert await player.play_all((task, one) for one in longer)
+    assert meter.calls == 3, "nothing is played twice"
+    known = player.known(task, longer[0])
+    assert known is not None and known.calls == 2, "but it costs two calls when it is served"
+
+
+async def test_the_same_worker_asked_twice_at_once_gives_two_samples():
+    meter = CallMeter(ASSUMED_PRICE)
+    player = Player(CHECKS.pool, CHECKS.clients(), grade, meter, unknown=ASSUMED_PRICE)
+    twice = (CandidateStep(StepRole.SOLVE, WorkerId("ada")),) * 2
+    vote = Candidate((*twice, CandidateStep(StepRole.DECIDE, WorkerId("ben"))))
+    assert await player.play_all([(CHECKS.tasks(1)[0], vote)])
+    assert meter.calls == 3

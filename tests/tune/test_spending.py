@@ -1,0 +1,119 @@
+"""The budget is never passed; what earlier processes have paid counts."""
+
+from decimal import Decimal
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import settings as rules
+from hypothesis import strategies as st
+
+from batuta.clients import ScriptedClient
+from batuta.core import Price, Request, Sampling, Usage, Worker, WorkerId, user_message
+from batuta.core.usage import ASSUMED_PRICE, usage_cost
+from batuta.errors import LimitReachedError, ProviderOverloadedError
+from batuta.tune.spending import Allowance, BudgetedClient, PaidCalls, TuneBudget
+
+PRICES = st.none() | st.builds(
+    Price, input=st.decimals("0", "20", places=3), output=st.decimals("0", "90", places=3)
+)
+
+
+def request(number=0):
+    return Request(
+        messages=(user_message(f"Question {number}?"),),
+        sampling=Sampling(seed=number, max_tokens=50),
+    )
+
+
+@rules(max_examples=60, deadline=None)
+@given(
+    st.lists(PRICES, min_size=2, max_size=3), st.decimals("0", "0.05", places=4), st.integers(1, 40)
+)
+def test_neither_dollars_nor_calls_are_ever_passed(tmp_path_factory, prices, usd, most):
+    """Prices drawn at random, one worker without a price, many calls at the same time."""
+    workers = [
+        Worker(id=WorkerId(f"w{n}"), model="m", price=price)
+        for n, price in enumerate([None, *prices])
+    ]
+    made = []
+
+    async def main():
+        with PaidCalls(tmp_path_factory.mktemp("paid") / "paid.db") as paid:
+            budget = TuneBudget(Allowance(usd=usd, calls=most), paid)
+
+            def client(worker):
+                def say(asked):  # a letter is a token at most: the cap of the call is obeyed
+                    made.append(worker)
+                    return "a" * min(250, asked.max_output or 250)
+
+                return BudgetedClient(ScriptedClient(say, price=worker.price), worker, budget)
+
+            async def ask(number):
+                try:
+                    await client(workers[number % len(workers)]).complete(request(number))
+                except LimitReachedError:
+                    return
+
+            async with anyio.create_task_group() as group:
+                for number in range(60):
+                    group.start_soon(ask, number)
+            return budget.usd, budget.calls, paid.sum_up()
+
+    spent, calls, (rows, on_disk) = anyio.run(main)
+    assert spent <= usd and calls <= most
+    assert len(made) == calls == rows and on_disk == spent
+
+
+async def test_what_was_in_flight_when_a_process_died_counts_with_its_worst_case(tmp_path):
+    price = Price(input=Decimal(10), output=Decimal(10))
+    worker = Worker(id=WorkerId("w"), model="m", price=price)
+    allowance = Allowance(usd=Decimal(1))
+    with PaidCalls(tmp_path / "paid.db") as paid:
+        hold = await TuneBudget(allowance, paid).reserve(request(), worker)
+        worst = hold.usd  # and now the process dies
+    with PaidCalls(tmp_path / "paid.db") as paid:
+        later = TuneBudget(allowance, paid)
+        assert later.usd == worst > 0 and later.calls == 1
+
+
+async def test_every_attempt_of_a_client_that_tries_again_is_counted(tmp_path):
+    worker = Worker(id=WorkerId("w"), model="m", price=Price(input=Decimal(1), output=Decimal(1)))
+
+    class Flaky:
+        async def complete(self, request, listener):
+            usage = Usage(calls=1, input=1000, output=0)
+            from batuta.core import Failure
+
+            await listener.on_failure(
+                Failure(
+                    code="overloaded",
+                    message="busy",
+                    usage=usage,
+                    cost=usage_cost(usage, worker.price),
+                )
+            )
+            raise ProviderOverloadedError("busy", usage=usage, cost=usage_cost(usage, worker.price))
+
+    with PaidCalls(tmp_path / "paid.db") as paid:
+        budget = TuneBudget(Allowance(usd=Decimal(1)), paid)
+        with pytest.raises(ProviderOverloadedError):
+            await BudgetedClient(Flaky(), worker, budget).complete(request())
+        assert budget.calls == 2 and budget.usd == Decimal("0.002")
+
+
+async def test_time_that_is_up_forbids_a_call(tmp_path):
+    now = [0.0]
+    worker = Worker(id=WorkerId("w"), model="m")
+    with PaidCalls(tmp_path / "paid.db") as paid:
+        budget = TuneBudget(Allowance(minutes=1, unknown=ASSUMED_PRICE), paid, clock=lambda: now[0])
+        hold = await budget.reserve(request(), worker)
+        budget._budget.release(hold)
+        now[0] = 60.0
+        with pytest.raises(LimitReachedError, match="minutes"):
+            await budget.reserve(request(), worker)
+
+
+def test_a_tuning_without_a_budget_is_refused():
+    with pytest.raises(ValueError, match="budget"):
+        Allowance()

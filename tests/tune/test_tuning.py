@@ -1,0 +1,147 @@
+"""A tuning from its questions to its recommendation, on worlds whose best is known."""
+
+from dataclasses import replace
+
+import anyio
+import pytest
+
+from batuta.clients import ScriptedClient
+from batuta.core import Pool, Worker, WorkerId
+from batuta.core.usage import ASSUMED_PRICE
+from batuta.errors import ConfigError, ModelNotFoundError, SourceError
+from batuta.evals.task_sets import task_family
+from batuta.tune.judge import Verdict
+from batuta.tune.parts import split_questions, text_key
+from batuta.tune.player import CallMeter, Player
+from batuta.tune.report import describe_tuning, recommend_systems
+from batuta.tune.spending import Allowance
+from batuta.tune.tuning import TuneSettings, TuneStage, Tuning
+from tune.worlds import EXPERTS, PRICE, VOTES, World, grade
+
+EQUAL = World("equal", {"ada": 0.75, "ben": 0.3})
+"""Nobody adds anything to the best worker alone: no checks, no plans, no kinds."""
+
+
+async def tune(world, calls, *, clients=None, pool=None, tasks=None, **options):
+    """The result, and the meter of what it took."""
+    meter = CallMeter(ASSUMED_PRICE)
+    player = Player(
+        pool or world.pool, clients or world.clients(), grade, meter, unknown=ASSUMED_PRICE
+    )
+    parts = split_questions(tasks or world.tasks(600), task_family)
+    settings = TuneSettings(allowance=Allowance(calls=calls), **options)
+    tuning = Tuning(parts, task_family, player=player, settings=settings, used_minutes=lambda: 0.0)
+    result = await tuning.run()
+    return result, meter, parts, settings
+
+
+async def test_experts_are_found_and_the_judgement_says_so():
+    result, meter, parts, settings = await tune(EXPERTS, 2000)
+    assert meter.calls <= 2000
+    ultra, mini = result.comparisons
+    assert ultra.verdict is Verdict.BETTER and mini.verdict is Verdict.BETTER
+    assert ultra.p_corrected >= ultra.p and ultra.detectable > 0
+    system, fresh = result.nominees["mini"], EXPERTS.tasks(200, seed=5)
+    expert = {"bills": "ada", "roads": "ben", "verbs": "cleo"}
+    plays = system.assign(fresh)
+    right = [plays[task.id].steps[0].worker == expert[task.tags[0]] for task in fresh]
+    assert sum(right) / len(right) > 0.9
+    found = describe_tuning(result, parts, settings, meter)
+    assert found["recommendation"]["ultra"] == "selector"
+
+
+async def test_where_nothing_beats_the_best_single_worker_it_is_what_is_recommended():
+    result, *_ = await tune(EQUAL, 1500)
+    advice = recommend_systems(result)
+    assert advice["ultra"] is None and advice["mini"] is None and advice["best"] == "ada"
+    assert all("the best single worker, ada" in reason for reason in advice["why"])
+
+
+async def test_a_worker_that_always_fails_is_left_out_and_costs_no_answer():
+    def fail(_):
+        raise ModelNotFoundError("no such model")
+
+    pool = Pool((*VOTES.pool, Worker(id=WorkerId("gone"), model="gone", price=PRICE)))
+    clients = {**VOTES.clients(), WorkerId("gone"): ScriptedClient(fail)}
+    result, *_ = await tune(VOTES, 1200, pool=pool, clients=clients)
+    assert result.left_out == ("gone",)
+    assert all(step.worker != "gone" for one in result.systems[-1].library for step in one.steps)
+    assert result.cards[-1].overall.share is None and result.cards[-1].failed > 0
+
+
+async def test_two_identical_workers_and_one_without_a_price():
+    pool = Pool(tuple(Worker(id=WorkerId(name), model="same") for name in ("one", "two")))
+    clients = {
+        w.id: ScriptedClient(lambda r: EQUAL.answer("ada", r.messages[-1].text)) for w in pool
+    }
+    result, meter, *_ = await tune(EQUAL, 800, pool=pool, clients=clients)
+    assert {one.verdict for one in result.comparisons} <= {
+        Verdict.SAME,
+        Verdict.UNDECIDED,
+        Verdict.UNJUDGED,
+    }
+    assert meter.usd > 0 and all(card.usd is None for card in result.cards)
+
+
+async def test_one_that_answers_late_changes_nothing():
+    quick, *_ = await tune(EQUAL, 600)
+
+    class Late:
+        def __init__(self, client):
+            self.client = client
+
+        async def complete(self, request, listener):
+            await anyio.sleep(0.002)
+            return await self.client.complete(request, listener)
+
+    slow, *_ = await tune(EQUAL, 600, clients={w: Late(c) for w, c in EQUAL.clients().items()})
+    assert slow.judged and [one.share for one in slow.judged] == [one.share for one in quick.judged]
+
+
+async def test_the_stages_end_where_they_are_told_to():
+    result, meter, *_ = await tune(EQUAL, 1000, last=TuneStage.CALIBRATE)
+    assert result.cards and not result.systems and meter.calls <= 150
+    result, *_ = await tune(EQUAL, 1000, last=TuneStage.SEARCH)
+    assert result.systems and not result.judged
+
+
+async def test_without_labels_groups_are_found_by_words():
+    result, *_ = await tune(EXPERTS, 2500, labelled=False, groups=3)
+    fresh = EXPERTS.tasks(90, seed=6)
+    group_n, _, known_n = result.grouping.reader([task.question for task in fresh])
+    pairs = {(task.tags[0], int(group)) for task, group in zip(fresh, group_n, strict=True)}
+    assert len(pairs) == 3 and known_n.mean() > 0.9
+
+
+async def test_a_budget_that_is_too_small_is_refused_in_a_sentence():
+    def fail(_):
+        raise ModelNotFoundError("no such model")
+
+    with pytest.raises(ConfigError, match="no worker gave answers"):
+        await tune(EQUAL, 500, clients={w: ScriptedClient(fail) for w in EQUAL.workers})
+
+
+def test_few_and_double_questions():
+    tasks = EXPERTS.tasks(3)
+    with pytest.raises(SourceError, match="3 different questions are too few"):
+        split_questions(tasks, task_family)
+    with pytest.raises(SourceError, match="too few"):
+        split_questions(tasks * 30, task_family)
+    many = EXPERTS.tasks(200)
+    parts = split_questions((*many, *many[:50]), task_family)
+    sizes = [len(p) for p in (parts.search, parts.selection, parts.finalists, parts.judgement)]
+    assert parts.doubles == 50 and sum(sizes) == 200 and min(sizes) > 0
+
+
+def test_no_question_nor_one_like_it_is_in_two_parts():
+    tasks = VOTES.tasks(60)
+    alike = [
+        replace(t, id=f"{t.id}-{n}", question=text)
+        for t in tasks
+        for n, text in enumerate((t.question, t.question.upper() + " !", f"  {t.question}\n"))
+    ]
+    parts = split_questions(alike, task_family)
+    every = [parts.search, parts.selection, parts.finalists, parts.judgement]
+    keys = [{text_key(task.question) for task in part} for part in every]
+    assert sum(map(len, keys)) == 60
+    assert all(not a & b for n, a in enumerate(keys) for b in keys[n + 1 :])
