@@ -1,0 +1,67 @@
+"""What plays many items of work, some of them at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, TypeVar
+
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+JobItem_contra = TypeVar("JobItem_contra", contravariant=True)
+JobResult_co = TypeVar("JobResult_co", covariant=True)
+
+
+class ExecutorJob(Protocol[JobItem_contra, JobResult_co]):
+    """Work that is opened once in each process and then plays items there.
+
+    A job that goes to other processes is pickled, and so are its items and results: it carries
+    names and settings, and opens connections, models and graders where it is opened.
+    """
+
+    def open(
+        self,
+    ) -> AbstractAsyncContextManager[Callable[[JobItem_contra], Awaitable[JobResult_co]]]:
+        """What plays one item; everything it needs is closed with the block."""
+        ...
+
+
+class Executor(Protocol):
+    """Plays the items of a job.
+
+    Laws, the same for every implementation:
+
+    1. Each item's result is delivered exactly once, as soon as it is known, in any order.
+    2. The results are those of the job, wherever it is played.
+    3. At most `concurrency` items are played at the same time, over all processes together.
+    4. The first error ends all work and is raised in an `ExceptionGroup`; results that were
+       delivered before stay delivered.
+    5. No work goes on after `run_all` has returned, raised, or been cancelled.
+    """
+
+    @property
+    def machines(self) -> int:
+        """How many machines play."""
+        ...
+
+    async def run_all(
+        self,
+        job: ExecutorJob[ItemT, ResultT],
+        items: Sequence[ItemT],
+        deliver: Callable[[int, ResultT], None],
+        *,
+        concurrency: int,
+    ) -> None:
+        """Play every item.
+
+        Args:
+            job: what plays an item.
+            items: what is played.
+            deliver: called in this process with an item's place in `items` and its result.
+            concurrency: items that are played at the same time, at most.
+
+        Raises:
+            ExceptionGroup: of the first error of the job, of `deliver`, or of the
+                ExecutorError if the machines were lost.
+        """
+        ...
