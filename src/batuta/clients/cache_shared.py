@@ -1,0 +1,225 @@
+"""A call journal on PostgreSQL: several machines together pay for no finished call twice.
+
+Whoever is to make a call first writes a claim with a lease, in one statement; the others wait for
+the reply. A lease is renewed while the call lasts. One that runs out, because its process was
+killed, is taken over by whoever waits or asks next.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar, cast, final
+from uuid import UUID, uuid4
+
+import anyio
+
+from batuta.clients.cache import CallClaim, read_reply, write_reply
+from batuta.clients.replay import request_fingerprint
+from batuta.core import Reply, Request
+from batuta.distribution import install_hint
+from batuta.errors import ConfigError, StoreError
+
+LEASE_S = 15.0
+"""Seconds that a claim lasts unless it is renewed: how long a killed process blocks its calls."""
+RENEWAL_S = 3.0
+"""Seconds between two renewals."""
+FIRST_POLL_S, LONGEST_POLL_S = 0.05, 1.0
+"""Seconds between two looks at a call that somebody else makes: twice as long each time."""
+OUTAGE_S = 60.0
+"""Seconds for which PostgreSQL may be away, such as for a restart."""
+CONNECTIONS = 4
+"""Of each process, at most."""
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS batuta_calls (
+    scope text, worker text, request bytea,
+    reply bytea,
+    owner uuid,
+    leased_until timestamptz,
+    written timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (scope, worker, request));
+CREATE INDEX IF NOT EXISTS batuta_calls_owner ON batuta_calls (owner) WHERE reply IS NULL;
+"""
+_SCHEMA_LOCK = 0x62617475746A
+_CLAIM = """
+INSERT INTO batuta_calls AS known (scope, worker, request, owner, leased_until)
+VALUES ($1, $2, $3, $4, clock_timestamp() + $5)
+ON CONFLICT (scope, worker, request) DO UPDATE
+    SET owner = excluded.owner, leased_until = excluded.leased_until
+    WHERE known.reply IS NULL
+      AND (known.leased_until < clock_timestamp() OR known.owner = excluded.owner)
+RETURNING true
+"""
+_READ = "SELECT reply FROM batuta_calls WHERE scope = $1 AND worker = $2 AND request = $3"
+_KEEP = """
+INSERT INTO batuta_calls AS known (scope, worker, request, reply) VALUES ($1, $2, $3, $4)
+ON CONFLICT (scope, worker, request) DO UPDATE
+    SET reply = coalesce(known.reply, excluded.reply), owner = NULL, leased_until = NULL
+RETURNING reply
+"""
+_RELEASE = """
+DELETE FROM batuta_calls
+WHERE scope = $1 AND worker = $2 AND request = $3 AND owner = $4 AND reply IS NULL
+"""
+_RENEW = """
+UPDATE batuta_calls SET leased_until = clock_timestamp() + $2
+WHERE owner = ANY($1) AND reply IS NULL
+"""
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    scope: str
+    worker: str
+    request: bytes
+
+    def __iter__(self) -> Any:
+        return iter((self.scope, self.worker, self.request))
+
+
+@asynccontextmanager
+async def open_shared_journal(url: str, scope: str) -> AsyncGenerator[SharedJournal]:
+    """The journal in that database; its connections and renewals end with the block.
+
+    Args:
+        url: postgresql://user@host/database.
+        scope: calls are shared within one scope: one evaluation, one training.
+
+    Raises:
+        ConfigError: the extra is missing.
+        StoreError: the database cannot be reached.
+    """
+    try:
+        import asyncpg  # noqa: PLC0415 - an extra  # pyright: ignore[reportMissingTypeStubs]
+    except ImportError:
+        raise ConfigError(
+            f"a call journal on PostgreSQL needs an extra: {install_hint('postgres')}"
+        ) from None
+    driver = cast("Any", asyncpg)
+    address = url.replace("postgresql+asyncpg://", "postgresql://", 1)
+    try:
+        pool = await driver.create_pool(address, min_size=1, max_size=CONNECTIONS)
+        async with pool.acquire() as connection, connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _SCHEMA_LOCK)
+            await connection.execute(_SCHEMA)
+    except (OSError, ValueError, driver.PostgresError, driver.InterfaceError) as error:
+        raise StoreError(f"the call journal's database cannot be used: {error}") from None
+    journal = SharedJournal(pool, driver, scope)
+    group = anyio.create_task_group()  # entered by hand: an error of the block stays what it is
+    await group.__aenter__()
+    group.start_soon(journal.renew_leases)
+    try:
+        yield journal
+    finally:
+        group.cancel_scope.cancel()
+        await group.__aexit__(None, None, None)
+        with anyio.move_on_after(RENEWAL_S, shield=True):
+            await pool.close()
+        pool.terminate()
+
+
+@final
+class SharedJournal:
+    """Finished calls in PostgreSQL, and who makes the others; made by `open_shared_journal`."""
+
+    def __init__(self, pool: Any, driver: Any, scope: str) -> None:
+        """Asks nothing yet.
+
+        Args:
+            pool: asyncpg's.
+            driver: asyncpg.
+            scope: calls are shared within it.
+        """
+        self.hits = 0
+        self.misses = 0
+        self._pool = pool
+        self._scope = scope
+        self._held: set[UUID] = set()
+        self._outages = (
+            OSError,
+            driver.PostgresConnectionError,
+            driver.InterfaceError,
+            driver.CannotConnectNowError,
+            driver.AdminShutdownError,
+            driver.CrashShutdownError,
+            driver.TooManyConnectionsError,
+        )
+        self._errors = driver.PostgresError
+
+    @asynccontextmanager
+    async def claim(self, worker: str, request: Request) -> AsyncGenerator[CallClaim]:
+        """The call, claimed among all processes of the scope.
+
+        Raises:
+            StoreError: the database is away for longer than a minute, or refuses.
+        """
+        key, owner = _Key(self._scope, worker, request_fingerprint(request)), uuid4()
+
+        async def keep(reply: Reply) -> Reply:
+            text = write_reply(reply)
+            kept = await self._ask(lambda pool: pool.fetchval(_KEEP, *key, text))
+            self._held.discard(owner)
+            return reply if kept == text else read_reply(kept)
+
+        self._held.add(owner)
+        try:
+            yield CallClaim(await self._claimed(key, owner), keep)
+        finally:
+            if owner in self._held:
+                self._held.discard(owner)
+                await self._release(key, owner)
+
+    async def _claimed(self, key: _Key, owner: UUID) -> Reply | None:
+        """The reply, as soon as somebody has it; None: this owner makes the call."""
+        lease, pause = timedelta(seconds=LEASE_S), FIRST_POLL_S
+        while True:
+            if await self._ask(lambda pool: pool.fetchval(_CLAIM, *key, owner, lease)):
+                return None
+            reply = await self._ask(lambda pool: pool.fetchval(_READ, *key))
+            if reply is not None:
+                self._held.discard(owner)
+                return read_reply(reply)
+            await anyio.sleep(pause)
+            pause = min(LONGEST_POLL_S, 2 * pause)
+
+    async def _release(self, key: _Key, owner: UUID) -> None:
+        """Let somebody else make the call; where that fails its lease runs out."""
+        with anyio.move_on_after(RENEWAL_S, shield=True):
+            try:
+                await self._pool.execute(_RELEASE, *key, owner)
+            except (*self._outages, self._errors) as error:
+                _LOG.warning("a claimed call could not be released: %s", type(error).__name__)
+
+    async def renew_leases(self) -> None:
+        """Renew this process's claims, again and again."""
+        lease = timedelta(seconds=LEASE_S)
+        while True:
+            await anyio.sleep(RENEWAL_S)
+            if held := list(self._held):
+                try:
+                    await self._pool.execute(_RENEW, held, lease)
+                except (*self._outages, self._errors) as error:
+                    _LOG.warning("claimed calls could not be renewed: %s", type(error).__name__)
+
+    async def _ask(self, ask: Callable[[Any], Awaitable[_T]]) -> _T:
+        """What the database says, asked again while it restarts.
+
+        Raises:
+            StoreError: it is away for too long, or refuses.
+        """
+        until = time.monotonic() + OUTAGE_S
+        while True:
+            try:
+                return await ask(self._pool)
+            except self._outages as error:
+                if time.monotonic() > until:
+                    raise StoreError(f"the call journal's database is away: {error}") from None
+                await anyio.sleep(LONGEST_POLL_S)
+            except self._errors as error:
+                raise StoreError(f"the call journal's database refused: {error}") from None
