@@ -3,9 +3,9 @@
 import pytest
 from recorded_made import made
 
-from batuta.tasks.recorded import Recorded
+from batuta.tasks.recorded import RecordedOutcomes
 
 
 @pytest.fixture
-def record() -> Recorded:
+def record() -> RecordedOutcomes:
     return made()

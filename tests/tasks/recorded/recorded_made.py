@@ -3,7 +3,7 @@
 import numpy as np
 
 from batuta.core import Task, TaskId
-from batuta.tasks.recorded import GRADER, Recorded, Spent
+from batuta.tasks.recorded import GRADER, RecordedOutcomes, RecordedUsage
 
 NAN = np.nan
 QUESTIONS = ("What is 1+1?", "What is 2+2?\nThink.", "What is 3+3?", "What is 1+1?")
@@ -11,7 +11,7 @@ MODELS = ("big/model", "small", "odd")
 ANSWERS = ("2", "4", "6", "7")
 
 
-def made() -> Recorded:
+def made() -> RecordedOutcomes:
     scores = np.array(
         [
             [[1.0, 1.0], [1.0, 0.0], [0.0, NAN]],
@@ -34,14 +34,22 @@ def made() -> Recorded:
     tokens[:, 1] = -1
     usd = np.where(np.isnan(scores), NAN, 0.25)
     usd[:, 1:] = NAN
-    return Recorded(
-        "made/up",
-        tuple(Task(TaskId(f"q{place}"), text, "?", GRADER) for place, text in enumerate(QUESTIONS)),
-        ("one", "two", "three", "one"),
-        MODELS,
-        scores,
-        0.99,
-        answers,
-        ANSWERS,
-        spent=Spent(tokens, 2 * tokens, usd, np.full(scores.shape, NAN)),
+    return RecordedOutcomes(
+        name="made/up",
+        tasks=tuple(
+            Task(id=TaskId(f"q{place}"), question=text, target="?", grader=GRADER)
+            for place, text in enumerate(QUESTIONS)
+        ),
+        families=("one", "two", "three", "one"),
+        models=MODELS,
+        scores_qms=scores,
+        solved_from=0.99,
+        answers_qms=answers,
+        answers=ANSWERS,
+        usage=RecordedUsage(
+            input_qms=tokens,
+            output_qms=2 * tokens,
+            usd_qms=usd,
+            seconds_qms=np.full(scores.shape, NAN),
+        ),
     ).with_texts([("q0", "big/model", 0, "One and one make 2."), ("q0", "unknown", 0, "dropped")])

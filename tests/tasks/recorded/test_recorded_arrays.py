@@ -9,14 +9,14 @@ from recorded_made import made
 from batuta.core import Task, TaskId
 from batuta.errors import SourceError
 from batuta.tasks.recorded import (
-    NAMES,
-    Recorded,
-    lines,
-    load,
+    RECORDED_NAMES,
+    RecordedOutcomes,
+    load_recorded,
+    plurality_credit,
     random_split,
-    ranking,
-    unseen_split,
-    voted,
+    rank_models,
+    reference_scores,
+    unseen_family_split,
 )
 
 
@@ -36,7 +36,12 @@ def test_a_grade_is_the_records_and_undecided_for_any_other_text(record):
     assert (right.score, right.extracted) == (1.0, "4")
     assert (wrong.score, wrong.extracted) == (0.0, "7")
     assert record.grade(record.tasks[1], "4").score is None
-    assert record.grade(Task(TaskId("x"), "another?", "", "recorded"), "Answer: 4").score is None
+    assert (
+        record.grade(
+            Task(id=TaskId("x"), question="another?", target="", grader="recorded"), "Answer: 4"
+        ).score
+        is None
+    )
 
 
 def test_a_question_that_comes_twice_is_graded_by_either(record):
@@ -45,7 +50,13 @@ def test_a_question_that_comes_twice_is_graded_by_either(record):
 
 
 def test_what_is_not_recorded_has_a_text_of_its_own(record):
-    bare = Recorded("bare", record.tasks, record.families, record.models, record.scores_qms)
+    bare = RecordedOutcomes(
+        name="bare",
+        tasks=record.tasks,
+        families=record.families,
+        models=record.models,
+        scores_qms=record.scores_qms,
+    )
     texts = {bare.reply((0, m, s)) for m in range(3) for s in range(2)}
     assert len(texts) == 6
     assert all("was not recorded" in text for text in texts)
@@ -56,7 +67,7 @@ def test_selections_keep_everything_together(record):
     assert [task.id for task in part.tasks] == ["q2", "q0"]
     assert part.families == ("three", "one")
     assert part.reply((1, 1, 0)) == "One and one make 2."
-    assert part.spent.usd_qms[1].tolist()[1] == [0.25, 0.25]
+    assert part.usage.usd_qms[1].tolist()[1] == [0.25, 0.25]
     assert part.credit_qm().tolist() == [[0.0, 0.0], [0.0, 1.0]]
     with pytest.raises(SourceError, match="has no model 'none'"):
         record.select(models=["none"])
@@ -75,24 +86,33 @@ def test_a_pool_with_strengths_from_calibration_questions_only(record):
 
 
 def test_the_lines(record):
-    found = lines(record)
+    found = reference_scores(record)
     assert (found.best_model, found.best, found.oracle) == ("big/model", 0.75, 0.75)
-    assert voted(record).tolist() == [1.0, 0.0, 0.0, 1.0]
+    assert plurality_credit(record).tolist() == [1.0, 0.0, 0.0, 1.0]
     assert found.vote == 0.5
     assert found.majority == 0.5
-    assert ranking(record) == (0, 2, 1)
+    assert rank_models(record) == (0, 2, 1)
 
 
 def test_ties_of_the_vote_go_to_the_first_in_rank(record):
     two = record.select(models=["big/model", "small"])
-    assert voted(two, rank=(0, 1)).tolist() == [1.0, 1.0, 0.0, 1.0]
-    assert voted(two, rank=(1, 0)).tolist() == [1.0, 0.0, 0.0, 0.0]
+    assert plurality_credit(two, rank=(0, 1)).tolist() == [1.0, 1.0, 0.0, 1.0]
+    assert plurality_credit(two, rank=(1, 0)).tolist() == [1.0, 0.0, 0.0, 0.0]
 
 
 def wide(count, families):
-    tasks = tuple(Task(TaskId(f"q{n}"), f"Question {n}?", "", "recorded") for n in range(count))
+    tasks = tuple(
+        Task(id=TaskId(f"q{n}"), question=f"Question {n}?", target="", grader="recorded")
+        for n in range(count)
+    )
     named = tuple(f"f{n % families}" for n in range(count))
-    return Recorded("wide", tasks, named, ("m",), np.zeros((count, 1, 1), np.float32))
+    return RecordedOutcomes(
+        name="wide",
+        tasks=tasks,
+        families=named,
+        models=("m",),
+        scores_qms=np.zeros((count, 1, 1), np.float32),
+    )
 
 
 def parts(division):
@@ -102,7 +122,7 @@ def parts(division):
 @given(st.integers(3, 200), st.integers(3, 20), st.integers(0, 10**6))
 def test_splits_divide_the_questions(count, families, seed):
     record = wide(count, min(families, count))
-    for split in (random_split, unseen_split):
+    for split in (random_split, unseen_family_split):
         train, calibration, test = parts(split(record, seed))
         assert train | calibration | test == set(range(count))
         assert len(train) + len(calibration) + len(test) == count
@@ -112,21 +132,21 @@ def test_splits_divide_the_questions(count, families, seed):
 @given(st.integers(3, 12), st.integers(0, 10**6))
 def test_no_family_is_in_two_parts_of_the_unseen_split(families, seed):
     record = wide(60, families)
-    seen = [{record.families[q] for q in part} for part in parts(unseen_split(record, seed))]
+    seen = [{record.families[q] for q in part} for part in parts(unseen_family_split(record, seed))]
     assert all(seen)
     assert not seen[0] & seen[1] and not seen[0] & seen[2] and not seen[1] & seen[2]
 
 
 def test_shares_are_met_about():
     record = wide(5_000, 100)
-    for split in (random_split, unseen_split):
+    for split in (random_split, unseen_family_split):
         sizes = [len(part) / 5_000 for part in parts(split(record, 1, (0.5, 0.1, 0.4)))]
         assert np.allclose(sizes, (0.5, 0.1, 0.4), atol=0.03), split
 
 
 def test_other_seeds_divide_otherwise():
     record = wide(500, 50)
-    for split in (random_split, unseen_split):
+    for split in (random_split, unseen_family_split):
         assert parts(split(record, 1)) != parts(split(record, 2))
 
 
@@ -143,21 +163,27 @@ def test_a_question_stays_in_its_part_when_the_record_is_filtered(record):
 
 def test_too_few_families_are_refused():
     with pytest.raises(SourceError, match="has 2 task families"):
-        unseen_split(wide(10, 2), 0)
+        unseen_family_split(wide(10, 2), 0)
 
 
 @pytest.mark.parametrize("name", ["nope", "mmlu_pro", "mmlu_pro/eight"])
 def test_unknown_sets_are_named(name):
-    with pytest.raises(SourceError, match=f"there are {NAMES[0]}"):
-        load(name)
+    with pytest.raises(SourceError, match=f"there are {RECORDED_NAMES[0]}"):
+        load_recorded(name)
 
 
 def test_a_missing_set_says_where_it_was_looked_for(tmp_path):
     with pytest.raises(SourceError, match=r"no outcomes\.parquet; set BATUTA_DATA"):
-        load("routerdc/test", folder=tmp_path)
+        load_recorded("routerdc/test", folder=tmp_path)
 
 
 def test_shapes_that_do_not_fit_are_refused():
     record = made()
     with pytest.raises(ValueError, match="for \\(3, 3\\) answers"):
-        Recorded("x", record.tasks[:3], record.families[:3], record.models, record.scores_qms)
+        RecordedOutcomes(
+            name="x",
+            tasks=record.tasks[:3],
+            families=record.families[:3],
+            models=record.models,
+            scores_qms=record.scores_qms,
+        )

@@ -8,8 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from batuta.core import Question, Request, Sampling, user
-from batuta.tasks.recorded import NAMES, Deck, lines, load, unseen_split
+from batuta.core import Question, Request, Sampling, user_message
+from batuta.tasks.recorded import (
+    RECORDED_NAMES,
+    ReplayPool,
+    load_recorded,
+    reference_scores,
+    unseen_family_split,
+)
 
 DATA = Path(os.environ.get("BATUTA_DATA", ""))
 
@@ -49,13 +55,13 @@ they do not state: here answers are compared as they were recorded, over all ten
 def loaded(name):
     """The set with its texts, and the processor seconds that reading it took."""
     began = time.process_time()
-    return load(name, folder=DATA), time.process_time() - began
+    return load_recorded(name, folder=DATA), time.process_time() - began
 
 
 @pytest.mark.parametrize("name", TABLE)
 def test_the_published_lines_come_out_of_the_record(name):
     questions, models, best, vote, oracle = TABLE[name]
-    found = lines(loaded(name)[0])
+    found = reference_scores(loaded(name)[0])
     assert (found.questions, found.models) == (questions, models)
     assert round(100 * found.best, 1) == best
     assert round(100 * found.oracle, 1) == oracle
@@ -72,25 +78,25 @@ def test_three_samples_of_the_best_model():
 
 
 def test_texts_are_left_out_on_demand():
-    assert load("routellm/gsm8k", folder=DATA, with_texts=False).texts is None
+    assert load_recorded("routellm/gsm8k", folder=DATA, with_texts=False).texts is None
     assert loaded("routellm/gsm8k")[0].texts is not None
 
 
 def test_the_models_of_aime_and_their_dollars():
     record = loaded("matharena/aime25")[0]
-    found = lines(record, sample=None)
+    found = reference_scores(record, sample=None)
     assert (found.questions, found.models, found.best_model) == (30, 66, "openai/gpt-52")
     assert found.best == 1.0
     assert record.scores_qms.shape[2] == 4
     first = record.models.index("anthropic/claude-35")
-    assert record.spent.usd_qms[:, first].sum() == pytest.approx(1.087344)
+    assert record.usage.usd_qms[:, first].sum() == pytest.approx(1.087344)
 
 
 async def test_a_replayed_answer_is_graded_as_it_was():
     record = loaded("mmlu_pro/seven")[0].select(list(range(0, 10_219, 500)))
-    hand = Deck(record).deal()
+    hand = ReplayPool(record).clients()
     for place, task in enumerate(record.tasks):
-        request = Request(Question.of(task.question).messages, Sampling(seed=0))
+        request = Request(messages=Question.of(task.question).messages, sampling=Sampling(seed=0))
         for model, name in enumerate(record.models):
             reply = await hand[name].complete(request)
             grade = record.grade(task, reply.text)
@@ -100,9 +106,15 @@ async def test_a_replayed_answer_is_graded_as_it_was():
 
 async def test_samples_of_reasoning_gym_are_whole_texts():
     record = loaded("reasoning_gym/easy")[0]
-    thrice = Deck(record).deal()["openai_o3-mini"]
+    thrice = ReplayPool(record).clients()["openai_o3-mini"]
     texts = [
-        (await thrice.complete(Request((user(record.tasks[0].question),), Sampling(seed=s)))).text
+        (
+            await thrice.complete(
+                Request(
+                    messages=(user_message(record.tasks[0].question),), sampling=Sampling(seed=s)
+                )
+            )
+        ).text
         for s in range(3)
     ]
     assert all("<answer>" in text for text in texts)
@@ -112,13 +124,13 @@ async def test_samples_of_reasoning_gym_are_whole_texts():
 def test_unseen_families_of_reasoning_gym():
     record = loaded("reasoning_gym/hard")[0]
     for seed in range(5):
-        division = unseen_split(record, seed)
+        division = unseen_family_split(record, seed)
         trained = {record.families[q] for q in division.train}
         assert trained.isdisjoint(record.families[q] for q in division.test)
         assert 0.1 < len(division.test) / len(record.tasks) < 0.3
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECORDED_NAMES)
 def test_every_set_loads_in_seconds(name):
     record, seconds = loaded(name)
     assert seconds < 10

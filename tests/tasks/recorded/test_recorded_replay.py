@@ -16,20 +16,20 @@ from batuta.core import (
     Step,
     WorkerId,
     Workflow,
-    system,
-    user,
+    system_message,
+    user_message,
 )
 from batuta.engine import conduct
-from batuta.errors import NotRecorded
+from batuta.errors import NotRecordedError
 from batuta.language.prompt import worker_messages
-from batuta.solvers import single
-from batuta.tasks.recorded import SIMULATED, Deck
+from batuta.solvers import single_worker
+from batuta.tasks.recorded import SIMULATED_PREFIX, ReplayPool
 
 pytestmark = pytest.mark.anyio
 
 
 def ask(text, seed=None):
-    return Request((user(text),), Sampling(seed=seed))
+    return Request(messages=(user_message(text),), sampling=Sampling(seed=seed))
 
 
 class Ear:
@@ -38,15 +38,15 @@ class Ear:
     def __init__(self):
         self.text = ""
 
-    async def spoke(self, delta):
+    async def on_delta(self, delta):
         self.text += delta.text
 
-    async def failed(self, failure):
+    async def on_failure(self, failure):
         raise AssertionError(failure)
 
 
 async def test_the_recorded_text_or_what_is_known_of_it(record):
-    hand = Deck(record).deal()
+    hand = ReplayPool(record).clients()
     assert (await hand["big/model"].complete(ask("What is 1+1?", 0))).text == "One and one make 2."
     assert (await hand["big/model"].complete(ask("What is 1+1?", 1))).text == "Answer: 2"
     bare = await hand["small"].complete(ask("What is 1+1?", 0))
@@ -55,49 +55,52 @@ async def test_the_recorded_text_or_what_is_known_of_it(record):
 
 async def test_what_is_streamed_is_the_reply(record):
     ear = Ear()
-    reply = await Deck(record).deal()["big/model"].complete(ask("What is 1+1?"), ear)
+    reply = await ReplayPool(record).clients()["big/model"].complete(ask("What is 1+1?"), ear)
     assert ear.text == reply.text
     assert reply.usage.calls == 1
 
 
 async def test_samples_are_kept_distinct_by_their_seeds(record):
-    player = Deck(record).deal()["big/model"]
+    player = ReplayPool(record).clients()["big/model"]
     question = "What is 3+3?"
     texts = [(await player.complete(ask(question, seed))).text for seed in (4, 7, 4, 7)]
     assert texts == ["Answer: 7", "Answer: 6", "Answer: 7", "Answer: 6"]
-    with pytest.raises(NotRecorded, match="has 2 recorded answers to q2 and all were given"):
+    with pytest.raises(NotRecordedError, match="has 2 recorded answers to q2 and all were given"):
         await player.complete(ask(question, 5))
 
 
 async def test_seeds_that_meet_get_the_next_sample(record):
-    player = Deck(record).deal()["big/model"]
+    player = ReplayPool(record).clients()["big/model"]
     texts = [(await player.complete(ask("What is 3+3?", seed))).text for seed in (0, 2)]
     assert texts == ["Answer: 7", "Answer: 6"]
 
 
 async def test_calls_without_a_seed_are_all_different(record):
-    player = Deck(record).deal()["big/model"]
+    player = ReplayPool(record).clients()["big/model"]
     texts = {(await player.complete(ask("What is 3+3?"))).text for _ in range(2)}
     assert texts == {"Answer: 7", "Answer: 6"}
-    with pytest.raises(NotRecorded):
+    with pytest.raises(NotRecordedError):
         await player.complete(ask("What is 3+3?"))
 
 
 async def test_a_fresh_hand_begins_again(record):
     for _ in range(3):
         assert (
-            await Deck(record).deal()["odd"].complete(ask("What is 1+1?", 9))
+            await ReplayPool(record).clients()["odd"].complete(ask("What is 1+1?", 9))
         ).text == "Answer: 7"
 
 
 async def test_a_question_that_a_model_was_not_asked(record):
-    with pytest.raises(NotRecorded, match="odd has 0 recorded answers to q2"):
-        await Deck(record).deal()["odd"].complete(ask("What is 3+3?", 0))
+    with pytest.raises(NotRecordedError, match="odd has 0 recorded answers to q2"):
+        await ReplayPool(record).clients()["odd"].complete(ask("What is 3+3?", 0))
 
 
 async def test_tokens_and_dollars_are_the_records_or_unknown(record):
-    prices = {"odd": Price(Decimal(1), Decimal(3)), "small": Price(Decimal(1), Decimal(1))}
-    hand = Deck(record, prices=prices).deal()
+    prices = {
+        "odd": Price(input=Decimal(1), output=Decimal(3)),
+        "small": Price(input=Decimal(1), output=Decimal(1)),
+    }
+    hand = ReplayPool(record, prices=prices).clients()
     known = await hand["big/model"].complete(ask("What is 1+1?", 0))
     assert (known.usage.input, known.usage.output, known.usage.estimated) == (10, 20, 0)
     assert known.cost == Cost(Decimal("0.25"))
@@ -106,16 +109,21 @@ async def test_tokens_and_dollars_are_the_records_or_unknown(record):
     unknown = await hand["small"].complete(ask("What is 1+1?", 0))
     assert unknown.usage.estimated == unknown.usage.calls == 1
     assert unknown.cost == Cost(unpriced_calls=1)
-    unpriced = await Deck(record).deal()["odd"].complete(ask("What is 1+1?", 0))
+    unpriced = await ReplayPool(record).clients()["odd"].complete(ask("What is 1+1?", 0))
     assert unpriced.usage.estimated == 0
     assert unpriced.cost == Cost(unpriced_calls=1)
 
 
 def wrapped(subtask, question="What is 2+2?\nThink."):
-    workflow = Workflow((Step(subtask, WorkerId("small")), Step("end", WorkerId("small"))))
-    present = Round(Plan(workflow), workflow=workflow)
+    workflow = Workflow(
+        (
+            Step(subtask=subtask, worker=WorkerId("small")),
+            Step(subtask="end", worker=WorkerId("small")),
+        )
+    )
+    present = Round(decision=Plan(workflow), workflow=workflow)
     messages = worker_messages(Question.of(question), workflow, 0, (present,))
-    return Request(messages, Sampling(seed=0))
+    return Request(messages=messages, sampling=Sampling(seed=0))
 
 
 @pytest.mark.parametrize(
@@ -124,21 +132,21 @@ def wrapped(subtask, question="What is 2+2?\nThink."):
         ask("What is 5+5?"),
         ask("What is 1+1? Check this: 3."),
         wrapped("Verify the solution."),
-        Request((system("Be brief."), user("What is 1+1?"))),
-        Request((system("What is 1+1?"),)),
+        Request(messages=(system_message("Be brief."), user_message("What is 1+1?"))),
+        Request(messages=(system_message("What is 1+1?"),)),
     ],
 )
 async def test_what_the_record_cannot_know_is_an_error(record, request_):
-    with pytest.raises(NotRecorded, match="knows only answers to its own questions"):
-        await Deck(record).deal()["small"].complete(request_)
+    with pytest.raises(NotRecordedError, match="knows only answers to its own questions"):
+        await ReplayPool(record).clients()["small"].complete(request_)
 
 
 async def test_what_is_simulated_says_so(record):
-    player = Deck(record, simulate=True).deal()["small"]
+    player = ReplayPool(record, simulate=True).clients()["small"]
     reply = await player.complete(wrapped("Verify the solution."))
-    assert (reply.text, reply.model) == ("Answer: 7", f"{SIMULATED}small")
+    assert (reply.text, reply.model) == ("Answer: 7", f"{SIMULATED_PREFIX}small")
     assert (await player.complete(ask("What is 2+2?\nThink.", 0))).model == "small"
-    with pytest.raises(NotRecorded):
+    with pytest.raises(NotRecordedError):
         await player.complete(wrapped("Solve it.", "What is 9+9?"))
 
 
@@ -147,9 +155,9 @@ async def test_the_engine_plays_a_recorded_pool(record):
         for model in ("big/model", "small"):
             run = await conduct(
                 Question.of(task.question),
-                single(model),
+                single_worker(model),
                 record.pool(),
-                Deck(record).deal(),
+                ReplayPool(record).clients(),
                 seed=0,
             )
             assert run.outcome is Outcome.ANSWERED
@@ -159,7 +167,10 @@ async def test_the_engine_plays_a_recorded_pool(record):
 
 async def test_a_run_over_what_cannot_be_known_fails_and_says_why(record):
     run = await conduct(
-        Question.of("Not recorded?"), single("small"), record.pool(), Deck(record).deal()
+        Question.of("Not recorded?"),
+        single_worker("small"),
+        record.pool(),
+        ReplayPool(record).clients(),
     )
     assert run.outcome is Outcome.FAILED
     assert run.error_code == "not_recorded"

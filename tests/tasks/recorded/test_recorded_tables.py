@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from batuta.errors import SourceError
-from batuta.tasks.recorded import load
+from batuta.tasks.recorded import load_recorded
 
 pa = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
@@ -38,7 +38,7 @@ def gym(tmp_path, outcomes, responses=()):
         for q in "xyz"
     ]
     write(tmp_path / "recorded" / "reasoning_gym", outcomes, queries=queries, responses=responses)
-    return load("reasoning_gym/hard", folder=tmp_path)
+    return load_recorded("reasoning_gym/hard", folder=tmp_path)
 
 
 def test_the_first_of_equal_rows_counts_and_incomplete_questions_go(tmp_path):
@@ -83,7 +83,7 @@ def test_rows_for_one_place_are_averaged_where_they_are_runs(tmp_path):
         for value in (0.0, 50.0, 100.0, 100.0)
     ]
     write(tmp_path / "recorded" / "livecodebench", rows, queries=[])
-    record = load("livecodebench/testgen", folder=tmp_path)
+    record = load_recorded("livecodebench/testgen", folder=tmp_path)
     assert record.scores_qms.tolist() == [[[0.625]]]
     assert record.families == ("easy",)
     assert "was not recorded" in record.tasks[0].question
@@ -110,15 +110,15 @@ def test_samples_that_are_only_counted_keep_their_count(tmp_path):
     }
     models = [{"model_config": model, **totals} for model in ("m", "part")]
     (folder / "models.json").write_text(json.dumps(models), encoding="utf-8")
-    record = load("matharena/aime25", folder=tmp_path)
+    record = load_recorded("matharena/aime25", folder=tmp_path)
     assert record.models == ("m",)
     assert record.scores_qms.sum(axis=2)[:, 0].tolist() == [0, 1, 2, 3, 4]
-    assert (record.spent.output_qms == 20).all()
-    assert (record.spent.input_qms == -1).all()
-    assert (record.spent.usd_qms == 0.25).all()
+    assert (record.usage.output_qms == 20).all()
+    assert (record.usage.input_qms == -1).all()
+    assert (record.usage.usd_qms == 0.25).all()
 
 
 def test_a_table_of_another_form_is_refused(tmp_path):
     write(tmp_path / "recorded" / "routerdc", [{"nothing": 1}], queries=[])
     with pytest.raises(SourceError, match="not in the form of routerdc"):
-        load("routerdc/test", folder=tmp_path)
+        load_recorded("routerdc/test", folder=tmp_path)

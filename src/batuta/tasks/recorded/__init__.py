@@ -1,29 +1,38 @@
 """Recorded pools: what real models once answered, played back."""
 
-from batuta.tasks.recorded.lines import Lines, lines, ranking, voted
-from batuta.tasks.recorded.record import GRADER, Recorded, Spent, Texts
-from batuta.tasks.recorded.replay import SIMULATED, Deck, Player
-from batuta.tasks.recorded.sets import NAMES, SETS, RecordedSet, load
-from batuta.tasks.recorded.split import SHARES, Division, random_split, unseen_split
+from batuta.tasks.recorded.catalog import RECORDED_NAMES, RECORDED_SETS, RecordedSet, load_recorded
+from batuta.tasks.recorded.outcomes import GRADER, RecordedOutcomes, RecordedUsage, ReplyTexts
+from batuta.tasks.recorded.own import complete_record, is_outcomes_file, read_own_record
+from batuta.tasks.recorded.references import (
+    ReferenceScores,
+    plurality_credit,
+    rank_models,
+    reference_scores,
+)
+from batuta.tasks.recorded.replay import SIMULATED_PREFIX, RecordedModelClient, ReplayPool
+from batuta.tasks.recorded.split import SHARES, QuestionSplit, random_split, unseen_family_split
 
 __all__ = [
     "GRADER",
-    "NAMES",
-    "SETS",
+    "RECORDED_NAMES",
+    "RECORDED_SETS",
     "SHARES",
-    "SIMULATED",
-    "Deck",
-    "Division",
-    "Lines",
-    "Player",
-    "Recorded",
+    "SIMULATED_PREFIX",
+    "QuestionSplit",
+    "RecordedModelClient",
+    "RecordedOutcomes",
     "RecordedSet",
-    "Spent",
-    "Texts",
-    "lines",
-    "load",
+    "RecordedUsage",
+    "ReferenceScores",
+    "ReplayPool",
+    "ReplyTexts",
+    "complete_record",
+    "is_outcomes_file",
+    "load_recorded",
+    "plurality_credit",
     "random_split",
-    "ranking",
-    "unseen_split",
-    "voted",
+    "rank_models",
+    "read_own_record",
+    "reference_scores",
+    "unseen_family_split",
 ]

@@ -11,9 +11,9 @@ from typing import final
 import anyio.lowlevel
 
 from batuta.core import (
+    CallListener,
     Cost,
     Delta,
-    Listener,
     Price,
     Reply,
     Request,
@@ -21,23 +21,23 @@ from batuta.core import (
     Usage,
     WorkerId,
 )
-from batuta.core.conductor import SILENT
-from batuta.core.estimate import estimated
-from batuta.core.usage import cost_of
-from batuta.errors import NotRecorded
-from batuta.tasks.recorded.record import Recorded
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.token_estimate import estimate_usage
+from batuta.core.usage import usage_cost
+from batuta.errors import NotRecordedError
+from batuta.tasks.recorded.outcomes import RecordedOutcomes
 
-SIMULATED = "simulated/"
+SIMULATED_PREFIX = "simulated/"
 """Before the model's name in a reply to something that the record cannot know."""
 
 
 @final
-class Deck:
+class ReplayPool:
     """A record as clients; deal a fresh hand for each run."""
 
     def __init__(
         self,
-        record: Recorded,
+        record: RecordedOutcomes,
         *,
         prices: Mapping[str, Price] | None = None,
         simulate: bool = False,
@@ -61,21 +61,21 @@ class Deck:
     def __repr__(self) -> str:
         return f"Deck({self.record!r})"
 
-    def deal(self) -> dict[WorkerId, Player]:
+    def clients(self) -> dict[WorkerId, RecordedModelClient]:
         """A client for each model, none of whose answers was given yet."""
         models = enumerate(self.record.models)
-        return {WorkerId(model): Player(self, place) for place, model in models}
+        return {WorkerId(model): RecordedModelClient(self, place) for place, model in models}
 
-    def about(self, request: Request) -> tuple[int | None, bool]:
+    def locate_question(self, request: Request) -> tuple[int | None, bool]:
         """The question's place, if it can be known, and whether the request is just it."""
         users = [m.text.strip() for m in request.messages if m.role is Role.USER]
         text = users[-1] if users else ""
         if len(request.messages) == 1 and text in self.record.positions:
             return self.record.positions[text][0], True
-        found = self._inside(text)
+        found = self._find_question(text)
         return (None if found is None else self.record.positions[found][0]), False
 
-    def _inside(self, prompt: str) -> str | None:
+    def _find_question(self, prompt: str) -> str | None:
         """The longest recorded question that the prompt has as whole lines."""
         found: list[str] = []
         start = 0
@@ -87,7 +87,7 @@ class Deck:
 
 
 @final
-class Player:
+class RecordedModelClient:
     """A model of a record.
 
     Of a question it has as many answers as were recorded. Within its hand, requests with
@@ -95,17 +95,17 @@ class Player:
     sample, modulo their number, or the next one that was not given yet.
     """
 
-    def __init__(self, deck: Deck, model: int) -> None:
-        self._deck = deck
-        self._record = deck.record
+    def __init__(self, pool: ReplayPool, model: int) -> None:
+        self._pool = pool
+        self._record = pool.record
         self._model = model
-        self._price = deck.prices.get(deck.record.models[model])
+        self._price = pool.prices.get(pool.record.models[model])
         self._given: dict[int, dict[object, int]] = {}
 
     def __repr__(self) -> str:
         return f"Player({self._record.models[self._model]!r} of {self._record.name})"
 
-    async def complete(self, request: Request, listener: Listener = SILENT) -> Reply:
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """A recorded answer, with the tokens and dollars that the record has.
 
         Tokens that it has not are estimated and marked so; a call without dollars is unpriced.
@@ -114,22 +114,22 @@ class Player:
             NotRecorded: the request is no recorded question, or all its answers were given.
         """
         await anyio.lowlevel.checkpoint()
-        question, bare = self._deck.about(request)
+        question, bare = self._pool.locate_question(request)
         if question is None:
-            raise NotRecorded(
+            raise NotRecordedError(
                 f"{self._record.name} knows only answers to its own questions as they stand: "
                 "plan steps without a subtask, or allow simulated replies"
             )
-        place = (question, self._model, self._draw(question, request.sampling.seed))
-        reply = self._reply(place, request)
+        place = (question, self._model, self._draw_sample(question, request.sampling.seed))
+        reply = self._build_reply(place, request)
         if not bare:
-            reply = replace(reply, model=SIMULATED + reply.model)
+            reply = replace(reply, model=SIMULATED_PREFIX + reply.model)
         if listener.streaming:
-            await listener.spoke(Delta(reply.text))
+            await listener.on_delta(Delta(text=reply.text))
         return reply
 
-    def _draw(self, question: int, seed: int | None) -> int:
-        recorded = self._record.recorded(question, self._model)
+    def _draw_sample(self, question: int, seed: int | None) -> int:
+        recorded = self._record.recorded_samples(question, self._model)
         given = self._given.setdefault(question, {})
         key: object = object() if seed is None else seed
         if key not in given:
@@ -137,7 +137,7 @@ class Player:
             turned = recorded[turn:] + recorded[:turn]
             fresh = next((sample for sample in turned if sample not in given.values()), None)
             if fresh is None:
-                raise NotRecorded(
+                raise NotRecordedError(
                     f"{self._record.models[self._model]} has {len(recorded)} recorded answers to "
                     f"{self._record.tasks[question].id} and all were given: ask for fewer "
                     "samples, or deal a fresh hand for each run"
@@ -145,18 +145,18 @@ class Player:
             given[key] = fresh
         return given[key]
 
-    def _reply(self, place: tuple[int, int, int], request: Request) -> Reply:
+    def _build_reply(self, place: tuple[int, int, int], request: Request) -> Reply:
         text, model = self._record.reply(place), self._record.models[self._model]
-        spent = self._record.spent
+        spent = self._record.usage
         usage, usd = None, math.nan
         if spent is not None:
             usd = float(spent.usd_qms[place])
             tokens = int(spent.input_qms[place]), int(spent.output_qms[place])
             if min(tokens) >= 0:
                 usage = Usage(calls=1, input=tokens[0], output=tokens[1])
-        usage = usage or estimated(request, Reply(text))
+        usage = usage or estimate_usage(request, Reply(text=text))
         if not math.isnan(usd):
             cost = Cost(Decimal(str(usd)))
         else:
-            cost = cost_of(usage, None if usage.estimated else self._price)
-        return Reply(text, usage=usage, cost=cost, model=model)
+            cost = usage_cost(usage, None if usage.estimated else self._price)
+        return Reply(text=text, usage=usage, cost=cost, model=model)

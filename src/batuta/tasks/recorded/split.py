@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from batuta.errors import SourceError
-from batuta.tasks.recorded.record import Integers, Recorded
+from batuta.tasks.recorded.outcomes import Integers, RecordedOutcomes
 
 SHARES = (0.6, 0.2, 0.2)
 """Of training, calibration and test."""
@@ -22,7 +22,7 @@ _PARTS = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Division:
+class QuestionSplit:
     """Places of questions, each in one part."""
 
     train: Integers
@@ -31,17 +31,17 @@ class Division:
 
 
 def random_split(
-    record: Recorded, seed: int, shares: tuple[float, float, float] = SHARES
-) -> Division:
+    record: RecordedOutcomes, seed: int, shares: tuple[float, float, float] = SHARES
+) -> QuestionSplit:
     """Questions by lot; the shares are met on average."""
     bounds = (shares[0], shares[0] + shares[1])
-    lots = np.asarray([_lot(seed, task.question) for task in record.tasks])
-    return _divided(np.searchsorted(bounds, lots, side="right"))
+    lots = np.asarray([_random_fraction(seed, task.question) for task in record.tasks])
+    return _to_question_split(np.searchsorted(bounds, lots, side="right"))
 
 
-def unseen_split(
-    record: Recorded, seed: int, shares: tuple[float, float, float] = SHARES
-) -> Division:
+def unseen_family_split(
+    record: RecordedOutcomes, seed: int, shares: tuple[float, float, float] = SHARES
+) -> QuestionSplit:
     """Whole task families by lot: no family of the test or of calibration is trained on.
 
     Raises:
@@ -50,13 +50,13 @@ def unseen_split(
     sizes = Counter(record.families)
     if len(sizes) < _PARTS:
         raise SourceError(f"{record.name} has {len(sizes)} task families; three are needed")
-    drawn = sorted(sizes, key=lambda family: _lot(seed, family))
-    part_of = _dealt([sizes[family] for family in drawn], shares)
+    drawn = sorted(sizes, key=lambda family: _random_fraction(seed, family))
+    part_of = _assign_parts([sizes[family] for family in drawn], shares)
     parts = dict(zip(drawn, part_of, strict=True))
-    return _divided(np.asarray([parts[family] for family in record.families]))
+    return _to_question_split(np.asarray([parts[family] for family in record.families]))
 
 
-def _dealt(sizes: list[int], shares: tuple[float, float, float]) -> list[int]:
+def _assign_parts(sizes: list[int], shares: tuple[float, float, float]) -> list[int]:
     """A part for each family, filled one after another; none stays empty."""
     total, done, part = sum(sizes), 0, 0
     parts: list[int] = []
@@ -70,11 +70,11 @@ def _dealt(sizes: list[int], shares: tuple[float, float, float]) -> list[int]:
     return parts
 
 
-def _lot(seed: int, text: str) -> float:
+def _random_fraction(seed: int, text: str) -> float:
     """A number in [0, 1) that looks random and is the same on every machine."""
     drawn = hashlib.blake2b(f"{seed}\0{text.strip()}".encode(), digest_size=8).digest()
     return int.from_bytes(drawn, "big") / 2**64
 
 
-def _divided(part_q: Integers) -> Division:
-    return Division(*(np.flatnonzero(part_q == part) for part in range(_PARTS)))
+def _to_question_split(part_q: Integers) -> QuestionSplit:
+    return QuestionSplit(*(np.flatnonzero(part_q == part) for part in range(_PARTS)))

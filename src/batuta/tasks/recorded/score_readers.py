@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batuta.core import Task, TaskId
-from batuta.tasks.recorded.cube import Cube, Names, Table
-from batuta.tasks.recorded.record import GRADER, Recorded, Spent
-from batuta.tasks.sources.rows import Row, read_rows
+from batuta.tasks.datasets.rows import Row, read_rows
+from batuta.tasks.recorded.outcome_cube import OutcomeCube, ParquetTable, TextColumn
+from batuta.tasks.recorded.outcomes import GRADER, RecordedOutcomes, RecordedUsage
 
 _SCENARIOS = {"2024": "codegen_2024_8ed5690", "v5": "codegen_v5", "v6": "codegen_v6"}
 """Other parts are named as in the file."""
@@ -18,34 +18,38 @@ _SCENARIOS = {"2024": "codegen_2024_8ed5690", "v5": "codegen_v5", "v6": "codegen
 _PERCENT = 100
 
 
-def livecodebench(folder: Path, part: str) -> Recorded:
+def read_livecodebench(folder: Path, part: str) -> RecordedOutcomes:
     """`v6`, `v5`, `2024`, `repair`, `testgen` or `execution`: the mean of one to ten samples.
 
     Statements are known of 880 problems, whole programs of o1-mini and o1-preview in `v5`.
     """
-    table = Table(folder / "outcomes.parquet", [("scenario", "==", _SCENARIOS.get(part, part))])
+    table = ParquetTable(
+        folder / "outcomes.parquet", [("scenario", "==", _SCENARIOS.get(part, part))]
+    )
     questions, models = table.names("query_id"), table.names("model")
-    cube = Cube(questions, models)
+    cube = OutcomeCube(questions, models)
     facts = {row["question_id"]: row for row in read_rows(folder / "queries.jsonl.zst")}
     levels = _first_of(questions, table.names("difficulty"))
     families = _first_of(questions, table.names("platform"))
-    return Recorded(
-        f"livecodebench/{part}",
-        tuple(_contest(id_, facts, levels[id_]) for id_ in cube.questions),
-        tuple(families[id_] or levels[id_] or id_.partition("/")[0] for id_ in cube.questions),
-        cube.models,
-        cube.mean(table.numbers("pass_at_1") / _PERCENT),
+    return RecordedOutcomes(
+        name=f"livecodebench/{part}",
+        tasks=tuple(_contest_task(id_, facts, levels[id_]) for id_ in cube.questions),
+        families=tuple(
+            families[id_] or levels[id_] or id_.partition("/")[0] for id_ in cube.questions
+        ),
+        models=cube.models,
+        scores_qms=cube.mean(table.numbers("pass_at_1") / _PERCENT),
     )
 
 
-def routerdc(folder: Path, part: str) -> Recorded:
+def read_routerdc(folder: Path, part: str) -> RecordedOutcomes:
     """`train` or `test`: the files of that part together, each one a family.
 
     A score is the mean of ten samples or, in the files of options and of MATH, the probability
     of the right answer where it was right; RouterDC's own evaluation counts any score above 0.
     """
-    table = Table(folder / "outcomes.parquet")
-    return _by_split(
+    table = ParquetTable(folder / "outcomes.parquet")
+    return _read_split(
         f"routerdc/{part}",
         table,
         [name.endswith("train") == (part == "train") for name in table.names("split").values],
@@ -53,35 +57,35 @@ def routerdc(folder: Path, part: str) -> Recorded:
     )
 
 
-def llmrouter(folder: Path, part: str) -> Recorded:
+def read_llmrouter(folder: Path, part: str) -> RecordedOutcomes:
     """`train` or `test`; a family is a cluster of questions where the record has one."""
-    table = Table(folder / "outcomes.parquet")
+    table = ParquetTable(folder / "outcomes.parquet")
     names = table.names("split").values
-    return _by_split(f"llmrouter/{part}", table, [name == part for name in names], folder)
+    return _read_split(f"llmrouter/{part}", table, [name == part for name in names], folder)
 
 
-def matharena(folder: Path, part: str) -> Recorded:
+def read_matharena(folder: Path, part: str) -> RecordedOutcomes:
     """`aime25`, the models that were asked all 30 problems, up to four samples each.
 
     The record tells how many of a model's samples solved a problem, not which: their order here
     is drawn once, from their names. Tokens and dollars of a call are the model's means.
     """
-    table = Table(folder / "outcomes.parquet")
+    table = ParquetTable(folder / "outcomes.parquet")
     questions, models = table.names("query_id"), table.names("model")
-    cube = Cube(questions, models)
-    solved = cube.place(table.numbers("n_success"), -1, np.int32)[:, :, 0]
-    tried = cube.place(table.numbers("n_trials"), -1, np.int32)[:, :, 0]
+    cube = OutcomeCube(questions, models)
+    solved = cube.arrange(table.numbers("n_success"), -1, np.int32)[:, :, 0]
+    tried = cube.arrange(table.numbers("n_trials"), -1, np.int32)[:, :, 0]
     facts = {row["task_id"]: row for row in read_rows(folder / "queries.jsonl.zst")}
-    record = Recorded(
-        f"matharena/{part}",
-        tuple(
-            _task(id_, facts[id_]["problem"], str(facts[id_]["gold_answer"]))
+    record = RecordedOutcomes(
+        name=f"matharena/{part}",
+        tasks=tuple(
+            _make_task(id_, facts[id_]["problem"], str(facts[id_]["gold_answer"]))
             for id_ in cube.questions
         ),
-        tuple(id_.rpartition("_")[0] for id_ in cube.questions),
-        cube.models,
-        _drawn(solved, tried),
-        spent=_means(folder, cube.models, (*solved.shape, int(tried.max()))),
+        families=tuple(id_.rpartition("_")[0] for id_ in cube.questions),
+        models=cube.models,
+        scores_qms=_draw_samples(solved, tried),
+        usage=_mean_usage(folder, cube.models, (*solved.shape, int(tried.max()))),
     )
     least = tried.min(axis=0)
     return record.select(
@@ -89,7 +93,7 @@ def matharena(folder: Path, part: str) -> Recorded:
     )
 
 
-def _drawn(solved_qm: NDArray[np.int32], tried_qm: NDArray[np.int32]) -> NDArray[np.float32]:
+def _draw_samples(solved_qm: NDArray[np.int32], tried_qm: NDArray[np.int32]) -> NDArray[np.float32]:
     depth = int(tried_qm.max())
     rng = np.random.default_rng(0)
     scores = np.full((*solved_qm.shape, depth), np.nan, np.float32)
@@ -99,7 +103,7 @@ def _drawn(solved_qm: NDArray[np.int32], tried_qm: NDArray[np.int32]) -> NDArray
     return scores
 
 
-def _means(folder: Path, models: tuple[str, ...], shape: tuple[int, ...]) -> Spent:
+def _mean_usage(folder: Path, models: tuple[str, ...], shape: tuple[int, ...]) -> RecordedUsage:
     facts = {str(row["model_config"]): row for row in read_rows(folder / "models.json")}
 
     def per_call(column: str) -> NDArray[np.float64]:
@@ -108,37 +112,39 @@ def _means(folder: Path, models: tuple[str, ...], shape: tuple[int, ...]) -> Spe
         means = np.asarray(totals, np.float64) / np.asarray(trials, np.float64)
         return np.broadcast_to(means[None, :, None], shape)
 
-    return Spent(
-        np.nan_to_num(per_call("total_input_tokens"), nan=-1).round().astype(np.int32),
-        np.nan_to_num(per_call("total_output_tokens"), nan=-1).round().astype(np.int32),
-        per_call("total_cost"),
-        np.full(shape, np.nan, np.float32),
+    return RecordedUsage(
+        input_qms=np.nan_to_num(per_call("total_input_tokens"), nan=-1).round().astype(np.int32),
+        output_qms=np.nan_to_num(per_call("total_output_tokens"), nan=-1).round().astype(np.int32),
+        usd_qms=per_call("total_cost"),
+        seconds_qms=np.full(shape, np.nan, np.float32),
     )
 
 
-def _by_split(name: str, table: Table, parts: list[bool], folder: Path) -> Recorded:
+def _read_split(
+    name: str, table: ParquetTable, parts: list[bool], folder: Path
+) -> RecordedOutcomes:
     splits = table.names("split")
     rows = np.asarray(parts)[splits.codes]
-    questions, models = table.names("query_id").only(rows), table.names("model").only(rows)
-    cube = Cube(questions, models)
+    questions, models = table.names("query_id").select(rows), table.names("model").select(rows)
+    cube = OutcomeCube(questions, models)
     facts = {str(row["query_id"]): row for row in read_rows(folder / "queries.jsonl.zst")}
-    return Recorded(
-        name,
-        tuple(_task(id_, facts[id_]["question"], "") for id_ in cube.questions),
-        tuple(_cluster(facts[id_]) for id_ in cube.questions),
-        cube.models,
-        cube.place(table.numbers("score")[rows], np.nan, np.float32),
+    return RecordedOutcomes(
+        name=name,
+        tasks=tuple(_make_task(id_, facts[id_]["question"], "") for id_ in cube.questions),
+        families=tuple(_cluster_name(facts[id_]) for id_ in cube.questions),
+        models=cube.models,
+        scores_qms=cube.arrange(table.numbers("score")[rows], np.nan, np.float32),
     )
 
 
-def _cluster(fact: Row) -> str:
+def _cluster_name(fact: Row) -> str:
     if "cluster_id" not in fact:
         return str(fact["split"])
     number = fact["cluster_id"]
     return "no cluster" if number is None else f"cluster {number}"
 
 
-def _first_of(keys: Names, values: Names) -> dict[str, str]:
+def _first_of(keys: TextColumn, values: TextColumn) -> dict[str, str]:
     """For each key, the value in its first row; empty where there is none."""
     _, first = np.unique(keys.codes, return_index=True)
     codes = values.codes[first]
@@ -148,14 +154,21 @@ def _first_of(keys: Names, values: Names) -> dict[str, str]:
     }
 
 
-def _contest(id_: str, facts: dict[str, Row], level: str) -> Task:
+def _contest_task(id_: str, facts: dict[str, Row], level: str) -> Task:
     known = facts.get(id_)
     said = known["question_content"] if known else f"[the statement of {id_} was not recorded]"
     starter = known["starter_code"].rstrip() if known else ""
     question = f"{said.strip()}\n\n{starter}" if starter else said.strip()
     levels = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
-    return Task(TaskId(f"livecodebench/{id_}"), question, "", GRADER, (), levels.get(level))
+    return Task(
+        id=TaskId(f"livecodebench/{id_}"),
+        question=question,
+        target="",
+        grader=GRADER,
+        tags=(),
+        difficulty=levels.get(level),
+    )
 
 
-def _task(id_: str, question: str, target: str) -> Task:
-    return Task(TaskId(id_), question, target, GRADER)
+def _make_task(id_: str, question: str, target: str) -> Task:
+    return Task(id=TaskId(id_), question=question, target=target, grader=GRADER)

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.tasks.recorded.record import Integers
-from batuta.tasks.sources.rows import arrow
+from batuta.tasks.datasets.rows import import_arrow
+from batuta.tasks.recorded.outcomes import Integers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Names:
+class TextColumn:
     """A column of texts: each one once, and a number for each row."""
 
     values: tuple[str, ...]
@@ -27,14 +27,14 @@ class Names:
         """The text of each row; empty where it is missing."""
         return [self.values[code] if code >= 0 else "" for code in self.codes]
 
-    def only(self, rows: NDArray[np.bool_]) -> Names:
+    def select(self, rows: NDArray[np.bool_]) -> TextColumn:
         """Those rows, and the texts that occur in them."""
         present, codes = np.unique(self.codes[rows], return_inverse=True)
         values = tuple(self.values[int(code)] for code in present.tolist())
-        return Names(values, codes.astype(np.int32))
+        return TextColumn(values, codes.astype(np.int32))
 
 
-class Table:
+class ParquetTable:
     """Columns of a Parquet file."""
 
     def __init__(self, path: Path, keep: Sequence[tuple[str, str, Any]] | None = None) -> None:
@@ -44,30 +44,32 @@ class Table:
             path: the file.
             keep: conditions such as `("split", "==", "test")` that all rows meet.
         """
-        self._table = arrow("pyarrow.parquet").read_table(path, filters=keep)
+        self._table = import_arrow("pyarrow.parquet").read_table(path, filters=keep)
 
     def numbers(self, column: str) -> NDArray[np.float64]:
         """A column of numbers; NaN: missing."""
         values = self._table.column(column).to_numpy(zero_copy_only=False)
         return np.asarray(values, np.float64)
 
-    def names(self, *columns: str) -> Names:
+    def names(self, *columns: str) -> TextColumn:
         """A column of texts; several are joined by a space."""
         texts = [self._table.column(column).cast("string") for column in columns]
-        joined = arrow("pyarrow.compute").binary_join_element_wise(*texts, " ")
+        joined = import_arrow("pyarrow.compute").binary_join_element_wise(*texts, " ")
         coded = joined.combine_chunks().dictionary_encode()
         values: list[str] = coded.dictionary.to_pylist()
         order = sorted(range(len(values)), key=values.__getitem__)
         rank = np.full(len(values) + 1, -1, np.int32)  # the last place is that of -1
         rank[order] = np.arange(len(values), dtype=np.int32)
         codes = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        return Names(tuple(values[place] for place in order), rank[codes])
+        return TextColumn(tuple(values[place] for place in order), rank[codes])
 
 
-class Cube:
+class OutcomeCube:
     """Where each row of a table belongs; of rows for the same place the first one counts."""
 
-    def __init__(self, questions: Names, models: Names, samples: Integers | None = None) -> None:
+    def __init__(
+        self, questions: TextColumn, models: TextColumn, samples: Integers | None = None
+    ) -> None:
         self.questions = questions.values
         self.models = models.values
         rows = len(questions.codes)
@@ -77,7 +79,7 @@ class Cube:
         self._flat, self._first = np.unique(flat, return_index=True)
         self._all = flat
 
-    def place(self, values: NDArray[Any], missing: float, dtype: type[Any]) -> NDArray[Any]:
+    def arrange(self, values: NDArray[Any], missing: float, dtype: type[Any]) -> NDArray[Any]:
         """The values in their places."""
         cube = np.full(self._shape, missing, dtype)
         cube.reshape(-1)[self._flat] = np.nan_to_num(values[self._first], nan=missing)

@@ -5,33 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from batuta.tasks.recorded.cube import Table
-from batuta.tasks.recorded.record import Said
-from batuta.tasks.sources.rows import read_rows
+from batuta.tasks.datasets.rows import read_rows
+from batuta.tasks.recorded.outcome_cube import ParquetTable
+from batuta.tasks.recorded.outcomes import ReplyRow
 
 
-def reasoning_gym(folder: Path, part: str) -> Iterator[Said]:
+def reasoning_gym_replies(folder: Path, part: str) -> Iterator[ReplyRow]:
     """All visible text; hidden reasoning was not recorded."""
     for row in read_rows(folder / "responses.jsonl.zst"):
         if row["query_id"].startswith(f"{part}/"):
             yield row["query_id"], row["model"], row["sample"], row["response"]
 
 
-def mmlu_pro(folder: Path, _: str) -> Iterator[Said]:
+def mmlu_pro_replies(folder: Path, _: str) -> Iterator[ReplyRow]:
     """Of the twelve strongest models."""
     for row in read_rows(folder / "responses_top12.jsonl.zst"):
         yield f"mmlu-pro/{row['query_id']}", row["model"], 0, row["response"]
 
 
-def routellm(folder: Path, _: str) -> Iterator[Said]:
+def routellm_replies(folder: Path, _: str) -> Iterator[ReplyRow]:
     """Of GSM8K."""
-    table = Table(folder / "outcomes.parquet", [("task", "==", "gsm8k_responses")])
+    table = ParquetTable(folder / "outcomes.parquet", [("task", "==", "gsm8k_responses")])
     columns = (table.names(name) for name in ("query_id", "model", "response"))
     for id_, model, text in zip(*(names.texts() for names in columns), strict=True):
         yield f"routellm/{id_}", model, 0, text
 
 
-def livecodebench(folder: Path, part: str) -> Iterator[Said]:
+def livecodebench_replies(folder: Path, part: str) -> Iterator[ReplyRow]:
     """Programs of o1-mini and o1-preview, which are models of the part `v5`."""
     if part == "v5":
         for row in read_rows(folder / "responses_o1.jsonl.zst"):

@@ -20,9 +20,9 @@ from batuta.errors import SourceError
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.signedinteger[Any]]
 
-Place = tuple[int, int, int]
+SampleIndex = tuple[int, int, int]
 """Question, model, sample."""
-Said = tuple[str, str, int, str]
+ReplyRow = tuple[str, str, int, str]
 """A task's id, a model, a sample, the text of the reply."""
 
 GRADER = "recorded"
@@ -30,7 +30,7 @@ GRADER = "recorded"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Texts:
+class ReplyTexts:
     """Replies, one after another in a single run of UTF-8 bytes."""
 
     blob: bytes
@@ -43,13 +43,13 @@ class Texts:
         start, end = int(self.starts_qms[place]), int(self.ends_qms[place])
         return self.blob[start:end].decode() if end > start else None
 
-    def select(self, index: Any) -> Texts:
+    def select(self, index: Any) -> ReplyTexts:
         """The replies that `index` selects from the arrays."""
-        return Texts(self.blob, self.starts_qms[index], self.ends_qms[index])
+        return ReplyTexts(self.blob, self.starts_qms[index], self.ends_qms[index])
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Spent:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class RecordedUsage:
     """What the recorded calls took, where the record says so."""
 
     input_qms: Integers
@@ -61,18 +61,18 @@ class Spent:
     seconds_qms: Floats
     """NaN: unknown."""
 
-    def select(self, index: Any) -> Spent:
+    def select(self, index: Any) -> RecordedUsage:
         """What the calls took that `index` selects from the arrays."""
-        return Spent(
-            self.input_qms[index],
-            self.output_qms[index],
-            self.usd_qms[index],
-            self.seconds_qms[index],
+        return RecordedUsage(
+            input_qms=self.input_qms[index],
+            output_qms=self.output_qms[index],
+            usd_qms=self.usd_qms[index],
+            seconds_qms=self.seconds_qms[index],
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Recorded:
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class RecordedOutcomes:
     """Questions, models, and how well each answered each."""
 
     name: str
@@ -82,13 +82,17 @@ class Recorded:
     models: tuple[str, ...]
     scores_qms: NDArray[np.float32]
     """In [0, 1]; NaN: no answer was recorded."""
-    solved_at: float | None = None
+    solved_from: float | None = None
     """A score from which an answer counts as right; None: the score is the credit."""
     answers_qms: NDArray[np.int32] | None = None
     """Extracted answers, as places in `answers`; -1: none. None: the set has none."""
     answers: tuple[str, ...] = ()
-    texts: Texts | None = None
-    spent: Spent | None = None
+    texts: ReplyTexts | None = None
+    usage: RecordedUsage | None = None
+    version: str = ""
+    """Of a file of one's own: a digest of what it holds; empty: a set that does not change."""
+    incomplete: int = 0
+    """Questions that were left out, for not every model answered them."""
     positions: Mapping[str, tuple[int, ...]] = field(init=False)
     """The questions that have a text; more than one where a set repeats itself."""
 
@@ -109,9 +113,9 @@ class Recorded:
     @property
     def credit_qms(self) -> NDArray[np.float32]:
         """What each answer earns, in [0, 1]; NaN: no answer was recorded."""
-        if self.solved_at is None:
+        if self.solved_from is None:
             return self.scores_qms
-        solved = (self.scores_qms >= self.solved_at).astype(np.float32)
+        solved = (self.scores_qms >= self.solved_from).astype(np.float32)
         return np.where(np.isnan(self.scores_qms), np.float32(np.nan), solved)
 
     def credit_qm(self, sample: int | None = 0) -> NDArray[np.float32]:
@@ -124,7 +128,7 @@ class Recorded:
 
     def select(
         self, questions: Integers | Sequence[int] | None = None, models: Iterable[str] | None = None
-    ) -> Recorded:
+    ) -> RecordedOutcomes:
         """Only those questions and those models, in the order given.
 
         Raises:
@@ -145,15 +149,15 @@ class Recorded:
             scores_qms=self.scores_qms[index],
             answers_qms=None if self.answers_qms is None else self.answers_qms[index],
             texts=self.texts and self.texts.select(index),
-            spent=self.spent and self.spent.select(index),
+            usage=self.usage and self.usage.select(index),
         )
 
-    def complete(self) -> Recorded:
+    def drop_incomplete(self) -> RecordedOutcomes:
         """Only the questions of which every model has a first sample."""
         missing = np.isnan(self.scores_qms[:, :, 0]).sum(axis=1)
         return self.select(np.flatnonzero(missing == 0))
 
-    def with_texts(self, replies: Iterable[Said]) -> Recorded:
+    def with_texts(self, replies: Iterable[ReplyRow]) -> RecordedOutcomes:
         """The same with the replies' texts; those of other questions and models are dropped."""
         q_of = {task.id: place for place, task in enumerate(self.tasks)}
         m_of = {model: place for place, model in enumerate(self.models)}
@@ -167,7 +171,7 @@ class Recorded:
             starts[q, m, sample] = len(blob)
             blob += text.encode()
             ends[q, m, sample] = len(blob)
-        return replace(self, texts=Texts(bytes(blob), starts, ends))
+        return replace(self, texts=ReplyTexts(bytes(blob), starts, ends))
 
     def pool(
         self,
@@ -184,8 +188,8 @@ class Recorded:
         return Pool(
             tuple(
                 Worker(
-                    WorkerId(model),
-                    model,
+                    id=WorkerId(model),
+                    model=model,
                     tags=("recorded",),
                     price=(prices or {}).get(model),
                     strength=None if measured is None else float(measured[place]),
@@ -194,7 +198,7 @@ class Recorded:
             )
         )
 
-    def recorded(self, q: int, m: int) -> list[int]:
+    def recorded_samples(self, q: int, m: int) -> list[int]:
         """The samples of that question and model."""
         scores: list[float] = self.scores_qms[q, m].tolist()
         return [s for s, score in enumerate(scores) if not math.isnan(score)]
@@ -224,22 +228,22 @@ class Recorded:
         """The recorded score of a reply that this record gave; undecided for any other text."""
         said = answer.strip()
         for q in self.positions.get(task.question.strip(), ()):
-            place = _places(self, q).get(hash(said))
+            place = _reply_positions(self, q).get(hash(said))
             if place is not None and self.reply(place).strip() == said:
                 return Grade(self._credit(place), self.answer(place))
         return Grade(None, None, "this text is no recorded answer to this question")
 
-    def _credit(self, place: Place) -> float:
+    def _credit(self, place: SampleIndex) -> float:
         """What the answer earns that was recorded there."""
         score = float(self.scores_qms[place])
-        return score if self.solved_at is None else float(score >= self.solved_at)
+        return score if self.solved_from is None else float(score >= self.solved_from)
 
 
 @lru_cache(maxsize=2**14)
-def _places(record: Recorded, q: int) -> dict[int, Place]:
+def _reply_positions(record: RecordedOutcomes, q: int) -> dict[int, SampleIndex]:
     """Where each text that answers the question is, by its hash; of equal ones the first."""
-    found: dict[int, Place] = {}
+    found: dict[int, SampleIndex] = {}
     for m in range(len(record.models)):
-        for s in record.recorded(q, m):
+        for s in record.recorded_samples(q, m):
             found.setdefault(hash(record.reply((q, m, s)).strip()), (q, m, s))
     return found

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.tasks.recorded.record import Recorded
+from batuta.tasks.recorded.outcomes import RecordedOutcomes
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReferenceScores:
     """Shares of the questions, in [0, 1]."""
 
     questions: int
@@ -26,38 +26,40 @@ class Lines:
     oracle: float
 
 
-def lines(record: Recorded, sample: int | None = 0) -> Lines:
+def reference_scores(record: RecordedOutcomes, sample: int | None = 0) -> ReferenceScores:
     """The lines of one sample a model, or of the mean over samples."""
     credit_qm = record.credit_qm(sample)
     by_model = credit_qm.mean(axis=0)
     best = int(by_model.argmax())
-    vote = None if record.answers_qms is None else float(voted(record, sample or 0).mean())
-    return Lines(
-        len(record.tasks),
-        len(record.models),
-        record.models[best],
-        float(by_model[best]),
-        vote,
-        float(((credit_qm >= 1 / 2).mean(axis=1) > 1 / 2).mean()),
-        float(credit_qm.max(axis=1).mean()),
+    vote = (
+        None if record.answers_qms is None else float(plurality_credit(record, sample or 0).mean())
+    )
+    return ReferenceScores(
+        questions=len(record.tasks),
+        models=len(record.models),
+        best_model=record.models[best],
+        best=float(by_model[best]),
+        vote=vote,
+        majority=float(((credit_qm >= 1 / 2).mean(axis=1) > 1 / 2).mean()),
+        oracle=float(credit_qm.max(axis=1).mean()),
     )
 
 
-def ranking(record: Recorded) -> tuple[int, ...]:
+def rank_models(record: RecordedOutcomes) -> tuple[int, ...]:
     """Places of the models, the one with the most credit first."""
     by_model = record.credit_qm(None).mean(axis=0)
     return tuple(int(place) for place in np.argsort(-by_model, kind="stable"))
 
 
-def voted(
-    record: Recorded, sample: int = 0, rank: Sequence[int] | None = None
+def plurality_credit(
+    record: RecordedOutcomes, sample: int = 0, rank: Sequence[int] | None = None
 ) -> NDArray[np.float32]:
     """What the answer that most models give earns on each question; no answer is no vote.
 
     Answers are compared as they were recorded. Ties go to the answer of the model that stands
     first in `rank`; by default the models are ranked by this record itself.
     """
-    order = list(ranking(record) if rank is None else rank)
+    order = list(rank_models(record) if rank is None else rank)
     if record.answers_qms is None:
         raise ValueError(f"{record.name} has no answers to vote with")
     answers_qm = record.answers_qms[:, order, sample]
