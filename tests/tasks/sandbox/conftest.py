@@ -3,7 +3,7 @@
 import pytest
 
 from batuta.errors import SandboxError
-from batuta.tasks.sandbox import Sandbox, Tier
+from batuta.sandbox import Sandbox, SandboxBackend
 
 
 @pytest.fixture(scope="module")
@@ -11,7 +11,9 @@ def anyio_backend():
     return "asyncio"
 
 
-@pytest.fixture(scope="module", params=[Tier.BUBBLEWRAP, Tier.LANDLOCK], ids=str)
+@pytest.fixture(
+    scope="module", params=[SandboxBackend.BUBBLEWRAP, SandboxBackend.LANDLOCK], ids=str
+)
 async def sandbox(request, anyio_backend):
     try:
         opening = Sandbox.open(request.param)

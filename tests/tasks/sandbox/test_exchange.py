@@ -2,12 +2,12 @@
 
 import pytest
 
-from batuta.tasks.sandbox import Call, Check, End, Limits, Program, Script
-from batuta.tasks.sandbox.exchange import order, preload, settle, trailing
+from batuta.sandbox import AssertionTest, CallTest, EndReason, Program, SandboxLimits, ScriptTest
+from batuta.sandbox.protocol import build_order, interpret_reply, modules_to_preload, trailing_bytes
 
 TOKEN = "5eed"
-SCRIPT, CALL, CHECK = Script(""), Call("f"), Check("", apart=False)
-APART = Check("assert x == 4242")
+SCRIPT, CALL, CHECK = ScriptTest(""), CallTest("f"), AssertionTest(code="", separate=False)
+APART = AssertionTest(code="assert x == 4242")
 
 
 def reply(ended="", status=0, result="", stdout="", stderr=""):
@@ -18,73 +18,78 @@ def reply(ended="", status=0, result="", stdout="", stderr=""):
 @pytest.mark.parametrize(
     ("test", "said", "end"),
     [
-        (SCRIPT, reply(), End.RETURNED),
-        (SCRIPT, reply(status=3), End.EXITED),
-        (SCRIPT, reply(status=1, result='{"end": "raised"}'), End.RAISED),
-        (SCRIPT, reply(status=-9), End.KILLED),
-        (SCRIPT, reply(ended="output", status=-9), End.OUTPUT),
-        (CALL, reply(result='{"end": "returned", "value": 1}'), End.RETURNED),
-        (CALL, reply(), End.EXITED),
-        (CALL, reply(result='{"end": "exited"}'), End.EXITED),
-        (CALL, reply(result='{"end": "memory"}', status=1), End.MEMORY),
-        (CALL, reply(ended="time", status=-9, result='{"end": "returned"}'), End.TIME),
-        (CALL, reply(status=None), End.LOST),
-        (CHECK, reply(result='{"end": "returned", "token": "5eed"}'), End.RETURNED),
-        (CHECK, reply(result='{"end": "returned", "token": "guess"}'), End.EXITED),
-        (CHECK, reply(result='{"end": "returned"}'), End.EXITED),
-        (CHECK, reply(result="[]"), End.EXITED),
-        (CHECK, reply(result='"'), End.EXITED),
-        (CHECK, reply(result="[" * 100_000), End.EXITED),
-        (CHECK, reply(result='{"end": "lost"}'), End.EXITED),
-        (CHECK, reply(result='{"end": ["returned"]}'), End.EXITED),
-        (APART, reply(result='{"end": "returned"}'), End.RETURNED),
-        (APART, reply(result='{"end": "raised"}', status=1), End.RAISED),
-        (APART, reply(), End.EXITED),
-        (APART, reply(status=-9), End.KILLED),
+        (SCRIPT, reply(), EndReason.RETURNED),
+        (SCRIPT, reply(status=3), EndReason.EXITED),
+        (SCRIPT, reply(status=1, result='{"end": "raised"}'), EndReason.RAISED),
+        (SCRIPT, reply(status=-9), EndReason.KILLED),
+        (SCRIPT, reply(ended="output", status=-9), EndReason.OUTPUT),
+        (CALL, reply(result='{"end": "returned", "value": 1}'), EndReason.RETURNED),
+        (CALL, reply(), EndReason.EXITED),
+        (CALL, reply(result='{"end": "exited"}'), EndReason.EXITED),
+        (CALL, reply(result='{"end": "memory"}', status=1), EndReason.MEMORY),
+        (CALL, reply(ended="time", status=-9, result='{"end": "returned"}'), EndReason.TIME),
+        (CALL, reply(status=None), EndReason.LOST),
+        (CHECK, reply(result='{"end": "returned", "token": "5eed"}'), EndReason.RETURNED),
+        (CHECK, reply(result='{"end": "returned", "token": "guess"}'), EndReason.EXITED),
+        (CHECK, reply(result='{"end": "returned"}'), EndReason.EXITED),
+        (CHECK, reply(result="[]"), EndReason.EXITED),
+        (CHECK, reply(result='"'), EndReason.EXITED),
+        (CHECK, reply(result="[" * 100_000), EndReason.EXITED),
+        (CHECK, reply(result='{"end": "lost"}'), EndReason.EXITED),
+        (CHECK, reply(result='{"end": ["returned"]}'), EndReason.EXITED),
+        (APART, reply(result='{"end": "returned"}'), EndReason.RETURNED),
+        (APART, reply(result='{"end": "raised"}', status=1), EndReason.RAISED),
+        (APART, reply(), EndReason.EXITED),
+        (APART, reply(status=-9), EndReason.KILLED),
     ],
 )
 def test_how_a_test_ended(test, said, end):
-    assert settle(test, said, TOKEN).end is end
+    assert interpret_reply(test, said, TOKEN).end is end
 
 
 def test_a_value_counts_only_if_the_call_returned():
     returned = '{"end": "returned", "value": [1, null]}'
-    assert settle(CALL, reply(result=returned), TOKEN).value == [1, None]
-    assert settle(CALL, reply(ended="time", result=returned), TOKEN).value is None
+    assert interpret_reply(CALL, reply(result=returned), TOKEN).value == [1, None]
+    assert interpret_reply(CALL, reply(ended="time", result=returned), TOKEN).value is None
 
 
 def test_an_order_carries_what_its_kind_needs():
     program = Program("x = 1")
-    assert order(program, Script("in"), TOKEN)["stdin"] == "in"
-    assert order(program, Call("f", (1, [2])), TOKEN)["arguments"] == [1, [2]]
-    assert order(program, Check("assert x", apart=False), TOKEN)["token"] == TOKEN
-    assert "token" not in order(program, Script("in"), TOKEN)
+    assert build_order(program, ScriptTest("in"), TOKEN)["stdin"] == "in"
+    assert build_order(program, CallTest("f", (1, [2])), TOKEN)["arguments"] == [1, [2]]
+    assert (
+        build_order(program, AssertionTest(code="assert x", separate=False), TOKEN)["token"]
+        == TOKEN
+    )
+    assert "token" not in build_order(program, ScriptTest("in"), TOKEN)
 
 
 def test_tests_that_run_apart_follow_their_order_and_are_not_in_it():
-    told = order(Program("x = 1"), APART, TOKEN)
+    told = build_order(Program("x = 1"), APART, TOKEN)
     assert "4242" not in repr(told)
-    assert told["size"] == len(trailing(APART)) == len(APART.code)
-    assert trailing(CHECK) == trailing(CALL) == b""
+    assert told["size"] == len(trailing_bytes(APART)) == len(APART.code)
+    assert trailing_bytes(CHECK) == trailing_bytes(CALL) == b""
 
 
 def test_modules_that_are_mentioned_are_imported_ahead():
     program = Program("import numpy as np\nfrom math import sqrt")
-    assert preload(program, CALL) == ["numpy", "math"]
-    assert preload(Program(""), Check("import numpy", "import math")) == ["numpy", "math"]
+    assert modules_to_preload(program, CALL) == ["numpy", "math"]
+    assert modules_to_preload(
+        Program(""), AssertionTest(code="import numpy", preamble="import math")
+    ) == ["numpy", "math"]
 
 
 @pytest.mark.parametrize("entry", ["f", "Solution().twoSum", "module.f"])
 def test_entry_points(entry):
-    assert Call(entry).entry == entry
+    assert CallTest(entry).entry == entry
 
 
 @pytest.mark.parametrize("entry", ["", "f()()", "f(1)", "__import__('os').system", "a b"])
 def test_what_is_no_entry_point(entry):
     with pytest.raises(ValueError, match="entry point"):
-        Call(entry)
+        CallTest(entry)
 
 
 def test_limits_are_positive():
     with pytest.raises(ValueError, match="greater than 0"):
-        Limits(seconds=0)
+        SandboxLimits(seconds=0)

@@ -17,25 +17,35 @@ from pathlib import Path
 
 import pytest
 
-from batuta.tasks.sandbox import Call, Check, End, Limits, Program, Script, Tier
-from batuta.tasks.sandbox.inside.usage import family
-from batuta.tasks.sandbox.program import MEGABYTE
-from batuta.tasks.sandbox.seccomp import COMMON, NUMBERS
+from batuta.sandbox import (
+    AssertionTest,
+    CallTest,
+    EndReason,
+    Program,
+    SandboxBackend,
+    SandboxLimits,
+    ScriptTest,
+)
+from batuta.sandbox.inside.usage import descendant_processes
+from batuta.sandbox.program import MEGABYTE
+from batuta.sandbox.seccomp import COMMON_NUMBERS, NUMBERS
 
-LIMITS = Limits(
+LIMITS = SandboxLimits(
     seconds=30, memory=120 * MEGABYTE, output=MEGABYTE, processes=16, files=4 * MEGABYTE
 )
-BRIEF = Limits(seconds=0.5, processes=16)
+BRIEF = SandboxLimits(seconds=0.5, processes=16)
 SECRET = "the-secret-of-the-host"
-NUMBER = NUMBERS[platform.machine()] | COMMON
+NUMBER = NUMBERS[platform.machine()] | COMMON_NUMBERS
 EXIT = {"x86_64": 60, "aarch64": 93}[platform.machine()]
 """Ends a thread, not the process."""
 
 
 async def play(sandbox, source, test=None, limits=LIMITS):
     program = Program(textwrap.dedent(source))
-    outcome, next_one = await sandbox.run(program, (test or Script(""), Check("")), limits)
-    assert next_one.end is not End.LOST, "the sandbox did not survive the program"
+    outcome, next_one = await sandbox.run(
+        program, (test or ScriptTest(""), AssertionTest(code="")), limits
+    )
+    assert next_one.end is not EndReason.LOST, "the sandbox did not survive the program"
     return outcome
 
 
@@ -43,7 +53,7 @@ async def play(sandbox, source, test=None, limits=LIMITS):
 
 TOO_MUCH = {
     "a fork bomb": (
-        End.PROCESSES,
+        EndReason.PROCESSES,
         """
         import os
         while True:
@@ -52,7 +62,7 @@ TOO_MUCH = {
         """,
     ),
     "a fork tree": (
-        End.PROCESSES,
+        EndReason.PROCESSES,
         """
         import os, time
         def grow(depth):
@@ -65,7 +75,7 @@ TOO_MUCH = {
         """,
     ),
     "threads": (
-        End.PROCESSES,
+        EndReason.PROCESSES,
         """
         import threading, time
         for _ in range(100):
@@ -74,15 +84,15 @@ TOO_MUCH = {
         """,
     ),
     "a memory bomb": (
-        End.MEMORY,
+        EndReason.MEMORY,
         """
         hoard = []
         while True: hoard.append(bytearray(10**6))
         """,
     ),
-    "one great block": (End.MEMORY, "bytearray(1 << 40)"),
+    "one great block": (EndReason.MEMORY, "bytearray(1 << 40)"),
     "memory of many": (
-        End.MEMORY,
+        EndReason.MEMORY,
         """
         import os, time
         for _ in range(8):
@@ -93,7 +103,7 @@ TOO_MUCH = {
         """,
     ),
     "memory behind a first thread that has ended": (
-        End.MEMORY,
+        EndReason.MEMORY,
         f"""
         import ctypes, threading
         def bomb():
@@ -103,20 +113,20 @@ TOO_MUCH = {
         ctypes.CDLL(None).syscall({EXIT}, 0)
         """,
     ),
-    "endless output": (End.OUTPUT, "while True: print('x' * 1000)"),
+    "endless output": (EndReason.OUTPUT, "while True: print('x' * 1000)"),
     "endless complaints": (
-        End.OUTPUT,
+        EndReason.OUTPUT,
         "import sys\nwhile True: sys.stderr.write('x' * 1000)",
     ),
     "a file of 200 MB": (
-        End.FILES,
+        EndReason.FILES,
         """
         with open("big", "wb") as file:
             for _ in range(200): file.write(bytes(10**6))
         """,
     ),
     "many files": (
-        End.FILES,
+        EndReason.FILES,
         """
         import time
         for n in range(200):
@@ -125,7 +135,7 @@ TOO_MUCH = {
         """,
     ),
     "many empty folders": (
-        End.FILES,
+        EndReason.FILES,
         """
         import os
         for n in range(300): os.mkdir(str(n))
@@ -156,8 +166,8 @@ async def test_no_more_run_at_a_time_than_may(sandbox, fork):
         time.sleep(60)
     """
     limits = replace(LIMITS, memory=1024 * MEGABYTE)  # each counts what it shares with the others
-    (outcome,) = await sandbox.run(Program(textwrap.dedent(source)), (Script(""),), limits)
-    assert outcome.end in {End.PROCESSES, End.RAISED}
+    (outcome,) = await sandbox.run(Program(textwrap.dedent(source)), (ScriptTest(""),), limits)
+    assert outcome.end in {EndReason.PROCESSES, EndReason.RAISED}
     assert outcome.stderr.count("x") <= LIMITS.processes
 
 
@@ -177,7 +187,7 @@ async def test_removed_files_that_are_kept_count(sandbox, keep):
     """
     outcome = await play(sandbox, source)
     # Apart, the folder for files has no room for more.
-    assert outcome.end is End.FILES or "No space left" in outcome.stderr, outcome
+    assert outcome.end is EndReason.FILES or "No space left" in outcome.stderr, outcome
 
 
 async def test_an_endless_loop_that_ignores_signals(sandbox):
@@ -188,12 +198,12 @@ async def test_an_endless_loop_that_ignores_signals(sandbox):
             except (OSError, ValueError): pass
         while True: pass
     """
-    assert (await play(sandbox, source, limits=BRIEF)).end is End.TIME
+    assert (await play(sandbox, source, limits=BRIEF)).end is EndReason.TIME
 
 
 async def test_one_that_stops_itself(sandbox):
     source = "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)"
-    assert (await play(sandbox, source, limits=BRIEF)).end is End.TIME
+    assert (await play(sandbox, source, limits=BRIEF)).end is EndReason.TIME
 
 
 async def test_memory_that_belongs_to_nobody_cannot_be_had(sandbox):
@@ -243,7 +253,7 @@ async def test_nothing_of_the_machine_can_be_read(sandbox, secret):
         print(found)
     """
     outcome = await play(sandbox, source)
-    assert outcome.end is End.RETURNED, outcome.stderr
+    assert outcome.end is EndReason.RETURNED, outcome.stderr
     assert SECRET not in outcome.stdout
     assert "root:" not in outcome.stdout
     for name, value in os.environ.items():
@@ -254,7 +264,7 @@ async def test_nothing_of_the_machine_can_be_read(sandbox, secret):
 @pytest.mark.parametrize("path", ["/etc/passwd", "/proc/1/environ", "/dev/mem", "/root", "/home"])
 async def test_what_cannot_be_opened(sandbox, path):
     outcome = await play(sandbox, f"import os\nos.listdir({path!r}) and open({path!r})")
-    assert outcome.end is End.RAISED
+    assert outcome.end is EndReason.RAISED
     assert "Error: [Errno" in outcome.stderr
 
 
@@ -277,7 +287,7 @@ async def test_nothing_of_the_machine_can_be_changed(sandbox, secret):
             print("done")
     """
     outcome = await play(sandbox, source)
-    assert (outcome.end, outcome.stdout) == (End.RETURNED, "")
+    assert (outcome.end, outcome.stdout) == (EndReason.RETURNED, "")
     after = secret.stat()
     assert (after.st_mode, after.st_mtime, after.st_size, after.st_uid) == (
         before.st_mode, before.st_mtime, before.st_size, before.st_uid,
@@ -294,8 +304,8 @@ async def test_a_test_cannot_widen_the_walls_of_the_next(sandbox, secret):
         print(open({str(secret)!r}).read())
     """
     program = Program(textwrap.dedent(source))
-    for outcome in await sandbox.run(program, (Script(""),) * 2, LIMITS):
-        assert (outcome.end, outcome.stdout) == (End.RAISED, "[]\n"), outcome.stderr
+    for outcome in await sandbox.run(program, (ScriptTest(""),) * 2, LIMITS):
+        assert (outcome.end, outcome.stdout) == (EndReason.RAISED, "[]\n"), outcome.stderr
 
 
 # -- the network --------------------------------------------------------------------------------
@@ -350,7 +360,7 @@ async def test_other_processes_cannot_be_touched(sandbox):
             except OSError: pass
     """
     outcome = await play(sandbox, source)
-    assert (outcome.end, outcome.stdout) == (End.RETURNED, ""), outcome.stderr
+    assert (outcome.end, outcome.stdout) == (EndReason.RETURNED, ""), outcome.stderr
 
 
 async def test_daemons_end_with_their_test(sandbox):
@@ -368,9 +378,9 @@ async def test_daemons_end_with_their_test(sandbox):
         print("over")
     """
     async with sandbox.load(Program(textwrap.dedent(source)), LIMITS) as ready:
-        assert (await ready.run(Script(""))).stdout == "over\n"
-        commands = [_command(process) for process in family(os.getpid())]
-        assert any(b"inside.warden" in command for command in commands)
+        assert (await ready.run(ScriptTest(""))).stdout == "over\n"
+        commands = [_command(process) for process in descendant_processes(os.getpid())]
+        assert any(b"inside.supervisor" in command for command in commands)
         assert not any(marker.encode() in command for command in commands)
 
 
@@ -404,7 +414,7 @@ async def test_no_namespaces_mounts_or_keys(sandbox):
         "perf_event_open": (bytes(128), 0, -1, -1, 0),
         "clone3": (bytes(88), 88),
         "landlock_create_ruleset": (bytes([1] + [0] * 23), 24, 0),
-        "fanotify_init": (0x200, 0) if sandbox.tier is Tier.LANDLOCK else (0, 0),
+        "fanotify_init": (0x200, 0) if sandbox.backend is SandboxBackend.LANDLOCK else (0, 0),
         "shmctl": (0, 0, bytes(128)),
         "msgctl": (0, 0, bytes(128)),
         "semctl": (0, 0, 0, 0),
@@ -423,7 +433,7 @@ async def test_no_namespaces_mounts_or_keys(sandbox):
             print("became another")
     """
     outcome = await play(sandbox, source)
-    assert (outcome.end, outcome.stdout) == (End.RETURNED, ""), outcome.stderr
+    assert (outcome.end, outcome.stdout) == (EndReason.RETURNED, ""), outcome.stderr
 
 
 async def test_limits_cannot_be_raised(sandbox):
@@ -438,4 +448,4 @@ async def test_limits_cannot_be_raised(sandbox):
                 raised.append(name)
             return raised
     """
-    assert (await play(sandbox, source, Call("f"))).value == []
+    assert (await play(sandbox, source, CallTest("f"))).value == []

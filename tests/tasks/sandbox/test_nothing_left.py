@@ -10,8 +10,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from batuta.tasks.sandbox import End, Limits, Program, Script, Tier
-from batuta.tasks.sandbox.inside.usage import family
+from batuta.sandbox import EndReason, Program, SandboxBackend, SandboxLimits, ScriptTest
+from batuta.sandbox.inside.usage import descendant_processes
 
 STUBBORN = Program("""
 import os, signal, time
@@ -27,11 +27,11 @@ time.sleep(600)
 """)
 HOST = """
 import anyio, sys
-from batuta.tasks.sandbox import Limits, Program, Sandbox, Script
+from batuta.sandbox import Program, Sandbox, SandboxLimits, ScriptTest
 async def main(tier, source):
     async with Sandbox.open(tier) as sandbox:
         print("open", flush=True)
-        await sandbox.run(Program(source), (Script(""),), Limits(seconds=600))
+        await sandbox.run(Program(source), (ScriptTest(""),), SandboxLimits(seconds=600))
 anyio.run(main, *sys.argv[1:])
 """
 
@@ -52,7 +52,7 @@ def temporary():
 async def grown(parent, before=()):
     """The new processes below `parent`, once the program has started all of its own."""
     with anyio.fail_after(PATIENCE):
-        while len(found := [p for p in family(parent) if p not in before]) < 9:
+        while len(found := [p for p in descendant_processes(parent) if p not in before]) < 9:
             await anyio.sleep(0.05)
     return found
 
@@ -78,7 +78,7 @@ def open_files():
 
 
 async def test_a_cancelled_run_ends_and_leaves_nothing(sandbox, temporary):
-    processes, before = [], family(os.getpid())
+    processes, before = [], descendant_processes(os.getpid())
 
     async def cancel(scope):
         processes.extend(await grown(os.getpid(), before))
@@ -87,33 +87,33 @@ async def test_a_cancelled_run_ends_and_leaves_nothing(sandbox, temporary):
     async with anyio.create_task_group() as group:
         with anyio.CancelScope() as scope:
             group.start_soon(cancel, scope)
-            await sandbox.run(STUBBORN, (Script(""),), Limits(seconds=600))
+            await sandbox.run(STUBBORN, (ScriptTest(""),), SandboxLimits(seconds=600))
     assert alive(processes) == []
     assert leftovers(temporary) == []
 
 
 async def test_who_stops_listening_does_not_hear_the_answer_later(sandbox):
-    async with sandbox.load(Program("print(input())"), Limits(seconds=60)) as ready:
+    async with sandbox.load(Program("print(input())"), SandboxLimits(seconds=60)) as ready:
         for delay in (0, 0.005, 0.01, 0.02, 0.05, 0.1):
-            await ready.run(Script("warm"))
+            await ready.run(ScriptTest("warm"))
             with anyio.move_on_after(delay):
-                await ready.run(Script("old"))
-            assert (await ready.run(Script("new"))).stdout == "new\n"
+                await ready.run(ScriptTest("old"))
+            assert (await ready.run(ScriptTest("new"))).stdout == "new\n"
 
 
 async def test_cancelling_at_any_moment_leaves_nothing(sandbox):
-    before = family(os.getpid())
+    before = descendant_processes(os.getpid())
     for delay in (0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2):
         with anyio.move_on_after(delay):
-            await sandbox.run(STUBBORN, (Script(""),), Limits(seconds=600))
-    assert family(os.getpid()) == before
-    (outcome,) = await sandbox.run(Program("print(1)"), (Script(""),))
+            await sandbox.run(STUBBORN, (ScriptTest(""),), SandboxLimits(seconds=600))
+    assert descendant_processes(os.getpid()) == before
+    (outcome,) = await sandbox.run(Program("print(1)"), (ScriptTest(""),))
     assert outcome.stdout == "1\n", "a slot was lost"
 
 
 @pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGTERM])
 async def test_a_killed_host_leaves_nothing(sandbox, temporary, way):
-    with host(sandbox.tier, temporary) as process:
+    with host(sandbox.backend, temporary) as process:
         assert await anyio.to_thread.run_sync(process.stdout.readline) == "open\n"
         processes = await grown(process.pid)
         process.send_signal(way)
@@ -124,9 +124,9 @@ async def test_a_killed_host_leaves_nothing(sandbox, temporary, way):
 async def test_a_host_that_is_killed_while_it_opens_a_sandbox_leaves_nothing(sandbox, temporary):
     """Whether it has a folder, a process, both or none by then."""
     for delay in (0.2, 0.3, 0.4, 0.5, 0.6, 0.8):
-        with host(sandbox.tier, temporary) as process:
+        with host(sandbox.backend, temporary) as process:
             await anyio.sleep(delay)
-            processes = family(process.pid)
+            processes = descendant_processes(process.pid)
             process.kill()
             process.wait()
         await gone(processes, temporary)
@@ -149,28 +149,31 @@ async def gone(processes, temporary):
 async def test_a_killed_warden_is_an_outcome_not_an_accident(sandbox):
     """As the kernel may do when the machine runs out of memory."""
     program = Program("import sys, time\nif input(): print('ran')\nelse: time.sleep(600)")
-    ancestors = 2 if sandbox.tier is Tier.BUBBLEWRAP else 1
-    before = family(os.getpid())
+    ancestors = 2 if sandbox.backend is SandboxBackend.BUBBLEWRAP else 1
+    before = descendant_processes(os.getpid())
 
     async def kill_warden():
-        while len(processes := [p for p in family(os.getpid()) if p not in before]) <= ancestors:
+        while (
+            len(processes := [p for p in descendant_processes(os.getpid()) if p not in before])
+            <= ancestors
+        ):
             await anyio.sleep(0.01)
         os.kill(processes[ancestors - 1], signal.SIGKILL)
 
-    async with sandbox.load(program, Limits(seconds=60)) as ready:
+    async with sandbox.load(program, SandboxLimits(seconds=60)) as ready:
         async with anyio.create_task_group() as group:
             group.start_soon(kill_warden)
-            assert (await ready.run(Script("\n"))).end is End.LOST
-        assert (await ready.run(Script("again\n"))).stdout == "ran\n"
-    assert family(os.getpid()) == before
+            assert (await ready.run(ScriptTest("\n"))).end is EndReason.LOST
+        assert (await ready.run(ScriptTest("again\n"))).stdout == "ran\n"
+    assert descendant_processes(os.getpid()) == before
 
 
 async def test_many_programs_leave_no_process_file_or_descriptor(sandbox, temporary):
-    await sandbox.run(Program("print(1)"), (Script(""),))  # what is opened once and for all
-    descriptors, before = open_files(), family(os.getpid())
+    await sandbox.run(Program("print(1)"), (ScriptTest(""),))  # what is opened once and for all
+    descriptors, before = open_files(), descendant_processes(os.getpid())
     async with anyio.create_task_group() as group:
         for _ in range(12):
-            group.start_soon(sandbox.run, Program("print(1)"), (Script(""),))
-    assert family(os.getpid()) == before
+            group.start_soon(sandbox.run, Program("print(1)"), (ScriptTest(""),))
+    assert descendant_processes(os.getpid()) == before
     assert open_files() == descriptors
     assert leftovers(temporary) == []

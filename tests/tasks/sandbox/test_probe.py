@@ -13,19 +13,19 @@ from pathlib import Path
 import pytest
 
 from batuta.errors import SandboxError
-from batuta.tasks.sandbox import Program, Sandbox, Script
-from batuta.tasks.sandbox.inside.kernel import CREATE_RULESET, landlock_version
-from batuta.tasks.sandbox.seccomp import (
+from batuta.sandbox import Program, Sandbox, ScriptTest
+from batuta.sandbox.backends import TMP
+from batuta.sandbox.inside.kernel import CREATE_RULESET, landlock_version
+from batuta.sandbox.seccomp import (
     ALLOW,
     CONDITIONS,
     LOAD,
     NUMBER_AT,
     NUMBERS,
     RETURN,
-    _refuse,
-    _step,
+    _bpf_statement,
+    _refuse_call,
 )
-from batuta.tasks.sandbox.tiers import TMP
 
 OPEN_BWRAP = """#!{python}
 import os, sys
@@ -37,13 +37,13 @@ SYSTEM_PATH = os.environ["PATH"]
 OPEN = """
 import os, sys, time, anyio
 from batuta.errors import SandboxError
-from batuta.tasks.sandbox import Program, Sandbox, Script
-from batuta.tasks.sandbox.inside.kernel import PR_SET_NO_NEW_PRIVS, install, prctl
+from batuta.sandbox import Program, Sandbox, ScriptTest
+from batuta.sandbox.inside.kernel import PR_SET_NO_NEW_PRIVS, install_filter, prctl
 async def main(tier):
     try:
         async with Sandbox.open(tier) as sandbox:
-            (outcome,) = await sandbox.run(Program("print(6 * 7)"), (Script(""),))
-            print(sandbox.tier, outcome.stdout.strip())
+            (outcome,) = await sandbox.run(Program("print(6 * 7)"), (ScriptTest(""),))
+            print(sandbox.backend, outcome.stdout.strip())
     except SandboxError as error:
         print("refused:", error)
 open_process = anyio.open_process
@@ -53,21 +53,25 @@ async def slowly(*command, **options):
     return process
 anyio.open_process = slowly
 prctl(PR_SET_NO_NEW_PRIVS, 1)
-install(bytes.fromhex(sys.argv[2]))
+install_filter(bytes.fromhex(sys.argv[2]))
 anyio.run(main, sys.argv[1])
 """
 
 
 def no_namespaces():
     """A filter like the one of Docker: no new namespaces."""
-    code = _step(LOAD, NUMBER_AT) + _refuse(NUMBERS[platform.machine()]["unshare"], errno.EPERM)
-    code += _refuse(435, errno.ENOSYS) + CONDITIONS[0].code(NUMBERS[platform.machine()]["clone"])
+    code = _bpf_statement(LOAD, NUMBER_AT) + _refuse_call(
+        NUMBERS[platform.machine()]["unshare"], errno.EPERM
+    )
+    code += _refuse_call(435, errno.ENOSYS) + CONDITIONS[0].code(
+        NUMBERS[platform.machine()]["clone"]
+    )
     return code
 
 
 def opened(tier, code=b"", path=SYSTEM_PATH, **more):
     """What a process that is so filtered says of that tier."""
-    command = [sys.executable, "-c", OPEN, tier, (code + _step(RETURN, ALLOW)).hex()]
+    command = [sys.executable, "-c", OPEN, tier, (code + _bpf_statement(RETURN, ALLOW)).hex()]
     env = {**os.environ, "PATH": path, **more}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     assert not done.stderr, done.stderr
@@ -105,7 +109,7 @@ def test_landlock_is_taken_in_a_container_that_forbids_namespaces():
 
 @needs_bwrap
 def test_a_refusal_gives_causes_and_remedies():
-    no_landlock = no_namespaces() + _refuse(CREATE_RULESET, errno.ENOSYS)
+    no_landlock = no_namespaces() + _refuse_call(CREATE_RULESET, errno.ENOSYS)
     said = opened("auto", no_landlock)
     assert said.startswith("refused: no sandbox holds here (bubblewrap: bwrap: ")
     assert "; landlock: this kernel has Landlock 0, 6 is needed (Linux 6.12)): install" in said
@@ -118,7 +122,7 @@ def test_a_missing_bwrap_says_how_to_install_it():
 
 
 def test_none_is_never_taken_unasked():
-    code = no_namespaces() + _refuse(CREATE_RULESET, errno.ENOSYS)
+    code = no_namespaces() + _refuse_call(CREATE_RULESET, errno.ENOSYS)
     assert opened("auto", code, path="/nowhere").startswith("refused")
     assert opened("none", code, path="/nowhere") == "none 42"
 
@@ -161,11 +165,11 @@ async def test_an_environment_that_holds_a_copy_of_the_interpreter(anyio_backend
         venv.create(folder, symlinks=False, with_pip=False)
         try:
             async with Sandbox.open(tier) as sandbox:
-                tier = sandbox.tier
+                tier = sandbox.backend
         except SandboxError as error:
             pytest.skip(str(error))
         async with Sandbox.open(tier, python=Path(folder, "bin/python")) as sandbox:
-            (outcome,) = await sandbox.run(Program("import sys; print(6 * 7)"), (Script(""),))
+            (outcome,) = await sandbox.run(Program("import sys; print(6 * 7)"), (ScriptTest(""),))
             assert outcome.stdout == "42\n", outcome.stderr
 
 

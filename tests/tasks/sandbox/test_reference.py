@@ -14,11 +14,11 @@ import anyio
 import pytest
 
 from batuta.core import Task, TaskId
-from batuta.tasks.graders import Graders
-from batuta.tasks.sandbox import Sandbox
-from batuta.tasks.sources.code import human_eval, leet_code, mbpp
-from batuta.tasks.sources.rows import read_rows
-from batuta.tasks.sources.source import as_json
+from batuta.sandbox import Sandbox
+from batuta.tasks.datasets.coding import convert_human_eval, convert_leet_code, convert_mbpp
+from batuta.tasks.datasets.dataset import as_json
+from batuta.tasks.datasets.rows import read_rows
+from batuta.tasks.graders import GraderRegistry
 
 SECONDS = 300
 """Wall time of a test: some are long, and what is tested is not how busy this machine is."""
@@ -52,7 +52,7 @@ async def passed(name, pairs):
     """How many programs earn the grade 1, of how many."""
     failed, began = [], time.monotonic()
     async with Sandbox.open(slots=2) as sandbox, anyio.create_task_group() as group:
-        graders = Graders(sandbox=Patient(sandbox))
+        graders = GraderRegistry(sandbox=Patient(sandbox))
 
         async def judge(task, program):
             grade = await graders.grader_for(task).grade(program, task.target)
@@ -63,25 +63,31 @@ async def passed(name, pairs):
             group.start_soon(judge, *pair)
     figure = f"{name} {len(pairs) - len(failed)}/{len(pairs)}"
     seconds = time.monotonic() - began
-    print("", f"{figure} in {seconds:.0f} s, {sandbox.tier}", *failed, sep="\n")  # noqa: T201
+    print("", f"{figure} in {seconds:.0f} s, {sandbox.backend}", *failed, sep="\n")  # noqa: T201
     return len(pairs) - len(failed), len(pairs)
 
 
 def foretold(row):
     """A row of CRUXEval as a program and what it must return."""
     tests = f"assert f({row['input']}) == {row['output']}"
-    return Task(TaskId(row["id"]), "", "", "code-assert", data=as_json({"tests": tests}))
+    return Task(
+        id=TaskId(row["id"]),
+        question="",
+        target="",
+        grader="code-assert",
+        data=as_json({"tests": tests}),
+    )
 
 
 async def test_humaneval():
     read = rows("humaneval/test.jsonl")
-    pairs = [(human_eval(row), row["prompt"] + row["canonical_solution"]) for row in read]
+    pairs = [(convert_human_eval(row), row["prompt"] + row["canonical_solution"]) for row in read]
     assert await passed("HumanEval", pairs) == (164, 164)
 
 
 @pytest.mark.long
 async def test_mbpp():
-    pairs = [(mbpp(row), row["code"]) for row in rows("mbpp/all.jsonl")]
+    pairs = [(convert_mbpp(row), row["code"]) for row in rows("mbpp/all.jsonl")]
     assert await passed("MBPP", pairs) == (974, 974)
 
 
@@ -93,7 +99,7 @@ async def test_cruxeval():
 
 @pytest.mark.long
 async def test_leetcode():
-    pairs = [(leet_code(row), row["completion"]) for row in rows("leetcode/test.jsonl.gz")]
+    pairs = [(convert_leet_code(row), row["completion"]) for row in rows("leetcode/test.jsonl.gz")]
     right, of = await passed("LeetCode", pairs)
     assert of == 228
     assert right >= 226

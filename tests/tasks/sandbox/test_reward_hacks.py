@@ -11,8 +11,8 @@ import textwrap
 import pytest
 
 from batuta.core import Task, TaskId
-from batuta.tasks.graders import Graders
-from batuta.tasks.sources.code import _RUN_UNITTEST
+from batuta.tasks.datasets.coding import _RUN_UNITTEST
+from batuta.tasks.graders import GraderRegistry
 
 ASSERTS = """
 def check(candidate):
@@ -251,7 +251,7 @@ HACKS = {
     """,
     "the codec rewritten": """
         import sys
-        plain = sys.modules.get("inside.plain"); peer = sys.modules.get("inside.peer")
+        plain = sys.modules.get("inside.codec"); peer = sys.modules.get("inside.peer")
         if plain:
             evil = ["Y", "os", "_exit"]
             plain.Encoder.encode = lambda self, value: evil
@@ -259,8 +259,8 @@ HACKS = {
     """,
     "names of the tests' own": """
         import sys
-        plain = sys.modules.get("inside.plain")
-        tags = [["H", 0], ["E", ["unittest.case:SkipTest"]], ["E", ["inside.peer:Gone"]],
+        plain = sys.modules.get("inside.codec")
+        tags = [["H", 0], ["E", ["unittest.case:SkipTest"]], ["E", ["inside.peer:PeerDisconnected"]],
                 ["y", "object"], ["o", "TestCases"], ["@", -1], ["@", 10**9], ["R", 0, ["builtins:str"]]]
         state = {"n": 0}
         def encode(self, value):
@@ -298,11 +298,17 @@ PREAMBLE = "def answer(x):\n    '''What nobody can know.'''\n"
 
 @pytest.fixture(scope="module")
 def graders(sandbox):
-    return Graders(sandbox=sandbox)
+    return GraderRegistry(sandbox=sandbox)
 
 
 def task(grader, **data):
-    return Task(TaskId("canary/1"), "What is the secret?", "", grader, data=json.dumps(data))
+    return Task(
+        id=TaskId("canary/1"),
+        question="What is the secret?",
+        target="",
+        grader=grader,
+        data=json.dumps(data),
+    )
 
 
 def canaries():

@@ -7,9 +7,18 @@ from pathlib import Path
 import anyio
 import pytest
 
-from batuta.tasks.sandbox import Call, Check, End, Limits, Program, Sandbox, Script, Tier
+from batuta.sandbox import (
+    AssertionTest,
+    CallTest,
+    EndReason,
+    Program,
+    Sandbox,
+    SandboxBackend,
+    SandboxLimits,
+    ScriptTest,
+)
 
-LIMITS = Limits(seconds=30)
+LIMITS = SandboxLimits(seconds=30)
 
 
 async def play(sandbox, source, test, limits=LIMITS):
@@ -22,41 +31,41 @@ async def play(sandbox, source, test, limits=LIMITS):
 
 async def test_a_script_reads_and_prints(sandbox):
     source = "import sys\nfor line in sys.stdin: print(line.strip()[::-1])\nprint(__name__)"
-    outcome = await play(sandbox, source, Script("ab\nçd\n"))
-    assert (outcome.end, outcome.status) == (End.RETURNED, 0)
+    outcome = await play(sandbox, source, ScriptTest("ab\nçd\n"))
+    assert (outcome.end, outcome.status) == (EndReason.RETURNED, 0)
     assert outcome.stdout == "ba\ndç\n__main__\n"
 
 
 @pytest.mark.parametrize("size", [0, 1, 3_000_000])
 async def test_input_and_output_of_any_size(sandbox, size):
-    outcome = await play(sandbox, "print(len(input()))", Script("x" * size + "\n"))
+    outcome = await play(sandbox, "print(len(input()))", ScriptTest("x" * size + "\n"))
     assert outcome.stdout == f"{size}\n"
-    outcome = await play(sandbox, f"print('y' * {size})", Script(""))
+    outcome = await play(sandbox, f"print('y' * {size})", ScriptTest(""))
     assert outcome.stdout == "y" * size + "\n"
 
 
 @pytest.mark.parametrize(
     ("source", "end", "status"),
     [
-        ("import sys; sys.exit()", End.RETURNED, 0),
-        ("import sys; sys.exit(3)", End.EXITED, 3),
-        ("import sys; sys.exit('no')", End.EXITED, 1),
-        ("import os; os._exit(0)", End.RETURNED, 0),
-        ("exit()", End.RETURNED, 0),
-        ("1 / 0", End.RAISED, 1),
-        ("raise MemoryError", End.MEMORY, 1),
-        ("import os; os.abort()", End.KILLED, -6),
-        ("def f(:", End.RAISED, 1),
-        ("\udc80", End.RAISED, 1),
+        ("import sys; sys.exit()", EndReason.RETURNED, 0),
+        ("import sys; sys.exit(3)", EndReason.EXITED, 3),
+        ("import sys; sys.exit('no')", EndReason.EXITED, 1),
+        ("import os; os._exit(0)", EndReason.RETURNED, 0),
+        ("exit()", EndReason.RETURNED, 0),
+        ("1 / 0", EndReason.RAISED, 1),
+        ("raise MemoryError", EndReason.MEMORY, 1),
+        ("import os; os.abort()", EndReason.KILLED, -6),
+        ("def f(:", EndReason.RAISED, 1),
+        ("\udc80", EndReason.RAISED, 1),
     ],
 )
 async def test_how_scripts_end(sandbox, source, end, status):
-    outcome = await play(sandbox, source, Script(""))
+    outcome = await play(sandbox, source, ScriptTest(""))
     assert (outcome.end, outcome.status) == (end, status)
 
 
 async def test_a_traceback_shows_the_program_only(sandbox):
-    outcome = await play(sandbox, "def f():\n    return {}['k']\nf()", Script(""))
+    outcome = await play(sandbox, "def f():\n    return {}['k']\nf()", ScriptTest(""))
     assert "KeyError: 'k'" in outcome.stderr
     assert 'File "program.py", line 2, in f' in outcome.stderr
     assert "inside" not in outcome.stderr
@@ -70,7 +79,7 @@ async def test_what_is_printed_late_is_not_lost(sandbox):
         threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
         print("main")
     """
-    assert (await play(sandbox, source, Script(""))).stdout == "main\nthread\n"
+    assert (await play(sandbox, source, ScriptTest(""))).stdout == "main\nthread\n"
 
 
 async def test_deep_recursion_in_a_thread(sandbox):
@@ -81,7 +90,7 @@ async def test_deep_recursion_in_a_thread(sandbox):
         def depth(n): return n and 1 + depth(n - 1)
         threading.Thread(target=lambda: print(depth(50_000))).start()
     """
-    assert (await play(sandbox, source, Script(""))).stdout == "50000\n"
+    assert (await play(sandbox, source, ScriptTest(""))).stdout == "50000\n"
 
 
 async def test_a_program_can_write_files_start_processes_and_loops(sandbox):
@@ -96,7 +105,7 @@ async def test_a_program_can_write_files_start_processes_and_loops(sandbox):
             return await asyncio.sleep(0, "slept")
         print(asyncio.run(main()))
     """
-    outcome = await play(sandbox, source, Script(""))
+    outcome = await play(sandbox, source, ScriptTest(""))
     assert outcome.stdout.split() == ["kept", "slept"], outcome.stderr
 
 
@@ -104,12 +113,12 @@ async def test_installed_packages_can_be_imported(sandbox):
     if not any(Path(folder, "anyio").exists() for folder in site.getsitepackages()):
         pytest.skip("nothing is installed for this interpreter itself")
     source = "import anyio, sys\nprint(anyio.__name__, [m for m in sys.path if 'src' in m])"
-    assert (await play(sandbox, source, Script(""))).stdout == "anyio []\n"
+    assert (await play(sandbox, source, ScriptTest(""))).stdout == "anyio []\n"
 
 
 async def test_sets_are_in_the_same_order_every_time(sandbox):
     source = "print(list({'one', 'two', 'three', 'four'}))"
-    assert len({(await play(sandbox, source, Script(""))).stdout for _ in range(3)}) == 1
+    assert len({(await play(sandbox, source, ScriptTest(""))).stdout for _ in range(3)}) == 1
 
 
 # -- calls --------------------------------------------------------------------------------------
@@ -124,38 +133,38 @@ async def test_calls_give_values(sandbox):
         if __name__ == "__main__": raise SystemExit("not a script")
     """
     program = Program(textwrap.dedent(source))
-    tests = (Call("add", (1, 2.5)), Call("Solution().double", ([1, 2],)), Call("none"))
+    tests = (CallTest("add", (1, 2.5)), CallTest("Solution().double", ([1, 2],)), CallTest("none"))
     added, doubled, missing = await sandbox.run(program, tests, LIMITS)
     assert added.value == {"sum": 3.5, "pair": [1, 2.5]}
     assert doubled.value == [2, 4]
-    assert (missing.end, missing.value) == (End.RAISED, None)
+    assert (missing.end, missing.value) == (EndReason.RAISED, None)
     assert "NameError" in missing.stderr
 
 
 @pytest.mark.parametrize(
     ("source", "end"),
     [
-        ("def f(): return object()", End.RAISED),
-        ("def f(): raise SystemExit(0)", End.EXITED),
-        ("import os\ndef f(): os._exit(0)", End.EXITED),
-        ("def f():\n a = []\n for _ in range(10**5): a = [a]\n return a", End.RAISED),
-        ("def f(): print(1)", End.RETURNED),
+        ("def f(): return object()", EndReason.RAISED),
+        ("def f(): raise SystemExit(0)", EndReason.EXITED),
+        ("import os\ndef f(): os._exit(0)", EndReason.EXITED),
+        ("def f():\n a = []\n for _ in range(10**5): a = [a]\n return a", EndReason.RAISED),
+        ("def f(): print(1)", EndReason.RETURNED),
     ],
 )
 async def test_how_calls_end(sandbox, source, end):
-    outcome = await play(sandbox, source, Call("f"))
+    outcome = await play(sandbox, source, CallTest("f"))
     assert (outcome.end, outcome.value) == (end, None)
 
 
 async def test_annotations_mean_what_they_say(sandbox):
     """The warden's own `from __future__ import annotations` must not reach the program."""
     source = "def f(x: 1 + 1): pass\ndef g(): return f.__annotations__['x']"
-    assert (await play(sandbox, source, Call("g"))).value == 2
+    assert (await play(sandbox, source, CallTest("g"))).value == 2
 
 
 async def test_only_the_program_s_first_process_reports(sandbox):
     source = "import os, time\ndef f():\n    if os.fork(): time.sleep(0.3)\n    return 'once'"
-    assert (await play(sandbox, source, Call("f"))).value == "once"
+    assert (await play(sandbox, source, CallTest("f"))).value == "once"
 
 
 # -- checks -------------------------------------------------------------------------------------
@@ -164,19 +173,23 @@ async def test_only_the_program_s_first_process_reports(sandbox):
 @pytest.mark.parametrize(
     ("source", "code", "end"),
     [
-        ("def f(): return 1", "assert f() == 1", End.RETURNED),
-        ("def f(): return 2", "assert f() == 1", End.RAISED),
-        ("import sys\ndef f(): sys.exit(0)", "assert f() == 1", End.EXITED),
-        ("import sys; sys.exit(0)", "assert f() == 1", End.EXITED),
-        ("import os\ndef f(): os._exit(0)", "assert f() == 1", End.EXITED),
-        ("import os, signal\ndef f(): os.kill(os.getpid(), 9)", "assert f() == 1", End.KILLED),
-        ("raise BaseException", "assert f() == 1", End.RAISED),
-        ("x = 1", "assert (", End.RAISED),
+        ("def f(): return 1", "assert f() == 1", EndReason.RETURNED),
+        ("def f(): return 2", "assert f() == 1", EndReason.RAISED),
+        ("import sys\ndef f(): sys.exit(0)", "assert f() == 1", EndReason.EXITED),
+        ("import sys; sys.exit(0)", "assert f() == 1", EndReason.EXITED),
+        ("import os\ndef f(): os._exit(0)", "assert f() == 1", EndReason.EXITED),
+        (
+            "import os, signal\ndef f(): os.kill(os.getpid(), 9)",
+            "assert f() == 1",
+            EndReason.KILLED,
+        ),
+        ("raise BaseException", "assert f() == 1", EndReason.RAISED),
+        ("x = 1", "assert (", EndReason.RAISED),
     ],
 )
 @pytest.mark.parametrize("apart", [True, False])
 async def test_how_checks_end(sandbox, source, code, end, apart):
-    assert (await play(sandbox, source, Check(code, apart=apart))).end is end
+    assert (await play(sandbox, source, AssertionTest(code=code, separate=apart))).end is end
 
 
 PREAMBLE = """
@@ -214,8 +227,12 @@ class Node:
     ],
 )  # fmt: skip
 async def test_tests_that_run_apart_see_what_a_program_does(sandbox, source, code):
-    outcome = await play(sandbox, source, Check(code.replace("entry", "sum"), PREAMBLE, "sum"))
-    assert outcome.end is End.RETURNED, outcome.stderr
+    outcome = await play(
+        sandbox,
+        source,
+        AssertionTest(code=code.replace("entry", "sum"), preamble=PREAMBLE, entry="sum"),
+    )
+    assert outcome.end is EndReason.RETURNED, outcome.stderr
 
 
 @pytest.mark.parametrize(
@@ -233,8 +250,8 @@ async def test_tests_that_run_apart_see_what_a_program_does(sandbox, source, cod
     ],
 )  # fmt: skip
 async def test_what_tests_compare_they_compare_themselves(sandbox, source, code):
-    outcome = await play(sandbox, source, Check(code, PREAMBLE))
-    assert outcome.end in {End.RAISED, End.EXITED}, outcome.stderr
+    outcome = await play(sandbox, source, AssertionTest(code=code, preamble=PREAMBLE))
+    assert outcome.end in {EndReason.RAISED, EndReason.EXITED}, outcome.stderr
 
 
 async def test_a_program_finds_no_text_of_its_tests(sandbox):
@@ -243,8 +260,8 @@ async def test_a_program_finds_no_text_of_its_tests(sandbox):
         def f():
             return any("42" * 2 in repr(x) for x in gc.get_objects() if isinstance(x, (dict, list, str)))
     """
-    outcome = await play(sandbox, source, Check("assert f() is False  # 4242"))
-    assert outcome.end is End.RETURNED, outcome.stderr
+    outcome = await play(sandbox, source, AssertionTest(code="assert f() is False  # 4242"))
+    assert outcome.end is EndReason.RETURNED, outcome.stderr
 
 
 async def test_a_report_cannot_be_forged_without_the_token(sandbox):
@@ -256,9 +273,9 @@ async def test_a_report_cannot_be_forged_without_the_token(sandbox):
         os._exit(0)
     """
     for apart in (True, False):
-        check = Check("assert False", apart=apart)
+        check = AssertionTest(code="assert False", separate=apart)
         # What it writes may reach the supervisor, which ends whoever speaks out of turn.
-        assert (await play(sandbox, source, check)).end in {End.EXITED, End.KILLED}
+        assert (await play(sandbox, source, check)).end in {EndReason.EXITED, EndReason.KILLED}
 
 
 # -- between tests and programs -----------------------------------------------------------------
@@ -276,7 +293,9 @@ async def test_a_test_finds_nothing_of_the_one_before(sandbox):
         try: open("/tmp/left", "w")
         except OSError: pass
     """
-    first, second = await sandbox.run(Program(textwrap.dedent(source)), (Script(""),) * 2, LIMITS)
+    first, second = await sandbox.run(
+        Program(textwrap.dedent(source)), (ScriptTest(""),) * 2, LIMITS
+    )
     assert first.stdout.startswith("['") is False
     assert first.stdout == second.stdout
 
@@ -291,16 +310,16 @@ async def test_a_test_finds_nothing_of_the_one_before(sandbox):
 )
 async def test_files_that_hide_count_without_end_and_do_not_reach_the_next_test(sandbox, trap):
     program = Program(f"import os\nprint(len(os.listdir('.')), flush=True)\n{trap}")
-    for outcome in await sandbox.run(program, (Script(""),) * 2, LIMITS):
-        assert (outcome.end, outcome.stdout) == (End.FILES, "0\n"), outcome.stderr
+    for outcome in await sandbox.run(program, (ScriptTest(""),) * 2, LIMITS):
+        assert (outcome.end, outcome.stdout) == (EndReason.FILES, "0\n"), outcome.stderr
 
 
 async def test_programs_run_side_by_side(sandbox):
-    program, long = Program("import time\nif input(): time.sleep(600)"), Limits(seconds=600)
+    program, long = Program("import time\nif input(): time.sleep(600)"), SandboxLimits(seconds=600)
     async with sandbox.load(program, long) as first, sandbox.load(program, long) as second:
         async with anyio.create_task_group() as group:
-            group.start_soon(first.run, Script("sleep\n"))
-            assert (await second.run(Script("\n"))).end is End.RETURNED
+            group.start_soon(first.run, ScriptTest("sleep\n"))
+            assert (await second.run(ScriptTest("\n"))).end is EndReason.RETURNED
             group.cancel_scope.cancel()
 
 
@@ -308,10 +327,10 @@ async def test_a_caller_can_stop_at_the_first_failure(sandbox):
     async with sandbox.load(Program("def f(n): return 1 // n"), LIMITS) as ready:
         ends = []
         for n in (2, 1, 0, 5):
-            ends.append((await ready.run(Call("f", (n,)))).end)
-            if ends[-1] is not End.RETURNED:
+            ends.append((await ready.run(CallTest("f", (n,)))).end)
+            if ends[-1] is not EndReason.RETURNED:
                 break
-    assert ends == [End.RETURNED, End.RETURNED, End.RAISED]
+    assert ends == [EndReason.RETURNED, EndReason.RETURNED, EndReason.RAISED]
 
 
 # -- the tier without isolation -----------------------------------------------------------------
@@ -319,11 +338,11 @@ async def test_a_caller_can_stop_at_the_first_failure(sandbox):
 
 async def test_none_runs_the_same_programs_and_keeps_limits(anyio_backend):
     async with Sandbox.open("none") as sandbox:
-        assert sandbox.tier is Tier.NONE
-        assert (await play(sandbox, "print(input())", Script("x"))).stdout == "x\n"
+        assert sandbox.backend is SandboxBackend.NONE
+        assert (await play(sandbox, "print(input())", ScriptTest("x"))).stdout == "x\n"
         forever = "import os\nos.fork()\nwhile True: pass"
-        outcome = await play(sandbox, forever, Script(""), Limits(seconds=0.5))
-        assert outcome.end is End.TIME
+        outcome = await play(sandbox, forever, ScriptTest(""), SandboxLimits(seconds=0.5))
+        assert outcome.end is EndReason.TIME
         bomb = "import os, time\nwhile True: os.fork() or time.sleep(9)"
-        outcome = await play(sandbox, bomb, Script(""), Limits(processes=8))
-        assert outcome.end in {End.PROCESSES, End.RAISED}
+        outcome = await play(sandbox, bomb, ScriptTest(""), SandboxLimits(processes=8))
+        assert outcome.end in {EndReason.PROCESSES, EndReason.RAISED}

@@ -30,7 +30,7 @@ def python_of_everybody():
     version = f"python3.{sys.version_info.minor}"
     for python in (sys.executable, f"/usr/local/bin/{version}", f"/usr/bin/{version}"):
         try:
-            done = as_nobody(python, "-c", "import anyio, pytest, batuta.tasks.sandbox")
+            done = as_nobody(python, "-c", "import anyio, pytest, batuta.sandbox")
         except OSError:
             continue
         if not done.returncode:

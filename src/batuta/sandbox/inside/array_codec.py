@@ -17,39 +17,39 @@ if TYPE_CHECKING:
 
     Refer = Callable[[Any], Any]
 
-NUMBERS = "biufcmMSU"
+PLAIN_DTYPE_KINDS = "biufcmMSU"
 """Kinds of numpy's types that are bytes and nothing else."""
 
 
-TABLES = frozenset({"ps", "pd"})
+TABLE_KINDS = frozenset({"ps", "pd"})
 """Kinds of nodes for what a program may change where it is."""
 
 
-def nan() -> float:
+def shared_nan() -> float:
     """The object that libraries share, since a list equals another if it holds the very same."""
     numpy = sys.modules.get("numpy")
     return float("nan") if numpy is None else numpy.nan
 
 
-def text_of(data: Any) -> str:
+def base64_text(data: Any) -> str:
     """Bytes as text."""
     return b2a_base64(data, newline=False).decode()
 
 
-def typed(value: Any) -> str:
+def qualified_class_name(value: Any) -> str:
     """The module and the name of a value's class: `numpy.ndarray`, `pandas.DataFrame`."""
     kind = type(value)
     return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
 
 
-def atom(value: Any) -> Any:
+def scalar_atom(value: Any) -> Any:
     """A number or a moment; None if it is none."""
-    name = typed(value)
+    name = qualified_class_name(value)
     if name.startswith("numpy."):
         dtype = getattr(value, "dtype", None)
         scalar = (dtype is not None and not hasattr(value, "__len__")) or name == "numpy.str_"
-        if scalar and name != "numpy.ndarray" and getattr(dtype, "kind", "O") in NUMBERS:
-            return ["n", dtype.str, text_of(value.tobytes())]  # pyright: ignore[reportOptionalMemberAccess]
+        if scalar and name != "numpy.ndarray" and getattr(dtype, "kind", "O") in PLAIN_DTYPE_KINDS:
+            return ["n", dtype.str, base64_text(value.tobytes())]  # pyright: ignore[reportOptionalMemberAccess]
     elif name in {"pandas.Timestamp", "pandas.Timedelta"}:
         return ["pt", name.rpartition(".")[2], value.isoformat(), str(getattr(value, "tz", None))]
     elif name in {"pandas.NaTType", "pandas.NAType"}:
@@ -57,9 +57,9 @@ def atom(value: Any) -> Any:
     return None
 
 
-def node(value: Any, refer: Refer) -> list[Any] | None:
+def container_node(value: Any, refer: Refer) -> list[Any] | None:
     """An array or a table; None if it is none, or has no plain form."""
-    write = NODES.get(typed(value))
+    write = NODES.get(qualified_class_name(value))
     return None if write is None else write(value, refer)
 
 
@@ -70,8 +70,8 @@ def array_node(value: Any, refer: Refer) -> list[Any] | None:
     if value is None or type(value).__name__ != "ndarray" or value.dtype.names:
         return None
     shape = list(value.shape)
-    if value.dtype.kind in NUMBERS:
-        return ["a", value.dtype.str, shape, text_of(value.tobytes())]
+    if value.dtype.kind in PLAIN_DTYPE_KINDS:
+        return ["a", value.dtype.str, shape, base64_text(value.tobytes())]
     return ["a", "O", shape, *map(refer, value.ravel().tolist())]
 
 
@@ -86,13 +86,13 @@ def index_node(value: Any, refer: Refer) -> list[Any] | None:
     if kind not in {"Index", "DatetimeIndex"}:
         return None
     frequency = getattr(value, "freqstr", None)
-    return ["pi", kind, name, frequency, *column(value, refer)]
+    return ["pi", kind, name, frequency, *column_parts(value, refer)]
 
 
-def column(value: Any, refer: Refer) -> list[Any]:
+def column_parts(value: Any, refer: Refer) -> list[Any]:
     """The type of a column and its values."""
     dtype = value.dtype
-    if type(dtype).__module__.startswith("numpy") and dtype.kind in NUMBERS:
+    if type(dtype).__module__.startswith("numpy") and dtype.kind in PLAIN_DTYPE_KINDS:
         return [str(dtype), refer(value.to_numpy())]
     if str(dtype) == "category":
         categories = dtype.categories.tolist()
@@ -102,12 +102,12 @@ def column(value: Any, refer: Refer) -> list[Any]:
 
 def series_node(value: Any, refer: Refer) -> list[Any] | None:
     """A column with its labels."""
-    return ["ps", refer(value.name), refer(value.index), *column(value, refer)]
+    return ["ps", refer(value.name), refer(value.index), *column_parts(value, refer)]
 
 
 def frame_node(value: Any, refer: Refer) -> list[Any] | None:
     """A table."""
-    parts = [one for n in range(value.shape[1]) for one in column(value.iloc[:, n], refer)]
+    parts = [one for n in range(value.shape[1]) for one in column_parts(value.iloc[:, n], refer)]
     return ["pd", refer(value.index), refer(value.columns), *parts]
 
 
@@ -130,12 +130,12 @@ def dtype_of(name: Any) -> Any:
         ValueError: it is another.
     """
     found = __import__("numpy").dtype(str(name))
-    if found.kind not in NUMBERS or found.names:
+    if found.kind not in PLAIN_DTYPE_KINDS or found.names:
         raise ValueError(name)
     return found
 
 
-def scalar(_: Any, given: list[Any]) -> Any:
+def decode_scalar(_: Any, given: list[Any]) -> Any:
     """A number of numpy's."""
     dtype = dtype_of(given[1])
     data = a2b_base64(given[2])
@@ -144,7 +144,7 @@ def scalar(_: Any, given: list[Any]) -> Any:
     return __import__("numpy").frombuffer(data, dtype)[0]
 
 
-def array(given: list[Any], value: Refer) -> Any:
+def decode_array(given: list[Any], value: Refer) -> Any:
     """An array."""
     numpy = __import__("numpy")
     shape = tuple(map(int, given[2]))
@@ -157,7 +157,7 @@ def array(given: list[Any], value: Refer) -> Any:
     return found.reshape(shape)
 
 
-def moment(_: Any, given: list[Any]) -> Any:
+def decode_timestamp(_: Any, given: list[Any]) -> Any:
     """A moment or a duration of pandas."""
     pandas = __import__("pandas")
     if given[1] == "Timedelta":
@@ -166,7 +166,7 @@ def moment(_: Any, given: list[Any]) -> Any:
     return found if given[3] in {None, "None"} else found.tz_convert(str(given[3]))
 
 
-def values_of(decoder: Any, kind: Any, held: Any) -> Any:
+def decode_column(decoder: Any, kind: Any, held: Any) -> Any:
     """The values of a column."""
     pandas = __import__("pandas")
     values = decoder.decode(held)
@@ -177,7 +177,7 @@ def values_of(decoder: Any, kind: Any, held: Any) -> Any:
     return pandas.array(values, dtype="object" if kind == "object" else str(kind))
 
 
-def index(decoder: Any, given: list[Any]) -> Any:
+def decode_index(decoder: Any, given: list[Any]) -> Any:
     """The labels of a table."""
     pandas = __import__("pandas")
     kind, name = given[1], decoder.decode(given[2])
@@ -185,29 +185,31 @@ def index(decoder: Any, given: list[Any]) -> Any:
         return pandas.RangeIndex(*map(int, given[3:6]), name=name)
     if kind == "MultiIndex":
         return pandas.MultiIndex.from_tuples(decoder.decode(given[3]), names=name)
-    values = values_of(decoder, given[4], given[5])
+    values = decode_column(decoder, given[4], given[5])
     if kind == "DatetimeIndex":
         return pandas.DatetimeIndex(values, freq=given[3], name=name)
     return pandas.Index(values, dtype=object if given[4] == "object" else None, name=name)
 
 
-def series(decoder: Any, given: list[Any]) -> Any:
+def decode_series(decoder: Any, given: list[Any]) -> Any:
     """A column with its labels."""
     labels = decoder.decode(given[2])
-    values = values_of(decoder, given[3], given[4])
+    values = decode_column(decoder, given[3], given[4])
     dtype = object if given[3] == "object" else None
     return __import__("pandas").Series(
         values, index=labels, dtype=dtype, name=decoder.decode(given[1])
     )
 
 
-def frame(decoder: Any, given: list[Any]) -> Any:
+def decode_frame(decoder: Any, given: list[Any]) -> Any:
     """A table."""
     pandas = __import__("pandas")
     labels, names = decoder.decode(given[1]), decoder.decode(given[2])
     columns = {
         n: pandas.Series(
-            values_of(decoder, kind, held), index=labels, dtype=object if kind == "object" else None
+            decode_column(decoder, kind, held),
+            index=labels,
+            dtype=object if kind == "object" else None,
         )
         for n, (kind, held) in enumerate(zip(given[3::2], given[4::2], strict=True))
     }
@@ -216,14 +218,14 @@ def frame(decoder: Any, given: list[Any]) -> Any:
     return found
 
 
-READ: dict[str, Callable[[Any, list[Any]], Any]] = {
-    "n": scalar,
-    "pt": moment,
+ATOM_DECODERS: dict[str, Callable[[Any, list[Any]], Any]] = {
+    "n": decode_scalar,
+    "pt": decode_timestamp,
     "pn": lambda _, a: __import__("pandas").NaT if "NaT" in a[1] else __import__("pandas").NA,
 }
-WHOLE: dict[str, Callable[[Any, list[Any]], Any]] = {
-    "a": lambda decoder, given: array(given, decoder.value),
-    "pi": index,
-    "ps": series,
-    "pd": frame,
+NODE_DECODERS: dict[str, Callable[[Any, list[Any]], Any]] = {
+    "a": lambda decoder, given: decode_array(given, decoder.value),
+    "pi": decode_index,
+    "ps": decode_series,
+    "pd": decode_frame,
 }

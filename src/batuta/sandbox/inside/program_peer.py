@@ -11,7 +11,7 @@ import builtins
 import operator
 import sys
 
-from .peer import Peer, Shared, classes_of
+from .peer import Peer, PreambleClasses, defined_classes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MODULE = "program"
 
 
-class Program(Peer):
+class ProgramPeer(Peer):
     """A program that waits to be called."""
 
     def __init__(self, pipes: tuple[int, int, int], order: dict[str, Any], execute: Any) -> None:
@@ -30,7 +30,7 @@ class Program(Peer):
         self.execute: Callable[[str, str, dict[str, Any]], None] = execute
         module = sys.modules[MODULE] = type(sys)(MODULE)
         self.namespace = module.__dict__
-        self.shared = Shared(self.namespace, set())
+        self.shared = PreambleClasses(self.namespace, set())
         self.fields = self.shared.fields
         self.instance = self.shared.instance
         self.set_fields = self.shared.set_fields
@@ -40,7 +40,7 @@ class Program(Peer):
         entry = self.receive()["entry"]
         self.execute(self.order["preamble"], "preamble.py", self.namespace)
         self.namespace.pop(entry, None)  # what the preamble sketches is for the program to write
-        self.shared.names = classes_of(self.namespace, MODULE)
+        self.shared.names = defined_classes(self.namespace, MODULE)
         self.execute(self.order["source"], "program.py", self.namespace)
         self.send({"end": "ready"})
 
@@ -55,7 +55,7 @@ class Program(Peer):
 
     def theirs(self, node: list[Any]) -> Any:
         """A callable that calls back."""
-        return Remote(self, node[1])
+        return TestsProxy(self, node[1])
 
     def named(self, value: Any) -> Any:
         """Nothing: the tests would not believe it."""
@@ -84,10 +84,10 @@ class Program(Peer):
         raise NameError(f"name {name!r} is not defined")
 
 
-class Remote:
+class TestsProxy:
     """Something of the tests' that can be called, and asked for what it has."""
 
-    def __init__(self, peer: Program, number: int) -> None:
+    def __init__(self, peer: ProgramPeer, number: int) -> None:
         self.__dict__["batuta_peer"] = peer, number
 
     def batuta_number(self) -> int:
@@ -110,40 +110,40 @@ class Remote:
         return iter(peer.request("list", number))
 
 
-Program.remote = Remote
+ProgramPeer.remote = TestsProxy
 
 
-def begin(_: Program, module: str, name: str, arguments: Any, named: Any) -> None:
+def call_if_loaded(_: ProgramPeer, module: str, name: str, arguments: Any, named: Any) -> None:
     """Let a module that is loaded begin anew: its random numbers, its figures."""
     if module in sys.modules:
         getattr(sys.modules[module], name)(*arguments, **named)
 
 
-def compare(_: Program, name: str, one: Any, other: Any) -> bool:
+def compare_objects(_: ProgramPeer, name: str, one: Any, other: Any) -> bool:
     """What two of the program's values say of each other."""
     return bool(getattr(operator, name)(one, other))
 
 
-def attribute(_: Program, value: Any, name: str) -> Any:
+def get_attribute(_: ProgramPeer, value: Any, name: str) -> Any:
     """What an object has."""
     return getattr(value, name)
 
 
-def assign(_: Program, value: Any, name: str, given: Any) -> None:
+def set_attribute(_: ProgramPeer, value: Any, name: str, given: Any) -> None:
     """Change what an object has."""
     setattr(value, name, given)
 
 
-def is_instance(_: Program, value: Any, kind: Any) -> bool:
+def is_instance(_: ProgramPeer, value: Any, kind: Any) -> bool:
     """Whether it is of that class."""
     return builtins.isinstance(value, kind)
 
 
 OPERATIONS: dict[str, Callable[..., Any]] = {
-    "global": Program.look_up,
+    "global": ProgramPeer.look_up,
     "call": lambda _, value, arguments, named: value(*arguments, **named),
-    "get": attribute,
-    "set": assign,
+    "get": get_attribute,
+    "set": set_attribute,
     "iter": lambda _, value: iter(value),
     "next": lambda _, value: next(value),
     "len": lambda _, value: len(value),
@@ -153,8 +153,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "item": lambda _, value, key: value[key],
     "put": lambda _, value, key, given: operator.setitem(value, key, given),
     "drop": lambda _, value, key: operator.delitem(value, key),
-    "compare": compare,
+    "compare": compare_objects,
     "combine": lambda _, name, one, other: getattr(operator, name)(one, other),
     "isinstance": is_instance,
-    "begin": begin,
+    "begin": call_if_loaded,
 }

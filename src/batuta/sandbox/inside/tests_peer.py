@@ -15,7 +15,7 @@ import builtins
 import os
 import sys
 
-from .peer import Gone, Peer, Shared, classes_of
+from .peer import Peer, PeerDisconnected, PreambleClasses, defined_classes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 MODULE = "program"
 """The name of the tests' own module: that of the program, so that names of classes agree."""
-VERDICTS = frozenset({"unittest", "pytest", "_pytest", "inside", "doctest"})
+TEST_FRAMEWORKS = frozenset({"unittest", "pytest", "_pytest", "inside", "doctest"})
 """Modules whose exceptions say how a test ended: not for a program to say."""
-GONE = 86
+NO_ANSWER_STATUS = 86
 """The exit status of tests that a program left without an answer."""
-TESTED = ("function", "method", "builtin_function_or_method", "partial")
+CALLABLE_TYPES = ("function", "method", "builtin_function_or_method", "partial")
 
 
-class Tests(Peer):
+class TestsPeer(Peer):
     """Tests that call a program."""
 
     def __init__(self, pipes: tuple[int, int, int], namespace: dict[str, Any]) -> None:
         super().__init__(*pipes)
         self.namespace = namespace
-        self.shared = Shared(namespace, classes_of(namespace, MODULE))
+        self.shared = PreambleClasses(namespace, defined_classes(namespace, MODULE))
         self.fields = self.shared.fields
         self.instance = self.shared.instance
         self.set_fields = self.shared.set_fields
-        self.made: dict[str, type[BaseException]] = {}
+        self.known_exceptions: dict[str, type[BaseException]] = {}
 
     def start(self, entry: str) -> str:
         """Let the program begin, now that nothing which it does can change what is loaded here.
@@ -51,23 +51,23 @@ class Tests(Peer):
         try:
             self.send({"entry": entry})
             said = str(self.receive().get("end"))
-        except Gone:
-            os._exit(GONE)
+        except PeerDisconnected:
+            os._exit(NO_ANSWER_STATUS)
         return "" if said == "ready" else said if said in {"raised", "memory"} else "exited"
 
     def request(self, *parts: Any) -> Any:
         """What the program answers, or the end: no test may take its silence for an exception."""
         try:
             return super().request(*parts)
-        except Gone as error:
+        except PeerDisconnected as error:
             sys.stderr.write(f"the program does not answer: {error}\n")
-            os._exit(GONE)
+            os._exit(NO_ANSWER_STATUS)
 
     def do(self, operation: str, *parts: Any) -> Any:
         """What the program may do with what it was given: call it, ask it for what it has."""
         value = self.handles[int(parts[0])]
         ours = type(value).__module__ in {MODULE, "_io"}
-        if operation == "call" and (ours or type(value).__name__ in TESTED):
+        if operation == "call" and (ours or type(value).__name__ in CALLABLE_TYPES):
             return value(*parts[1], **parts[2])
         if operation == "get" and ours and not str(parts[1]).startswith("_"):
             return getattr(value, str(parts[1]))
@@ -83,7 +83,7 @@ class Tests(Peer):
 
     def theirs(self, node: list[Any]) -> Any:
         """A stand-in."""
-        return Remote(self, int(node[1]), [str(name) for name in node[2]])
+        return ProgramProxy(self, int(node[1]), [str(name) for name in node[2]])
 
     def named(self, value: Any) -> Any:
         """Functions and classes of libraries: the program takes its own."""
@@ -102,29 +102,33 @@ class Tests(Peer):
     def exception_class(self, names: list[str]) -> type[BaseException]:
         """The nearest class that is known here; one of its own for a class of the program's."""
         first = str(names[0])
-        if first in self.made:
-            return self.made[first]
+        if first in self.known_exceptions:
+            return self.known_exceptions[first]
         known = (known_exception(str(one)) for one in names)
         found = next((one for one in known if one is not None), None)
         if found is None:
             raise ValueError("this is no exception")
         if known_exception(first) is None:
             name = first.rpartition(":")[2].rpartition(".")[2]
-            found = self.made[first] = type(name, (found,), {"__module__": MODULE})
+            found = self.known_exceptions[first] = type(name, (found,), {"__module__": MODULE})
         return found
 
 
 def known_exception(name: str) -> type[BaseException] | None:
     """A class of exceptions that is loaded here, but for those that say how a test ended."""
     module, _, name = name.partition(":")
-    if module.partition(".")[0] in VERDICTS or module == MODULE:
+    if module.partition(".")[0] in TEST_FRAMEWORKS or module == MODULE:
         return None
     found = getattr(sys.modules.get(module), name, None)
-    fits = isinstance(found, type) and issubclass(found, BaseException) and found is not Gone
+    fits = (
+        isinstance(found, type)
+        and issubclass(found, BaseException)
+        and found is not PeerDisconnected
+    )
     return found if fits else None
 
 
-NATIVE = {
+INTERPRETER_TYPES = {
     "builtins:generator": "GeneratorType",
     "builtins:function": "FunctionType",
     "builtins:module": "ModuleType",
@@ -132,13 +136,13 @@ NATIVE = {
 """Classes of the interpreter's whose objects have no plain form."""
 
 
-class Remote:
+class ProgramProxy:
     """A value of the program's that has no plain form."""
 
     __slots__ = ("_batuta",)
-    _batuta: tuple[Tests, int, list[str]]
+    _batuta: tuple[TestsPeer, int, list[str]]
 
-    def __init__(self, peer: Tests, number: int, names: list[str]) -> None:
+    def __init__(self, peer: TestsPeer, number: int, names: list[str]) -> None:
         object.__setattr__(self, "_batuta", (peer, number, names))
 
     def batuta_number(self) -> int:
@@ -151,7 +155,7 @@ class Remote:
     def _exact(self, operation: str, kind: type) -> Any:
         found = self._ask(operation, self)
         if type(found) is not kind:
-            raise Gone(f"{operation} gave a {type(found).__name__}")
+            raise PeerDisconnected(f"{operation} gave a {type(found).__name__}")
         return found
 
     @property
@@ -162,12 +166,12 @@ class Remote:
             found = getattr(sys.modules.get(module), qualified, None)
             if isinstance(found, type) and module not in {"builtins", MODULE}:
                 return found
-            if name in NATIVE:
-                return getattr(__import__("types"), NATIVE[name])
-        return Remote
+            if name in INTERPRETER_TYPES:
+                return getattr(__import__("types"), INTERPRETER_TYPES[name])
+        return ProgramProxy
 
     def __instancecheck__(self, value: Any) -> bool:
-        return type(value) is Remote and self._ask("isinstance", value, self) is True
+        return type(value) is ProgramProxy and self._ask("isinstance", value, self) is True
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """What it gives over there."""
@@ -226,23 +230,23 @@ class Remote:
         return self._ask("call", self._ask("get", self, "__exit__"), (None, None, None), {})
 
 
-Tests.remote = Remote
+TestsPeer.remote = ProgramProxy
 
 
-def _comparing(name: str) -> Callable[[Any, Any], Any]:
+def _make_comparison(name: str) -> Callable[[Any, Any], Any]:
     """What two handles say of each other; of a handle and a plain value nobody says anything."""
 
     def compare(self: Any, other: Any) -> Any:
-        if type(other) is not Remote:
+        if type(other) is not ProgramProxy:
             return NotImplemented
         return self._ask("compare", name, self, other) is True
 
     return compare
 
 
-def _combining(name: str) -> Callable[[Any, Any], Any]:
+def _make_operator(name: str) -> Callable[[Any, Any], Any]:
     def combine(self: Any, other: Any) -> Any:
-        if type(other) is not Remote:
+        if type(other) is not ProgramProxy:
             return NotImplemented
         return self._ask("combine", name, self, other)
 
@@ -250,15 +254,15 @@ def _combining(name: str) -> Callable[[Any, Any], Any]:
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    setattr(Remote, f"__{_name}__", _comparing(_name))
+    setattr(ProgramProxy, f"__{_name}__", _make_comparison(_name))
 for _name in ("add", "sub", "mul", "truediv", "matmul", "and_", "or_"):
-    setattr(Remote, f"__{_name.strip('_')}__", _combining(_name))
+    setattr(ProgramProxy, f"__{_name.strip('_')}__", _make_operator(_name))
 
 
-class Names(dict):  # pyright: ignore[reportMissingTypeArgument] - no `Any` at run time
+class TestNamespace(dict):  # pyright: ignore[reportMissingTypeArgument] - no `Any` at run time
     """The tests' globals: what neither they nor Python define is the program's."""
 
-    peer: Tests | None = None
+    peer: TestsPeer | None = None
     entry = ""
 
     def __missing__(self, name: str) -> Any:
@@ -276,12 +280,12 @@ class Names(dict):  # pyright: ignore[reportMissingTypeArgument] - no `Any` at r
         """A global of the program's."""
         assert self.peer is not None  # noqa: S101 - by `__missing__`
         found = self.peer.request("global", name)
-        if type(found) is Remote:
+        if type(found) is ProgramProxy:
             self[name] = found
         return found
 
 
-def import_ahead(code: str) -> None:
+def preload_imports(code: str) -> None:
     """Load what the tests import, before the program can leave a file where it is looked for."""
     if "import" not in code:
         return
@@ -296,7 +300,7 @@ def import_ahead(code: str) -> None:
                 continue
 
 
-SHARED = {
+SHARED_RESETS = {
     "random": ("seed",),
     "numpy.random": ("seed",),
     "matplotlib.pyplot": ("close", "clf", "cla"),
@@ -304,15 +308,17 @@ SHARED = {
 """Functions of modules that say how a test begins: in the tests' process they would do nothing."""
 
 
-def share_beginnings(peer: Tests) -> None:
+def share_resets(peer: TestsPeer) -> None:
     """Let the program's modules begin as the tests' do: the same seeds, no old figures."""
-    for name, functions in SHARED.items():
+    for name, functions in SHARED_RESETS.items():
         module = sys.modules.get(name)
         for function in functions if module is not None else ():
-            setattr(module, function, _shared(peer, name, function, getattr(module, function)))
+            setattr(
+                module, function, _share_function(peer, name, function, getattr(module, function))
+            )
 
 
-def _shared(peer: Tests, module: str, name: str, original: Callable[..., Any]) -> Any:
+def _share_function(peer: TestsPeer, module: str, name: str, original: Callable[..., Any]) -> Any:
     def call(*arguments: Any, **named: Any) -> Any:
         peer.request("begin", module, name, arguments, named)
         return original(*arguments, **named)
@@ -326,13 +332,13 @@ def run_tests(
     """Run tests against the program at the other end; they raise if one fails."""
     module = sys.modules[MODULE] = type(sys)(MODULE)
     execute(order["preamble"], "preamble.py", module.__dict__)
-    import_ahead(code)
+    preload_imports(code)
     entry: str = order["entry"]
-    namespace = Names(module.__dict__)
+    namespace = TestNamespace(module.__dict__)
     namespace.pop(entry, None)
     namespace.entry = entry
-    peer = Tests(pipes, namespace)
-    share_beginnings(peer)
+    peer = TestsPeer(pipes, namespace)
+    share_resets(peer)
     if end := peer.start(entry):
         return {"end": end}
     namespace.peer = peer

@@ -22,14 +22,14 @@ KERNEL = (
     "add_key request_key landlock_create_ruleset landlock_add_rule landlock_restrict_self"
 )
 """A wide surface; io_uring makes calls that no filter sees, a ruleset keeps removed files."""
-NEIGHBOURS = (
+OTHER_PROCESSES = (
     "ptrace process_vm_readv process_vm_writev process_madvise kcmp pidfd_open pidfd_getfd "
     "pidfd_send_signal sched_setaffinity sched_setattr sched_setparam sched_setscheduler "
     "setpriority ioprio_set migrate_pages move_pages shmctl msgctl msgsnd msgrcv semctl semop "
     "semtimedop mq_unlink"
 )
 """They reach other processes of the same user, or what these share."""
-UNSEEN = "memfd_create memfd_secret shmget shmat msgget semget mq_open"
+UNCOUNTED_MEMORY = "memfd_create memfd_secret shmget shmat msgget semget mq_open"
 """Memory that belongs to no process, so that the watch on memory would not see it."""
 NETWORK = "socket connect bind listen"
 OWNERSHIP = (
@@ -76,7 +76,7 @@ NUMBERS = {
     },
 }  # fmt: skip
 """Numbers below 424 by architecture; a call that is missing does not exist there."""
-COMMON = {
+COMMON_NUMBERS = {
     "pidfd_send_signal": 424, "io_uring_setup": 425, "io_uring_enter": 426,
     "io_uring_register": 427, "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431,
     "fsmount": 432, "fspick": 433, "pidfd_open": 434, "clone3": 435, "pidfd_getfd": 438,
@@ -84,26 +84,26 @@ COMMON = {
     "landlock_add_rule": 445, "landlock_restrict_self": 446, "memfd_secret": 447, "fchmodat2": 452,
 }  # fmt: skip
 """Numbers from 424 on are the same everywhere."""
-NEWEST = 452
+NEWEST_NUMBER = 452
 """A call with a higher number was not thought of here: it does not exist (ENOSYS)."""
 
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 NEW_NAMESPACES = 0x7E020000
 """All CLONE_NEW* flags of clone."""
 SHARED_ANONYMOUS = 0x21
-TERMINAL = 0x5400
+TERMINAL_REQUESTS = 0x5400
 """The requests of ioctl that ask a terminal, and what Python asks of any file."""
-STREAM = 1
+STREAM_SOCKET = 1
 
 LOAD, AND, EQUAL, GREATER, RETURN = 0x20, 0x54, 0x15, 0x25, 0x06
 """BPF: load a word, mask it, jump if equal, jump if greater, return."""
 ALLOW, KILL, ERRNO, NOTIFY = 0x7FFF0000, 0x80000000, 0x00050000, 0x7FC00000
-BIRTHS = {"x86_64": (56, 57, 58), "aarch64": (220,)}
+PROCESS_CREATION = {"x86_64": (56, 57, 58), "aarch64": (220,)}
 """clone, fork and vfork; clone3 does not exist here."""
 NUMBER_AT, ARCHITECTURE_AT, ARGUMENTS_AT = 0, 4, 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """A call that is allowed by one of its arguments: `argument & mask == value` (or not)."""
 
@@ -117,25 +117,25 @@ class Condition:
         """Five instructions that decide this call, and none other."""
         yes, no = (1, 0) if self.equal else (0, 1)
         return (
-            _jump(EQUAL, number, 0, 5)
-            + _step(LOAD, ARGUMENTS_AT + 8 * self.argument)
-            + _step(AND, self.mask)
-            + _jump(EQUAL, self.value, yes, no)
-            + _step(RETURN, ERRNO | errno.EPERM)
-            + _step(RETURN, ALLOW)
+            _bpf_jump(EQUAL, number, 0, 5)
+            + _bpf_statement(LOAD, ARGUMENTS_AT + 8 * self.argument)
+            + _bpf_statement(AND, self.mask)
+            + _bpf_jump(EQUAL, self.value, yes, no)
+            + _bpf_statement(RETURN, ERRNO | errno.EPERM)
+            + _bpf_statement(RETURN, ALLOW)
         )
 
 
 CONDITIONS = (
-    Condition("clone", 0, NEW_NAMESPACES, 0),
+    Condition(name="clone", argument=0, mask=NEW_NAMESPACES, value=0),
     # Limits of oneself only: another process of the same user could be strangled by its limits.
-    Condition("prlimit64", 0, 0xFFFFFFFF, 0),
+    Condition(name="prlimit64", argument=0, mask=0xFFFFFFFF, value=0),
     # A datagram socket of a pair could be turned to any socket in the file system.
-    Condition("socketpair", 1, 0xF, STREAM),
+    Condition(name="socketpair", argument=1, mask=0xF, value=STREAM_SOCKET),
     # A file system takes orders about files that may only be read, such as to seal them for ever.
-    Condition("ioctl", 1, 0xFF00, TERMINAL),
+    Condition(name="ioctl", argument=1, mask=0xFF00, value=TERMINAL_REQUESTS),
     # Pages that a dead child touched are counted nowhere as long as its parent maps them.
-    Condition("mmap", 3, SHARED_ANONYMOUS, SHARED_ANONYMOUS, equal=False),
+    Condition(name="mmap", argument=3, mask=SHARED_ANONYMOUS, value=SHARED_ANONYMOUS, equal=False),
 )
 
 
@@ -153,39 +153,39 @@ def seccomp_filter(machine: str | None = None, *, ownership: bool) -> bytes:
     if machine not in NUMBERS:
         known = ", ".join(NUMBERS)
         raise SandboxError(f"system calls of {machine} are not known here, only those of {known}")
-    numbers = NUMBERS[machine] | COMMON
-    denied = f"{NAMESPACES} {KERNEL} {NEIGHBOURS} {UNSEEN} {NETWORK}".split()
+    numbers = NUMBERS[machine] | COMMON_NUMBERS
+    denied = f"{NAMESPACES} {KERNEL} {OTHER_PROCESSES} {UNCOUNTED_MEMORY} {NETWORK}".split()
     denied += [] if ownership else OWNERSHIP.split()
-    code = _step(LOAD, ARCHITECTURE_AT)
-    code += _jump(EQUAL, AUDIT[machine], 1, 0) + _step(RETURN, KILL)
-    code += _step(LOAD, NUMBER_AT)
-    code += _jump(GREATER, NEWEST, 0, 1) + _step(RETURN, ERRNO | errno.ENOSYS)
+    code = _bpf_statement(LOAD, ARCHITECTURE_AT)
+    code += _bpf_jump(EQUAL, AUDIT[machine], 1, 0) + _bpf_statement(RETURN, KILL)
+    code += _bpf_statement(LOAD, NUMBER_AT)
+    code += _bpf_jump(GREATER, NEWEST_NUMBER, 0, 1) + _bpf_statement(RETURN, ERRNO | errno.ENOSYS)
     # The flags of clone3 lie in memory, where no filter sees them; the C library falls back.
-    code += _refuse(numbers["clone3"], errno.ENOSYS)
+    code += _refuse_call(numbers["clone3"], errno.ENOSYS)
     for name in denied:
         if name in numbers:
-            code += _refuse(numbers[name], errno.EPERM)
+            code += _refuse_call(numbers[name], errno.EPERM)
     for condition in CONDITIONS:
         code += condition.code(numbers[condition.name])
-    return code + _step(RETURN, ALLOW)
+    return code + _bpf_statement(RETURN, ALLOW)
 
 
 def count_filter(machine: str | None = None) -> bytes:
     """The filter that lets a listener decide about every new process and thread."""
-    code = _step(LOAD, NUMBER_AT)
-    for number in BIRTHS[machine or platform.machine()]:
-        code += _jump(EQUAL, number, 0, 1) + _step(RETURN, NOTIFY)
-    return code + _step(RETURN, ALLOW)
+    code = _bpf_statement(LOAD, NUMBER_AT)
+    for number in PROCESS_CREATION[machine or platform.machine()]:
+        code += _bpf_jump(EQUAL, number, 0, 1) + _bpf_statement(RETURN, NOTIFY)
+    return code + _bpf_statement(RETURN, ALLOW)
 
 
-def _refuse(number: int, error: int) -> bytes:
-    return _jump(EQUAL, number, 0, 1) + _step(RETURN, ERRNO | error)
+def _refuse_call(number: int, error: int) -> bytes:
+    return _bpf_jump(EQUAL, number, 0, 1) + _bpf_statement(RETURN, ERRNO | error)
 
 
-def _step(code: int, operand: int) -> bytes:
-    return _jump(code, operand, 0, 0)
+def _bpf_statement(code: int, operand: int) -> bytes:
+    return _bpf_jump(code, operand, 0, 0)
 
 
-def _jump(code: int, operand: int, if_true: int, if_false: int) -> bytes:
+def _bpf_jump(code: int, operand: int, if_true: int, if_false: int) -> bytes:
     """One instruction; the jumps count instructions from the next one."""
     return struct.pack("=HBBI", code, if_true, if_false, operand)

@@ -11,7 +11,7 @@ import anyio
 
 from batuta.errors import SandboxError
 
-ASK = """
+INSPECT_SCRIPT = """
 import json, os, site, sys
 packages = [path for path in site.getsitepackages() if os.path.isdir(path)]
 # the one behind a virtual environment, which may hold a copy of it in a folder of its own
@@ -40,14 +40,14 @@ class Interpreter:
         return folders if inside else (*folders, self.executable)
 
 
-async def ask(python: str | Path) -> Interpreter:
+async def inspect_interpreter(python: str | Path) -> Interpreter:
     """What that interpreter says of itself.
 
     Raises:
         SandboxError: it does not run, or is older than 3.11.
     """
     try:
-        done = await anyio.run_process([str(python), "-c", ASK], stderr=subprocess.PIPE)
+        done = await anyio.run_process([str(python), "-c", INSPECT_SCRIPT], stderr=subprocess.PIPE)
     except (OSError, subprocess.CalledProcessError) as error:
         raise SandboxError(f"{python} does not run as a Python interpreter: {error}") from error
     version, executable, home, packages = json.loads(done.stdout)

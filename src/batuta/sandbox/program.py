@@ -10,7 +10,7 @@ from typing import TypeAlias
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
 MEGABYTE = 1 << 20
-ENTRY = re.compile(r"[A-Za-z_]\w*(\(\))?(\.[A-Za-z_]\w*)*")
+ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\(\))?(\.[A-Za-z_]\w*)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,14 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class ScriptTest:
     """Runs the program as `__main__`; what it prints is the result."""
 
     stdin: str
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallTest:
     """Calls a function of the program; what it returns is the result, as JSON."""
 
     entry: str
@@ -36,12 +36,12 @@ class Call:
     arguments: tuple[JSON, ...] = ()
 
     def __post_init__(self) -> None:
-        if not ENTRY.fullmatch(self.entry):
+        if not ENTRY_POINT.fullmatch(self.entry):
             raise ValueError(f"an entry point is `name` or `Class().name`, not {self.entry!r}")
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AssertionTest:
     """Runs tests that raise if one fails; to reach their end is the result.
 
     Apart, the tests run in a process of their own, which the program can neither look into nor
@@ -59,14 +59,14 @@ class Check:
     """Source before both, that the program may rely on: apart, each runs its own."""
     entry: str = ""
     """A name that is the program's although the preamble defines it, as a sketch; empty: none."""
-    apart: bool = True
+    separate: bool = True
 
 
-Test: TypeAlias = Script | Call | Check
+ProgramTest: TypeAlias = ScriptTest | CallTest | AssertionTest
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxLimits:
     """What one test may use."""
 
     seconds: float = 10.0
@@ -85,7 +85,7 @@ class Limits:
             raise ValueError("limits of a sandbox are greater than 0")
 
 
-class End(StrEnum):
+class EndReason(StrEnum):
     """How a test ended. Whether the result is right is not decided here."""
 
     RETURNED = "returned"
@@ -105,11 +105,11 @@ class End(StrEnum):
     """The sandbox itself went away; nothing is known of the program."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramResult:
     """What is known of a test that ran."""
 
-    end: End
+    end: EndReason
     stdout: str = ""
     stderr: str = ""
     """Its last 4,000 characters."""

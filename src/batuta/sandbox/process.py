@@ -15,34 +15,34 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from batuta.errors import SandboxError
-from batuta.tasks.sandbox.inside.usage import family, removal
-from batuta.tasks.sandbox.tiers import Launch
+from batuta.sandbox.backends import SupervisorLaunch
+from batuta.sandbox.inside.usage import descendant_processes, removal_command
 
-PATIENCE = 60.0
+REPLY_TIMEOUT = 60.0
 """Seconds that a warden may take beyond what it was asked to do, on a machine that is busy."""
 
 
 @final
-class Cell:
+class SandboxProcess:
     """A warden that waits for tests."""
 
-    def __init__(self, process: Process, farewell: float) -> None:
+    def __init__(self, process: Process, exit_timeout: float) -> None:
         assert process.stdin is not None  # noqa: S101 - all three are pipes
         assert process.stdout is not None  # noqa: S101
         assert process.stderr is not None  # noqa: S101
-        self.spent = False
+        self.is_used_up = False
         """Whether it will play no more tests."""
-        self._farewell = farewell
+        self._exit_timeout = exit_timeout
         self._process = process
         self._orders = process.stdin
         self._replies = BufferedByteReceiveStream(process.stdout)
-        self._complaints = process.stderr
+        self._stderr = process.stderr
 
-    async def started(self) -> bool:
+    async def has_started(self) -> bool:
         """Whether it runs: an order to one that died at its start would meet a broken pipe."""
         return await self._exchange(b"", 0) is not None
 
-    async def ask(
+    async def send_order(
         self, order: dict[str, Any], seconds: float, after: bytes = b""
     ) -> dict[str, Any] | None:
         """Its reply to an order, and to what follows it.
@@ -50,25 +50,25 @@ class Cell:
         None if it is gone, or says nothing for that long and more.
         """
         data = json.dumps(order).encode()
-        self.spent = True  # who stops listening leaves a reply behind that fits no other order
+        self.is_used_up = True  # who stops listening leaves a reply behind that fits no other order
         reply = await self._exchange(struct.pack(">I", len(data)) + data + after, seconds)
-        self.spent = reply is None or reply.get("spent", False)
+        self.is_used_up = reply is None or reply.get("spent", False)
         return reply
 
     async def _exchange(self, data: bytes, seconds: float) -> dict[str, Any] | None:
         try:
-            with anyio.fail_after(seconds + PATIENCE):
+            with anyio.fail_after(seconds + REPLY_TIMEOUT):
                 await self._orders.send(data)
                 (size,) = struct.unpack(">I", await self._replies.receive_exactly(4))
                 return json.loads(await self._replies.receive_exactly(size))
         except (OSError, anyio.BrokenResourceError, anyio.IncompleteRead, TimeoutError):
             return None
 
-    async def complaint(self) -> str:
+    async def last_error_line(self) -> str:
         """The last line that it, or what should have started it, wrote to standard error."""
         lines: list[str] = []
         with anyio.move_on_after(1):
-            async for data in self._complaints:
+            async for data in self._stderr:
                 lines += data.decode(errors="replace").splitlines()
         return lines[-1] if lines else "it ended without a word"
 
@@ -76,50 +76,52 @@ class Cell:
         """End it and everything in it."""
         with anyio.CancelScope(shield=True):
             await self._orders.aclose()
-            await self._ended()
+            await self._wait_for_exit()
             # First what is below: a bwrap ends by itself when its namespace has ended.
-            for doomed in (family(self._process.pid), [self._process.pid]):
+            for doomed in (descendant_processes(self._process.pid), [self._process.pid]):
                 if self._process.returncode is None:
-                    _kill(doomed)
-                    await self._ended()
+                    _kill_processes(doomed)
+                    await self._wait_for_exit()
             await self._process.aclose()
 
-    async def _ended(self) -> None:
+    async def _wait_for_exit(self) -> None:
         """Wait for its end, as long as it may take."""
-        with anyio.move_on_after(self._farewell):
+        with anyio.move_on_after(self._exit_timeout):
             await self._process.wait()
 
 
 @asynccontextmanager
-async def opened(launch: Launch, preload: list[str]) -> AsyncGenerator[Cell]:
+async def open_sandbox_process(
+    launch: SupervisorLaunch, preload: list[str]
+) -> AsyncGenerator[SandboxProcess]:
     """A cell that is ready for tests and has imported `preload`; at the end, nothing is left of it.
 
     Raises:
         SandboxError: it could not be built; the cause is in the sentence.
     """
     try:
-        cell = Cell(await _start(launch), launch.farewell)
+        cell = SandboxProcess(await _start_process(launch), launch.exit_timeout)
         try:
-            first = launch.order | {"preload": preload}
-            if not await cell.started() or await cell.ask(first, 0) is None:
-                raise SandboxError(await cell.complaint())
+            first = launch.first_order | {"preload": preload}
+            if not await cell.has_started() or await cell.send_order(first, 0) is None:
+                raise SandboxError(await cell.last_error_line())
             yield cell
         finally:
             await cell.close()
     finally:
         if launch.folder is not None and os.path.exists(launch.folder):  # noqa: PTH110
             with anyio.CancelScope(shield=True):  # its warden was killed
-                await anyio.run_process(removal(launch.folder), check=False)
+                await anyio.run_process(removal_command(launch.folder), check=False)
 
 
-def _kill(processes: list[int]) -> None:
+def _kill_processes(processes: list[int]) -> None:
     """Not by `Process.kill`, which would reap them behind asyncio's back."""
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
 
 
-async def _start(launch: Launch) -> Process:
+async def _start_process(launch: SupervisorLaunch) -> Process:
     try:
         with anyio.CancelScope(shield=True):  # a bwrap that is killed at its start leaves a child
             process = await anyio.open_process(

@@ -11,15 +11,15 @@ from pathlib import Path
 import anyio
 
 from batuta.errors import SandboxError
-from batuta.tasks.sandbox.inside.usage import removal
-from batuta.tasks.sandbox.interpreter import Interpreter
-from batuta.tasks.sandbox.loaded import loaded
-from batuta.tasks.sandbox.program import Call, End, Limits, Program
-from batuta.tasks.sandbox.tiers import Tier, fresh, launch
+from batuta.sandbox.backends import SandboxBackend, build_launch, new_temporary_path
+from batuta.sandbox.inside.usage import removal_command
+from batuta.sandbox.interpreter import Interpreter
+from batuta.sandbox.loaded_program import open_program
+from batuta.sandbox.program import CallTest, EndReason, Program, SandboxLimits
 
-LIMITS = Limits(seconds=120.0, processes=4)
+LIMITS = SandboxLimits(seconds=120.0, processes=4)
 """Much time: a machine that is busy is no reason to run programs less apart."""
-BREAKOUT = Program("""
+BREAKOUT_PROGRAM = Program("""
 import ctypes, os, socket, time
 
 def unshare():
@@ -60,7 +60,9 @@ REMEDY = (
 )
 
 
-async def choose(tier: Tier, interpreter: Interpreter, uid: int | None) -> Tier:
+async def choose_backend(
+    backend: SandboxBackend, interpreter: Interpreter, uid: int | None
+) -> SandboxBackend:
     """That tier, or the strongest for `auto`, once it has passed its self-test; `none` has none.
 
     Raises:
@@ -68,12 +70,16 @@ async def choose(tier: Tier, interpreter: Interpreter, uid: int | None) -> Tier:
     """
     if sys.platform != "linux":
         raise SandboxError(f"programs are run on Linux only, and this is {sys.platform}")
-    if tier is Tier.NONE:
-        return tier
+    if backend is SandboxBackend.NONE:
+        return backend
     causes: list[str] = []
-    for candidate in (Tier.BUBBLEWRAP, Tier.LANDLOCK) if tier is Tier.AUTO else (tier,):
+    for candidate in (
+        (SandboxBackend.BUBBLEWRAP, SandboxBackend.LANDLOCK)
+        if backend is SandboxBackend.AUTO
+        else (backend,)
+    ):
         try:
-            await _prove(candidate, interpreter, uid)
+            await _run_self_test(candidate, interpreter, uid)
         except SandboxError as error:
             causes.append(f"{candidate}: {error}")
         else:
@@ -82,13 +88,13 @@ async def choose(tier: Tier, interpreter: Interpreter, uid: int | None) -> Tier:
 
 
 @asynccontextmanager
-async def _bait() -> AsyncGenerator[Path]:
+async def _bait_file() -> AsyncGenerator[Path]:
     """A file in a folder, that all may read and write: only the sandbox stands in the way.
 
     A process of its own removes the folder when this block ends, or when we are killed in it.
     """
-    folder = Path(fresh())
-    shell, option, script, name = removal(str(folder))
+    folder = Path(new_temporary_path())
+    shell, option, script, name = removal_command(str(folder))
     async with await anyio.open_process(
         [shell, option, f"read end; {script}", name],
         stdout=subprocess.DEVNULL,
@@ -109,19 +115,21 @@ async def _bait() -> AsyncGenerator[Path]:
                 await remover.wait()
 
 
-async def _prove(tier: Tier, interpreter: Interpreter, uid: int | None) -> None:
+async def _run_self_test(
+    backend: SandboxBackend, interpreter: Interpreter, uid: int | None
+) -> None:
     """Let the break-out be tried.
 
     Raises:
         SandboxError: the tier cannot be built, or it does not hold.
     """
-    start = lambda: launch(tier, interpreter, LIMITS, uid)  # noqa: E731
-    async with _bait() as secret, loaded(BREAKOUT, LIMITS, start) as breakout:
-        breaches = await breakout.run(Call("breaches", (str(secret.parent), secret.name)))
-        bomb = await breakout.run(Call("multiply"))
-    if breaches.end is not End.RETURNED:
+    start = lambda: build_launch(backend, interpreter, LIMITS, uid)  # noqa: E731
+    async with _bait_file() as secret, open_program(BREAKOUT_PROGRAM, LIMITS, start) as breakout:
+        breaches = await breakout.run(CallTest("breaches", (str(secret.parent), secret.name)))
+        bomb = await breakout.run(CallTest("multiply"))
+    if breaches.end is not EndReason.RETURNED:
         raise SandboxError(f"its self-test did not end well ({breaches.end}): {breaches.stderr}")
     if isinstance(breaches.value, list) and breaches.value:
         raise SandboxError(f"in it, a program can {', '.join(map(str, breaches.value))}")
-    if bomb.end not in {End.RAISED, End.PROCESSES}:
+    if bomb.end not in {EndReason.RAISED, EndReason.PROCESSES}:
         raise SandboxError("in it, a program can start processes without limit")

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from batuta.errors import SandboxError
-from batuta.tasks.sandbox import inside
-from batuta.tasks.sandbox.inside.kernel import landlock_version
-from batuta.tasks.sandbox.interpreter import Interpreter
-from batuta.tasks.sandbox.program import Limits
-from batuta.tasks.sandbox.seccomp import count_filter, seccomp_filter
+from batuta.sandbox import inside
+from batuta.sandbox.inside.kernel import landlock_version
+from batuta.sandbox.interpreter import Interpreter
+from batuta.sandbox.program import SandboxLimits
+from batuta.sandbox.seccomp import count_filter, seccomp_filter
 
-WARDEN = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from inside.warden import main; "
-    "sys.path.pop(0); main()"
+START_SUPERVISOR = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from inside.supervisor import serve_orders; "
+    "sys.path.pop(0); serve_orders()"
 )
-INSIDE = Path(inside.__file__).parent
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
-NEEDED = 6
+INSIDE_FOLDER = Path(inside.__file__).parent
+SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
+MIN_LANDLOCK_VERSION = 6
 """The first Landlock that keeps signals inside."""
 DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")
 """Not zero: it can be mapped as memory that belongs to no process."""
@@ -32,7 +32,7 @@ TMP = "/tmp"  # noqa: S108 - the one inside the sandbox
 SHM = "/dev/shm"  # noqa: S108 - same
 
 
-class Tier(StrEnum):
+class SandboxBackend(StrEnum):
     """How strictly programs are kept apart from the machine."""
 
     AUTO = "auto"
@@ -48,48 +48,52 @@ class Tier(StrEnum):
     """Limits only, no isolation: for programs that one would run anyway."""
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisorLaunch:
     """How to start one warden."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
-    order: dict[str, Any]
+    first_order: dict[str, Any]
     """What the warden is told first."""
     descriptors: tuple[int, ...] = ()
     """Open files that it inherits; whoever starts it closes them."""
-    farewell: float = 10.0
+    exit_timeout: float = 10.0
     """Seconds that it has to end by itself; killed, it would leave behind what it started."""
     folder: str | None = None
     """Its scratch, where that is a folder of the machine; the warden makes it and removes it."""
 
 
-def launch(tier: Tier, interpreter: Interpreter, limits: Limits, uid: int | None) -> Launch:
+def build_launch(
+    backend: SandboxBackend, interpreter: Interpreter, limits: SandboxLimits, uid: int | None
+) -> SupervisorLaunch:
     """How to start a warden of that tier; `uid` is what it becomes, if it is started by root.
 
     Raises:
         SandboxError: something that the tier needs is missing.
     """
     try:
-        if tier is Tier.BUBBLEWRAP:
-            return _bubblewrap(interpreter, limits, uid)
-        if tier is Tier.LANDLOCK:
-            return _landlock(interpreter, limits, uid)
-        return _none(interpreter, limits)
+        if backend is SandboxBackend.BUBBLEWRAP:
+            return _bubblewrap_launch(interpreter, limits, uid)
+        if backend is SandboxBackend.LANDLOCK:
+            return _landlock_launch(interpreter, limits, uid)
+        return _unisolated_launch(interpreter, limits)
     except OSError as error:
         raise SandboxError(f"a sandbox cannot be prepared: {error}") from error
 
 
-def _bubblewrap(interpreter: Interpreter, limits: Limits, uid: int | None) -> Launch:
-    command = [_bwrap(interpreter), "--die-with-parent", "--new-session", "--as-pid-1"]
+def _bubblewrap_launch(
+    interpreter: Interpreter, limits: SandboxLimits, uid: int | None
+) -> SupervisorLaunch:
+    command = [_find_bwrap(interpreter), "--die-with-parent", "--new-session", "--as-pid-1"]
     command += ["--hostname", "sandbox"]
     command += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     if uid is None:
         command += ["--unshare-user", "--disable-userns"]
     else:  # bwrap itself stays root, to reach the interpreter; the warden then becomes `uid`
         command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-    for path in SYSTEM:
-        command += _system(path)
+    for path in SYSTEM_PATHS:
+        command += _system_path_options(path)
     command += ["--proc", "/proc", "--perms", "755", "--dir", "/dev"]
     command += ["--symlink", "/proc/self/fd", "/dev/fd"]
     for path in DEVICES:
@@ -97,19 +101,31 @@ def _bubblewrap(interpreter: Interpreter, limits: Limits, uid: int | None) -> La
     for path in (TMP, SHM):
         command += ["--perms", "1777", "--size", str(limits.files), "--tmpfs", path]
     for path in interpreter.roots:
-        command += _shown(path, path)
-    command += [*_shown(str(INSIDE), "/batuta/inside"), "--remount-ro", "/", "--chdir", TMP]
-    order = _order(Tier.BUBBLEWRAP, limits, uid, [TMP, SHM], interpreter.packages)
+        command += _bind_options(path, path)
+    command += [
+        *_bind_options(str(INSIDE_FOLDER), "/batuta/inside"),
+        "--remount-ro",
+        "/",
+        "--chdir",
+        TMP,
+    ]
+    order = _first_order(
+        SandboxBackend.BUBBLEWRAP,
+        limits,
+        uid=uid,
+        scratch=[TMP, SHM],
+        packages=interpreter.packages,
+    )
     # A clean environment for bwrap itself: --clearenv would leave ours in /proc/1/environ.
-    return Launch(
-        (*command, *_python(interpreter.executable, "/batuta")),
-        _environment(TMP),
-        order,
-        farewell=0.3,
+    return SupervisorLaunch(
+        command=(*command, *_supervisor_command(interpreter.executable, "/batuta")),
+        environment=_clean_environment(TMP),
+        first_order=order,
+        exit_timeout=0.3,
     )
 
 
-def _bwrap(interpreter: Interpreter) -> str:
+def _find_bwrap(interpreter: Interpreter) -> str:
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         raise SandboxError("bwrap is not installed (apt-get install bubblewrap)")
@@ -119,28 +135,32 @@ def _bwrap(interpreter: Interpreter) -> str:
     return bwrap
 
 
-def _system(path: str) -> list[str]:
+def _system_path_options(path: str) -> list[str]:
     """The options that show a folder of the system, or the link that stands in its place."""
     if Path(path).is_symlink():
         return ["--symlink", str(Path(path).readlink()), path]
     return ["--ro-bind-try", path, path]
 
 
-def _shown(source: str, path: str) -> list[str]:
+def _bind_options(source: str, path: str) -> list[str]:
     """The options that show a folder at `path`; its parents would be closed to all but root."""
     parents = [str(parent) for parent in reversed(Path(path).parents)][1:]
     made = [word for parent in parents for word in ("--perms", "755", "--dir", parent)]
     return [*made, "--ro-bind", source, path]
 
 
-def _landlock(interpreter: Interpreter, limits: Limits, uid: int | None) -> Launch:
+def _landlock_launch(
+    interpreter: Interpreter, limits: SandboxLimits, uid: int | None
+) -> SupervisorLaunch:
     version = landlock_version()
-    if version < NEEDED:
-        raise SandboxError(f"this kernel has Landlock {version}, {NEEDED} is needed (Linux 6.12)")
-    folder = fresh()
+    if version < MIN_LANDLOCK_VERSION:
+        raise SandboxError(
+            f"this kernel has Landlock {version}, {MIN_LANDLOCK_VERSION} is needed (Linux 6.12)"
+        )
+    folder = new_temporary_path()
     if uid is not None:
         _check_reachable(folder)
-    roots = {path for path in (*SYSTEM, *interpreter.roots) if Path(path).exists()}
+    roots = {path for path in (*SYSTEM_PATHS, *interpreter.roots) if Path(path).exists()}
     opened = {path: os.open(path, os.O_PATH) for path in roots}
     devices = [os.open(path, os.O_PATH) for path in DEVICES if Path(path).exists()]
 
@@ -154,15 +174,23 @@ def _landlock(interpreter: Interpreter, limits: Limits, uid: int | None) -> Laun
         root = max(inside, key=len)
         return f"/proc/self/fd/{opened[root]}{path[len(root) :]}"
 
-    environment = _environment(folder)
+    environment = _clean_environment(folder)
     if uid is not None:
         environment["PYTHONHOME"] = place(interpreter.home)
         environment["LD_LIBRARY_PATH"] = place(interpreter.home) + "/lib"
     packages = tuple(place(path) for path in interpreter.packages)
-    order = _order(Tier.LANDLOCK, limits, uid, [folder], packages)
+    order = _first_order(
+        SandboxBackend.LANDLOCK, limits, uid=uid, scratch=[folder], packages=packages
+    )
     order |= {"readable": list(opened.values()), "devices": devices, "folder": folder}
-    command = _python(place(interpreter.executable), INSIDE.parent)
-    return Launch(command, environment, order, (*opened.values(), *devices), folder=folder)
+    command = _supervisor_command(place(interpreter.executable), INSIDE_FOLDER.parent)
+    return SupervisorLaunch(
+        command=command,
+        environment=environment,
+        first_order=order,
+        descriptors=(*opened.values(), *devices),
+        folder=folder,
+    )
 
 
 def _check_reachable(folder: str) -> None:
@@ -179,22 +207,35 @@ def _check_reachable(folder: str) -> None:
             )
 
 
-def _none(interpreter: Interpreter, limits: Limits) -> Launch:
-    folder = fresh()
-    order = _order(Tier.NONE, limits, None, [folder], interpreter.packages)
+def _unisolated_launch(interpreter: Interpreter, limits: SandboxLimits) -> SupervisorLaunch:
+    folder = new_temporary_path()
+    order = _first_order(
+        SandboxBackend.NONE, limits, uid=None, scratch=[folder], packages=interpreter.packages
+    )
     order |= {"folder": folder}
-    command = _python(interpreter.executable, INSIDE.parent)
-    return Launch(command, _environment(folder), order, folder=folder)
+    command = _supervisor_command(interpreter.executable, INSIDE_FOLDER.parent)
+    return SupervisorLaunch(
+        command=command, environment=_clean_environment(folder), first_order=order, folder=folder
+    )
 
 
-def _order(
-    tier: Tier, limits: Limits, uid: int | None, scratch: list[str], packages: tuple[str, ...]
+def _first_order(
+    backend: SandboxBackend,
+    limits: SandboxLimits,
+    uid: int | None,
+    scratch: list[str],
+    *,
+    packages: tuple[str, ...],
 ) -> dict[str, Any]:
-    calls = seccomp_filter(ownership=tier is Tier.BUBBLEWRAP) if tier is not Tier.NONE else b""
+    calls = (
+        seccomp_filter(ownership=backend is SandboxBackend.BUBBLEWRAP)
+        if backend is not SandboxBackend.NONE
+        else b""
+    )
     # The kernel counts all processes of a user; a program's own are to be counted here.
-    counted = tier is Tier.LANDLOCK and uid is None
+    counted = backend is SandboxBackend.LANDLOCK and uid is None
     return {
-        "tier": tier.value,
+        "tier": backend.value,
         "uid": uid,
         "limits": asdict(limits),
         "filter": calls.hex(),
@@ -207,17 +248,17 @@ def _order(
     }
 
 
-def fresh() -> str:
+def new_temporary_path() -> str:
     """A path for a new temporary folder. Whoever removes it makes it, so that none is left over."""
     return str(Path(tempfile.gettempdir()).resolve() / f"batuta-{secrets.token_hex(8)}")
 
 
-def _python(executable: str, path: str | Path) -> tuple[str, ...]:
+def _supervisor_command(executable: str, path: str | Path) -> tuple[str, ...]:
     """The warden's command; without `site`, which takes longer than all else."""
-    return (executable, "-S", "-s", "-P", "-X", "utf8", "-c", WARDEN, str(path))
+    return (executable, "-S", "-s", "-P", "-X", "utf8", "-c", START_SUPERVISOR, str(path))
 
 
-def _environment(home: str) -> dict[str, str]:
+def _clean_environment(home: str) -> dict[str, str]:
     return {
         "HOME": home,
         "TMPDIR": home,

@@ -8,23 +8,23 @@ import os
 import sys
 from contextlib import suppress
 
-from .answering import Program
-from .asking import run_tests
-from .peer import Gone
-from .wire import send
+from .messages import write_all
+from .peer import PeerDisconnected
+from .program_peer import ProgramPeer
+from .tests_peer import run_tests
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-HERE = os.path.dirname(__file__)  # noqa: PTH120 - no pathlib here
+PACKAGE_FOLDER = os.path.dirname(__file__)  # noqa: PTH120 - no pathlib here
 EXITED, RAISED, OUT_OF_MEMORY = (
     b'{"end": "%s"}' % end for end in (b"exited", b"raised", b"memory")
 )
 
 
-def perform(run: Callable[[], dict[str, Any]], result: int) -> int:
+def run_and_report(run: Callable[[], dict[str, Any]], result: int) -> int:
     """Run the test to its end and say how it ended; the exit status."""
     process = os.getpid()
     status, report = 1, OUT_OF_MEMORY
@@ -37,32 +37,32 @@ def perform(run: Callable[[], dict[str, Any]], result: int) -> int:
         pass  # nothing may be built now
     except BaseException as error:  # noqa: BLE001 - whatever the program raises
         report = RAISED
-        sys.excepthook(type(error), error.with_traceback(beyond_warden(error)), None)
-    finish()
+        sys.excepthook(type(error), error.with_traceback(program_traceback(error)), None)
+    finish_interpreter()
     if process == os.getpid():  # a process that the program forked ends here as well
-        send(result, report)
+        write_all(result, report)
     return status
 
 
-def run(order: dict[str, Any]) -> dict[str, Any]:
+def run_program(order: dict[str, Any]) -> dict[str, Any]:
     """What the program and the test give."""
     name = "__main__" if order["kind"] == "script" else "program"
     module = sys.modules[name] = type(sys)(name)
     namespace = module.__dict__
     sys.argv = ["program.py"]
-    execute(order["source"], "program.py", namespace)
+    execute_source(order["source"], "program.py", namespace)
     if order["kind"] == "call":
         entry = eval(order["entry"], namespace)  # noqa: S307 - this is what a sandbox is for
         return {"value": entry(*order["arguments"])}
     if order["kind"] == "together":
-        execute(order["code"], "check.py", namespace)
+        execute_source(order["code"], "check.py", namespace)
         return {"token": order["token"]}
     return {}
 
 
-def answer(order: dict[str, Any], pipes: tuple[int, int, int]) -> int:
+def serve_program(order: dict[str, Any], pipes: tuple[int, int, int]) -> int:
     """Be a program that its tests call from another process; the exit status."""
-    program = Program(pipes, order, execute)
+    program = ProgramPeer(pipes, order, execute_source)
     status = 1
     try:
         program.load()
@@ -70,26 +70,28 @@ def answer(order: dict[str, Any], pipes: tuple[int, int, int]) -> int:
         status, end = exit_status(error.code), "exited"
     except MemoryError:
         end = "memory"
-    except Gone:
+    except PeerDisconnected:
         return 0
     except BaseException as error:  # noqa: BLE001 - whatever the program raises
         end = "raised"
-        sys.excepthook(type(error), error.with_traceback(beyond_warden(error)), None)
+        sys.excepthook(type(error), error.with_traceback(program_traceback(error)), None)
     else:
-        with suppress(Gone):
+        with suppress(PeerDisconnected):
             program.serve()
         return 0
-    with suppress(Gone):
+    with suppress(PeerDisconnected):
         program.send({"end": end})
     return status
 
 
-def test_program(order: dict[str, Any], code: str, pipes: tuple[int, int, int]) -> dict[str, Any]:
+def run_separate_tests(
+    order: dict[str, Any], code: str, pipes: tuple[int, int, int]
+) -> dict[str, Any]:
     """Be the tests of a program that is in another process."""
-    return run_tests(pipes, order, code, execute)
+    return run_tests(pipes, order, code, execute_source)
 
 
-def execute(source: str, name: str, namespace: dict[str, Any]) -> None:
+def execute_source(source: str, name: str, namespace: dict[str, Any]) -> None:
     """Run source, without the `__future__` imports of this file."""
     exec(compile(source, name, "exec", dont_inherit=True), namespace)  # noqa: S102 - same
 
@@ -102,15 +104,15 @@ def exit_status(code: Any) -> int:
     return 1
 
 
-def beyond_warden(error: BaseException) -> Any:
+def program_traceback(error: BaseException) -> Any:
     """The traceback without the frames of this package."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(HERE):
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(PACKAGE_FOLDER):
         trace = trace.tb_next
     return trace
 
 
-def finish() -> None:
+def finish_interpreter() -> None:
     """What the interpreter does at its end: wait for threads, call exit functions, flush."""
     if threading := sys.modules.get("threading"):
         threading._shutdown()  # noqa: SLF001 - there is no public name

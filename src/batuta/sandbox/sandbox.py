@@ -12,14 +12,14 @@ from typing import final
 
 import anyio
 
-from batuta.tasks.sandbox.interpreter import Interpreter, ask
-from batuta.tasks.sandbox.loaded import Loaded, loaded
-from batuta.tasks.sandbox.probe import choose
-from batuta.tasks.sandbox.program import Limits, Outcome, Program, Test
-from batuta.tasks.sandbox.tiers import Tier, launch
+from batuta.sandbox.backends import SandboxBackend, build_launch
+from batuta.sandbox.interpreter import Interpreter, inspect_interpreter
+from batuta.sandbox.loaded_program import LoadedProgram, open_program
+from batuta.sandbox.program import Program, ProgramResult, ProgramTest, SandboxLimits
+from batuta.sandbox.self_test import choose_backend
 
-DEFAULT = Limits()
-FIRST_UID, UIDS = 20_000, 40_000
+DEFAULT_LIMITS = SandboxLimits()
+FIRST_UID, UID_COUNT = 20_000, 40_000
 """Users that root's sandboxes become: below 2^16, since a container may have no more."""
 
 
@@ -27,8 +27,10 @@ FIRST_UID, UIDS = 20_000, 40_000
 class Sandbox:
     """A number of programs at a time, each in a sandbox of its own."""
 
-    def __init__(self, tier: Tier, interpreter: Interpreter, uids: list[int | None]) -> None:
-        self.tier = tier
+    def __init__(
+        self, backend: SandboxBackend, interpreter: Interpreter, uids: list[int | None]
+    ) -> None:
+        self.backend = backend
         self._interpreter = interpreter
         self._uids = uids
         """One for each free slot; None: stay who we are."""
@@ -37,12 +39,15 @@ class Sandbox:
     @staticmethod
     @asynccontextmanager
     async def open(
-        tier: Tier | str = Tier.AUTO, *, slots: int = 2, python: str | Path = sys.executable
+        backend: SandboxBackend | str = SandboxBackend.AUTO,
+        *,
+        slots: int = 2,
+        python: str | Path = sys.executable,
     ) -> AsyncGenerator[Sandbox]:
         """A sandbox of that tier, which has passed its self-test.
 
         Args:
-            tier: `none` alone runs programs without isolation.
+            backend: `none` alone runs programs without isolation.
             slots: programs at the same time.
             python: the interpreter that runs the programs, with the packages they may import.
 
@@ -51,13 +56,18 @@ class Sandbox:
         """
         if slots < 1:
             raise ValueError("a sandbox has at least one slot")
-        interpreter = await ask(python)
-        uids = _uids(slots)
-        yield Sandbox(await choose(Tier(tier), interpreter, uids[0]), interpreter, uids)
+        interpreter = await inspect_interpreter(python)
+        uids = _slot_uids(slots)
+        yield Sandbox(
+            await choose_backend(SandboxBackend(backend), interpreter, uids[0]), interpreter, uids
+        )
 
     async def run(
-        self, program: Program, tests: tuple[Test, ...], limits: Limits = DEFAULT
-    ) -> tuple[Outcome, ...]:
+        self,
+        program: Program,
+        tests: tuple[ProgramTest, ...],
+        limits: SandboxLimits = DEFAULT_LIMITS,
+    ) -> tuple[ProgramResult, ...]:
         """How each test ended, in order.
 
         Raises:
@@ -67,7 +77,9 @@ class Sandbox:
             return tuple([await ready.run(test) for test in tests])
 
     @asynccontextmanager
-    async def load(self, program: Program, limits: Limits = DEFAULT) -> AsyncGenerator[Loaded]:
+    async def load(
+        self, program: Program, limits: SandboxLimits = DEFAULT_LIMITS
+    ) -> AsyncGenerator[LoadedProgram]:
         """The program, ready for one test after another; waits for a free slot.
 
         When the block ends, cancelled or not, everything the program started has ended.
@@ -75,16 +87,16 @@ class Sandbox:
         async with self._slots:
             uid = self._uids.pop()
             try:
-                start = lambda: launch(self.tier, self._interpreter, limits, uid)  # noqa: E731
-                async with loaded(program, limits, start) as ready:
+                start = lambda: build_launch(self.backend, self._interpreter, limits, uid)  # noqa: E731
+                async with open_program(program, limits, start) as ready:
                     yield ready
             finally:
                 self._uids.append(uid)
 
 
-def _uids(slots: int) -> list[int | None]:
+def _slot_uids(slots: int) -> list[int | None]:
     """A user for each slot, if we are root; by chance, since others may do the same."""
     if os.getuid():
         return [None] * slots
-    first = FIRST_UID + secrets.randbelow(UIDS - slots)
+    first = FIRST_UID + secrets.randbelow(UID_COUNT - slots)
     return list(range(first, first + slots))

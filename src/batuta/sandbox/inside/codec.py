@@ -14,16 +14,16 @@ side gets a handle; which handles there are is up to the `Peer`.
 
 from __future__ import annotations
 
-from . import science
+from . import array_codec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-EXACT = 1 << 53
+MAX_PLAIN_INTEGER = 1 << 53
 """Integers up to here are written as they are; greater ones in base 16, which has no limit."""
-HASHED = frozenset("sdDCO")
+HASHING_KINDS = frozenset("sdDCO")
 """Kinds that hash what they hold: filled last, when that is whole."""
 FACTORIES = {kind.__name__: kind for kind in (int, float, str, list, dict, set, tuple, bool)}
 BUILTIN_TYPES = FACTORIES | {k.__name__: k for k in (bytes, complex, frozenset, object, bytearray)}
@@ -58,7 +58,7 @@ class Encoder:
         if kind is self.peer.remote:
             return ["H", kind.batuta_number(value)]
         if kind is int:
-            return value if -EXACT < value < EXACT else ["i", hex(value)]
+            return value if -MAX_PLAIN_INTEGER < value < MAX_PLAIN_INTEGER else ["i", hex(value)]
         if (number := self.seen.get(id(value))) is not None:
             return ["@", number]
         if (atom := ATOMS.get(kind)) is not None:
@@ -75,10 +75,10 @@ class Encoder:
     def named(self, value: Any, kind: type) -> Any:
         """The atom of a value that is known by its name; None if it is none such."""
         if isinstance(value, type) and issubclass(value, BaseException):
-            return ["E", mro(value)]
+            return ["E", class_names(value)]
         if isinstance(value, type) and BUILTIN_TYPES.get(value.__name__) is value:
             return ["y", value.__name__]
-        return late_atom(value, kind) or science.atom(value) or self.peer.named(value)
+        return lazy_atom(value, kind) or array_codec.scalar_atom(value) or self.peer.named(value)
 
     def node(self, value: Any) -> list[Any]:
         """What the table says of a value, with references to what it holds."""
@@ -89,8 +89,8 @@ class Encoder:
             return ["o", kind.__name__, *self.pairs(fields)]
         if isinstance(value, BaseException):
             state = {k: v for k, v in vars(value).items() if isinstance(k, str)}
-            return ["x", mro(kind), self.refer(tuple(value.args)), self.refer(state)]
-        if (found := science.node(value, self.refer)) is not None:
+            return ["x", class_names(kind), self.refer(tuple(value.args)), self.refer(state)]
+        if (found := array_codec.container_node(value, self.refer)) is not None:
             return found
         for plain, write in SUBCLASSES:
             # what a library draws may be a tuple as well, but is more than that
@@ -107,12 +107,12 @@ class Encoder:
         return [self.refer(one) for pair in dict.items(values) for one in pair]
 
 
-def mro(kind: type) -> list[str]:
+def class_names(kind: type) -> list[str]:
     """The names of a class and of its bases."""
     return [f"{one.__module__}:{one.__qualname__}" for one in kind.__mro__]
 
 
-def named_tuple(encoder: Encoder, value: Any) -> list[Any]:
+def tuple_node(encoder: Encoder, value: Any) -> list[Any]:
     """A tuple; with names, if it has them."""
     fields = getattr(value, "_fields", None)
     if isinstance(fields, tuple) and len(fields) == tuple.__len__(value):
@@ -120,18 +120,23 @@ def named_tuple(encoder: Encoder, value: Any) -> list[Any]:
     return encoder.items("t", tuple.__iter__(value))
 
 
-def zone(value: Any) -> Any:
+def utc_offset(value: Any) -> Any:
     """The distance from UTC in seconds, where it is known."""
     offset = value.utcoffset()
     return None if offset is None else offset.total_seconds()
 
 
-LATE: dict[str, Callable[[Any], Any]] = {
+LAZY_ATOMS: dict[str, Callable[[Any], Any]] = {
     "decimal:Decimal": lambda v: ["N", str(v)],
     "fractions:Fraction": lambda v: ["F", hex(v.numerator), hex(v.denominator)],
     "datetime:date": lambda v: ["T", "date", v.isoformat(), None],
-    "datetime:time": lambda v: ["T", "time", v.replace(tzinfo=None).isoformat(), zone(v)],
-    "datetime:datetime": lambda v: ["T", "datetime", v.replace(tzinfo=None).isoformat(), zone(v)],
+    "datetime:time": lambda v: ["T", "time", v.replace(tzinfo=None).isoformat(), utc_offset(v)],
+    "datetime:datetime": lambda v: [
+        "T",
+        "datetime",
+        v.replace(tzinfo=None).isoformat(),
+        utc_offset(v),
+    ],
     "datetime:timedelta": lambda v: ["L", v.days, v.seconds, v.microseconds],
     "uuid:UUID": lambda v: ["U", v.hex],
     "pathlib:PosixPath": lambda v: ["W", str(v)],
@@ -139,9 +144,9 @@ LATE: dict[str, Callable[[Any], Any]] = {
 """Atoms of types whose modules are not loaded here."""
 
 
-def late_atom(value: Any, kind: type) -> Any:
+def lazy_atom(value: Any, kind: type) -> Any:
     """The atom of a value of one of those types."""
-    write = LATE.get(f"{kind.__module__}:{kind.__qualname__}")
+    write = LAZY_ATOMS.get(f"{kind.__module__}:{kind.__qualname__}")
     return write and write(value)
 
 
@@ -170,7 +175,7 @@ SUBCLASSES: tuple[tuple[type, Callable[[Encoder, Any], list[Any]]], ...] = (
     (float, lambda _, v: ["=", float.__float__(v)]),
     (str, lambda _, v: ["=", str.__str__(v)]),
     (bytes, lambda _, v: ["=", ["b", bytes.decode(v, "latin-1")]]),
-    (tuple, named_tuple),
+    (tuple, tuple_node),
     (list, lambda e, v: e.items("l", list.__iter__(v))),
     (dict, lambda e, v: ["d", *e.pairs(v)]),
     (set, lambda e, v: e.items("s", set.__iter__(v))),
@@ -190,21 +195,21 @@ class Decoder:
         self.base = len(known or ())
         self.nodes = nodes
         self.values: list[Any] = [*(known or ()), *[None] * len(nodes)]
-        self.made = [True] * self.base + [False] * len(nodes)
+        self.is_made = [True] * self.base + [False] * len(nodes)
         self.pending: list[tuple[Any, list[Any]]] = []
 
     def decode(self, atom: Any) -> Any:
         """The value."""
         found = self.value(atom)
-        self.settle()
+        self.fill_pending()
         return found
 
-    def settle(self) -> None:
+    def fill_pending(self) -> None:
         """Fill what was made empty: first what may be hashed, then what hashes it."""
         late: list[tuple[Any, list[Any]]] = []
         while self.pending:
             shell, node = self.pending.pop()
-            if node[0] in HASHED and any(isinstance(one, list) for one in node[1:]):
+            if node[0] in HASHING_KINDS and any(isinstance(one, list) for one in node[1:]):
                 late.append((shell, node))
                 for one in node[1:]:
                     self.value(one)
@@ -216,26 +221,26 @@ class Decoder:
     def value(self, atom: Any) -> Any:
         """The value, which may still have to be filled."""
         if not isinstance(atom, list):
-            return atom if atom == atom else science.nan()  # noqa: PLR0124 - not so if it is none
+            return atom if atom == atom else array_codec.shared_nan()  # noqa: PLR0124 - not so if it is none
         tag = atom[0]
         if tag != "@":
-            return READ[tag](self, atom)
+            return ATOM_DECODERS[tag](self, atom)
         number = atom[1]
         if not isinstance(number, int) or number < 0:
             raise ValueError("a reference is a number")
-        if not self.made[number]:
-            self.made[number] = True
+        if not self.is_made[number]:
+            self.is_made[number] = True
             self.values[number] = self.make(self.nodes[number - self.base])
         return self.values[number]
 
     def make(self, node: list[Any]) -> Any:
         """A value that cannot change, or an empty one that is to be filled."""
         kind = node[0]
-        if kind in SHELLS or kind == "o":
-            shell = self.peer.instance(node[1]) if kind == "o" else SHELLS[kind](node)
+        if kind in EMPTY_CONTAINERS or kind == "o":
+            shell = self.peer.instance(node[1]) if kind == "o" else EMPTY_CONTAINERS[kind](node)
             self.pending.append((shell, node))
             return shell
-        return WHOLE[kind](self, node)
+        return NODE_DECODERS[kind](self, node)
 
     def fill(self, shell: Any, node: list[Any]) -> None:
         """Put into a value what its node says, and nothing else."""
@@ -248,9 +253,9 @@ class Decoder:
                 held = map(self.value, node[2 if kind == "q" else 1 :])
                 shell.update(held) if kind == "s" else shell.extend(held)
         elif kind == "a":
-            shell[...] = science.array(node, self.value)
-        elif kind in science.TABLES:
-            shell.__init__(WHOLE[kind](self, node))
+            shell[...] = array_codec.decode_array(node, self.value)
+        elif kind in array_codec.TABLE_KINDS:
+            shell.__init__(NODE_DECODERS[kind](self, node))
         else:
             values = list(map(self.value, node[2 if kind in {"o", "D"} else 1 :]))
             pairs = dict(zip(values[::2], values[1::2], strict=True))
@@ -264,12 +269,12 @@ class Decoder:
                 dict.update(shell, pairs)
 
 
-def collection(name: str) -> Any:
+def collection_class(name: str) -> Any:
     """A class of `collections`, which is loaded when it is needed."""
     return getattr(__import__("collections"), name)
 
 
-def moment(_: Decoder, atom: list[Any]) -> Any:
+def decode_moment(_: Decoder, atom: list[Any]) -> Any:
     """A date, a time or both."""
     datetime = __import__("datetime")
     if atom[1] not in {"date", "time", "datetime"}:
@@ -280,7 +285,7 @@ def moment(_: Decoder, atom: list[Any]) -> Any:
     return found.replace(tzinfo=datetime.timezone(datetime.timedelta(seconds=atom[3])))
 
 
-def exception(decoder: Decoder, node: list[Any]) -> BaseException:
+def decode_exception(decoder: Decoder, node: list[Any]) -> BaseException:
     """An exception of a class that is known here, with its arguments."""
     kind = decoder.peer.exception_class(node[1])
     arguments = decoder.decode(node[2])
@@ -296,18 +301,18 @@ def exception(decoder: Decoder, node: list[Any]) -> BaseException:
     return found
 
 
-def named_tuple_of(decoder: Decoder, node: list[Any]) -> Any:
+def decode_named_tuple(decoder: Decoder, node: list[Any]) -> Any:
     """A tuple with names."""
-    kind = collection("namedtuple")(str(node[1]), [str(one) for one in node[2]], rename=True)
+    kind = collection_class("namedtuple")(str(node[1]), [str(one) for one in node[2]], rename=True)
     return kind(*map(decoder.value, node[3:]))
 
 
-def fraction(_: Decoder, atom: list[Any]) -> Any:
+def decode_fraction(_: Decoder, atom: list[Any]) -> Any:
     """A fraction."""
     return __import__("fractions").Fraction(int(atom[1], 16), int(atom[2], 16))
 
 
-READ: dict[str, Callable[[Decoder, list[Any]], Any]] = {
+ATOM_DECODERS: dict[str, Callable[[Decoder, list[Any]], Any]] = {
     "i": lambda _, a: int(a[1], 16),
     "b": lambda _, a: a[1].encode("latin-1"),
     "c": lambda _, a: complex(a[1], a[2]),
@@ -316,44 +321,44 @@ READ: dict[str, Callable[[Decoder, list[Any]], Any]] = {
     "y": lambda _, a: BUILTIN_TYPES[a[1]],
     "E": lambda d, a: d.peer.exception_class(a[1]),
     "N": lambda _, a: __import__("decimal").Decimal(a[1]),
-    "F": fraction,
-    "T": moment,
+    "F": decode_fraction,
+    "T": decode_moment,
     "L": lambda _, a: __import__("datetime").timedelta(*a[1:]),
     "U": lambda _, a: __import__("uuid").UUID(a[1]),
     "W": lambda _, a: __import__("pathlib").PosixPath(a[1]),
     "Y": lambda d, a: d.peer.by_name(a[1], a[2]),
     "H": lambda d, a: d.peer.mine(a[1]),
-    **science.READ,
+    **array_codec.ATOM_DECODERS,
 }
-SHELLS: dict[str, Callable[[list[Any]], Any]] = {
+EMPTY_CONTAINERS: dict[str, Callable[[list[Any]], Any]] = {
     "l": lambda _: [],
     "d": lambda _: {},
     "s": lambda _: set(),
     "B": lambda _: bytearray(),
-    "q": lambda node: collection("deque")(maxlen=node[1]),
-    "C": lambda _: collection("Counter")(),
-    "O": lambda _: collection("OrderedDict")(),
-    "D": lambda node: collection("defaultdict")(FACTORIES.get(node[1])),
+    "q": lambda node: collection_class("deque")(maxlen=node[1]),
+    "C": lambda _: collection_class("Counter")(),
+    "O": lambda _: collection_class("OrderedDict")(),
+    "D": lambda node: collection_class("defaultdict")(FACTORIES.get(node[1])),
 }
-WHOLE: dict[str, Callable[[Decoder, list[Any]], Any]] = {
+NODE_DECODERS: dict[str, Callable[[Decoder, list[Any]], Any]] = {
     "t": lambda d, n: tuple(map(d.value, n[1:])),
     "z": lambda d, n: frozenset(map(d.value, n[1:])),
     "/": lambda d, n: slice(*map(d.value, n[1:4])),
-    "u": named_tuple_of,
+    "u": decode_named_tuple,
     "=": lambda d, n: d.value(n[1]),
-    "x": exception,
+    "x": decode_exception,
     "R": lambda d, n: d.peer.theirs(n),
-    **science.WHOLE,
+    **array_codec.NODE_DECODERS,
 }
-CHANGING = frozenset({*SHELLS, *science.TABLES, "o", "a"})
+MUTABLE_KINDS = frozenset({*EMPTY_CONTAINERS, *array_codec.TABLE_KINDS, "o", "a"})
 """Kinds of nodes that an answer may change where they came from."""
 
 
-def changed(encoder: Encoder, nodes: list[Any], values: list[Any]) -> dict[str, list[Any]]:
+def changed_nodes(encoder: Encoder, nodes: list[Any], values: list[Any]) -> dict[str, list[Any]]:
     """What has changed of the values of a message since it was read, by their numbers."""
     found: dict[str, list[Any]] = {}
     for number, (before, value) in enumerate(zip(nodes, values, strict=True)):
-        if before[0] in CHANGING:
+        if before[0] in MUTABLE_KINDS:
             now = encoder.node(value)
             if now[0] == before[0] and (now != before or repr(now) != repr(before)):
                 found[str(number)] = now

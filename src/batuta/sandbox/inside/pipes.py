@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from .wire import send
+from .messages import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
 CHUNK = 65536
 
 
-def volunteer(score: int) -> None:
+def set_oom_score(score: int) -> None:
     """Be ended early when the machine runs out of memory: the higher, the sooner."""
     with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write(str(score))
 
 
-def close(*descriptors: int) -> None:
+def close_descriptors(*descriptors: int) -> None:
     """These are not needed any more."""
     for descriptor in descriptors:
         os.close(descriptor)
 
 
-class Test:
+class RunningTest:
     """A child and the pipes from it."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
         self.stdin = os.memfd_create("stdin")
-        send(self.stdin, order.get("stdin", "").encode("utf-8", "surrogatepass"))
+        write_all(self.stdin, order.get("stdin", "").encode("utf-8", "surrogatepass"))
         os.lseek(self.stdin, 0, os.SEEK_SET)
         self.readers: list[int] = []
         self.writers: list[int] = []
@@ -41,18 +41,18 @@ class Test:
             os.set_blocking(reader, False)
             self.readers.append(reader)
             self.writers.append(writer)
-        self.heard = {reader: bytearray() for reader in self.readers}
+        self.received = {reader: bytearray() for reader in self.readers}
 
-    def listen(self, reader: int) -> bool:
+    def read_available(self, reader: int) -> bool:
         """Take what has come; whether more can come."""
         try:
             data = os.read(reader, CHUNK)
         except BlockingIOError:
             return False
-        self.heard[reader] += data
+        self.received[reader] += data
         return bool(data)
 
     def texts(self) -> dict[str, str]:
         """What was heard."""
-        texts = (bytes(data).decode("utf-8", "replace") for data in self.heard.values())
+        texts = (bytes(data).decode("utf-8", "replace") for data in self.received.values())
         return dict(zip(("stdout", "stderr", "result"), texts, strict=True))

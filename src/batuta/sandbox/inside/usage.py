@@ -11,12 +11,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-ENTRY = 16384
+MIN_ENTRY_BYTES = 16384
 """Bytes: more than an empty folder takes, since to make and remove it takes time as well."""
-ENDLESS = 1 << 62
+UNBOUNDED = 1 << 62
 
 
-def tasks(process: int) -> list[str]:
+def thread_folders(process: int) -> list[str]:
     """Where the threads of a process are described; none if it has just ended."""
     folder = f"/proc/{process}/task"
     try:
@@ -25,30 +25,30 @@ def tasks(process: int) -> list[str]:
         return []
 
 
-def family(parent: int) -> list[int]:
+def descendant_processes(parent: int) -> list[int]:
     """All descendants of a process."""
     found: list[int] = []
-    for task in tasks(parent):
+    for task in thread_folders(parent):
         with suppress(OSError):  # it has just ended
             with open(f"{task}/children", encoding="ascii") as children:
                 born = [int(child) for child in children.read().split()]
             for child in born:
-                found += [child, *family(child)]
+                found += [child, *descendant_processes(child)]
     return found
 
 
-def used(processes: list[int]) -> tuple[int, int]:
+def threads_and_memory(processes: list[int]) -> tuple[int, int]:
     """Threads and resident bytes of these processes."""
     threads = pages = 0
     for process in processes:
-        found = tasks(process)
+        found = thread_folders(process)
         threads += len(found)
         # Of each thread, since a first one that has ended shows no memory.
-        pages += max(map(resident, found), default=0)
+        pages += max(map(resident_pages, found), default=0)
     return threads, pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def resident(task: str) -> int:
+def resident_pages(task: str) -> int:
     """Pages in memory that a task sees; 0 if it has just ended."""
     try:
         with open(f"{task}/statm", encoding="ascii") as statm:
@@ -57,7 +57,7 @@ def resident(task: str) -> int:
         return 0
 
 
-def stored(folder: str) -> int:
+def stored_bytes(folder: str) -> int:
     """Bytes that a folder takes up: `ENTRY` at least for each entry, and no end of it if it hides.
 
     It hides behind a path too long to be opened, or a folder that may be entered but not read.
@@ -66,29 +66,29 @@ def stored(folder: str) -> int:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                total += max(ENTRY, entry.stat(follow_symlinks=False).st_blocks * 512)
-                total += stored(entry.path) if entry.is_dir(follow_symlinks=False) else 0
+                total += max(MIN_ENTRY_BYTES, entry.stat(follow_symlinks=False).st_blocks * 512)
+                total += stored_bytes(entry.path) if entry.is_dir(follow_symlinks=False) else 0
     except FileNotFoundError:
         pass  # it has just been removed
     except (OSError, RecursionError):
-        return ENDLESS
+        return UNBOUNDED
     return total
 
 
-def hidden(processes: Iterable[int], folder: str) -> int:
+def deleted_open_bytes(processes: Iterable[int], folder: str) -> int:
     """Bytes of files removed from a folder that these processes keep, no end of them if one hides.
 
     It hides behind an executable that may not be read, or by mapping a removed file.
     """
     sizes: dict[tuple[int, int], int] = {}
     for process in processes:
-        for task in tasks(process):
+        for task in thread_folders(process):
             with suppress(OSError):  # it has just ended
-                sizes |= removed(task, folder)
+                sizes |= deleted_open_files(task, folder)
     return sum(sizes.values())
 
 
-def removed(task: str, folder: str) -> dict[tuple[int, int], int]:
+def deleted_open_files(task: str, folder: str) -> dict[tuple[int, int], int]:
     """Bytes of the files that a task keeps and that are no more in the folder, by inode."""
     sizes: dict[tuple[int, int], int] = {}
     try:
@@ -101,8 +101,8 @@ def removed(task: str, folder: str) -> dict[tuple[int, int], int]:
             inside = folder.encode()
             hides = any(inside in line and line.endswith(b" (deleted)\n") for line in maps)
     except PermissionError:
-        hides = resident(task) > 0  # without memory, it has ended
-    return {(0, 0): ENDLESS} if hides else sizes
+        hides = resident_pages(task) > 0  # without memory, it has ended
+    return {(0, 0): UNBOUNDED} if hides else sizes
 
 
 def threads_of_user() -> int:
@@ -118,13 +118,13 @@ def threads_of_user() -> int:
     return total
 
 
-def removal(folder: str) -> list[str]:
-    """The command that removes a folder which resists `remove`."""
+def removal_command(folder: str) -> list[str]:
+    """The command that removes a folder which resists `remove_tree`."""
     script = 'cd /; rm -rf "$0" 2>/dev/null || { chmod -R u+rwx "$0"; rm -rf "$0"; }'
     return ["/bin/sh", "-c", script, folder]
 
 
-def remove(path: str) -> None:
+def remove_tree(path: str) -> None:
     """A file, or a folder with all that is in it.
 
     Raises:
@@ -133,7 +133,7 @@ def remove(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
         with os.scandir(path) as entries:
             for entry in entries:
-                remove(entry.path)
+                remove_tree(entry.path)
         os.rmdir(path)
     else:
         os.unlink(path)

@@ -1,8 +1,8 @@
 """One end of the pipes between a program and its tests: requests, answers, handles.
 
 Both ends are the same but for what they let the other do, which is for `Program` (in `answering`)
-and `Tests` (in `asking`) to say. The program's end may be in the program's hands, with all that it
-writes; what reaches the tests are plain values and handles, whatever it writes.
+and `TestsPeer` (in `asking`) to say. The program's end may be in the program's hands, with all
+that it writes; what reaches the tests are plain values and handles, whatever it writes.
 """
 
 # Values of any type: what is known of them is found out as the program runs.
@@ -19,15 +19,15 @@ import struct
 import sys
 from contextlib import redirect_stdout
 
-from .plain import CHANGING, Decoder, Encoder, changed
-from .wire import send
+from .codec import MUTABLE_KINDS, Decoder, Encoder, changed_nodes
+from .messages import write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 
-class Gone(BaseException):
+class PeerDisconnected(BaseException):
     """The other end says nothing any more, or no sense."""
 
 
@@ -37,7 +37,7 @@ class Peer:
     def __init__(self, reader: int, writer: int, longest: int) -> None:
         self.reader = reader
         self.writer = writer
-        self.longest = longest
+        self.max_message = longest
         """Bytes of a message."""
         self.handles: list[Any] = []
         """What the other end knows by a number only."""
@@ -61,7 +61,7 @@ class Peer:
         try:
             value = self.read_answer(answer, encoder)
         except Exception as error:  # noqa: BLE001 - the other end may have sent anything
-            raise Gone(f"an answer makes no sense: {error!r}"[:400]) from None
+            raise PeerDisconnected(f"an answer makes no sense: {error!r}"[:400]) from None
         if answer["o"]:
             sys.stdout.write(str(answer["o"]))
         if answer["e"] is True:
@@ -76,7 +76,7 @@ class Peer:
         """
         decoder = Decoder(self, answer["n"], asked.values)
         for number, node in answer["s"].items():
-            if node[0] not in CHANGING or asked.nodes[int(number)][0] != node[0]:
+            if node[0] not in MUTABLE_KINDS or asked.nodes[int(number)][0] != node[0]:
                 raise ValueError("this cannot have changed")
             decoder.pending.append((asked.values[int(number)], node))
         value = decoder.decode(answer["r"])
@@ -95,34 +95,34 @@ class Peer:
                     result = self.do(operation, *parts)
             else:
                 result = self.do(operation, *parts)
-        except (Gone, MemoryError):
+        except (PeerDisconnected, MemoryError):
             raise
         except BaseException as error:  # noqa: BLE001 - whatever it is, the other end gets it
             result, failed = error, True
         encoder = Encoder(self, decoder.values)
         reply = {"r": encoder.encode(result), "e": failed, "o": output.getvalue()}
-        reply["s"] = changed(encoder, message["n"], decoder.values)
+        reply["s"] = changed_nodes(encoder, message["n"], decoder.values)
         self.send(reply | {"n": encoder.nodes})
 
     def send(self, message: dict[str, Any]) -> None:
         """Write one message."""
         data = json.dumps(message).encode()
         try:
-            send(self.writer, struct.pack(">Q", len(data)) + data)
+            write_all(self.writer, struct.pack(">Q", len(data)) + data)
         except OSError:
-            raise Gone("the pipe is closed") from None
+            raise PeerDisconnected("the pipe is closed") from None
 
     def receive(self) -> dict[str, Any]:
         """Read one message."""
         size = struct.unpack(">Q", self.read(8))[0]
-        if size > self.longest:
-            raise Gone("a message is too long")
+        if size > self.max_message:
+            raise PeerDisconnected("a message is too long")
         try:
             message = json.loads(self.read(size))
         except (ValueError, RecursionError):
-            raise Gone("a message is not JSON") from None
+            raise PeerDisconnected("a message is not JSON") from None
         if not isinstance(message, dict):
-            raise Gone("a message is not an object")
+            raise PeerDisconnected("a message is not an object")
         return message
 
     def read(self, size: int) -> bytes:
@@ -134,7 +134,7 @@ class Peer:
             except OSError:
                 chunk = b""
             if not chunk:
-                raise Gone("the pipe is closed")
+                raise PeerDisconnected("the pipe is closed")
             data += chunk
         return bytes(data)
 
@@ -192,7 +192,7 @@ class Peer:
         raise NotImplementedError
 
 
-class Shared:
+class PreambleClasses:
     """The classes of a preamble: their objects go from end to end by what they hold."""
 
     def __init__(self, namespace: dict[str, Any], names: set[str]) -> None:
@@ -229,7 +229,7 @@ class Shared:
             object.__setattr__(value, name, held)
 
 
-def classes_of(namespace: dict[str, Any], module: str) -> set[str]:
+def defined_classes(namespace: dict[str, Any], module: str) -> set[str]:
     """The classes that a source defined, but for exceptions, which are known by their names."""
     return {
         name

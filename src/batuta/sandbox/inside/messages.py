@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def receive() -> dict[str, Any]:
+def receive_order() -> dict[str, Any]:
     """The next order; the warden ends when there is none."""
-    return json.loads(exactly(*struct.unpack(">I", exactly(4))))
+    return json.loads(read_exactly(*struct.unpack(">I", read_exactly(4))))
 
 
-def exactly(size: int) -> bytearray:
+def read_exactly(size: int) -> bytearray:
     """That many bytes of standard input."""
     data = bytearray()
     while len(data) < size:
@@ -28,19 +28,19 @@ def exactly(size: int) -> bytearray:
     return data
 
 
-def send(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes) -> None:
     """All of `data`, however many calls that takes."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
-def packed(message: dict[str, Any]) -> bytes:
+def pack_message(message: dict[str, Any]) -> bytes:
     """A message with its length before it."""
     data = json.dumps(message, ensure_ascii=False).encode()
     return struct.pack(">I", len(data)) + data
 
 
-def end_of_orders(*_: object) -> None:
+def close_orders(*_: object) -> None:
     """A signal: from now on, standard input is at its end."""
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)

@@ -59,12 +59,12 @@ def new_ruleset(files: int, network: int, scopes: int) -> int:
     return system_call(CREATE_RULESET, struct.pack("=QQQ", files, network, scopes), 24, 0)
 
 
-def allow(ruleset: int, descriptor: int, rights: int) -> None:
+def allow_path(ruleset: int, descriptor: int, rights: int) -> None:
     """Let a file, or all below a folder, be used."""
     system_call(ADD_RULE, ruleset, 1, struct.pack("=Qi", rights, descriptor), 0)
 
 
-def restrict(ruleset: int) -> None:
+def restrict_self(ruleset: int) -> None:
     """Hold this process and its children to a ruleset, for ever."""
     system_call(RESTRICT_SELF, ruleset, 0)
 
@@ -74,7 +74,7 @@ def landlock_version() -> int:
     return max(0, LIBC.syscall(CREATE_RULESET, None, 0, 1))
 
 
-def install(code: bytes) -> None:
+def install_filter(code: bytes) -> None:
     """Filter the system calls of this process and its children, for ever."""
     instructions = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("HP", len(code) // 8, ctypes.addressof(instructions))
@@ -119,7 +119,7 @@ def decide_call(listener: int, allowed: Callable[[], bool]) -> None:
         pass  # it has just ended, or a signal has taken its call back
 
 
-def lower(kind: int, most: int, *, hard: bool) -> None:
+def lower_limit(kind: int, most: int, *, hard: bool) -> None:
     """Set a limit of this process, no higher than it may be."""
     ceiling = resource.getrlimit(kind)[1]
     most = most if ceiling == resource.RLIM_INFINITY else min(most, ceiling)

@@ -1,0 +1,129 @@
+"""A worker that runs code: no model, no price; what goes wrong in a program is an answer."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import final
+
+from batuta.core import CallListener, Delta, Reply, Request, Role, Usage
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.usage import ZERO_COST
+from batuta.errors import ProviderUnreachableError, SandboxError
+from batuta.sandbox.program import (
+    MEGABYTE,
+    EndReason,
+    Program,
+    ProgramResult,
+    SandboxLimits,
+    ScriptTest,
+)
+from batuta.sandbox.sandbox import Sandbox
+
+RUN_LIMITS = SandboxLimits(seconds=20.0, memory=512 * MEGABYTE, output=MEGABYTE)
+"""Of one program."""
+LONGEST = 16_000
+"""Characters of a reply."""
+NO_PROGRAM = (
+    "There is no complete Python code block in what I may read. Write the program in a block that "
+    "begins with ```python and ends with ```."
+)
+_FENCE = re.compile(r"[ \t]*(?:[-*+>]|\d+[.)])?[ \t]*(`{3,}|~{3,})[ \t]*([\w+#-]*)")
+_PYTHON = {"python", "python3", "py", "py3"}
+
+
+@final
+class PythonWorker:
+    """A Client that runs the last Python block of a request."""
+
+    def __init__(self, limits: SandboxLimits = RUN_LIMITS) -> None:
+        """Starts nothing; each program gets a sandbox of its own with these limits."""
+        self.limits = limits
+
+    def __repr__(self) -> str:
+        return "PythonWorker()"
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """What the program printed, or what went wrong in it.
+
+        Raises:
+            Unreachable: no sandbox works on this machine.
+        """
+        source = last_program(request)
+        text = NO_PROGRAM if source is None else await _run_program(source, self.limits)
+        if listener.streaming:
+            await listener.on_delta(Delta(text=text))
+        return Reply(text=text, usage=Usage(calls=1), cost=ZERO_COST, model="python")
+
+
+def last_program(request: Request) -> str | None:
+    """The last complete Python block of the last turn of a user; None: there is none.
+
+    A block that names no language counts where none is said to be Python.
+    """
+    said = [message.text for message in request.messages if message.role is Role.USER]
+    blocks = _code_blocks(said[-1] if said else "")
+    found = [text for language, text in blocks if language in _PYTHON]
+    found = found or [text for language, text in blocks if not language]
+    return textwrap.dedent(found[-1]) if found else None
+
+
+def _code_blocks(text: str) -> list[tuple[str, str]]:
+    """The closed code blocks: their languages in small letters, and their texts."""
+    blocks: list[tuple[str, str]] = []
+    fence, language, lines = "", "", list[str]()
+    for line in text.split("\n"):
+        opened = _FENCE.match(line)
+        if not fence and opened:
+            fence, language, lines = opened[1], opened[2].lower(), []
+        elif fence and line.strip().startswith(fence) and not line.strip().strip(fence[0]):
+            blocks.append((language, "\n".join(lines)))
+            fence = ""
+        elif fence:
+            lines.append(line)
+    return blocks
+
+
+async def _run_program(source: str, limits: SandboxLimits) -> str:
+    """The program's outcome in words.
+
+    Raises:
+        Unreachable: no sandbox works on this machine.
+    """
+    try:
+        async with Sandbox.open(slots=1) as sandbox:
+            (outcome,) = await sandbox.run(Program(source), (ScriptTest(""),), limits)
+    except SandboxError as error:
+        raise ProviderUnreachableError(f"no sandbox works here: {error}") from None
+    return outcome_text(outcome, limits)
+
+
+def outcome_text(outcome: ProgramResult, limits: SandboxLimits) -> str:
+    """What the program printed if it ended well, else what went wrong and what it had printed."""
+    printed = _shorten_text(outcome.stdout.rstrip())
+    if outcome.end is EndReason.RETURNED:
+        return printed or "The program ended without printing anything."
+    fault = _limit_text(outcome.end, limits)
+    fault = fault or outcome.stderr.strip() or f"It ended with status {outcome.status}."
+    before = f"\n\nIt had printed:\n{printed}" if printed else ""
+    return f"The program failed.\n{fault}{before}"
+
+
+def _limit_text(end: EndReason, limits: SandboxLimits) -> str:
+    """Which limit stopped the program; empty: none did."""
+    memory, output = limits.memory // MEGABYTE, limits.output // MEGABYTE
+    stopped = {
+        EndReason.TIME: f"it ran for more than {limits.seconds:g} seconds",
+        EndReason.MEMORY: f"it used more than {memory} MB of memory",
+        EndReason.OUTPUT: f"it printed more than {output} MB",
+        EndReason.PROCESSES: f"it started more than {limits.processes} processes",
+        EndReason.FILES: f"it wrote more than {limits.files // MEGABYTE} MB of files",
+    }
+    return f"It was stopped: {stopped[end]}." if end in stopped else ""
+
+
+def _shorten_text(text: str) -> str:
+    if len(text) <= LONGEST:
+        return text
+    half = LONGEST // 2
+    return f"{text[:half]}\n[{len(text) - LONGEST} characters are left out]\n{text[-half:]}"
