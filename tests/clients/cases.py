@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from batuta.clients import Anthropic, Gemini, Http, OpenAIChat, Secret
-from batuta.clients.openai_chat import CONTINUING, OPENROUTER
+from batuta.clients import AnthropicClient, GeminiClient, HttpTransport, OpenAIChatClient, Secret
+from batuta.clients.openai.client import OPENROUTER_DIALECT, PREFILL_DIALECT
 from batuta.core import Client, Delta, Failure, Price, Worker, WorkerId
 from fakes import FakeAnthropic, FakeGemini, FakeOpenAI
 from fakes.server import KEY, FakeServer
 
-PRICE = Price(Decimal(1), Decimal(10))
+PRICE = Price(input=Decimal(1), output=Decimal(10))
 
 
 def worker(model: str = "gpt-5-mini", **more: Any) -> Worker:
-    return Worker(WorkerId("w"), model, **{"price": PRICE, **more})
+    return Worker(id=WorkerId("w"), model=model, **{"price": PRICE, **more})
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Case:
 
     name: str
     fake: Callable[..., FakeServer]
-    client: Callable[[FakeServer, Http], Client]
+    client: Callable[[FakeServer, HttpTransport], Client]
 
 
 def _compatible(*args: Any, **options: Any) -> FakeServer:
@@ -37,31 +37,33 @@ CASES = (
     Case(
         "openai",
         FakeOpenAI,
-        lambda s, h: OpenAIChat(worker(), h, base_url=s.url, key=Secret(KEY)),
+        lambda s, h: OpenAIChatClient(worker(), h, base_url=s.url, key=Secret(KEY)),
     ),
     Case(
         "openrouter",
         _compatible,
-        lambda s, h: OpenAIChat(
-            worker("a/b"), h, base_url=s.url, key=Secret(KEY), dialect=OPENROUTER
+        lambda s, h: OpenAIChatClient(
+            worker("a/b"), h, base_url=s.url, key=Secret(KEY), dialect=OPENROUTER_DIALECT
         ),
     ),
     Case(
         "vllm",
         _compatible,
-        lambda s, h: OpenAIChat(
-            worker("llama"), h, base_url=s.url, key=Secret(KEY), dialect=CONTINUING
+        lambda s, h: OpenAIChatClient(
+            worker("llama"), h, base_url=s.url, key=Secret(KEY), dialect=PREFILL_DIALECT
         ),
     ),
     Case(
         "anthropic",
         FakeAnthropic,
-        lambda s, h: Anthropic(worker("claude-sonnet-4-5"), h, base_url=s.url, key=Secret(KEY)),
+        lambda s, h: AnthropicClient(
+            worker("claude-sonnet-4-5"), h, base_url=s.url, key=Secret(KEY)
+        ),
     ),
     Case(
         "gemini",
         FakeGemini,
-        lambda s, h: Gemini(worker("gemini-2.5-flash"), h, base_url=s.url, key=Secret(KEY)),
+        lambda s, h: GeminiClient(worker("gemini-2.5-flash"), h, base_url=s.url, key=Secret(KEY)),
     ),
 )
 
@@ -76,10 +78,10 @@ class Ear:
     stop: Exception | None = None
     """Raised when a failure is told."""
 
-    async def spoke(self, delta: Delta) -> None:
+    async def on_delta(self, delta: Delta) -> None:
         self.deltas.append(delta)
 
-    async def failed(self, failure: Failure) -> None:
+    async def on_failure(self, failure: Failure) -> None:
         self.failures.append(failure)
         if self.stop is not None:
             raise self.stop

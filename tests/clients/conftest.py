@@ -2,13 +2,13 @@
 
 import pytest
 
-from batuta.clients import Http
+from batuta.clients import HttpTransport
 from clients.cases import CASES
 
 
 @pytest.fixture
 async def http(anyio_backend):
-    async with Http(connect=2.0, idle=0.5) as http:
+    async with HttpTransport(connect=2.0, idle=0.5) as http:
         yield http
 
 

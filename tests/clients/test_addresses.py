@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batuta.clients.addresses import hide_addresses, parts_of
-from batuta.clients.refusals import refusal, refusal_in_reply
+from batuta.clients.address_redaction import address_parts, hide_addresses
+from batuta.clients.error_mapping import error_from_reply, error_from_response
 
 URL = "https://canary-user:canary-pass@canary-host.corp.internal:48443/canary-path/v1/chat?canary=1"
 FORMS = [
@@ -31,8 +31,8 @@ def test_a_known_address_is_hidden_wherever_it_stands(before, form, after, quote
     said = f"{before}{quote}{form}{quote}{after}"
     for payload in ({"error": {"message": said}}, {"detail": said}, said, [{"error": said}]):
         for error in (
-            refusal(400, payload, address=parts_of(URL)),
-            refusal_in_reply({"error": {"message": said}}, address=parts_of(URL)),
+            error_from_response(400, payload, address=address_parts(URL)),
+            error_from_reply({"error": {"message": said}}, address=address_parts(URL)),
         ):
             assert "canary" not in str(error).lower()
             assert "48443" not in str(error)
@@ -72,4 +72,4 @@ def test_what_looks_like_an_address_is_hidden(text):
     ],
 )
 def test_and_other_words_are_left(text):
-    assert hide_addresses(text, parts_of("http://vllm:8000/v1")) == text
+    assert hide_addresses(text, address_parts("http://vllm:8000/v1")) == text

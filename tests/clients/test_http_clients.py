@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from batuta import errors
-from batuta.clients import Http
+from batuta.clients import HttpTransport
 from batuta.core import (
     Finish,
     Image,
@@ -22,9 +22,9 @@ from batuta.core import (
     Tool,
     ToolCall,
     ToolResult,
-    assistant,
-    system,
-    user,
+    assistant_message,
+    system_message,
+    user_message,
 )
 from clients.cases import CASES, Ear
 from fakes import Fault, Said
@@ -32,7 +32,7 @@ from fakes.server import KEY
 
 pytestmark = pytest.mark.anyio
 
-ASK = Request((system("Be brief."), user("Hello?")))
+ASK = Request(messages=(system_message("Be brief."), user_message("Hello?")))
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
@@ -71,8 +71,8 @@ async def test_reasoning_and_parallel_tool_calls_come_through(case, http, stream
     calls = (("call_a", "add", {"x": 1, "y": [2, "ü"]}), ("call_b", "now", {}))
     said = Said("Let me see.", reasoning="Hmm, two calls.", calls=calls)
     request = Request(
-        (user("Add."),),
-        tools=(Tool("add", "adds", SCHEMA), Tool("now")),
+        messages=(user_message("Add."),),
+        tools=(Tool(name="add", description="adds", parameters=SCHEMA), Tool(name="now")),
         tool_choice="auto",
         parallel_tool_calls=True,
     )
@@ -92,36 +92,40 @@ async def test_reasoning_and_parallel_tool_calls_come_through(case, http, stream
 @pytest.mark.parametrize("effort", [None, "none", "low", "high", "max"])
 async def test_a_whole_conversation_is_said_in_the_dialect(case, http, streaming, effort):
     request = Request(
-        (
-            system("Be brief."),
-            Message(Role.DEVELOPER, (Text("Be kind."),)),
-            user("One."),
-            user("Two."),
-            assistant("Hm."),
-            Message(Role.USER, (Text("What is this?"), Image(PIXEL, "low"))),
-            Message(Role.USER, (Image("https://example.org/a.png"),)),
+        messages=(
+            system_message("Be brief."),
+            Message(role=Role.DEVELOPER, parts=(Text("Be kind."),)),
+            user_message("One."),
+            user_message("Two."),
+            assistant_message("Hm."),
+            Message(role=Role.USER, parts=(Text("What is this?"), Image(url=PIXEL, detail="low"))),
+            Message(role=Role.USER, parts=(Image(url="https://example.org/a.png"),)),
             Message(
-                Role.ASSISTANT,
-                (
+                role=Role.ASSISTANT,
+                parts=(
                     Text("I look."),
-                    ToolCall("a:1", "look", '{"x": 1}'),
-                    ToolCall("b", "look", "no json"),
+                    ToolCall(id="a:1", name="look", arguments='{"x": 1}'),
+                    ToolCall(id="b", name="look", arguments="no json"),
                 ),
                 reasoning="Look first.",
             ),
-            Message(Role.TOOL, (ToolResult("a:1", "a cat"),)),
-            Message(Role.TOOL, (ToolResult("b", '{"found": "dog"}'),)),
-            user("So?"),
+            Message(role=Role.TOOL, parts=(ToolResult(call_id="a:1", content="a cat"),)),
+            Message(role=Role.TOOL, parts=(ToolResult(call_id="b", content='{"found": "dog"}'),)),
+            user_message("So?"),
         ),
-        sampling=Sampling(0.5, 0.9, 100, ("END",), 7, effort),
-        tools=(Tool("look", "looks", SCHEMA, strict=True),),
+        sampling=Sampling(
+            temperature=0.5, top_p=0.9, max_tokens=100, stop=("END",), seed=7, effort=effort
+        ),
+        tools=(Tool(name="look", description="looks", parameters=SCHEMA, strict=True),),
         tool_choice="look",
         parallel_tool_calls=False,
-        response_format=ResponseFormat("json_schema", "answer", SCHEMA, strict=True),
+        response_format=ResponseFormat(
+            kind="json_schema", name="answer", schema=SCHEMA, strict=True
+        ),
     )
     async with case.fake("{}") as server:
         await heard(case.client(server, http), request, streaming=streaming)
-        no_tools = Request((user("So?"),), request.sampling)
+        no_tools = Request(messages=(user_message("So?"),), sampling=request.sampling)
         await heard(case.client(server, http), no_tools, streaming=streaming)
     assert not server.wrong
 
@@ -131,10 +135,10 @@ async def test_json_objects_and_every_tool_choice_are_said(case, http):
         client = case.client(server, http)
         for choice in (None, "auto", "none", "required", "look"):
             request = Request(
-                (user("So?"),),
-                tools=(Tool("look"),),
+                messages=(user_message("So?"),),
+                tools=(Tool(name="look"),),
                 tool_choice=choice,
-                response_format=ResponseFormat("json_object"),
+                response_format=ResponseFormat(kind="json_object"),
             )
             await client.complete(request)
     assert not server.wrong
@@ -153,21 +157,21 @@ async def test_usage_that_is_not_told_is_estimated(case, http, streaming):
 @pytest.mark.parametrize(
     ("fault", "kind"),
     [
-        (Fault.RATE_LIMIT, errors.RateLimited),
-        (Fault.NO_CREDIT, errors.OutOfCredit),
-        (Fault.SERVER_ERROR, errors.Overloaded),
-        (Fault.OVERLOADED, errors.Overloaded),
-        (Fault.UNAUTHORISED, errors.Unauthorised),
-        (Fault.NOT_FOUND, errors.ModelMissing),
-        (Fault.TOO_LONG, errors.ContextTooLong),
-        (Fault.CUT, errors.Interrupted),
-        (Fault.SILENCE, errors.TimedOut),
-        (Fault.SILENCE_AFTER, errors.TimedOut),
-        (Fault.MALFORMED, errors.BadReply),
-        (Fault.MISSHAPEN, errors.BadReply),
-        (Fault.HTML, errors.BadReply),
-        (Fault.ERROR_INSIDE, errors.Overloaded),
-        (Fault.REDIRECT, errors.BadReply),
+        (Fault.RATE_LIMIT, errors.RateLimitError),
+        (Fault.NO_CREDIT, errors.InsufficientCreditError),
+        (Fault.SERVER_ERROR, errors.ProviderOverloadedError),
+        (Fault.OVERLOADED, errors.ProviderOverloadedError),
+        (Fault.UNAUTHORISED, errors.ProviderAuthError),
+        (Fault.NOT_FOUND, errors.ModelNotFoundError),
+        (Fault.TOO_LONG, errors.ContextLengthError),
+        (Fault.CUT, errors.StreamInterruptedError),
+        (Fault.SILENCE, errors.ProviderTimeoutError),
+        (Fault.SILENCE_AFTER, errors.ProviderTimeoutError),
+        (Fault.MALFORMED, errors.InvalidReplyError),
+        (Fault.MISSHAPEN, errors.InvalidReplyError),
+        (Fault.HTML, errors.InvalidReplyError),
+        (Fault.ERROR_INSIDE, errors.ProviderOverloadedError),
+        (Fault.REDIRECT, errors.InvalidReplyError),
     ],
     ids=lambda value: getattr(value, "name", ""),
 )
@@ -186,7 +190,11 @@ async def test_every_fault_is_one_clear_error(case, http, streaming, fault, kind
         assert KEY not in told
         assert error.__cause__ is None
         assert error.__context__ is None
-        if kind in {errors.Interrupted, errors.TimedOut, errors.BadReply}:
+        if kind in {
+            errors.StreamInterruptedError,
+            errors.ProviderTimeoutError,
+            errors.InvalidReplyError,
+        }:
             assert error.usage.calls == error.usage.estimated == 1
             assert error.usage.input > 0
             assert error.cost.usd > 0
@@ -197,7 +205,7 @@ async def test_every_fault_is_one_clear_error(case, http, streaming, fault, kind
 async def test_a_stream_that_ends_without_its_end_mark_is_interrupted(case, http):
     async with case.fake("A reply of some length.", [Fault.EARLY_END]) as server:
         ear = Ear()
-        with pytest.raises(errors.Interrupted) as caught:
+        with pytest.raises(errors.StreamInterruptedError) as caught:
             await case.client(server, http).complete(ASK, ear)
     assert caught.value.usage.output == -(-len(ear.text) // 4)
 
@@ -206,7 +214,7 @@ async def test_tokens_of_a_broken_stream_are_kept(http):
     case = CASES[0]
     async with case.fake("A reply of some length." * 9, [Fault.CUT], chunk=40) as server:
         ear = Ear()
-        with pytest.raises(errors.Interrupted) as caught:
+        with pytest.raises(errors.StreamInterruptedError) as caught:
             await case.client(server, http).complete(ASK, ear)
     assert ear.text
     assert caught.value.usage.output == -(-len(ear.text) // 4)
@@ -215,14 +223,19 @@ async def test_tokens_of_a_broken_stream_are_kept(http):
 async def test_nobody_there_is_unreachable(case, http):
     async with case.fake() as server:
         client = case.client(server, http)
-    with pytest.raises(errors.Unreachable, match="no connection to the provider") as caught:
+    with pytest.raises(
+        errors.ProviderUnreachableError, match="no connection to the provider"
+    ) as caught:
         await client.complete(ASK)
     assert caught.value.__context__ is None
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_cancellation_closes_the_connection(case, streaming):
-    async with Http(idle=30) as http, case.fake("slow " * 50, gap=0.05, latency=0.2) as server:
+    async with (
+        HttpTransport(idle=30) as http,
+        case.fake("slow " * 50, gap=0.05, latency=0.2) as server,
+    ):
         client = case.client(server, http)
         async with anyio.create_task_group() as group:
             group.start_soon(client.complete, ASK, Ear(streaming=streaming))
@@ -258,7 +271,9 @@ async def test_many_calls_at_once_do_not_mix(case, http):
 
     async def ask(client, number):
         ear = Ear(streaming=bool(number % 2))
-        reply = await client.complete(Request((user(f"This is number {number}."),)), ear)
+        reply = await client.complete(
+            Request(messages=(user_message(f"This is number {number}."),)), ear
+        )
         replies[number] = reply.text
 
     async with case.fake(echo) as server:
@@ -285,7 +300,7 @@ async def test_retry_after_is_read_in_all_its_forms(case, http, headers, low, hi
     hence = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)
     headers = {name: value.replace("IN AN HOUR", hence) for name, value in headers.items()}
     async with case.fake("x", [Fault.RATE_LIMIT], retry_after=headers) as server:
-        with pytest.raises(errors.RateLimited) as caught:
+        with pytest.raises(errors.RateLimitError) as caught:
             await case.client(server, http).complete(ASK)
     assert low <= caught.value.retry_after <= high
 
@@ -294,18 +309,18 @@ async def test_retry_after_is_read_in_all_its_forms(case, http, headers, low, hi
 async def test_a_senseless_retry_after_is_no_wait(http, value):
     case = CASES[0]
     async with case.fake("x", [Fault.RATE_LIMIT], retry_after={"retry-after": value}) as server:
-        with pytest.raises(errors.RateLimited) as caught:
+        with pytest.raises(errors.RateLimitError) as caught:
             await case.client(server, http).complete(ASK)
     assert caught.value.retry_after is None
 
 
 async def test_what_the_listener_raises_stops_the_call(case):
     class Refusing(Ear):
-        async def spoke(self, delta):
-            raise errors.LimitReached("tokens", "5", "4")
+        async def on_delta(self, delta):
+            raise errors.LimitReachedError("tokens", "5", "4")
 
-    async with Http(idle=30) as http, case.fake("slow " * 50, gap=0.05) as server:
-        with pytest.raises(errors.LimitReached):
+    async with HttpTransport(idle=30) as http, case.fake("slow " * 50, gap=0.05) as server:
+        with pytest.raises(errors.LimitReachedError):
             await case.client(server, http).complete(ASK, Refusing())
         with anyio.fail_after(1.0):
             await server.closed.wait()
@@ -313,34 +328,36 @@ async def test_what_the_listener_raises_stops_the_call(case):
 
 async def test_a_request_and_a_reply_that_are_too_large_are_refused(case):
     async with (
-        Http(max_request_bytes=5000, max_reply_bytes=5000) as http,
+        HttpTransport(max_request_bytes=5000, max_reply_bytes=5000) as http,
         case.fake("x" * 20_000, chunk=1000) as server,
     ):
         client = case.client(server, http)
-        with pytest.raises(errors.BadRequest, match="bytes"):
-            await client.complete(Request((user("y" * 6000),)))
+        with pytest.raises(errors.BadRequestError, match="bytes"):
+            await client.complete(Request(messages=(user_message("y" * 6000),)))
         assert not server.requests
         for streaming in (False, True):
-            with pytest.raises(errors.BadReply, match="more than the allowed"):
+            with pytest.raises(errors.InvalidReplyError, match="more than the allowed"):
                 await client.complete(ASK, Ear(streaming=streaming))
 
 
 async def test_a_worker_s_own_sampling_is_its_default(http):
-    from batuta.clients import OpenAIChat, Secret
+    from batuta.clients import OpenAIChatClient, Secret
     from clients.cases import worker
     from fakes import FakeOpenAI
 
     async with FakeOpenAI() as server:
         own = worker("gpt-4.1", sampling=Sampling(temperature=0.2, max_tokens=9))
-        client = OpenAIChat(own, http, base_url=server.url, key=Secret(KEY))
-        await client.complete(Request((user("x"),), Sampling(max_tokens=5)))
+        client = OpenAIChatClient(own, http, base_url=server.url, key=Secret(KEY))
+        await client.complete(
+            Request(messages=(user_message("x"),), sampling=Sampling(max_tokens=5))
+        )
     assert server.requests[0].body["temperature"] == 0.2
     assert server.requests[0].body["max_completion_tokens"] == 5
 
 
 def test_one_session_serves_one_loop_after_another():
     case = CASES[0]
-    lasting = Http()
+    lasting = HttpTransport()
 
     async def once():
         async with case.fake("x") as server:

@@ -11,34 +11,34 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as rules
 
-from batuta.clients import Journal, Journaled, Scripted
-from batuta.core import Cost, Price, Reply, Request, Sampling, ToolCall, Usage, user
-from batuta.errors import Overloaded, StoreError
+from batuta.clients import CallCache, CallCacheClient, ScriptedClient
+from batuta.core import Cost, Price, Reply, Request, Sampling, ToolCall, Usage, user_message
+from batuta.errors import ProviderOverloadedError, StoreError
 from clients.cases import Ear
 from store.strategies import replies
 
 NUMBERS = count()
-PRICE = Price(Decimal(1), Decimal(10))
+PRICE = Price(input=Decimal(1), output=Decimal(10))
 
 
 def asked(text="Why?", seed=1):
-    return Request((user(text),), Sampling(seed=seed))
+    return Request(messages=(user_message(text),), sampling=Sampling(seed=seed))
 
 
 @pytest.fixture
 def journal(tmp_path):
-    with Journal(tmp_path / "calls.db") as opened:
+    with CallCache(tmp_path / "calls.db") as opened:
         yield opened
 
 
 async def test_a_call_is_paid_once_and_its_reply_is_the_same(journal):
-    worker = Scripted(["Because.", "Otherwise."], price=PRICE)
-    client = Journaled(worker, journal, "w")
+    worker = ScriptedClient(["Because.", "Otherwise."], price=PRICE)
+    client = CallCacheClient(worker, journal, "w")
     first, again = await client.complete(asked()), await client.complete(asked())
     assert first == again and first.text == "Because."
     assert again.usage.total > 0 and again.cost.usd > 0, "with the cost of the time it was paid"
     assert len(worker.requests) == 1
-    assert (journal.paid, journal.replayed) == (1, 1)
+    assert (journal.misses, journal.hits) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -47,28 +47,30 @@ async def test_a_call_is_paid_once_and_its_reply_is_the_same(journal):
     ids=["another seed", "another question", "another worker"],
 )
 async def test_another_call_is_another_call(journal, worker, request_):
-    script = Scripted(lambda _: "Because.")
-    await Journaled(script, journal, "w").complete(asked())
-    await Journaled(script, journal, worker).complete(request_)
+    script = ScriptedClient(lambda _: "Because.")
+    await CallCacheClient(script, journal, "w").complete(asked())
+    await CallCacheClient(script, journal, worker).complete(request_)
     assert len(script.requests) == 2
 
 
 async def test_without_a_seed_the_worker_is_asked_anew(journal):
-    script = Scripted(["one", "two"])
-    client = Journaled(script, journal, "w")
+    script = ScriptedClient(["one", "two"])
+    client = CallCacheClient(script, journal, "w")
     said = [(await client.complete(asked(seed=None))).text for _ in range(2)]
-    assert said == ["one", "two"] and journal.paid == 0
+    assert said == ["one", "two"] and journal.misses == 0
 
 
 async def test_failures_are_not_kept(journal):
-    client = Journaled(Scripted([Overloaded("busy"), "Because."]), journal, "w")
-    with pytest.raises(Overloaded):
+    client = CallCacheClient(
+        ScriptedClient([ProviderOverloadedError("busy"), "Because."]), journal, "w"
+    )
+    with pytest.raises(ProviderOverloadedError):
         await client.complete(asked())
     assert (await client.complete(asked())).text == "Because."
 
 
 async def test_a_listener_hears_a_replayed_reply(journal):
-    client = Journaled(Scripted(["Because it is so."]), journal, "w")
+    client = CallCacheClient(ScriptedClient(["Because it is so."]), journal, "w")
     await client.complete(asked())
     ear = Ear()
     reply = await client.complete(asked(), ear)
@@ -77,29 +79,29 @@ async def test_a_listener_hears_a_replayed_reply(journal):
 
 async def test_the_file_outlives_its_process(tmp_path):
     path = tmp_path / "deep" / "calls.db"
-    with Journal(path) as journal:
-        await Journaled(Scripted(["Because."]), journal, "w").complete(asked())
-    with Journal(path) as journal:
-        reply = await Journaled(Scripted([]), journal, "w").complete(asked())
+    with CallCache(path) as journal:
+        await CallCacheClient(ScriptedClient(["Because."]), journal, "w").complete(asked())
+    with CallCache(path) as journal:
+        reply = await CallCacheClient(ScriptedClient([]), journal, "w").complete(asked())
     assert reply.text == "Because."
 
 
 def test_two_may_write_to_one_file_and_the_first_reply_stays(tmp_path):
-    with Journal(tmp_path / "calls.db") as one, Journal(tmp_path / "calls.db") as two:
-        one.write("w", asked(), Reply("first"))
-        two.write("w", asked(), Reply("second"))
-        two.write("w", asked("How?"), Reply("so"))
+    with CallCache(tmp_path / "calls.db") as one, CallCache(tmp_path / "calls.db") as two:
+        one.write("w", asked(), Reply(text="first"))
+        two.write("w", asked(), Reply(text="second"))
+        two.write("w", asked("How?"), Reply(text="so"))
         assert [j.read("w", asked()).text for j in (one, two)] == ["first", "first"]
         assert one.read("w", asked("How?")).text == "so"
 
 
 WRITER = """
 import sys, time
-from batuta.clients import Journal
-from batuta.core import Reply, Request, Sampling, user
-journal = Journal(__import__("pathlib").Path(sys.argv[1]))
+from batuta.clients import CallCache
+from batuta.core import Reply, Request, Sampling, user_message
+journal = CallCache(__import__("pathlib").Path(sys.argv[1]))
 for n in range(200):
-    journal.write("w", Request((user("q"),), Sampling(seed=n)), Reply(f"reply {n}"))
+    journal.write("w", Request(messages=(user_message("q"),), sampling=Sampling(seed=n)), Reply(text=f"reply {n}"))
 print("written", flush=True)
 time.sleep(60)
 """
@@ -112,8 +114,11 @@ def test_what_was_written_before_a_kill_is_there(tmp_path):
     ) as writer:
         assert writer.stdout.readline() == b"written\n"
         os.kill(writer.pid, signal.SIGKILL)
-    with Journal(path) as journal:
-        read = [journal.read("w", Request((user("q"),), Sampling(seed=n))) for n in range(200)]
+    with CallCache(path) as journal:
+        read = [
+            journal.read("w", Request(messages=(user_message("q"),), sampling=Sampling(seed=n)))
+            for n in range(200)
+        ]
     assert [reply.text for reply in read] == [f"reply {n}" for n in range(200)]
 
 
@@ -126,8 +131,8 @@ def test_any_reply_comes_back_as_it_was(journal, reply):
 
 
 def test_tool_calls_and_exact_dollars_come_back(journal):
-    reply = Reply("", "thought", (ToolCall("c", "f", '{"a": 1}'),), Usage(calls=1, input=3),
-                  Cost(Decimal("0.000001"), 2))  # fmt: skip
+    reply = Reply(text="", reasoning="thought", tool_calls=(ToolCall(id="c", name="f", arguments='{"a": 1}'),), usage=Usage(calls=1, input=3),
+                  cost=Cost(Decimal("0.000001"), 2))  # fmt: skip
     journal.write("w", asked(), reply)
     assert journal.read("w", asked()) == reply
 
@@ -136,5 +141,5 @@ def test_a_file_that_is_no_journal_is_one_sentence(tmp_path):
     path = tmp_path / "calls.db"
     path.write_text("this is no database, and it is long enough to be taken for none " * 20)
     with pytest.raises(StoreError) as caught:
-        Journal(path)
+        CallCache(path)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)

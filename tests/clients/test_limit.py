@@ -3,14 +3,14 @@
 import anyio
 import pytest
 
-from batuta.clients import Limit, Limiter, Scripted
-from batuta.core import Reply, Request, Sampling, Usage, user
+from batuta.clients import CallLimiter, RateLimitedClient, ScriptedClient
+from batuta.core import Reply, Request, Sampling, Usage, user_message
 
 pytestmark = pytest.mark.anyio
 
 
 def ask(text="x", **sampling):
-    return Request((user(text),), Sampling(**sampling))
+    return Request(messages=(user_message(text),), sampling=Sampling(**sampling))
 
 
 class Counting:
@@ -28,7 +28,7 @@ class Counting:
             await anyio.sleep(0.005)
         finally:
             self.now -= 1
-        return Reply("x", usage=Usage(calls=1, input=1, output=1))
+        return Reply(text="x", usage=Usage(calls=1, input=1, output=1))
 
 
 class Clock:
@@ -47,8 +47,8 @@ class Clock:
 
 
 async def test_at_most_so_many_at_once_in_the_order_they_came():
-    inner, limiter = Counting(), Limiter(3)
-    one, two = Limit(inner, limiter), Limit(inner, limiter)
+    inner, limiter = Counting(), CallLimiter(3)
+    one, two = RateLimitedClient(inner, limiter), RateLimitedClient(inner, limiter)
     async with anyio.create_task_group() as group:
         for number in range(12):
             group.start_soon((one, two)[number % 2].complete, ask(str(number)))
@@ -57,8 +57,8 @@ async def test_at_most_so_many_at_once_in_the_order_they_came():
 
 
 async def test_a_cancelled_waiter_leaves_no_trace():
-    inner, limiter = Counting(), Limiter(1)
-    client = Limit(inner, limiter)
+    inner, limiter = Counting(), CallLimiter(1)
+    client = RateLimitedClient(inner, limiter)
     async with anyio.create_task_group() as group:
         group.start_soon(client.complete, ask("first"))
         await anyio.sleep(0)
@@ -70,7 +70,7 @@ async def test_a_cancelled_waiter_leaves_no_trace():
 
 
 async def test_a_failing_call_gives_its_place_back():
-    client = Limit(Scripted({}), Limiter(1))
+    client = RateLimitedClient(ScriptedClient({}), CallLimiter(1))
     for _ in range(3):
         with pytest.raises(Exception, match="script"):
             await client.complete(ask())
@@ -78,7 +78,9 @@ async def test_a_failing_call_gives_its_place_back():
 
 async def test_calls_a_minute():
     clock = Clock()
-    client = Limit(Scripted(lambda _: "x"), Limiter(8, rpm=3, clock=clock, sleep=clock.sleep))
+    client = RateLimitedClient(
+        ScriptedClient(lambda _: "x"), CallLimiter(8, rpm=3, clock=clock, sleep=clock.sleep)
+    )
     starts = []
     for _ in range(7):
         await client.complete(ask())
@@ -88,9 +90,9 @@ async def test_calls_a_minute():
 
 async def test_tokens_a_minute_are_estimated_then_corrected():
     clock = Clock()
-    reply = Reply("x", usage=Usage(calls=1, input=10, output=90))
-    limiter = Limiter(8, tpm=1000, clock=clock, sleep=clock.sleep)
-    client = Limit(Scripted(lambda _: reply), limiter)
+    reply = Reply(text="x", usage=Usage(calls=1, input=10, output=90))
+    limiter = CallLimiter(8, tpm=1000, clock=clock, sleep=clock.sleep)
+    client = RateLimitedClient(ScriptedClient(lambda _: reply), limiter)
     for _ in range(5):  # each is taken for about 500 at first and proves to be 100
         await client.complete(ask(max_tokens=500))
     assert not clock.slept
@@ -100,8 +102,8 @@ async def test_tokens_a_minute_are_estimated_then_corrected():
 
 async def test_more_than_the_whole_limit_goes_alone():
     clock = Clock()
-    limiter = Limiter(8, tpm=10, clock=clock, sleep=clock.sleep)
-    client = Limit(Scripted(lambda _: "x"), limiter)
+    limiter = CallLimiter(8, tpm=10, clock=clock, sleep=clock.sleep)
+    client = RateLimitedClient(ScriptedClient(lambda _: "x"), limiter)
     await client.complete(ask())
     await client.complete(ask())
     assert clock.slept == [60.0]
@@ -113,8 +115,8 @@ async def test_who_is_cancelled_while_waiting_gives_the_turn_back():
     async def forever(_):
         await anyio.sleep_forever()
 
-    limiter = Limiter(8, rpm=1, clock=clock, sleep=forever)
-    client = Limit(Scripted(lambda _: "x"), limiter)
+    limiter = CallLimiter(8, rpm=1, clock=clock, sleep=forever)
+    client = RateLimitedClient(ScriptedClient(lambda _: "x"), limiter)
     await client.complete(ask())
     with anyio.move_on_after(0.01) as scope:
         await client.complete(ask())
@@ -126,4 +128,4 @@ async def test_who_is_cancelled_while_waiting_gives_the_turn_back():
 @pytest.mark.parametrize("bad", [(0,), (1, 0), (1, None, 0)])
 def test_senseless_limits_are_refused(bad):
     with pytest.raises(ValueError, match="at least 1"):
-        Limiter(*bad)
+        CallLimiter(*bad)

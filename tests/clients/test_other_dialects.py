@@ -3,9 +3,9 @@
 import pytest
 
 from batuta import errors
-from batuta.clients import Anthropic, Gemini, Secret
-from batuta.clients.anthropic import MessagesWire, Thinking
-from batuta.clients.gemini import GeminiWire
+from batuta.clients import AnthropicClient, GeminiClient, Secret
+from batuta.clients.anthropic.client import AnthropicAdapter, ThinkingModels
+from batuta.clients.gemini.client import GeminiAdapter
 from batuta.core import (
     Finish,
     Image,
@@ -16,28 +16,32 @@ from batuta.core import (
     Tool,
     ToolCall,
     ToolResult,
-    assistant,
-    system,
-    user,
+    assistant_message,
+    system_message,
+    user_message,
 )
 from clients.cases import Ear, worker
 from fakes import FakeAnthropic, FakeGemini, Said
 from fakes.server import KEY
 
 pytestmark = pytest.mark.anyio
-ASK = Request((user("x"),))
+ASK = Request(messages=(user_message("x"),))
 
 
 def asked(effort, **more):
-    return Request((user("x"),), Sampling(effort=effort, temperature=1.5, max_tokens=100), **more)
+    return Request(
+        messages=(user_message("x"),),
+        sampling=Sampling(effort=effort, temperature=1.5, max_tokens=100),
+        **more,
+    )
 
 
 def messages_body(model, request):
-    return MessagesWire(model, Thinking()).body(request, stream=False)
+    return AnthropicAdapter(model, ThinkingModels()).build_body(request, stream=False)
 
 
 def gemini_body(model, request):
-    return GeminiWire(model).body(request, stream=False)
+    return GeminiAdapter(model).build_body(request, stream=False)
 
 
 def test_thinking_by_budget_by_effort_and_not_at_all():
@@ -51,18 +55,26 @@ def test_thinking_by_budget_by_effort_and_not_at_all():
         sent = messages_body(model, asked(effort))
         assert "thinking" not in sent
         assert sent["temperature"] == 1.0
-    forced = asked("high", tools=(Tool("t"),), tool_choice="required")
+    forced = asked("high", tools=(Tool(name="t"),), tool_choice="required")
     assert "thinking" not in messages_body("claude-opus-4-5", forced)
     assert messages_body("claude-x", ASK)["max_tokens"] == 4096
 
 
 def test_turns_are_merged_and_a_user_speaks_first():
-    request = Request((assistant("a"), user("b"), user(" "), user("c"), system("s")))
+    request = Request(
+        messages=(
+            assistant_message("a"),
+            user_message("b"),
+            user_message(" "),
+            user_message("c"),
+            system_message("s"),
+        )
+    )
     sent = messages_body("m", request)
     assert sent["system"] == "s"
     assert [turn["role"] for turn in sent["messages"]] == ["user", "assistant", "user"]
     assert [block["text"] for block in sent["messages"][2]["content"]] == ["b", "c"]
-    assert messages_body("m", Request((system("s"),)))["messages"]
+    assert messages_body("m", Request(messages=(system_message("s"),)))["messages"]
 
 
 @pytest.mark.parametrize(
@@ -70,8 +82,8 @@ def test_turns_are_merged_and_a_user_speaks_first():
 )
 @pytest.mark.parametrize("build", [messages_body, gemini_body])
 def test_a_picture_that_cannot_be_sent_is_refused(build, url):
-    with pytest.raises(errors.BadRequest, match="picture"):
-        build("m", Request((Message(Role.USER, (Image(url),)),)))
+    with pytest.raises(errors.BadRequestError, match="picture"):
+        build("m", Request(messages=(Message(role=Role.USER, parts=(Image(url=url),)),)))
 
 
 @pytest.mark.parametrize(
@@ -86,7 +98,9 @@ def test_a_picture_that_cannot_be_sent_is_refused(build, url):
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_why_anthropic_stopped(http, reason, finish, streaming):
     async with FakeAnthropic(Said("x", finish=reason)) as server:
-        client = Anthropic(worker("claude-x"), http, base_url=server.url + "/v1", key=Secret(KEY))
+        client = AnthropicClient(
+            worker("claude-x"), http, base_url=server.url + "/v1", key=Secret(KEY)
+        )
         reply = await client.complete(ASK, Ear(streaming=streaming))
     assert reply.finish is finish
     assert (reply.usage.input, reply.usage.cached, reply.usage.cache_write) == (20, 6, 4)
@@ -104,7 +118,9 @@ async def test_why_anthropic_stopped(http, reason, finish, streaming):
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_why_gemini_stopped(http, reason, finish, streaming):
     async with FakeGemini(Said("", finish=reason)) as server:
-        client = Gemini(worker("models/gemini-3-x"), http, base_url=server.url, key=Secret(KEY))
+        client = GeminiClient(
+            worker("models/gemini-3-x"), http, base_url=server.url, key=Secret(KEY)
+        )
         reply = await client.complete(ASK, Ear(streaming=streaming))
     assert not server.wrong
     assert reply.finish is finish
@@ -113,9 +129,9 @@ async def test_why_gemini_stopped(http, reason, finish, streaming):
 
 async def test_a_function_call_that_gemini_botched_is_a_bad_reply(http):
     async with FakeGemini(Said("", finish="MALFORMED_FUNCTION_CALL")) as server:
-        client = Gemini(worker("gemini-x"), http, base_url=server.url, key=Secret(KEY))
+        client = GeminiClient(worker("gemini-x"), http, base_url=server.url, key=Secret(KEY))
         for streaming in (False, True):
-            with pytest.raises(errors.BadReply):
+            with pytest.raises(errors.InvalidReplyError):
                 await client.complete(ASK, Ear(streaming=streaming))
 
 
@@ -132,10 +148,22 @@ def test_gemini_thinks_by_budget_or_by_level():
 
 def test_gemini_s_results_name_their_function():
     request = Request(
-        (
-            user("x"),
-            Message(Role.ASSISTANT, (ToolCall("1", "look", "{}"), ToolCall("2", "hear", "{}"))),
-            Message(Role.TOOL, (ToolResult("2", "[1]"), ToolResult("1", "cat"))),
+        messages=(
+            user_message("x"),
+            Message(
+                role=Role.ASSISTANT,
+                parts=(
+                    ToolCall(id="1", name="look", arguments="{}"),
+                    ToolCall(id="2", name="hear", arguments="{}"),
+                ),
+            ),
+            Message(
+                role=Role.TOOL,
+                parts=(
+                    ToolResult(call_id="2", content="[1]"),
+                    ToolResult(call_id="1", content="cat"),
+                ),
+            ),
         )
     )
     sent = gemini_body("gemini-3-pro", request)["contents"]

@@ -7,21 +7,21 @@ import pytest
 from batuta import errors
 from batuta.clients import (
     PROVIDERS,
-    Anthropic,
-    Gemini,
-    OpenAIChat,
-    Scripted,
+    AnthropicClient,
+    GeminiClient,
+    OpenAIChatClient,
+    ScriptedClient,
     Secret,
     WorkerSpec,
-    bare_client,
-    check,
-    discover,
-    facts_of,
-    key_of,
-    lookup,
+    check_worker,
+    discover_workers,
+    find_model_facts,
+    find_provider,
+    list_price,
     open_clients,
-    provider_of,
-    url_of,
+    open_provider_client,
+    provider_key,
+    provider_url,
 )
 from clients.cases import worker
 from fakes import FakeOpenAI, Fault
@@ -33,6 +33,7 @@ NOWHERE = {  # ports that nothing listens on
     "VLLM_BASE_URL": "http://127.0.0.1:9/v1",
     "SGLANG_BASE_URL": "http://127.0.0.1:9/v1",
     "LLAMACPP_BASE_URL": "http://127.0.0.1:9/v1",
+    "LMSTUDIO_BASE_URL": "http://127.0.0.1:9/v1",
 }
 
 
@@ -45,7 +46,7 @@ async def test_keys_give_workers_with_prices(http):
         "OPENROUTER_API_KEY": KEY,
         "DEEPSEEK_API_KEY": KEY,
     }
-    found = await discover(environ, http)
+    found = await discover_workers(environ, http)
     assert {spec.provider for spec in found} == {
         "openai",
         "anthropic",
@@ -56,13 +57,14 @@ async def test_keys_give_workers_with_prices(http):
     assert len({spec.worker.id for spec in found}) == len(found)
     assert KEY not in repr(found)
     for spec in found:
-        assert (spec.worker.price is not None) == (spec.provider != "openrouter")
+        assert spec.worker.price is not None
+        assert spec.worker.tags, "its abilities"
         assert spec.key == Secret(KEY)
     assert set(open_clients(found, http)) == {spec.worker.id for spec in found}
-    assert await discover(environ, http, probe=False) == found
-    assert await discover(NOWHERE, http) == ()
+    assert await discover_workers(environ, http, probe=False) == found
+    assert await discover_workers(NOWHERE, http) == ()
     own = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": "https://api.openai.com/v1/"}
-    assert {spec.provider for spec in await discover(NOWHERE | own, http)} == {"openai"}
+    assert {spec.provider for spec in await discover_workers(NOWHERE | own, http)} == {"openai"}
 
 
 async def test_local_servers_are_asked(http):
@@ -70,8 +72,8 @@ async def test_local_servers_are_asked(http):
         server.tags = ["llama3:8b", "nomic-embed-text:latest"]
         server.models = [{"id": "qwen", "owned_by": "vllm", "max_model_len": 4096}]
         environ = NOWHERE | {"OLLAMA_HOST": server.host, "VLLM_BASE_URL": server.url}
-        found = await discover(environ, http)
-        quiet = await discover(environ, http, probe=False)
+        found = await discover_workers(environ, http)
+        quiet = await discover_workers(environ, http, probe=False)
     assert [spec.worker.id for spec in found] == ["ollama/llama3:8b", "vllm/qwen"]
     assert found[0].base_url == server.url
     assert found[1].worker.context_window == 4096
@@ -83,19 +85,19 @@ async def test_another_server_behind_openai_s_variable_is_asked_for_its_models(h
     async with FakeOpenAI(strict_openai=False) as server:
         server.models = [{"id": "their-model"}]
         environ = NOWHERE | {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": server.url + "/"}
-        (spec,) = await discover(environ, http)
-        assert (await check(bare_client(spec, http))).error is None
+        (spec,) = await discover_workers(environ, http)
+        assert (await check_worker(open_provider_client(spec, http))).error is None
     assert spec.provider == "compatible"
     assert not server.wrong
 
 
 async def test_a_key_that_is_none_names_its_variable(http):
     with pytest.raises(errors.ConfigError, match="OPENAI_API_KEY"):
-        key_of(PROVIDERS["openai"], {"OPENAI_API_KEY": "two words"})
+        provider_key(PROVIDERS["openai"], {"OPENAI_API_KEY": "two words"})
     with pytest.raises(errors.ConfigError, match="OPENAI_API_KEY"):
-        await discover(NOWHERE | {"OPENAI_API_KEY": "two words"}, http)
+        await discover_workers(NOWHERE | {"OPENAI_API_KEY": "two words"}, http)
     with pytest.raises(errors.ConfigError, match="VLLM_BASE_URL"):
-        await discover(NOWHERE | {"VLLM_BASE_URL": "localhost"}, http)
+        await discover_workers(NOWHERE | {"VLLM_BASE_URL": "localhost"}, http)
 
 
 @pytest.mark.parametrize(
@@ -107,44 +109,48 @@ async def test_a_key_that_is_none_names_its_variable(http):
     ],
 )
 def test_ollama_s_host_in_all_its_forms(value, url):
-    assert url_of(PROVIDERS["ollama"], {"OLLAMA_HOST": value}) == url
+    assert provider_url(PROVIDERS["ollama"], {"OLLAMA_HOST": value}) == url
 
 
 def test_the_catalogue_knows_what_it_knows():
-    assert lookup("openai", "gpt-5-mini-2025-08-07").output == Decimal(2)
-    assert lookup("anthropic", "claude-sonnet-4-5-20250929").input == Decimal(3)
-    assert lookup("gemini", "models/gemini-2.5-pro").cached == Decimal("0.125")
-    assert lookup("openai", "gpt-99") is None
-    assert facts_of("nobody", "gpt-5") is None
-    assert "vision" in facts_of("openai", "gpt-5").tags
+    assert list_price("openai", "gpt-5-mini-2025-08-07").output == Decimal(2)
+    assert list_price("anthropic", "claude-sonnet-4-5-20250929").input == Decimal(3)
+    assert list_price("gemini", "models/gemini-2.5-pro").cached == Decimal("0.125")
+    assert list_price("openai", "gpt-99") is None
+    assert list_price("nobody", "gpt-5") is None
+    assert find_model_facts("nobody", "what-is-it") is None
+    assert find_model_facts("ollama", "gpt-oss:20b").price is None, "what it costs elsewhere"
+    assert find_model_facts("compatible", "mistral-large-latest", "https://api.mistral.ai/v1").price
+    assert find_model_facts("compatible", "gpt-5", "http://127.0.0.1:8000/v1").price is None
+    assert "vision" in find_model_facts("openai", "gpt-5").tags
     for provider in ("openai", "anthropic", "gemini", "deepseek"):
-        assert all(facts_of(provider, model) for model in PROVIDERS[provider].models)
+        assert all(find_model_facts(provider, model) for model in PROVIDERS[provider].models)
 
 
 async def test_each_api_has_its_client(http):
     def client(provider, **more):
-        return bare_client(WorkerSpec(worker(), provider, **more), http)
+        return open_provider_client(WorkerSpec(worker=worker(), provider=provider, **more), http)
 
-    assert isinstance(client("openai", key=Secret(KEY)), OpenAIChat)
-    assert isinstance(client("anthropic", key=Secret(KEY)), Anthropic)
-    assert isinstance(client("gemini", key=Secret(KEY)), Gemini)
-    assert isinstance(client("ollama"), OpenAIChat)
+    assert isinstance(client("openai", key=Secret(KEY)), OpenAIChatClient)
+    assert isinstance(client("anthropic", key=Secret(KEY)), AnthropicClient)
+    assert isinstance(client("gemini", key=Secret(KEY)), GeminiClient)
+    assert isinstance(client("ollama"), OpenAIChatClient)
     with pytest.raises(errors.ConfigError, match="OPENAI_API_KEY"):
         client("openai")
     with pytest.raises(errors.ConfigError, match="base_url"):
         client("compatible")
     with pytest.raises(errors.ConfigError, match="not known"):
-        provider_of("nobody")
+        find_provider("nobody")
     with pytest.raises(errors.ConfigError, match="http"):
         client("openai", base_url="localhost:8000")
 
 
 async def test_check_tells_how_long_or_what_went_wrong(http):
     async with FakeOpenAI("ok", [None, Fault.UNAUTHORISED]) as server:
-        spec = WorkerSpec(worker(), "openai", server.url, Secret(KEY))
-        well = await check(bare_client(spec, http))
-        ill = await check(bare_client(spec, http))
+        spec = WorkerSpec(worker=worker(), provider="openai", base_url=server.url, key=Secret(KEY))
+        well = await check_worker(open_provider_client(spec, http))
+        ill = await check_worker(open_provider_client(spec, http))
     assert well.error is None
     assert well.seconds > 0
-    assert isinstance(ill.error, errors.Unauthorised)
-    assert (await check(Scripted(["ok"]))).error is None
+    assert isinstance(ill.error, errors.ProviderAuthError)
+    assert (await check_worker(ScriptedClient(["ok"]))).error is None

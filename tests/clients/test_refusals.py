@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta import errors
-from batuta.clients import Secret, redact
-from batuta.clients.refusals import refusal, refusal_in_reply
-from batuta.clients.session import Target, host_of
+from batuta.clients import Secret, redact_secrets
+from batuta.clients.error_mapping import error_from_reply, error_from_response
+from batuta.clients.transport import HttpTarget, url_host
 
 KEY = "sk-proj-abcdefghijklmnopqrstuvwxyz"
 
@@ -18,29 +18,29 @@ KEY = "sk-proj-abcdefghijklmnopqrstuvwxyz"
         (
             400,
             {"error": {"message": "Your credit balance is too low to access the API"}},
-            errors.OutOfCredit,
+            errors.InsufficientCreditError,
         ),
-        (402, {"error": {"message": "Insufficient Balance"}}, errors.OutOfCredit),
+        (402, {"error": {"message": "Insufficient Balance"}}, errors.InsufficientCreditError),
         (
             429,
             {"error": {"code": "insufficient_quota", "message": "You exceeded"}},
-            errors.OutOfCredit,
+            errors.InsufficientCreditError,
         ),
-        (429, [{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED"}}], errors.RateLimited),
+        (429, [{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED"}}], errors.RateLimitError),
         (
             400,
             {"object": "error", "message": "This model's maximum context length is 4096 tokens."},
-            errors.ContextTooLong,
+            errors.ContextLengthError,
         ),
         (
             400,
             {"error": {"type": "exceed_context_size_error", "message": "no"}},
-            errors.ContextTooLong,
+            errors.ContextLengthError,
         ),
         (
             400,
             {"type": "error", "error": {"message": "prompt is too long: 210000 tokens > 200000"}},
-            errors.ContextTooLong,
+            errors.ContextLengthError,
         ),
         (
             400,
@@ -49,7 +49,7 @@ KEY = "sk-proj-abcdefghijklmnopqrstuvwxyz"
                     "message": "The input token count (9) exceeds the maximum number of tokens allowed (8)"
                 }
             },
-            errors.ContextTooLong,
+            errors.ContextLengthError,
         ),
         (
             400,
@@ -59,19 +59,19 @@ KEY = "sk-proj-abcdefghijklmnopqrstuvwxyz"
                     "details": [{"reason": "API_KEY_INVALID"}],
                 }
             },
-            errors.Unauthorised,
+            errors.ProviderAuthError,
         ),
-        (404, {"error": "model 'x' not found"}, errors.ModelMissing),
-        (408, "", errors.TimedOut),
-        (422, {"detail": [{"loc": "x"}]}, errors.BadRequest),
-        (413, {}, errors.BadRequest),
-        (502, "<html>Bad gateway</html>", errors.Overloaded),
-        (503, None, errors.Overloaded),
-        (302, "", errors.BadReply),
+        (404, {"error": "model 'x' not found"}, errors.ModelNotFoundError),
+        (408, "", errors.ProviderTimeoutError),
+        (422, {"detail": [{"loc": "x"}]}, errors.BadRequestError),
+        (413, {}, errors.BadRequestError),
+        (502, "<html>Bad gateway</html>", errors.ProviderOverloadedError),
+        (503, None, errors.ProviderOverloadedError),
+        (302, "", errors.InvalidReplyError),
     ],
 )
 def test_every_provider_s_words(status, payload, kind):
-    error = refusal(status, payload)
+    error = error_from_response(status, payload)
     assert type(error) is kind
     assert error.status == status
     assert str(error).startswith("the provider ")
@@ -81,22 +81,22 @@ def test_every_provider_s_words(status, payload, kind):
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        ({"type": "overloaded_error"}, errors.Overloaded),
-        ({"type": "rate_limit_error"}, errors.RateLimited),
-        ({"code": 429, "message": "slow"}, errors.RateLimited),
-        ({"code": "400", "message": "maximum context length"}, errors.ContextTooLong),
-        ({"code": None, "type": "BadRequestError"}, errors.BadRequest),
-        ({"message": "who knows"}, errors.Overloaded),
-        ("a string", errors.Overloaded),
+        ({"type": "overloaded_error"}, errors.ProviderOverloadedError),
+        ({"type": "rate_limit_error"}, errors.RateLimitError),
+        ({"code": 429, "message": "slow"}, errors.RateLimitError),
+        ({"code": "400", "message": "maximum context length"}, errors.ContextLengthError),
+        ({"code": None, "type": "BadRequestError"}, errors.BadRequestError),
+        ({"message": "who knows"}, errors.ProviderOverloadedError),
+        ("a string", errors.ProviderOverloadedError),
     ],
 )
 def test_errors_inside_a_reply(error, kind):
-    assert type(refusal_in_reply({"error": error})) is kind
+    assert type(error_from_reply({"error": error})) is kind
 
 
 def test_gemini_s_delay_is_honoured():
     details = [{"@type": "RetryInfo", "retryDelay": "34.5s"}]
-    error = refusal(429, {"error": {"message": "x", "details": details}})
+    error = error_from_response(429, {"error": {"message": "x", "details": details}})
     assert error.retry_after == 34.5
 
 
@@ -105,7 +105,7 @@ def test_a_long_message_is_one_short_line_without_keys_and_paths():
         f"bad key {KEY}\nsee https://u:p@example.org/a/b?key={KEY} or AIzaSyA1234567890abcdef "
         + "x" * 900
     )
-    error = refusal(401, {"error": {"message": message}}, key=Secret(KEY))
+    error = error_from_response(401, {"error": {"message": message}}, key=Secret(KEY))
     assert len(str(error)) < 400
     assert "\n" not in str(error)
     assert "see [address] or" in str(error)
@@ -129,8 +129,8 @@ def test_a_long_message_is_one_short_line_without_keys_and_paths():
     st.integers(300, 599),
 )
 def test_any_body_gives_an_error(payload, status):
-    assert isinstance(refusal(status, payload), errors.ClientError)
-    assert isinstance(refusal_in_reply({"error": payload}), errors.ClientError)
+    assert isinstance(error_from_response(status, payload), errors.ClientError)
+    assert isinstance(error_from_reply({"error": payload}), errors.ClientError)
 
 
 def test_a_secret_does_not_show():
@@ -140,11 +140,13 @@ def test_a_secret_does_not_show():
         "***",
         "[***]",
     }
-    assert KEY not in repr(Target("https://u:p@example.org/x?y", {"a": KEY}, secret))
+    assert KEY not in repr(
+        HttpTarget(url="https://u:p@example.org/x?y", headers={"a": KEY}, key=secret)
+    )
     assert secret == Secret(KEY)
     assert not Secret("")
-    assert redact("nothing here") == "nothing here"
-    assert redact(f"Bearer {KEY}") == "***"
+    assert redact_secrets("nothing here") == "nothing here"
+    assert redact_secrets(f"Bearer {KEY}") == "***"
 
 
 @pytest.mark.parametrize("bad", ["a b", "a\nb", "ключ", "a\x00"])
@@ -155,7 +157,7 @@ def test_what_cannot_be_a_key_is_refused_unnamed(bad):
 
 
 def test_a_host_is_a_host():
-    assert host_of("https://user:pass@api.example.org:8443/v1?x=1") == "api.example.org:8443"
+    assert url_host("https://user:pass@api.example.org:8443/v1?x=1") == "api.example.org:8443"
     for bad in ("", "ftp://x", "api.openai.com/v1", "http://"):
         with pytest.raises(errors.ConfigError):
-            host_of(bad)
+            url_host(bad)

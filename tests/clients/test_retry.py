@@ -6,23 +6,23 @@ import pytest
 
 from batuta import errors
 from batuta.clients import (
-    Http,
-    Limiter,
-    Retry,
+    CallLimiter,
+    HttpTransport,
+    RetryClient,
     RetryPolicy,
-    Scripted,
+    ScriptedClient,
     Secret,
     WorkerSpec,
     open_client,
 )
-from batuta.clients.discover import worker_of
-from batuta.core import Cost, Request, Usage, user
-from batuta.errors import LimitReached
+from batuta.clients.discovery import build_worker
+from batuta.core import Cost, Request, Usage, user_message
+from batuta.errors import LimitReachedError
 from clients.cases import Ear
 from fakes import FakeOpenAI, Fault
 
 pytestmark = pytest.mark.anyio
-ASK = Request((user("Hello?"),))
+ASK = Request(messages=(user_message("Hello?"),))
 
 
 class Slept(list):
@@ -32,14 +32,14 @@ class Slept(list):
 
 def retry(script, policy=None, seed=0):
     slept = Slept()
-    return Retry(
-        Scripted(script), policy or RetryPolicy(), rng=random.Random(seed), sleep=slept
+    return RetryClient(
+        ScriptedClient(script), policy or RetryPolicy(), rng=random.Random(seed), sleep=slept
     ), slept
 
 
 async def test_passing_errors_are_tried_again_and_told():
-    broken = errors.Interrupted("cut", usage=Usage(calls=1, output=5), cost=Cost())
-    client, slept = retry([broken, errors.Overloaded("500"), "well"])
+    broken = errors.StreamInterruptedError("cut", usage=Usage(calls=1, output=5), cost=Cost())
+    client, slept = retry([broken, errors.ProviderOverloadedError("500"), "well"])
     ear = Ear()
     assert (await client.complete(ASK, ear)).text == "well"
     assert [f.code for f in ear.failures] == ["interrupted", "overloaded"]
@@ -50,8 +50,8 @@ async def test_passing_errors_are_tried_again_and_told():
 
 
 async def test_the_last_error_is_raised():
-    client, slept = retry([errors.Overloaded(str(n)) for n in range(5)])
-    with pytest.raises(errors.Overloaded, match="2"):
+    client, slept = retry([errors.ProviderOverloadedError(str(n)) for n in range(5)])
+    with pytest.raises(errors.ProviderOverloadedError, match="2"):
         await client.complete(ASK)
     assert len(slept) == 2
 
@@ -59,11 +59,11 @@ async def test_the_last_error_is_raised():
 @pytest.mark.parametrize(
     "kind",
     [
-        errors.Unauthorised,
-        errors.ModelMissing,
-        errors.ContextTooLong,
-        errors.OutOfCredit,
-        errors.BadRequest,
+        errors.ProviderAuthError,
+        errors.ModelNotFoundError,
+        errors.ContextLengthError,
+        errors.InsufficientCreditError,
+        errors.BadRequestError,
     ],
 )
 async def test_errors_that_do_not_pass_are_raised_at_once(kind):
@@ -74,21 +74,23 @@ async def test_errors_that_do_not_pass_are_raised_at_once(kind):
 
 
 async def test_retry_after_is_honoured_and_not_all_come_back_together():
-    client, slept = retry([errors.RateLimited("wait", retry_after=4.0), "well"])
+    client, slept = retry([errors.RateLimitError("wait", retry_after=4.0), "well"])
     await client.complete(ASK)
     assert 4.0 <= slept[0] <= 4.4
 
 
 async def test_too_long_a_wait_is_not_begun():
-    client, slept = retry([errors.RateLimited("wait", retry_after=31.0), "never"])
-    with pytest.raises(errors.RateLimited):
+    client, slept = retry([errors.RateLimitError("wait", retry_after=31.0), "never"])
+    with pytest.raises(errors.RateLimitError):
         await client.complete(ASK)
     assert not slept
 
 
-@pytest.mark.parametrize("stop", [LimitReached("usd", "1", "1"), errors.Interrupted("half read")])
+@pytest.mark.parametrize(
+    "stop", [LimitReachedError("usd", "1", "1"), errors.StreamInterruptedError("half read")]
+)
 async def test_the_listener_may_stop_it(stop):
-    client, slept = retry([errors.Overloaded("500"), "never"])
+    client, slept = retry([errors.ProviderOverloadedError("500"), "never"])
     with pytest.raises(type(stop)) as caught:
         await client.complete(ASK, Ear(stop=stop))
     assert caught.value is stop
@@ -97,7 +99,7 @@ async def test_the_listener_may_stop_it(stop):
 
 def test_waits_grow_are_capped_and_spread():
     policy, rng = RetryPolicy(attempts=99, base=0.5, cap=8.0), random.Random(1)
-    error = errors.Overloaded("x")
+    error = errors.ProviderOverloadedError("x")
     for attempt, most in [(1, 0.5), (2, 1.0), (5, 8.0), (50, 8.0)]:
         waits = [policy.wait(attempt, error, rng) for _ in range(400)]
         assert 0 <= min(waits) < most * 0.1
@@ -112,11 +114,17 @@ def test_a_senseless_policy_is_refused(bad):
 
 async def test_a_retrying_client_frees_its_place_while_it_waits():
     """The whole stack against a fake: retry around limit around chat."""
-    async with Http(idle=2) as http, FakeOpenAI("well", [Fault.RATE_LIMIT, Fault.CUT]) as server:
+    async with (
+        HttpTransport(idle=2) as http,
+        FakeOpenAI("well", [Fault.RATE_LIMIT, Fault.CUT]) as server,
+    ):
         spec = WorkerSpec(
-            worker_of("openai", "gpt-5-mini"), "openai", server.url, Secret(server.key)
+            worker=build_worker("openai", "gpt-5-mini"),
+            provider="openai",
+            base_url=server.url,
+            key=Secret(server.key),
         )
-        limiter = Limiter(1)
+        limiter = CallLimiter(1)
         ear = Ear(streaming=False)
         client = open_client(spec, http, policy=RetryPolicy(base=0.01), limiter=limiter)
         assert (await client.complete(ASK, ear)).text == "well"

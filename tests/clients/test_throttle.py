@@ -6,23 +6,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.clients import (
-    Breaker,
-    Health,
-    Limit,
-    Limiter,
-    Retry,
+    CallLimiter,
+    CircuitBreakerClient,
+    RateLimitedClient,
+    RetryClient,
     RetryPolicy,
-    Scripted,
+    ScriptedClient,
+    WorkerHealth,
     WorkerSpec,
     open_client,
 )
-from batuta.clients.breaker import BreakerState
+from batuta.clients.circuit_breaker import BreakerState
 from batuta.clients.secret import Secret
 from batuta.clients.throttle import Throttle
 from batuta.core import Outcome, Pool, Question, Step, Worker, WorkerId, Workflow
 from batuta.engine import conduct
-from batuta.errors import RateLimited
-from batuta.solvers import Fixed
+from batuta.errors import RateLimitError
+from batuta.solvers import FixedConductor
 from clients.cases import Ear
 from clients.test_limit import Clock, ask
 from fakes.openai import FakeOpenAI
@@ -32,16 +32,16 @@ pytestmark = pytest.mark.anyio
 
 
 def limiter(clock, concurrency=8):
-    return Limiter(concurrency, clock=clock, sleep=clock.sleep)
+    return CallLimiter(concurrency, clock=clock, sleep=clock.sleep)
 
 
 async def test_nothing_is_sent_while_the_provider_wants_peace():
     clock = Clock()
-    inner = Scripted([RateLimited("slow", retry_after=40), "fine"])
-    client = Limit(inner, limiter(clock))
-    with pytest.raises(RateLimited):
+    inner = ScriptedClient([RateLimitError("slow", retry_after=40), "fine"])
+    client = RateLimitedClient(inner, limiter(clock))
+    with pytest.raises(RateLimitError):
         await client.complete(ask())
-    with pytest.raises(RateLimited, match="nothing was sent") as caught:
+    with pytest.raises(RateLimitError, match="nothing was sent") as caught:
         await client.complete(ask())
     assert caught.value.retry_after == pytest.approx(40) and len(inner.requests) == 1
     clock.time += 25
@@ -54,19 +54,19 @@ async def test_nothing_is_sent_while_the_provider_wants_peace():
 
 async def test_whoever_can_go_elsewhere_does_not_wait():
     clock = Clock()
-    inner = Scripted([RateLimited("slow", retry_after=20), "fine"])
-    client = Retry(Limit(inner, limiter(clock)), sleep=clock.sleep)
-    with pytest.raises(RateLimited):
-        await client.complete(ask(), Ear(stop=RateLimited("elsewhere")))
-    with pytest.raises(RateLimited, match="elsewhere"):
-        await client.complete(ask(), Ear(stop=RateLimited("elsewhere")))
+    inner = ScriptedClient([RateLimitError("slow", retry_after=20), "fine"])
+    client = RetryClient(RateLimitedClient(inner, limiter(clock)), sleep=clock.sleep)
+    with pytest.raises(RateLimitError):
+        await client.complete(ask(), Ear(stop=RateLimitError("elsewhere")))
+    with pytest.raises(RateLimitError, match="elsewhere"):
+        await client.complete(ask(), Ear(stop=RateLimitError("elsewhere")))
     assert len(inner.requests) == 1 and clock.slept == []
 
 
 async def test_a_crowd_waits_in_line_and_none_of_it_is_given_up():
     clock = Clock()
-    inner = Scripted([RateLimited("slow", retry_after=3), *["fine"] * 99])
-    client = Retry(Limit(inner, limiter(clock)), sleep=clock.sleep)
+    inner = ScriptedClient([RateLimitError("slow", retry_after=3), *["fine"] * 99])
+    client = RetryClient(RateLimitedClient(inner, limiter(clock)), sleep=clock.sleep)
     said = []
 
     async def call():
@@ -82,11 +82,11 @@ async def test_a_crowd_waits_in_line_and_none_of_it_is_given_up():
 async def test_a_slowed_worker_is_left_out_by_runs_that_may_choose():
     clock = Clock()
     ids = [WorkerId("ada"), WorkerId("bob")]
-    pool = Pool(tuple(Worker(w, "m", strength=0.5) for w in ids))
-    inner = Scripted(lambda _: RateLimited("slow", retry_after=20))
-    ada = Retry(Limit(inner, limiter(clock)), sleep=clock.sleep)
-    players = {ids[0]: ada, ids[1]: Scripted(lambda _: "bob")}
-    conductor = Fixed("one", lambda _: Workflow((Step("", ids[0]),)))
+    pool = Pool(tuple(Worker(id=w, model="m", strength=0.5) for w in ids))
+    inner = ScriptedClient(lambda _: RateLimitError("slow", retry_after=20))
+    ada = RetryClient(RateLimitedClient(inner, limiter(clock)), sleep=clock.sleep)
+    players = {ids[0]: ada, ids[1]: ScriptedClient(lambda _: "bob")}
+    conductor = FixedConductor("one", lambda _: Workflow((Step(subtask="", worker=ids[0]),)))
     for _ in range(5):
         run = await conduct(Question.of("x"), conductor, pool, players)
         assert run.answer == "bob"
@@ -95,13 +95,13 @@ async def test_a_slowed_worker_is_left_out_by_runs_that_may_choose():
 
 async def test_afterwards_calls_drip_and_answers_make_them_faster():
     clock = Clock()
-    inner = Scripted([*["fine"] * 40, RateLimited("slow", retry_after=1), *["fine"] * 400])
+    inner = ScriptedClient([*["fine"] * 40, RateLimitError("slow", retry_after=1), *["fine"] * 400])
     shared = limiter(clock)
-    client = Limit(inner, shared)
+    client = RateLimitedClient(inner, shared)
     for _ in range(40):
         await client.complete(ask())
         clock.time += 0.25
-    with pytest.raises(RateLimited):
+    with pytest.raises(RateLimitError):
         await client.complete(ask())
     assert shared.throttle.rate == pytest.approx(2, rel=0.1)  # half of four a second
     began = clock.time
@@ -128,24 +128,24 @@ def test_no_turn_comes_before_the_pause_is_over(steps):
     for passed, act, wait in steps:
         clock.time += passed
         if act == "slow":
-            throttle.slow(clock.time, wait)
+            throttle.record_rate_limit(clock.time, wait)
             until = max(until, clock.time + (1.0 if wait is None else wait))
         elif act == "ease":
-            throttle.ease()
+            throttle.record_success()
         else:
-            turn = clock.time + throttle.take()
+            turn = clock.time + throttle.next_turn()
             assert turn >= until - 1e-6 and turn >= last - 1e-6
             last = turn
         assert throttle.rate >= 2 and throttle.wait() <= 60 + 40 / 2
 
 
 async def test_many_refusals_open_no_breaker():
-    health = Health()
-    inner = Scripted(lambda _: RateLimited("slow", retry_after=0.0))
+    health = WorkerHealth()
+    inner = ScriptedClient(lambda _: RateLimitError("slow", retry_after=0.0))
     clock = Clock()
-    client = Breaker(Limit(inner, limiter(clock)), health, "ada")
+    client = CircuitBreakerClient(RateLimitedClient(inner, limiter(clock)), health, "ada")
     for _ in range(20):
-        with pytest.raises(RateLimited):
+        with pytest.raises(RateLimitError):
             await client.complete(ask())
         clock.time += 60
     assert (health.state, health.opened, health.failures) == (BreakerState.CLOSED, 0, 0)
@@ -156,26 +156,26 @@ async def test_calls_that_were_on_their_way_together_slow_it_once():
     clock = Clock()
     throttle = Throttle(clock=clock)
     for _ in range(100):
-        throttle.take()
+        throttle.next_turn()
     began = clock.time
     clock.time += 1
     for _ in range(50):
-        throttle.slow(began, 1.0)
+        throttle.record_rate_limit(began, 1.0)
     assert throttle.rate == pytest.approx(50)
 
 
 async def test_a_real_provider_is_left_in_peace(http):
-    worker = Worker(WorkerId("ada"), "m")
-    health = Health()
+    worker = Worker(id=WorkerId("ada"), model="m")
+    health = WorkerHealth()
     async with FakeOpenAI(faults=[Fault.RATE_LIMIT] * 3) as fake:
-        spec = WorkerSpec(worker, "compatible", fake.url, Secret(KEY))
+        spec = WorkerSpec(worker=worker, provider="compatible", base_url=fake.url, key=Secret(KEY))
         client = open_client(spec, http, health=health, policy=RetryPolicy(base=0.01))
         outcomes = []
 
         async def call():
             try:
                 outcomes.append((await client.complete(ask())).text)
-            except RateLimited:
+            except RateLimitError:
                 outcomes.append("429")
 
         async with anyio.create_task_group() as tasks:
@@ -186,17 +186,19 @@ async def test_a_real_provider_is_left_in_peace(http):
 
 async def test_a_step_goes_to_another_worker_and_a_short_pause_is_waited_for():
     ids = [WorkerId("ada"), WorkerId("bob")]
-    pool = Pool(tuple(Worker(w, "m", strength=0.5) for w in ids))
-    flow = Workflow((Step("", ids[0]),))
+    pool = Pool(tuple(Worker(id=w, model="m", strength=0.5) for w in ids))
+    flow = Workflow((Step(subtask="", worker=ids[0]),))
     slept = []
 
     async def sleep(seconds):
         slept.append(seconds)
 
     def play(pause, pool=pool):
-        ada = Retry(Scripted([RateLimited("slow", retry_after=pause), "ada"]), sleep=sleep)
-        players = {ids[0]: ada, ids[1]: Scripted(["bob"])}
-        conductor = Fixed("one", lambda _: flow)
+        ada = RetryClient(
+            ScriptedClient([RateLimitError("slow", retry_after=pause), "ada"]), sleep=sleep
+        )
+        players = {ids[0]: ada, ids[1]: ScriptedClient(["bob"])}
+        conductor = FixedConductor("one", lambda _: flow)
         return conduct(Question.of("x"), conductor, pool, players)
 
     run = await play(20)

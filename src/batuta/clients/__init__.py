@@ -1,64 +1,84 @@
 """The only package that opens sockets to models."""
 
-from batuta.clients.anthropic import Anthropic, Thinking
-from batuta.clients.breaker import Breaker, BreakerPolicy, BreakerState, Health
-from batuta.clients.catalog import ModelFacts, facts_of, lookup
-from batuta.clients.discover import discover, worker_of
-from batuta.clients.gemini import Gemini
-from batuta.clients.journal import Journal, Journaled
-from batuta.clients.limit import Limit, Limiter
-from batuta.clients.open import Check, bare_client, check, open_client, open_clients
-from batuta.clients.openai_chat import Dialect, OpenAIChat
-from batuta.clients.providers import PROVIDERS, Provider, WorkerSpec, key_of, provider_of, url_of
-from batuta.clients.replay import Replay, fingerprint
-from batuta.clients.retry import Retry, RetryPolicy
-from batuta.clients.scripted import Scripted
-from batuta.clients.secret import NO_KEY, Secret, redact
-from batuta.clients.session import Http
+from batuta.clients.anthropic.client import AnthropicClient, ThinkingModels
+from batuta.clients.cache import CallCache, CallCacheClient
+from batuta.clients.catalog import ModelFacts, find_model_facts, list_price
+from batuta.clients.circuit_breaker import (
+    BreakerPolicy,
+    BreakerState,
+    CircuitBreakerClient,
+    WorkerHealth,
+)
+from batuta.clients.discovery import build_worker, discover_workers
+from batuta.clients.factory import (
+    WorkerCheck,
+    check_worker,
+    open_client,
+    open_clients,
+    open_provider_client,
+)
+from batuta.clients.gemini.client import GeminiClient
+from batuta.clients.limits import CallLimiter, RateLimitedClient
+from batuta.clients.limits_shared import RedisConnections
+from batuta.clients.openai.client import ChatDialect, OpenAIChatClient
+from batuta.clients.providers import (
+    PROVIDERS,
+    Provider,
+    WorkerSpec,
+    find_provider,
+    provider_key,
+    provider_url,
+)
+from batuta.clients.replay import RunReplayClient, request_fingerprint
+from batuta.clients.retry import RetryClient, RetryPolicy
+from batuta.clients.scripted_client import ScriptedClient
+from batuta.clients.secret import NO_KEY, Secret, redact_secrets
 from batuta.clients.sse import SseParser
-from batuta.core.estimate import estimated, tokens_in, tokens_of
+from batuta.clients.transport import HttpTransport
+from batuta.core.token_estimate import estimate_request_tokens, estimate_tokens, estimate_usage
 
 __all__ = [
     "NO_KEY",
     "PROVIDERS",
-    "Anthropic",
-    "Breaker",
+    "AnthropicClient",
     "BreakerPolicy",
     "BreakerState",
-    "Check",
-    "Dialect",
-    "Gemini",
-    "Health",
-    "Http",
-    "Journal",
-    "Journaled",
-    "Limit",
-    "Limiter",
+    "CallCache",
+    "CallCacheClient",
+    "CallLimiter",
+    "ChatDialect",
+    "CircuitBreakerClient",
+    "GeminiClient",
+    "HttpTransport",
     "ModelFacts",
-    "OpenAIChat",
+    "OpenAIChatClient",
     "Provider",
-    "Replay",
-    "Retry",
+    "RateLimitedClient",
+    "RedisConnections",
+    "RetryClient",
     "RetryPolicy",
-    "Scripted",
+    "RunReplayClient",
+    "ScriptedClient",
     "Secret",
     "SseParser",
-    "Thinking",
+    "ThinkingModels",
+    "WorkerCheck",
+    "WorkerHealth",
     "WorkerSpec",
-    "bare_client",
-    "check",
-    "discover",
-    "estimated",
-    "facts_of",
-    "fingerprint",
-    "key_of",
-    "lookup",
+    "build_worker",
+    "check_worker",
+    "discover_workers",
+    "estimate_request_tokens",
+    "estimate_tokens",
+    "estimate_usage",
+    "find_model_facts",
+    "find_provider",
+    "list_price",
     "open_client",
     "open_clients",
-    "provider_of",
-    "redact",
-    "tokens_in",
-    "tokens_of",
-    "url_of",
-    "worker_of",
+    "open_provider_client",
+    "provider_key",
+    "provider_url",
+    "redact_secrets",
+    "request_fingerprint",
 ]

@@ -1,8 +1,8 @@
-"""What is known of well-known models: price, context window, abilities.
+"""What is known of well-known models: price, context window, abilities, what their makers say.
 
-Prices are the providers' list prices in dollars per million tokens, as known in early 2026 and
-for prompts of ordinary length (Gemini asks more above 200,000 tokens). They are a convenience: a
-pool file's own `price` goes before them, and a model that is not here has no price rather than a
+Prices, windows and descriptions are read from the package `genai-prices`, which is loaded when a
+model is looked up for the first time (0.3 s of CPU) and never reaches for the network. A pool
+file's own `price` goes before them, and a model that is not known has no price rather than a
 price of 0.
 """
 
@@ -10,83 +10,120 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import cache
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
 
+from batuta.clients.model_names import plain_name
 from batuta.core import Price
 
+if TYPE_CHECKING:
+    from genai_prices.types import ModelInfo
 
-@dataclass(frozen=True, slots=True)
+_PROVIDERS = {"gemini": "google", "vertex": "google", "bedrock": "aws"}
+"""Names of ours that `genai-prices` spells in another way."""
+_LOCAL = {"ollama", "vllm", "sglang", "llamacpp", "lmstudio", "python"}
+"""Servers on one's own machine: what their models cost elsewhere says nothing of them."""
+_ABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (r"o1-mini|o1-preview|deepseek-r1|gemma|phi|smollm", ()),
+    (r"o3-mini|gpt-3\.5|gpt-oss|deepseek|codestral|devstral|magistral|ministral", ("tools",)),
+    (r"gpt-4o|gpt-4-1|gpt-5|gpt-6|o1|o3|o4|claude|gemini", ("vision", "tools")),
+    (r"pixtral|llama4|qwen[\d-]*vl|mistral-(?:small|medium|large)-?[34]", ("vision", "tools")),
+    (r"gpt-4|qwen|llama3|mistral|mixtral|grok|glm|kimi|command|minimax", ("tools",)),
+)
+"""Families of models whose abilities are known, by the beginning of their plain names; the first
+that fits counts."""
+_SAID = 160
+"""Characters of what a maker says of a model."""
+_SENTENCE = re.compile(r"(?<=[.!?])\s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """What is known of a model."""
 
-    price: Price
-    context_window: int
+    price: Price | None = None
+    """Of a prompt of ordinary length; some providers ask more for very long ones."""
+    context_window: int | None = None
     """Tokens."""
-    tags: tuple[str, ...] = ("tools",)
+    tags: tuple[str, ...] = ()
+    description: str = ""
+    """What its maker says of it."""
 
 
-_SEEN = ("vision", "tools")
-_TEXT = ("tools",)
-_K = 1_000
+def find_model_facts(provider: str, model: str, base_url: str = "") -> ModelFacts | None:
+    """What is known of a model; None: nothing.
 
-# provider, model, input, cached input, cache write (empty: as input), output, window, tags
-_ROWS: tuple[tuple[str, str, str, str, str, str, int, tuple[str, ...]], ...] = (
-    ("openai", "gpt-5.2", "1.75", "0.175", "", "14", 400 * _K, _SEEN),
-    ("openai", "gpt-5.1", "1.25", "0.125", "", "10", 400 * _K, _SEEN),
-    ("openai", "gpt-5", "1.25", "0.125", "", "10", 400 * _K, _SEEN),
-    ("openai", "gpt-5-mini", "0.25", "0.025", "", "2", 400 * _K, _SEEN),
-    ("openai", "gpt-5-nano", "0.05", "0.005", "", "0.4", 400 * _K, _SEEN),
-    ("openai", "gpt-4.1", "2", "0.5", "", "8", 1_047_576, _SEEN),
-    ("openai", "gpt-4.1-mini", "0.4", "0.1", "", "1.6", 1_047_576, _SEEN),
-    ("openai", "gpt-4.1-nano", "0.1", "0.025", "", "0.4", 1_047_576, _SEEN),
-    ("openai", "gpt-4o", "2.5", "1.25", "", "10", 128 * _K, _SEEN),
-    ("openai", "gpt-4o-mini", "0.15", "0.075", "", "0.6", 128 * _K, _SEEN),
-    ("openai", "o3", "2", "0.5", "", "8", 200 * _K, _SEEN),
-    ("openai", "o3-mini", "1.1", "0.55", "", "4.4", 200 * _K, _TEXT),
-    ("openai", "o4-mini", "1.1", "0.275", "", "4.4", 200 * _K, _SEEN),
-    ("anthropic", "claude-opus-4-6", "5", "0.5", "6.25", "25", 200 * _K, _SEEN),
-    ("anthropic", "claude-opus-4-5", "5", "0.5", "6.25", "25", 200 * _K, _SEEN),
-    ("anthropic", "claude-opus-4-1", "15", "1.5", "18.75", "75", 200 * _K, _SEEN),
-    ("anthropic", "claude-sonnet-4-6", "3", "0.3", "3.75", "15", 200 * _K, _SEEN),
-    ("anthropic", "claude-sonnet-4-5", "3", "0.3", "3.75", "15", 200 * _K, _SEEN),
-    ("anthropic", "claude-sonnet-4", "3", "0.3", "3.75", "15", 200 * _K, _SEEN),
-    ("anthropic", "claude-haiku-4-5", "1", "0.1", "1.25", "5", 200 * _K, _SEEN),
-    ("anthropic", "claude-3-5-haiku", "0.8", "0.08", "1", "4", 200 * _K, _SEEN),
-    ("gemini", "gemini-3-pro-preview", "2", "0.2", "", "12", 1_048_576, _SEEN),
-    ("gemini", "gemini-3-flash-preview", "0.5", "0.05", "", "3", 1_048_576, _SEEN),
-    ("gemini", "gemini-2.5-pro", "1.25", "0.125", "", "10", 1_048_576, _SEEN),
-    ("gemini", "gemini-2.5-flash", "0.3", "0.03", "", "2.5", 1_048_576, _SEEN),
-    ("gemini", "gemini-2.5-flash-lite", "0.1", "0.01", "", "0.4", 1_048_576, _SEEN),
-    ("gemini", "gemini-2.0-flash", "0.1", "0.025", "", "0.4", 1_048_576, _SEEN),
-    ("deepseek", "deepseek-chat", "0.28", "0.028", "", "0.42", 128 * _K, _TEXT),
-    ("deepseek", "deepseek-reasoner", "0.28", "0.028", "", "0.42", 128 * _K, _TEXT),
-)
-
-
-def _facts(
-    paid: str, cached: str, written: str, output: str, window: int, tags: tuple[str, ...]
-) -> ModelFacts:
-    price = Price(
-        input=Decimal(paid),
-        output=Decimal(output),
-        cached=Decimal(cached),
-        cache_write=Decimal(written) if written else None,
+    Args:
+        provider: a name in `PROVIDERS`.
+        model: the model's name as that provider spells it.
+        base_url: where it is reached; tells what `compatible` means.
+    """
+    tags = abilities_of(model)
+    known_as = _PROVIDERS.get(provider, provider)
+    info = None if provider in _LOCAL else _model_info(known_as, model, base_url)
+    if info is None:
+        return ModelFacts(tags=tags) if tags else None
+    said = _SENTENCE.split(" ".join((info.description or "").split()))[0]
+    return ModelFacts(
+        price=_dearest_price(info, datetime.now(UTC)),
+        context_window=info.context_window,
+        tags=tags,
+        description=f"Its maker says: {shorten(said, _SAID, placeholder=' …')}" if said else "",
     )
-    return ModelFacts(price, window, tags)
 
 
-_CATALOG = {(row[0], row[1]): _facts(*row[2:]) for row in _ROWS}
-_DATE = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8}|latest|0)$")
-
-
-def facts_of(provider: str, model: str) -> ModelFacts | None:
-    """What is known of a model; a date or `-latest` at the end of its name is overlooked."""
-    name = model.removeprefix("models/")
-    found = _CATALOG.get((provider, name))
-    return found or _CATALOG.get((provider, _DATE.sub("", name)))
-
-
-def lookup(provider: str, model: str) -> Price | None:
+def list_price(provider: str, model: str) -> Price | None:
     """The list price of a model; None: not known, which is not free."""
-    facts = facts_of(provider, model)
+    facts = find_model_facts(provider, model)
     return None if facts is None else facts.price
+
+
+def abilities_of(model: str) -> tuple[str, ...]:
+    """Tags that the model's family is known to deserve; empty: it is not known to us."""
+    name = plain_name(model)
+    return next((tags for pattern, tags in _ABLE if re.match(pattern, name)), ())
+
+
+@cache
+def _model_info(provider: str, model: str, base_url: str) -> ModelInfo | None:
+    """The model as `genai-prices` has it."""
+    from genai_prices.data_snapshot import get_snapshot  # noqa: PLC0415 - 0.3 s, not for all
+
+    prices = get_snapshot()
+    named = {"provider_id": provider, "provider_api_url": None}
+    if provider == "compatible":
+        if not base_url:
+            return None
+        named = {"provider_id": None, "provider_api_url": base_url}
+    try:
+        return prices.find_provider_model(model.removeprefix("models/"), None, **named)[1]
+    except LookupError:
+        return None
+
+
+def _dearest_price(info: ModelInfo, now: datetime) -> Price | None:
+    """Today's price in the dearest hour, so that a budget holds all day."""
+    hours = (now.replace(hour=0, minute=45) + timedelta(hours=hour) for hour in range(24))
+    prices = [price for hour in hours if (price := _price_of(info.get_prices(hour)))]
+    return max(prices, key=lambda price: price.output) if prices else None
+
+
+def _price_of(prices: Any) -> Price | None:
+    paid, output = _base_price(prices.input_mtok), _base_price(prices.output_mtok)
+    if paid is None or output is None:
+        return None
+    return Price(
+        input=paid,
+        output=output,
+        cached=_base_price(prices.cache_read_mtok),
+        cache_write=_base_price(prices.cache_write_mtok),
+    )
+
+
+def _base_price(amount: Any) -> Decimal | None:
+    """Dollars per million tokens, of a prompt of ordinary length."""
+    amount = getattr(amount, "base", amount)
+    return amount if isinstance(amount, Decimal) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from batuta.errors import BadRequest
+from batuta.errors import BadRequestError
 
 _DATA = re.compile(r"data:(image/[\w.+-]+);base64,")
 
@@ -19,5 +19,7 @@ def split_data_url(url: str) -> tuple[str, str] | None:
         return None
     head = _DATA.match(url)
     if head is None:
-        raise BadRequest("a picture must be an https: URL or a base64 data: URL of an image type")
+        raise BadRequestError(
+            "a picture must be an https: URL or a base64 data: URL of an image type"
+        )
     return head[1], url[head.end() :]

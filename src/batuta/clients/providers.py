@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from batuta.clients.openai_chat import (
-    COMPATIBLE,
-    CONTINUING,
-    DEEPSEEK,
-    OPENAI,
-    OPENROUTER,
-    Dialect,
+from batuta.clients.openai.client import (
+    AZURE,
+    COMPATIBLE_DIALECT,
+    DEEPSEEK_DIALECT,
+    OPENAI_DIALECT,
+    OPENROUTER_DIALECT,
+    PREFILL_DIALECT,
+    ChatDialect,
 )
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.core import Worker
+from batuta.environment import read_variable
 from batuta.errors import ConfigError
 
+PYTHON = "python"
+"""The provider whose workers run code in this machine's sandbox."""
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
     """Where a provider's models are and how they are spoken to."""
 
@@ -27,7 +32,7 @@ class Provider:
     base_url: str
     """Empty: none is known, a worker must name it."""
     api: Literal["chat", "anthropic", "gemini"] = "chat"
-    dialect: Dialect = COMPATIBLE
+    dialect: ChatDialect = COMPATIBLE_DIALECT
     """Of the api `chat`."""
     key_vars: tuple[str, ...] = ()
     """Environment variables that may hold the key; the first that is set counts."""
@@ -39,72 +44,99 @@ class Provider:
     """Runs on one's own machine: no key is needed and tokens cost nothing."""
 
 
-_ALL = (
+_KNOWN_PROVIDERS = (
     Provider(
-        "openai",
-        "https://api.openai.com/v1",
-        dialect=OPENAI,
+        name="openai",
+        base_url="https://api.openai.com/v1",
+        dialect=OPENAI_DIALECT,
         key_vars=("OPENAI_API_KEY",),
         url_vars=("OPENAI_BASE_URL",),
         models=("gpt-5.2", "gpt-5-mini", "gpt-4.1-mini"),
     ),
     Provider(
-        "anthropic",
-        "https://api.anthropic.com",
+        name="anthropic",
+        base_url="https://api.anthropic.com",
         api="anthropic",
         key_vars=("ANTHROPIC_API_KEY",),
         url_vars=("ANTHROPIC_BASE_URL",),
         models=("claude-opus-4-5", "claude-sonnet-4-5", "claude-haiku-4-5"),
     ),
     Provider(
-        "gemini",
-        "https://generativelanguage.googleapis.com/v1beta",
+        name="gemini",
+        base_url="https://generativelanguage.googleapis.com/v1beta",
         api="gemini",
         key_vars=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         url_vars=("GEMINI_BASE_URL",),
         models=("gemini-2.5-pro", "gemini-2.5-flash"),
     ),
     Provider(
-        "openrouter",
-        "https://openrouter.ai/api/v1",
-        dialect=OPENROUTER,
+        name="openrouter",
+        base_url="https://openrouter.ai/api/v1",
+        dialect=OPENROUTER_DIALECT,
         key_vars=("OPENROUTER_API_KEY",),
         url_vars=("OPENROUTER_BASE_URL",),
         models=("openai/gpt-5-mini", "anthropic/claude-sonnet-4.5", "google/gemini-2.5-pro"),
     ),
     Provider(
-        "deepseek",
-        "https://api.deepseek.com/v1",
-        dialect=DEEPSEEK,
+        name="deepseek",
+        base_url="https://api.deepseek.com/v1",
+        dialect=DEEPSEEK_DIALECT,
         key_vars=("DEEPSEEK_API_KEY",),
         url_vars=("DEEPSEEK_BASE_URL",),
         models=("deepseek-chat", "deepseek-reasoner"),
     ),
-    Provider("ollama", "http://127.0.0.1:11434/v1", url_vars=("OLLAMA_HOST",), local=True),
     Provider(
-        "vllm",
-        "http://127.0.0.1:8000/v1",
-        dialect=CONTINUING,
+        name="azure",
+        base_url="",
+        dialect=AZURE,
+        key_vars=("AZURE_OPENAI_API_KEY",),
+        url_vars=("AZURE_OPENAI_ENDPOINT",),
+    ),
+    Provider(
+        name="bedrock",
+        base_url="",
+        key_vars=("AWS_BEARER_TOKEN_BEDROCK",),
+        url_vars=("AWS_REGION", "AWS_DEFAULT_REGION"),
+    ),
+    Provider(
+        name="ollama", base_url="http://127.0.0.1:11434/v1", url_vars=("OLLAMA_HOST",), local=True
+    ),
+    Provider(
+        name="vllm",
+        base_url="http://127.0.0.1:8000/v1",
+        dialect=PREFILL_DIALECT,
         key_vars=("VLLM_API_KEY",),
         url_vars=("VLLM_BASE_URL",),
         local=True,
     ),
     Provider(
-        "sglang",
-        "http://127.0.0.1:30000/v1",
-        dialect=CONTINUING,
+        name="sglang",
+        base_url="http://127.0.0.1:30000/v1",
+        dialect=PREFILL_DIALECT,
         url_vars=("SGLANG_BASE_URL",),
         local=True,
     ),
-    Provider("llamacpp", "http://127.0.0.1:8080/v1", url_vars=("LLAMACPP_BASE_URL",), local=True),
-    Provider("compatible", ""),
+    Provider(
+        name="llamacpp",
+        base_url="http://127.0.0.1:8080/v1",
+        url_vars=("LLAMACPP_BASE_URL",),
+        local=True,
+    ),
+    Provider(
+        name="lmstudio",
+        base_url="http://127.0.0.1:1234/v1",
+        url_vars=("LMSTUDIO_BASE_URL",),
+        local=True,
+    ),
+    Provider(name=PYTHON, base_url="", local=True),
+    Provider(name="compatible", base_url=""),
 )
 
-PROVIDERS: Mapping[str, Provider] = {provider.name: provider for provider in _ALL}
+PROVIDERS: Mapping[str, Provider] = {provider.name: provider for provider in _KNOWN_PROVIDERS}
 """By name; `compatible` is any other server that speaks chat completions."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
     """A worker and how it is reached; data only."""
 
@@ -120,9 +152,21 @@ class WorkerSpec:
     """Calls a minute; None: no limit."""
     tpm: int | None = None
     """Tokens a minute; None: no limit."""
+    deployments: tuple[DeploymentSpec, ...] = ()
+    """Other places at which the model is reached; empty: there is the one above."""
+    weight: float = 1.0
+    """Share of the one above, where there are others."""
 
 
-def provider_of(name: str) -> Provider:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentSpec:
+    """Another place at which a worker's model is reached."""
+
+    spec: WorkerSpec
+    weight: float = 1.0
+
+
+def find_provider(name: str) -> Provider:
     """The provider of that name.
 
     Raises:
@@ -134,31 +178,31 @@ def provider_of(name: str) -> Provider:
     return PROVIDERS[name]
 
 
-def key_of(provider: Provider, environ: Mapping[str, str]) -> Secret:
-    """The provider's key from the environment; empty if there is none.
+def provider_key(provider: Provider, environ: Mapping[str, str]) -> Secret:
+    """The provider's key from the environment, or from a file it names; empty if there is none.
 
     Raises:
-        ConfigError: the variable holds what cannot be a key.
+        ConfigError: the variable holds what cannot be a key, or its file cannot be read.
     """
     for name in provider.key_vars:
-        if environ.get(name, "").strip():
+        if value := read_variable(environ, name):
             try:
-                return Secret(environ[name])
+                return Secret(value)
             except ConfigError as error:
                 raise ConfigError(f"{name}: {error}") from None
     return NO_KEY
 
 
-def url_of(provider: Provider, environ: Mapping[str, str]) -> str:
+def provider_url(provider: Provider, environ: Mapping[str, str]) -> str:
     """The provider's base URL, as the environment overrides it."""
     for name in provider.url_vars:
         value = environ.get(name, "").strip().rstrip("/")
         if value:
-            return _ollama_url(value) if name == "OLLAMA_HOST" else value
+            return _URL_FORMS.get(name, str)(value)
     return provider.base_url
 
 
-def overridden(provider: Provider, environ: Mapping[str, str]) -> bool:
+def has_url_override(provider: Provider, environ: Mapping[str, str]) -> bool:
     """Whether the environment names a base URL of its own."""
     return any(environ.get(name, "").strip() for name in provider.url_vars)
 
@@ -170,3 +214,22 @@ def _ollama_url(host: str) -> str:
     if ":" not in rest:
         rest += ":11434"
     return f"{scheme or 'http'}://{rest}/v1"
+
+
+def _azure_url(endpoint: str) -> str:
+    """The v1 API of a resource, whose endpoint the portal shows without a path."""
+    return endpoint if endpoint.endswith("/v1") else f"{endpoint}/openai/v1"
+
+
+def _bedrock_url(region: str) -> str:
+    """Where Bedrock speaks chat completions in that region."""
+    return f"https://bedrock-runtime.{region}.amazonaws.com/openai/v1"
+
+
+_URL_FORMS: Mapping[str, Callable[[str], str]] = {
+    "OLLAMA_HOST": _ollama_url,
+    "AZURE_OPENAI_ENDPOINT": _azure_url,
+    "AWS_REGION": _bedrock_url,
+    "AWS_DEFAULT_REGION": _bedrock_url,
+}
+"""Variables that hold something else than a base URL."""

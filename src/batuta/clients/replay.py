@@ -12,17 +12,19 @@ import anyio.lowlevel
 import orjson
 
 from batuta import errors
-from batuta.clients.scripted import fragments
-from batuta.core import Failure, Listener, Reply, Request, Run
-from batuta.core.conductor import SILENT
-from batuta.core.usage import FREE
-from batuta.errors import BadRequest, ClientError
+from batuta.clients.scripted_client import split_reply
+from batuta.core import CallListener, Failure, Reply, Request, Run
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.usage import ZERO_COST
+from batuta.errors import BadRequestError, ClientError
 
-_UNCAPPED = b',"max_output":null}'
+_NO_CAP_SUFFIX = b',"max_output":null}'
+_UNSAID = b',"frequency_penalty":null,"presence_penalty":null,"top_k":null}'
+"""How a sampling ends that says nothing of what could not be said at first."""
 
 
 @final
-class Replay:
+class RunReplayClient:
     """Answers a request with the reply recorded for exactly this request.
 
     Equal requests get their replies in the order of the recording, each once. A request does not
@@ -32,7 +34,7 @@ class Replay:
     def __init__(self, recorded: Iterable[tuple[Request, Reply | Failure]]) -> None:
         self._recorded: dict[bytes, deque[Reply | Failure]] = {}
         for request, result in recorded:
-            self._recorded.setdefault(fingerprint(request), deque()).append(result)
+            self._recorded.setdefault(request_fingerprint(request), deque()).append(result)
 
     @classmethod
     def of(cls, runs: Iterable[Run], worker_id: str) -> Self:
@@ -43,36 +45,44 @@ class Replay:
     def __repr__(self) -> str:
         return f"Replay({sum(map(len, self._recorded.values()))} replies left)"
 
-    async def complete(self, request: Request, listener: Listener = SILENT) -> Reply:
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """The recorded reply, with its usage and no cost.
 
         Raises:
             ClientError: what was recorded is a failure, or nothing (more) was recorded.
         """
         await anyio.lowlevel.checkpoint()
-        left = self._recorded.get(fingerprint(request))
+        left = self._recorded.get(request_fingerprint(request))
         if not left:
-            raise BadRequest("no reply was recorded for this request, or all were given back")
+            raise BadRequestError("no reply was recorded for this request, or all were given back")
         result = left.popleft()
         if isinstance(result, Failure):
-            raise _error_of(result)
+            raise _error_from_failure(result)
         usage = replace(result.usage, calls=max(result.usage.calls, 1))
-        reply = replace(result, usage=usage, cost=FREE)
+        reply = replace(result, usage=usage, cost=ZERO_COST)
         if listener.streaming:
-            for delta in fragments(reply, 0):
-                await listener.spoke(delta)
+            for delta in split_reply(reply, 0):
+                await listener.on_delta(delta)
         return reply
 
 
-def fingerprint(request: Request) -> bytes:
+_LATER = (b',"cache":null', b',"thoughts":[]')
+"""Fields that say nothing, and were not there when the oldest calls were recorded."""
+
+
+def request_fingerprint(request: Request) -> bytes:
     """A hash of everything in `request`; equal requests have equal ones."""
     text = orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
-    if request.max_output is None:  # what was recorded before there were caps is found again
-        text = text.removesuffix(_UNCAPPED) + b"}"
+    # What was recorded before there were caps, penalties and prompt caches is found again.
+    text = text.replace(_UNSAID, b"}")
+    for name in _LATER:  # within texts quotes are escaped, so these are fields
+        text = text.replace(name, b"")
+    if request.max_output is None:
+        text = text.removesuffix(_NO_CAP_SUFFIX) + b"}"
     return hashlib.blake2b(text, digest_size=16).digest()
 
 
-def _error_of(failure: Failure) -> ClientError:
+def _error_from_failure(failure: Failure) -> ClientError:
     kinds = {kind.code: kind for kind in ClientError.__subclasses__()}
     kind = kinds.get(failure.code, errors.ClientError)
-    return kind(failure.message, usage=replace(failure.usage), cost=FREE)
+    return kind(failure.message, usage=replace(failure.usage), cost=ZERO_COST)

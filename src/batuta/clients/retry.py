@@ -9,15 +9,15 @@ from typing import final
 
 import anyio
 
-from batuta.core import Client, Listener, Reply, Request
-from batuta.core.conductor import SILENT
+from batuta.core import CallListener, Client, Reply, Request
+from batuta.core.conductor import NULL_LISTENER
 from batuta.core.run import Failure
 from batuta.errors import ClientError
 
-Sleep = Callable[[float], Awaitable[None]]
+SleepFunction = Callable[[float], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """How often and how patiently a call is tried again."""
 
@@ -47,7 +47,7 @@ class RetryPolicy:
 
 
 @final
-class Retry:
+class RetryClient:
     """Tries `inner` again after errors that may pass, with exponential backoff and full jitter."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Retry:
         policy: RetryPolicy = RetryPolicy(),
         *,
         rng: random.Random | None = None,
-        sleep: Sleep = anyio.sleep,
+        sleep: SleepFunction = anyio.sleep,
     ) -> None:
         self.inner = inner
         self.policy = policy
@@ -66,7 +66,7 @@ class Retry:
     def __repr__(self) -> str:
         return f"Retry({self.inner!r})"
 
-    async def complete(self, request: Request, listener: Listener = SILENT) -> Reply:
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """The reply of the first call that gives one.
 
         Before each further call the listener is told of the failure, which carries the tokens
@@ -85,6 +85,6 @@ class Retry:
                 if wait is None:
                     raise
                 failure = Failure.of(error)
-            await listener.failed(failure)
+            await listener.on_failure(failure)
             await self._sleep(wait)
             attempt += 1

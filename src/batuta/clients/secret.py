@@ -15,7 +15,7 @@ _KEY_LIKE = re.compile(
 )
 _URL = re.compile(r"(https?://)(?:[^\s/@]*@)?([^\s/?#\"'<>]+)[^\s\"'<>]*")
 _SENDABLE = re.compile(r"[!-~]*")
-HIDDEN = "***"
+HIDDEN_KEY = "***"
 
 
 @final
@@ -39,7 +39,7 @@ class Secret:
         return self._value
 
     def __repr__(self) -> str:
-        return HIDDEN
+        return HIDDEN_KEY
 
     def __bool__(self) -> bool:
         return bool(self._value)
@@ -54,8 +54,8 @@ class Secret:
 NO_KEY = Secret("")
 
 
-def redact(text: str, key: Secret = NO_KEY) -> str:
+def redact_secrets(text: str, key: Secret = NO_KEY) -> str:
     """`text` without `key`, without anything that looks like a key, and without URL paths."""
     if key:
-        text = text.replace(key.reveal(), HIDDEN)
-    return _URL.sub(r"\1\2", _KEY_LIKE.sub(HIDDEN, text))
+        text = text.replace(key.reveal(), HIDDEN_KEY)
+    return _URL.sub(r"\1\2", _KEY_LIKE.sub(HIDDEN_KEY, text))

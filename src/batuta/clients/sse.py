@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-_BOM = b"\xef\xbb\xbf"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 SseEvent = tuple[str, bytes]
 """The event's name (empty if it has none) and its data, lines joined by a line feed."""
@@ -39,7 +39,7 @@ class SseParser:
         lines = block.split(b"\n")
         if self._first:
             self._first = False
-            lines[0] = lines[0].removeprefix(_BOM)
+            lines[0] = lines[0].removeprefix(_BYTE_ORDER_MARK)
         return self._read(lines)
 
     def _unify(self, chunk: bytes) -> bytes:

@@ -13,13 +13,13 @@ from collections.abc import Callable
 from math import inf
 from typing import final
 
-_WATCHED = 10.0
+_RATE_WINDOW_SECONDS = 10.0
 """Seconds over which the rate of calls is seen."""
-_SLOWEST = 2.0
+_MIN_RATE = 2.0
 """Calls a second that are let through after any pause: what is slower still, its pauses tell."""
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 30.0
 """Seconds of the pause where the provider names none; each in a row is twice as long."""
-_EASING = 1.1
+_RATE_INCREASE = 1.1
 """Factor of the rate for each answer."""
 
 
@@ -46,18 +46,18 @@ class Throttle:
         """Seconds until the next call's turn."""
         return max(0.0, self._next - self._clock())
 
-    def take(self) -> float:
+    def next_turn(self) -> float:
         """The next turn, taken: seconds until it."""
         now = self._clock()
         at = max(now, self._next)
         if self._rate < inf:
             self._next = at + 1 / self._rate
         self._sent.append(at)
-        while self._sent[0] < now - _WATCHED:
+        while self._sent[0] < now - _RATE_WINDOW_SECONDS:
             self._sent.popleft()
         return at - now
 
-    def slow(self, began: float, retry_after: float | None) -> None:
+    def record_rate_limit(self, began: float, retry_after: float | None) -> None:
         """The provider refused a call for its rate.
 
         Args:
@@ -68,22 +68,24 @@ class Throttle:
         if began >= self._slowed:
             self._row += 1
             if self._rate == inf:
-                self._usual = max(self._seen(now), 2 * _SLOWEST)
-            self._rate = max(_SLOWEST, min(self._rate, self._usual) / 2)
+                self._usual = max(self._recent_rate(now), 2 * _MIN_RATE)
+            self._rate = max(_MIN_RATE, min(self._rate, self._usual) / 2)
             self._slowed = now
         if retry_after is None:
-            retry_after = min(_FIRST_PAUSE * 2.0 ** min(self._row - 1, 10), _LONGEST_PAUSE)
+            retry_after = min(
+                _FIRST_PAUSE_SECONDS * 2.0 ** min(self._row - 1, 10), _MAX_PAUSE_SECONDS
+            )
         self._next = max(self._next, now + retry_after)
 
-    def _seen(self, now: float) -> float:
+    def _recent_rate(self, now: float) -> float:
         """Calls a second of late."""
         elapsed = now - self._sent[0] if self._sent else 0.0
-        return len(self._sent) / min(max(elapsed, 1.0), _WATCHED)
+        return len(self._sent) / min(max(elapsed, 1.0), _RATE_WINDOW_SECONDS)
 
-    def ease(self) -> None:
+    def record_success(self) -> None:
         """The provider answered a call."""
         self._row = 0
         if self._rate < inf:
-            self._rate *= _EASING
+            self._rate *= _RATE_INCREASE
             if self._rate >= 2 * self._usual:
                 self._rate = inf

@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
-HIDDEN = "[address]"
-_READ = 4000
+HIDDEN_ADDRESS = "[address]"
+_MAX_CHARACTERS = 4000
 """Characters of a text that are looked at; what comes after is left out."""
-_DOMAINS = (
+_TOP_LEVEL_DOMAINS = (
     "com|net|org|io|ai|dev|cloud|app|co|info|biz|tech|edu|gov|eu|de|uk|us|fr|nl|ch|at|es|pt|br|it"
     "|cn|jp|kr|in|ru|ca|au|internal|local|localdomain|lan|corp|home|intranet|private|svc|cluster"
     "|consul|arpa|onion|example|test|invalid"
 )
-_LOOKS_LIKE = re.compile(
+_ADDRESS_LIKE = re.compile(
     r"(?<![\w+.-])[a-z][a-z0-9+.-]*:/{2}\S*"  # a URL
     r"|(?<![\w.-])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])(?::\d+)?"
     r"|\[[0-9a-f:.%]*:[0-9a-f:.%]*\](?::\d+)?"
     r"|(?<![\w:])(?:(?:[0-9a-f]{1,4}:){3,7}[0-9a-f]{0,4}|(?:[0-9a-f]{1,4}:)*:(?:[0-9a-f:.]+))(?![\w:])"
-    rf"|(?<![\w.-])(?:[\w-]+\.)+(?:{_DOMAINS})\b(?:\.(?![\w-]))?(?::\d+)?(?:/[^\s\"'<>]*)?"
+    rf"|(?<![\w.-])(?:[\w-]+\.)+(?:{_TOP_LEVEL_DOMAINS})\b(?:\.(?![\w-]))?(?::\d+)?(?:/[^\s\"'<>]*)?"
     r"|(?<![\w.-])(?:localhost|[\w-]+(?:[.-][\w-]+)+:\d{2,5})\b(?::\d+)?"
     r"|\bport\b\W{0,3}\d{2,5}\b",
     re.IGNORECASE,
@@ -32,7 +32,7 @@ _LOOKS_LIKE = re.compile(
 
 
 @lru_cache(256)
-def parts_of(url: str) -> tuple[str, ...]:
+def address_parts(url: str) -> tuple[str, ...]:
     """What of that URL must not be told, in all the forms in which it may be repeated."""
     split = urlsplit(url)
     host, path = split.hostname or "", split.path.rstrip("/")
@@ -51,15 +51,15 @@ def hide_addresses(text: str, known: Sequence[str] = ()) -> str:
         text: a provider's words.
         known: parts of the address that was called, the longest first.
     """
-    if len(text) > _READ:
-        text = text[:_READ].rpartition(" ")[0]  # half an address would not look like one
+    if len(text) > _MAX_CHARACTERS:
+        text = text[:_MAX_CHARACTERS].rpartition(" ")[0]  # half an address would not look like one
     if known:
-        text = _any_of(tuple(known)).sub(HIDDEN, text)
-    return _LOOKS_LIKE.sub(HIDDEN, text)
+        text = _parts_pattern(tuple(known)).sub(HIDDEN_ADDRESS, text)
+    return _ADDRESS_LIKE.sub(HIDDEN_ADDRESS, text)
 
 
 @lru_cache(256)
-def _any_of(parts: tuple[str, ...]) -> re.Pattern[str]:
+def _parts_pattern(parts: tuple[str, ...]) -> re.Pattern[str]:
     """A pattern of these; a name is found as a word alone, for a short one is part of others."""
     each = "|".join(
         (r"(?<![\w-])" if part[0].isalnum() else "")

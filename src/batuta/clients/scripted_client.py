@@ -9,18 +9,18 @@ from typing import final
 import anyio
 import anyio.lowlevel
 
-from batuta.core import Delta, Listener, Price, Reply, Request
-from batuta.core.conductor import SILENT
-from batuta.core.estimate import estimated
-from batuta.core.usage import FREE, ZERO, cost_of
-from batuta.errors import BadRequest, ClientError
+from batuta.core import CallListener, Delta, Price, Reply, Request
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.token_estimate import estimate_usage
+from batuta.core.usage import ZERO_COST, ZERO_USAGE, usage_cost
+from batuta.errors import BadRequestError, ClientError
 
-Line = Reply | str | ClientError
-Script = Sequence[Line] | Mapping[str, Line] | Callable[[Request], Line]
+ScriptLine = Reply | str | ClientError
+Script = Sequence[ScriptLine] | Mapping[str, ScriptLine] | Callable[[Request], ScriptLine]
 
 
 @final
-class Scripted:
+class ScriptedClient:
     """Replies from a script; an error in the script is raised."""
 
     def __init__(
@@ -39,7 +39,7 @@ class Scripted:
             chunk: characters of a streamed fragment; 0: all at once.
             price: of the tokens; None: a reply that states no cost counts as unpriced.
         """
-        self._say = _speaker(replies)
+        self._say = _script_function(replies)
         self._latency = latency
         self._chunk = chunk
         self._price = price
@@ -49,7 +49,7 @@ class Scripted:
     def __repr__(self) -> str:
         return f"Scripted({len(self.requests)} requests so far)"
 
-    async def complete(self, request: Request, listener: Listener = SILENT) -> Reply:
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """The script's reply; usage is counted from the texts unless the script states it.
 
         Raises:
@@ -63,48 +63,48 @@ class Scripted:
             await anyio.lowlevel.checkpoint()
         if isinstance(line, ClientError):
             raise line
-        reply = self._counted(request, Reply(line) if isinstance(line, str) else line)
+        reply = self._add_usage(request, Reply(text=line) if isinstance(line, str) else line)
         if listener.streaming:
-            for delta in fragments(reply, self._chunk):
-                await listener.spoke(delta)
+            for delta in split_reply(reply, self._chunk):
+                await listener.on_delta(delta)
         return reply
 
-    def _counted(self, request: Request, reply: Reply) -> Reply:
+    def _add_usage(self, request: Request, reply: Reply) -> Reply:
         usage = reply.usage
-        if usage == ZERO:
-            usage = replace(estimated(request, reply), estimated=0)
-        cost = cost_of(usage, self._price) if reply.cost == FREE else reply.cost
+        if usage == ZERO_USAGE:
+            usage = replace(estimate_usage(request, reply), estimated=0)
+        cost = usage_cost(usage, self._price) if reply.cost == ZERO_COST else reply.cost
         return replace(reply, usage=usage, cost=cost)
 
 
-def _speaker(script: Script) -> Callable[[Request], Line]:
+def _script_function(script: Script) -> Callable[[Request], ScriptLine]:
     """Any form of script as a function of the request."""
     if callable(script):
         return script
     if isinstance(script, Mapping):
-        return _by_key(script)
-    return _in_order(script)
+        return _replies_by_key(script)
+    return _replies_in_order(script)
 
 
-def _by_key(replies: Mapping[str, Line]) -> Callable[[Request], Line]:
-    def say(request: Request) -> Line:
+def _replies_by_key(replies: Mapping[str, ScriptLine]) -> Callable[[Request], ScriptLine]:
+    def say(request: Request) -> ScriptLine:
         said = "\n".join(message.text for message in request.messages)
-        missing = BadRequest("the script has no reply to this request")
+        missing = BadRequestError("the script has no reply to this request")
         return next((line for key, line in replies.items() if key in said), missing)
 
     return say
 
 
-def _in_order(replies: Sequence[Line]) -> Callable[[Request], Line]:
+def _replies_in_order(replies: Sequence[ScriptLine]) -> Callable[[Request], ScriptLine]:
     left = iter(tuple(replies))
 
-    def say(_: Request) -> Line:
-        return next(left, BadRequest(f"the script has no reply left after {len(replies)}"))
+    def say(_: Request) -> ScriptLine:
+        return next(left, BadRequestError(f"the script has no reply left after {len(replies)}"))
 
     return say
 
 
-def fragments(reply: Reply, chunk: int) -> list[Delta]:
+def split_reply(reply: Reply, chunk: int) -> list[Delta]:
     """`reply` as a stream would bring it: reasoning, text, then each tool call.
 
     Args:
@@ -112,6 +112,7 @@ def fragments(reply: Reply, chunk: int) -> list[Delta]:
         chunk: characters of a fragment; 0: all at once.
     """
     deltas = [Delta(reasoning=reply.reasoning)] if reply.reasoning else []
+    deltas += [Delta(thought=thought) for thought in reply.thoughts]
     size = chunk if chunk > 0 else max(len(reply.text), 1)
     deltas += [Delta(text=reply.text[at : at + size]) for at in range(0, len(reply.text), size)]
     for index, call in enumerate(reply.tool_calls):

@@ -12,28 +12,28 @@ from typing import Any
 
 import orjson
 
-from batuta.clients.addresses import hide_addresses
-from batuta.clients.decode import obj, seq, string
-from batuta.clients.secret import NO_KEY, Secret, redact
+from batuta.clients.address_redaction import hide_addresses
+from batuta.clients.json_values import as_array, as_object, as_string
+from batuta.clients.secret import NO_KEY, Secret, redact_secrets
 from batuta.errors import (
-    BadReply,
-    BadRequest,
+    BadRequestError,
     ClientError,
-    ContextTooLong,
-    ModelMissing,
-    OutOfCredit,
-    Overloaded,
-    RateLimited,
-    TimedOut,
-    Unauthorised,
+    ContextLengthError,
+    InsufficientCreditError,
+    InvalidReplyError,
+    ModelNotFoundError,
+    ProviderAuthError,
+    ProviderOverloadedError,
+    ProviderTimeoutError,
+    RateLimitError,
 )
 
 MESSAGE_CHARACTERS = 300
 """A provider's message is cut to this length."""
 
-LAST_STATUS = 599
+MAX_STATUS = 599
 
-_EMPTY = re.compile(
+_NO_CREDIT = re.compile(
     r"insufficient_quota|insufficient[_ ](?:balance|credits|funds)"
     r"|billing_error|billing_(?:hard_)?limit"
     r"|credit balance is too low",
@@ -68,33 +68,34 @@ _STATUS_OF_TYPE: Mapping[str, int] = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-_MAY_BE_LONG = {400, 413, 422}
-_KINDS: Mapping[int, type[ClientError]] = {
-    401: Unauthorised,
-    402: OutOfCredit,
-    403: Unauthorised,
-    404: ModelMissing,
-    408: TimedOut,
-    429: RateLimited,
+_CONTEXT_STATUSES = {400, 413, 422}
+_ERROR_BY_STATUS: Mapping[int, type[ClientError]] = {
+    401: ProviderAuthError,
+    402: InsufficientCreditError,
+    403: ProviderAuthError,
+    404: ModelNotFoundError,
+    408: ProviderTimeoutError,
+    429: RateLimitError,
 }
-_OPENING: Mapping[type[ClientError], str] = {
-    Unauthorised: "refused the key",
-    ModelMissing: "does not have this model",
-    ContextTooLong: "says that the prompt does not fit",
-    OutOfCredit: "says that the account is out of credit",
-    RateLimited: "asks to slow down",
-    Overloaded: "failed",
-    TimedOut: "gave up waiting",
-    BadReply: "sent us elsewhere, which is not followed",
-    BadRequest: "refused the request",
+_ERROR_SENTENCES: Mapping[type[ClientError], str] = {
+    ProviderAuthError: "refused the key",
+    ModelNotFoundError: "does not have this model",
+    ContextLengthError: "says that the prompt does not fit",
+    InsufficientCreditError: "says that the account is out of credit",
+    RateLimitError: "asks to slow down",
+    ProviderOverloadedError: "failed",
+    ProviderTimeoutError: "gave up waiting",
+    InvalidReplyError: "sent us elsewhere, which is not followed",
+    BadRequestError: "refused the request",
 }
 
 
-def refusal(
+def error_from_response(
     status: int,
     payload: Any,
     headers: Mapping[str, str] | None = None,
     key: Secret = NO_KEY,
+    *,
     address: Sequence[str] = (),
 ) -> ClientError:
     """The error for an answer that is no success.
@@ -106,47 +107,47 @@ def refusal(
         key: removed from the message.
         address: parts of the address that was called, removed as well.
     """
-    codes, message = _words(payload)
-    kind = _kind(status, " ".join((*codes, message)))
-    short = hide_addresses(redact(" ".join(message.split()), key), address)
+    codes, message = _error_codes_and_message(payload)
+    kind = _error_class(status, " ".join((*codes, message)))
+    short = hide_addresses(redact_secrets(" ".join(message.split()), key), address)
     if len(short) > MESSAGE_CHARACTERS:
         short = short[: MESSAGE_CHARACTERS - 1].rstrip() + "…"
-    sentence = f"the provider {_OPENING[kind]} ({status})" + (f": {short}" if short else "")
-    wait = retry_after(headers or {})
-    if wait is None and kind in {RateLimited, Overloaded}:
-        wait = _delay_in(payload)
+    sentence = f"the provider {_ERROR_SENTENCES[kind]} ({status})" + (f": {short}" if short else "")
+    wait = parse_retry_after(headers or {})
+    if wait is None and kind in {RateLimitError, ProviderOverloadedError}:
+        wait = _retry_delay(payload)
     return kind(sentence, status=status, retry_after=wait)
 
 
-def refusal_in_reply(
+def error_from_reply(
     payload: Any, key: Secret = NO_KEY, address: Sequence[str] = ()
 ) -> ClientError:
     """The error for an error object inside a reply of status 200."""
-    error = obj(obj(payload).get("error"))
+    error = as_object(as_object(payload).get("error"))
     status = 500
     for field in ("code", "type", "status"):
         value = error.get(field)
         if isinstance(value, str):
             value = int(value) if value.isdecimal() else _STATUS_OF_TYPE.get(value)
-        if isinstance(value, int) and HTTPStatus.BAD_REQUEST <= value <= LAST_STATUS:
+        if isinstance(value, int) and HTTPStatus.BAD_REQUEST <= value <= MAX_STATUS:
             status = value
             break
-    return refusal(status, payload, None, key, address)
+    return error_from_response(status, payload, headers=None, key=key, address=address)
 
 
-def retry_after(headers: Mapping[str, str]) -> float | None:
+def parse_retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds to wait by `retry-after-ms` or `retry-after` (seconds or a date); None: not said."""
-    milliseconds = _number(headers.get("retry-after-ms"))
+    milliseconds = _parse_seconds(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000
     value = headers.get("retry-after")
     if value is None:
         return None
-    seconds = _number(value)
-    return _until(value) if seconds is None else seconds
+    seconds = _parse_seconds(value)
+    return _seconds_until(value) if seconds is None else seconds
 
 
-def decoded(body: bytes) -> Any:
+def decode_body(body: bytes) -> Any:
     """`body` as JSON if it is JSON, else as text."""
     try:
         return orjson.loads(body)
@@ -154,37 +155,39 @@ def decoded(body: bytes) -> Any:
         return body.decode("utf-8", "replace")
 
 
-def _kind(status: int, words: str) -> type[ClientError]:
+def _error_class(status: int, words: str) -> type[ClientError]:
     refused = HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR
-    if refused and _EMPTY.search(words):
-        return OutOfCredit
-    if status in _MAY_BE_LONG and _TOO_LONG.search(words):
-        return ContextTooLong
+    if refused and _NO_CREDIT.search(words):
+        return InsufficientCreditError
+    if status in _CONTEXT_STATUSES and _TOO_LONG.search(words):
+        return ContextLengthError
     if status == HTTPStatus.BAD_REQUEST and _BAD_KEY.search(words):
-        return Unauthorised
+        return ProviderAuthError
     if refused:
-        return _KINDS.get(status, BadRequest)
-    return BadReply if status < HTTPStatus.BAD_REQUEST else Overloaded
+        return _ERROR_BY_STATUS.get(status, BadRequestError)
+    return InvalidReplyError if status < HTTPStatus.BAD_REQUEST else ProviderOverloadedError
 
 
-def _words(payload: Any) -> tuple[tuple[str, ...], str]:
+def _error_codes_and_message(payload: Any) -> tuple[tuple[str, ...], str]:
     """The codes and the message of an error body, in any of the providers' forms."""
     if isinstance(payload, str):
         # A proxy's HTML page tells nobody anything.
         return (), "" if payload.lstrip().startswith("<") else payload
-    top = obj(seq(payload)[0] if seq(payload) else payload)
+    top = as_object(as_array(payload)[0] if as_array(payload) else payload)
     error = top.get("error")
     if isinstance(error, str):
         return (), error
-    body = obj(error) or top
+    body = as_object(error) or top
     fields = [body.get(name) for name in ("code", "type", "status")]
-    fields += [obj(detail).get("reason") for detail in seq(body.get("details"))]
-    message = string(body.get("message")) or string(body.get("detail"))
-    raw = string(obj(body.get("metadata")).get("raw"))  # OpenRouter: the provider's own words
-    return tuple(string(f) for f in fields if f), f"{message}: {raw}" if raw else message
+    fields += [as_object(detail).get("reason") for detail in as_array(body.get("details"))]
+    message = as_string(body.get("message")) or as_string(body.get("detail"))
+    raw = as_string(
+        as_object(body.get("metadata")).get("raw")
+    )  # OpenRouter: the provider's own words
+    return tuple(as_string(f) for f in fields if f), f"{message}: {raw}" if raw else message
 
 
-def _number(text: str | None) -> float | None:
+def _parse_seconds(text: str | None) -> float | None:
     try:
         value = float(text) if text is not None else math.nan
     except ValueError:
@@ -192,7 +195,7 @@ def _number(text: str | None) -> float | None:
     return max(value, 0.0) if math.isfinite(value) else None
 
 
-def _until(date: str) -> float | None:
+def _seconds_until(date: str) -> float | None:
     try:
         moment = parsedate_to_datetime(date)
     except ValueError:
@@ -202,11 +205,11 @@ def _until(date: str) -> float | None:
     return max((moment - datetime.now(UTC)).total_seconds(), 0.0)
 
 
-def _delay_in(payload: Any) -> float | None:
+def _retry_delay(payload: Any) -> float | None:
     """Gemini's `retryDelay: "34s"` in the details of its error."""
-    top = obj(seq(payload)[0] if seq(payload) else payload)
-    for detail in seq(obj(top.get("error")).get("details")):
-        delay = string(obj(detail).get("retryDelay"))
+    top = as_object(as_array(payload)[0] if as_array(payload) else payload)
+    for detail in as_array(as_object(top.get("error")).get("details")):
+        delay = as_string(as_object(detail).get("retryDelay"))
         if delay.endswith("s"):
-            return _number(delay[:-1])
+            return _parse_seconds(delay[:-1])
     return None

@@ -13,20 +13,21 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import final
 
-from batuta.core import Client, Listener, Reply, Request
-from batuta.core.conductor import SILENT
+from batuta.core import CallListener, Client, Reply, Request
+from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import (
-    BadRequest,
-    CircuitOpen,
+    BadRequestError,
+    CircuitOpenError,
     ClientError,
-    ContextTooLong,
-    NotRecorded,
-    RateLimited,
+    ContextLengthError,
+    NotRecordedError,
+    RateLimitError,
 )
 
-_OF_THE_REQUEST = (BadRequest, ContextTooLong, NotRecorded, RateLimited)
-"""Errors that say nothing about whether the provider works: it slows, and `Limit` sees to that."""
-_WEIGHT = 0.2
+_REQUEST_ERRORS = (BadRequestError, ContextLengthError, NotRecordedError, RateLimitError)
+"""Errors that say nothing about whether the provider works: it slows, and `RateLimitedClient` sees
+to that."""
+_LATENCY_WEIGHT = 0.2
 """Of the latest call in the mean of seconds."""
 
 
@@ -55,7 +56,7 @@ class BreakerState(StrEnum):
 
 
 @final
-class Health:
+class WorkerHealth:
     """How a worker has been doing, for all who call it; reading it costs nothing."""
 
     def __init__(
@@ -96,7 +97,7 @@ class Health:
             return 0.0
         return max(0.0, self._until - self._clock())
 
-    def enter(self) -> bool:
+    def allow_call(self) -> bool:
         """Whether a call may be made; a probe that may must end in one of the three below."""
         if self._until is None:
             return True
@@ -105,15 +106,15 @@ class Health:
         self._probing = True
         return True
 
-    def answered(self, seconds: float) -> None:
+    def record_success(self, seconds: float) -> None:
         """The call was answered."""
         self.calls += 1
         self.row = 0
         self._until, self._pause, self._probing = None, self.policy.pause, False
         old = seconds if self.seconds is None else self.seconds
-        self.seconds = old + _WEIGHT * (seconds - old)
+        self.seconds = old + _LATENCY_WEIGHT * (seconds - old)
 
-    def failed(self, code: str) -> None:
+    def record_failure(self, code: str) -> None:
         """The provider failed the call."""
         self.calls += 1
         self.failures += 1
@@ -126,16 +127,16 @@ class Health:
             self.opened += 1
         self._probing = False
 
-    def left(self) -> None:
+    def record_abandoned(self) -> None:
         """The call ended without telling anything about the provider."""
         self._probing = False
 
 
 @final
-class Breaker:
+class CircuitBreakerClient:
     """Calls `inner` unless its provider is left alone."""
 
-    def __init__(self, inner: Client, health: Health, worker: str) -> None:
+    def __init__(self, inner: Client, health: WorkerHealth, worker: str) -> None:
         self.inner = inner
         self.health = health
         self._worker = worker
@@ -143,7 +144,7 @@ class Breaker:
     def __repr__(self) -> str:
         return f"Breaker({self.inner!r}, {self.health.state})"
 
-    async def complete(self, request: Request, listener: Listener = SILENT) -> Reply:
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """`inner`'s reply.
 
         Raises:
@@ -151,9 +152,9 @@ class Breaker:
             ClientError: as `inner` does.
         """
         health = self.health
-        if not health.enter():
+        if not health.allow_call():
             wait = max(health.wait, 1.0)
-            raise CircuitOpen(
+            raise CircuitOpenError(
                 f"{self._worker} failed {health.row} times in a row and is left alone "
                 f"for {wait:.0f} s",
                 retry_after=wait,
@@ -161,14 +162,14 @@ class Breaker:
         began = time.perf_counter()
         try:
             reply = await self.inner.complete(request, listener)
-        except _OF_THE_REQUEST:
-            health.left()
+        except _REQUEST_ERRORS:
+            health.record_abandoned()
             raise
         except ClientError as error:
-            health.failed(error.code)
+            health.record_failure(error.code)
             raise
         except BaseException:  # cancelled, or a limit of the run: not the provider's doing
-            health.left()
+            health.record_abandoned()
             raise
-        health.answered(time.perf_counter() - began)
+        health.record_success(time.perf_counter() - began)
         return reply

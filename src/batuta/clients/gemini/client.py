@@ -9,15 +9,21 @@ from __future__ import annotations
 from typing import Any, final
 from urllib.parse import quote
 
-from batuta.clients.exchange import Fold, Line, Told, exchange, lowest
-from batuta.clients.gemini_fold import GeminiFold, told_of
-from batuta.clients.gemini_turns import system_of, turns_of
+from batuta.clients.call import (
+    ProviderEndpoint,
+    ProviderReply,
+    StreamAccumulator,
+    call_provider,
+    min_cap,
+)
+from batuta.clients.gemini.messages import gemini_contents, system_texts
+from batuta.clients.gemini.stream import GeminiStreamAccumulator, parse_response
 from batuta.clients.secret import NO_KEY, Secret
-from batuta.clients.session import Http, Target
-from batuta.core import Listener, Reply, Request, Tool, Worker
-from batuta.core.conductor import SILENT
+from batuta.clients.transport import HttpTarget, HttpTransport
+from batuta.core import CallListener, Reply, Request, Tool, Worker
+from batuta.core.conductor import NULL_LISTENER
 
-_BUDGETS = {
+_THINKING_BUDGETS = {
     "none": 0,
     "minimal": 512,
     "low": 1024,
@@ -26,18 +32,18 @@ _BUDGETS = {
     "xhigh": 24576,
     "max": 24576,
 }
-_LOW = {"none", "minimal", "low"}
-_MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+_LOW_EFFORTS = {"none", "minimal", "low"}
+_TOOL_MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 
 
 @final
-class Gemini:
+class GeminiClient:
     """A worker behind `POST {base_url}/models/{model}:generateContent`."""
 
     def __init__(
         self,
         worker: Worker,
-        http: Http,
+        http: HttpTransport,
         *,
         base_url: str = "https://generativelanguage.googleapis.com/v1beta",
         key: Secret = NO_KEY,
@@ -51,66 +57,75 @@ class Gemini:
         model = worker.model.removeprefix("models/")
         url = f"{base_url.rstrip('/')}/models/{quote(model, safe='')}"
         self.worker = worker
-        self._line = Line(
-            worker,
-            GeminiWire(model),
-            http,
-            Target(f"{url}:generateContent", headers, key),
-            Target(f"{url}:streamGenerateContent?alt=sse", headers, key),
+        self._endpoint = ProviderEndpoint(
+            worker=worker,
+            adapter=GeminiAdapter(model),
+            http=http,
+            reply_target=HttpTarget(url=f"{url}:generateContent", headers=headers, key=key),
+            stream_target=HttpTarget(
+                url=f"{url}:streamGenerateContent?alt=sse", headers=headers, key=key
+            ),
         )
 
     def __repr__(self) -> str:
-        return f"Gemini({self.worker.id!r} at {self._line.plain.host})"
+        return f"Gemini({self.worker.id!r} at {self._endpoint.reply_target.host})"
 
-    async def complete(self, request: Request, listener: Listener = SILENT) -> Reply:
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """The model's reply; streamed if the listener wants fragments.
 
         Raises:
             ClientError: the call gave no usable reply.
         """
-        return await exchange(self._line, request, listener)
+        return await call_provider(self._endpoint, request, listener)
 
 
 @final
-class GeminiWire:
+class GeminiAdapter:
     """The dialect as pure functions."""
 
-    continues = False
+    supports_prefill = False
 
     def __init__(self, model: str) -> None:
         self._model = model
 
-    def body(self, request: Request, *, stream: bool) -> dict[str, Any]:
+    def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
         """The JSON to send."""
         signed = self._model.startswith("gemini-3")
-        body: dict[str, Any] = {"contents": turns_of(request.messages, signed=signed)}
-        system = system_of(request.messages)
+        body: dict[str, Any] = {
+            "contents": gemini_contents(request.messages, needs_signature=signed)
+        }
+        system = system_texts(request.messages)
         if system:
             body["systemInstruction"] = {"parts": [{"text": text} for text in system]}
-        config = self._config(request)
+        config = self._generation_config(request)
         if config:
             body["generationConfig"] = config
         if request.tools:
-            _offer(body, request)
+            _add_tools(body, request)
         return body
 
-    def told(self, data: Any) -> Told:
+    def parse_reply(self, data: Any) -> ProviderReply:
         """A whole reply read."""
-        return told_of(data)
+        return parse_response(data)
 
-    def fold(self) -> Fold:
+    def new_accumulator(self) -> StreamAccumulator:
         """An empty reply."""
-        return GeminiFold()
+        return GeminiStreamAccumulator()
 
-    def _config(self, request: Request) -> dict[str, Any]:
+    def _generation_config(self, request: Request) -> dict[str, Any]:
         sampling = request.sampling
         config: dict[str, Any] = {
             "temperature": sampling.temperature,
             "topP": sampling.top_p,
-            "maxOutputTokens": lowest(sampling.max_tokens, request.max_output),
+            "topK": sampling.top_k,
+            "frequencyPenalty": sampling.frequency_penalty,
+            "presencePenalty": sampling.presence_penalty,
+            "maxOutputTokens": min_cap(sampling.max_tokens, request.max_output),
             "stopSequences": list(sampling.stop) or None,
             "seed": sampling.seed,
-            "thinkingConfig": _within(self._thinking(sampling.effort), request.max_output),
+            "thinkingConfig": _cap_thinking(
+                self._thinking_config(sampling.effort), request.max_output
+            ),
         }
         wanted = request.response_format
         if wanted is not None:
@@ -118,42 +133,42 @@ class GeminiWire:
             config["responseJsonSchema"] = dict(wanted.schema) or None
         return {name: value for name, value in config.items() if value is not None}
 
-    def _thinking(self, effort: str | None) -> dict[str, Any] | None:
+    def _thinking_config(self, effort: str | None) -> dict[str, Any] | None:
         if effort is None:
             return None
         shown = effort != "none"
         if self._model.startswith("gemini-3"):
             return {
-                "thinkingLevel": "low" if effort in _LOW else "high",
+                "thinkingLevel": "low" if effort in _LOW_EFFORTS else "high",
                 "includeThoughts": shown,
             }
-        if self._model.startswith("gemini-2.5") and effort in _BUDGETS:
-            budget = _BUDGETS[effort]
+        if self._model.startswith("gemini-2.5") and effort in _THINKING_BUDGETS:
+            budget = _THINKING_BUDGETS[effort]
             if "pro" in self._model:
                 budget = max(budget, 128)  # it cannot but think
             return {"thinkingBudget": budget, "includeThoughts": shown}
         return None
 
 
-def _within(thinking: dict[str, Any] | None, most: int | None) -> dict[str, Any] | None:
+def _cap_thinking(thinking: dict[str, Any] | None, most: int | None) -> dict[str, Any] | None:
     """A model under a cap thinks half of it at most: its thoughts count to its output."""
     if thinking is not None and most is not None and "thinkingBudget" in thinking:
         return {**thinking, "thinkingBudget": min(thinking["thinkingBudget"], most // 2)}
     return thinking
 
 
-def _offer(body: dict[str, Any], request: Request) -> None:
-    body["tools"] = [{"functionDeclarations": [_tool(tool) for tool in request.tools]}]
+def _add_tools(body: dict[str, Any], request: Request) -> None:
+    body["tools"] = [{"functionDeclarations": [_tool_json(tool) for tool in request.tools]}]
     choice = request.tool_choice
     if choice is None:
         return
-    calling: dict[str, Any] = {"mode": _MODES.get(choice, "ANY")}
-    if choice not in _MODES:
+    calling: dict[str, Any] = {"mode": _TOOL_MODES.get(choice, "ANY")}
+    if choice not in _TOOL_MODES:
         calling["allowedFunctionNames"] = [choice]
     body["toolConfig"] = {"functionCallingConfig": calling}
 
 
-def _tool(tool: Tool) -> dict[str, Any]:
+def _tool_json(tool: Tool) -> dict[str, Any]:
     described: dict[str, Any] = {"name": tool.name, "description": tool.description or tool.name}
     if tool.parameters:
         described["parametersJsonSchema"] = dict(tool.parameters)

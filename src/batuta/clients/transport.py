@@ -4,42 +4,42 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import TracebackType
-from typing import Any, Self, final
+from typing import Any, Protocol, Self, TypeVar, cast, final
 from urllib.parse import urlsplit
 
 import aiohttp
 import anyio
 import orjson
 
-from batuta.clients.addresses import hide_addresses, parts_of
-from batuta.clients.refusals import decoded, refusal
+from batuta.clients.address_redaction import address_parts, hide_addresses
+from batuta.clients.error_mapping import decode_body, error_from_response
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.sse import SseEvent, SseParser
 from batuta.errors import (
-    BadReply,
-    BadRequest,
+    BadRequestError,
     ClientError,
     ConfigError,
-    Interrupted,
-    TimedOut,
-    Unreachable,
+    InvalidReplyError,
+    ProviderTimeoutError,
+    ProviderUnreachableError,
+    StreamInterruptedError,
 )
 
 MEBIBYTE = 1 << 20
-ERROR_BYTES = 1 << 16
+MAX_ERROR_BYTES = 1 << 16
 """Of the body of an error, read at most."""
 DRAIN_SECONDS = 0.05
 """How long the end of a finished stream is awaited, so that its connection can be used again."""
 
-_BROKEN = (aiohttp.ClientError, OSError, TimeoutError)
+_CONNECTION_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpTarget:
     """Where a request goes and what it carries besides its body."""
 
     url: str = field(repr=False)
@@ -51,10 +51,10 @@ class Target:
 
     def __post_init__(self) -> None:
         if not self.host:
-            object.__setattr__(self, "host", host_of(self.url))
+            object.__setattr__(self, "host", url_host(self.url))
 
 
-def host_of(url: str) -> str:
+def url_host(url: str) -> str:
     """Host and port of an `http(s)` URL, without user, path and query.
 
     Raises:
@@ -66,8 +66,19 @@ def host_of(url: str) -> str:
     return parts.netloc.rpartition("@")[2]
 
 
+class Closable(Protocol):
+    """Holds connections."""
+
+    async def close(self) -> None:
+        """Lets them go."""
+        ...
+
+
+ClosableT = TypeVar("ClosableT", bound=Closable)
+
+
 @final
-class Http:
+class HttpTransport:
     """One connection pool for each event loop, shared by all clients.
 
     Redirects are not followed and cookies are not kept, so that a key reaches one host only.
@@ -96,6 +107,7 @@ class Http:
         self._max_request = max_request_bytes
         self._max_reply = max_reply_bytes
         self._trust_env = trust_env
+        self._companions: dict[str, Closable] = {}
         self._sessions: weakref.WeakKeyDictionary[
             asyncio.AbstractEventLoop, aiohttp.ClientSession
         ] = weakref.WeakKeyDictionary()
@@ -113,11 +125,19 @@ class Http:
 
     async def close(self) -> None:
         """Closes this event loop's connections; the next call opens new ones."""
+        for companion in self._companions.values():
+            await companion.close()
         session = self._sessions.pop(asyncio.get_running_loop(), None)
         if session is not None:
             await session.close()
 
-    async def post(self, target: Target, body: Mapping[str, Any]) -> Any:
+    def companion(self, name: str, make: Callable[[], ClosableT]) -> ClosableT:
+        """What was made under that name, once; it is closed whenever this session is."""
+        if name not in self._companions:
+            self._companions[name] = make()
+        return cast("ClosableT", self._companions[name])
+
+    async def post(self, target: HttpTarget, body: Mapping[str, Any]) -> Any:
         """The decoded JSON that the provider answers to `body`.
 
         Raises:
@@ -127,9 +147,9 @@ class Http:
         try:
             return await self._json(target, response)
         finally:
-            _let_go(response)
+            _release_connection(response)
 
-    async def stream(self, target: Target, body: Mapping[str, Any]) -> Events:
+    async def stream(self, target: HttpTarget, body: Mapping[str, Any]) -> EventStream:
         """The events that the provider answers to `body`; close them, as `with` does.
 
         Raises:
@@ -138,10 +158,10 @@ class Http:
         response = await self._send(target, body, "text/event-stream")
         if response.content_type != "text/event-stream":
             response.close()
-            raise _wrong_type(target, response.content_type, "text/event-stream")
-        return Events(response, target, self._max_reply)
+            raise _wrong_type_error(target, response.content_type, "text/event-stream")
+        return EventStream(response, target, self._max_reply)
 
-    async def get(self, target: Target) -> Any:
+    async def get(self, target: HttpTarget) -> Any:
         """The decoded JSON at `target`; used to ask a server which models it has.
 
         Raises:
@@ -151,7 +171,7 @@ class Http:
         try:
             return await self._json(target, response)
         finally:
-            _let_go(response)
+            _release_connection(response)
 
     def _session(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
@@ -170,21 +190,21 @@ class Http:
         return session
 
     async def _send(
-        self, target: Target, body: Mapping[str, Any], accept: str
+        self, target: HttpTarget, body: Mapping[str, Any], accept: str
     ) -> aiohttp.ClientResponse:
         try:
             payload = orjson.dumps(body)
         except orjson.JSONEncodeError as error:
-            raise BadRequest(f"the request cannot be written as JSON: {error}") from None
+            raise BadRequestError(f"the request cannot be written as JSON: {error}") from None
         if len(payload) > self._max_request:
-            raise BadRequest(
+            raise BadRequestError(
                 f"the request has {len(payload)} bytes, which is more than the allowed "
                 f"{self._max_request}"
             )
         return await self._request("POST", target, payload, accept)
 
     async def _request(
-        self, method: str, target: Target, payload: bytes | None, accept: str
+        self, method: str, target: HttpTarget, payload: bytes | None, accept: str
     ) -> aiohttp.ClientResponse:
         headers = {**target.headers, "Accept": accept}
         if payload is not None:
@@ -193,40 +213,42 @@ class Http:
             response = await self._session().request(
                 method, target.url, data=payload, headers=headers, allow_redirects=False
             )
-        except _BROKEN as error:
-            failure = _broken(target, error, self.idle)
+        except _CONNECTION_ERRORS as error:
+            failure = _connection_error(target, error, self.idle)
         else:
             if response.status < HTTPStatus.MULTIPLE_CHOICES:
                 return response
-            failure = await _refused(target, response)
+            failure = await _status_error(target, response)
         # Raised out here so that aiohttp's error, which holds our headers, is not its context.
         raise failure
 
-    async def _json(self, target: Target, response: aiohttp.ClientResponse) -> Any:
+    async def _json(self, target: HttpTarget, response: aiohttp.ClientResponse) -> Any:
         if "json" not in response.content_type:
-            raise _wrong_type(target, response.content_type, "application/json")
+            raise _wrong_type_error(target, response.content_type, "application/json")
         failure: ClientError
         try:
-            body = await _read(response, self._max_reply)
-        except _BROKEN as error:
-            failure = _cut(target, error)
+            body = await _read_body(response, self._max_reply)
+        except _CONNECTION_ERRORS as error:
+            failure = _interrupted_body_error(target, error)
         else:
             if len(body) > self._max_reply:
-                raise _too_large(target, self._max_reply)
+                raise _too_large_error(target, self._max_reply)
             try:
                 return orjson.loads(body)
             except orjson.JSONDecodeError:
-                failure = at(target, BadReply("the provider answered with malformed JSON"))
+                failure = with_host(
+                    target, InvalidReplyError("the provider answered with malformed JSON")
+                )
         raise failure
 
 
 @final
-class Events:
+class EventStream:
     """The events of one streamed reply; a sync context manager that closes the connection."""
 
     __slots__ = ("_left", "_limit", "_parser", "_response", "target")
 
-    def __init__(self, response: aiohttp.ClientResponse, target: Target, limit: int) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, target: HttpTarget, limit: int) -> None:
         self._response = response
         self._parser = SseParser()
         self._left = limit
@@ -242,7 +264,7 @@ class Events:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _let_go(self._response)
+        _release_connection(self._response)
 
     async def batch(self) -> list[SseEvent] | None:
         """The events that came next, perhaps none; None at the end of the connection.
@@ -254,15 +276,15 @@ class Events:
         """
         try:
             chunk = await self._response.content.readany()
-        except _BROKEN as error:
-            failure = _cut(self.target, error)
+        except _CONNECTION_ERRORS as error:
+            failure = _interrupted_body_error(self.target, error)
         else:
             if not chunk:
                 return None
             self._left -= len(chunk)
             if self._left >= 0:
                 return self._parser.feed(chunk)
-            failure = _too_large(self.target, self._limit)
+            failure = _too_large_error(self.target, self._limit)
         raise failure
 
     async def drain(self) -> None:
@@ -274,11 +296,11 @@ class Events:
             try:
                 while await content.readany():
                     pass
-            except _BROKEN:
+            except _CONNECTION_ERRORS:
                 return
 
 
-def _let_go(response: aiohttp.ClientResponse) -> None:
+def _release_connection(response: aiohttp.ClientResponse) -> None:
     """Gives a read connection back to the pool and closes one that is still speaking."""
     if response.content.at_eof():
         response.release()
@@ -286,7 +308,7 @@ def _let_go(response: aiohttp.ClientResponse) -> None:
         response.close()
 
 
-async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
+async def _read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:
     """The body; reading stops once it is larger than `limit`."""
     chunks: list[bytes] = []
     size = 0
@@ -296,58 +318,70 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-async def _refused(target: Target, response: aiohttp.ClientResponse) -> ClientError:
+async def _status_error(target: HttpTarget, response: aiohttp.ClientResponse) -> ClientError:
     try:
-        body = await _read(response, ERROR_BYTES)
-    except _BROKEN:
+        body = await _read_body(response, MAX_ERROR_BYTES)
+    except _CONNECTION_ERRORS:
         body = b""
     finally:
-        _let_go(response)
-    error = refusal(
-        response.status, decoded(body), response.headers, target.key, parts_of(target.url)
+        _release_connection(response)
+    error = error_from_response(
+        response.status,
+        decode_body(body),
+        response.headers,
+        target.key,
+        address=address_parts(target.url),
     )
-    return at(target, error)
+    return with_host(target, error)
 
 
-def at(target: Target, error: ClientError) -> ClientError:
+def with_host(target: HttpTarget, error: ClientError) -> ClientError:
     """The error, knowing where it happened."""
     error.host = target.host
     return error
 
 
-def _broken(target: Target, error: Exception, idle: float) -> ClientError:
+def _connection_error(target: HttpTarget, error: Exception, idle: float) -> ClientError:
     """The error for a request that got no answer at all."""
-    return at(target, _unanswered(error, idle))
+    return with_host(target, _classify_connection_error(error, idle))
 
 
-def _unanswered(error: Exception, idle: float) -> ClientError:
+def _classify_connection_error(error: Exception, idle: float) -> ClientError:
     if isinstance(error, aiohttp.SocketTimeoutError):
-        return TimedOut(f"the provider took the request and was silent for {idle:g} seconds")
+        return ProviderTimeoutError(
+            f"the provider took the request and was silent for {idle:g} seconds"
+        )
     if isinstance(error, aiohttp.ConnectionTimeoutError):
-        return Unreachable("no connection to the provider could be made in time")
+        return ProviderUnreachableError("no connection to the provider could be made in time")
     if isinstance(error, aiohttp.ServerDisconnectedError):
-        return Unreachable("the provider closed the connection before it answered")
+        return ProviderUnreachableError("the provider closed the connection before it answered")
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return Unreachable("the provider's certificate is not valid")
+        return ProviderUnreachableError("the provider's certificate is not valid")
     if isinstance(error, aiohttp.ClientResponseError):
-        return BadReply("the provider does not answer in HTTP")
+        return InvalidReplyError("the provider does not answer in HTTP")
     if isinstance(error, TimeoutError):
-        return TimedOut("the provider was silent for too long")
-    return Unreachable("no connection to the provider could be made")
+        return ProviderTimeoutError("the provider was silent for too long")
+    return ProviderUnreachableError("no connection to the provider could be made")
 
 
-def _cut(target: Target, error: Exception) -> ClientError:
+def _interrupted_body_error(target: HttpTarget, error: Exception) -> ClientError:
     """The error for a body that did not come to its end."""
     if isinstance(error, TimeoutError):
-        return at(target, TimedOut("the provider fell silent in the middle of its reply"))
-    return at(target, Interrupted("the provider broke off in the middle of its reply"))
+        return with_host(
+            target, ProviderTimeoutError("the provider fell silent in the middle of its reply")
+        )
+    return with_host(
+        target, StreamInterruptedError("the provider broke off in the middle of its reply")
+    )
 
 
-def _wrong_type(target: Target, found: str, wanted: str) -> ClientError:
-    found = hide_addresses(found[:60], parts_of(target.url))
-    return at(target, BadReply(f"the provider answered with {found} instead of {wanted}"))
+def _wrong_type_error(target: HttpTarget, found: str, wanted: str) -> ClientError:
+    found = hide_addresses(found[:60], address_parts(target.url))
+    return with_host(
+        target, InvalidReplyError(f"the provider answered with {found} instead of {wanted}")
+    )
 
 
-def _too_large(target: Target, limit: int) -> ClientError:
+def _too_large_error(target: HttpTarget, limit: int) -> ClientError:
     message = f"the provider answered with more than the allowed {limit} bytes"
-    return at(target, BadReply(message))
+    return with_host(target, InvalidReplyError(message))

@@ -12,22 +12,22 @@ import orjson
 from batuta.clients.data_url import split_data_url
 from batuta.core import Image, Message, Part, Role, Text, ToolCall
 
-_SYSTEM = {Role.SYSTEM, Role.DEVELOPER}
-_UNSIGNED = "skip_thought_signature_validator"
+_SYSTEM_ROLES = {Role.SYSTEM, Role.DEVELOPER}
+_SKIP_SIGNATURE = "skip_thought_signature_validator"
 """What Google documents for calls whose thoughts were not kept, such as another model's."""
 
 
-def system_of(messages: Sequence[Message]) -> tuple[str, ...]:
+def system_texts(messages: Sequence[Message]) -> tuple[str, ...]:
     """The texts of the system and developer messages."""
-    return tuple(m.text for m in messages if m.role in _SYSTEM and m.text)
+    return tuple(m.text for m in messages if m.role in _SYSTEM_ROLES and m.text)
 
 
-def turns_of(messages: Sequence[Message], *, signed: bool) -> list[dict[str, Any]]:
+def gemini_contents(messages: Sequence[Message], *, needs_signature: bool) -> list[dict[str, Any]]:
     """The other messages; neighbours of one role are merged.
 
     Args:
         messages: the conversation.
-        signed: whether the model refuses a function call without a thought signature.
+        needs_signature: whether the model refuses a function call without a thought signature.
 
     Raises:
         BadRequest: a picture that cannot be sent.
@@ -35,11 +35,13 @@ def turns_of(messages: Sequence[Message], *, signed: bool) -> list[dict[str, Any
     turns: list[dict[str, Any]] = []
     names: dict[str, str] = {}
     for message in messages:
-        if message.role in _SYSTEM:
+        if message.role in _SYSTEM_ROLES:
             continue
         role = "model" if message.role is Role.ASSISTANT else "user"
         names |= {part.id: part.name for part in message.parts if isinstance(part, ToolCall)}
-        parts = [part for p in message.parts if (part := _part(p, names, signed=signed))]
+        parts = [
+            part for p in message.parts if (part := _content_part(p, names, signed=needs_signature))
+        ]
         if parts and turns and turns[-1]["role"] == role:
             turns[-1]["parts"] += parts
         elif parts:
@@ -47,23 +49,23 @@ def turns_of(messages: Sequence[Message], *, signed: bool) -> list[dict[str, Any
     return turns or [{"role": "user", "parts": [{"text": "Continue."}]}]
 
 
-def _part(part: Part, names: dict[str, str], *, signed: bool) -> dict[str, Any]:
+def _content_part(part: Part, names: dict[str, str], *, signed: bool) -> dict[str, Any]:
     """One part; empty for an empty text."""
     if isinstance(part, Text):
         return {"text": part.text} if part.text else {}
     if isinstance(part, Image):
-        return _picture(part.url)
+        return _image_part(part.url)
     if isinstance(part, ToolCall):
         call: dict[str, Any] = {
-            "functionCall": {"name": part.name, "args": _object(part.arguments, "arguments")}
+            "functionCall": {"name": part.name, "args": _parse_object(part.arguments, "arguments")}
         }
-        return call | ({"thoughtSignature": _UNSIGNED} if signed else {})
+        return call | ({"thoughtSignature": _SKIP_SIGNATURE} if signed else {})
     # The result names the function, which only the call before it knows.
     name = names.get(part.call_id, part.call_id)
-    return {"functionResponse": {"name": name, "response": _object(part.content, "result")}}
+    return {"functionResponse": {"name": name, "response": _parse_object(part.content, "result")}}
 
 
-def _picture(url: str) -> dict[str, Any]:
+def _image_part(url: str) -> dict[str, Any]:
     data = split_data_url(url)
     if data is not None:
         return {"inlineData": {"mimeType": data[0], "data": data[1]}}
@@ -71,7 +73,7 @@ def _picture(url: str) -> dict[str, Any]:
     return {"fileData": {"mimeType": guessed, "fileUri": url}}
 
 
-def _object(text: str, name: str) -> dict[str, Any]:
+def _parse_object(text: str, name: str) -> dict[str, Any]:
     """`text` as a JSON object; anything else is wrapped in one under `name`."""
     try:
         value = orjson.loads(text or "{}")

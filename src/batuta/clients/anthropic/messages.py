@@ -1,0 +1,124 @@
+"""A conversation as Anthropic wants it: system apart, turns in alternation, content in blocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from batuta.clients.data_url import split_data_url
+from batuta.core import Image, Message, Part, Role, Text, Thought, ToolCall
+
+_FORBIDDEN_ID_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
+_USUAL = "5m"
+"""How long the API keeps what is marked, unless it is told otherwise."""
+_SYSTEM_ROLES = {Role.SYSTEM, Role.DEVELOPER}
+
+
+def system_texts(messages: Sequence[Message], *extra: str) -> str | list[dict[str, Any]]:
+    """The system and developer messages, and what is said after them.
+
+    One text, unless a part is marked to be cached: then a block for each part.
+    """
+    said = [message for message in messages if message.role in _SYSTEM_ROLES and message.text]
+    if any(part.cache for message in said for part in message.parts):
+        blocks = [
+            block for m in said for part in m.parts if (block := _content_block(part)) is not None
+        ]
+        return [*blocks, *({"type": "text", "text": text} for text in extra)]
+    return "\n\n".join((*(message.text for message in said), *extra))
+
+
+def anthropic_messages(messages: Sequence[Message], thinker: str = "") -> list[dict[str, Any]]:
+    """The other messages; neighbours of one role are merged and a user speaks first.
+
+    Args:
+        messages: the conversation.
+        thinker: the model whose signed thoughts go with the turns; empty: nobody's.
+
+    Raises:
+        BadRequest: a picture that cannot be sent.
+    """
+    turns: list[dict[str, Any]] = []
+    for message in messages:
+        if message.role in _SYSTEM_ROLES:
+            continue
+        role = "assistant" if message.role is Role.ASSISTANT else "user"
+        blocks = [_thinking_block(one) for one in message.thoughts if one.model == thinker]
+        blocks += [block for part in message.parts if (block := _content_block(part)) is not None]
+        if not blocks:
+            continue  # the API refuses an empty turn
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += blocks
+        else:
+            turns.append({"role": role, "content": blocks})
+    if not turns or turns[0]["role"] != "user":
+        turns.insert(0, {"role": "user", "content": [{"type": "text", "text": "Continue."}]})
+    for turn in turns:
+        # Tool results must open the turn that carries them.
+        turn["content"].sort(key=_is_not_tool_result)
+    return turns
+
+
+def _is_not_tool_result(block: dict[str, Any]) -> bool:
+    return block["type"] != "tool_result"
+
+
+def cache_control(mark: str) -> dict[str, Any]:
+    """A mark as the API writes it."""
+    return {"type": "ephemeral"} | ({"ttl": mark} if mark != _USUAL else {})
+
+
+def _thinking_block(thought: Thought) -> dict[str, Any]:
+    if thought.redacted:
+        return {"type": "redacted_thinking", "data": thought.redacted}
+    return {"type": "thinking", "thinking": thought.text, "signature": thought.signature}
+
+
+def _content_block(part: Part) -> dict[str, Any] | None:
+    block = _unmarked_block(part)
+    if block is not None and part.cache is not None:
+        block["cache_control"] = cache_control(part.cache)
+    return block
+
+
+def _unmarked_block(part: Part) -> dict[str, Any] | None:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text} if part.text.strip() else None
+    if isinstance(part, Image):
+        return {"type": "image", "source": _image_source(part.url)}
+    if isinstance(part, ToolCall):
+        return {
+            "type": "tool_use",
+            "id": _safe_call_id(part.id),
+            "name": part.name,
+            "input": _tool_input(part.arguments),
+        }
+    return {
+        "type": "tool_result",
+        "tool_use_id": _safe_call_id(part.call_id),
+        "content": part.content,
+    }
+
+
+def _image_source(url: str) -> dict[str, Any]:
+    data = split_data_url(url)
+    if data is None:
+        return {"type": "url", "url": url}
+    return {"type": "base64", "media_type": data[0], "data": data[1]}
+
+
+def _safe_call_id(call_id: str) -> str:
+    """Ids of other providers may hold what this one refuses."""
+    return _FORBIDDEN_ID_CHARACTERS.sub("_", call_id) or "_"
+
+
+def _tool_input(arguments: str) -> dict[str, Any]:
+    """The arguments as an object; a model's broken JSON is kept as text."""
+    try:
+        value = orjson.loads(arguments or "{}")
+    except orjson.JSONDecodeError:
+        value = arguments
+    return value if isinstance(value, dict) else {"arguments": value}  # pyright: ignore[reportUnknownVariableType]

@@ -1,0 +1,193 @@
+"""Anthropic's messages read back: a whole reply, or a stream folded into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, final
+
+import orjson
+
+from batuta.clients.call import ErrorReply, ProviderReply, ToolCallAccumulator, resolve_finish
+from batuta.clients.json_values import as_count, as_object, as_string
+from batuta.core import Delta, Finish, Reply, Thought, Usage
+
+_FINISH = {
+    "max_tokens": Finish.LENGTH,
+    "model_context_window_exceeded": Finish.LENGTH,
+    "tool_use": Finish.TOOL_CALLS,
+    "refusal": Finish.CONTENT_FILTER,
+}
+
+
+@final
+class AnthropicStreamAccumulator:
+    """A stream of events from `message_start` to `message_stop`."""
+
+    def __init__(self, model: str = "") -> None:
+        """Nothing came yet.
+
+        Args:
+            model: the model that is asked, to whom signed thoughts belong.
+        """
+        self._asked = model
+        self._thoughts: list[Thought] = []
+        self._thought: Thought | None = None
+        self._matched: str | None = None
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls = ToolCallAccumulator()
+        self._blocks: dict[int, int] = {}
+        self._model = ""
+        self._stop = ""
+        self._usage: dict[str, Any] = {}
+        self.is_closed = False
+
+    @property
+    def is_finished(self) -> bool:
+        """`message_stop` came."""
+        return self.is_closed
+
+    def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
+        """The fragments of one event; `ping` and unknown events have none."""
+        told = orjson.loads(data)
+        kind = told["type"]
+        if kind == "content_block_delta":
+            return self._add_block_delta(told["index"], told["delta"])
+        if kind == "content_block_start":
+            return self._start_block(told["index"], told["content_block"])
+        if kind == "content_block_stop":
+            return self._end()
+        if kind == "error":
+            raise ErrorReply(told)
+        if kind == "message_start":
+            self._model = as_string(told["message"].get("model"))
+            self._update_usage(told["message"])
+        elif kind == "message_delta":
+            delta = as_object(told.get("delta"))
+            self._stop = as_string(delta.get("stop_reason")) or self._stop
+            self._matched = as_string(delta.get("stop_sequence")) or self._matched
+            self._update_usage(told)
+        elif kind == "message_stop":
+            self.is_closed = True
+        return ()
+
+    def result(self) -> ProviderReply:
+        """All that came so far."""
+        calls = self._calls.tool_calls()
+        reply = Reply(
+            text="".join(self._text),
+            reasoning="".join(self._reasoning),
+            tool_calls=calls,
+            finish=resolve_finish(_FINISH.get(self._stop, Finish.STOP), calls),
+            model=self._model,
+            thoughts=tuple(self._thoughts),
+            stop_sequence=self._matched,
+        )
+        # Until the first message_delta the count of output tokens is only a beginning.
+        return ProviderReply(reply, parse_usage(self._usage) if self._stop else None)
+
+    def _update_usage(self, told: dict[str, Any]) -> None:
+        known = {
+            name: value for name, value in as_object(told.get("usage")).items() if value is not None
+        }
+        self._usage.update(known)
+
+    def _start_block(self, index: int, block: dict[str, Any]) -> Sequence[Delta]:
+        if block["type"] == "tool_use":
+            self._blocks[index] = len(self._calls)
+            whole = as_object(block.get("input"))  # empty, but for servers that do not stream it
+            arguments = orjson.dumps(whole).decode() if whole else ""
+            return (self._calls.start_call(as_string(block.get("id")), block["name"], arguments),)
+        self._thought = thought_of(block, self._asked)
+        return self._add_text(as_string(block.get("text")), as_string(block.get("thinking")))
+
+    def _end(self) -> Sequence[Delta]:
+        """The end of a block; a signed thought is told as one."""
+        thought, self._thought = self._thought, None
+        if thought is None or not (thought.signature or thought.redacted):
+            return ()
+        self._thoughts.append(thought)
+        return (Delta(thought=thought),)
+
+    def _add_block_delta(self, index: int, delta: dict[str, Any]) -> Sequence[Delta]:
+        kind = delta["type"]
+        if kind == "text_delta":
+            return self._add_text(delta["text"], "")
+        if kind == "signature_delta" and self._thought is not None:
+            signature = self._thought.signature + delta["signature"]
+            self._thought = replace(self._thought, signature=signature)
+        if kind == "thinking_delta":
+            if self._thought is not None:
+                text = self._thought.text + delta["thinking"]
+                self._thought = replace(self._thought, text=text)
+            return self._add_text("", delta["thinking"])
+        if kind == "input_json_delta" and index in self._blocks:
+            return (self._calls.add_arguments(self._blocks[index], delta["partial_json"]),)
+        return ()
+
+    def _add_text(self, text: str, reasoning: str) -> Sequence[Delta]:
+        if not text and not reasoning:
+            return ()
+        self._text.append(text)
+        self._reasoning.append(reasoning)
+        return (Delta(text=text, reasoning=reasoning),)
+
+
+def thought_of(block: dict[str, Any], model: str) -> Thought | None:
+    """What a block of thinking holds; None for another block."""
+    if block["type"] == "redacted_thinking":
+        return Thought(model=model, redacted=as_string(block.get("data")))
+    if block["type"] != "thinking":
+        return None
+    text, signature = as_string(block.get("thinking")), as_string(block.get("signature"))
+    return Thought(model=model, text=text, signature=signature)
+
+
+def parse_message(data: Any, model: str = "") -> ProviderReply:
+    """A message read.
+
+    Args:
+        data: the message.
+        model: the model that was asked.
+
+    Raises:
+        Refused: it is an error object.
+    """
+    if data["type"] == "error":
+        raise ErrorReply(data)
+    text: list[str] = []
+    reasoning: list[str] = []
+    calls = ToolCallAccumulator()
+    thoughts = [thought_of(block, model) for block in data["content"]]
+    for block in data["content"]:
+        if block["type"] == "text":
+            text.append(block["text"])
+        elif block["type"] == "thinking":
+            reasoning.append(block["thinking"])
+        elif block["type"] == "tool_use":
+            calls.start_call(block["id"], block["name"], orjson.dumps(block["input"]).decode())
+    reply = Reply(
+        text="".join(text),
+        reasoning="".join(reasoning),
+        tool_calls=calls.tool_calls(),
+        finish=resolve_finish(
+            _FINISH.get(as_string(data.get("stop_reason")), Finish.STOP), calls.tool_calls()
+        ),
+        model=as_string(data.get("model")),
+        thoughts=tuple(one for one in thoughts if one and (one.signature or one.redacted)),
+        stop_sequence=as_string(data.get("stop_sequence")) or None,
+    )
+    return ProviderReply(reply, parse_usage(data.get("usage")))
+
+
+def parse_usage(usage: Any) -> Usage | None:
+    """The usage of one call, whose input is plain, read from cache and written to it together."""
+    told = as_object(usage)
+    plain, output = as_count(told.get("input_tokens")), as_count(told.get("output_tokens"))
+    cached = as_count(told.get("cache_read_input_tokens"))
+    written = as_count(told.get("cache_creation_input_tokens"))
+    total = plain + cached + written
+    if not total and not output:
+        return None
+    return Usage(calls=1, input=total, cached=cached, cache_write=written, output=output)

@@ -1,0 +1,195 @@
+"""A client that pays for no finished call twice: every reply is on disk before it is given back.
+
+A training or an evaluation that was killed asks the same questions again when it goes on; what was
+answered then is read from the journal, with the usage and cost of the time it was paid.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self, final
+from weakref import WeakValueDictionary
+
+import anyio
+import anyio.lowlevel
+import orjson
+from pydantic import TypeAdapter
+
+from batuta.clients.replay import request_fingerprint
+from batuta.clients.scripted_client import split_reply
+from batuta.core import CallListener, Client, Reply, Request
+from batuta.core.conductor import NULL_LISTENER
+from batuta.errors import StoreError
+
+BUSY_SECONDS = 30.0
+"""Seconds to wait for another process that writes."""
+_CREATE_TABLE = "CREATE TABLE IF NOT EXISTS calls (worker TEXT, request BLOB, reply BLOB, PRIMARY KEY (worker, request)) WITHOUT ROWID"  # noqa: E501
+
+
+@dataclass(frozen=True, slots=True)
+class CallClaim:
+    """The right to make one call, or its reply."""
+
+    reply: Reply | None
+    """What was answered before; None: the call is to be made by who holds this."""
+    keep: Callable[[Reply], Awaitable[Reply]]
+    """Writes the reply down; gives back the one that stays, the first."""
+
+
+class CallJournal(Protocol):
+    """Finished calls, each paid once.
+
+    Laws: of several who claim the same call at the same time one makes it and the others wait for
+    its reply; a claim that ends without a reply lets the next one make the call; a reply that was
+    kept is given to everybody after that, whatever dies.
+    """
+
+    hits: int
+    misses: int
+
+    def claim(self, worker: str, request: Request) -> AbstractAsyncContextManager[CallClaim]:
+        """The call of that worker with exactly this request, its seed included.
+
+        Raises:
+            StoreError: the journal cannot be read or written.
+        """
+        ...
+
+
+@final
+class CallCache:
+    """Finished calls on disk; several processes may write to one file."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens or makes the file.
+
+        Raises:
+            StoreError: the file cannot be opened or is no journal.
+        """
+        self.path = path
+        self.hits = 0
+        """Calls that were answered from the file."""
+        self.misses = 0
+        """Calls that were made and written down."""
+        self._locks: WeakValueDictionary[tuple[str, bytes], anyio.Lock] = WeakValueDictionary()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = sqlite3.connect(
+                path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            self._file.execute("PRAGMA journal_mode=WAL")
+            self._file.execute("PRAGMA synchronous=NORMAL")
+            self._file.execute(_CREATE_TABLE)
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"the call journal {path} cannot be opened: {error}") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    def read(self, worker: str, request: Request) -> Reply | None:
+        """What the worker answered to exactly this request, its seed included.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        try:
+            row = self._file.execute(
+                "SELECT reply FROM calls WHERE worker = ? AND request = ?",
+                (worker, request_fingerprint(request)),
+            ).fetchone()
+        except sqlite3.Error as error:
+            raise StoreError(f"the call journal {self.path} cannot be read: {error}") from None
+        return None if row is None else read_reply(row[0])
+
+    def write(self, worker: str, request: Request, reply: Reply) -> None:
+        """Keep a reply; the first one to a request stays.
+
+        Raises:
+            StoreError: the disk is full or the file cannot be written.
+        """
+        row = (worker, request_fingerprint(request), write_reply(reply))
+        try:
+            self._file.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?)", row)
+        except sqlite3.Error as error:
+            raise StoreError(f"the call journal {self.path} cannot be written: {error}") from None
+
+    @asynccontextmanager
+    async def claim(self, worker: str, request: Request) -> AsyncGenerator[CallClaim]:
+        """The call, claimed among the tasks of this process; other processes are not waited for.
+
+        Raises:
+            StoreError: the file cannot be read or written.
+        """
+
+        async def keep(reply: Reply) -> Reply:
+            self.write(worker, request, reply)
+            return reply
+
+        lock = self._locks.setdefault((worker, request_fingerprint(request)), anyio.Lock())
+        async with lock:
+            yield CallClaim(self.read(worker, request), keep)
+
+
+@final
+class CallCacheClient:
+    """A worker's client whose replies are kept. Requests without a seed are asked anew."""
+
+    def __init__(self, client: Client, journal: CallJournal, worker: str) -> None:
+        self._client = client
+        self._journal = journal
+        self._worker = worker
+
+    def __repr__(self) -> str:
+        return f"Journaled({self._client!r})"
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """The reply of the journal, else of the client.
+
+        Raises:
+            ClientError: the call gave no usable reply; failures are not kept.
+            StoreError: the journal cannot be read or written.
+        """
+        if request.sampling.seed is None:
+            return await self._client.complete(request, listener)
+        async with self._journal.claim(self._worker, request) as claim:
+            known = claim.reply
+            if known is None:
+                reply = await self._client.complete(request, listener)
+                self._journal.misses += 1
+                return await claim.keep(reply)
+        self._journal.hits += 1
+        await anyio.lowlevel.checkpoint()
+        if listener.streaming:
+            for delta in split_reply(known, 0):
+                await listener.on_delta(delta)
+        return known
+
+
+def read_reply(text: bytes) -> Reply:
+    """The reply in a row of a journal."""
+    return _reply_adapter().validate_json(text)
+
+
+def write_reply(reply: Reply) -> bytes:
+    """A reply as a row of a journal has it."""
+    return orjson.dumps(reply, default=str)
+
+
+@cache
+def _reply_adapter() -> TypeAdapter[Reply]:
+    """Built on first use: it takes a fortieth of the whole start."""
+    return TypeAdapter(Reply)

@@ -1,0 +1,280 @@
+"""One call of one model over HTTP: what all dialects share.
+
+A dialect is a `ProviderAdapter`: pure functions between our types and its JSON. `call_provider`
+does the rest: sends, listens, counts, prices, and turns whatever goes wrong into one ClientError.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any, Protocol, final
+
+from batuta.clients.address_redaction import address_parts
+from batuta.clients.error_mapping import error_from_reply
+from batuta.clients.transport import EventStream, HttpTarget, HttpTransport, with_host
+from batuta.core import CallListener, Cost, Delta, Finish, Reply, Request, ToolCall, Usage, Worker
+from batuta.core.token_estimate import estimate_usage
+from batuta.core.usage import usage_cost
+from batuta.errors import (
+    ClientError,
+    InvalidReplyError,
+    ProviderTimeoutError,
+    StreamInterruptedError,
+)
+
+_DECODING_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""What decoding raises when JSON has not the shape of the dialect."""
+
+
+class ErrorReply(Exception):
+    """An error object in a reply of status 200: an adapter raises, `call_provider` catches it."""
+
+    def __init__(self, payload: Any) -> None:
+        super().__init__("an error object in a reply")
+        self.payload = payload
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderReply:
+    """What a provider told, before it is counted and priced."""
+
+    reply: Reply
+    usage: Usage | None = None
+    """None: the provider told none."""
+    usd: Decimal | None = None
+    """Dollars, where the provider tells them."""
+
+
+class StreamAccumulator(Protocol):
+    """Takes a stream's events one by one; pure but for its own state."""
+
+    @property
+    def is_finished(self) -> bool:
+        """The end of the reply was announced."""
+        ...
+
+    @property
+    def is_closed(self) -> bool:
+        """Nothing that matters can follow; reading may stop."""
+        ...
+
+    def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
+        """The fragments of one event.
+
+        Raises:
+            Refused: the event is an error object.
+        """
+        ...
+
+    def result(self) -> ProviderReply:
+        """All that came so far."""
+        ...
+
+
+class ProviderAdapter(Protocol):
+    """A dialect: our types to its JSON and back."""
+
+    @property
+    def supports_prefill(self) -> bool:
+        """Whether `Request.prefill` is honoured."""
+        ...
+
+    def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
+        """The JSON to send.
+
+        Raises:
+            ClientError: the dialect cannot say it.
+        """
+        ...
+
+    def parse_reply(self, data: Any) -> ProviderReply:
+        """A whole reply read.
+
+        Raises:
+            Refused: it is an error object.
+        """
+        ...
+
+    def new_accumulator(self) -> StreamAccumulator:
+        """An empty reply, to be filled by events."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderEndpoint:
+    """A worker, its dialect and the addresses at which it is called."""
+
+    worker: Worker
+    adapter: ProviderAdapter
+    http: HttpTransport
+    reply_target: HttpTarget
+    stream_target: HttpTarget
+
+
+async def call_provider(
+    endpoint: ProviderEndpoint, request: Request, listener: CallListener
+) -> Reply:
+    """The reply of the line's worker, counted and priced.
+
+    If the dialect honours `request.prefill`, the reply's text starts with it.
+
+    Raises:
+        ClientError: no usable reply; with the usage and cost that are known or estimated if the
+            provider had already begun to answer.
+    """
+    request = replace(request, sampling=request.sampling.with_defaults(endpoint.worker.sampling))
+    body = endpoint.adapter.build_body(request, stream=listener.streaming)
+    if listener.streaming:
+        told = await _stream_reply(endpoint, request, body, listener)
+    else:
+        told = await _fetch_reply(endpoint, request, body)
+    return _complete_reply(endpoint, request, told)
+
+
+async def _fetch_reply(
+    line: ProviderEndpoint, request: Request, body: dict[str, Any]
+) -> ProviderReply:
+    try:
+        data = await line.http.post(line.reply_target, body)
+        try:
+            return line.adapter.parse_reply(data)
+        except ErrorReply as error:
+            failure = _map_error_reply(line.reply_target, error)
+        except _DECODING_ERRORS:
+            failure = InvalidReplyError(
+                "the provider answered with JSON that is not in its dialect"
+            )
+        raise with_host(line.reply_target, failure)
+    except (ProviderTimeoutError, StreamInterruptedError, InvalidReplyError) as error:
+        # The provider had taken the prompt and may charge for it.
+        _attach_cost(error, line, request, ProviderReply(Reply(text="")))
+        raise
+
+
+async def _stream_reply(
+    line: ProviderEndpoint, request: Request, body: dict[str, Any], listener: CallListener
+) -> ProviderReply:
+    fold = line.adapter.new_accumulator()
+    try:
+        with await line.http.stream(line.stream_target, body) as events:
+            if line.adapter.supports_prefill and request.prefill:
+                await listener.on_delta(Delta(text=request.prefill))
+            await _read_stream(line, fold, events, listener)
+            await events.drain()
+            return fold.result()
+    except (ProviderTimeoutError, StreamInterruptedError, InvalidReplyError) as error:
+        _attach_cost(error, line, request, fold.result())
+        raise
+    except ClientError as error:
+        if fold.result().reply.text or fold.result().usage:
+            _attach_cost(error, line, request, fold.result())
+        raise
+
+
+async def _read_stream(
+    line: ProviderEndpoint, fold: StreamAccumulator, events: EventStream, listener: CallListener
+) -> None:
+    """Feeds `fold` until its reply is closed, or the connection ends after its announced end."""
+    while not fold.is_closed:
+        batch = await events.batch()
+        if batch is None:
+            if fold.is_finished:
+                return
+            broken = StreamInterruptedError("the provider ended its reply in the middle")
+            raise with_host(events.target, broken)
+        for event, data in batch:
+            for delta in _parse_event(line, fold, event, data):
+                await listener.on_delta(delta)
+
+
+def _parse_event(
+    line: ProviderEndpoint, fold: StreamAccumulator, event: str, data: bytes
+) -> Sequence[Delta]:
+    target = line.stream_target
+    try:
+        return fold.add_event(event, data)
+    except ErrorReply as error:
+        failure = _map_error_reply(target, error)
+    except _DECODING_ERRORS:
+        failure = InvalidReplyError("the provider streamed an event that is not in its dialect")
+    raise with_host(target, failure)
+
+
+def _map_error_reply(target: HttpTarget, error: ErrorReply) -> ClientError:
+    return error_from_reply(error.payload, target.key, address_parts(target.url))
+
+
+def _complete_reply(line: ProviderEndpoint, request: Request, told: ProviderReply) -> Reply:
+    """The reply with its prefill, usage and cost."""
+    reply = told.reply
+    usage = told.usage or estimate_usage(request, reply)
+    text = request.prefill + reply.text if line.adapter.supports_prefill else reply.text
+    cost, model = _reply_cost(line, usage, told), reply.model or line.worker.model
+    return replace(reply, text=text, usage=usage, cost=cost, model=model)
+
+
+def _attach_cost(
+    error: ClientError, line: ProviderEndpoint, request: Request, told: ProviderReply
+) -> None:
+    error.usage = told.usage or estimate_usage(request, told.reply)
+    error.cost = _reply_cost(line, error.usage, told)
+
+
+def _reply_cost(line: ProviderEndpoint, usage: Usage, told: ProviderReply) -> Cost:
+    return usage_cost(usage, line.worker.price) if told.usd is None else Cost(told.usd)
+
+
+@final
+class ToolCallAccumulator:
+    """The tool calls of a reply as their fragments come."""
+
+    __slots__ = ("_arguments", "_ids", "_names")
+
+    def __init__(self) -> None:
+        self._ids: list[str] = []
+        self._names: list[str] = []
+        self._arguments: list[list[str]] = []
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def start_call(self, call_id: str, name: str, arguments: str = "") -> Delta:
+        """A new call; one without an id is given one."""
+        self._ids.append(call_id or f"call_{secrets.token_hex(8)}")
+        self._names.append(name)
+        self._arguments.append([arguments])
+        return Delta(
+            tool_index=len(self) - 1,
+            tool_id=self._ids[-1],
+            tool_name=name,
+            tool_arguments=arguments,
+        )
+
+    def add_arguments(self, index: int, arguments: str) -> Delta:
+        """More of a call's arguments."""
+        self._arguments[index].append(arguments)
+        return Delta(tool_index=index, tool_arguments=arguments)
+
+    def call_id(self, index: int) -> str:
+        """The id of a call."""
+        return self._ids[index]
+
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls so far; one without arguments has an empty object."""
+        rows = zip(self._ids, self._names, self._arguments, strict=True)
+        return tuple(
+            ToolCall(id=i, name=name, arguments="".join(parts) or "{}") for i, name, parts in rows
+        )
+
+
+def min_cap(*caps: int | None) -> int | None:
+    """The lowest of the caps that there are; None: there is none."""
+    return min((cap for cap in caps if cap is not None), default=None)
+
+
+def resolve_finish(finish: Finish, calls: Sequence[ToolCall]) -> Finish:
+    """`finish`, or TOOL_CALLS where a provider says `stop` although it calls tools."""
+    return Finish.TOOL_CALLS if calls and finish is Finish.STOP else finish

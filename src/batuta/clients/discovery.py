@@ -1,0 +1,192 @@
+"""What can be called from here: keys in the environment and servers on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+import anyio
+
+from batuta.clients.catalog import ModelFacts, find_model_facts
+from batuta.clients.priors import priors_of
+from batuta.clients.providers import (
+    PROVIDERS,
+    Provider,
+    WorkerSpec,
+    has_url_override,
+    provider_key,
+    provider_url,
+)
+from batuta.clients.secret import Secret
+from batuta.clients.servers import ListedModel, ModelServer, list_models, parameters_in
+from batuta.clients.transport import HttpTransport, url_host
+from batuta.core import Price, Worker, WorkerId
+from batuta.errors import ConfigError
+
+_FREE_PRICE = Price(input=Decimal(0), output=Decimal(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovery:
+    """What can be called from here."""
+
+    specs: tuple[WorkerSpec, ...]
+    """Hosted providers first, each provider's models in its own order."""
+    silent: tuple[str, ...] = ()
+    """Environment variables whose server does not answer."""
+    unasked: tuple[WorkerSpec, ...] = ()
+    """Of `specs`, those of local servers that nobody named."""
+
+
+async def discover_workers(
+    environ: Mapping[str, str], http: HttpTransport, *, probe: bool = True
+) -> tuple[WorkerSpec, ...]:
+    """The workers that the environment's keys and this machine's servers give.
+
+    Args:
+        environ: usually `os.environ`.
+        http: the session to probe with.
+        probe: whether to ask local servers, and servers named by an override such as
+            OPENAI_BASE_URL, which models they have; without it they give no workers.
+
+    Returns:
+        Hosted providers first, each provider's models in its own order.
+
+    Raises:
+        ConfigError: a variable holds a key or a URL that cannot be used.
+    """
+    return (await discover_pool(environ, http, probe=probe)).specs
+
+
+async def discover_pool(
+    environ: Mapping[str, str], http: HttpTransport, *, probe: bool = True
+) -> Discovery:
+    """The same, and which named servers do not answer; arguments and errors as `discover`."""
+    found: dict[str, tuple[WorkerSpec, ...]] = {}
+    silent: list[str] = []
+    to_probe: list[_ProviderAccess] = []
+    for provider in filter(_is_findable, PROVIDERS.values()):
+        server = _provider_access(provider, environ)
+        if provider.api == "chat" and (provider.local or server.has_own_url):
+            to_probe.append(server)
+        elif server.key:
+            found[provider.name] = _hosted_workers(server)
+    named = {server.provider.name for server in to_probe if server.has_own_url}
+
+    async def ask_server(server: _ProviderAccess) -> None:
+        specs = await _probe_server(server, http)
+        if specs is not None:
+            found[server.provider.name] = specs
+        elif server.has_own_url:
+            silent.append(server.provider.url_vars[0])
+
+    # Nothing that may raise runs in the group: it would wrap the error in an ExceptionGroup.
+    async with anyio.create_task_group() as group:
+        for server in to_probe if probe else ():
+            group.start_soon(ask_server, server)
+    return Discovery(
+        specs=tuple(spec for name in PROVIDERS for spec in found.get(name, ())),
+        silent=tuple(sorted(silent)),
+        unasked=tuple(
+            spec
+            for provider in PROVIDERS.values()
+            if provider.local and provider.name not in named
+            for spec in found.get(provider.name, ())
+        ),
+    )
+
+
+def _is_findable(provider: Provider) -> bool:
+    """Whether keys and addresses alone tell what the provider has; deployments have own names."""
+    return bool(provider.base_url)
+
+
+def build_worker(provider: str, model: str, context_window: int | None = None) -> Worker:
+    """A worker named `provider/model`, with what is known of its model."""
+    return known_worker(provider, ListedModel(name=model, context_window=context_window))
+
+
+def known_worker(provider: str, model: ListedModel, base_url: str = "") -> Worker:
+    """A worker named `provider/model`, with what its server tells and what is known of its model.
+
+    Args:
+        provider: a name in `PROVIDERS`.
+        model: as its server lists it.
+        base_url: where it is reached.
+    """
+    facts = find_model_facts(provider, model.name, base_url) or ModelFacts()
+    local = provider in PROVIDERS and PROVIDERS[provider].local
+    name = model.name.rpartition("/")[2] if model.name.endswith(".gguf") else model.name
+    tags = facts.tags if model.tags is None else model.tags
+    size = model.parameters or parameters_in(model.name)
+    about = facts.description or (f"{size:.3g} billion parameters." if size else "")
+    return Worker(
+        id=WorkerId(f"{provider}/{name.removesuffix('.gguf')}"),
+        model=model.name,
+        description=about,
+        tags=(*tags, "local") if local else tags,
+        context_window=model.context_window or facts.context_window,
+        price=_FREE_PRICE if local else facts.price,
+        skills=priors_of(model.name),
+        parameters=size,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ProviderAccess:
+    """A provider as this environment has it."""
+
+    provider: Provider
+    base_url: str
+    key: Secret
+    has_own_url: bool
+    """Whether the environment names a base URL that is not the hosted provider's own."""
+
+
+def _provider_access(provider: Provider, environ: Mapping[str, str]) -> _ProviderAccess:
+    base_url = provider_url(provider, environ)
+    if base_url:
+        try:
+            url_host(base_url)
+        except ConfigError as error:
+            raise ConfigError(f"{' or '.join(provider.url_vars)}: {error}") from None
+    named = has_url_override(provider, environ) and (
+        provider.local or base_url != provider.base_url
+    )
+    return _ProviderAccess(
+        provider=provider, base_url=base_url, key=provider_key(provider, environ), has_own_url=named
+    )
+
+
+def _hosted_workers(server: _ProviderAccess) -> tuple[WorkerSpec, ...]:
+    name, base_url = server.provider.name, server.base_url if server.has_own_url else ""
+    workers = (build_worker(name, model) for model in server.provider.models)
+    return tuple(
+        WorkerSpec(worker=worker, provider=name, base_url=base_url, key=server.key)
+        for worker in workers
+    )
+
+
+async def _probe_server(
+    server: _ProviderAccess, http: HttpTransport
+) -> tuple[WorkerSpec, ...] | None:
+    """The server's workers; None: it does not answer."""
+    provider = server.provider
+    address = ModelServer(
+        kind=provider.name, base_url=server.base_url, key=server.key, named=server.has_own_url
+    )
+    models = await list_models(http, address)
+    if models is None:
+        return None
+    # A server behind OPENAI_BASE_URL is most often not OpenAI: plain chat suits it best.
+    name = provider.name if provider.local else "compatible"
+    return tuple(
+        WorkerSpec(
+            worker=known_worker(name, model, server.base_url),
+            provider=name,
+            base_url=server.base_url,
+            key=server.key,
+        )
+        for model in models
+    )

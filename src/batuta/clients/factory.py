@@ -1,0 +1,163 @@
+"""From a worker's spec to a client that can be called."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from batuta.clients.anthropic.client import AnthropicClient
+from batuta.clients.circuit_breaker import BreakerPolicy, CircuitBreakerClient, WorkerHealth
+from batuta.clients.deployments import Deployment, Deployments
+from batuta.clients.gemini.client import GeminiClient
+from batuta.clients.limits import CallLimiter, RateLimitedClient
+from batuta.clients.limits_shared import ProviderCaps, RedisConnections, RedisTurns
+from batuta.clients.openai.client import OpenAIChatClient
+from batuta.clients.providers import WorkerSpec, find_provider
+from batuta.clients.retry import RetryClient, RetryPolicy
+from batuta.clients.transport import HttpTransport, url_host
+from batuta.core import Client, Request, Sampling, WorkerId, user_message
+from batuta.errors import ClientError, ConfigError
+
+COOLDOWN = BreakerPolicy(failures=1, pause=15.0)
+"""One failure of a deployment is enough to use the others, where there are others."""
+CHECK_MAX_TOKENS = 64
+"""Room for a model that thinks a little before it says "ok"."""
+
+
+def open_client(
+    spec: WorkerSpec,
+    http: HttpTransport,
+    *,
+    policy: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
+    limiter: CallLimiter | None = None,
+    health: WorkerHealth | None = None,
+    shared: RedisConnections | None = None,
+) -> Client:
+    """The client of a worker: its dialect, within limits, tried again.
+
+    A call that waits to be tried again holds no place in the limiter.
+
+    Args:
+        spec: the worker and how it is reached.
+        http: the shared session.
+        policy: how failed calls are tried again.
+        limiter: shared with other clients, such as those of the same key; None: one of its own
+            with the spec's limits.
+        shared: where the limits of all processes are counted; None: they are this process's own.
+        health: told how the worker does, and asked whether it may be called; None: nobody is.
+
+    Raises:
+        ConfigError: the provider is not known, needs a base URL, or needs a key.
+    """
+    client = _create_limited_client(spec, http, limiter, shared)
+    if spec.deployments:
+        client = _create_deployments_client(spec, client, http, shared)
+    if health is not None:
+        client = CircuitBreakerClient(client, health, spec.worker.id)
+    return RetryClient(client, policy)
+
+
+def _create_limited_client(
+    spec: WorkerSpec,
+    http: HttpTransport,
+    limiter: CallLimiter | None = None,
+    shared: RedisConnections | None = None,
+) -> Client:
+    """The client of one address, within its limits."""
+    if limiter is None:
+        turns = None if shared is None else _shared_turns(spec, shared)
+        limiter = CallLimiter(spec.concurrency, spec.rpm, spec.tpm, shared=turns)
+    return RateLimitedClient(open_provider_client(spec, http), limiter)
+
+
+def _create_deployments_client(
+    spec: WorkerSpec, first: Client, http: HttpTransport, shared: RedisConnections | None
+) -> Client:
+    """The clients of every address as one; who fails is left alone for a while at once."""
+    places = [(first, spec.weight)]
+    places += [
+        (_create_limited_client(each.spec, http, shared=shared), each.weight)
+        for each in spec.deployments
+    ]
+    return Deployments(
+        [
+            Deployment(CircuitBreakerClient(client, WorkerHealth(COOLDOWN), spec.worker.id), weight)
+            for client, weight in places
+        ]
+    )
+
+
+def _shared_turns(spec: WorkerSpec, shared: RedisConnections) -> RedisTurns:
+    """Of all processes that call the same model under the same worker's name."""
+    host = url_host(spec.base_url or find_provider(spec.provider).base_url)
+    account = f"{spec.worker.id}/{spec.worker.model}@{host}"
+    return RedisTurns(shared, account, ProviderCaps(spec.concurrency, spec.rpm, spec.tpm))
+
+
+def open_clients(
+    specs: Iterable[WorkerSpec],
+    http: HttpTransport,
+    health: Mapping[WorkerId, WorkerHealth] | None = None,
+    shared: RedisConnections | None = None,
+) -> dict[WorkerId, Client]:
+    """The clients of many workers, by worker; `health` is kept for those that it names.
+
+    With `shared` their limits hold over all processes.
+
+    Raises:
+        ConfigError: as `open_client`.
+    """
+    known = health or {}
+    return {
+        spec.worker.id: open_client(spec, http, health=known.get(spec.worker.id), shared=shared)
+        for spec in specs
+    }
+
+
+def open_provider_client(spec: WorkerSpec, http: HttpTransport) -> Client:
+    """The client of the spec's dialect alone, without limits and retries.
+
+    Raises:
+        ConfigError: the provider is not known, needs a base URL, or needs a key.
+    """
+    provider = find_provider(spec.provider)
+    base_url = spec.base_url or provider.base_url
+    if not base_url:
+        known = f", or set {' or '.join(provider.url_vars)}" if provider.url_vars else ""
+        raise ConfigError(f"worker {spec.worker.id} needs a base_url{known}")
+    own = not spec.base_url or not provider.base_url
+    if provider.key_vars and not provider.local and not spec.key and own:
+        names = " or ".join(provider.key_vars)
+        raise ConfigError(f"worker {spec.worker.id} needs a key: set {names}")
+    if provider.api == "anthropic":
+        return AnthropicClient(spec.worker, http, base_url=base_url, key=spec.key)
+    if provider.api == "gemini":
+        return GeminiClient(spec.worker, http, base_url=base_url, key=spec.key)
+    return OpenAIChatClient(
+        spec.worker, http, base_url=base_url, key=spec.key, dialect=provider.dialect
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCheck:
+    """Whether a worker answers."""
+
+    seconds: float
+    """How long the answer, or the error, took."""
+    error: ClientError | None = None
+    """None: it answered."""
+
+
+async def check_worker(client: Client) -> WorkerCheck:
+    """Asks for one word; costs a few tokens."""
+    request = Request(
+        messages=(user_message("Reply with the word ok."),),
+        sampling=Sampling(max_tokens=CHECK_MAX_TOKENS),
+    )
+    began = time.perf_counter()
+    try:
+        await client.complete(request)
+    except ClientError as error:
+        return WorkerCheck(time.perf_counter() - began, error)
+    return WorkerCheck(time.perf_counter() - began)

@@ -1,0 +1,305 @@
+"""OpenAI's chat completions, and everybody who speaks them with an accent.
+
+OpenAI, vLLM, SGLang, Ollama (`/v1`), llama.cpp, OpenRouter and DeepSeek differ in a few fields;
+each difference is a field of `Dialect`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+from batuta.clients.anthropic.messages import cache_control
+from batuta.clients.call import (
+    ProviderEndpoint,
+    ProviderReply,
+    StreamAccumulator,
+    call_provider,
+    min_cap,
+)
+from batuta.clients.openai.stream import OpenAIStreamAccumulator, parse_completion
+from batuta.clients.sampling import PENALTIES, refuse_fields
+from batuta.clients.secret import NO_KEY, Secret
+from batuta.clients.transport import HttpTarget, HttpTransport
+from batuta.core import (
+    CallListener,
+    Image,
+    Message,
+    Reply,
+    Request,
+    Role,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Worker,
+)
+from batuta.core.conductor import NULL_LISTENER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatDialect:
+    """How a server's chat completions differ from the plainest form."""
+
+    max_tokens: str = "max_tokens"
+    """The name of the field that limits the completion."""
+    effort: str = "reasoning_effort"
+    """Where the reasoning effort goes: `reasoning_effort`, `reasoning` (OpenRouter's object), or
+    empty: the server has no such setting and it is left out."""
+    efforts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Efforts the server calls by another name."""
+    reasoning_models: tuple[str, ...] = ("",)
+    """Prefixes of the models that take an effort; to others none is sent."""
+    fixed_sampling: tuple[str, ...] = ()
+    """Prefixes of the models that refuse temperature and top_p; to those none is sent."""
+    developer: bool = False
+    """Whether the role `developer` is known; elsewhere it becomes `system`."""
+    prefill: bool = False
+    """Whether the server can continue an assistant's message that is not finished."""
+    reasoning_field: str = ""
+    """The field in which an assistant's reasoning is given back; empty: it is not."""
+    cache_keys: bool = False
+    """Whether `prompt_cache_key` and `prompt_cache_retention` are known."""
+    cache_marks: bool = False
+    """Whether `cache_control` is known on parts of messages and on tools."""
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Fields sent with every request."""
+    top_k: bool = True
+    """Whether the server knows the field `top_k`."""
+    key_header: str = ""
+    """The header that carries the key alone; empty: `Authorization`, as a bearer's."""
+
+
+_OPENAI_REASONING_MODELS = ("o1", "o3", "o4", "gpt-5", "gpt-6", "gpt-oss")
+
+COMPATIBLE_DIALECT = ChatDialect()
+"""Any other server; also Ollama and llama.cpp."""
+OPENAI_DIALECT = ChatDialect(
+    max_tokens="max_completion_tokens",
+    efforts={"max": "xhigh"},
+    reasoning_models=_OPENAI_REASONING_MODELS,
+    fixed_sampling=("o1", "o3", "o4", "gpt-5", "gpt-6"),
+    developer=True,
+    top_k=False,
+    cache_keys=True,
+)
+AZURE = replace(OPENAI_DIALECT, key_header="api-key")
+"""Azure OpenAI's v1 API; a model is the name of a deployment."""
+PREFILL_DIALECT = ChatDialect(prefill=True)
+"""vLLM and SGLang."""
+OPENROUTER_DIALECT = ChatDialect(
+    effort="reasoning",
+    efforts={"max": "xhigh"},
+    reasoning_field="reasoning",
+    cache_marks=True,
+    extra={"usage": {"include": True}},
+)
+DEEPSEEK_DIALECT = ChatDialect(effort="", reasoning_field="reasoning_content", top_k=False)
+
+
+@final
+class OpenAIChatClient:
+    """A worker behind `POST {base_url}/chat/completions`."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        http: HttpTransport,
+        *,
+        base_url: str = "https://api.openai.com/v1",
+        key: Secret = NO_KEY,
+        dialect: ChatDialect = OPENAI_DIALECT,
+    ) -> None:
+        """Opens nothing.
+
+        Raises:
+            ConfigError: `base_url` is no http(s) URL.
+        """
+        headers = _key_headers(key, dialect) if key else {}
+        target = HttpTarget(
+            url=base_url.rstrip("/") + "/chat/completions", headers=headers, key=key
+        )
+        self.worker = worker
+        self._endpoint = ProviderEndpoint(
+            worker=worker,
+            adapter=OpenAIChatAdapter(worker.model, dialect),
+            http=http,
+            reply_target=target,
+            stream_target=target,
+        )
+
+    def __repr__(self) -> str:
+        return f"OpenAIChat({self.worker.id!r} at {self._endpoint.reply_target.host})"
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """The model's reply; streamed if the listener wants fragments.
+
+        Raises:
+            ClientError: the call gave no usable reply.
+        """
+        return await call_provider(self._endpoint, request, listener)
+
+
+@final
+class OpenAIChatAdapter:
+    """The dialect as pure functions."""
+
+    def __init__(self, model: str, dialect: ChatDialect) -> None:
+        self._model = model
+        self._dialect = dialect
+        self.supports_prefill = dialect.prefill
+
+    def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
+        """The JSON to send."""
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": _chat_messages(request, self._dialect),
+            **self._dialect.extra,
+        }
+        if stream:
+            body["stream"] = True
+            body["stream_options"] = {"include_usage": True}
+        self._add_sampling(body, request)
+        if request.tools:
+            _add_tools(body, request, marks=self._dialect.cache_marks)
+        if request.cache is not None and self._dialect.cache_keys:
+            _put_if_set(body, "prompt_cache_key", request.cache.key)
+            _put_if_set(body, "prompt_cache_retention", request.cache.retention)
+        if request.response_format is not None:
+            body["response_format"] = _response_format_json(request)
+        if request.prefill and self.supports_prefill:
+            body["continue_final_message"] = True
+            body["add_generation_prompt"] = False
+        return body
+
+    def parse_reply(self, data: Any) -> ProviderReply:
+        """A whole reply read."""
+        return parse_completion(data)
+
+    def new_accumulator(self) -> StreamAccumulator:
+        """An empty reply."""
+        return OpenAIStreamAccumulator()
+
+    def _add_sampling(self, body: dict[str, Any], request: Request) -> None:
+        sampling, dialect = request.sampling, self._dialect
+        if not self._model.startswith(dialect.fixed_sampling or ("\0",)):
+            _put_if_set(body, "temperature", sampling.temperature)
+            _put_if_set(body, "top_p", sampling.top_p)
+            refused = () if dialect.top_k else ("top_k",)
+        else:
+            refused = PENALTIES
+        refuse_fields(self._model, sampling, refused)
+        for name in PENALTIES:
+            _put_if_set(body, name, getattr(sampling, name))
+        _put_if_set(body, dialect.max_tokens, min_cap(sampling.max_tokens, request.max_output))
+        _put_if_set(body, "stop", list(sampling.stop) or None)
+        _put_if_set(body, "seed", sampling.seed)
+        if sampling.effort and dialect.effort and self._model.startswith(dialect.reasoning_models):
+            effort = dialect.efforts.get(sampling.effort, sampling.effort)
+            body[dialect.effort] = {"effort": effort} if dialect.effort == "reasoning" else effort
+
+
+def _key_headers(key: Secret, dialect: ChatDialect) -> dict[str, str]:
+    if dialect.key_header:
+        return {dialect.key_header: key.reveal()}
+    return {"Authorization": f"Bearer {key.reveal()}"}
+
+
+def _put_if_set(body: dict[str, Any], name: str, value: Any) -> None:
+    if value is not None:
+        body[name] = value
+
+
+def _chat_messages(request: Request, dialect: ChatDialect) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    for message in request.messages:
+        # Results answer the turn before, so they come before whatever else this turn says.
+        messages.extend(
+            {"role": "tool", "tool_call_id": part.call_id, "content": part.content}
+            for part in message.parts
+            if isinstance(part, ToolResult)
+        )
+        if message.role is Role.ASSISTANT:
+            messages.append(_assistant_json(message, dialect))
+        elif message.role is not Role.TOOL:
+            messages.append(_message_json(message, dialect))
+    if request.prefill and dialect.prefill:
+        messages.append({"role": "assistant", "content": request.prefill})
+    return messages
+
+
+def _message_json(message: Message, dialect: ChatDialect) -> dict[str, Any]:
+    role = message.role
+    if role is Role.DEVELOPER and not dialect.developer:
+        role = Role.SYSTEM
+    said: dict[str, Any] = {"role": role.value, "content": _message_content(message, dialect)}
+    if message.name:
+        said["name"] = message.name
+    return said
+
+
+def _message_content(message: Message, dialect: ChatDialect) -> str | list[dict[str, Any]]:
+    """A string where it is one: the oldest servers know nothing else."""
+    marked = dialect.cache_marks and any(part.cache for part in message.parts)
+    if not message.images and not marked:
+        return message.text
+    parts: list[dict[str, Any]] = []
+    for part in message.parts:
+        if isinstance(part, Text):
+            parts.append({"type": "text", "text": part.text})
+        elif isinstance(part, Image):
+            url = {"url": part.url} | ({"detail": part.detail} if part.detail else {})
+            parts.append({"type": "image_url", "image_url": url})
+        if marked and part.cache is not None and parts:
+            parts[-1]["cache_control"] = cache_control(part.cache)
+    return parts
+
+
+def _assistant_json(message: Message, dialect: ChatDialect) -> dict[str, Any]:
+    calls = [_call_json(part) for part in message.parts if isinstance(part, ToolCall)]
+    said: dict[str, Any] = {"role": "assistant", "content": message.text or None}
+    if calls:
+        said["tool_calls"] = calls
+    elif said["content"] is None:
+        said["content"] = ""
+    if message.name:
+        said["name"] = message.name
+    if message.reasoning and dialect.reasoning_field:
+        said[dialect.reasoning_field] = message.reasoning
+    return said
+
+
+def _call_json(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def _add_tools(body: dict[str, Any], request: Request, *, marks: bool) -> None:
+    body["tools"] = [_tool_json(tool, marks=marks) for tool in request.tools]
+    choice = request.tool_choice
+    if choice in {"auto", "none", "required"}:
+        body["tool_choice"] = choice
+    elif choice:
+        body["tool_choice"] = {"type": "function", "function": {"name": choice}}
+    _put_if_set(body, "parallel_tool_calls", request.parallel_tool_calls)
+
+
+def _tool_json(tool: Tool, *, marks: bool) -> dict[str, Any]:
+    function: dict[str, Any] = {"name": tool.name}
+    _put_if_set(function, "description", tool.description or None)
+    _put_if_set(function, "parameters", dict(tool.parameters) or None)
+    _put_if_set(function, "strict", tool.strict)
+    offered: dict[str, Any] = {"type": "function", "function": function}
+    if marks and tool.cache is not None:
+        offered["cache_control"] = cache_control(tool.cache)
+    return offered
+
+
+def _response_format_json(request: Request) -> dict[str, Any]:
+    wanted = request.response_format
+    if wanted is None or wanted.kind == "json_object":
+        return {"type": "json_object"}
+    schema: dict[str, Any] = {"name": wanted.name, "schema": dict(wanted.schema)}
+    _put_if_set(schema, "strict", wanted.strict)
+    return {"type": "json_schema", "json_schema": schema}

@@ -1,0 +1,205 @@
+"""Chat completions read back: a whole reply, or a stream folded into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, final
+
+import orjson
+
+from batuta.clients.call import ErrorReply, ProviderReply, ToolCallAccumulator, resolve_finish
+from batuta.clients.json_values import as_array, as_count, as_object, as_string
+from batuta.core import Delta, Finish, Reply, Usage
+
+_FINISH = {
+    "stop": Finish.STOP,
+    "length": Finish.LENGTH,
+    "tool_calls": Finish.TOOL_CALLS,
+    "function_call": Finish.TOOL_CALLS,
+    "content_filter": Finish.CONTENT_FILTER,
+}
+
+
+@final
+class OpenAIStreamAccumulator:
+    """A stream of `chat.completion.chunk`s."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls = ToolCallAccumulator()
+        self._indices: dict[int, int] = {}
+        self._finish: Finish | None = None
+        self._model = ""
+        self._usage: Any = None
+        self._refused = False
+        self._matched: str | None = None
+        self.is_closed = False
+
+    @property
+    def is_finished(self) -> bool:
+        """`[DONE]` came, or a finish reason: some servers send only one of them."""
+        return self.is_closed or self._finish is not None
+
+    def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
+        """The fragments of one chunk."""
+        if data == b"[DONE]":
+            self.is_closed = True
+            return ()
+        chunk = orjson.loads(data)
+        if chunk.get("error"):
+            raise ErrorReply(chunk)
+        if usage := chunk.get("usage"):
+            self._usage = usage
+        if not self._model:
+            self._model = as_string(chunk.get("model"))
+        choices = chunk.get("choices")
+        return self._add_choice(choices[0]) if choices else ()
+
+    def result(self) -> ProviderReply:
+        """All that came so far."""
+        calls = self._calls.tool_calls()
+        reply = Reply(
+            text="".join(self._text),
+            reasoning="".join(self._reasoning),
+            tool_calls=calls,
+            finish=resolve_finish(self._finish or Finish.STOP, calls),
+            model=self._model,
+            stop_sequence=self._matched,
+            is_refusal=self._refused,
+        )
+        return ProviderReply(reply, parse_usage(self._usage), reported_usd(self._usage))
+
+    def _add_choice(self, choice: dict[str, Any]) -> Sequence[Delta]:
+        if reason := choice.get("finish_reason"):
+            self._finish = _parse_finish(choice, reason)
+            self._matched = _matched_stop_text(choice)
+        message = as_object(choice.get("delta"))
+        text = _message_text(message)
+        reasoning = _message_reasoning(message)
+        deltas: list[Delta] = []
+        if text or reasoning:
+            self._text.append(text)
+            self._reasoning.append(reasoning)
+            refused = bool(message.get("refusal")) and not message.get("content")
+            self._refused = self._refused or refused
+            deltas.append(Delta(text=text, reasoning=reasoning, is_refusal=refused))
+        if calls := message.get("tool_calls"):
+            deltas += [self._add_call_fragment(call) for call in calls]
+        return deltas
+
+    def _add_call_fragment(self, call: dict[str, Any]) -> Delta:
+        """A fragment of a call, known by its index, by its new id where servers repeat an index."""
+        function = as_object(call.get("function"))
+        call_id, arguments = as_string(call.get("id")), _function_arguments(function)
+        index = call.get("index")
+        if index is None:
+            index = len(self._calls) if call_id else len(self._calls) - 1
+        known = self._indices.get(index)
+        if known is None or (call_id and call_id != self._calls.call_id(known)):
+            self._indices[index] = len(self._calls)
+            return self._calls.start_call(call_id, as_string(function.get("name")), arguments)
+        return self._calls.add_arguments(known, arguments)
+
+
+def parse_completion(data: Any) -> ProviderReply:
+    """A `chat.completion` read.
+
+    Raises:
+        Refused: it is an error object.
+    """
+    if data.get("error"):
+        raise ErrorReply(data)
+    choice = data["choices"][0]
+    message = choice["message"]
+    calls = ToolCallAccumulator()
+    for call in message.get("tool_calls") or ():
+        function = call["function"]
+        calls.start_call(as_string(call.get("id")), function["name"], _function_arguments(function))
+    finish = _parse_finish(choice, choice.get("finish_reason"))
+    reply = Reply(
+        text=_message_text(message),
+        reasoning=_message_reasoning(message),
+        tool_calls=calls.tool_calls(),
+        finish=resolve_finish(finish, calls.tool_calls()),
+        model=as_string(data.get("model")),
+        stop_sequence=_matched_stop_text(choice),
+        is_refusal=bool(message.get("refusal")) and not message.get("content"),
+    )
+    usage = data.get("usage")
+    return ProviderReply(reply, parse_usage(usage), reported_usd(usage))
+
+
+def parse_usage(usage: Any) -> Usage | None:
+    """The usage of one call; None if the provider told none."""
+    told = as_object(usage)
+    prompt, output = as_count(told.get("prompt_tokens")), as_count(told.get("completion_tokens"))
+    if not prompt and not output:
+        return None
+    read = as_object(told.get("prompt_tokens_details"))
+    cached = as_count(read.get("cached_tokens")) or as_count(told.get("prompt_cache_hit_tokens"))
+    reasoning = as_count(as_object(told.get("completion_tokens_details")).get("reasoning_tokens"))
+    if reasoning and as_count(told.get("total_tokens")) == prompt + output + reasoning:
+        output += reasoning  # some count reasoning beside the completion, not within it
+    cached = min(cached, prompt)
+    return Usage(
+        calls=1,
+        input=prompt,
+        cached=cached,
+        cache_write=min(as_count(read.get("cache_write_tokens")), prompt - cached),
+        output=output,
+        reasoning=min(reasoning, output),
+    )
+
+
+def reported_usd(usage: Any) -> Decimal | None:
+    """OpenRouter's own statement of the call's dollars, which beats any price table."""
+    cost = as_object(usage).get("cost")
+    if isinstance(cost, bool) or not isinstance(cost, (int, float)) or not cost >= 0:
+        return None
+    return Decimal(str(cost))
+
+
+def _parse_finish(choice: dict[str, Any], reason: Any) -> Finish:
+    if reason == "error":  # OpenRouter: the model behind it broke off
+        raise ErrorReply(choice)
+    message = as_object(choice.get("delta") or choice.get("message"))
+    if message.get("refusal"):
+        return Finish.CONTENT_FILTER
+    return _FINISH.get(reason, Finish.STOP)
+
+
+def _matched_stop_text(choice: dict[str, Any]) -> str | None:
+    """The text at which vLLM and SGLang say that they stopped."""
+    matched = choice.get("stop_reason", choice.get("matched_stop"))
+    return matched if isinstance(matched, str) and matched else None
+
+
+def _message_text(message: dict[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, str):
+        return content or as_string(message.get("refusal"))
+    parts = [as_string(as_object(part).get("text")) for part in as_array(content)]
+    return "".join(parts) or as_string(message.get("refusal"))
+
+
+def _message_reasoning(message: dict[str, Any]) -> str:
+    """The first of the three fields that has any: servers that send two send the same twice."""
+    for name in ("reasoning_content", "reasoning"):
+        value = message.get(name)
+        if value and isinstance(value, str):
+            return value
+    details = message.get("reasoning_details")
+    if not details:
+        return ""
+    rows = [as_object(detail) for detail in as_array(details)]
+    return "".join(as_string(row.get("text")) or as_string(row.get("summary")) for row in rows)
+
+
+def _function_arguments(function: dict[str, Any]) -> str:
+    """JSON text; some servers send the object itself."""
+    arguments = function.get("arguments")
+    if arguments is None:
+        return ""
+    return arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()

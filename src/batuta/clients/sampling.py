@@ -1,0 +1,22 @@
+"""Wishes for sampling that not every provider can honour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from batuta.core import Sampling
+from batuta.errors import BadRequestError
+
+PENALTIES = ("frequency_penalty", "presence_penalty", "top_k")
+"""Fields of `Sampling` that some providers do not know."""
+
+
+def refuse_fields(model: str, sampling: Sampling, names: Iterable[str]) -> None:
+    """Nothing, if none of these fields is asked for.
+
+    Raises:
+        BadRequest: one is; it is named rather than left out.
+    """
+    for name in names:
+        if getattr(sampling, name) is not None:
+            raise BadRequestError(f"{model} takes no {name}")

@@ -1,0 +1,110 @@
+"""One model at several addresses: by weight, one after another, with a pause for who fails."""
+
+from collections import Counter
+
+import pytest
+
+from batuta.clients import HttpTransport, ScriptedClient, WorkerSpec, open_client
+from batuta.clients.deployments import Deployment, Deployments
+from batuta.clients.providers import DeploymentSpec
+from batuta.clients.secret import Secret
+from batuta.config.load import _spec
+from batuta.config.settings import WorkerSetting
+from batuta.core import Request, Worker, WorkerId, assistant_message, user_message
+from batuta.core.conductor import NullListener
+from batuta.errors import BadRequestError, ConfigError, ProviderOverloadedError, RateLimitError
+from fakes.openai import FakeOpenAI
+from fakes.server import KEY, Fault
+
+pytestmark = pytest.mark.anyio
+
+
+class Counting:
+    def __init__(self, error=None):
+        self.calls, self.error = 0, error
+
+    async def complete(self, request, listener=None):
+        self.calls += 1
+        if self.error:
+            raise self.error
+        return await ScriptedClient(lambda _: "Fine.").complete(request)
+
+
+def ask(text):
+    return Request(messages=(user_message(text),))
+
+
+async def test_calls_are_shared_by_weight():
+    heavy, light, spare = Counting(), Counting(), Counting()
+    both = Deployments([Deployment(heavy, 3), Deployment(light, 1), Deployment(spare, 0)])
+    for number in range(800):
+        await both.complete(ask(f"question {number}"))
+    assert 540 < heavy.calls < 660 and light.calls == 800 - heavy.calls
+    assert spare.calls == 0
+
+
+async def test_a_conversation_stays_at_its_deployment():
+    members = [Counting() for _ in range(5)]
+    both = Deployments([Deployment(one) for one in members])
+    said = [user_message("Hello")]
+    for _ in range(6):
+        await both.complete(Request(messages=tuple(said)))
+        said += [assistant_message("Hi."), user_message("More.")]
+    assert Counter(one.calls for one in members) == {0: 4, 6: 1}
+
+
+@pytest.mark.parametrize("error", [ProviderOverloadedError("busy"), RateLimitError("slow down")])
+async def test_who_fails_is_followed_by_another_and_the_failure_is_told(error):
+    bad, good, told = Counting(error), Counting(), []
+
+    class Listening(NullListener):
+        async def failed(self, failure):
+            told.append(failure.code)
+
+    both = Deployments([Deployment(bad, 1000), Deployment(good, 0)])
+    assert (await both.complete(ask("hi"), Listening())).text == "Fine."
+    assert (bad.calls, good.calls, told) == (1, 1, [error.code])
+
+
+async def test_a_fault_of_the_request_is_not_repeated_elsewhere():
+    bad, good = Counting(BadRequestError("no")), Counting()
+    with pytest.raises(BadRequestError):
+        await Deployments([Deployment(bad, 1), Deployment(good, 0)]).complete(ask("hi"))
+    assert good.calls == 0
+
+
+async def test_a_failed_deployment_is_left_alone_for_a_while():
+    async with (
+        FakeOpenAI("One.", [Fault.SERVER_ERROR] * 9) as one,
+        FakeOpenAI("Two.") as two,
+        HttpTransport() as http,
+    ):
+        worker = Worker(id=WorkerId("ada"), model="gpt-5")
+        other = DeploymentSpec(
+            spec=WorkerSpec(worker=worker, provider="openai", base_url=two.url, key=Secret(KEY)),
+            weight=0,
+        )
+        spec = WorkerSpec(
+            worker=worker,
+            provider="openai",
+            base_url=one.url,
+            key=Secret(KEY),
+            deployments=(other,),
+        )
+        client = open_client(spec, http)
+        for _ in range(5):
+            assert (await client.complete(ask("hi"))).text == "Two."
+        assert (len(one.requests), len(two.requests)) == (1, 5)
+
+
+def test_deployments_of_the_settings_file():
+    setting = WorkerSetting.model_validate({
+        "id": "ada", "model": "m", "base_url": "http://127.0.0.1:1/v1", "key_env": "A", "weight": 3,
+        "deployments": [{"base_url": "http://127.0.0.1:2/v1", "key_env": "B", "model": "m-eu", "weight": 1}],
+    })  # fmt: skip
+    spec = _spec(setting, {"A": "sk-a-0123456789", "B": "sk-b-0123456789"})
+    (other,) = spec.deployments
+    assert (spec.weight, other.weight, other.spec.worker.model) == (3, 1, "m-eu")
+    assert (other.spec.worker.id, other.spec.key.reveal()) == ("ada", "sk-b-0123456789")
+    with pytest.raises(ConfigError, match="B"):
+        _spec(setting, {"A": "sk-a-0123456789"})
