@@ -5,10 +5,18 @@ from decimal import Decimal
 import anyio
 import pytest
 
-from batuta.clients import BreakerPolicy, Health, Http, RetryPolicy, Secret, WorkerSpec, open_client
+from batuta.clients import (
+    BreakerPolicy,
+    HttpTransport,
+    RetryPolicy,
+    Secret,
+    WorkerHealth,
+    WorkerSpec,
+    open_client,
+)
 from batuta.core import Outcome, Pool, Price, Question, Worker, WorkerId
 from batuta.engine import conduct
-from batuta.solvers import Learned
+from batuta.solvers import LLMConductor
 from fakes.chaotic import REFUSED, Chaotic
 from fakes.server import KEY
 
@@ -17,9 +25,9 @@ RUNS = 120
 ABREAST = 20
 RATE = 0.3
 PRICES = {
-    "ada": Price(Decimal("0.37"), Decimal("1.13")),
-    "bob": Price(Decimal("2.5"), Decimal("9.99")),
-    "eve": Price(Decimal("0.071"), Decimal("0.283")),
+    "ada": Price(input=Decimal("0.37"), output=Decimal("1.13")),
+    "bob": Price(input=Decimal("2.5"), output=Decimal("9.99")),
+    "eve": Price(input=Decimal("0.071"), output=Decimal("0.283")),
 }
 PLAN = 'model_id=[0,1,2] subtasks=["a","b","c"] access_list=[[],[],["all"]]'
 QUICK = RetryPolicy(attempts=3, base=0.001, cap=0.002)
@@ -35,18 +43,26 @@ async def test_runs_answer_and_the_books_agree(streaming):
     fakes = {name: Chaotic(f"{name} says 42.", at, RATE) for at, name in enumerate(PRICES)}
     boss = Chaotic(plan_or_nonsense, 7, RATE, REFUSED)
     runs = []
-    async with Http(connect=1.0, idle=1.0) as http, boss, fakes["ada"], fakes["bob"], fakes["eve"]:
-        health = {name: Health(BreakerPolicy(5, pause=0.02)) for name in (*PRICES, "boss")}
+    async with (
+        HttpTransport(connect=1.0, idle=1.0) as http,
+        boss,
+        fakes["ada"],
+        fakes["bob"],
+        fakes["eve"],
+    ):
+        health = {name: WorkerHealth(BreakerPolicy(5, pause=0.02)) for name in (*PRICES, "boss")}
 
         def client(name, fake):
-            worker = Worker(WorkerId(name), "m", price=PRICES.get(name, PRICES["ada"]))
-            spec = WorkerSpec(worker, "compatible", fake.url, Secret(KEY))
+            worker = Worker(id=WorkerId(name), model="m", price=PRICES.get(name, PRICES["ada"]))
+            spec = WorkerSpec(
+                worker=worker, provider="compatible", base_url=fake.url, key=Secret(KEY)
+            )
             return worker, open_client(spec, http, policy=QUICK, health=health[name])
 
         cast = [client(name, fake) for name, fake in fakes.items()]
         pool = Pool(tuple(worker for worker, _ in cast))
         clients = {worker.id: each for worker, each in cast}
-        conductor = Learned("boss", client("boss", boss)[1])
+        conductor = LLMConductor(name="boss", client=client("boss", boss)[1])
 
         async def heard(event):
             pass

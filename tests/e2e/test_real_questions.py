@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from batuta.clients import Http
-from batuta.config import open_ensemble
+from batuta.clients import HttpTransport
+from batuta.config.load import load_config
 from batuta.core import Outcome, Question
 from batuta.engine import conduct
 from fakes.openai import FakeOpenAI
@@ -64,8 +64,8 @@ def said_by(body):
 
 
 async def check(questions, tmp_path):
-    async with FakeOpenAI(said_by, strict_openai=False) as server, Http() as http:
-        ensemble = await open_ensemble(
+    async with FakeOpenAI(said_by, strict_openai=False) as server, HttpTransport() as http:
+        ensemble = await load_config(
             http, pool=str(whole_path(tmp_path, server.url)), environ={"TEST_KEY": server.key}
         )
         for question in questions:

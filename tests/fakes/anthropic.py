@@ -29,6 +29,7 @@ _FIELDS = {
     "tool_choice",
     "thinking",
     "output_config",
+    "cache_control",
 }
 
 
@@ -66,7 +67,7 @@ class FakeAnthropic(FakeServer):
             need("tools" in body, "choice without tools")
             need(body["tool_choice"]["type"] in {"auto", "any", "none", "tool"}, "tool_choice")
         for tool in body.get("tools", []):
-            only(tool, {"name", "description", "input_schema", "strict"}, "tool")
+            only(tool, {"name", "description", "input_schema", "strict", "cache_control"}, "tool")
             need(tool["input_schema"].get("type") == "object", "input_schema")
 
     def whole(self, said: Said, received: Received, *, usage: bool) -> dict[str, Any]:
@@ -119,6 +120,9 @@ class FakeAnthropic(FakeServer):
         return [*events, _event("message_stop")]
 
 
+_THOUGHTS = ("thinking", "redacted_thinking")
+
+
 def _event(name: str, **data: Any) -> bytes:
     return sse({"type": name, **data}, name)
 
@@ -151,9 +155,15 @@ def _turns(messages: list[dict[str, Any]]) -> None:
 
 def _block(block: dict[str, Any], role: str) -> None:
     kind = block["type"]
-    need(kind in {"text", "image", "tool_use", "tool_result"}, f"block {kind}")
+    need(kind in {"text", "image", "tool_use", "tool_result", *_THOUGHTS}, f"block {kind}")
+    mark = block.get("cache_control")
+    need(mark is None or kind not in _THOUGHTS, "a marked thought")
+    need(mark is None or mark.get("type") == "ephemeral", "mark")
     if kind == "text":
         need(block["text"].strip(), "empty text")
+    elif kind in _THOUGHTS:
+        need(role == "assistant", "a user's thought")
+        need(block.get("signature") or block.get("data"), "a thought without a signature")
     elif kind == "tool_use":
         need(role == "assistant" and isinstance(block["input"], dict), "tool_use")
         need(re.fullmatch(r"[a-zA-Z0-9_-]+", block["id"]), "id of a tool call")

@@ -31,6 +31,8 @@ _FIELDS = {
     "tool_choice",
     "parallel_tool_calls",
     "response_format",
+    "prompt_cache_key",
+    "prompt_cache_retention",
 }
 _IMITATORS = {
     "max_tokens",
@@ -52,6 +54,8 @@ class FakeOpenAI(FakeServer):
         """What `/v1/models` lists."""
         self.tags: list[str] = []
         """What Ollama's `/api/tags` lists."""
+        self.shown: dict[str, Any] = {}
+        """What Ollama's `/api/show` says of each."""
 
     @property
     def url(self) -> str:
@@ -62,10 +66,16 @@ class FakeOpenAI(FakeServer):
             web.post("/v1/chat/completions", self.handle),
             web.get("/v1/models", self._models),
             web.get("/api/tags", self._tags),
+            web.post("/api/show", self._show),
         ]
 
     async def _models(self, _: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": self.models})
+
+    async def _show(self, request: web.Request) -> web.Response:
+        named = (await request.json())["model"]
+        known = self.shown.get(named)
+        return web.json_response(known or {"error": "unknown"}, status=200 if known else 404)
 
     async def _tags(self, _: web.Request) -> web.Response:
         return web.json_response({"models": [{"name": name} for name in self.tags]})

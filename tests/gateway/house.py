@@ -11,15 +11,15 @@ import anyio
 import orjson
 from openai import AsyncOpenAI
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Delta, Pool, Price, Reply, Worker, WorkerId
-from batuta.core.conductor import SILENT
-from batuta.errors import ClientError, Interrupted
-from batuta.gateway import Orchestra, Timing, serve, served_models
-from batuta.solvers import chain
+from batuta.core.conductor import NULL_LISTENER
+from batuta.errors import ClientError, StreamInterruptedError
+from batuta.gateway import ServerState, StreamTimeouts, run_server, served_models
+from batuta.solvers import sequential_chain
 from batuta.store import Store
 
-PRICE = Price(Decimal(1), Decimal(2))
+PRICE = Price(input=Decimal(1), output=Decimal(2))
 HI = [{"role": "user", "content": "hi"}]
 
 
@@ -31,10 +31,10 @@ class Halting:
     started: anyio.Event = field(default_factory=anyio.Event)
     cancelled: anyio.Event = field(default_factory=anyio.Event)
 
-    async def complete(self, request, listener=SILENT):
+    async def complete(self, request, listener=NULL_LISTENER):
         try:
             for word in self.words:
-                await listener.spoke(Delta(text=word))
+                await listener.on_delta(Delta(text=word))
             self.started.set()
             await anyio.sleep_forever()
         except BaseException:
@@ -47,11 +47,13 @@ class Breaking:
     """Says a little, then its connection breaks."""
 
     words: tuple[str, ...]
-    error: ClientError = field(default_factory=lambda: Interrupted("https://secret.example broke"))
+    error: ClientError = field(
+        default_factory=lambda: StreamInterruptedError("https://secret.example broke")
+    )
 
-    async def complete(self, request, listener=SILENT):
+    async def complete(self, request, listener=NULL_LISTENER):
         for word in self.words:
-            await listener.spoke(Delta(text=word))
+            await listener.on_delta(Delta(text=word))
         raise self.error
 
 
@@ -60,7 +62,7 @@ class Buggy:
 
     name = "buggy"
 
-    async def plan(self, brief, listener=SILENT):
+    async def plan(self, brief, listener=NULL_LISTENER):
         raise RuntimeError("secret content")
 
 
@@ -68,10 +70,10 @@ def pool_of(*ids: str, seeing: tuple[str, ...] = ()) -> Pool:
     return Pool(
         tuple(
             Worker(
-                WorkerId(name),
-                f"m-{name}",
-                f"The {name}.",
-                ("vision",) if name in seeing else (),
+                id=WorkerId(name),
+                model=f"m-{name}",
+                description=f"The {name}.",
+                tags=("vision",) if name in seeing else (),
                 strength=0.9 - at / 10,
                 price=PRICE,
             )
@@ -80,18 +82,22 @@ def pool_of(*ids: str, seeing: tuple[str, ...] = ()) -> Pool:
     )
 
 
-def orchestra(clients: dict[str, Any], *, conductor=None, **options: Any) -> Orchestra:
+def orchestra(clients: dict[str, Any], *, conductor=None, **options: Any) -> ServerState:
     pool = pool_of(*clients, seeing=options.pop("seeing", ()))
-    conductor = conductor or chain(["Think.", "Answer."], [next(iter(clients)), list(clients)[-1]])
+    conductor = conductor or sequential_chain(
+        ["Think.", "Answer."], [next(iter(clients)), list(clients)[-1]]
+    )
     served = served_models(pool, conductor, **options.pop("limits", {}))
-    return Orchestra(pool, clients, served, **options)
+    return ServerState(pool, clients, served, **options)
 
 
 class Serving:
     """A server for the length of a block."""
 
-    def __init__(self, house: Orchestra | None = None, *, grace: float = 0.0, **clients: Any):
-        self.house = house or orchestra(clients or {"ada": Scripted(lambda _: "Hello there, you.")})
+    def __init__(self, house: ServerState | None = None, *, grace: float = 0.0, **clients: Any):
+        self.house = house or orchestra(
+            clients or {"ada": ScriptedClient(lambda _: "Hello there, you.")}
+        )
         self.grace = grace
         self.url = ""
 
@@ -111,7 +117,7 @@ class Serving:
         return self
 
     async def _serve(self, told) -> None:
-        await serve(self.house, port=0, ready=told, grace=self.grace)
+        await run_server(self.house, port=0, on_ready=told, grace_seconds=self.grace)
 
     async def __aexit__(self, *error: object) -> bool | None:
         with anyio.CancelScope(shield=True):
@@ -157,7 +163,7 @@ __all__ = [
     "Halting",
     "Reply",
     "Serving",
-    "Timing",
+    "StreamTimeouts",
     "orchestra",
     "stored",
 ]

@@ -17,7 +17,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from batuta.core import Delta, Reply, Usage
-from batuta.core.conductor import SILENT
+from batuta.core.conductor import NULL_LISTENER
 from batuta.gateway.app import create_app
 from gateway.house import orchestra
 
@@ -69,7 +69,7 @@ def watched_steps() -> Generator[Steps]:
     """Times each step of every task that is made inside."""
     loop, steps = asyncio.get_running_loop(), Steps()
     before = loop.get_task_factory()
-    loop.set_task_factory(lambda loop, coro, **more: asyncio.Task(steps.timed(coro), loop=loop, **more))  # fmt: skip
+    loop.set_task_factory(lambda loop, coro, **more: asyncio.Task(id=steps.timed(coro), loop=loop, **more))  # fmt: skip
     try:
         yield steps
     finally:
@@ -79,12 +79,12 @@ def watched_steps() -> Generator[Steps]:
 class Echo:
     """A worker that says again what it was asked, in pieces as a provider sends them."""
 
-    async def complete(self, request: Any, listener: Any = SILENT) -> Reply:
+    async def complete(self, request: Any, listener: Any = NULL_LISTENER) -> Reply:
         text = request.messages[-1].text[:LARGEST] or "{}"
         for start in range(0, len(text), 500):
-            await listener.spoke(Delta(text=text[start : start + 500]))
+            await listener.on_delta(Delta(text=text[start : start + 500]))
             await asyncio.sleep(0)
-        return Reply(text, usage=Usage(1, 10, output=10))
+        return Reply(text=text, usage=Usage(calls=1, input=10, output=10))
 
 
 class Prey:

@@ -6,11 +6,11 @@ import socket
 import pytest
 from aiohttp import web
 
-from batuta.clients import Http, RetryPolicy, WorkerSpec, open_client
+from batuta.clients import HttpTransport, RetryPolicy, WorkerSpec, open_client
 from batuta.clients.secret import Secret
 from batuta.core import Question
 from batuta.engine import conduct
-from batuta.gateway.spans import spans_of
+from batuta.gateway.telemetry.spans import spans_of
 from batuta.store import Store, encode_run
 from gateway.house import HI, Serving, orchestra, pool_of
 
@@ -98,7 +98,7 @@ class Upstream:
 
 def ada(http, url, provider="compatible"):
     worker = pool_of("ada").workers[0]
-    spec = WorkerSpec(worker, provider, url, Secret(KEY))
+    spec = WorkerSpec(worker=worker, provider=provider, base_url=url, key=Secret(KEY))
     return open_client(spec, http, policy=RetryPolicy(attempts=1))
 
 
@@ -111,7 +111,7 @@ def assert_hidden(text, url):
 
 async def check(url, tmp_path, provider="compatible"):
     async with (
-        Http(connect=1.0, idle=0.2) as http,
+        HttpTransport(connect=1.0, idle=0.2) as http,
         Store.open(f"sqlite:///{tmp_path}/runs.db") as store,
         Serving(orchestra({"ada": ada(http, url, provider)}, store=store)) as server,
     ):
@@ -167,12 +167,15 @@ async def test_one_that_cannot_be_reached(tmp_path):
 
 
 async def test_the_conductors_own_provider():
-    from batuta.solvers import Learned
+    from batuta.solvers import LLMConductor
 
-    async with Upstream(answers(400)) as url, Http(connect=1.0, idle=0.2) as http:
+    async with Upstream(answers(400)) as url, HttpTransport(connect=1.0, idle=0.2) as http:
         pool = pool_of("ada")
         run = await conduct(
-            Question.of("hi"), Learned("c", ada(http, url)), pool, {"ada": ada(http, url)}
+            Question.of("hi"),
+            LLMConductor(name="c", client=ada(http, url)),
+            pool,
+            {"ada": ada(http, url)},
         )
     assert run.rounds[0].decision.outage
     assert_hidden(encode_run(run).decode(), url)

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from batuta.gateway.wire import chat, messages, responses
+from batuta.gateway.chat import request as chat
+from batuta.gateway.messages import request as messages
+from batuta.gateway.responses import request as responses
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 
@@ -22,16 +24,16 @@ def test_every_parameter_is_on_the_page(title, module):
         for kind, row in rows.items()
     }
     assert said == {
-        "honoured": module._READ,
-        "checked": module._ACCEPTED,
-        "refused": set(module._REFUSED),
+        "honoured": module._USED_FIELDS,
+        "checked": module._ACCEPTED_FIELDS,
+        "refused": set(module._UNSUPPORTED_FIELDS),
     }
 
 
 def test_every_error_is_on_the_page():
     source = Path(__file__).parents[2] / "src" / "batuta" / "gateway"
     texts = [file.read_text(encoding="utf-8") for file in source.rglob("*.py")]
-    raised = {pair for text in texts for pair in re.findall(r'Refusal\(\s*(\d{3}), "(\w+)"', text)}
+    raised = {pair for text in texts for pair in re.findall(r'APIError\(\s*(\d{3}), "(\w+)"', text)}
     table = PAGE.split("## Errors\n")[1].split("\n## ")[0]
     rows = re.findall(r"^\| ([\d, ]+) \| (.*) \|$", table, re.MULTILINE)
     said = {(s, code) for statuses, codes in rows for s in statuses.split(", ") for code in re.findall(r"`(\w+)`", codes)}  # fmt: skip

@@ -9,15 +9,21 @@ import orjson
 import pytest
 
 from batuta.baselines import fit_cascade
-from batuta.baselines.routing import CHOOSERS, ROUTERS
-from batuta.clients import Scripted
+from batuta.baselines.routing import ANSWER_CHOOSERS, ROUTERS
+from batuta.clients import ScriptedClient
 from batuta.core import Limits, Outcome
 from batuta.errors import ConfigError
-from batuta.evals import Subject, system
-from batuta.gateway import Orchestra, served_models
-from batuta.gateway.baselines import BASELINE, LEARNED, PLAIN, baselines, untaught
+from batuta.evals import Subject, find_system
+from batuta.gateway import ServerState, served_models
+from batuta.gateway.serving.baselines import (
+    BASELINE_PREFIX,
+    FIXED_BASELINES,
+    LEARNING_BASELINES,
+    baseline_models,
+    unavailable_baselines,
+)
 from batuta.solvers.history import read_history
-from batuta.solvers.selector import Recipe
+from batuta.solvers.selector import SelectorRecipe
 from gateway.house import HI, PRICE, Halting, Serving, pool_of, stored
 
 pytestmark = pytest.mark.anyio
@@ -37,14 +43,19 @@ CALLS = {
 
 
 def speaker(name):
-    return Scripted(lambda _: f"The solution is right, says {name}.\nAnswer: 42", price=PRICE)
+    return ScriptedClient(lambda _: f"The solution is right, says {name}.\nAnswer: 42", price=PRICE)
 
 
 def house(*, history=None, clients=None, cascade=None, checker=None, **options):
     clients = clients or {name: speaker(name) for name in ("ada", "bob", "eve")}
     pool = pool_of(*clients)
-    served = (*served_models(pool), *baselines(pool, LIMITS, history, cascade, checker))
-    return Orchestra(pool, clients, served, absent=untaught(history, cascade), **options)
+    served = (
+        *served_models(pool),
+        *baseline_models(pool, LIMITS, history=history, cascade=cascade, checker=checker),
+    )
+    return ServerState(
+        pool, clients, served, unavailable_models=unavailable_baselines(history, cascade), **options
+    )
 
 
 SUM, CITY = "Add {} and {}, then double it.", "Which city is the capital of land {}, {}?"
@@ -78,28 +89,33 @@ async def test_they_are_listed_beside_the_other_models():
     async with Serving(house()) as server:
         names = [model.id async for model in server.openai.models.list()]
     assert names[:2] == ["batuta-mini", "worker/ada"]
-    assert {name for name in names if name.startswith(BASELINE)} == {BASELINE + n for n in PLAIN}
+    assert {name for name in names if name.startswith(BASELINE_PREFIX)} == {
+        BASELINE_PREFIX + n for n in FIXED_BASELINES
+    }
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", FIXED_BASELINES)
 def test_a_name_means_the_same_method_as_in_an_evaluation(name):
     if name != "random-routing":  # there it is fitted, to the workers of a history
         pool = pool_of("ada", "bob")
-        assert PLAIN[name].name == system(name, Subject(pool, {}, None)).solver.name
+        assert (
+            FIXED_BASELINES[name].name
+            == find_system(name, Subject(pool=pool, clients={}, conductor=None)).solver.name
+        )
 
 
 @pytest.mark.parametrize("name", CALLS)
 async def test_an_answer_its_usage_and_its_run(store, name):
     async with Serving(house(store=store)) as server:
         raw = await server.openai.chat.completions.with_raw_response.create(
-            model=BASELINE + name, messages=HI
+            model=BASELINE_PREFIX + name, messages=HI
         )
         (row,) = await stored(store)
         _, run = await server.get(f"/v1/runs/{raw.headers['x-batuta-run-id']}")
     reply = raw.parse()
-    assert reply.model == BASELINE + name
+    assert reply.model == BASELINE_PREFIX + name
     assert reply.choices[0].message.content.endswith("Answer: 42")
-    assert (row.model, row.outcome) == (BASELINE + name, Outcome.ANSWERED)
+    assert (row.model, row.outcome) == (BASELINE_PREFIX + name, Outcome.ANSWERED)
     assert row.id == raw.headers["x-batuta-run-id"] == run["id"]
     steps = [step for played in run["trace"]["rounds"] for step in played["steps"]]
     assert len(steps) == CALLS[name]
@@ -111,7 +127,7 @@ async def test_an_answer_its_usage_and_its_run(store, name):
 async def test_streamed_the_answer_is_the_same(name):
     async with Serving(house()) as server:
         stream = await server.openai.chat.completions.create(
-            model=BASELINE + name,
+            model=BASELINE_PREFIX + name,
             messages=HI,
             stream=True,
             stream_options={"include_usage": True},
@@ -126,7 +142,7 @@ async def test_streamed_the_answer_is_the_same(name):
 
 async def test_the_majority_is_returned_not_the_last_reply():
     lines = ["Answer: 1", "Answer: 2", "Answer: 2", "Answer: 2", "Answer: 3"]
-    clients = {"ada": Scripted(lines), "bob": Scripted([])}
+    clients = {"ada": ScriptedClient(lines), "bob": ScriptedClient([])}
     async with Serving(house(clients=clients)) as server:
         reply = await server.openai.chat.completions.create(
             model="baseline/self-consistency@5", messages=HI
@@ -139,12 +155,12 @@ async def test_a_method_is_not_played_with_fewer_calls_than_it_makes(name):
     async with Serving(house()) as server:
         with pytest.raises(openai.BadRequestError) as caught:
             await server.openai.chat.completions.create(
-                model=BASELINE + name,
+                model=BASELINE_PREFIX + name,
                 messages=HI,
                 extra_body={"orchestration": {"max_steps": 2}},
             )
     assert caught.value.param == "orchestration.max_steps"
-    assert f"{BASELINE}{name} makes" in caught.value.message
+    assert f"{BASELINE_PREFIX}{name} makes" in caught.value.message
 
 
 async def test_the_callers_limits_and_choice_of_workers_bind():
@@ -199,8 +215,8 @@ class TestLearned:
     async def test_with_one_every_method_is_listed(self, outcomes):
         async with Serving(house(history=outcomes())) as server:
             names = {model.id async for model in server.openai.models.list()}
-        assert {BASELINE + name for name in (*ROUTERS, *CHOOSERS)} <= names
-        assert len(LEARNED) == len(ROUTERS) + len(CHOOSERS) - 1
+        assert {BASELINE_PREFIX + name for name in (*ROUTERS, *ANSWER_CHOOSERS)} <= names
+        assert len(LEARNING_BASELINES) == len(ROUTERS) + len(ANSWER_CHOOSERS) - 1
 
     @pytest.mark.parametrize(
         ("question", "chosen"),
@@ -222,9 +238,9 @@ class TestLearned:
 
     async def test_a_chooser_asks_everybody_and_returns_one_answer(self, outcomes):
         clients = {
-            "ada": Scripted(["Answer: 7"]),
-            "bob": Scripted(["Answer: 8"]),
-            "eve": Scripted(["I say 8.\nAnswer: 8"]),
+            "ada": ScriptedClient(["Answer: 7"]),
+            "bob": ScriptedClient(["Answer: 8"]),
+            "eve": ScriptedClient(["I say 8.\nAnswer: 8"]),
         }
         async with Serving(house(history=outcomes(), clients=clients)) as server:
             reply = await server.openai.chat.completions.create(
@@ -236,7 +252,8 @@ class TestLearned:
     async def test_the_cascade_asks_on_until_it_is_sure_and_needs_the_answers(self, outcomes):
         history = outcomes(count=240, answered=True)
         clients = {
-            name: Scripted([f"Answer: {n}"] * 3) for n, name in enumerate(("ada", "bob", "eve"))
+            name: ScriptedClient([f"Answer: {n}"] * 3)
+            for n, name in enumerate(("ada", "bob", "eve"))
         }
         question = [{"role": "user", "content": SUM.format(12, 30)}]
         async with Serving(house(history=history, clients=clients)) as server:
@@ -255,14 +272,14 @@ class TestLearned:
     async def test_a_trained_cascade_is_served_without_a_history_and_with_a_checker(
         self, outcomes, store
     ):
-        cascade = fit_cascade(outcomes(count=240, answered=True), Recipe(evolve=False))
+        cascade = fit_cascade(outcomes(count=240, answered=True), SelectorRecipe(evolve=False))
         belief = cascade.strange  # one that always goes on
         onward = replace(belief, onward_kg=np.ones_like(belief.onward_kg))
         eager = replace(cascade, familiar=onward, strange=onward)
         clients = {
-            "ada": Scripted(["Answer: 7"] * 3, price=PRICE),
-            "bob": Scripted(["Answer: 8"] * 3, price=PRICE),
-            "eve": Scripted(["The solution is right."] * 3, price=PRICE),
+            "ada": ScriptedClient(["Answer: 7"] * 3, price=PRICE),
+            "bob": ScriptedClient(["Answer: 8"] * 3, price=PRICE),
+            "eve": ScriptedClient(["The solution is right."] * 3, price=PRICE),
         }
         question = [{"role": "user", "content": SUM.format(12, 30)}]
         served = house(clients=clients, cascade=eager, checker="eve", store=store)
@@ -279,11 +296,13 @@ class TestLearned:
         assert (row.model, row.calls) == ("baseline/cascade", asked)
 
     def test_a_cascade_of_strangers_and_an_unknown_checker_are_refused(self, outcomes):
-        cascade = fit_cascade(outcomes(count=240, answered=True), Recipe(evolve=False))
+        cascade = fit_cascade(outcomes(count=240, answered=True), SelectorRecipe(evolve=False))
         with pytest.raises(ConfigError, match="knows no worker of this pool, only ada, bob, eve"):
-            baselines(pool_of("max", "moritz"), LIMITS, None, cascade)
+            baseline_models(pool_of("max", "moritz"), LIMITS, None, cascade)
         with pytest.raises(ConfigError, match="no worker 'max' to check"):
-            baselines(pool_of("ada", "bob"), LIMITS, None, cascade, "max")
+            baseline_models(
+                pool_of("ada", "bob"), LIMITS, history=None, cascade=cascade, checker="max"
+            )
 
     @pytest.mark.parametrize(("name", "score"), [("routellm-mf", 1.0), ("knn", None)])
     async def test_a_history_that_teaches_nothing_leaves_the_best_worker(
@@ -293,17 +312,19 @@ class TestLearned:
         if score is None:
             history.scores_qm[:] = float("nan")
         async with Serving(house(history=history, store=store)) as server:
-            reply = await server.openai.chat.completions.create(model=BASELINE + name, messages=HI)
+            reply = await server.openai.chat.completions.create(
+                model=BASELINE_PREFIX + name, messages=HI
+            )
             (row,) = await stored(store)
         assert "says ada" in reply.choices[0].message.content
         assert row.outcome is Outcome.FALLBACK
 
     def test_a_history_of_other_workers_is_refused(self, outcomes):
         with pytest.raises(ConfigError, match="knows 0 workers of this pool"):
-            baselines(pool_of("dan", "fay", "gil"), LIMITS, outcomes())
+            baseline_models(pool_of("dan", "fay", "gil"), LIMITS, outcomes())
 
 
 def test_a_served_name_has_a_conductor_or_a_solver():
-    (first, *_) = baselines(pool_of("ada"), LIMITS)
+    (first, *_) = baseline_models(pool_of("ada"), LIMITS)
     with pytest.raises(ValueError, match="not both"):
-        type(first)("x", None, first.pool)
+        replace(first, conductor=None, solver=None)

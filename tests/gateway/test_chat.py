@@ -3,9 +3,15 @@
 import openai
 import pytest
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Finish, Limits, Reply, ToolCall, Usage
-from batuta.errors import BadRequest, ContextTooLong, Overloaded, RateLimited, Unauthorised
+from batuta.errors import (
+    BadRequestError,
+    ContextLengthError,
+    ProviderAuthError,
+    ProviderOverloadedError,
+    RateLimitError,
+)
 from gateway.house import HI, PRICE, Breaking, Buggy, Halting, Serving, orchestra, stored
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +23,9 @@ WEATHER = {
 
 
 async def test_mini_answers_with_the_best_worker():
-    async with Serving(ada=Scripted(["Hello."], price=PRICE), bob=Scripted([])) as server:
+    async with Serving(
+        ada=ScriptedClient(["Hello."], price=PRICE), bob=ScriptedClient([])
+    ) as server:
         answer = await server.openai.chat.completions.with_raw_response.create(
             model="batuta-mini", messages=HI
         )
@@ -34,9 +42,15 @@ async def test_mini_answers_with_the_best_worker():
 
 
 async def test_ultra_plays_the_workflow_and_counts_it_apart():
-    first = Reply("Thoughts.", usage=Usage(1, 100, 60, 0, 20, 5))
-    last = Reply("The end.", usage=Usage(1, 200, 10, 3, 30, 7))
-    async with Serving(ada=Scripted([first]), bob=Scripted([last])) as server:
+    first = Reply(
+        text="Thoughts.",
+        usage=Usage(calls=1, input=100, cached=60, cache_write=0, output=20, reasoning=5),
+    )
+    last = Reply(
+        text="The end.",
+        usage=Usage(calls=1, input=200, cached=10, cache_write=3, output=30, reasoning=7),
+    )
+    async with Serving(ada=ScriptedClient([first]), bob=ScriptedClient([last])) as server:
         got = await server.openai.chat.completions.create(model="batuta-ultra", messages=HI)
     assert got.choices[0].message.content == "The end."
     usage = got.usage
@@ -53,12 +67,12 @@ async def test_ultra_plays_the_workflow_and_counts_it_apart():
 
 async def test_a_worker_is_passed_through_with_tools_images_and_settings():
     reply = Reply(
-        "",
+        text="",
         reasoning="I look.",
-        tool_calls=(ToolCall("c1", "weather", '{"in":"Rome"}'),),
+        tool_calls=(ToolCall(id="c1", name="weather", arguments='{"in":"Rome"}'),),
         finish=Finish.TOOL_CALLS,
     )
-    ada = Scripted([reply])
+    ada = ScriptedClient([reply])
     picture = {
         "type": "image_url",
         "image_url": {"url": "data:image/png;base64,AA", "detail": "low"},
@@ -116,8 +130,8 @@ async def test_a_worker_is_passed_through_with_tools_images_and_settings():
 
 
 async def test_allowed_tools_leave_the_others_out():
-    calls = (ToolCall("c1", "other", "{}"),)
-    ada = Scripted([Reply("", tool_calls=calls, finish=Finish.TOOL_CALLS)])
+    calls = (ToolCall(id="c1", name="other", arguments="{}"),)
+    ada = ScriptedClient([Reply(text="", tool_calls=calls, finish=Finish.TOOL_CALLS)])
     other = {"type": "function", "function": {"name": "other"}}
     choice = {
         "type": "allowed_tools",
@@ -140,13 +154,13 @@ async def test_allowed_tools_leave_the_others_out():
 
 
 async def test_length_and_unknown_fields():
-    ada = Scripted([Reply("cut", finish=Finish.LENGTH)])
+    ada = ScriptedClient([Reply(text="cut", finish=Finish.LENGTH)])
     async with Serving(ada=ada) as server:
-        body = {"model": "worker/ada", "messages": HI, "top_k": 3, "bad name\n": 1}
+        body = {"model": "worker/ada", "messages": HI, "top_a": 3, "bad name\n": 1}
         status, headers, got = await server.post(json=body)
     assert status == 200
     assert got["choices"][0]["finish_reason"] == "length"
-    assert headers["x-batuta-ignored"] == "top_k"
+    assert headers["x-batuta-ignored"] == "top_a"
     assert headers["x-batuta-unpriced-calls"] == "1"
     assert "x-batuta-cost-usd" not in headers
 
@@ -154,15 +168,19 @@ async def test_length_and_unknown_fields():
 @pytest.mark.parametrize(
     ("error", "status", "code"),
     [
-        (ContextTooLong("at most 10 tokens"), 400, "context_length_exceeded"),
-        (BadRequest("no such thing, see https://up.example/x?key=1"), 400, "bad_request"),
-        (RateLimited("slow", retry_after=2.5), 429, "rate_limit_exceeded"),
-        (Overloaded("https://up.example sk-abcdef123456 is down"), 502, "upstream_error"),
-        (Unauthorised("sk-abcdef123456 is wrong"), 502, "upstream_error"),
+        (ContextLengthError("at most 10 tokens"), 400, "context_length_exceeded"),
+        (BadRequestError("no such thing, see https://up.example/x?key=1"), 400, "bad_request"),
+        (RateLimitError("slow", retry_after=2.5), 429, "rate_limit_exceeded"),
+        (
+            ProviderOverloadedError("https://up.example sk-abcdef123456 is down"),
+            502,
+            "upstream_error",
+        ),
+        (ProviderAuthError("sk-abcdef123456 is wrong"), 502, "upstream_error"),
     ],
 )
 async def test_a_workers_errors_are_told_without_its_secrets(error, status, code):
-    async with Serving(ada=Scripted([error])) as server:
+    async with Serving(ada=ScriptedClient([error])) as server:
         got, headers, body = await server.post(json={"model": "worker/ada", "messages": HI})
     assert (got, body["error"]["code"]) == (status, code)
     assert set(body["error"]) == {"message", "type", "param", "code"}
@@ -174,7 +192,7 @@ async def test_a_workers_errors_are_told_without_its_secrets(error, status, code
 
 
 async def test_the_openai_client_sees_its_own_errors():
-    async with Serving(ada=Scripted([RateLimited("slow")])) as server:
+    async with Serving(ada=ScriptedClient([RateLimitError("slow")])) as server:
         with pytest.raises(openai.RateLimitError):
             await server.openai.chat.completions.create(model="worker/ada", messages=HI)
         with pytest.raises(openai.NotFoundError) as caught:
@@ -184,7 +202,7 @@ async def test_the_openai_client_sees_its_own_errors():
 
 
 async def test_limits_of_the_caller():
-    two = {"ada": Scripted(lambda _: "First."), "bob": Scripted(lambda _: "Last.")}
+    two = {"ada": ScriptedClient(lambda _: "First."), "bob": ScriptedClient(lambda _: "Last.")}
     async with Serving(orchestra(two)) as server:
 
         async def ask(**wishes):
@@ -204,7 +222,7 @@ async def test_limits_of_the_caller():
 
 
 async def test_a_workflow_by_hand():
-    ada, bob = Scripted(["One.", "Three."]), Scripted(["Two."])
+    ada, bob = ScriptedClient(["One.", "Three."]), ScriptedClient(["Two."])
     steps = [
         {"worker": "ada", "subtask": "Begin."},
         {"worker": "bob", "subtask": "Go on.", "access": [0]},
@@ -236,7 +254,7 @@ async def test_the_operators_limits_are_not_raised():
 
 
 async def test_a_declined_question_says_so():
-    ada = Scripted([Reply("I do not know.", finish=Finish.DECLINED)])
+    ada = ScriptedClient([Reply(text="I do not know.", finish=Finish.DECLINED)])
     async with Serving(ada=ada) as server:
         status, headers, got = await server.post(json={"model": "batuta-mini", "messages": HI})
     assert (status, headers["x-batuta-outcome"]) == (200, "declined")
@@ -244,7 +262,7 @@ async def test_a_declined_question_says_so():
 
 
 async def test_our_own_fault_is_a_500_that_tells_and_logs_no_content(caplog):
-    house = orchestra({"ada": Scripted([])}, conductor=Buggy())
+    house = orchestra({"ada": ScriptedClient([])}, conductor=Buggy())
     async with Serving(house) as server:
         status, headers, body = await server.post(json={"model": "batuta-ultra", "messages": HI})
     assert (status, body["error"]["code"]) == (500, "server_error")
@@ -255,7 +273,7 @@ async def test_our_own_fault_is_a_500_that_tells_and_logs_no_content(caplog):
 
 
 async def test_store_false_is_not_stored(store):
-    house = orchestra({"ada": Scripted(lambda _: "yes")}, store=store)
+    house = orchestra({"ada": ScriptedClient(lambda _: "yes")}, store=store)
     async with Serving(house) as server:
         for keep in (False, True):
             await server.post(json={"model": "batuta-mini", "messages": HI, "store": keep})
@@ -263,12 +281,12 @@ async def test_store_false_is_not_stored(store):
 
 
 async def test_odd_text_of_a_worker_still_reaches_the_caller():
-    async with Serving(ada=Scripted(["half \ud83d pair"])) as server:
+    async with Serving(ada=ScriptedClient(["half \ud83d pair"])) as server:
         got = await server.openai.chat.completions.create(model="batuta-mini", messages=HI)
     assert got.choices[0].message.content.startswith("half")
 
 
 async def test_a_broken_worker_is_replaced_in_a_whole_answer():
-    async with Serving(ada=Breaking(()), bob=Scripted(["I can."])) as server:
+    async with Serving(ada=Breaking(()), bob=ScriptedClient(["I can."])) as server:
         got = await server.openai.chat.completions.create(model="batuta-mini", messages=HI)
     assert got.choices[0].message.content == "I can."

@@ -4,9 +4,9 @@ import anyio
 import orjson
 import pytest
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Finish, Reply, Usage
-from batuta.errors import BadRequest, Overloaded
+from batuta.errors import BadRequestError, ProviderOverloadedError
 from batuta.store import Store
 from gateway.house import HI, Halting, Serving, orchestra
 
@@ -102,16 +102,16 @@ def worker(last, whole="Hello there.", latency=0.0):
             return last
         return CRITIQUE if "assigned subtask" in text else whole
 
-    return Scripted(reply, latency=latency)
+    return ScriptedClient(reply, latency=latency)
 
 
 def empty(finish=Finish.STOP):
-    return Reply("", usage=Usage(1, 9, output=2), finish=finish)
+    return Reply(text="", usage=Usage(calls=1, input=9, output=2), finish=finish)
 
 
 @each
 async def test_the_fallback_answers_where_the_last_step_fails(dialect, stream):
-    down = worker(BadRequest("dead"))
+    down = worker(BadRequestError("dead"))
     async with Serving(ada=down, bob=down) as server:
         got = await ask(server, dialect, stream)
     assert (got.status, got.text, got.outcome) == (200, "Hello there.", "degraded")
@@ -122,7 +122,7 @@ async def test_the_fallback_answers_where_the_last_step_fails(dialect, stream):
 
 @each
 async def test_a_substitute_is_told(dialect, stream):
-    async with Serving(ada=worker("Hello."), bob=worker(Overloaded("down"))) as server:
+    async with Serving(ada=worker("Hello."), bob=worker(ProviderOverloadedError("down"))) as server:
         got = await ask(server, dialect, stream)
         plain = await ask(server, dialect, stream, model="worker/ada")
     assert (got.status, got.text, got.outcome) == (200, "Hello.", "degraded")
@@ -131,7 +131,7 @@ async def test_a_substitute_is_told(dialect, stream):
 
 @each
 async def test_nobody_answers_then(dialect, stream):
-    down = worker(BadRequest("dead"), BadRequest("dead"))
+    down = worker(BadRequestError("dead"), BadRequestError("dead"))
     async with Serving(ada=down, bob=down) as server:
         got = await ask(server, dialect, stream)
     assert (got.status, got.error) == (200 if stream else 502, "upstream_error")
@@ -155,10 +155,10 @@ async def test_a_limit_serves_no_critique(dialect, stream, wishes, status, code)
 
 
 async def test_nor_does_a_response_in_the_background(tmp_path):
-    down = worker(BadRequest("dead"), BadRequest("dead"))
+    down = worker(BadRequestError("dead"), BadRequestError("dead"))
     async with Store.open(f"sqlite:///{tmp_path}/runs.db") as store:
         for players, status in (({"ada": down, "bob": down}, "failed"),
-                                ({"ada": worker(BadRequest("dead"))}, "completed")):  # fmt: skip
+                                ({"ada": worker(BadRequestError("dead"))}, "completed")):  # fmt: skip
             async with Serving(orchestra(players, store=store)) as server:
                 asked = {"model": "batuta-ultra", "input": "hi", "background": True}
                 _, _, got = await server.post("/v1/responses", json=asked)
@@ -198,7 +198,7 @@ async def test_so_is_one_of_a_workflow_that_says_why(dialect, stream):
 
 @pytest.mark.parametrize("dialect", PATHS)
 async def test_an_empty_answer_can_be_sent_back(dialect):
-    ada = Scripted(lambda _: empty())
+    ada = ScriptedClient(lambda _: empty())
     turns = {
         "chat": {"role": "assistant", "content": ""},
         "responses": {"role": "assistant", "content": [{"type": "output_text", "text": ""}]},

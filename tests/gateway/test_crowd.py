@@ -10,9 +10,9 @@ import anyio
 import pytest
 from anyio.streams.text import TextReceiveStream
 
-from batuta.gateway.crowd import Crowd, Traffic
-from batuta.gateway.refusal import Refusal
-from batuta.gateway.reply import read_body
+from batuta.gateway.errors import APIError
+from batuta.gateway.http.body import read_body
+from batuta.gateway.http.overload import ConcurrencyLimiter, ConcurrencyLimits
 
 from .house import HI, Halting, Serving, orchestra
 
@@ -21,13 +21,15 @@ ASK = {"model": "worker/ada", "messages": HI}
 
 async def test_a_full_server_queues_and_then_turns_away():
     ada = Halting()
-    house = orchestra({"ada": ada}, traffic=Traffic(running=1, waiting=1, patience=30))
+    house = orchestra(
+        {"ada": ada}, concurrency=ConcurrencyLimits(max_running=1, max_waiting=1, queue_timeout=30)
+    )
     async with Serving(house) as server, anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: server.post(json=ASK))
         with anyio.fail_after(5):
             await ada.started.wait()
             tasks.start_soon(lambda: server.post(json=ASK))
-            while not house.crowd.waiting:
+            while not house.limiter.waiting:
                 await anyio.sleep(0.01)
             status, headers, body = await server.post(json=ASK)
             assert (status, body["error"]["code"], headers["retry-after"]) == (
@@ -36,15 +38,15 @@ async def test_a_full_server_queues_and_then_turns_away():
                 "2",
             )
             assert (await server.get("/v1/models"))[0] == 200, "what is quick is let in"
-        assert (house.crowd.running, house.crowd.waiting, house.crowd.turned_away) == (1, 1, 1)
+        assert (house.limiter.running, house.limiter.waiting, house.limiter.rejected) == (1, 1, 1)
         tasks.cancel_scope.cancel()
 
 
 async def test_who_waits_is_served_when_a_place_comes_free():
-    crowd, order = Crowd(Traffic(running=1, waiting=2)), []
+    crowd, order = ConcurrencyLimiter(ConcurrencyLimits(max_running=1, max_waiting=2)), []
 
     async def visit(name):
-        async with crowd.place():
+        async with crowd.slot():
             order.append(name)
             await anyio.sleep(0)
 
@@ -55,38 +57,38 @@ async def test_who_waits_is_served_when_a_place_comes_free():
 
 
 async def test_nobody_waits_longer_than_is_allowed():
-    crowd = Crowd(Traffic(running=1, waiting=5, patience=0.01))
-    async with crowd.place():
-        with pytest.raises(Refusal, match="busy"):
-            async with crowd.place():
+    crowd = ConcurrencyLimiter(ConcurrencyLimits(max_running=1, max_waiting=5, queue_timeout=0.01))
+    async with crowd.slot():
+        with pytest.raises(APIError, match="busy"):
+            async with crowd.slot():
                 pass
-    assert (crowd.running, crowd.waiting, crowd.turned_away) == (0, 0, 1)
+    assert (crowd.running, crowd.waiting, crowd.rejected) == (0, 0, 1)
 
 
 async def test_a_closed_crowd_empties_and_lets_nobody_in():
-    crowd = Crowd(Traffic(running=1))
-    async with crowd.place():
+    crowd = ConcurrencyLimiter(ConcurrencyLimits(max_running=1))
+    async with crowd.slot():
         crowd.close()
-        with pytest.raises(Refusal, match="shutting down"):
-            async with crowd.place():
+        with pytest.raises(APIError, match="shutting down"):
+            async with crowd.slot():
                 pass
         with anyio.move_on_after(0.01) as soon:
-            await crowd.emptied()
+            await crowd.wait_until_empty()
         assert soon.cancelled_caught
     with anyio.fail_after(1):
-        await crowd.emptied()
+        await crowd.wait_until_empty()
 
 
 def test_traffic_that_cannot_be():
     with pytest.raises(ValueError, match="at least one"):
-        Traffic(running=0)
+        ConcurrencyLimits(max_running=0)
 
 
 async def test_a_body_that_comes_too_slowly_is_refused():
     async def receive():
         await anyio.sleep_forever()
 
-    with pytest.raises(Refusal, match=r"within 0\.01 seconds") as told:
+    with pytest.raises(APIError, match=r"within 0\.01 seconds") as told:
         await read_body(receive, 0.01)
     assert told.value.status == 408
 
@@ -94,15 +96,15 @@ async def test_a_body_that_comes_too_slowly_is_refused():
 SCRIPT = """
 import sys
 import anyio
-from batuta.clients import Scripted
-from batuta.gateway import LOOP, serve
+from batuta.clients import ScriptedClient
+from batuta.gateway import LOOP_OPTIONS, run_server
 from gateway.house import orchestra
 
 async def main():
-    ada = Scripted(lambda _: "Served to the end.", latency=1.5)
-    await serve(orchestra({"ada": ada}), port=0, ready=lambda url: print(url, flush=True), grace=20)
+    ada = ScriptedClient(lambda _: "Served to the end.", latency=1.5)
+    await run_server(orchestra({"ada": ada}), port=0, on_ready=lambda url: print(url, flush=True), grace_seconds=20)
 
-anyio.run(main, backend_options=LOOP)
+anyio.run(main, backend_options=LOOP_OPTIONS)
 print("closed")
 """
 

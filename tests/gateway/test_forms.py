@@ -5,12 +5,12 @@ import json
 import orjson
 import pytest
 
-from batuta.clients import Scripted
-from batuta.config import rehearsal
+from batuta.clients import ScriptedClient
+from batuta.config.load import rehearsal_config
 from batuta.core import Delta, Finish, Limits, Reply, ToolCall
-from batuta.core.conductor import SILENT
-from batuta.gateway import Orchestra, served_models
-from batuta.gateway.baselines import baselines
+from batuta.core.conductor import NULL_LISTENER
+from batuta.gateway import ServerState, served_models
+from batuta.gateway.serving.baselines import baseline_models
 from gateway.house import HI, Serving, orchestra
 from gateway.test_complete_answers import PATHS, Told, each
 
@@ -31,10 +31,10 @@ PROSE = "It holds a cat."
 
 
 def embedded():
-    found = rehearsal(time_scale=0.0)
+    found = rehearsal_config(time_scale=0.0)
     served = served_models(found.pool, found.conductor)
-    more = baselines(found.pool, Limits(seconds=60), None, None, None)
-    return Orchestra(found.pool, found.clients, (*served, *more))
+    more = baseline_models(found.pool, Limits(seconds=60), history=None, cascade=None, checker=None)
+    return ServerState(found.pool, found.clients, (*served, *more))
 
 
 def fulfils(wanted, message):
@@ -63,7 +63,9 @@ async def test_the_embedded_pool_never_answers_in_prose(wanted):
                     assert (status, got["error"]["code"]) == (502, code), model
 
 
-CALLS = Reply("", tool_calls=(ToolCall("c1", "look", "{}"),), finish=Finish.TOOL_CALLS)
+CALLS = Reply(
+    text="", tool_calls=(ToolCall(id="c1", name="look", arguments="{}"),), finish=Finish.TOOL_CALLS
+)
 DIALECT = {
     "chat": {"tools": [LOOK], "tool_choice": "required"},
     "responses": {
@@ -88,12 +90,12 @@ async def ask(server, dialect, stream, model):
 @each
 @pytest.mark.parametrize("model", ["worker/ada", "batuta-mini", "batuta-ultra"])
 async def test_a_call_that_is_required_is_made_or_refused(dialect, stream, model):
-    async with Serving(ada=Scripted(lambda _: PROSE)) as server:
+    async with Serving(ada=ScriptedClient(lambda _: PROSE)) as server:
         got = await ask(server, dialect, stream, model)
     assert (got.status, got.error) == (200 if stream else 502, "no_tool_call")
     assert PROSE not in got.raw
     async with Serving(
-        orchestra({"ada": Scripted(lambda _: PROSE), "bob": says_calls()})
+        orchestra({"ada": ScriptedClient(lambda _: PROSE), "bob": says_calls()})
     ) as server:
         got = await ask(server, dialect, stream, "batuta-mini")
     assert (got.status, got.error) == (200, None) and PROSE not in got.raw
@@ -101,16 +103,16 @@ async def test_a_call_that_is_required_is_made_or_refused(dialect, stream, model
 
 
 def says_calls():
-    return Scripted(lambda _: CALLS)
+    return ScriptedClient(lambda _: CALLS)
 
 
 async def test_what_is_said_before_a_required_call_is_told_once_it_is_made():
     class Ada:
-        async def complete(self, request, listener=SILENT):
-            await listener.spoke(Delta("I look."))
-            await listener.spoke(Delta(tool_index=0, tool_id="c1", tool_name="look"))
-            await listener.spoke(Delta(tool_index=0, tool_arguments="{}"))
-            return Reply("I look.", tool_calls=CALLS.tool_calls, finish=Finish.TOOL_CALLS)
+        async def complete(self, request, listener=NULL_LISTENER):
+            await listener.on_delta(Delta(text="I look."))
+            await listener.on_delta(Delta(tool_index=0, tool_id="c1", tool_name="look"))
+            await listener.on_delta(Delta(tool_index=0, tool_arguments="{}"))
+            return Reply(text="I look.", tool_calls=CALLS.tool_calls, finish=Finish.TOOL_CALLS)
 
     async with Serving(ada=Ada()) as server:
         frames = await server.frames(model="worker/ada", **WANTED["required"])
@@ -121,8 +123,8 @@ async def test_what_is_said_before_a_required_call_is_told_once_it_is_made():
 
 
 async def test_a_cut_reply_need_not_call():
-    cut = Reply("I wo", finish=Finish.LENGTH)
-    async with Serving(ada=Scripted([cut])) as server:
+    cut = Reply(text="I wo", finish=Finish.LENGTH)
+    async with Serving(ada=ScriptedClient([cut])) as server:
         body = {"model": "worker/ada", "messages": HI, **WANTED["required"]}
         status, _, got = await server.post(json=body)
     assert (status, got["choices"][0]["finish_reason"]) == (200, "length")
@@ -130,7 +132,7 @@ async def test_a_cut_reply_need_not_call():
 
 @pytest.mark.parametrize("finish", [Finish.DECLINED, Finish.TOOL_CALLS])
 async def test_a_form_is_checked_however_the_reply_ends(finish):
-    ada = Scripted(lambda _: Reply("I cannot.", finish=finish))
+    ada = ScriptedClient(lambda _: Reply(text="I cannot.", finish=finish))
     async with Serving(ada=ada) as server:
         body = {"model": "worker/ada", "messages": HI, "response_format": FORM}
         status, _, got = await server.post(json=body)
@@ -141,13 +143,13 @@ async def test_a_form_is_checked_however_the_reply_ends(finish):
 async def test_a_method_that_chooses_among_replies_keeps_the_form(wanted):
     right = CALLS if wanted == "required" else '{"n": 1}'
     replies = iter([PROSE, PROSE, PROSE, PROSE, right, right, right])
-    ada = Scripted(lambda _: next(replies))
+    ada = ScriptedClient(lambda _: next(replies))
     house = orchestra({"ada": ada})
     served = (
         *served_models(house.pool),
-        *baselines(house.pool, Limits(seconds=60), None, None, None),
+        *baseline_models(house.pool, Limits(seconds=60), history=None, cascade=None, checker=None),
     )
-    async with Serving(Orchestra(house.pool, house.clients, served)) as server:
+    async with Serving(ServerState(house.pool, house.clients, served)) as server:
         body = {"model": "baseline/self-consistency@5", "messages": HI, **WANTED[wanted]}
         status, _, got = await server.post(json=body)
     if status == 200:

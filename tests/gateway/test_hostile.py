@@ -19,12 +19,12 @@ from anyio.streams.text import TextReceiveStream
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batuta.clients import Scripted
-from batuta.core import Ended, Header, Limits, Outcome, Question, RunId, user
+from batuta.clients import ScriptedClient
+from batuta.core import Limits, Outcome, Question, RunFinished, RunHeader, RunId, user_message
 from batuta.engine import Recorder
-from batuta.gateway.refusal import Refusal
-from batuta.gateway.verdict import refusal_of
-from batuta.gateway.wire.encoding import check_values
+from batuta.gateway.errors import APIError
+from batuta.gateway.http.json_codec import check_value_count
+from batuta.gateway.serving.error_mapping import error_of_run
 from gateway.house import HI, Serving, pool_of
 from gateway.hunting import Prey, attacks, hold, watched_steps
 from gateway.town import Town
@@ -71,7 +71,7 @@ TOO_LARGE = {
 @pytest.mark.parametrize("name", TOO_LARGE)
 async def test_a_schema_that_is_too_large_is_refused_before_anything_is_done(dialect, name):
     path, body = dialect(TOO_LARGE[name])
-    async with Serving(ada=Scripted(lambda _: '"x"')) as server:
+    async with Serving(ada=ScriptedClient(lambda _: '"x"')) as server:
         began = time.thread_time()
         status, _, said = await server.post(path, json=body)
         assert time.thread_time() - began < LATE
@@ -80,7 +80,7 @@ async def test_a_schema_that_is_too_large_is_refused_before_anything_is_done(dia
 
 async def test_a_check_without_end_is_a_400_and_others_are_served_meanwhile():
     path, body = chat(branching(7))
-    async with Serving(ada=Scripted(lambda _: towers())) as server:
+    async with Serving(ada=ScriptedClient(lambda _: towers())) as server:
         slowest = 0.0
 
         async def others():
@@ -135,7 +135,9 @@ async def test_deep_tool_schemas_are_refused_or_passed_on(levels):
 
 async def test_a_poisoned_background_response_fails_alone_and_for_good(store):
     path, body = response(branching(6), background=True)
-    async with Town(store, ada=Scripted(lambda _: towers()), bob=Scripted(lambda _: "b")) as town:
+    async with Town(
+        store, ada=ScriptedClient(lambda _: towers()), bob=ScriptedClient(lambda _: "b")
+    ) as town:
         key = await town.key()
         status, _, made = await town.ask(key, path, json=body)
         assert (status, made["status"]) == (200, "queued"), made
@@ -160,10 +162,10 @@ async def test_a_body_of_millions_of_values_is_refused_before_it_is_read(piece):
 
 
 def test_signs_within_texts_are_no_values():
-    check_values(json.dumps({"a": ',[{"\\' * 100_000}).encode())
-    check_values(b'{"a":"' + b',\\"' * 100_000)
-    with pytest.raises(Refusal):
-        check_values(json.dumps([",", 1] * 100_000).encode())
+    check_value_count(json.dumps({"a": ',[{"\\' * 100_000}).encode())
+    check_value_count(b'{"a":"' + b',\\"' * 100_000)
+    with pytest.raises(APIError):
+        check_value_count(json.dumps([",", 1] * 100_000).encode())
 
 
 def test_an_error_of_64_kb_is_told_at_once():
@@ -171,14 +173,29 @@ def test_an_error_of_64_kb_is_told_at_once():
     for error in ("a." * 32_000, "http://" * 9_000, "sk-" * 20_000, "a" * 64_000, " " * 64_000):
         run = replace(_failed_run(), error=error)
         began = time.thread_time()
-        refusal = refusal_of(run)
+        refusal = error_of_run(run)
         assert refusal is not None and len(refusal.message) < 1_000
         assert time.thread_time() - began < LATE
 
 
 def _failed_run():
-    header = Header(RunId("run_1"), Question((user("hi"),)), pool_of("ada"), None, Limits(), "c")
-    failure = Ended(Outcome.FAILED, None, None, "x", "wrong_form", None, 1.0)
+    header = RunHeader(
+        id=RunId("run_1"),
+        question=Question(messages=(user_message("hi"),)),
+        pool=pool_of("ada"),
+        seed=None,
+        limits=Limits(),
+        conductor="c",
+    )
+    failure = RunFinished(
+        outcome=Outcome.FAILED,
+        answer=None,
+        reply=None,
+        error="x",
+        error_code="wrong_form",
+        limit=None,
+        seconds=1.0,
+    )
     recorder = Recorder()
     recorder.add(header)
     recorder.add(failure)
@@ -187,8 +204,8 @@ def _failed_run():
 
 HELD = """
 import sys, time, anyio
-from batuta.clients import Scripted
-from batuta.gateway import LOOP, serve
+from batuta.clients import ScriptedClient
+from batuta.gateway import LOOP_OPTIONS, run_server
 from gateway.house import orchestra
 
 def hold(_):
@@ -197,10 +214,10 @@ def hold(_):
         pass
 
 async def main():
-    house = orchestra({"ada": Scripted(hold)})
-    await serve(house, port=0, ready=lambda url: print(url, flush=True), grace=0.1)
+    house = orchestra({"ada": ScriptedClient(hold)})
+    await run_server(house, port=0, on_ready=lambda url: print(url, flush=True), grace_seconds=0.1)
 
-anyio.run(main, backend_options=LOOP)
+anyio.run(main, backend_options=LOOP_OPTIONS)
 """
 
 

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Limits, Pool, Question
-from batuta.gateway.refusal import Refusal
-from batuta.gateway.wire.chat import parse_chat
-from batuta.gateway.wire.fields import Fields
+from batuta.gateway.chat.request import parse_chat
+from batuta.gateway.errors import APIError
+from batuta.gateway.http.fields import Fields
 from gateway.house import HI, Serving, pool_of
 
 pytestmark = pytest.mark.anyio
@@ -114,7 +114,9 @@ CASES = [
     ({**GOOD, "top_logprobs": 2}, U, "top_logprobs"),
     ({**GOOD, "functions": [{}]}, U, "functions"),
     ({**GOOD, "modalities": ["text", "audio"]}, U, "modalities"),
-    ({**GOOD, "frequency_penalty": 1}, U, "frequency_penalty"),
+    ({**GOOD, "frequency_penalty": 2.5}, V, "frequency_penalty"),
+    ({**GOOD, "presence_penalty": "x"}, T, "presence_penalty"),
+    ({**GOOD, "top_k": 0}, V, "top_k"),
     ({**GOOD, "reasoning_effort": "huge"}, V, "reasoning_effort"),
     ({**GOOD, "verbosity": "x"}, V, "verbosity"),
     ({**GOOD, "metadata": []}, T, "metadata"),
@@ -206,8 +208,8 @@ CASES = [
 
 
 def book(body, pool):
-    asked = parse_chat(Fields(orjson.loads(orjson.dumps(body)))).wishes
-    asked.check(asked.cast(pool), Limits(steps=1))
+    asked = parse_chat(Fields(orjson.loads(orjson.dumps(body)))).options
+    asked.check_workflow(asked.select_workers(pool), Limits(steps=1))
 
 
 def named(value):
@@ -217,7 +219,7 @@ def named(value):
 @pytest.mark.parametrize(("body", "code", "param"), CASES, ids=named)
 def test_the_first_thing_that_is_wrong_is_named(body, code, param):
     pool = pool_of("ada")
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(APIError) as caught:
         book(body, pool)
     refusal = caught.value
     assert (refusal.status, refusal.code, refusal.param) == (400, code, param)
@@ -226,7 +228,7 @@ def test_the_first_thing_that_is_wrong_is_named(body, code, param):
 
 async def test_every_bad_body_is_a_400_of_the_server_too():
     """`batuta-mini` plays one step at most, as the test above has it."""
-    async with Serving(ada=Scripted(lambda _: "ok")) as server:
+    async with Serving(ada=ScriptedClient(lambda _: "ok")) as server:
         for body, code, param in CASES:
             status, headers, got = await server.post(body=orjson.dumps(body))
             assert (status, got["error"]["code"], got["error"]["param"]) == (400, code, param)
@@ -285,7 +287,7 @@ def test_what_asks_for_nothing_special_is_taken(extra):
 def test_turns_that_clients_send(message):
     call = parse_chat(Fields({**MODEL, "messages": [message]}))
     assert isinstance(call.question, Question)
-    assert isinstance(call.wishes.cast(pool_of("ada")), Pool)
+    assert isinstance(call.options.select_workers(pool_of("ada")), Pool)
 
 
 LEAF = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
@@ -311,7 +313,7 @@ def test_any_object_is_a_call_or_a_400(body, good):
     refusal = None
     try:
         parse_chat(Fields({**GOOD, **body} if good else body))
-    except Refusal as caught:
+    except APIError as caught:
         refusal = caught
     assert refusal is None or refusal.status == 400
     assert refusal is None or set(refusal.body["error"]) == {"message", "type", "param", "code"}
@@ -326,7 +328,7 @@ async def test_any_body_is_never_a_5xx():
         bodies.append({**GOOD, **body})
 
     collect()
-    async with Serving(ada=Scripted(lambda _: "ok")) as server:
+    async with Serving(ada=ScriptedClient(lambda _: "ok")) as server:
         for body in bodies:
             async with server.http.post(
                 "/v1/chat/completions",

@@ -8,12 +8,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Limits
-from batuta.gateway.refusal import Refusal
-from batuta.gateway.wire.fields import Fields
-from batuta.gateway.wire.messages import parse_message
-from batuta.gateway.wire.responses import Past, parse_response, sought
+from batuta.gateway.errors import APIError
+from batuta.gateway.http.fields import Fields
+from batuta.gateway.messages.request import parse_message
+from batuta.gateway.responses.request import (
+    ResponseHistory,
+    parse_history_references,
+    parse_response,
+)
 from gateway.house import HI, Serving, orchestra, pool_of
 
 pytestmark = pytest.mark.anyio
@@ -193,7 +197,7 @@ MESSAGES = [
     ({**A, "max_tokens": "x"}, T, "max_tokens"),
     ({**A, "stream": "yes"}, T, "stream"),
     ({**A, "temperature": 1.5}, V, "temperature"),
-    ({**A, "top_k": 5}, U, "top_k"),
+    ({**A, "top_k": 0}, V, "top_k"),
     ({**A, "container": "c"}, U, "container"),
     ({**A, "mcp_servers": [{}]}, U, "mcp_servers"),
     ({**A, "stop_sequences": "x"}, T, "stop_sequences"),
@@ -222,8 +226,8 @@ MESSAGES = [
 
 
 def responses(body):
-    sought(body)
-    return parse_response(body, Past()).call
+    parse_history_references(body)
+    return parse_response(body, ResponseHistory()).call
 
 
 def messages(body):
@@ -250,13 +254,13 @@ def named(value):
 
 
 def book(dialect, body):
-    wishes = dialect.parse(Fields(orjson.loads(orjson.dumps(body)))).wishes
-    wishes.check(wishes.cast(pool_of("ada")), Limits(steps=1))
+    wishes = dialect.parse(Fields(orjson.loads(orjson.dumps(body)))).options
+    wishes.check(wishes.select_workers(pool_of("ada")), Limits(steps=1))
 
 
 @pytest.mark.parametrize(("dialect", "body", "code", "param"), CASES, ids=named)
 def test_the_first_thing_that_is_wrong_is_named(dialect, body, code, param):
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(APIError) as caught:
         book(dialect, body)
     refusal = caught.value
     assert (refusal.status, refusal.code, refusal.param) == (400, code, param)
@@ -265,7 +269,7 @@ def test_the_first_thing_that_is_wrong_is_named(dialect, body, code, param):
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=named)
 async def test_every_bad_body_is_a_400_of_the_server_too(dialect, store):
-    async with Serving(orchestra({"ada": Scripted(lambda _: "ok")}, store=store)) as server:
+    async with Serving(orchestra({"ada": ScriptedClient(lambda _: "ok")}, store=store)) as server:
         for body, code, param in dialect.cases:
             status, headers, got = await server.post(dialect.path, body=orjson.dumps(body))
             assert (status, got["error"]["code"], got["error"]["param"]) == (400, code, param)
@@ -311,7 +315,7 @@ def test_any_object_is_a_call_or_a_400(dialect):
         refusal = None
         try:
             dialect.parse(Fields({**dialect.good, **body} if good else body))
-        except Refusal as caught:
+        except APIError as caught:
             refusal = caught
         assert refusal is None or refusal.status == 400
 
@@ -328,7 +332,7 @@ async def test_any_body_is_never_a_5xx(dialect, store):
         found.append({**dialect.good, **body})
 
     collect()
-    async with Serving(orchestra({"ada": Scripted(lambda _: "ok")}, store=store)) as server:
+    async with Serving(orchestra({"ada": ScriptedClient(lambda _: "ok")}, store=store)) as server:
         for body in found:
             try:
                 data = orjson.dumps(body)
@@ -349,7 +353,10 @@ async def test_any_body_is_never_a_5xx(dialect, store):
         (DIALECTS[0], {"text": {"format": {"type": "text"}, "verbosity": "low"}}),
         (DIALECTS[0], {"input": [{"type": "local_shell_call"}, {"role": "user", "content": ""}]}),
         (DIALECTS[1], {"top_k": None, "system": "", "thinking": {"type": "adaptive"}}),
-        (DIALECTS[1], {"tools": [{**TOOL, "type": "custom", "cache_control": {}}]}),
+        (
+            DIALECTS[1],
+            {"tools": [{**TOOL, "type": "custom", "cache_control": {"type": "ephemeral"}}]},
+        ),
         (DIALECTS[1], {"tool_choice": {"type": "none"}, "service_tier": "auto"}),
     ],
 )

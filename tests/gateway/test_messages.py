@@ -5,10 +5,10 @@ import anyio
 import orjson
 import pytest
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Finish, Reply, ToolCall, Usage
-from batuta.errors import RateLimited
-from gateway.house import HI, Breaking, Halting, Serving, Timing, orchestra
+from batuta.errors import RateLimitError
+from gateway.house import HI, Breaking, Halting, Serving, StreamTimeouts, orchestra
 
 pytestmark = pytest.mark.anyio
 
@@ -18,9 +18,12 @@ WEATHER = {
     "input_schema": {"type": "object", "properties": {"in": {"type": "string"}}},
 }
 CALLS = Reply(
-    "I look.",
-    "Hm.",
-    tool_calls=(ToolCall("c1", "weather", '{"in":"Rome"}'), ToolCall("c2", "weather", "")),
+    text="I look.",
+    reasoning="Hm.",
+    tool_calls=(
+        ToolCall(id="c1", name="weather", arguments='{"in":"Rome"}'),
+        ToolCall(id="c2", name="weather", arguments=""),
+    ),
     finish=Finish.TOOL_CALLS,
 )
 THINK = {"type": "enabled", "budget_tokens": 9_000}
@@ -47,10 +50,16 @@ async def events(server, **fields):
 
 
 async def test_a_message_by_the_anthropic_client():
-    first = Reply("Thoughts.", usage=Usage(1, 100, 60, 0, 20, 5))
-    last = Reply("The end.", usage=Usage(1, 200, 10, 3, 30, 7))
+    first = Reply(
+        text="Thoughts.",
+        usage=Usage(calls=1, input=100, cached=60, cache_write=0, output=20, reasoning=5),
+    )
+    last = Reply(
+        text="The end.",
+        usage=Usage(calls=1, input=200, cached=10, cache_write=3, output=30, reasoning=7),
+    )
     async with (
-        Serving(ada=Scripted([first]), bob=Scripted([last])) as server,
+        Serving(ada=ScriptedClient([first]), bob=ScriptedClient([last])) as server,
         client(server) as api,
     ):
         raw = await api.messages.with_raw_response.create(**body(system="Be kind."))
@@ -68,7 +77,7 @@ async def test_a_message_by_the_anthropic_client():
 
 
 async def test_what_a_worker_is_asked():
-    ada = Scripted([CALLS])
+    ada = ScriptedClient([CALLS])
     picture = {"type": "base64", "media_type": "image/png", "data": "AA"}
     turns = [
         {"role": "user", "content": [{"type": "text", "text": "What?"}]},
@@ -131,15 +140,18 @@ def seeing(clients):
     from dataclasses import replace
 
     from batuta.core import Pool
-    from batuta.gateway import Orchestra, served_models
+    from batuta.gateway import ServerState, served_models
     from gateway.house import pool_of
 
     pool = Pool(tuple(replace(worker, tags=("vision",)) for worker in pool_of(*clients)))
-    return Orchestra(pool, clients, served_models(pool))
+    return ServerState(pool, clients, served_models(pool))
 
 
 async def test_the_events_of_a_workflow():
-    house = {"ada": Scripted(lambda _: "Thoughts."), "bob": Scripted(lambda _: "The end of it.")}
+    house = {
+        "ada": ScriptedClient(lambda _: "Thoughts."),
+        "bob": ScriptedClient(lambda _: "The end of it."),
+    }
     async with Serving(orchestra(house)) as server:
         shown = await events(server, thinking=THINK, max_tokens=10_000)
         hidden = await events(server)
@@ -157,7 +169,7 @@ async def test_the_events_of_a_workflow():
 
 
 async def test_thinking_and_calls_are_streamed_by_the_anthropic_client():
-    async with Serving(ada=Scripted(lambda _: CALLS)) as server, client(server) as api:
+    async with Serving(ada=ScriptedClient(lambda _: CALLS)) as server, client(server) as api:
         wanted = body(model="worker/ada", tools=[WEATHER], thinking=THINK, max_tokens=10_000)
         async with api.messages.stream(**wanted) as stream:
             streamed = await stream.get_final_message()
@@ -182,14 +194,14 @@ async def test_thinking_and_calls_are_streamed_by_the_anthropic_client():
 
 
 async def test_a_cut_answer_says_so():
-    reply = Reply("cut", finish=Finish.LENGTH)
-    async with Serving(ada=Scripted(lambda _: reply)) as server:
+    reply = Reply(text="cut", finish=Finish.LENGTH)
+    async with Serving(ada=ScriptedClient(lambda _: reply)) as server:
         got = await events(server, model="worker/ada")
     assert got[-2]["delta"]["stop_reason"] == "max_tokens"
 
 
 async def test_an_error_after_the_200_is_an_error_event():
-    house = orchestra({"ada": Breaking(("Half an ",)), "bob": Scripted(["x"])})
+    house = orchestra({"ada": Breaking(("Half an ",)), "bob": ScriptedClient(["x"])})
     async with Serving(house) as server, client(server) as api:
         got = await events(server, model="batuta-mini")
         with pytest.raises(anthropic.APIStatusError):
@@ -203,7 +215,7 @@ async def test_an_error_after_the_200_is_an_error_event():
 
 
 async def test_signs_of_life_are_pings():
-    house = orchestra({"ada": Halting()}, timing=Timing(keep_alive=0.02))
+    house = orchestra({"ada": Halting()}, stream_timeouts=StreamTimeouts(keep_alive=0.02))
     async with Serving(house) as server:
         got = await events(server, model="worker/ada", orchestration={"deadline_s": 0.15})
     assert [event["type"] for event in got].count("ping") > 2
@@ -222,7 +234,10 @@ async def test_a_reader_who_leaves_ends_the_calls():
 
 
 async def test_errors_have_the_dialects_form():
-    async with Serving(ada=Scripted([RateLimited("slow")])) as server, client(server) as api:
+    async with (
+        Serving(ada=ScriptedClient([RateLimitError("slow")])) as server,
+        client(server) as api,
+    ):
         with pytest.raises(anthropic.RateLimitError):
             await api.messages.create(**body(model="worker/ada"))
         with pytest.raises(anthropic.NotFoundError) as caught:
@@ -260,7 +275,7 @@ async def test_the_models_are_listed_for_anthropics_clients():
 
 async def test_tools_of_others_are_left_out_and_told():
     tools = [WEATHER, {"type": "web_search_20250305", "name": "web_search"}]
-    ada = Scripted(["ok"])
+    ada = ScriptedClient(["ok"])
     async with Serving(ada=ada) as server:
         wanted = body(model="worker/ada", tools=tools, context_management={"edits": []})
         status, headers, _ = await server.post("/v1/messages", json=wanted)

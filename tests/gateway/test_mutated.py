@@ -11,9 +11,14 @@ from dataclasses import dataclass, replace
 import anyio
 import pytest
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Finish, ToolCall
-from batuta.errors import BadRequest, Overloaded, RateLimited, Unauthorised
+from batuta.errors import (
+    BadRequestError,
+    ProviderAuthError,
+    ProviderOverloadedError,
+    RateLimitError,
+)
 from batuta.store import Store
 from gateway.mutations import ROLES, Sent, good, requests
 from gateway.town import ADMIN, HELLO, Town
@@ -35,13 +40,13 @@ TRACE = re.compile(
 def failing():
     """A worker whose provider tells more than it should, every time another way."""
     text = f"https://{UPSTREAM}:8443/v1/chat?key=1 refused {PROVIDER_KEY}"
-    kinds = (BadRequest, Unauthorised, Overloaded, RateLimited)
+    kinds = (BadRequestError, ProviderAuthError, ProviderOverloadedError, RateLimitError)
     calls = iter(range(10**9))
 
     def fail(_):
         raise kinds[next(calls) % len(kinds)](text)
 
-    return Scripted(fail)
+    return ScriptedClient(fail)
 
 
 @dataclass
@@ -62,10 +67,10 @@ class Village(Town):
             if not request.tools or choice in {None, "auto", "none"}:
                 return reply
             name = request.tools[0].name if choice == "required" else choice
-            calls = (ToolCall("c", name, "{}"),)
+            calls = (ToolCall(id="c", name=name, arguments="{}"),)
             return replace(reply, tool_calls=calls, finish=Finish.TOOL_CALLS)
 
-        said = Scripted(say)
+        said = ScriptedClient(say)
         super().__init__(store, ("ada", "bob"), ada=said, bob=said, eve=failing())
 
     async def settle(self) -> None:

@@ -5,8 +5,8 @@ import pytest
 from tests.gateway.house import HI, Halting, Serving, orchestra
 from tests.gateway.test_tenants import Town
 
-from batuta.clients import Scripted
-from batuta.errors import Overloaded
+from batuta.clients import ScriptedClient
+from batuta.errors import ProviderOverloadedError
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +40,7 @@ class Counting:
 @pytest.mark.parametrize(("path", "body"), BODIES)
 async def test_the_same_request_is_played_once(store, path, body):
     say = Counting()
-    async with Town(store, ada=Scripted(say)) as town:
+    async with Town(store, ada=ScriptedClient(say)) as town:
         bearer = {"authorization": f"Bearer {await town.key()}"}
         other = {"authorization": f"Bearer {await town.key('other')}"}
         first = await post(town, path, body, **bearer)
@@ -86,10 +86,12 @@ async def test_a_failure_is_not_kept(store, path, body):
         nonlocal calls
         calls += 1
         if calls == 1:
-            raise Overloaded("busy")
+            raise ProviderOverloadedError("busy")
         return "well"
 
-    town = type("Town", (), {"serving": Serving(orchestra({"ada": Scripted(say)}, store=store))})
+    town = type(
+        "Town", (), {"serving": Serving(orchestra({"ada": ScriptedClient(say)}, store=store))}
+    )
     async with town.serving:
         await post(town, path, body)
         status, headers, text = await post(town, path, body)
@@ -99,7 +101,9 @@ async def test_a_failure_is_not_kept(store, path, body):
 
 async def test_what_may_not_be_stored_is_not_and_odd_keys_are_refused(store):
     say = Counting()
-    town = type("Town", (), {"serving": Serving(orchestra({"ada": Scripted(say)}, store=store))})
+    town = type(
+        "Town", (), {"serving": Serving(orchestra({"ada": ScriptedClient(say)}, store=store))}
+    )
     async with town.serving:
         path, body = BODIES[0]
         body = {**body, "store": False}

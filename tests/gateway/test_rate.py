@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.errors import ConfigError
-from batuta.gateway.rate import (
+from batuta.gateway.access.rate_limit import (
     MINUTE,
     REQUESTS,
     TOKENS,
-    LocalRates,
-    RedisRates,
-    SharedRates,
-    open_rates,
+    FallbackRateLimiter,
+    LocalRateLimiter,
+    RedisRateLimiter,
+    open_rate_limiter,
 )
 from fakes.proxy import Proxy
 
@@ -50,17 +50,17 @@ async def redis():
 
 async def test_what_fits_is_let_through_and_the_rest_is_told_when_to_come():
     clock = Clock()
-    rates = LocalRates(clock)
+    rates = LocalRateLimiter(clock)
     for left in (2, 1, 0):
         window = await rates.take(REQUESTS, "k", 3)
-        assert (window.allowed, window.remaining, window.cap) == (True, left, 3)
+        assert (window.is_allowed, window.remaining, window.cap) == (True, left, 3)
     refused = await rates.take(REQUESTS, "k", 3)
-    assert not refused.allowed
-    assert (await rates.take(REQUESTS, "other", 3)).allowed
+    assert not refused.is_allowed
+    assert (await rates.take(REQUESTS, "other", 3)).is_allowed
     clock.now += refused.reset - 0.01
-    assert not (await rates.take(REQUESTS, "k", 3)).allowed
+    assert not (await rates.take(REQUESTS, "k", 3)).is_allowed
     clock.now += 0.02
-    assert (await rates.take(REQUESTS, "k", 3)).allowed
+    assert (await rates.take(REQUESTS, "k", 3)).is_allowed
 
 
 @given(
@@ -70,16 +70,16 @@ async def test_what_fits_is_let_through_and_the_rest_is_told_when_to_come():
 def test_no_minute_takes_more_than_two_caps_and_patience_helps(cap, steps):
     async def check():
         clock, taken = Clock(), []
-        rates = LocalRates(clock)
+        rates = LocalRateLimiter(clock)
         for wait, amount in steps:
             clock.now += wait
             window = await rates.take(REQUESTS, "k", cap, amount)
             assert 0 <= window.remaining <= cap
-            if window.allowed:
+            if window.is_allowed:
                 taken.append((clock.now, amount))
             elif amount <= cap:
                 clock.now += window.reset + 1e-6
-                assert (await rates.take(REQUESTS, "k", cap, amount)).allowed
+                assert (await rates.take(REQUESTS, "k", cap, amount)).is_allowed
                 taken.append((clock.now, amount))
         for start, _ in taken:
             inside = sum(amount for at, amount in taken if start <= at < start + MINUTE)
@@ -92,33 +92,33 @@ def test_no_minute_takes_more_than_two_caps_and_patience_helps(cap, steps):
 
 async def test_what_was_used_after_all_counts_over_the_cap():
     clock = Clock()
-    rates = LocalRates(clock)
-    assert (await rates.take(TOKENS, "k", 100, 10)).allowed
+    rates = LocalRateLimiter(clock)
+    assert (await rates.take(TOKENS, "k", 100, 10)).is_allowed
     await rates.add(TOKENS, "k", 100, 500)
-    assert not (await rates.take(TOKENS, "k", 100, 1)).allowed
+    assert not (await rates.take(TOKENS, "k", 100, 1)).is_allowed
     clock.now += 2 * MINUTE
-    assert (await rates.take(TOKENS, "k", 100, 1)).allowed
+    assert (await rates.take(TOKENS, "k", 100, 1)).is_allowed
 
 
 async def test_two_replicas_share_one_cap_in_redis(redis):
-    one, two, name = RedisRates(redis, 10), RedisRates(redis, 10), uuid.uuid4().hex
+    one, two, name = RedisRateLimiter(redis, 10), RedisRateLimiter(redis, 10), uuid.uuid4().hex
     allowed = 0
 
     async def go(rates):
         nonlocal allowed
         for _ in range(20):
             window = await rates.take(REQUESTS, name, 100)
-            allowed += window.allowed
+            allowed += window.is_allowed
 
     async with anyio.create_task_group() as tasks:
         for number in range(10):
             tasks.start_soon(go, (one, two)[number % 2])
     assert allowed <= 100
     assert allowed >= 90  # in a crowd a hit that lost a race is taken back, and may be missed
-    assert (await one.take(TOKENS, name, 100, 60)).allowed
+    assert (await one.take(TOKENS, name, 100, 60)).is_allowed
     await two.add(TOKENS, name, 100, 500)
     refused = await one.take(TOKENS, name, 100, 1)
-    assert (refused.allowed, refused.remaining) == (False, 0)
+    assert (refused.is_allowed, refused.remaining) == (False, 0)
     assert 0 < refused.reset <= MINUTE
     await one.close()
     await two.close()
@@ -128,10 +128,10 @@ async def test_while_redis_is_away_each_replica_lets_its_share_through(caplog):
     pytest.importorskip("redis")
     caplog.set_level(logging.WARNING)
     clock = Clock()
-    rates = SharedRates(RedisRates("redis://127.0.0.1:1"), 4, clock)
-    allowed = [(await rates.take(REQUESTS, "k", 20)).allowed for _ in range(8)]
+    rates = FallbackRateLimiter(RedisRateLimiter("redis://127.0.0.1:1"), 4, clock)
+    allowed = [(await rates.take(REQUESTS, "k", 20)).is_allowed for _ in range(8)]
     assert allowed == [True] * 5 + [False] * 3
-    assert rates.down
+    assert rates.is_down
     await rates.add(TOKENS, "k", 20, 5)
     clock.now += 6  # it is tried again, and fails again
     await rates.take(REQUESTS, "k", 20)
@@ -146,14 +146,14 @@ async def test_a_redis_that_goes_away_holds_nobody_up(redis, how):
     place = urlsplit(redis)
     clock, name = Clock(), uuid.uuid4().hex
     async with Proxy(place.hostname, place.port or 6379) as proxy:
-        rates = SharedRates(RedisRates(f"redis://127.0.0.1:{proxy.port}"), 2, clock)
+        rates = FallbackRateLimiter(RedisRateLimiter(f"redis://127.0.0.1:{proxy.port}"), 2, clock)
         assert (await rates.take(REQUESTS, name, 4)).cap == 4
         await getattr(proxy, how)()
         with anyio.fail_after(5):
             taken = [await rates.take(REQUESTS, name, 4) for _ in range(3)]
             await rates.add(TOKENS, name, 4, 1)
-        assert rates.down
-        assert [(window.cap, window.allowed) for window in taken] == [
+        assert rates.is_down
+        assert [(window.cap, window.is_allowed) for window in taken] == [
             (2, True),
             (2, True),
             (2, False),
@@ -161,7 +161,7 @@ async def test_a_redis_that_goes_away_holds_nobody_up(redis, how):
         await proxy.mend()
         clock.now += 6
         assert (await rates.take(REQUESTS, name, 4)).cap == 4
-        assert not rates.down
+        assert not rates.is_down
         await rates.close()
 
 
@@ -171,7 +171,7 @@ async def test_it_is_used_again_when_it_is_back(redis, caplog):
 
     class Flaky:
         def __init__(self):
-            self.real, self.away = RedisRates(redis, 10), True
+            self.real, self.away = RedisRateLimiter(redis, 10), True
 
         async def take(self, *arguments):
             if self.away:
@@ -185,18 +185,18 @@ async def test_it_is_used_again_when_it_is_back(redis, caplog):
             await self.real.close()
 
     flaky = Flaky()
-    rates = SharedRates(flaky, 2, clock)
+    rates = FallbackRateLimiter(flaky, 2, clock)
     assert (await rates.take(REQUESTS, name, 2)).cap == 1
     flaky.away = False
     assert (await rates.take(REQUESTS, name, 2)).cap == 1  # left alone for a while
     clock.now += 6
     assert (await rates.take(REQUESTS, name, 2)).cap == 2
-    assert not rates.down
+    assert not rates.is_down
     await rates.close()
 
 
 def test_a_setting_that_is_no_url_of_redis_is_refused():
     pytest.importorskip("redis")
     with pytest.raises(ConfigError, match=r"server\.redis must be a URL"):
-        open_rates("http://127.0.0.1")
-    assert isinstance(open_rates(), LocalRates)
+        open_rate_limiter("http://127.0.0.1")
+    assert isinstance(open_rate_limiter(), LocalRateLimiter)

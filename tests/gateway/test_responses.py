@@ -5,15 +5,15 @@ import openai
 import orjson
 import pytest
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Finish, Reply, ToolCall, Usage
-from batuta.errors import Overloaded
-from batuta.gateway.gate import Gate
-from batuta.gateway.wire.fields import Fields
-from batuta.gateway.wire.items import messages_of
-from batuta.store.mint import Mint
-from batuta.store.policy import Policy
-from gateway.house import Breaking, Halting, Serving, Timing, orchestra, stored
+from batuta.errors import ProviderOverloadedError
+from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.http.fields import Fields
+from batuta.gateway.responses.items import parse_items
+from batuta.store.key_hasher import KeyHasher
+from batuta.store.key_permissions import KeyPermissions
+from gateway.house import Breaking, Halting, Serving, StreamTimeouts, orchestra, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -25,14 +25,20 @@ WEATHER = {
     "strict": True,
 }
 CALLS = Reply(
-    "",
-    tool_calls=(ToolCall("c1", "weather", '{"in":"Rome"}'), ToolCall("c2", "weather", "{}")),
+    text="",
+    tool_calls=(
+        ToolCall(id="c1", name="weather", arguments='{"in":"Rome"}'),
+        ToolCall(id="c2", name="weather", arguments="{}"),
+    ),
     finish=Finish.TOOL_CALLS,
 )
 
 
 def two(store=None, **options):
-    clients = {"ada": Scripted(lambda _: "Thoughts."), "bob": Scripted(lambda _: "The end of it.")}
+    clients = {
+        "ada": ScriptedClient(lambda _: "Thoughts."),
+        "bob": ScriptedClient(lambda _: "The end of it."),
+    }
     return orchestra(clients, store=store, **options)
 
 
@@ -89,9 +95,15 @@ def added_up(events):
 
 
 async def test_a_response_by_the_openai_client():
-    first = Reply("Thoughts.", usage=Usage(1, 100, 60, 0, 20, 5))
-    last = Reply("The end of it.", usage=Usage(1, 200, 10, 3, 30, 7))
-    async with Serving(ada=Scripted([first]), bob=Scripted([last])) as server:
+    first = Reply(
+        text="Thoughts.",
+        usage=Usage(calls=1, input=100, cached=60, cache_write=0, output=20, reasoning=5),
+    )
+    last = Reply(
+        text="The end of it.",
+        usage=Usage(calls=1, input=200, cached=10, cache_write=3, output=30, reasoning=7),
+    )
+    async with Serving(ada=ScriptedClient([first]), bob=ScriptedClient([last])) as server:
         raw = await server.openai.responses.with_raw_response.create(
             model="batuta-ultra", input="hi", instructions="Be kind.", metadata={"a": "b"}
         )
@@ -116,7 +128,7 @@ async def test_a_response_by_the_openai_client():
 
 
 async def test_what_a_worker_is_asked():
-    ada = Scripted([CALLS])
+    ada = ScriptedClient([CALLS])
     async with Serving(ada=ada) as server:
         await server.openai.responses.create(
             model="worker/ada",
@@ -178,7 +190,7 @@ def test_pictures_that_tools_return_follow_their_results():
         {"type": "function_call_output", "call_id": "b", "output": "nothing"},
     ]
     for then in ([], [{"role": "user", "content": "And?"}]):
-        turns = messages_of([Fields(item) for item in (*items, *then)])
+        turns = parse_items([Fields(item) for item in (*items, *then)])
         assert [m.role.value for m in turns[:4]] == ["assistant", "tool", "tool", "user"]
         assert turns[3].text == "What the tool call a returned:"
         assert [image.url for image in turns[3].images] == ["data:image/png;base64,AA"]
@@ -194,11 +206,11 @@ async def test_what_is_left_out_is_told():
         "client_metadata": {"a": "b"},
         "include": ["reasoning.encrypted_content"],
     }
-    async with Serving(ada=Scripted(["ok"])) as server:
+    async with Serving(ada=ScriptedClient(["ok"])) as server:
         status, headers, got = await server.post("/v1/responses", json=body)
     assert status == 200
     told = headers["x-batuta-ignored"]
-    assert told == "top_k, tools.namespace, tools.mcp, input.web_search_call"
+    assert told == "top_k, client_metadata, tools.namespace, tools.mcp, input.web_search_call"
     assert [tool["type"] for tool in got["tools"]] == ["function"]
 
 
@@ -222,8 +234,10 @@ async def test_the_events_of_a_workflow():
 
 
 async def test_reasoning_and_calls_are_streamed_by_the_openai_client():
-    reply = Reply("I look.", "Hm.", CALLS.tool_calls, finish=Finish.TOOL_CALLS)
-    async with Serving(ada=Scripted([reply])) as server:
+    reply = Reply(
+        text="I look.", reasoning="Hm.", tool_calls=CALLS.tool_calls, finish=Finish.TOOL_CALLS
+    )
+    async with Serving(ada=ScriptedClient([reply])) as server:
         async with server.openai.responses.stream(
             model="worker/ada", input="hi", tools=[WEATHER]
         ) as stream:
@@ -244,7 +258,7 @@ async def test_reasoning_and_calls_are_streamed_by_the_openai_client():
 
 
 async def test_whole_and_streamed_say_the_same():
-    async with Serving(ada=Scripted(lambda _: CALLS)) as server:
+    async with Serving(ada=ScriptedClient(lambda _: CALLS)) as server:
         body = {"model": "worker/ada", "input": "", "tools": [WEATHER]}
         _, _, whole = await server.post("/v1/responses", json=body)
         streamed = (await events(server, **body))[-1]["response"]
@@ -257,8 +271,8 @@ async def test_whole_and_streamed_say_the_same():
 
 
 async def test_a_cut_answer_is_incomplete():
-    reply = Reply("cut", finish=Finish.LENGTH)
-    async with Serving(ada=Scripted(lambda _: reply)) as server:
+    reply = Reply(text="cut", finish=Finish.LENGTH)
+    async with Serving(ada=ScriptedClient(lambda _: reply)) as server:
         got = await events(server, model="worker/ada", max_output_tokens=1)
         _, _, whole = await server.post(
             "/v1/responses", json={"model": "worker/ada", "input": "x", "max_output_tokens": 1}
@@ -271,7 +285,7 @@ async def test_a_cut_answer_is_incomplete():
 
 
 async def test_a_broken_answer_fails_and_says_so_without_secrets(store):
-    house = orchestra({"ada": Breaking(("Half an ",)), "bob": Scripted(["x"])}, store=store)
+    house = orchestra({"ada": Breaking(("Half an ",)), "bob": ScriptedClient(["x"])}, store=store)
     async with Serving(house) as server:
         got = await events(server, model="batuta-mini")
         kept = await server.get(f"/v1/responses/{got[-1]['response']['id']}")
@@ -285,7 +299,7 @@ async def test_a_broken_answer_fails_and_says_so_without_secrets(store):
 
 
 async def test_before_anything_is_said_an_error_is_an_error():
-    async with Serving(ada=Scripted([Overloaded("x")] * 9)) as server:
+    async with Serving(ada=ScriptedClient([ProviderOverloadedError("x")] * 9)) as server:
         with pytest.raises(openai.APIStatusError) as caught:
             await server.openai.responses.create(model="worker/ada", input="hi")
         assert caught.value.status_code == 502
@@ -294,7 +308,7 @@ async def test_before_anything_is_said_an_error_is_an_error():
 
 
 async def test_signs_of_life_are_events_with_numbers():
-    house = orchestra({"ada": Halting(())}, timing=Timing(keep_alive=0.02))
+    house = orchestra({"ada": Halting(())}, stream_timeouts=StreamTimeouts(keep_alive=0.02))
     async with Serving(house) as server:
         body = {"model": "worker/ada", "orchestration": {"deadline_s": 0.15}}
         got = await events(server, **body)
@@ -315,7 +329,7 @@ async def test_a_reader_who_leaves_ends_the_calls():
 
 
 async def test_a_conversation_goes_on_from_what_was_stored(store):
-    ada = Scripted(lambda request: CALLS if len(request.messages) == 2 else "Sunny.")
+    ada = ScriptedClient(lambda request: CALLS if len(request.messages) == 2 else "Sunny.")
     house = orchestra({"ada": ada}, store=store)
     async with Serving(house) as server:
         create = server.openai.responses.create
@@ -427,7 +441,9 @@ async def test_the_background_answers_after_the_reader_has_gone(store):
 
 
 async def test_a_stream_of_the_background_can_be_left_and_resumed(store):
-    house = orchestra({"ada": Halting(("One ", "two"))}, store=store, timing=Timing(0.02))
+    house = orchestra(
+        {"ada": Halting(("One ", "two"))}, store=store, stream_timeouts=StreamTimeouts(0.02)
+    )
     async with Serving(house) as server:
         body = {"model": "worker/ada", "input": "x", "stream": True, "background": True}
         async with server.http.post("/v1/responses", json=body) as response:
@@ -479,16 +495,18 @@ async def test_deleting_what_runs_ends_it(store):
 
 
 async def test_a_job_that_fails_says_why(store):
-    async with Serving(orchestra({"ada": Scripted([Overloaded("x")] * 9)}, store=store)) as server:
+    async with Serving(
+        orchestra({"ada": ScriptedClient([ProviderOverloadedError("x")] * 9)}, store=store)
+    ) as server:
         made = await server.openai.responses.create(model="worker/ada", input="hi", background=True)
         got = await until(server, made.id, "failed")
     assert got["error"]["code"] == "upstream_error"
 
 
 async def test_a_job_counts_once_against_the_rates_of_its_key(store):
-    mint = Mint(b"x" * 32)
-    _, issued = await store.keys.create(mint, "acme", "a key", Policy(rpm=1, concurrency=1))
-    house = two(store, gate=Gate(store, mint, "the-admins-own-token"))
+    mint = KeyHasher(b"x" * 32)
+    _, issued = await store.keys.create(mint, "acme", "a key", KeyPermissions(rpm=1, concurrency=1))
+    house = two(store, authenticator=Authenticator(store, mint, "the-admins-own-token"))
     async with Serving(house) as server:
         headers = {"authorization": f"Bearer {issued.text}"}
         body = {"model": "batuta-mini", "input": "x", "background": True}

@@ -12,11 +12,11 @@ import openai
 import pytest
 from anyio.streams.text import TextReceiveStream
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Outcome
 from batuta.errors import ConfigError
-from batuta.gateway import Orchestra, serve, served_models
-from batuta.gateway.middleware import MAX_BODY
+from batuta.gateway import ServerState, run_server, served_models
+from batuta.gateway.http.middleware import MAX_BODY
 from batuta.store import Store
 from gateway.house import HI, PRICE, Halting, Serving, orchestra, pool_of, stored
 
@@ -26,7 +26,7 @@ ASK = {"model": "batuta-mini", "messages": HI}
 
 
 async def test_models():
-    async with Serving(ada=Scripted([]), bob=Scripted([])) as server:
+    async with Serving(ada=ScriptedClient([]), bob=ScriptedClient([])) as server:
         names = [model.id async for model in server.openai.models.list()]
         assert names == ["batuta-mini", "batuta-ultra", "worker/ada", "worker/bob"]
         one = await server.openai.models.retrieve("worker/ada")
@@ -37,7 +37,7 @@ async def test_models():
 
 
 async def test_runs_are_listed_read_and_judged(store):
-    house = orchestra({"ada": Scripted(lambda _: "Yes.", price=PRICE)}, store=store)
+    house = orchestra({"ada": ScriptedClient(lambda _: "Yes.", price=PRICE)}, store=store)
     async with Serving(house) as server:
         ids = []
         for _ in range(3):
@@ -77,7 +77,7 @@ async def test_runs_are_listed_read_and_judged(store):
     ],
 )
 async def test_bad_questions_about_runs(store, path, param):
-    async with Serving(orchestra({"ada": Scripted([])}, store=store)) as server:
+    async with Serving(orchestra({"ada": ScriptedClient([])}, store=store)) as server:
         status, body = await server.get(path)
     assert (status, body["error"]["param"]) == (400, param)
 
@@ -87,7 +87,7 @@ async def test_bad_questions_about_runs(store, path, param):
     [({}, 400), ({"score": 2}, 400), ({"score": "1"}, 400), ({"score": 1, "comment": 1}, 400)],
 )
 async def test_bad_feedback(store, body, status):
-    async with Serving(orchestra({"ada": Scripted([])}, store=store)) as server:
+    async with Serving(orchestra({"ada": ScriptedClient([])}, store=store)) as server:
         got, _, _ = await server.post("/v1/runs/run_1/feedback", json=body)
         assert got == status
         got, _, error = await server.post("/v1/runs/run_1/feedback", json={"score": 1})
@@ -101,13 +101,13 @@ async def test_without_a_store_there_are_no_runs():
 
 
 async def test_health(store):
-    async with Serving(orchestra({"ada": Scripted([])}, store=store)) as server:
+    async with Serving(orchestra({"ada": ScriptedClient([])}, store=store)) as server:
         assert await server.get("/healthz") == (200, {"status": "ok"})
         assert await server.get("/readyz") == (200, {"status": "ok", "store": True})
 
 
 async def test_a_store_that_is_closed_is_not_ready_and_loses_no_answer(tmp_path):
-    house = orchestra({"ada": Scripted(["Yes."])}, store=Store(tmp_path / "runs.db"))
+    house = orchestra({"ada": ScriptedClient(["Yes."])}, store=Store(tmp_path / "runs.db"))
     async with Serving(house) as server:
         assert (await server.get("/readyz"))[0] == 503
         assert (await server.post(json=ASK))[0] == 200
@@ -127,7 +127,7 @@ async def test_a_store_that_is_closed_is_not_ready_and_loses_no_answer(tmp_path)
     ],
 )
 async def test_what_is_not_there(store, method, path, status, code):
-    async with Serving(orchestra({"ada": Scripted([])}, store=store)) as server:
+    async with Serving(orchestra({"ada": ScriptedClient([])}, store=store)) as server:
         async with server.http.request(method, path) as response:
             body = await response.json()
     assert (response.status, body["error"]["code"]) == (status, code)
@@ -185,16 +185,16 @@ async def test_a_request_id_of_the_caller_is_kept_if_it_is_sane():
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.org", "::"])
 async def test_only_the_loopback_is_served(host):
-    house = orchestra({"ada": Scripted([])})
+    house = orchestra({"ada": ScriptedClient([])})
     with pytest.raises(ConfigError, match="not of the loopback"):
-        await serve(house, host, 0)
+        await run_server(house, host, 0)
 
 
 async def test_a_port_in_use_is_one_sentence():
     async with Serving() as server:
         port = int(server.url.rpartition(":")[2])
         with pytest.raises(ConfigError, match=f"port {port} on 127.0.0.1 cannot be had"):
-            await serve(server.house, port=port)
+            await run_server(server.house, port=port)
 
 
 async def test_the_end_of_the_server_cancels_and_stores(store):
@@ -209,7 +209,7 @@ async def test_the_end_of_the_server_cancels_and_stores(store):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(ask)
             await ada.started.wait()
-            house.flights.close()
+            house.request_scopes.close()
     (row,) = await stored(store)
     assert row.outcome is Outcome.CANCELLED
     assert answers[0][0] == 503
@@ -218,7 +218,7 @@ async def test_the_end_of_the_server_cancels_and_stores(store):
 
 SCRIPT = """
 import sys, anyio
-from batuta.gateway import LOOP, serve
+from batuta.gateway import LOOP_OPTIONS, run_server
 from batuta.store import Store
 from gateway.house import Halting, orchestra
 
@@ -232,9 +232,9 @@ async def main():
     async with Store(sys.argv[1]) as store, anyio.create_task_group() as tasks:
         tasks.start_soon(tell)
         house = orchestra({"ada": ada}, store=store)
-        await serve(house, port=0, ready=lambda url: print(url, flush=True), grace=0.1)
+        await run_server(house, port=0, on_ready=lambda url: print(url, flush=True), grace_seconds=0.1)
 
-anyio.run(main, backend_options=LOOP)
+anyio.run(main, backend_options=LOOP_OPTIONS)
 print("closed")
 """
 
@@ -270,8 +270,8 @@ async def test_a_signal_ends_the_process_and_loses_no_run(tmp_path, number):
 def test_an_orchestra_that_cannot_play_is_refused():
     pool = pool_of("ada")
     with pytest.raises(ConfigError, match="no client"):
-        Orchestra(pool, {}, served_models(pool))
+        ServerState(pool, {}, served_models(pool))
     with pytest.raises(ConfigError, match="at least one"):
-        Orchestra(pool, {"ada": Scripted([])}, ())
+        ServerState(pool, {"ada": ScriptedClient([])}, ())
     with pytest.raises(ConfigError, match="same name"):
-        Orchestra(pool, {"ada": Scripted([])}, served_models(pool) * 2)
+        ServerState(pool, {"ada": ScriptedClient([])}, served_models(pool) * 2)

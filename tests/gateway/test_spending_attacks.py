@@ -13,12 +13,12 @@ from decimal import Decimal
 import anyio
 import pytest
 
-from batuta.clients import Http, OpenAIChat
-from batuta.clients.openai_chat import COMPATIBLE
+from batuta.clients import HttpTransport, OpenAIChatClient
+from batuta.clients.openai.client import COMPATIBLE_DIALECT
 from batuta.clients.secret import Secret
 from batuta.core import Price
 from batuta.store import Store
-from batuta.store.ledger import Bucket, day_of
+from batuta.store.ledger import Bucket, utc_day
 from fakes.openai import FakeOpenAI
 from fakes.server import KEY, Said
 from gateway.house import HI, PRICE, pool_of
@@ -57,7 +57,9 @@ def clients_of(dear, http, *ids):
     workers = pool_of(*ids)
     secret = Secret(KEY)
     return {
-        worker.id: OpenAIChat(worker, http, base_url=dear.url, key=secret, dialect=COMPATIBLE)
+        worker.id: OpenAIChatClient(
+            worker, http, base_url=dear.url, key=secret, dialect=COMPATIBLE_DIALECT
+        )
         for worker in workers
     }
 
@@ -66,7 +68,12 @@ class Rush:
     """A server with a key, its provider, and many requests at once."""
 
     def __init__(self, store, *ids):
-        self.store, self.dear, self.http, self.ids = store, Dear(), Http(), ids or ("ada", "bob")
+        self.store, self.dear, self.http, self.ids = (
+            store,
+            Dear(),
+            HttpTransport(),
+            ids or ("ada", "bob"),
+        )
         self.statuses = []
 
     async def __aenter__(self):
@@ -106,8 +113,8 @@ class Rush:
 
     async def full(self, key):
         await self.store.flush()
-        bucket = Bucket(f"key:{key.split('_')[1]}", day_of(time.time()), 10**12)
-        [found] = await self.store.budgets.spending([bucket])
+        bucket = Bucket(f"key:{key.split('_')[1]}", utc_day(time.time()), 10**12)
+        [found] = await self.store.budgets.budget_status([bucket])
         return found
 
 
@@ -215,7 +222,7 @@ async def test_a_plain_call_is_reserved_once(store, way, caplog):
     path, body = WAYS[way]
     async with Rush(store) as rush:
         key = await rush.town.key(per_day=Decimal(1), per_month=Decimal(1))
-        caplog.set_level("DEBUG", "batuta.gateway.funds")
+        caplog.set_level("DEBUG", "batuta.gateway.serving.reserved_budget")
         await rush.ask(key, path, {"model": "worker/ada", **body})
         assert rush.dear.bill > 0
         assert "more is reserved" not in caplog.text

@@ -5,7 +5,7 @@ import openai
 import orjson
 import pytest
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import (
     Finish,
     Limits,
@@ -17,8 +17,8 @@ from batuta.core import (
     Usage,
     Workflow,
 )
-from batuta.solvers import Recursive, best
-from gateway.house import HI, Breaking, Buggy, Halting, Serving, Timing, orchestra, stored
+from batuta.solvers import RecursiveConductor, best_single_worker
+from gateway.house import HI, Breaking, Buggy, Halting, Serving, StreamTimeouts, orchestra, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,7 @@ class Again:
     name = "again"
 
     async def plan(self, brief, listener=None):
-        return Plan(Workflow((Step("Correct it.", brief.pool.workers[0].id),)))
+        return Plan(Workflow((Step(subtask="Correct it.", worker=brief.pool.workers[0].id),)))
 
 
 def chunks(frames):
@@ -42,8 +42,10 @@ def joined(frames, field="content"):
 
 
 async def test_mini_streams_by_the_openai_client():
-    reply = Reply("Hello there, you.", usage=Usage(1, 10, 4, 0, 5))
-    async with Serving(ada=Scripted([reply])) as server:
+    reply = Reply(
+        text="Hello there, you.", usage=Usage(calls=1, input=10, cached=4, cache_write=0, output=5)
+    )
+    async with Serving(ada=ScriptedClient([reply])) as server:
         stream = await server.openai.chat.completions.create(
             model="batuta-mini",
             messages=HI,
@@ -75,7 +77,9 @@ async def test_the_frames_of_a_stream():
 
 
 async def test_ultra_tells_its_progress_and_streams_the_last_step_only():
-    async with Serving(ada=Scripted(["Thoughts."]), bob=Scripted(["The end."])) as server:
+    async with Serving(
+        ada=ScriptedClient(["Thoughts."]), bob=ScriptedClient(["The end."])
+    ) as server:
         frames = await server.frames(model="batuta-ultra", orchestration={"trace": True})
     assert joined(frames) == "The end."
     progress = joined(frames, "reasoning_content").splitlines()
@@ -85,12 +89,15 @@ async def test_ultra_tells_its_progress_and_streams_the_last_step_only():
 
 async def test_a_worker_streams_its_reasoning_and_its_tool_calls():
     reply = Reply(
-        "Let me see.",
+        text="Let me see.",
         reasoning="Hm.",
-        tool_calls=(ToolCall("c1", "a", '{"x":1}'), ToolCall("c2", "b", "{}")),
+        tool_calls=(
+            ToolCall(id="c1", name="a", arguments='{"x":1}'),
+            ToolCall(id="c2", name="b", arguments="{}"),
+        ),
         finish=Finish.TOOL_CALLS,
     )
-    async with Serving(ada=Scripted([reply])) as server:
+    async with Serving(ada=ScriptedClient([reply])) as server:
         tools = [{"type": "function", "function": {"name": name}} for name in "ab"]
         frames = await server.frames(model="worker/ada", tools=tools)
     assert joined(frames, "reasoning_content") == "Hm."
@@ -110,8 +117,10 @@ async def test_a_worker_streams_its_reasoning_and_its_tool_calls():
 
 
 async def test_an_answer_that_a_later_round_may_replace_is_shown_at_the_end():
-    ada = Scripted(lambda _: "Said.")
-    house = orchestra({"ada": ada}, conductor=best(), limits={"ultra": Limits(rounds=2)})
+    ada = ScriptedClient(lambda _: "Said.")
+    house = orchestra(
+        {"ada": ada}, conductor=best_single_worker(), limits={"ultra": Limits(rounds=2)}
+    )
     async with Serving(house) as server:
         frames = await server.frames(model="batuta-ultra")
     assert joined(frames) == "Said."
@@ -120,7 +129,7 @@ async def test_an_answer_that_a_later_round_may_replace_is_shown_at_the_end():
 
 
 async def test_an_error_after_the_200_ends_without_done(store):
-    house = orchestra({"ada": Breaking(("Half an ",)), "bob": Scripted(["x"])}, store=store)
+    house = orchestra({"ada": Breaking(("Half an ",)), "bob": ScriptedClient(["x"])}, store=store)
     async with Serving(house) as server:
         frames = await server.frames(model="batuta-mini")
         with pytest.raises(openai.APIError) as caught:
@@ -138,7 +147,7 @@ async def test_an_error_after_the_200_ends_without_done(store):
 
 
 async def test_a_fault_of_ours_after_the_200_is_told():
-    house = orchestra({"ada": Scripted([])}, conductor=Buggy())
+    house = orchestra({"ada": ScriptedClient([])}, conductor=Buggy())
     async with Serving(house) as server:
         frames = await server.frames(model="batuta-ultra")
     assert orjson.loads(frames[-1].removeprefix("data: "))["error"]["code"] == "server_error"
@@ -151,7 +160,7 @@ async def test_a_deadline_in_the_middle_is_an_error():
 
 
 async def test_silence_is_filled_with_comments():
-    house = orchestra({"ada": Halting()}, timing=Timing(keep_alive=0.02))
+    house = orchestra({"ada": Halting()}, stream_timeouts=StreamTimeouts(keep_alive=0.02))
     async with Serving(house) as server:
         frames = await server.frames(model="batuta-mini", orchestration={"deadline_s": 0.3})
     assert frames.count(": keep-alive") >= 5
@@ -176,14 +185,16 @@ async def test_a_reader_that_goes_away_cancels_the_run(store, stream):
             await ada.cancelled.wait()
         (row,) = await stored(store)
         assert row.outcome is Outcome.CANCELLED
-        assert len(server.house.flights) == 0
+        assert len(server.house.request_scopes) == 0
         assert (await store.get(row.id)).header.model == "batuta-mini"
 
 
 async def test_a_reader_that_does_not_read_is_cut_off(store):
     many = tuple("x" * 65536 for _ in range(400))
     ada = Halting(many)
-    house = orchestra({"ada": ada}, store=store, timing=Timing(keep_alive=0.05, write=0.2))
+    house = orchestra(
+        {"ada": ada}, store=store, stream_timeouts=StreamTimeouts(keep_alive=0.05, write=0.2)
+    )
     async with Serving(house) as server:
         host, port = server.url.removeprefix("http://").split(":")
         async with await anyio.connect_tcp(host, int(port)) as line:
@@ -197,8 +208,8 @@ async def test_a_reader_that_does_not_read_is_cut_off(store):
 
 
 async def test_only_the_corrected_answer_is_shown():
-    conductor = Recursive(best(), Again())
-    ada = Scripted(["Draft.", "Final."])
+    conductor = RecursiveConductor(best_single_worker(), Again())
+    ada = ScriptedClient(["Draft.", "Final."])
     house = orchestra({"ada": ada}, conductor=conductor, limits={"ultra": Limits(rounds=2)})
     async with Serving(house) as server:
         frames = await server.frames(model="batuta-ultra")

@@ -10,12 +10,12 @@ from decimal import Decimal
 import anyio
 import pytest
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.errors import ConfigError
-from batuta.gateway.gate import Gate
+from batuta.gateway.access.authenticate import Authenticator
 from batuta.gateway.serve import open_socket
-from batuta.store.ledger import Bucket, day_of
-from batuta.store.spend import spent
+from batuta.store.ledger import Bucket, utc_day
+from batuta.store.spend_report import report_spending
 from gateway.house import HI, Halting, Serving, orchestra
 from gateway.town import ADMIN, CHAT, COST, HELLO, Town
 
@@ -36,6 +36,7 @@ ROUTES = [
     ("GET", "/v1/models/worker/ada", None),
     ("GET", "/v1/runs", None),
     ("GET", "/v1/runs/run_1", None),
+    ("DELETE", "/v1/runs/run_1", None),
     ("POST", "/v1/runs/run_1/feedback", {"score": 1}),
     ("GET", "/v1/responses/resp_1", None),
     ("DELETE", "/v1/responses/resp_1", None),
@@ -49,6 +50,7 @@ ROUTES = [
     ("POST", "/v1/admin/keys/x/rotate", {}),
     ("GET", "/v1/admin/tenants", None),
     ("PUT", "/v1/admin/tenants/t", {}),
+    ("DELETE", "/v1/admin/tenants/t", None),
     ("GET", "/v1/admin/spend", None),
     ("GET", "/v1/nothing", None),
     ("GET", "/v1", None),
@@ -128,8 +130,8 @@ async def test_scopes(town):
 
 async def test_a_denied_worker_hears_nothing(store):
     heard = []
-    bob = Scripted(lambda request: heard.append(request) or "no")
-    async with Town(store, ada=Scripted(lambda _: "yes"), bob=bob) as town:
+    bob = ScriptedClient(lambda request: heard.append(request) or "no")
+    async with Town(store, ada=ScriptedClient(lambda _: "yes"), bob=bob) as town:
         key = await town.key(workers_deny=("bob",))
         for model in ("batuta-mini", "batuta-ultra", "worker/bob"):
             await town.chat(key, model=model)
@@ -206,14 +208,14 @@ async def test_no_endpoint_escapes_the_budget(town, path, stream):
     assert "budget" in text
     assert response.headers["x-should-retry"] == "false"
     await town.store.flush()
-    [found] = await spent(town.store.database, ("tenant",))
+    [found] = await report_spending(town.store.database, ("tenant",))
     assert found.cost.usd == COST * statuses.count(200) <= Decimal("0.0205")
-    [full] = await town.store.budgets.spending([bucket_of(key)])
+    [full] = await town.store.budgets.budget_status([bucket_of(key)])
     assert (full.spent, full.reserved) == (int(found.cost.usd * 10**9), 0)
 
 
 def bucket_of(key):
-    return Bucket(f"key:{key.split('_')[1]}", day_of(time.time()), 10**12)
+    return Bucket(f"key:{key.split('_')[1]}", utc_day(time.time()), 10**12)
 
 
 async def test_a_cancelled_stream_settles_what_it_spent(store):
@@ -225,16 +227,16 @@ async def test_a_cancelled_stream_settles_what_it_spent(store):
             "/v1/chat/completions", json={**CHAT, "stream": True}, headers=headers
         )
         await ada.started.wait()
-        [full] = await store.budgets.spending([bucket_of(key)])
+        [full] = await store.budgets.budget_status([bucket_of(key)])
         assert full.reserved > 0
         response.close()
         with anyio.fail_after(5):
             while full.reserved:
                 await anyio.sleep(0.01)
                 await store.flush()
-                [full] = await store.budgets.spending([bucket_of(key)])
+                [full] = await store.budgets.budget_status([bucket_of(key)])
         assert full.spent > 0
-        [found] = await spent(store.database, ("tenant",))
+        [found] = await report_spending(store.database, ("tenant",))
         assert found.estimated_calls == 1
 
 
@@ -243,7 +245,7 @@ async def test_a_run_that_is_not_stored_is_billed(town):
     await town.chat(key, store=False)
     await town.store.flush()
     assert await town.store.list() == []
-    _, found = await spent(town.store.database, ("tenant", "kind"))
+    _, found = await report_spending(town.store.database, ("tenant", "kind"))
     assert found.group == ("acme", "worker")
     assert found.cost.usd == COST
 
@@ -301,8 +303,10 @@ async def test_no_key_is_told(town, caplog, capfd):
 
 async def test_without_keys_anybody_here_is_the_local_tenant_until_there_is_one(store):
     town = Town(store)
-    gate = Gate(store, town.mint, fresh=0)
-    town.serving = Serving(orchestra({"ada": Scripted(lambda _: HELLO)}, store=store, gate=gate))
+    gate = Authenticator(store, town.mint, cache_seconds=0)
+    town.serving = Serving(
+        orchestra({"ada": ScriptedClient(lambda _: HELLO)}, store=store, authenticator=gate)
+    )
     async with town:
         assert (await town.chat("anything"))[0] == 200
         assert (await town.chat(None))[0] == 200
@@ -315,23 +319,23 @@ async def test_without_keys_anybody_here_is_the_local_tenant_until_there_is_one(
 async def test_a_session_ends_with_its_key(town):
     key = await town.key()
     session = await town.gate.open_session(key)
-    assert (await town.gate.admit(None, session)).tenant == "acme"
-    assert (await town.gate.admit(None, session + "0")).role.value == "nobody"
+    assert (await town.gate.authenticate(None, session)).tenant == "acme"
+    assert (await town.gate.authenticate(None, session + "0")).role.value == "nobody"
     name, until, signature = session.split(".")
     longer = f"{name}.{int(until) + 9}.{signature}"
-    assert (await town.gate.admit(None, longer)).role.value == "nobody"
+    assert (await town.gate.authenticate(None, longer)).role.value == "nobody"
     await town.store.keys.rotate(town.mint, name, 60)
-    assert (await town.gate.admit(None, session)).role.value == "nobody"
+    assert (await town.gate.authenticate(None, session)).role.value == "nobody"
     admin = await town.gate.open_session(ADMIN)
-    assert (await town.gate.admit(None, admin)).role.value == "admin"
+    assert (await town.gate.authenticate(None, admin)).role.value == "admin"
 
 
 def test_another_address_needs_keys():
     with pytest.raises(ConfigError, match="batuta keys create"):
         open_socket("0.0.0.0", 0)
-    open_socket("0.0.0.0", 0, keyed=True).close()
+    open_socket("0.0.0.0", 0, needs_key=True).close()
 
 
 def test_an_admins_token_that_can_be_guessed_is_refused():
     with pytest.raises(ConfigError, match="16 characters"):
-        Gate(None, None, "short")
+        Authenticator(None, None, "short")

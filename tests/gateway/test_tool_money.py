@@ -5,9 +5,9 @@ from decimal import Decimal
 
 import pytest
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Finish, ToolCall
-from batuta.store.spend import spent
+from batuta.store.spend_report import report_spending
 from gateway.town import COST, HELLO, Town
 
 from .test_tenants import bucket_of
@@ -15,15 +15,20 @@ from .test_tenants import bucket_of
 pytestmark = pytest.mark.anyio
 TOOL = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
 CHAT_TOOL = {"type": "function", "function": {"name": "look", "parameters": TOOL["parameters"]}}
-CALL = replace(HELLO, text="", tool_calls=(ToolCall("c", "look", "{}"),), finish=Finish.TOOL_CALLS)
+CALL = replace(
+    HELLO,
+    text="",
+    tool_calls=(ToolCall(id="c", name="look", arguments="{}"),),
+    finish=Finish.TOOL_CALLS,
+)
 
 
 class Crew:
     """Two workers: the second one looks before it answers."""
 
     def __init__(self, store):
-        self.ada = Scripted([HELLO])
-        self.bob = Scripted([CALL, HELLO])
+        self.ada = ScriptedClient([HELLO])
+        self.bob = ScriptedClient([CALL, HELLO])
         self.town = Town(store, ada=self.ada, bob=self.bob)
 
     @property
@@ -33,8 +38,8 @@ class Crew:
 
 async def settled(town, key, calls):
     await town.store.flush()
-    [found] = await spent(town.store.database, ("tenant",))
-    [full] = await town.store.budgets.spending([bucket_of(key)])
+    [found] = await report_spending(town.store.database, ("tenant",))
+    [full] = await town.store.budgets.budget_status([bucket_of(key)])
     assert calls == 3
     assert (found.cost.usd, full.spent, full.reserved) == (3 * COST, 3 * COST * 10**9, 0)
 

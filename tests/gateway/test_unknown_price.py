@@ -4,11 +4,11 @@ from decimal import Decimal
 
 import pytest
 
-from batuta.cli.cast import Casting
-from batuta.clients import Http
+from batuta.cli.reload import ServeOptions
+from batuta.clients import HttpTransport
 from batuta.core import Price
 from batuta.core.usage import ASSUMED_PRICE
-from batuta.store.spend import spent
+from batuta.store.spend_report import report_spending
 from fakes.openai import FakeOpenAI
 from fakes.server import KEY
 from gateway.house import HI, Serving
@@ -28,21 +28,23 @@ key_env = "PROVIDER_KEY"
 worker = "best"
 """
 CHEAP = "\n[limits]\nunknown_price = { input = 1, output = 2 }\n"
-COUNTED = Price(Decimal(1), Decimal(2))
+COUNTED = Price(input=Decimal(1), output=Decimal(2))
 
 
 def cast(tmp_path, provider, more):
     file = tmp_path / "batuta.toml"
     file.write_text(WORKERS.format(url=provider.url) + more)
-    return Casting(str(file), None, None, None, None, ())
+    return ServeOptions(
+        pool=str(file), conductor=None, history=None, cascade=None, checker=None, folders=()
+    )
 
 
 @pytest.mark.parametrize(("more", "price"), [("", ASSUMED_PRICE), (CHEAP, COUNTED)])
 async def test_every_model_counts_it_as_the_settings_say(tmp_path, monkeypatch, more, price):
     monkeypatch.setenv("PROVIDER_KEY", KEY)
-    async with FakeOpenAI() as provider, Http() as http:
+    async with FakeOpenAI() as provider, HttpTransport() as http:
         casting = cast(tmp_path, provider, more)
-        orchestra = casting.orchestra(await casting.choose(http))
+        orchestra = casting.build_state(await casting.load_config(http))
     assert {model.limits.unknown for model in orchestra.models} == {price}
     assert {"batuta-mini", "batuta-ultra", "worker/ada"} < {m.name for m in orchestra.models}
 
@@ -51,10 +53,12 @@ async def test_a_budget_holds_at_the_price_that_is_set(tmp_path, monkeypatch, st
     """256 tokens may cost $0.02 at the usual price, and nearly nothing at this one."""
     monkeypatch.setenv("PROVIDER_KEY", KEY)
     answered = {}
-    async with FakeOpenAI(strict_openai=False) as provider, Http() as http:
+    async with FakeOpenAI(strict_openai=False) as provider, HttpTransport() as http:
         for name, more in (("usual", ""), ("cheap", CHEAP)):
             town, casting = Town(store), cast(tmp_path, provider, more)
-            house = casting.orchestra(await casting.choose(http), store=store, gate=town.gate)
+            house = casting.build_state(
+                await casting.load_config(http), store=store, authenticator=town.gate
+            )
             town.serving = Serving(house)
             async with town:
                 key = await town.key(per_day=Decimal("0.02"))
@@ -63,7 +67,9 @@ async def test_a_budget_holds_at_the_price_that_is_set(tmp_path, monkeypatch, st
     status, headers, body = answered["cheap"]
     assert (status, headers["x-batuta-unpriced-calls"]) == (200, "1")
     await store.flush()
-    found = [one for one in await spent(store.database, ("kind",)) if one.group == ("worker",)]
+    found = [
+        one for one in await report_spending(store.database, ("kind",)) if one.group == ("worker",)
+    ]
     used = body["usage"]
     millions = used["prompt_tokens"] * COUNTED.input + used["completion_tokens"] * COUNTED.output
     assert [(one.cost.usd, one.assumed_usd) for one in found] == [(0, millions / 1_000_000)]

@@ -9,13 +9,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Reply
-from batuta.errors import ConfigError, Overloaded
-from batuta.gateway.gate import Gate
-from batuta.gateway.logs import JsonLines
-from batuta.gateway.spans import parent_of, spans_of
-from batuta.gateway.traces import Traces, open_traces
+from batuta.errors import ConfigError, ProviderOverloadedError
+from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.telemetry.logs import JsonLogFormatter
+from batuta.gateway.telemetry.otlp import RunSpanExporter, open_span_exporter
+from batuta.gateway.telemetry.spans import parent_span_of, spans_of
 
 from .house import HI, PRICE, Serving, orchestra
 
@@ -41,15 +41,18 @@ def value(found, name, **labels):
 
 
 async def test_metrics_count_requests_runs_steps_tokens_and_dollars():
-    said = iter([Overloaded("busy"), "thought", "answer"])
+    said = iter([ProviderOverloadedError("busy"), "thought", "answer"])
 
     def say(_):
         line = next(said)
-        return line if isinstance(line, Exception) else Reply(line)
+        return line if isinstance(line, Exception) else Reply(text=line)
 
     async with Serving(
         orchestra(
-            {"ada": Scripted(say, price=PRICE), "bob": Scripted(lambda _: "thought", price=PRICE)}
+            {
+                "ada": ScriptedClient(say, price=PRICE),
+                "bob": ScriptedClient(lambda _: "thought", price=PRICE),
+            }
         )
     ) as server:
         assert (await server.post(json=ASK))[0] == 200
@@ -74,7 +77,7 @@ async def test_metrics_count_requests_runs_steps_tokens_and_dollars():
 
 async def test_the_first_word_of_a_stream_is_timed_once():
     async with Serving(
-        orchestra({"ada": Scripted(["thought", "one two three four"], chunk=3)})
+        orchestra({"ada": ScriptedClient(["thought", "one two three four"], chunk=3)})
     ) as server:
         await server.frames(model="batuta-ultra")
         found = await samples(server)
@@ -91,7 +94,7 @@ async def test_unknown_paths_share_one_label():
 
 async def test_where_there_is_an_admin_the_metrics_are_the_admins():
     token = "an-admin-token-0123456789"
-    house = orchestra({"ada": Scripted([])}, gate=Gate(admin=token))
+    house = orchestra({"ada": ScriptedClient([])}, authenticator=Authenticator(admin=token))
     async with Serving(house) as server:
         status, body = await server.get("/metrics")
         assert (status, body["error"]["code"]) == (403, "permission_denied")
@@ -117,12 +120,12 @@ invoke_workflow batuta-ultra [batuta.cost.usd, batuta.outcome, batuta.run.id, ba
 
 def house_with(store=None, traces=None):
     def busy(_):
-        return Overloaded("busy")
+        return ProviderOverloadedError("busy")
 
     return orchestra(
-        {"ada": Scripted(busy), "bob": Scripted(lambda _: "said", price=PRICE)},
+        {"ada": ScriptedClient(busy), "bob": ScriptedClient(lambda _: "said", price=PRICE)},
         store=store,
-        traces=traces,
+        span_exporter=traces,
     )
 
 
@@ -140,7 +143,7 @@ async def test_names_of_spans_are_a_snapshot(store):
 async def test_spans_are_sent_under_the_callers_span():
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    traces = Traces(provider)
+    traces = RunSpanExporter(provider)
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     async with Serving(house_with(traces=traces)) as server:
         await server.post(json=ASK, headers={"traceparent": parent})
@@ -164,11 +167,11 @@ async def test_spans_are_sent_under_the_callers_span():
     "given", [b"", b"00-x", b"00-" + b"0" * 32 + b"-b7ad6b7169203331-01", b"ff" * 40]
 )
 def test_a_traceparent_that_cannot_be_read_is_none(given):
-    assert parent_of({"headers": [(b"traceparent", given)]}) is None
+    assert parent_span_of({"headers": [(b"traceparent", given)]}) is None
 
 
 async def test_traces_are_off_unless_a_collector_is_named():
-    async with open_traces({}) as traces:
+    async with open_span_exporter({}) as traces:
         assert traces is None
 
 
@@ -178,7 +181,9 @@ async def test_a_line_of_json_for_each_request(caplog):
         await server.post(json={**ASK, "model": "batuta-mini"}, headers={"x-request-id": "mine"})
         await server.post(json={"model": "nobody", "messages": HI})
     lines = [
-        orjson.loads(JsonLines().format(r)) for r in caplog.records if r.name == "batuta.requests"
+        orjson.loads(JsonLogFormatter().format(r))
+        for r in caplog.records
+        if r.name == "batuta.requests"
     ]
     assert [line["status"] for line in lines] == [200, 404]
     assert lines[0]["request_id"] == "mine" and lines[0]["run_id"].startswith("run_")
@@ -191,14 +196,14 @@ def test_a_log_line_hides_keys_and_messages_of_faults():
     record = logging.LogRecord(
         "x", logging.ERROR, "f", 1, "key sk-proj-abcdefghijklmnopqrstuvwxyz012345", (), None
     )
-    assert "abcdefghijklmnop" not in JsonLines().format(record)
+    assert "abcdefghijklmnop" not in JsonLogFormatter().format(record)
     try:
         raise RuntimeError(SECRET)
     except RuntimeError as error:
         record = logging.LogRecord(
             "x", logging.ERROR, "f", 1, "it broke", (), (type(error), error, None)
         )
-    line = orjson.loads(JsonLines().format(record))
+    line = orjson.loads(JsonLogFormatter().format(record))
     assert line["fault"] == "RuntimeError" and SECRET not in repr(line)
 
 
@@ -208,10 +213,10 @@ def test_a_collector_without_the_extra_is_told(tmp_path):
 
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "from batuta.gateway.traces import open_traces\n"
+        "from batuta.gateway.telemetry.otlp import open_span_exporter\n"
         "import anyio\n"
-        "anyio.run(open_traces({'OTEL_EXPORTER_OTLP_ENDPOINT': 'http://127.0.0.1:1'}).__aenter__)"
+        "anyio.run(open_span_exporter({'OTEL_EXPORTER_OTLP_ENDPOINT': 'http://127.0.0.1:1'}).__aenter__)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert ConfigError.__name__ in done.stderr and "batuta[otel]" in done.stderr
+    assert ConfigError.__name__ in done.stderr and "install -e '.[otel]'" in done.stderr

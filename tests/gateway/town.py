@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Cost, Reply, Usage
-from batuta.gateway.gate import Gate
+from batuta.gateway.access.authenticate import Authenticator
 from batuta.store import Store
-from batuta.store.mint import Mint
-from batuta.store.policy import Policy
+from batuta.store.key_hasher import KeyHasher
+from batuta.store.key_permissions import KeyPermissions
 from gateway.house import HI, Serving, orchestra
 
 ADMIN = "the-admins-own-token"
 COST = Decimal("0.002")  # 1,000 tokens in at $1 and 500 out at $2 a million
-HELLO = Reply("Hello.", usage=Usage(1, 1000, output=500), cost=Cost(COST))
+HELLO = Reply(text="Hello.", usage=Usage(calls=1, input=1000, output=500), cost=Cost(COST))
 CHAT = {"model": "worker/ada", "messages": HI}
 
 
@@ -23,14 +23,16 @@ class Town:
 
     def __init__(self, store: Store, seeing: tuple[str, ...] = (), **clients) -> None:
         self.store = store
-        self.mint = Mint(b"x" * 32)
-        self.gate = Gate(store, self.mint, ADMIN)
-        clients = clients or {name: Scripted(lambda _: HELLO) for name in ("ada", "bob")}
-        self.serving = Serving(orchestra(clients, store=store, gate=self.gate, seeing=seeing))
+        self.mint = KeyHasher(b"x" * 32)
+        self.gate = Authenticator(store, self.mint, ADMIN)
+        clients = clients or {name: ScriptedClient(lambda _: HELLO) for name in ("ada", "bob")}
+        self.serving = Serving(
+            orchestra(clients, store=store, authenticator=self.gate, seeing=seeing)
+        )
 
     async def key(self, tenant="acme", expires=None, **limits) -> str:
         _, issued = await self.store.keys.create(
-            self.mint, tenant, "a key", Policy(**limits), expires=expires
+            self.mint, tenant, "a key", KeyPermissions(**limits), expires=expires
         )
         return issued.text
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from batuta.gateway.ui.folders import Found
+from batuta.gateway.ui.result_files import ResultFolder
 from ui.house import House
 from ui.learned import measure_report, write_learning
 
@@ -54,7 +54,7 @@ def house(folder):
 @pytest.fixture(scope="module")
 def learning(folder):
     """The addresses of what is learned."""
-    run, report = (Found(path, path.name, 0.0).mark for path in write_learning(folder))
+    run, report = (ResultFolder(path, path.name, 0.0).mark for path in write_learning(folder))
     return (
         "/ui/learning",
         f"/ui/learning/training/{run}",
@@ -69,7 +69,7 @@ def measured(folder):
     pytest.importorskip("matplotlib")
     with start_blocking_portal() as portal:  # the browser has this thread
         path = portal.call(measure_report, folder)
-    return f"/ui/learning/report/{Found(path, path.name, 0.0).mark}/whole"
+    return f"/ui/learning/report/{ResultFolder(path, path.name, 0.0).mark}/whole"
 
 
 @pytest.fixture(scope="module")

@@ -8,15 +8,22 @@ from pathlib import Path
 import anyio
 from anyio.from_thread import start_blocking_portal
 
-from batuta.clients import Scripted
-from batuta.config import rehearsal
+from batuta.clients import ScriptedClient
+from batuta.config.load import rehearsal_config
 from batuta.core import Delta, Pool, Step, Worker, WorkerId, Workflow
-from batuta.core.conductor import SILENT
-from batuta.gateway import LOOP, Orchestra, Served, Showcase, serve, served_models
-from batuta.gateway.gate import Gate
-from batuta.solvers import Fixed, single
+from batuta.core.conductor import NULL_LISTENER
+from batuta.gateway import (
+    LOOP_OPTIONS,
+    PageContext,
+    ServedModel,
+    ServerState,
+    run_server,
+    served_models,
+)
+from batuta.gateway.access.authenticate import Authenticator
+from batuta.solvers import FixedConductor, single_worker
 from batuta.store import Store
-from batuta.store.mint import Mint
+from batuta.store.key_hasher import KeyHasher
 
 QUESTION = "Compute the result: begin at 45; square it; double it."
 HOSTILE = (
@@ -44,9 +51,9 @@ class Sloth:
     def __init__(self) -> None:
         self.cancelled = 0
 
-    async def complete(self, request, listener=SILENT):
+    async def complete(self, request, listener=NULL_LISTENER):
         try:
-            await listener.spoke(Delta(text="I am thinking"))
+            await listener.on_delta(Delta(text="I am thinking"))
             await anyio.sleep_forever()
         except anyio.get_cancelled_exc_class():
             self.cancelled += 1
@@ -56,7 +63,7 @@ class Sloth:
 def hostile_flow(brief):
     """Five steps, each with a subtask that would like to be a script."""
     steps = [
-        Step(f"{text} step", WorkerId("villain"), tuple(range(at)))
+        Step(subtask=f"{text} step", worker=WorkerId("villain"), access=tuple(range(at)))
         for at, text in enumerate(HOSTILE[:5])
     ]
     return Workflow(tuple(steps))
@@ -66,34 +73,48 @@ class House:
     """An orchestra of the rehearsal's workers, a villain and a sloth."""
 
     def __init__(self, folder: Path, *, pace: float = 1.0, keyed: bool = False) -> None:
-        ensemble = rehearsal(None, pace)
+        ensemble = rehearsal_config(None, pace)
         self.sloth = Sloth()
         guests = (
-            Worker(WorkerId("villain"), "villain", HOSTILE[0], tags=(HOSTILE[1],)),
-            Worker(WorkerId("sloth"), "sloth", "Never done."),
+            Worker(
+                id=WorkerId("villain"), model="villain", description=HOSTILE[0], tags=(HOSTILE[1],)
+            ),
+            Worker(id=WorkerId("sloth"), model="sloth", description="Never done."),
         )
         pool = Pool((*ensemble.pool, *guests))
         clients = {
             **ensemble.clients,
-            "villain": Scripted(lambda _: "\n\n".join(HOSTILE)),
+            "villain": ScriptedClient(lambda _: "\n\n".join(HOSTILE)),
             "sloth": self.sloth,
         }
         served = (
             *served_models(ensemble.pool, ensemble.conductor),
-            Served("villain", Fixed(HOSTILE[2], hostile_flow), pool),
-            Served("sloth", single("sloth"), pool.subset(("sloth",)), fallback=False),
+            ServedModel(
+                name="villain", conductor=FixedConductor(HOSTILE[2], hostile_flow), pool=pool
+            ),
+            ServedModel(
+                name="sloth",
+                conductor=single_worker("sloth"),
+                pool=pool.subset(("sloth",)),
+                fallback=False,
+            ),
         )
-        self.mint = Mint(b"a secret of the tests, long enough for it")
+        self.mint = KeyHasher(b"a secret of the tests, long enough for it")
         self.store = Store(folder / "runs.db")
-        self.orchestra = Orchestra(
+        self.orchestra = ServerState(
             pool,
             clients,
             served,
             store=self.store,
-            showcase=Showcase(
-                "the tests", simulated=True, examples=(QUESTION,), folders=(folder / "learning",)
+            page_context=PageContext(
+                source="the tests",
+                simulated=True,
+                examples=(QUESTION,),
+                folders=(folder / "learning",),
             ),
-            gate=Gate(self.store, self.mint, ADMIN, fresh=0.0) if keyed else None,
+            authenticator=Authenticator(self.store, self.mint, ADMIN, cache_seconds=0.0)
+            if keyed
+            else None,
         )
         self.url = ""
         self.portal = None
@@ -101,7 +122,7 @@ class House:
     @contextmanager
     def open(self):
         """Served for the length of the block."""
-        with start_blocking_portal("asyncio", LOOP) as portal:
+        with start_blocking_portal("asyncio", LOOP_OPTIONS) as portal:
             self.portal = portal
             with portal.wrap_async_context_manager(self.store):
                 task, self.url = portal.start_task(self._serve)
@@ -111,7 +132,7 @@ class House:
                     task.cancel()
 
     async def _serve(self, *, task_status) -> None:
-        await serve(self.orchestra, port=0, ready=task_status.started, grace=0.0)
+        await run_server(self.orchestra, port=0, on_ready=task_status.started, grace_seconds=0.0)
 
     def call(self, work, *arguments, **options):
         """Awaits in the server's loop."""

@@ -4,23 +4,33 @@ import json
 
 from batuta import rehearsal
 from batuta.core import Limits
-from batuta.evals import Ledger, Subject, Terms, evaluate, open_tasks
-from batuta.evals.folder import publish
-from batuta.evals.plots import draw
-from batuta.evals.report import report
-from batuta.rehearsal import HandWritten
-from batuta.solvers import Learned
+from batuta.evals import EvalOptions, ResultLog, Subject, evaluate_task_set, open_tasks
+from batuta.evals.plots import draw_figures
+from batuta.evals.report import build_report
+from batuta.evals.report_files import publish_report
+from batuta.rehearsal import HandWrittenClient
+from batuta.solvers import LLMConductor
 
 
 async def measure_report(folder):
     """A report with all that it can have: figures, differences, seeds, families."""
-    conductor = Learned("rehearsal/hand-written", HandWritten(0))
-    played = Subject(rehearsal.pool(), rehearsal.clients(time_scale=0), conductor, Limits(), True)
-    with Ledger(folder / "results") as ledger:
-        names, terms = ("ultra", "best-single"), Terms(seeds=(0, 1))
-        found = await evaluate(played, open_tasks("rehearsal", 15, 15), names, terms, ledger)
+    conductor = LLMConductor(name="rehearsal/hand-written", client=HandWrittenClient(0))
+    played = Subject(
+        pool=rehearsal.rehearsal_pool(),
+        clients=rehearsal.rehearsal_clients(time_scale=0),
+        conductor=conductor,
+        limits=Limits(),
+        simulated=True,
+    )
+    with ResultLog(folder / "results") as ledger:
+        names, terms = ("ultra", "best-single"), EvalOptions(seeds=(0, 1))
+        found = await evaluate_task_set(
+            played, open_tasks("rehearsal", 15, 15), names=names, options=terms, result_log=ledger
+        )
     place = folder / "learning" / "whole"
-    publish(place, report(found, "batuta eval --tasks rehearsal"), draw(found, place))
+    publish_report(
+        place, build_report(found, "batuta eval --tasks rehearsal"), draw_figures(found, place)
+    )
     return place
 
 

@@ -6,9 +6,9 @@ import re
 import aiohttp
 import pytest
 
-from batuta.gateway.ui.entrance import _then
-from batuta.gateway.ui.figures import dollars
-from batuta.store.latest import latest
+from batuta.gateway.ui.formatting import dollars
+from batuta.gateway.ui.sign_in import _safe_target
+from batuta.store.recent_runs import recent_runs
 from ui.house import ADMIN, HOSTILE, QUESTION, House
 from ui.seen import Seen
 
@@ -213,8 +213,8 @@ def test_signing_in_leads_back_to_the_page_alone():
         "/v1/runs",
         "ui/",
     ):
-        assert _then(given) == "/ui/"
-    assert _then("/ui/runs?q=x") == "/ui/runs?q=x"
+        assert _safe_target(given) == "/ui/"
+    assert _safe_target("/ui/runs?q=x") == "/ui/runs?q=x"
 
 
 async def test_nobody_sees_anything_without_a_key(keyed, browse):
@@ -341,10 +341,10 @@ async def test_the_admin_sees_what_was_spent(keyed, browse):
 async def test_the_pool_counts_the_latest_runs(house, browse):
     http = browse(house)
     await asked(http)
-    played = house.call(latest, house.store.database, 5, "local")
+    played = house.call(recent_runs, house.store.database, 5, "local")
     assert played
     assert played[0][0].header.started >= played[-1][0].header.started
-    assert house.call(latest, house.store.database, 5, "other") == []
+    assert house.call(recent_runs, house.store.database, 5, "other") == []
     async with http.get("/ui/pool") as response:
         assert "not called" in await response.text()
 

@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batuta.config import rehearsal
+from batuta.config.load import rehearsal_config
 from batuta.core import (
     Cost,
-    Header,
     Limits,
     Outcome,
     Pool,
     Question,
     Reply,
     Run,
+    RunHeader,
     RunId,
     Step,
     ToolCall,
@@ -25,19 +25,25 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
-from batuta.core.run import Guarded
+from batuta.core.run import GuardrailTriggered
 from batuta.engine import conduct
-from batuta.gateway.ui import figures, trace
-from batuta.gateway.ui.charts import HEIGHT, WIDTH, charts
-from batuta.gateway.ui.folders import read_report, read_samples, read_training, reports, trainings
-from batuta.gateway.ui.layout import BOX_HEIGHT, draw
-from batuta.gateway.ui.layout import WIDTH as ACROSS
-from batuta.gateway.ui.screens import _environment, fragment, prepare
-from batuta.gateway.ui.standing import standings
+from batuta.gateway.ui import formatting, run_view
+from batuta.gateway.ui.charts import HEIGHT, WIDTH, draw_charts
+from batuta.gateway.ui.pool import count_worker_stats
+from batuta.gateway.ui.rendering import _template_environment, compile_templates, render_fragment
+from batuta.gateway.ui.result_files import (
+    find_reports,
+    find_trainings,
+    read_report,
+    read_samples,
+    read_training,
+)
+from batuta.gateway.ui.workflow_layout import BOX_HEIGHT, draw_workflow
+from batuta.gateway.ui.workflow_layout import WIDTH as ACROSS
 from batuta.rendering import render_answer
-from batuta.rendering.difference import compare_texts, difference
-from batuta.rendering.markdown import rendered
-from batuta.rendering.mathml import mathml
+from batuta.rendering.difference import compare_texts, diff_words
+from batuta.rendering.markdown import render_markdown
+from batuta.rendering.mathml import render_mathml
 from batuta.store import encode_run
 from batuta.store.codec import decode_run
 from ui.house import HOSTILE, QUESTION
@@ -59,7 +65,7 @@ SIGNS = st.lists(
 @settings(deadline=None)
 @given(SIGNS | st.text(max_size=200))
 def test_markdown_writes_no_tag_but_its_own(text):
-    seen = Seen(str(rendered(text)))
+    seen = Seen(str(render_markdown(text)))
     assert seen.tags <= TAGS
     for name, value in seen.attributes:
         assert not name.startswith("on")
@@ -69,7 +75,7 @@ def test_markdown_writes_no_tag_but_its_own(text):
 
 def test_markdown_shows_what_models_write():
     html = str(
-        rendered(
+        render_markdown(
             "**b** `c`\n\n| a |\n|--:|\n| 1 |\n\n```python\nif x: pass\n```\n\none\ntwo ~~x~~\n\n# head"
         )
     )
@@ -82,12 +88,16 @@ def test_markdown_shows_what_models_write():
         "<h3>head",
     ):
         assert part in html
-    assert "<img" not in str(rendered("![a](https://elsewhere.invalid/a.png)"))
-    assert str(rendered("<" * 300_000)).startswith("<pre")
-    assert "<<" not in str(rendered("<" * 300_000))
+    assert "<img" not in str(render_markdown("![a](https://elsewhere.invalid/a.png)"))
+    assert str(render_markdown("<" * 300_000)).startswith("<pre")
+    assert "<<" not in str(render_markdown("<" * 300_000))
     for wide in ("```\nx\n```", "    x", "| a |\n|---|", "$$x$$", "x" * 300_000):
-        assert 'tabindex="0"' in str(rendered(wide))
-    assert re.findall(r"<h\d", str(rendered("## a\n\n### b\n\n## c"))) == ["<h3", "<h4", "<h3"]
+        assert 'tabindex="0"' in str(render_markdown(wide))
+    assert re.findall(r"<h\d", str(render_markdown("## a\n\n### b\n\n## c"))) == [
+        "<h3",
+        "<h4",
+        "<h3",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -95,29 +105,33 @@ def test_markdown_shows_what_models_write():
     [("$a<b$", True), (r"so \(\frac{1}{2}\)", True), (r"\[ x^2 \]", True), ("$$y$$", True), ("$5 and $10", False), ("a $ b $", False), ("costs $3", False)],
 )  # fmt: skip
 def test_formulas_are_told_from_dollars(text, set_):
-    assert ("<math" in str(rendered(text))) is set_
+    assert ("<math" in str(render_markdown(text))) is set_
 
 
 def test_formulas_smuggle_no_tags():
-    shown = mathml(r"\text{<script>x</script>} \& \lt a", block=False)
+    shown = render_mathml(r"\text{<script>x</script>} \& \lt a", block=False)
     assert shown is not None
     assert Seen(shown).tags <= TAGS
     assert "&lt;script&gt;" in shown
     for unset in (r"\newcommand{\a}{\b\b}\a", "x" * 5000, r"\frac{", "{" * 300):
-        assert mathml(unset, block=True) is None
+        assert render_mathml(unset, block=True) is None
 
 
 @st.composite
 def workflows(draw):
     size = draw(st.integers(1, 5))
     access = [draw(st.sets(st.integers(0, at - 1))) if at else set() for at in range(size)]
-    return Workflow(tuple(Step("x", WorkerId("a"), tuple(sorted(read))) for read in access))
+    return Workflow(
+        tuple(
+            Step(subtask="x", worker=WorkerId("a"), access=tuple(sorted(read))) for read in access
+        )
+    )
 
 
 @settings(deadline=None)
 @given(workflows())
 def test_no_box_covers_another_or_an_arrow(workflow):
-    picture = draw(workflow)
+    picture = draw_workflow(workflow)
     assert len(picture.boxes) == len(workflow)
     assert len(picture.arrows) == sum(len(step.access) for step in workflow.steps)
     for box in picture.boxes:
@@ -145,56 +159,56 @@ def test_no_box_covers_another_or_an_arrow(workflow):
 @settings(deadline=None)
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_a_difference_has_both_texts(one, other):
-    pieces = difference(one, other)
+    pieces = diff_words(one, other)
     assert "".join(text for kind, text in pieces if kind != "new") == one
     assert "".join(text for kind, text in pieces if kind != "gone") == other
 
 
 def test_figures_tell_what_is_known():
-    assert figures.dollars(Cost(Decimal(0), 2)) == "unpriced"
-    assert figures.dollars(Cost(Decimal("0.0011661"), 1)) == "≥ $0.00117"
-    assert [figures.usd(Decimal(v)) for v in ("0", "0.25", "3.456", "1234.5")] == [
+    assert formatting.dollars(Cost(Decimal(0), 2)) == "unpriced"
+    assert formatting.dollars(Cost(Decimal("0.0011661"), 1)) == "≥ $0.00117"
+    assert [formatting.usd(Decimal(v)) for v in ("0", "0.25", "3.456", "1234.5")] == [
         "$0",
         "$0.250",
         "$3.46",
         "$1,234",
     ]
-    assert [figures.seconds(v) for v in (0.0123, 2.345, 75)] == ["12 ms", "2.3 s", "1 min 15 s"]
-    assert [figures.short(v) for v in (0.12345, 123.4, 12345.0, float("nan"))] == [
+    assert [formatting.seconds(v) for v in (0.0123, 2.345, 75)] == ["12 ms", "2.3 s", "1 min 15 s"]
+    assert [formatting.short(v) for v in (0.12345, 123.4, 12345.0, float("nan"))] == [
         "0.123",
         "123",
         "12k",
         "–",
     ]
-    assert figures.ago(0.0, 7200.0) == "2 h ago"
-    assert set(trace.OUTCOMES) == set(Outcome)
+    assert formatting.ago(0.0, 7200.0) == "2 h ago"
+    assert set(run_view.OUTCOMES) == set(Outcome)
 
 
 async def test_a_judgement_counts_for_who_gave_the_answer():
-    ensemble = rehearsal(None, 0.0)
+    ensemble = rehearsal_config(None, 0.0)
     run = await conduct(
         Question.of(QUESTION), ensemble.conductor, ensemble.pool, ensemble.clients, limits=Limits()
     )
     stored = decode_run(encode_run(run))
-    found = standings(ensemble.pool, [(stored, 1.0), (stored, 0.0), (stored, None)])
+    found = count_worker_stats(ensemble.pool, [(stored, 1.0), (stored, 0.0), (stored, None)])
     assert found[run.steps[-1].worker].score == 0.5
     assert sum(len(each.scores) for each in found.values()) == 2
 
 
 def test_no_visitor_waits_for_a_template():
-    prepare()
-    known = _environment().list_templates()
+    compile_templates()
+    known = _template_environment().list_templates()
     assert len(known) > 20
-    assert len(_environment().cache) == len(known)
+    assert len(_template_environment().cache) == len(known)
 
 
 def test_a_run_that_waits_for_tools_says_so():
     run = Run(
-        Header(RunId("run_x"), Question.of("Q"), Pool((Worker(WorkerId("a"), "a"),)), None, Limits(), "fixed"),
-        (), Outcome.WAITING, None, Reply("", tool_calls=(ToolCall("c", "look", '{"<b>": 1}'),)),
-        guards=(Guarded("pii", "input", "redacted", 2),),
+        header=RunHeader(id=RunId("run_x"), question=Question.of("Q"), pool=Pool((Worker(id=WorkerId("a"), model="a"),)), seed=None, limits=Limits(), conductor="fixed"),
+        rounds=(), outcome=Outcome.WAITING, answer=None, reply=Reply(text="", tool_calls=(ToolCall(id="c", name="look", arguments='{"<b>": 1}'),)),
+        guards=(GuardrailTriggered(policy="pii", where="input", action="redacted", count=2),),
     )  # fmt: skip
-    html = fragment("answer.html.jinja", run=run, answers={})
+    html = render_fragment("answer.html.jinja", run=run, answers={})
     assert "look({&#34;&lt;b&gt;&#34;: 1})" in html
     assert "redacted" in html
     assert "failure" not in html
@@ -204,7 +218,7 @@ def test_a_run_that_waits_for_tools_says_so():
 @given(st.lists(st.none() | st.floats() | st.integers(-5, 5), min_size=1, max_size=600))
 def test_curves_stay_in_their_charts(values):
     lines = [{"step": at, "reward": value} for at, value in enumerate(values)]
-    for chart in charts(lines):
+    for chart in draw_charts(lines):
         for x, y in re.findall(r"[ML]([\d.-]+) ([\d.-]+)", chart.curves[0].path):
             assert -0.1 <= float(x) <= WIDTH + 0.1
             assert -0.1 <= float(y) <= HEIGHT + 0.1
@@ -213,18 +227,18 @@ def test_curves_stay_in_their_charts(values):
 def test_folders_are_read_as_they_are(tmp_path):
     run, report = write_learning(tmp_path)
     folders = (tmp_path / "learning",)
-    found = trainings(folders)
+    found = find_trainings(folders)
     assert [each.name for each in found] == ["mine"]
-    training = read_training(found[0], found[0].changed + 1)
-    assert (training.at, training.steps, training.state) == (20, 40, "running")
-    assert read_training(found[0], found[0].changed + 1e6).state == "stopped"
+    training = read_training(found[0], found[0].modified_at + 1)
+    assert (training.current_step, training.steps, training.state) == (20, 40, "running")
+    assert read_training(found[0], found[0].modified_at + 1e6).state == "stopped"
     assert len(read_samples(found[0])) == 3
-    assert [each.path for each in reports(folders)] == [report]
+    assert [each.path for each in find_reports(folders)] == [report]
     report.joinpath("report.json").write_text('[1, {}, {"systems": {}}]')
-    assert len(read_report(reports(folders)[0])) == 1
+    assert len(read_report(find_reports(folders)[0])) == 1
     (run / "metrics.jsonl").write_bytes(b"\xff\n[]\n{}\n")
-    assert read_training(trainings(folders)[0]).at == 0
-    assert trainings((tmp_path / "nowhere",)) == []
+    assert read_training(find_trainings(folders)[0]).current_step == 0
+    assert find_trainings((tmp_path / "nowhere",)) == []
 
 
 SLOW = {
@@ -256,7 +270,7 @@ async def test_a_short_answer_is_quick(text):
 
 async def test_a_long_answer_is_rendered_alike():
     text = "# Head\n\n**b** $x^2$\n\n```python\nprint(1)\n```\n" * 30
-    assert str(await render_answer(text)) == str(rendered(text))
+    assert str(await render_answer(text)) == str(render_markdown(text))
 
 
 async def test_texts_that_are_slow_to_compare_hold_nobody_up():
@@ -265,4 +279,4 @@ async def test_texts_that_are_slow_to_compare_hold_nobody_up():
     pieces = await compare_texts(one, other)
     assert time.thread_time() - began < 0.5
     assert "".join(text for kind, text in pieces if kind != "new") == one
-    assert await compare_texts("a b", "a c") == difference("a b", "a c")
+    assert await compare_texts("a b", "a c") == diff_words("a b", "a c")

@@ -1,16 +1,22 @@
 """The product: an OpenAI-compatible API in front of an orchestra."""
 
 from batuta.gateway.app import create_app
-from batuta.gateway.models import Orchestra, Served, Showcase, Timing, served_models
-from batuta.gateway.serve import LOOP, serve
+from batuta.gateway.serve import LOOP_OPTIONS, run_server
+from batuta.gateway.serving.models import (
+    PageContext,
+    ServedModel,
+    ServerState,
+    StreamTimeouts,
+    served_models,
+)
 
 __all__ = [
-    "LOOP",
-    "Orchestra",
-    "Served",
-    "Showcase",
-    "Timing",
+    "LOOP_OPTIONS",
+    "PageContext",
+    "ServedModel",
+    "ServerState",
+    "StreamTimeouts",
     "create_app",
-    "serve",
+    "run_server",
     "served_models",
 ]

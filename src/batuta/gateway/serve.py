@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import gc
 import signal
@@ -9,133 +10,142 @@ import socket
 import threading
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from ipaddress import ip_address
 from types import FrameType
-from typing import Any, final
+from typing import Any, cast, final
 
 import anyio
 import uvicorn
 from anyio.to_thread import run_sync
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from batuta.errors import ConfigError
 from batuta.gateway.app import create_app
-from batuta.gateway.background import Background
-from batuta.gateway.models import Orchestra
-from batuta.gateway.refusal import Refusal
-from batuta.gateway.ui import prepare
-from batuta.gateway.wire.encoding import encode
+from batuta.gateway.errors import APIError
+from batuta.gateway.http.connections import ConnectionLimits, ConnectionTable, GuardedProtocol
+from batuta.gateway.responses.background import BackgroundResponses
+from batuta.gateway.serving.models import ServerState
+from batuta.gateway.ui import compile_templates
 
-LOOP: dict[str, Any] = {"use_uvloop": True}
+LOOP_OPTIONS: dict[str, Any] = {"use_uvloop": True}
 """Options with which `anyio.run` gives the loop that this server is measured on."""
-GRACE = 10.0
+GRACE_SECONDS = 10.0
 """Seconds that runs may go on once the server was asked to stop."""
 _KEEP_ALIVE = 75
 _BACKLOG = 2048
-_TICK = 0.1
-_LAST_WORDS = 5
+_POLL_SECONDS = 0.1
+_CANCEL_SECONDS = 5
 """Seconds that cancelled runs have to tell their readers, once the grace is over."""
-_HELD = 2.0
+_STUCK_SECONDS = 2.0
 """Seconds beyond both that a loop may be held before the process ends without it."""
-_YOUNG = 20_000
+_GC_THRESHOLD = 20_000
 """Objects made and not yet freed that let the garbage collector look for cycles among them."""
 
 
-async def serve(
-    orchestra: Orchestra,
+async def run_server(
+    state: ServerState,
     host: str = "127.0.0.1",
     port: int = 8000,
     *,
-    ready: Callable[[str], None] | None = None,
-    grace: float = GRACE,
+    on_ready: Callable[[str], None] | None = None,
+    grace_seconds: float = GRACE_SECONDS,
+    connections: ConnectionLimits | None = None,
 ) -> None:
     """Serves until the process is asked to stop, or this call is cancelled.
 
     Args:
-        orchestra: what is served.
+        state: what is served.
         host: an address; without keys, one of the loopback.
         port: 0 takes any free one.
-        ready: is told the URL once connections are accepted.
-        grace: seconds that runs may go on after the server was asked to stop; then they are
+        on_ready: is told the URL once connections are accepted.
+        grace_seconds: seconds that runs may go on after the server was asked to stop; then they are
             cancelled, their readers told, and the runs stored.
+        connections: how many are taken on, and how long each may make the server wait.
 
     Raises:
         ConfigError: the address cannot be had, or is not of the loopback and there are no keys.
     """
-    keyed = await orchestra.gate.keyed()
-    background = Background.of(orchestra)
-    with closing(open_socket(host, port, keyed=keyed)) as listener:
+    keyed = await state.authenticator.needs_key()
+    background, table = BackgroundResponses.create(state), ConnectionTable(connections)
+    with closing(open_socket(host, port, needs_key=keyed)) as listener:
         config = uvicorn.Config(
-            create_app(orchestra, background),
-            http=_Protocol,
+            create_app(state, background),
+            http=cast("type[asyncio.Protocol]", partial(_HttpProtocol, table)),
             ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             backlog=_BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE,
-            timeout_graceful_shutdown=_LAST_WORDS,
+            timeout_graceful_shutdown=_CANCEL_SECONDS,
         )
-        server = _Server(config)
-        server.patience = grace + _LAST_WORDS + _HELD
+        server = _GracefulServer(config)
+        server.exit_after = grace_seconds + _CANCEL_SECONDS + _STUCK_SECONDS
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(background.work)
-            tasks.start_soon(run_sync, prepare)
-            tasks.start_soon(_attend, server, orchestra, url_of(listener), ready, grace)
+            tasks.start_soon(table.watch_deadlines)
+            tasks.start_soon(state.rate_limiter.concurrency.renew)
+            tasks.start_soon(run_sync, compile_templates)
+            tasks.start_soon(
+                partial(
+                    _watch_shutdown,
+                    server,
+                    state,
+                    url=url_of(listener),
+                    on_ready=on_ready,
+                    grace_seconds=grace_seconds,
+                )
+            )
             try:
-                with _signals_absorbed(), _seldom_collected(), _obeyed():
+                with _absorb_signals(), _reduce_collections(), _cancel_exit_timer():
                     await server.serve(sockets=[listener])
             except anyio.get_cancelled_exc_class():
                 with anyio.CancelScope(shield=True):
-                    await _stop(server, orchestra, listener)
+                    await _stop_server(server, state, listener)
                 raise
             tasks.cancel_scope.cancel()
 
 
 @final
-class _Server(uvicorn.Server):
+class _GracefulServer(uvicorn.Server):
     """uvicorn, told by a signal to stop soon and not at once: its socket stays open meanwhile."""
 
-    asked = False
+    stop_requested = False
     """Whether somebody asked it to stop."""
-    patience = 0.0
+    exit_after = 0.0
     """Seconds after which a process that was asked to stop ends, whatever holds its loop."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal asks; the second one insists."""
-        if self.asked:
+        if self.stop_requested:
             super().handle_exit(sig, frame)
         else:
             # A thread of C that needs neither the loop nor the interpreter's lock; what held
             # them is written to the standard error.
             with suppress(OSError, ValueError, RuntimeError):
-                faulthandler.dump_traceback_later(self.patience, exit=True)
-        self.asked = True
+                faulthandler.dump_traceback_later(self.exit_after, exit=True)
+        self.stop_requested = True
 
 
 @final
-class _Protocol(HttpToolsProtocol):
+class _HttpProtocol(GuardedProtocol):
     """uvicorn's, which says in the API's form that what came is no HTTP."""
 
     def send_400_response(self, msg: str) -> None:
         """The last words on this connection; nothing of it has reached the app."""
-        body = encode(Refusal(400, "invalid_request", msg).body)
-        head = (
-            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n"
-        )
-        self.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
-        self.transport.close()
+        self.send_refusal(APIError(400, "invalid_request", msg))
 
 
-def open_socket(host: str, port: int, *, keyed: bool = False) -> socket.socket:
+def open_socket(host: str, port: int, *, needs_key: bool = False) -> socket.socket:
     """A listening socket, on the loopback unless a key is needed to be served.
 
     Raises:
         ConfigError: the host is elsewhere and no key is needed, or the port cannot be had.
     """
     address = "127.0.0.1" if host == "localhost" else host.strip("[]")
-    if not keyed and not _is_loopback(address):
+    if not needs_key and not _is_loopback(address):
         raise ConfigError(
             f"host {host} is not of the loopback: without keys only this machine may be served; "
             "make a key first: batuta keys create NAME"
@@ -159,7 +169,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 @contextmanager
-def _signals_absorbed() -> Generator[None]:
+def _absorb_signals() -> Generator[None]:
     """Lets the caller's blocks close after a signal has stopped the server.
 
     uvicorn raises again, at its end, every signal it caught; without this the process would die
@@ -169,7 +179,7 @@ def _signals_absorbed() -> Generator[None]:
         yield
         return
     wanted = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, _ignored) for number in wanted}
+    before = {number: signal.signal(number, _ignore_signal) for number in wanted}
     try:
         yield
     finally:
@@ -178,7 +188,7 @@ def _signals_absorbed() -> Generator[None]:
 
 
 @contextmanager
-def _seldom_collected() -> Generator[None]:
+def _reduce_collections() -> Generator[None]:
     """Lets the garbage collector look at what requests make, and seldom.
 
     What is there before the first request - the code, mostly - stays, so looking through it
@@ -187,7 +197,7 @@ def _seldom_collected() -> Generator[None]:
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_YOUNG, *before[1:])
+    gc.set_threshold(_GC_THRESHOLD, *before[1:])
     try:
         yield
     finally:
@@ -196,7 +206,7 @@ def _seldom_collected() -> Generator[None]:
 
 
 @contextmanager
-def _obeyed() -> Generator[None]:
+def _cancel_exit_timer() -> Generator[None]:
     """Takes back, at the server's end, what a signal set to end the process."""
     try:
         yield
@@ -204,7 +214,7 @@ def _obeyed() -> Generator[None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _ignored(_number: int, _frame: FrameType | None) -> None:
+def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
     """Uvicorn has seen it already."""
 
 
@@ -215,12 +225,13 @@ def _is_loopback(address: str) -> bool:
         return False
 
 
-async def _attend(
-    server: _Server,
-    orchestra: Orchestra,
+async def _watch_shutdown(
+    server: _GracefulServer,
+    state: ServerState,
     url: str,
-    ready: Callable[[str], None] | None,
-    grace: float,
+    on_ready: Callable[[str], None] | None,
+    *,
+    grace_seconds: float,
 ) -> None:
     """Tells when the server is ready, and stops it once it is asked to.
 
@@ -228,20 +239,20 @@ async def _attend(
     comes meanwhile is told that the server stops, and so is who looks whether it is ready.
     """
     while not server.started:  # noqa: ASYNC110 - uvicorn tells by a flag
-        await anyio.sleep(_TICK / 10)
-    if ready is not None:
-        ready(url)
-    while not (server.asked or server.should_exit):  # noqa: ASYNC110 - same
-        await anyio.sleep(_TICK)
-    orchestra.crowd.close()
-    with anyio.move_on_after(grace):
-        await orchestra.crowd.emptied()
-    orchestra.flights.close()
+        await anyio.sleep(_POLL_SECONDS / 10)
+    if on_ready is not None:
+        on_ready(url)
+    while not (server.stop_requested or server.should_exit):  # noqa: ASYNC110 - same
+        await anyio.sleep(_POLL_SECONDS)
+    state.limiter.close()
+    with anyio.move_on_after(grace_seconds):
+        await state.limiter.wait_until_empty()
+    state.request_scopes.close()
     server.should_exit = True
 
 
-async def _stop(server: uvicorn.Server, orchestra: Orchestra, listener: socket.socket) -> None:
+async def _stop_server(server: uvicorn.Server, state: ServerState, listener: socket.socket) -> None:
     """The end of a server whose task was cancelled: nobody is waited for."""
-    orchestra.flights.close()
+    state.request_scopes.close()
     if server.started:
         await server.shutdown([listener])

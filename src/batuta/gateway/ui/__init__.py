@@ -4,7 +4,7 @@ Rendered here, on the server; one script and one style sheet, both our own, go t
 nothing is asked of any other host.
 """
 
+from batuta.gateway.ui.rendering import compile_templates
 from batuta.gateway.ui.routes import page_routes
-from batuta.gateway.ui.screens import prepare
 
-__all__ = ["page_routes", "prepare"]
+__all__ = ["compile_templates", "page_routes"]

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from starlette.requests import Request
 from starlette.responses import Response
 
-from batuta.gateway.refusal import not_found
+from batuta.gateway.errors import not_found
 
 ROOT = "/ui/static/"
 _TYPES = {
@@ -20,10 +20,10 @@ _TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-_FOREVER = "public, max-age=31536000, immutable"
+_CACHE_FOREVER = "public, max-age=31536000, immutable"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Asset:
     """A file as it is sent."""
 
@@ -31,28 +31,33 @@ class Asset:
     """With the first digits of its hash: `app.1f0c….js`."""
     kind: str
     body: bytes
-    packed: bytes
+    compressed_body: bytes
     """Under gzip."""
 
 
 @cache
-def assets() -> dict[str, Asset]:
+def load_assets() -> dict[str, Asset]:
     """Every file by its own name."""
     folder = files("batuta.gateway.ui") / "static"
     found = (path for path in folder.iterdir() if PurePath(path.name).suffix in _TYPES)
-    return {path.name: _asset(path.name, path.read_bytes()) for path in found}
+    return {path.name: _load_asset(path.name, path.read_bytes()) for path in found}
 
 
-def _asset(name: str, body: bytes) -> Asset:
+def _load_asset(name: str, body: bytes) -> Asset:
     pure = PurePath(name)
     digest = hashlib.sha256(body).hexdigest()[:12]
     packed = gzip.compress(body, 9, mtime=0)
-    return Asset(f"{pure.stem}.{digest}{pure.suffix}", _TYPES[pure.suffix], body, packed)
+    return Asset(
+        name=f"{pure.stem}.{digest}{pure.suffix}",
+        kind=_TYPES[pure.suffix],
+        body=body,
+        compressed_body=packed,
+    )
 
 
-def address(name: str) -> str:
+def asset_url(name: str) -> str:
     """Where the browser finds that file."""
-    return ROOT + assets()[name].name
+    return ROOT + load_assets()[name].name
 
 
 async def send_asset(request: Request) -> Response:
@@ -62,11 +67,11 @@ async def send_asset(request: Request) -> Response:
         Refusal: there is none, or it has changed since.
     """
     wanted: str = request.path_params["name"]
-    asset = next((each for each in assets().values() if each.name == wanted), None)
+    asset = next((each for each in load_assets().values() if each.name == wanted), None)
     if asset is None:
         raise not_found(f"The file '{wanted[:80]}'")
     headers = {
-        "cache-control": _FOREVER,
+        "cache-control": _CACHE_FOREVER,
         "etag": f'"{asset.name}"',
         "vary": "accept-encoding",
         "x-content-type-options": "nosniff",
@@ -75,5 +80,5 @@ async def send_asset(request: Request) -> Response:
         return Response(status_code=304, headers=headers)
     if "gzip" in request.headers.get("accept-encoding", ""):
         headers["content-encoding"] = "gzip"
-        return Response(asset.packed, headers=headers, media_type=asset.kind)
+        return Response(asset.compressed_body, headers=headers, media_type=asset.kind)
     return Response(asset.body, headers=headers, media_type=asset.kind)

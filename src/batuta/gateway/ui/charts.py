@@ -38,7 +38,7 @@ class Curve:
     last: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
     """Lines over one pair of axes."""
 
@@ -50,48 +50,57 @@ class Chart:
     end: int
 
 
-def charts(lines: Sequence[Mapping[str, Any]]) -> list[Chart]:
+def draw_charts(lines: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """A chart for everything that the lines tell."""
-    found = (_chart(title, series, lines) for title, series in CURVES)
+    found = (_draw_chart(title, series, lines) for title, series in CURVES)
     return [chart for chart in found if chart]
 
 
-def _chart(
+def _draw_chart(
     title: str, series: Sequence[tuple[str, str]], lines: Sequence[Mapping[str, Any]]
 ) -> Chart | None:
-    columns = {name or title: _values(key, lines) for key, name in series}
+    columns = {name or title: _curve_values(key, lines) for key, name in series}
     known = {name: values for name, values in columns.items() if any(v is not None for v in values)}
     every = [value for values in known.values() for value in values if value is not None]
     if not every or (title.startswith("Left out") and not any(every)):
         return None
     low, high = min(every), max(every)
     curves = tuple(
-        Curve(name, _path(values, low, high), next(v for v in reversed(values) if v is not None))
+        Curve(
+            name, _curve_path(values, low, high), next(v for v in reversed(values) if v is not None)
+        )
         for name, values in known.items()
     )
-    return Chart(title, curves, low, high, _step(lines[0]), _step(lines[-1]))
+    return Chart(
+        title=title,
+        curves=curves,
+        low=low,
+        high=high,
+        first=_step_of(lines[0]),
+        end=_step_of(lines[-1]),
+    )
 
 
-def _step(line: Mapping[str, Any]) -> int:
+def _step_of(line: Mapping[str, Any]) -> int:
     value = line.get("step")
     return value if isinstance(value, int) else 0
 
 
-def _values(key: str, lines: Sequence[Mapping[str, Any]]) -> list[float | None]:
+def _curve_values(key: str, lines: Sequence[Mapping[str, Any]]) -> list[float | None]:
     found = [line.get(key) for line in lines]
     values = [float(v) if isinstance(v, int | float) and isfinite(v) else None for v in found]
     if len(values) <= _POINTS:
         return values
     edges = [round(at * len(values) / _POINTS) for at in range(_POINTS + 1)]
-    return [_mean(values[start:end]) for start, end in pairwise(edges)]
+    return [_known_mean(values[start:end]) for start, end in pairwise(edges)]
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _known_mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
 
 
-def _path(values: Sequence[float | None], low: float, high: float) -> str:
+def _curve_path(values: Sequence[float | None], low: float, high: float) -> str:
     """The line, with a gap where nothing is known."""
     spread, across = high - low or 1.0, max(len(values) - 1, 1)
     parts: list[str] = []

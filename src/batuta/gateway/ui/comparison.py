@@ -9,20 +9,20 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from batuta.core import Run
-from batuta.gateway.models import MINI, Orchestra
-from batuta.gateway.ui import figures
-from batuta.gateway.ui.playground import default_model, groups, stored
-from batuta.gateway.ui.screens import HEADERS, fragment, rendered_answers, screen
-from batuta.gateway.ui.visitor import Visitor
-from batuta.rendering.difference import Piece, compare_texts
+from batuta.gateway.serving.models import MINI_MODEL, ServerState
+from batuta.gateway.ui import formatting
+from batuta.gateway.ui.playground import default_model, group_models, load_run
+from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment, render_page
+from batuta.gateway.ui.session import WebSession
+from batuta.rendering.difference import DiffPiece, compare_texts
 from batuta.store import RunSummary
 
 _LATEST = 50
 """Runs that are offered to choose from."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonRow:
     """A figure of both runs."""
 
     name: str
@@ -32,34 +32,47 @@ class Line:
     """From the first to the second; empty: nothing to say."""
 
 
-def lines(one: Run, other: Run) -> list[Line]:
+def comparison_rows(one: Run, other: Run) -> list[ComparisonRow]:
     """The figures of both runs, and how the second differs."""
     tokens = (one.usage.total, other.usage.total)
     known = not (one.cost.unpriced_calls or other.cost.unpriced_calls)
     costs = (float(one.cost.usd), float(other.cost.usd))
     return [
-        Line("System", one.header.model or "–", other.header.model or "–", ""),
-        Line("Conductor", one.header.conductor, other.header.conductor, ""),
-        Line("Outcome", one.outcome.value, other.outcome.value, ""),
-        Line("Steps", str(len(one.steps)), str(len(other.steps)), ""),
-        Line("Rounds", str(len(one.rounds)), str(len(other.rounds)), ""),
-        Line("Tokens", figures.count(tokens[0]), figures.count(tokens[1]), _change(*tokens)),
-        Line(
-            "Cost",
-            figures.dollars(one.cost),
-            figures.dollars(other.cost),
-            _change(*costs) if known else "",
+        ComparisonRow(
+            name="System", one=one.header.model or "–", other=other.header.model or "–", change=""
         ),
-        Line(
-            "Time",
-            figures.seconds(one.seconds),
-            figures.seconds(other.seconds),
-            _change(one.seconds, other.seconds),
+        ComparisonRow(
+            name="Conductor", one=one.header.conductor, other=other.header.conductor, change=""
+        ),
+        ComparisonRow(name="Outcome", one=one.outcome.value, other=other.outcome.value, change=""),
+        ComparisonRow(
+            name="Steps", one=str(len(one.steps)), other=str(len(other.steps)), change=""
+        ),
+        ComparisonRow(
+            name="Rounds", one=str(len(one.rounds)), other=str(len(other.rounds)), change=""
+        ),
+        ComparisonRow(
+            name="Tokens",
+            one=formatting.count(tokens[0]),
+            other=formatting.count(tokens[1]),
+            change=_relative_change(*tokens),
+        ),
+        ComparisonRow(
+            name="Cost",
+            one=formatting.dollars(one.cost),
+            other=formatting.dollars(other.cost),
+            change=_relative_change(*costs) if known else "",
+        ),
+        ComparisonRow(
+            name="Time",
+            one=formatting.seconds(one.seconds),
+            other=formatting.seconds(other.seconds),
+            change=_relative_change(one.seconds, other.seconds),
         ),
     ]
 
 
-def _change(one: float, other: float) -> str:
+def _relative_change(one: float, other: float) -> str:
     if not one or one == other:
         return ""
     factor = other / one
@@ -67,52 +80,54 @@ def _change(one: float, other: float) -> str:
 
 
 @final
-class Comparison:
+class ComparisonPage:
     """The screen."""
 
-    def __init__(self, orchestra: Orchestra) -> None:
-        self._orchestra = orchestra
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
 
-    async def page(self, request: Request, visitor: Visitor) -> Response:
+    async def page(self, request: Request, session: WebSession) -> Response:
         """Two stored runs, or a question for two systems."""
-        query, orchestra = request.query_params, self._orchestra
-        runs = await self._runs(request, visitor)
+        query, orchestra = request.query_params, self._state
+        runs = await self._runs(request, session)
         question = runs[0].header.question.text if runs else query.get("question", "")
-        second = MINI if orchestra.find(MINI) else orchestra.models[-1].name
-        return screen(
+        second = MINI_MODEL if orchestra.find_model(MINI_MODEL) else orchestra.models[-1].name
+        return render_page(
             request,
             "compare.html.jinja",
-            visitor=visitor,
+            session=session,
             ids=[query.get(side, "").strip() for side in ("a", "b")],
             runs=runs,
-            answers=await rendered_answers(*runs),
-            lines=lines(*runs) if len(runs) > 1 else [],
-            pieces=await _pieces(*runs) if len(runs) > 1 else [],
+            answers=await render_answers(*runs),
+            lines=comparison_rows(*runs) if len(runs) > 1 else [],
+            pieces=await _text_difference(*runs) if len(runs) > 1 else [],
             question=question,
-            latest=await self._latest(visitor),
-            served=groups(
-                m for m in orchestra.models if visitor.caller.policy.allows_model(m.name)
+            latest=await self._latest(session),
+            served=group_models(
+                m for m in orchestra.models if session.caller.permissions.allows_model(m.name)
             ),
             models=(query.get("first") or default_model(orchestra), query.get("second") or second),
         )
 
-    async def figures(self, request: Request, visitor: Visitor) -> Response:
+    async def difference(self, request: Request, session: WebSession) -> Response:
         """What differs between two runs, as a piece of a page."""
-        runs = await self._runs(request, visitor)
+        runs = await self._runs(request, session)
         if len(runs) < 2:  # noqa: PLR2004 - two sides
-            return HTMLResponse("", headers=HEADERS)
-        values = {"lines": lines(*runs), "pieces": await _pieces(*runs)}
-        return HTMLResponse(fragment("difference.html.jinja", **values), headers=HEADERS)
+            return HTMLResponse("", headers=PAGE_HEADERS)
+        values = {"lines": comparison_rows(*runs), "pieces": await _text_difference(*runs)}
+        return HTMLResponse(
+            render_fragment("difference.html.jinja", **values), headers=PAGE_HEADERS
+        )
 
-    async def _latest(self, visitor: Visitor) -> list[RunSummary]:
-        store = self._orchestra.store
-        return [] if store is None else await store.list(_LATEST, tenant=visitor.tenant)
+    async def _latest(self, session: WebSession) -> list[RunSummary]:
+        store = self._state.store
+        return [] if store is None else await store.list(_LATEST, tenant=session.tenant)
 
-    async def _runs(self, request: Request, visitor: Visitor) -> list[Run]:
+    async def _runs(self, request: Request, session: WebSession) -> list[Run]:
         """Both runs, or the one that was named."""
         given = [request.query_params.get(side, "").strip() for side in ("a", "b")]
-        return [await stored(self._orchestra, name, visitor) for name in given if name]
+        return [await load_run(self._state, name, session) for name in given if name]
 
 
-async def _pieces(one: Run, other: Run) -> list[Piece]:
+async def _text_difference(one: Run, other: Run) -> list[DiffPiece]:
     return await compare_texts(one.answer or "", other.answer or "")

@@ -1,0 +1,246 @@
+"""/v1/admin: keys, tenants and spending, for the holder of the admin's token."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from math import isfinite
+from time import time
+from typing import Any, NoReturn, final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from batuta.gateway.admin.runs import json_response
+from batuta.gateway.errors import APIError, invalid_value, not_found
+from batuta.gateway.http.body import ClientGone, read_fields
+from batuta.gateway.http.fields import Fields
+from batuta.gateway.serving.deletions import Deletions
+from batuta.gateway.serving.models import ServerState
+from batuta.store import Store
+from batuta.store.key_hasher import KeyHasher
+from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
+from batuta.store.keys import ApiKey, Tenant, key_json, tenant_json
+from batuta.store.spend_report import report_spending, spend_group_json
+
+_DAY_PATTERN = re.compile(r"\d{4}-\d{2}-\d{2}")
+_MAX_SECONDS = 10 * 365 * 86400.0
+_CREATE_FIELDS = {"name", "tenant", "limits", "expires_in"}
+_CHANGE_FIELDS = {"name", "limits", "expires_in"}
+_GRACE_SECONDS = 3600.0
+
+
+@final
+class AdminRoutes:
+    """What `batuta keys` does, over HTTP; a revoked key is dead here at once."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+
+    def routes(self) -> list[Route]:
+        """Who may come here was checked before anything is routed."""
+        key = "/v1/admin/keys/{id}"
+        return [
+            Route("/v1/admin/keys", self.list, methods=["GET"]),
+            Route("/v1/admin/keys", self.create, methods=["POST"]),
+            Route(key, self.get, methods=["GET"]),
+            Route(key, self.change, methods=["PATCH"]),
+            Route(f"{key}/revoke", self.revoke, methods=["POST"]),
+            Route(f"{key}/rotate", self.rotate, methods=["POST"]),
+            Route("/v1/admin/tenants", self.tenants, methods=["GET"]),
+            Route("/v1/admin/tenants/{name}", self.budget, methods=["PUT"]),
+            Route("/v1/admin/tenants/{name}", self.delete_tenant, methods=["DELETE"]),
+            Route("/v1/admin/spend", self.spend, methods=["GET"]),
+        ]
+
+    async def list(self, request: Request) -> Response:
+        """Every key (of `tenant`), never its text."""
+        keys = await self._store.keys.list(request.query_params.get("tenant"))
+        return json_response({"object": "list", "data": [key_entry(key) for key in keys]})
+
+    async def get(self, request: Request) -> Response:
+        """One key."""
+        return json_response(key_entry(await self._find_key(request)))
+
+    async def create(self, request: Request) -> Response:
+        """A new key; its text is in this answer and nowhere else."""
+        body = await _read_body(request, _CREATE_FIELDS)
+        tenant, name = body.text("tenant") or "default", body.need_text("name")
+        policy, expires = _parse_permissions(body, {}), _parse_expiry(body)
+        try:
+            key, issued = await self._store.keys.create(
+                self._key_hasher, tenant, name, policy, expires=expires
+            )
+        except ValueError as error:
+            _raise_invalid("name", error)
+        self._state.authenticator.forget()
+        return json_response({**key_entry(key), "key": issued.text}, 201)
+
+    async def change(self, request: Request) -> Response:
+        """Other limits, another name, another end; what is not named stays."""
+        body, key = await _read_body(request, _CHANGE_FIELDS), await self._find_key(request)
+        policy = _parse_permissions(body, permissions_json(key.policy))
+        lasting = "expires_in" in body.names and body.get("expires_in") is None
+        changed = await self._store.keys.change(
+            key.id,
+            policy,
+            name=body.text("name"),
+            expires=_parse_expiry(body),
+            never_expires=lasting,
+        )
+        self._state.authenticator.forget(key.id)
+        return json_response(key_entry(changed or key))
+
+    async def revoke(self, request: Request) -> Response:
+        """The end of a key."""
+        key = await self._find_key(request)
+        revoked = await self._store.keys.revoke(key.id)
+        self._state.authenticator.forget(key.id)
+        return json_response(key_entry(revoked or key))
+
+    async def rotate(self, request: Request) -> Response:
+        """A new text for a key; the old one is taken for `grace_s` more."""
+        body, key = await _read_body(request, {"grace_s"}), await self._find_key(request)
+        given = body.number("grace_s", 0, _MAX_SECONDS)
+        try:
+            rotated = await self._store.keys.rotate(
+                self._key_hasher, key.id, _GRACE_SECONDS if given is None else given
+            )
+        except ValueError as error:
+            raise APIError(409, "conflict", f"{error}.") from None
+        if rotated is None:
+            raise not_found(f"The key '{key.id}'")
+        self._state.authenticator.forget(key.id)
+        changed, issued = rotated
+        return json_response({**key_entry(changed), "key": issued.text})
+
+    async def tenants(self, _: Request) -> Response:
+        """Every tenant and its budget."""
+        found = await self._store.keys.tenants()
+        return json_response({"object": "list", "data": [tenant_entry(one) for one in found]})
+
+    async def budget(self, request: Request) -> Response:
+        """A tenant's budget: both parts, null for none."""
+        body = await _read_body(request, {"per_day", "per_month"})
+        try:
+            policy = read_permissions({name: body.get(name) for name in body.names})
+            tenant = await self._store.keys.set_tenant_budget(
+                request.path_params["name"], policy.per_day, policy.per_month
+            )
+        except ValueError as error:
+            _raise_invalid("per_day", error)
+        self._state.authenticator.forget()
+        return json_response(tenant_entry(tenant))
+
+    async def delete_tenant(self, request: Request) -> Response:
+        """Forgets a tenant with its keys, runs, responses and jobs; the ledger stays."""
+        name: str = request.path_params["name"]
+        if not await Deletions(self._state).delete_tenant(self._store, name):
+            raise not_found(f"The tenant '{name}'")
+        return json_response({"name": name, "object": "tenant", "deleted": True})
+
+    async def spend(self, request: Request) -> Response:
+        """The ledger added up; `by`, `tenant`, `since` and `until` as `batuta keys spend`."""
+        query = request.query_params
+        by = [name for name in query.get("by", "day,tenant").split(",") if name]
+        for name in ("since", "until"):
+            if name in query and not _DAY_PATTERN.fullmatch(query[name]):
+                raise invalid_value(name, "it must be a day like 2026-11-21.")
+        try:
+            found = await report_spending(
+                self._store.database,
+                by,
+                tenant=query.get("tenant"),
+                since=query.get("since"),
+                until=query.get("until"),
+            )
+        except ValueError as error:
+            _raise_invalid("by", error)
+        return json_response(
+            {"object": "list", "data": [spend_group_json(by, one) for one in found]}
+        )
+
+    async def _find_key(self, request: Request) -> ApiKey:
+        name: str = request.path_params["id"]
+        key = await self._store.keys.find(name)
+        if key is None:
+            raise not_found(f"The key '{name}'")
+        return key
+
+    @property
+    def _store(self) -> Store:
+        return store_of(self._state)
+
+    @property
+    def _key_hasher(self) -> KeyHasher:
+        return key_hasher_of(self._state)
+
+
+def store_of(state: ServerState) -> Store:
+    """Where the keys are.
+
+    Raises:
+        Refusal: nothing is kept.
+    """
+    if state.store is None:
+        raise APIError(404, "not_found", "This server keeps no keys.")
+    return state.store
+
+
+def key_hasher_of(state: ServerState) -> KeyHasher:
+    """What makes new keys.
+
+    Raises:
+        Refusal: none are made.
+    """
+    if state.authenticator.key_hasher is None:
+        raise APIError(404, "not_found", "This server makes no keys.")
+    return state.authenticator.key_hasher
+
+
+def key_entry(key: ApiKey) -> dict[str, Any]:
+    """A key as an object of the API."""
+    return {"object": "key", **key_json(key)}
+
+
+def tenant_entry(tenant: Tenant) -> dict[str, Any]:
+    """A tenant as an object of the API."""
+    return {"object": "tenant", **tenant_json(tenant)}
+
+
+async def _read_body(request: Request, known: set[str]) -> Fields:
+    """The body, which may have these fields and no others.
+
+    Raises:
+        Refusal: it has another one: a misspelt limit must not be a limit that is not there.
+    """
+    try:
+        body = await read_fields(request.scope, request.receive)
+    except ClientGone:
+        raise APIError(400, "invalid_request", "The body broke off.") from None
+    for name in body.names:
+        if name not in known:
+            message = f"Unknown parameter: '{name}'."
+            raise APIError(400, "unknown_parameter", message, param=name)
+    return body
+
+
+def _parse_permissions(body: Fields, before: Mapping[str, Any]) -> KeyPermissions | None:
+    """The limits of the body over those from before; None if the body names none."""
+    given = body.object("limits")
+    if given is None:
+        return None
+    try:
+        return read_permissions({**before, **{name: given.get(name) for name in given.names}})
+    except ValueError as error:
+        _raise_invalid("limits", error)
+
+
+def _parse_expiry(body: Fields) -> float | None:
+    seconds = body.number("expires_in", 0, _MAX_SECONDS)
+    return None if seconds is None or not isfinite(seconds) else time() + seconds
+
+
+def _raise_invalid(param: str, error: ValueError) -> NoReturn:
+    raise invalid_value(param, f"{error}.") from None

@@ -1,0 +1,152 @@
+"""GET /v1/runs, GET /v1/runs/{id}, POST /v1/runs/{id}/feedback: what was played."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from batuta.core import Outcome
+from batuta.gateway.access.caller import caller_of
+from batuta.gateway.chat.response import trace_of
+from batuta.gateway.errors import APIError, invalid_value, not_found
+from batuta.gateway.http.body import ClientGone, read_fields
+from batuta.gateway.http.json_codec import encode_json
+from batuta.gateway.serving.deletions import Deletions
+from batuta.gateway.serving.models import ServerState
+from batuta.store import RunSummary, Store
+
+MAX_PAGE = 100
+_DEFAULT_PAGE = 20
+_MAX_COMMENT = 10_000
+
+
+@final
+class RunRoutes:
+    """The stored runs."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+
+    async def list_runs(self, request: Request) -> Response:
+        """Runs, newest first; `after` takes the `next_cursor` of the page before."""
+        query, sees = request.query_params, caller_of(request.scope).visible_tenant
+        limit = _parse_limit(query)
+        try:
+            rows = await self._store.list(
+                limit + 1,
+                query.get("after"),
+                tenant=sees,
+                model=query.get("model"),
+                outcome=_parse_outcome(query),
+            )
+        except ValueError:
+            raise invalid_value("after", "it is no cursor of this list.") from None
+        more = len(rows) > limit
+        rows = rows[:limit]
+        body = {
+            "object": "list",
+            "data": [run_entry(row) for row in rows],
+            "has_more": more,
+            "next_cursor": rows[-1].cursor if more else None,
+        }
+        return json_response(body)
+
+    async def get_run(self, request: Request) -> Response:
+        """A run with its whole trace; the trace is null if its content was not kept."""
+        run_id, sees = request.path_params["id"], caller_of(request.scope).visible_tenant
+        summary = await self._store.summary(run_id, sees)
+        if summary is None:
+            raise not_found(f"The run '{run_id}'")
+        run = await self._store.get(run_id, sees)
+        trace = None if run is None else trace_of(run)
+        return json_response({**run_entry(summary), "trace": trace})
+
+    async def delete(self, request: Request) -> Response:
+        """Forgets a run, with all it says and the runs that went on from it."""
+        run_id, sees = request.path_params["id"], caller_of(request.scope).visible_tenant
+        summary = await self._store.summary(run_id, sees)
+        if summary is None:
+            raise not_found(f"The run '{run_id}'")
+        deletions = Deletions(self._state)
+        gone = await deletions.delete_run(self._store, run_id, summary.tenant)
+        return json_response({"id": run_id, "object": "run", "deleted": True, "runs": gone})
+
+    async def feedback(self, request: Request) -> Response:
+        """Judges a run: `score` in [0, 1] or null to take it back, and a `comment`."""
+        run_id, sees = request.path_params["id"], caller_of(request.scope).visible_tenant
+        try:
+            body = await read_fields(request.scope, request.receive)
+        except ClientGone:
+            return Response(status_code=499)
+        if "score" not in body.names:
+            body.need("score")
+        score = body.number("score", 0, 1)
+        comment = body.text("comment") or ""
+        if len(comment) > _MAX_COMMENT:
+            raise invalid_value("comment", f"it exceeds {_MAX_COMMENT} characters.")
+        if not await self._store.score(run_id, score, comment, sees):
+            raise not_found(f"The run '{run_id}'")
+        return json_response({"id": run_id, "object": "run.feedback", "score": score})
+
+    @property
+    def _store(self) -> Store:
+        if self._state.store is None:
+            raise APIError(404, "not_found", "This server keeps no runs.")
+        return self._state.store
+
+
+def json_response(body: Any, status: int = 200) -> Response:
+    """The value as a response."""
+    return Response(encode_json(body), status, media_type="application/json")
+
+
+def run_entry(row: RunSummary) -> dict[str, Any]:
+    """A run as a list shows it; an unknown cost is null."""
+    known = row.cost.usd or not row.cost.unpriced_calls
+    return {
+        "id": row.id,
+        "object": "run",
+        "created": row.created,
+        "model": row.model,
+        "conductor": row.conductor,
+        "parent": row.parent,
+        "outcome": row.outcome.value,
+        "error_code": row.error_code,
+        "question": row.question_preview,
+        "answer": row.answer_preview,
+        "steps": row.steps,
+        "rounds": row.rounds,
+        "calls": row.calls,
+        "input_tokens": row.input_tokens,
+        "cached_tokens": row.cached_tokens,
+        "output_tokens": row.output_tokens,
+        "reasoning_tokens": row.reasoning_tokens,
+        "cost_usd": f"{row.cost.usd:f}" if known else None,
+        "unpriced_calls": row.cost.unpriced_calls,
+        "seconds": row.seconds,
+        "score": row.score,
+        "comment": row.score_comment,
+    }
+
+
+def _parse_limit(query: Mapping[str, str]) -> int:
+    given = query.get("limit")
+    if given is None:
+        return _DEFAULT_PAGE
+    if not given.isascii() or not given.isdigit() or not 1 <= int(given[:9]) <= MAX_PAGE:
+        raise invalid_value("limit", f"it must be a whole number from 1 to {MAX_PAGE}.")
+    return int(given)
+
+
+def _parse_outcome(query: Mapping[str, str]) -> Outcome | None:
+    given = query.get("outcome")
+    if given is None:
+        return None
+    try:
+        return Outcome(given)
+    except ValueError:
+        wanted = ", ".join(f"'{outcome.value}'" for outcome in Outcome)
+        raise invalid_value("outcome", f"it must be one of {wanted}.") from None

@@ -1,0 +1,115 @@
+"""A refusal: what the caller is told when it gets no answer, in the API's error form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, final
+
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_SERVER_ERROR = 500
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+
+@final
+class APIError(Exception):
+    """A status and the error body that goes with it; raised anywhere while a request is read."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.param = param
+        """The field that is at fault, written as a path: `messages[0].content`."""
+        self.headers = headers
+
+    def with_headers(self, headers: Mapping[str, str]) -> APIError:
+        """The same with more headers."""
+        more = {**self.headers, **headers}
+        return APIError(self.status, self.code, self.message, param=self.param, headers=more)
+
+    @property
+    def type(self) -> str:
+        """The family of the error, as clients of the API know it."""
+        default = "server_error" if self.status >= _SERVER_ERROR else "invalid_request_error"
+        return _TYPES.get(self.status, default)
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The error form; all four keys always."""
+        error = {
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
+        }
+        return {"error": error}
+
+
+def missing_parameter(param: str) -> APIError:
+    """A field that must be there is not."""
+    message = f"Missing required parameter: '{param}'."
+    return APIError(400, "missing_required_parameter", message, param=param)
+
+
+def invalid_type(param: str, wanted: str, value: object) -> APIError:
+    """A field has another JSON type than it must have."""
+    message = f"Invalid type for '{param}': expected {wanted}, but got {_json_type(value)}."
+    return APIError(400, "invalid_type", message, param=param)
+
+
+def invalid_value(param: str, reason: str) -> APIError:
+    """A field's value cannot be used; `reason` is a sentence."""
+    return APIError(400, "invalid_value", f"Invalid value for '{param}': {reason}", param=param)
+
+
+def unsupported_parameter(param: str, reason: str = "it cannot be honoured here.") -> APIError:
+    """A field that is understood and cannot be honoured."""
+    message = f"Unsupported parameter: '{param}': {reason}"
+    return APIError(400, "unsupported_parameter", message, param=param)
+
+
+def model_not_found(name: str, why: str | None = None) -> APIError:
+    """No model is served under that name; `why` says what to do if there could be one."""
+    message = f"The model '{name}' does not exist; GET /v1/models lists those that do."
+    if why:
+        message = f"The model '{name}' is not served: {why}."
+    return APIError(404, "model_not_found", message, param="model")
+
+
+def not_found(what: str) -> APIError:
+    """Nothing is there; `what` is the beginning of a sentence."""
+    return APIError(404, "not_found", f"{what} does not exist.")
+
+
+def server_closing() -> APIError:
+    """The server is about to stop."""
+    message = "The server is shutting down; try again."
+    return APIError(503, "overloaded", message, headers={"retry-after": "1"})
+
+
+def internal_error() -> APIError:
+    """Our own fault; the reader is told nothing of it."""
+    return APIError(500, "server_error", "The server failed to handle the request.")
+
+
+def _json_type(value: object) -> str:
+    names: dict[type, str] = {
+        bool: "a boolean",
+        int: "an integer",
+        float: "a number",
+        str: "a string",
+        list: "an array",
+        dict: "an object",
+        type(None): "null",
+    }
+    return names.get(type(value), "something else")

@@ -1,0 +1,338 @@
+"""Connections under limits: how many there are, and how long each may make the server wait.
+
+A connection that waits for its next request, or has sent a part of one's headers, holds a file
+descriptor and no work. When the server, or one address, has as many as it may, the one that has
+waited longest is closed for the new one; a request that is being answered is never closed for
+another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from enum import Enum
+from ipaddress import ip_address
+from itertools import chain
+from time import monotonic
+from typing import Any, final
+
+import anyio
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from batuta.gateway.errors import APIError
+from batuta.gateway.http.json_codec import encode_json
+
+_LOG = logging.getLogger(__name__)
+_TICK = 0.5
+"""Seconds between looks for connections whose time is up."""
+_SPARE = 128
+"""File descriptors that are left for the database, the log and the listening socket."""
+_PER_CONNECTION = 2
+"""File descriptors of a connection that is answered: its own, and one to a provider."""
+_LEAST = 8
+_NETWORK = 64
+"""Bits of an address of version 6 that name one customer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """What one server takes on in connections."""
+
+    total: int = 4096
+    """Connections at the same time; fewer if the process may not open that many files."""
+    per_address: int | None = None
+    """Of one address (of version 6: one network of 64 bits); None: half of the total."""
+    header_s: float = 10.0
+    """Seconds in which a request's headers must have arrived, from their first byte on (of the
+    first request: from the connection on)."""
+    body_s: float = 60.0
+    """Seconds in which the rest of a body must have arrived that was answered early."""
+    write_s: float = 60.0
+    """Seconds for which a reader may leave what was written unread."""
+    header_bytes: int = 80 * 1024
+    """Bytes of a request's line and headers, as far as they come in several pieces; the app
+    itself takes 64 KB of headers."""
+
+    def __post_init__(self) -> None:
+        if self.total < 1 or (self.per_address is not None and self.per_address < 1):
+            raise ValueError("at least one connection is possible")
+        if min(self.header_s, self.body_s, self.write_s) <= 0 or self.header_bytes < 1:
+            raise ValueError("headers, bodies and readers need some time and room")
+
+
+class Place(Enum):
+    """What a connection is doing, as far as it may be closed for another."""
+
+    IDLE = "waits for a request, or for the rest of its headers"
+    UPLOADING = "waits for the rest of a request's body"
+    ANSWERED = "is being answered"
+
+
+class Wait(Enum):
+    """What a connection keeps the server waiting for."""
+
+    BYTES = "bytes of a request"
+    READER = "a reader"
+
+
+@final
+class ConnectionTable:
+    """The open connections of one server, and which of them may be closed for another."""
+
+    def __init__(self, limits: ConnectionLimits | None = None) -> None:
+        """Counts nothing yet.
+
+        Args:
+            limits: what is taken on; the total is lowered to what the process may open.
+        """
+        self.limits = limits or ConnectionLimits()
+        self.total = _openable_connection_count(self.limits.total)
+        """Connections that are possible at the same time."""
+        self.per_address = min(self.total, self.limits.per_address or max(1, self.total // 2))
+        """Connections of one address that are possible at the same time."""
+        self.closed = 0
+        """Connections that were closed for others, or because their time was up."""
+        self.refused = 0
+        """Connections that found every place taken by requests."""
+        self._open: Counter[str] = Counter()
+        self._count = 0
+        self._idle: OrderedDict[GuardedProtocol, None] = OrderedDict()
+        self._uploading: OrderedDict[GuardedProtocol, None] = OrderedDict()
+        self._deadlines: dict[tuple[GuardedProtocol, Wait], float] = {}
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add_connection(self, connection: GuardedProtocol) -> bool:
+        """Takes the connection in; False if it must be refused, for nobody can be closed."""
+        address = connection.address
+        crowded = self._open[address] >= self.per_address
+        if crowded or self._count >= self.total:
+            found = self._longest_waiting(address if crowded else None)
+            if found is None:
+                self.refused += 1
+                return False
+            self._close(found)
+        self._open[address] += 1
+        self._count += 1
+        return True
+
+    def remove_connection(self, connection: GuardedProtocol) -> None:
+        """Gives the place of a connection back."""
+        self.place_connection(connection, Place.ANSWERED)
+        for wait in Wait:
+            self._deadlines.pop((connection, wait), None)
+        self._count -= 1
+        self._open[connection.address] -= 1
+        if self._open[connection.address] <= 0:
+            del self._open[connection.address]
+
+    def place_connection(self, connection: GuardedProtocol, place: Place) -> None:
+        """Notes what the connection does from now on."""
+        self._idle.pop(connection, None)
+        self._uploading.pop(connection, None)
+        if place is Place.IDLE:
+            self._idle[connection] = None
+        elif place is Place.UPLOADING:
+            self._uploading[connection] = None
+
+    def set_deadline(self, connection: GuardedProtocol, wait: Wait, seconds: float) -> None:
+        """Closes the connection in so many seconds, unless that is set already, or cleared."""
+        self._deadlines.setdefault((connection, wait), monotonic() + seconds)
+
+    def clear_deadline(self, connection: GuardedProtocol, wait: Wait) -> None:
+        """What was waited for has come."""
+        self._deadlines.pop((connection, wait), None)
+
+    def close_overdue(self) -> None:
+        """Closes every connection whose time is up."""
+        now = monotonic()
+        for connection in {key[0] for key, at in self._deadlines.items() if at <= now}:
+            self._close(connection)
+
+    async def watch_deadlines(self) -> None:
+        """Closes connections whose time is up, until cancelled."""
+        while True:
+            await anyio.sleep(_TICK)
+            self.close_overdue()
+
+    def _longest_waiting(self, address: str | None) -> GuardedProtocol | None:
+        """Who can be closed for another connection (of that address): the idle ones first."""
+        for connection in chain(self._idle, self._uploading):
+            if address in {None, connection.address} and connection.is_drained:
+                return connection
+        return None
+
+    def _close(self, connection: GuardedProtocol) -> None:
+        self.closed += 1
+        connection.abort()
+
+
+class GuardedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with limits on time, size and number."""
+
+    def __init__(
+        self,
+        table: ConnectionTable,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        *,
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.address = ""
+        """Who the connection counts for."""
+        self._table = table
+        self._entered = False
+        self._head = 0
+        """Bytes of a head that came since the last request."""
+        self._whole = True
+        """Whether the request that was read last has come to its end."""
+        self._answering = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Takes a place, or says that there is none."""
+        super().connection_made(transport)
+        self.address = _customer_of(self.client[0] if self.client else "")
+        if not self._table.add_connection(self):
+            self.send_refusal(_no_place())
+            return
+        self._entered = True
+        self._table.place_connection(self, Place.IDLE)
+        self._table.set_deadline(self, Wait.BYTES, self._table.limits.header_s)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Gives the place back."""
+        self._leave()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Reads on, unless the head is too long."""
+        if self.transport.is_closing():
+            return
+        if self._whole:
+            self._head += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if not self._whole:
+            self._table.place_connection(self, Place.UPLOADING)
+        elif self._head:
+            self._wait_for_head()
+
+    def on_headers_complete(self) -> None:
+        """A request has begun."""
+        self._head, self._whole, self._answering = 0, False, True
+        self._table.clear_deadline(self, Wait.BYTES)
+        self._table.place_connection(self, Place.ANSWERED)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The request's body is whole; a head may follow."""
+        super().on_message_complete()
+        self._whole = True
+        self._table.clear_deadline(self, Wait.BYTES)
+        place = Place.ANSWERED if self._answering else Place.IDLE
+        self._table.place_connection(self, place)
+
+    def on_response_complete(self) -> None:
+        """The connection waits for its next request, or for the rest of this one's body."""
+        super().on_response_complete()
+        if self.transport.is_closing() or not self._entered or not self.cycle.response_complete:
+            return
+        self._answering = False
+        self._table.place_connection(self, Place.IDLE)
+        if not self._whole:
+            self._table.set_deadline(self, Wait.BYTES, self._table.limits.body_s)
+        elif self._head:
+            self._wait_for_head()
+
+    def pause_writing(self) -> None:
+        """The reader has stopped reading."""
+        super().pause_writing()
+        if self._entered:
+            self._table.set_deadline(self, Wait.READER, self._table.limits.write_s)
+
+    def resume_writing(self) -> None:
+        """The reader has gone on reading."""
+        super().resume_writing()
+        self._table.clear_deadline(self, Wait.READER)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether everything that was written has left."""
+        return self.transport.get_write_buffer_size() == 0
+
+    def abort(self) -> None:
+        """Closes the connection at once, whatever was to be written to it."""
+        self.transport.abort()
+        self._leave()  # the place is free now, not when the loop comes round to it
+
+    def send_refusal(self, refusal: APIError) -> None:
+        """The last words on this connection; nothing of it has reached the app."""
+        reasons = {400: "Bad Request", 431: "Request Header Fields Too Large"}
+        reason = reasons.get(refusal.status, "Service Unavailable")
+        body = encode_json(refusal.body)
+        head = f"HTTP/1.1 {refusal.status} {reason}\r\ncontent-type: application/json\r\n"
+        more = "".join(f"{name}: {value}\r\n" for name, value in refusal.headers.items())
+        size = f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+        self.transport.write((head + more + size).encode("latin-1") + body)
+        self.transport.close()
+
+    def _wait_for_head(self) -> None:
+        """A part of a head is there, and nothing is being answered."""
+        if self._answering:
+            return
+        self._table.set_deadline(self, Wait.BYTES, self._table.limits.header_s)
+        if self._head > self._table.limits.header_bytes:
+            self.send_refusal(_long_head())
+
+    def _leave(self) -> None:
+        if self._entered:
+            self._entered = False
+            self._table.remove_connection(self)
+
+
+def _no_place() -> APIError:
+    message = "The server has as many connections as it takes; try again later."
+    return APIError(503, "overloaded", message, headers={"retry-after": "2"})
+
+
+def _long_head() -> APIError:
+    return APIError(431, "headers_too_large", "The headers are too large.")
+
+
+def _openable_connection_count(wanted: int) -> int:
+    """How many of the wanted connections this process may open files for.
+
+    It raises its own limit as far as it is allowed and needs to.
+    """
+    files = wanted * _PER_CONNECTION + _SPARE
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= files:
+        return wanted
+    allowed = files if hard == resource.RLIM_INFINITY else min(files, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    except (OSError, ValueError) as error:
+        _LOG.warning("the limit of open files stays at %d: %s", soft, error)
+        allowed = soft
+    return max(_LEAST, min(wanted, (allowed - _SPARE) // _PER_CONNECTION))
+
+
+def _customer_of(host: str) -> str:
+    """Who counts as one: an address of version 4, a network of version 6."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    if address.version == 4:  # noqa: PLR2004 - the version's own name
+        return host
+    mapped = address.ipv4_mapped
+    return str(mapped) if mapped else f"{int(address) >> _NETWORK:x}"

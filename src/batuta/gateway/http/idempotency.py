@@ -1,0 +1,192 @@
+"""Idempotency-Key: the same request twice is played once, and answered twice. Pure ASGI."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any, final
+
+import anyio
+import orjson
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from batuta.errors import StoreError
+from batuta.gateway.access.caller import caller_of
+from batuta.gateway.errors import APIError
+from batuta.gateway.http.body import ClientGone, header_value, raw_headers, read_body
+from batuta.gateway.http.middleware import log_exception
+from batuta.store import Store
+from batuta.store.idempotency import EarlierRequest, IdempotencyStore, StoredAnswer
+
+IDEMPOTENT_PATHS = frozenset({"/v1/chat/completions", "/v1/responses", "/v1/messages"})
+MAX_KEPT_BYTES = 4 * 1024 * 1024
+"""Bytes of an answer that is kept; a longer one is played anew."""
+_KEY_PATTERN = re.compile(rb"[!-~]{1,255}")
+_SUCCESS_STATUSES = range(200, 300)
+_STREAM_ENDS = (
+    b"[DONE]",
+    b"event: response.completed",
+    b"event: response.incomplete",
+    b"message_stop",
+)
+"""What streams that came to their end have near it."""
+_TAIL_BYTES = 1_000_000
+
+
+@final
+class IdempotencyMiddleware:
+    """Keeps whole good answers for a day; gives a key free whose request failed."""
+
+    def __init__(self, app: ASGIApp, store: Store | None) -> None:
+        self.app = app
+        self.store = store
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve anew, or as before.
+
+        Raises:
+            Refusal: the key is no key, stands for another request, or for one that is played.
+        """
+        key = header_value(scope, b"idempotency-key") if scope["type"] == "http" else None
+        if (
+            key is None
+            or scope["path"] not in IDEMPOTENT_PATHS
+            or scope["method"] != "POST"
+            or not self.store
+        ):
+            await self.app(scope, receive, send)
+            return
+        if not _KEY_PATTERN.fullmatch(key):
+            message = "An Idempotency-Key has 1 to 255 visible ASCII characters."
+            raise APIError(400, "invalid_value", message, param="Idempotency-Key")
+        try:
+            body = await read_body(receive)
+        except ClientGone:
+            return
+        digest = hashlib.sha256(scope["path"].encode() + b"\0" + body).digest()
+        kept = IdempotencyStore(self.store.database)
+        try:
+            found = await kept.claim(caller_of(scope).tenant, key.decode(), digest)
+        except StoreError as error:
+            log_exception(error)
+            message = "Earlier answers cannot be looked up now; try again."
+            raise APIError(503, "overloaded", message, headers={"retry-after": "1"}) from None
+        if isinstance(found, EarlierRequest):
+            await _send_earlier_answer(found, digest, send)
+            return
+        await self._answer_first(
+            scope,
+            _replay_body(body, receive),
+            send=send,
+            kept=kept,
+            claim=found,
+            may_keep=_may_keep(body),
+        )
+
+    async def _answer_first(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        kept: IdempotencyStore,
+        *,
+        claim: str,
+        may_keep: bool,
+    ) -> None:
+        record = _ResponseRecorder(send)
+        answer: StoredAnswer | None = None
+        try:
+            await self.app(scope, receive, record.send)
+            answer = record.answer(content=may_keep)
+        finally:
+            with anyio.CancelScope(shield=True):
+                try:
+                    await (kept.forget(claim) if answer is None else kept.keep(claim, answer))
+                except StoreError as error:
+                    log_exception(error)
+
+
+class _ResponseRecorder:
+    """Writes down what is sent."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._start: Message | None = None
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._is_complete = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start = dict(message)
+        elif self._size <= MAX_KEPT_BYTES:
+            part = message.get("body", b"")
+            self._parts.append(part)
+            self._size += len(part)
+        await self._send(message)
+        self._is_complete = message["type"] == "http.response.body" and not message.get("more_body")
+
+    def answer(self, *, content: bool) -> StoredAnswer | None:
+        """The answer, if it is a good one and all of it is there."""
+        start = self._start
+        if (
+            start is None
+            or not self._is_complete
+            or self._size > MAX_KEPT_BYTES
+            or start["status"] not in _SUCCESS_STATUSES
+        ):
+            return None
+        body = b"".join(self._parts)
+        headers: list[tuple[bytes, bytes]] = list(start["headers"])
+        if _is_stream(headers) and not any(end in body[-_TAIL_BYTES:] for end in _STREAM_ENDS):
+            return None
+        plain = tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
+        return StoredAnswer(start["status"], plain, body if content else None)
+
+
+async def _send_earlier_answer(earlier: EarlierRequest, digest: bytes, send: Send) -> None:
+    """The answer from before.
+
+    Raises:
+        Refusal: there is none to be given.
+    """
+    if earlier.digest != digest:
+        message = "This Idempotency-Key was used for another request; use a new one."
+        raise APIError(409, "idempotency_conflict", message)
+    answer = earlier.answer
+    if answer is None:
+        message = "A request with this Idempotency-Key is being answered; wait for it."
+        raise APIError(409, "conflict", message, headers={"retry-after": "1"})
+    if answer.body is None:
+        message = "This request was answered, and 'store' was false: its answer was not kept."
+        raise APIError(409, "conflict", message, headers={"x-should-retry": "false"})
+    headers = raw_headers((*answer.headers, ("idempotent-replayed", "true")))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})
+
+
+def _replay_body(body: bytes, receive: Receive) -> Receive:
+    """`receive`, with the body that was read already."""
+    told = False
+
+    async def repeated() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return repeated
+
+
+def _is_stream(headers: list[tuple[bytes, bytes]]) -> bool:
+    return any(n == b"content-type" and v.startswith(b"text/event-stream") for n, v in headers)
+
+
+def _may_keep(body: bytes) -> bool:
+    """Whether the caller lets its answer be kept; a body that cannot be read is refused later."""
+    try:
+        found: Any = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return True
+    return not (isinstance(found, dict) and found.get("store") is False)  # pyright: ignore[reportUnknownMemberType]

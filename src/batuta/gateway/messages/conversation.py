@@ -1,0 +1,212 @@
+"""The conversation of a Messages body as our messages."""
+
+from __future__ import annotations
+
+import orjson
+
+from batuta.core import Image, Message, Part, Role, Text, Thought, ToolCall, ToolResult
+from batuta.gateway.errors import (
+    invalid_type,
+    invalid_value,
+    missing_parameter,
+    unsupported_parameter,
+)
+from batuta.gateway.http.fields import Fields
+
+MAX_TURNS = 2000
+_MAX_BLOCKS = 500
+_ROLES = ("user", "assistant", "system")
+_SKIPPED_BLOCKS = ("server_tool_use", "container_upload", "compaction", "fallback")
+"""Blocks of tools that are not offered here."""
+_IMAGE_TYPES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
+REASONING_SIGNATURE = "batuta-reasoning"
+"""The signature of a worker's own reasoning, or its beginning, followed by who thought it and
+its provider's signature; other thoughts are not given back to a worker."""
+PROGRESS_SIGNATURE = "batuta-progress"
+
+
+def parse_turns(body: Fields) -> tuple[Message, ...]:
+    """The system prompt and the turns.
+
+    Raises:
+        Refusal: they are missing, empty or malformed.
+    """
+    body.need("messages")
+    turns = body.objects("messages", MAX_TURNS) or []
+    if not turns:
+        raise invalid_value("messages", "it must have at least one message.")
+    calls: set[str] = set()
+    spoken = [message for turn in turns for message in _parse_turn(turn, calls)]
+    return (*_parse_system(body), *spoken)
+
+
+def _parse_system(body: Fields) -> tuple[Message, ...]:
+    if body.get("system") is None:
+        return ()
+    parts = tuple(_parse_text(block) for block in _parse_blocks(body, "system"))
+    return (Message(role=Role.SYSTEM, parts=parts),) if any(part.text for part in parts) else ()
+
+
+def _parse_turn(turn: Fields, calls: set[str]) -> list[Message]:
+    """A turn as ours: the results of tools are turns of their own."""
+    turn.need("role")
+    role = Role(turn.choice("role", _ROLES) or "")
+    turn.need("content")
+    blocks = _parse_blocks(turn, "content")
+    if role is Role.ASSISTANT:
+        return [_parse_assistant(blocks, calls)]
+    results: list[Message] = []
+    parts: list[Part] = []
+    for block in blocks:
+        if block.text("type") == "tool_result":
+            result, pictures = _parse_tool_result(block, calls)
+            results.append(Message(role=Role.TOOL, parts=(result,)))
+            parts += pictures
+        elif not _is_skipped(block):
+            parts.append(_parse_part(block))
+    return [*results, Message(role=role, parts=tuple(parts))] if parts or not results else results
+
+
+def _parse_assistant(blocks: list[Fields], calls: set[str]) -> Message:
+    parts: list[Part] = []
+    reasoning: list[str] = []
+    thoughts: list[Thought] = []
+    for block in blocks:
+        kind = block.text("type")
+        if kind == "tool_use":
+            call = _parse_tool_use(block)
+            calls.add(call.id)
+            parts.append(call)
+        elif kind in {"thinking", "redacted_thinking"}:
+            said, kept = _parse_thinking(block)
+            reasoning += said
+            thoughts += kept
+        elif not _is_skipped(block):
+            parts.append(_parse_text(block))
+    return Message(
+        role=Role.ASSISTANT,
+        parts=tuple(parts),
+        reasoning="".join(reasoning),
+        thoughts=tuple(thoughts),
+    )
+
+
+def _parse_blocks(holder: Fields, name: str) -> list[Fields]:
+    """The content, given as a string or as an array of blocks."""
+    content = holder.get(name)
+    if isinstance(content, str):
+        return [Fields({"type": "text", "text": content}, holder.path(name))]
+    if not isinstance(content, list):
+        raise invalid_type(holder.path(name), "a string or an array", content)
+    blocks = holder.objects(name, _MAX_BLOCKS) or []
+    for block in blocks:
+        block.need("type")
+        block.text("type")
+    return blocks
+
+
+def _is_skipped(block: Fields) -> bool:
+    kind = block.text("type") or ""
+    return kind in _SKIPPED_BLOCKS or kind.endswith("_tool_result")
+
+
+def _parse_part(block: Fields) -> Part:
+    match block.text("type"):
+        case "image":
+            return _parse_image(block)
+        case "document":
+            reason = "documents are not passed on; send their text."
+            raise unsupported_parameter(block.path("type"), reason)
+        case _:
+            return _parse_text(block)
+
+
+def _parse_text(block: Fields) -> Text:
+    kind = block.text("type")
+    if kind != "text":
+        raise invalid_value(block.path("type"), f"a block of type '{kind}' cannot stand here.")
+    block.need("text")
+    return Text(block.text("text") or "", cache=block.cache_mark())
+
+
+def _parse_image(block: Fields) -> Image:
+    source = block.need_object("source")
+    source.need("type")
+    match source.choice("type", ("base64", "url", "file")):
+        case "base64":
+            media = source.need_text("media_type")
+            if media not in _IMAGE_TYPES:
+                reason = f"it must be one of {', '.join(sorted(_IMAGE_TYPES))}."
+                raise invalid_value(source.path("media_type"), reason)
+            url = f"data:{media};base64,{source.need_text('data')}"
+            return Image(url=url, cache=block.cache_mark())
+        case "url":
+            url = source.need_text("url")
+            if not url.startswith("https://"):
+                raise invalid_value(source.path("url"), "it must begin with 'https://'.")
+            return Image(url=url, cache=block.cache_mark())
+        case _:
+            raise unsupported_parameter(
+                source.path("type"), "there are no files here; send the picture."
+            )
+
+
+def _parse_tool_use(block: Fields) -> ToolCall:
+    given = block.need_object("input")
+    arguments = orjson.dumps(dict(given.raw), default=str).decode()
+    call_id = block.need_text("id")
+    return ToolCall(
+        id=call_id, name=block.need_text("name"), arguments=arguments, cache=block.cache_mark()
+    )
+
+
+def _parse_tool_result(block: Fields, calls: set[str]) -> tuple[ToolResult, list[Part]]:
+    """What a tool returned, and its pictures, which only a user's turn can hold."""
+    call_id = block.need_text("tool_use_id")
+    if call_id not in calls:
+        raise invalid_value(block.path("tool_use_id"), f"no call '{call_id}' comes before it.")
+    failed = block.flag("is_error")
+    parts = (
+        []
+        if block.get("content") is None
+        else [_parse_result_block(b) for b in _parse_blocks(block, "content")]
+    )
+    text = "".join(part.text for part in parts if isinstance(part, Text))
+    pictures: list[Part] = [part for part in parts if isinstance(part, Image)]
+    if pictures:
+        pictures.insert(0, Text(f"What the tool call {call_id} returned:"))
+    told = f"Error: {text}" if failed else text
+    inner = next((part.cache for part in parts if part.cache), None)
+    return ToolResult(call_id=call_id, content=told, cache=block.cache_mark() or inner), pictures
+
+
+def _parse_result_block(block: Fields) -> Text | Image:
+    return _parse_image(block) if block.text("type") == "image" else _parse_text(block)
+
+
+def thought_signature(thought: Thought) -> str:
+    """The signature of a thought, or its redacted whole, with the name of who thought it."""
+    return f"{REASONING_SIGNATURE}:{thought.model}:{thought.signature or thought.redacted}"
+
+
+def _parse_thinking(block: Fields) -> tuple[list[str], list[Thought]]:
+    """The reasoning, if it is a worker's own, and its signed form."""
+    if block.text("type") == "redacted_thinking":
+        model, _, data = _split_signature(block.text("data") or "")
+        return [], [Thought(model=model, redacted=data)] if model else []
+    if block.get("thinking") is None:
+        raise missing_parameter(block.path("thinking"))
+    text, signature = block.text("thinking") or "", block.text("signature") or ""
+    model, ours, own = _split_signature(signature)
+    kept = [Thought(model=model, text=text, signature=own)] if model else []
+    return [text] if ours and text else [], kept
+
+
+def _split_signature(signature: str) -> tuple[str, bool, str]:
+    """Who thought it, whether it is a worker's own, and its signature at the provider."""
+    if signature == REASONING_SIGNATURE:
+        return "", True, ""
+    if not signature.startswith(f"{REASONING_SIGNATURE}:"):
+        return "", False, ""
+    model, _, own = signature.removeprefix(f"{REASONING_SIGNATURE}:").rpartition(":")
+    return model, True, own

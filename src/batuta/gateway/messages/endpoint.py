@@ -1,0 +1,171 @@
+"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's dialect."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
+from batuta.gateway.access.caller import caller_of
+from batuta.gateway.admin.runs import json_response
+from batuta.gateway.errors import APIError
+from batuta.gateway.http.body import ClientGone, read_fields
+from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.middleware import request_id
+from batuta.gateway.http.sse import SSEWriter
+from batuta.gateway.messages.conversation import REASONING_SIGNATURE
+from batuta.gateway.messages.request import (
+    MessageCall,
+    estimate_question_tokens,
+    parse_message,
+    parse_question,
+)
+from batuta.gateway.messages.response import MessageEventWriter, message_object, messages_error_body
+from batuta.gateway.responses.stream import event_frame
+from batuta.gateway.serving.deliver import send_answer, stream_answer
+from batuta.gateway.serving.execute import PreparedCall, RunService
+from batuta.gateway.serving.models import ServerState
+from batuta.gateway.serving.progress import RunProgress
+
+PING_FRAME = event_frame({"type": "ping"})
+
+
+@final
+class MessagesEndpoint:
+    """Answers a Messages body, whole or streamed."""
+
+    def __init__(self, state: ServerState, service: RunService) -> None:
+        self._state = state
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request.
+
+        Raises:
+            Refusal: before anything was said.
+        """
+        try:
+            body = await read_fields(scope, receive)
+        except ClientGone:
+            return
+        asked = parse_message(body)
+        player, flights = self._service, self._state.request_scopes
+        async with player.prepare_call(asked.call, caller_of(scope)) as booking:
+            if asked.call.stream:
+                line = SSEWriter(send, self._state.stream_timeouts, lambda: PING_FRAME)
+                teller = MessagesStreamRenderer(line, booking, asked, request_id(scope))
+                await stream_answer(player, flights, booking, teller, writer=line, receive=receive)
+                return
+
+            async def render(run: Run, reply: Reply) -> dict[str, Any]:
+                shown = asked.show_thinking and booking.served_model.direct
+                return message_object(
+                    run,
+                    reply,
+                    asked.call.model,
+                    thinks=shown,
+                    trace=asked.call.options.trace,
+                )
+
+            await send_answer(player, flights, booking, render, receive=receive, send=send)
+
+
+@final
+class TokenCounter:
+    """Says about how many tokens a body has."""
+
+    def __init__(self, service: RunService) -> None:
+        self._service = service
+
+    async def count(self, request: Request) -> Response:
+        """Serve one request; an estimate, as the workers' tokenizers differ.
+
+        Raises:
+            Refusal: the body is malformed, or no such model is served.
+        """
+        try:
+            body: Fields = await read_fields(request.scope, request.receive)
+        except ClientGone:
+            return Response(status_code=499)
+        self._service.find_model(body.need_text("model"))
+        return json_response({"input_tokens": estimate_question_tokens(parse_question(body))})
+
+
+@final
+class MessagesStreamRenderer:
+    """Tells a run as the events of a message."""
+
+    def __init__(
+        self,
+        writer: SSEWriter,
+        prepared: PreparedCall,
+        message_call: MessageCall,
+        request_name: str | None,
+    ) -> None:
+        """Prepares the first event.
+
+        Args:
+            writer: where the events go.
+            prepared: what is played.
+            message_call: how it was asked for.
+            request_name: the request's id, which errors tell.
+        """
+        self._writer = writer
+        self._progress = RunProgress(prepared)
+        self._call = message_call
+        self._request_id = request_name
+        self._events = MessageEventWriter(
+            prepared.run_id, message_call.call.model, message_call.estimated_tokens
+        )
+
+    async def open(self, headers: dict[str, str]) -> None:
+        """The headers and the first events, before anything is planned."""
+        await self._writer.open(headers)
+        await self._write_events(self._events.begin())
+
+    async def on_event(self, event: Event) -> None:
+        """Shows what is to be shown of an event of the run."""
+        if isinstance(event, StepDelta):
+            delta = self._progress.visible_delta(event)
+            if delta is not None:
+                await self._write_delta(delta)
+        elif self._call.show_thinking and (line := self._progress.progress_line(event)):
+            await self._write_events(self._events.progress(line))
+        else:
+            self._progress.progress_line(event)  # it follows the run all the same
+
+    def matches(self, reply: Reply) -> bool:
+        """Whether what was told is the beginning of that reply."""
+        return reply.text.startswith(self._events.text_so_far)
+
+    async def finish(self, run: Run, reply: Reply) -> None:
+        """What was not told yet, and the end."""
+        hidden = (
+            self._call.show_thinking and self._progress.direct and not self._progress.can_stream
+        )
+        await self._write_events(self._events.remaining(reply, reasoning=hidden))
+        last = self._events.end(run, reply, trace=self._call.call.options.trace)
+        await self._writer.close(b"".join(map(event_frame, last)))
+
+    async def fail(self, error: APIError) -> None:
+        """An error after the 200: no reason for an end, no `message_stop`."""
+        await self._writer.close(event_frame(messages_error_body(error, self._request_id)))
+
+    async def _write_delta(self, delta: Delta) -> None:
+        script = self._events
+        if delta.reasoning and self._progress.direct and self._call.show_thinking:
+            await self._write_events(script.thinking(delta.reasoning, REASONING_SIGNATURE))
+        if delta.thought is not None and self._progress.direct and self._call.show_thinking:
+            await self._write_events(script.sign(delta.thought))
+        if delta.text:
+            await self._write_events(script.text(delta.text))
+        if delta.tool_index is not None:
+            call = ToolCall(id=delta.tool_id, name=delta.tool_name, arguments=delta.tool_arguments)
+            await self._write_events(script.call(delta.tool_index, call))
+
+    async def _write_events(self, events: list[dict[str, Any]]) -> None:
+        if events:
+            await self._writer.write(b"".join(map(event_frame, events)))

@@ -1,0 +1,213 @@
+"""A body of POST /v1/messages, Anthropic's dialect, as a question and what goes with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from batuta.core import PromptCache, Question, Request, ResponseFormat, Sampling, Tool
+from batuta.core.token_estimate import estimate_request_tokens
+from batuta.gateway.errors import invalid_value, unsupported_parameter
+from batuta.gateway.http.fields import Fields
+from batuta.gateway.messages.conversation import parse_turns
+from batuta.gateway.serving.effort import effort_of_thinking
+from batuta.gateway.serving.options import ORCHESTRATION_FIELD, parse_run_options
+from batuta.gateway.serving.parsed_call import ParsedCall
+from batuta.gateway.serving.tools import ToolSelection, checked_schema, forwarded_schema, tool_name
+
+MAX_TOOLS = 512
+_MAX_TOKENS = 100_000_000
+_MOST_TOP_K = 1_000_000
+_MAX_STOPS = 16
+_MAX_NAMED = 20
+"""Ignored fields that are told; what a client made up does not fill our headers."""
+_EFFORT_NAMES = ("low", "medium", "high", "xhigh", "max")
+_EMPTY_VALUES: tuple[Any, ...] = (None, False, 0, [], {})
+_UNSUPPORTED_FIELDS = {
+    "container": "there are no containers here.",
+    "mcp_servers": "tools of servers are not called here; offer them as 'tools'.",
+}
+"""Fields we know and cannot honour, unless their value asks for nothing."""
+_USED_FIELDS = {
+    "top_k",
+    "model",
+    "messages",
+    "system",
+    "max_tokens",
+    "stream",
+    "stop_sequences",
+    "temperature",
+    "top_p",
+    "tools",
+    "tool_choice",
+    "thinking",
+    "output_config",
+    "output_format",
+    "cache_control",
+    ORCHESTRATION_FIELD,
+}
+_ACCEPTED_FIELDS = {"metadata", "service_tier"}
+"""Fields that are checked and bind nothing here."""
+_KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | _UNSUPPORTED_FIELDS.keys()
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCall:
+    """What a caller wants."""
+
+    call: ParsedCall
+    show_thinking: bool = False
+    """Whether thinking is to be shown: a worker's own, or how the run goes on."""
+
+    @property
+    def estimated_tokens(self) -> int:
+        """About how many tokens the conversation and the tools have."""
+        return estimate_question_tokens(self.call.question)
+
+
+def parse_message(body: Fields) -> MessageCall:
+    """The whole body.
+
+    Raises:
+        Refusal: the first thing that is wrong with it, by the field's path.
+    """
+    model = body.need_text("model")
+    question = parse_question(body)
+    body.need("max_tokens")
+    _check_accepted(body)
+    thinking = _parse_thinking(body)
+    call = ParsedCall(
+        model=model,
+        question=question,
+        stream=bool(body.flag("stream")),
+        options=parse_run_options(body),
+        ignored=_ignored_fields(body),
+    )
+    return MessageCall(call, thinking in {"enabled", "adaptive"})
+
+
+def parse_question(body: Fields) -> Question:
+    """The conversation, the tools, and how the answer is to be sampled.
+
+    Raises:
+        Refusal: something of it is malformed.
+    """
+    messages = parse_turns(body)
+    for name, reason in _UNSUPPORTED_FIELDS.items():
+        if body.get(name) not in _EMPTY_VALUES:
+            raise unsupported_parameter(name, reason)
+    tools, choice = _parse_tool_choice(body, _parse_tools(body))
+    wanted = body.object("tool_choice")
+    alone = wanted.flag("disable_parallel_tool_use") if wanted else None
+    sampling = Sampling(
+        temperature=body.number("temperature", 0, 1),
+        top_p=body.number("top_p", 0, 1),
+        max_tokens=body.whole("max_tokens", 1, _MAX_TOKENS),
+        stop=body.texts("stop_sequences", _MAX_STOPS) or (),
+        effort=_parse_effort(body),
+        top_k=body.whole("top_k", 1, _MOST_TOP_K),
+    )
+    parallel = None if alone is None else not alone
+    mark = body.cache_mark()
+    cache = PromptCache(mark=mark) if mark else None
+    return Question(
+        messages=messages,
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=parallel,
+        response_format=_parse_response_format(body),
+        sampling=sampling,
+        cache=cache,
+    )
+
+
+def estimate_question_tokens(question: Question) -> int:
+    """About how many tokens a worker's prompt of the whole question would have."""
+    return estimate_request_tokens(Request(messages=question.messages, tools=question.tools))
+
+
+def _parse_tools(body: Fields) -> tuple[Tool, ...]:
+    """The client's own tools; those that Anthropic's servers run are left out."""
+    entries = body.objects("tools", MAX_TOOLS) or ()
+    tools = tuple(_parse_tool(entry) for entry in entries if entry.text("type") in {None, "custom"})
+    if len({tool.name for tool in tools}) != len(tools):
+        raise invalid_value("tools", "two tools have the same name.")
+    return tools
+
+
+def _parse_tool(entry: Fields) -> Tool:
+    schema = forwarded_schema(entry.need_object("input_schema"))
+    description, strict = entry.text("description") or "", entry.flag("strict")
+    return Tool(
+        name=tool_name(entry),
+        description=description,
+        parameters=schema,
+        strict=strict,
+        cache=entry.cache_mark(),
+    )
+
+
+def _parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
+    choice = body.object("tool_choice")
+    if choice is None:
+        return tools, None
+    choice.need("type")
+    kind = choice.choice("type", ("auto", "any", "tool", "none"))
+    if kind == "tool":
+        name = choice.need_text("name")
+        if all(tool.name != name for tool in tools):
+            raise invalid_value(choice.path("name"), f"'tools' has no tool named '{name}'.")
+        return tools, name
+    if kind == "any" and not tools:
+        raise invalid_value("tool_choice", "it asks for a tool and 'tools' has none.")
+    return tools, "required" if kind == "any" else kind if tools else None
+
+
+def _parse_thinking(body: Fields) -> str | None:
+    thinking = body.object("thinking")
+    if thinking is None:
+        return None
+    thinking.need("type")
+    return thinking.choice("type", ("enabled", "disabled", "adaptive"))
+
+
+def _parse_effort(body: Fields) -> str | None:
+    """The word for the effort: the one that is given, or that of the thinking budget."""
+    output = body.object("output_config")
+    word = output.choice("effort", _EFFORT_NAMES) if output else None
+    if word is not None:
+        return word
+    match _parse_thinking(body):
+        case "enabled":
+            thinking = body.need_object("thinking")
+            thinking.need("budget_tokens")
+            return effort_of_thinking(thinking.whole("budget_tokens", 1, _MAX_TOKENS))
+        case "disabled":
+            return effort_of_thinking(None)
+        case _:
+            return None
+
+
+def _parse_response_format(body: Fields) -> ResponseFormat | None:
+    output = body.object("output_config")
+    form = (output.object("format") if output else None) or body.object("output_format")
+    if form is None:
+        return None
+    form.need("type")
+    form.choice("type", ("json_schema",))
+    return ResponseFormat(kind="json_schema", schema=checked_schema(form.need_object("schema")))
+
+
+def _check_accepted(body: Fields) -> None:
+    body.text("service_tier")
+    metadata = body.object("metadata")
+    if metadata is not None:
+        metadata.text("user_id")
+
+
+def _ignored_fields(body: Fields) -> tuple[str, ...]:
+    """Unknown fields, and the tools that we do not have."""
+    fields = body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS)
+    kinds = [entry.text("type") for entry in body.objects("tools", MAX_TOOLS) or ()]
+    foreign = dict.fromkeys(f"tools.{kind}" for kind in kinds if kind not in {None, "custom"})
+    return (*fields, *foreign)[:_MAX_NAMED]

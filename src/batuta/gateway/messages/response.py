@@ -1,0 +1,293 @@
+"""A run as a message of Anthropic's dialect, whole or as events. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, cast, final
+
+import orjson
+
+from batuta.core import Finish, Reply, Run, RunId, Thought, ToolCall
+from batuta.gateway.chat.response import orchestration_of
+from batuta.gateway.errors import APIError
+from batuta.gateway.messages.conversation import (
+    PROGRESS_SIGNATURE,
+    REASONING_SIGNATURE,
+    thought_signature,
+)
+
+Json = dict[str, Any]
+Events = list[Json]
+_ERROR_TYPES = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+_SERVER_ERROR = 500
+
+
+def message_id(run_id: RunId) -> str:
+    """The message's id, from which the run's can be told."""
+    return f"msg_{run_id}"
+
+
+def messages_error_body(api_error: APIError, request_id: str | None) -> Json:
+    """The refusal in this dialect's form; our code and the field at fault go with it."""
+    family = "api_error" if api_error.status >= _SERVER_ERROR else "invalid_request_error"
+    error = {
+        "type": _ERROR_TYPES.get(api_error.status, family),
+        "message": api_error.message,
+        "code": api_error.code,
+        "param": api_error.param,
+    }
+    return {"type": "error", "error": error, "request_id": request_id}
+
+
+def message_object(
+    run: Run, reply: Reply, model: str, *, thinks: bool = False, trace: bool = False
+) -> Json:
+    """The reply of a run that has an answer.
+
+    Args:
+        run: how the answer came about.
+        reply: the worker's reply that is the answer.
+        model: the name that the caller asked for.
+        thinks: whether a worker's own reasoning is to be shown.
+        trace: whether the whole run goes with it.
+    """
+    content: list[Json] = _thinking_blocks(reply) if thinks else []
+    if reply.text:
+        content.append({"type": "text", "text": reply.text})
+    content += [
+        _tool_use_block(call, _arguments_object(call.arguments)) for call in reply.tool_calls
+    ]
+    body: Json = {
+        "id": message_id(run.id),
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": content,
+        **_stop_fields(run, reply),
+        "usage": message_usage(run),
+    }
+    told = orchestration_of(run, trace=trace)
+    if told is not None:
+        body["orchestration"] = told
+    return body
+
+
+def _thinking_blocks(reply: Reply) -> list[Json]:
+    """The reasoning, as it was signed if it was."""
+    if reply.thoughts:
+        return [_thinking_block(thought) for thought in reply.thoughts]
+    if not reply.reasoning:
+        return []
+    return [{"type": "thinking", "thinking": reply.reasoning, "signature": REASONING_SIGNATURE}]
+
+
+def _thinking_block(thought: Thought) -> Json:
+    if thought.redacted:
+        return {"type": "redacted_thinking", "data": thought_signature(thought)}
+    return {"type": "thinking", "thinking": thought.text, "signature": thought_signature(thought)}
+
+
+def _stop_fields(run: Run, reply: Reply) -> Json:
+    """Why the answer ends where it does, and at which of the client's texts."""
+    reason = stop_reason(reply)
+    wanted = run.header.question.sampling.stop
+    if reason == "end_turn" and reply.stop_sequence in wanted:
+        return {"stop_reason": "stop_sequence", "stop_sequence": reply.stop_sequence}
+    return {"stop_reason": reason, "stop_sequence": None}
+
+
+def stop_reason(reply: Reply) -> str:
+    """Why the answer's text ends where it does."""
+    if reply.finish is Finish.LENGTH:
+        return "max_tokens"
+    if reply.tool_calls:
+        return "tool_use"
+    return "refusal" if reply.finish is Finish.CONTENT_FILTER else "end_turn"
+
+
+def message_usage(run: Run) -> Json:
+    """Tokens of the call that gave the answer; all others are `orchestration_…`.
+
+    `input_tokens` are, in this dialect, those neither read from nor written to a cache.
+    """
+    every = run.usage
+    seen = run.reply.usage if run.reply else None
+    prompt, cached, written = (seen.input, seen.cached, seen.cache_write) if seen else (0, 0, 0)
+    completion = seen.output if seen else 0
+    return {
+        "input_tokens": prompt - cached - written,
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": cached,
+        "output_tokens": completion,
+        "orchestration_input_tokens": every.input - prompt,
+        "orchestration_input_cached_tokens": every.cached - cached,
+        "orchestration_output_tokens": every.output - completion,
+    }
+
+
+@final
+class MessageEventWriter:
+    """Writes the events of a streamed message; a block is closed when the next one begins.
+
+    Tools are closed at the end: what is new of one may come after another was begun.
+    """
+
+    def __init__(self, run_id: RunId, model: str, estimate: int) -> None:
+        """Begins with nothing said.
+
+        Args:
+            run_id: the run that is about to begin.
+            model: the name that the caller asked for.
+            estimate: about how many tokens the prompt has; the last event tells how many.
+        """
+        usage = {"input_tokens": estimate, "output_tokens": 0}
+        self._base: Json = {
+            "id": message_id(run_id),
+            "type": "message",
+            "role": "assistant",
+            "model": model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
+        self._count = 0
+        self._open: str | None = None
+        self._tools: dict[int, int] = {}
+        self._texts: list[str] = []
+
+    @property
+    def text_so_far(self) -> str:
+        """The text that was told so far."""
+        return "".join(self._texts)
+
+    def begin(self) -> Events:
+        """The first events."""
+        return [{"type": "message_start", "message": self._base}, {"type": "ping"}]
+
+    def thinking(self, text: str, signature: str) -> Events:
+        """More of the thinking."""
+        events = self._open_block(signature, {"type": "thinking", "thinking": "", "signature": ""})
+        return [*events, self._block_delta(self._count - 1, "thinking_delta", thinking=text)]
+
+    def sign(self, thought: Thought) -> Events:
+        """A piece of thinking has ended; its provider signed it, or keeps it to itself."""
+        if thought.redacted:
+            events = [*self._close_block(), self._block_start(_thinking_block(thought))]
+            return [*events, _block_stop_event(self._count - 1)]
+        events = self._open_block(
+            REASONING_SIGNATURE, {"type": "thinking", "thinking": "", "signature": ""}
+        )
+        self._open = thought_signature(thought)
+        return [*events, *self._close_block()]
+
+    def progress(self, line: str) -> Events:
+        """A line of how the run goes on."""
+        return self.thinking(f"{line}\n", PROGRESS_SIGNATURE)
+
+    def text(self, text: str) -> Events:
+        """More of the answer."""
+        events = self._open_block("text", {"type": "text", "text": ""})
+        self._texts.append(text)
+        return [*events, self._block_delta(self._count - 1, "text_delta", text=text)]
+
+    def call(self, index: int, call: ToolCall) -> Events:
+        """More of the tool call of that number; `call` holds what is new of its arguments."""
+        events: Events = []
+        if index not in self._tools:
+            events += self._close_block()
+            self._tools[index] = self._count
+            events.append(self._block_start(_tool_use_block(call, {})))
+        if call.arguments:
+            place = self._tools[index]
+            events.append(self._block_delta(place, "input_json_delta", partial_json=call.arguments))
+        return events
+
+    def remaining(self, reply: Reply, *, reasoning: bool) -> Events:
+        """What of the reply was not told as it came; then every block is closed."""
+        events: Events = []
+        if reasoning:
+            events += self._whole_thinking(reply)
+        text = reply.text[len(self.text_so_far) :]
+        if text:
+            events += self.text(text)
+        for index, call in enumerate(reply.tool_calls):
+            if index not in self._tools:
+                events += self.call(index, call)
+        events += self._close_block()
+        return [*events, *(_block_stop_event(place) for place in self._tools.values())]
+
+    def _whole_thinking(self, reply: Reply) -> Events:
+        """All of the thinking at once."""
+        events: Events = []
+        for thought in reply.thoughts:
+            events += self.thinking(thought.text, REASONING_SIGNATURE) if thought.text else []
+            events += self.sign(thought)
+        if reply.reasoning and not reply.thoughts:
+            events += self.thinking(reply.reasoning, REASONING_SIGNATURE)
+        return events
+
+    def end(self, run: Run, reply: Reply, *, trace: bool) -> Events:
+        """The last events."""
+        last: Json = {
+            "type": "message_delta",
+            "delta": _stop_fields(run, reply),
+            "usage": message_usage(run),
+        }
+        told = orchestration_of(run, trace=trace)
+        if told is not None:
+            last["orchestration"] = told
+        return [last, {"type": "message_stop"}]
+
+    def _open_block(self, kind: str, block: Json) -> Events:
+        """What leads into a block of that kind."""
+        if self._open == kind:
+            return []
+        events = self._close_block()
+        self._open = kind
+        return [*events, self._block_start(block)]
+
+    def _close_block(self) -> Events:
+        """The open block of text or thinking ends."""
+        if self._open is None:
+            return []
+        place, signature = self._count - 1, self._open
+        self._open = None
+        if signature == "text":
+            return [_block_stop_event(place)]
+        return [
+            self._block_delta(place, "signature_delta", signature=signature),
+            _block_stop_event(place),
+        ]
+
+    def _block_start(self, block: Json) -> Json:
+        self._count += 1
+        return {"type": "content_block_start", "index": self._count - 1, "content_block": block}
+
+    def _block_delta(self, place: int, kind: str, **fields: Any) -> Json:
+        return {"type": "content_block_delta", "index": place, "delta": {"type": kind, **fields}}
+
+
+def _block_stop_event(place: int) -> Json:
+    return {"type": "content_block_stop", "index": place}
+
+
+def _tool_use_block(call: ToolCall, given: Json) -> Json:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
+
+
+def _arguments_object(arguments: str) -> Json:
+    """The arguments as this dialect wants them; what is no object is passed under one name."""
+    try:
+        value: Any = orjson.loads(arguments or "{}")
+    except orjson.JSONDecodeError:
+        return {"arguments": arguments}
+    return cast("Json", value) if isinstance(value, dict) else {"arguments": value}

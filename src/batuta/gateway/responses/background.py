@@ -1,0 +1,203 @@
+"""Responses that outlive their request: submitted, played by a job, read while and after."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import partial
+from time import time
+from typing import Any, final
+
+from batuta.engine import new_run_id
+from batuta.errors import StoreError
+from batuta.gateway.access.caller import Caller
+from batuta.gateway.errors import APIError, unsupported_parameter
+from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.json_codec import encode_json, plain_json
+from batuta.gateway.responses.events import ResponseEventWriter
+from batuta.gateway.responses.request import ResponseCall, ResponseHistory, parse_response
+from batuta.gateway.responses.response import failed_response, new_response, response_id, run_id_of
+from batuta.gateway.responses.store import ResponseStore, body_of
+from batuta.gateway.responses.stream import EventSink, ResponsesStreamRenderer, SaveResponse
+from batuta.gateway.serving.deliver import execute_and_render
+from batuta.gateway.serving.execute import PreparedCall, RunService
+from batuta.gateway.serving.models import ServerState
+from batuta.jobs import Checkpoint, Job, JobEnding, JobState
+from batuta.store.responses import StoredResponse
+
+Json = dict[str, Any]
+_LOST_MESSAGE = "The server was stopped before the response was finished."
+_UNAVAILABLE = 503
+_FAULT_MESSAGE = "The server failed to finish the response."
+
+
+@final
+class BackgroundResponses:
+    """Submits responses to the jobs, plays them there, and says where they stand."""
+
+    def __init__(self, state: ServerState, service: RunService, responses: ResponseStore) -> None:
+        self._jobs = state.jobs
+        self._authenticator = state.authenticator
+        self.service = service
+        self.responses = responses
+
+    @staticmethod
+    def create(state: ServerState) -> BackgroundResponses:
+        """With a player and a shelf of its own, which every endpoint is to share."""
+        return BackgroundResponses(state, RunService(state), ResponseStore(state))
+
+    async def work(self) -> None:
+        """Plays jobs until cancelled."""
+        await self._jobs.work(self.run_job)
+
+    async def submit(
+        self, response_call: ResponseCall, body: Fields, history: ResponseHistory, caller: Caller
+    ) -> Json:
+        """The response as it waits for its turn.
+
+        Raises:
+            Refusal: it cannot be played, or there is no background here.
+        """
+        if self.responses.responses is None:
+            raise unsupported_parameter("background", "this server keeps no responses.")
+        run_id, created = new_run_id(), int(time())
+        async with self.service.prepare_call(response_call.call, caller, run_id=run_id):
+            pass  # what cannot be played is told now; the job books it again
+        queued = new_response(response_call.echo, response_id(run_id), created, "queued")
+        found = {"items": list(history.items), "named": dict(history.by_id)}
+        job = {"request": dict(body.raw), "past": found, "created": created, "key": caller.key}
+        await self.responses.save(response_call, caller, queued)
+        await self._jobs.submit(Job(queued["id"], caller.tenant, job))
+        return queued
+
+    async def run_job(self, job: Job, checkpoint: Checkpoint) -> JobEnding:
+        """Plays a job; what it tells and how it ends follows from its body and finished calls.
+
+        Raises:
+            StoreError: the database fails; it can be played again.
+        """
+        past = ResponseHistory(tuple(job.body["past"]["items"]), job.body["past"]["named"])
+        asked = parse_response(Fields(job.body["request"]), past)
+        ear, script = (
+            _CheckpointSink(checkpoint),
+            ResponseEventWriter(new_response(asked.echo, job.id, job.body["created"])),
+        )
+        keep = partial(self.responses.save, asked, Caller(tenant=job.tenant))
+        live = asked.call.stream and not self._jobs.durable
+        call = replace(asked.call, stream=live)
+        try:
+            caller = await self._authenticator.restore_caller(job.tenant, job.body["key"])
+            async with self.service.prepare_call(
+                call,
+                caller,
+                run_id=run_id_of(job.id),
+                already_counted=True,
+                durable=self._jobs.durable,
+            ) as booking:
+                response = await self._execute(
+                    _with_checkpoint(booking, checkpoint),
+                    checkpoint,
+                    sink=ear,
+                    event_writer=script,
+                    save=keep,
+                )
+        except APIError as refusal:
+            if refusal.status == _UNAVAILABLE:
+                raise StoreError(refusal.message) from refusal
+            response = failed_response(script.base, [], refusal)
+            for event in (*script.begin(), script.end(response)):
+                await ear.send(event)
+            await keep(response)
+        return JobEnding(JobState(response["status"]), plain_json(response))
+
+    async def current_response(self, row: StoredResponse) -> Json:
+        """The response as it is now."""
+        body = body_of(row)
+        if JobState(row.status).is_final:
+            return body
+        status = await self._jobs.status(row.id, row.tenant)
+        if status is None:
+            return failed_response(body, [], APIError(500, "server_error", _LOST_MESSAGE))
+        if status.state is JobState.FAILED and status.error is not None:
+            return failed_response(body, [], APIError(500, "server_error", _FAULT_MESSAGE))
+        result = await self._jobs.result(row.id, row.tenant) if status.state.is_final else None
+        return result or {**body, "status": status.state.value}
+
+    async def cancel(self, row: StoredResponse) -> Json:
+        """The response once it is cancelled; as it is if it had ended."""
+        body = await self.current_response(row)
+        if JobState(body["status"]).is_final:
+            return body
+        await self._jobs.cancel(row.id, row.tenant)
+        body = await self.current_response(row)
+        responses = self.responses.responses
+        if body["status"] == JobState.CANCELLED.value and responses is not None:
+            await responses.put(replace(row, status=body["status"], body=encode_json(body)))
+        return body
+
+    async def has_job(self, row: StoredResponse) -> bool:
+        """Whether a job still has the response's events."""
+        return await self._jobs.status(row.id, row.tenant) is not None
+
+    async def events(self, name: str, caller: Caller, after: int) -> AsyncIterator[Json]:
+        """The events numbered above `after`, as they come; the last one tells the end."""
+        number, ended = after, False
+        async for event in self._jobs.events(name, caller.tenant, after):
+            number, ended = event.number, event.body["type"] in _END_EVENTS
+            yield event.body
+        row = await self.responses.find(name, caller)
+        if row is None or ended:
+            return
+        body = await self.current_response(row)
+        if body["status"] in {JobState.CANCELLED.value, JobState.FAILED.value}:
+            # Its player could not tell the end.
+            yield {"type": "response.failed", "sequence_number": number + 1, "response": body}
+
+    async def _execute(
+        self,
+        prepared: PreparedCall,
+        checkpoint: Checkpoint,
+        sink: EventSink,
+        event_writer: ResponseEventWriter,
+        *,
+        save: SaveResponse,
+    ) -> Json:
+        teller = ResponsesStreamRenderer(sink, event_writer, prepared, save)
+        await teller.open(prepared.headers)
+        refusal = await execute_and_render(
+            self.service, prepared, teller, checkpoint.wrap_emit(teller.on_event)
+        )
+        if refusal is not None:
+            await teller.fail(refusal)
+        assert teller.response is not None  # noqa: S101 - it was finished or failed
+        return teller.response
+
+
+_END_EVENTS = {"response.completed", "response.incomplete", "response.failed"}
+
+
+@final
+class _CheckpointSink:
+    """A desk as where events go; it keeps them itself."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self.kept_events: list[bytes] | None = None
+
+    async def open(self, headers: dict[str, str]) -> None:
+        """A desk has no headers."""
+
+    async def send(self, event: Json, *, last: bool = False) -> None:
+        """The next event; a copy, since items are filled as the run goes on."""
+        await self._checkpoint.add_event(plain_json(event))
+
+
+def _with_checkpoint(prepared: PreparedCall, checkpoint: Checkpoint) -> PreparedCall:
+    """The booking whose finished calls survive a crash."""
+    served, conductor = prepared.served_model, prepared.served_model.conductor
+    if conductor is not None:
+        served = replace(served, conductor=checkpoint.wrap_conductor(conductor))
+    clients = checkpoint.wrap_clients(prepared.clients)
+    return replace(
+        prepared, served_model=served, clients=clients, will_resume=lambda: checkpoint.will_resume
+    )

@@ -1,0 +1,212 @@
+"""Items of the Responses dialect as our messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import orjson
+
+from batuta.core import Image, Message, Part, Role, Text, ToolCall, ToolResult
+from batuta.gateway.errors import (
+    invalid_type,
+    invalid_value,
+    missing_parameter,
+    unsupported_parameter,
+)
+from batuta.gateway.http.fields import Fields
+
+MAX_ITEMS = 2000
+_MAX_PARTS = 500
+_ROLES = tuple(role.value for role in Role if role is not Role.TOOL)
+_UNSUPPORTED_PARTS = {"input_file", "input_audio", "file", "computer_screenshot"}
+"""Kinds of content that the API knows and no worker here is given."""
+SKIPPED_ITEMS = frozenset(
+    {
+        "additional_tools",
+        "apply_patch_call",
+        "apply_patch_call_output",
+        "code_interpreter_call",
+        "compaction",
+        "compaction_trigger",
+        "computer_call",
+        "computer_call_output",
+        "configuration_update",
+        "file_search_call",
+        "image_generation_call",
+        "local_shell_call",
+        "local_shell_call_output",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "mcp_call",
+        "mcp_list_tools",
+        "program",
+        "program_output",
+        "shell_call",
+        "shell_call_output",
+        "tool_search_call",
+        "tool_search_output",
+        "web_search_call",
+    }
+)
+"""Items of tools that are not offered here; they are left out of the conversation, and told."""
+
+
+def item_type(item: Fields) -> str:
+    """The item's type; clients leave out `message` and `item_reference`."""
+    kind = item.text("type")
+    if kind:
+        return kind
+    return "message" if "role" in item.names else "item_reference"
+
+
+def parse_items(items: Iterable[Fields]) -> tuple[Message, ...]:
+    """The conversation; an assistant's neighbouring items are one turn.
+
+    Raises:
+        Refusal: an item is malformed, or a result is of a call that was never made.
+    """
+    turns: list[Message] = []
+    pictures: list[Part] = []
+    calls: set[str] = set()
+    for item in items:
+        message = _parse_item(item, calls)
+        if message is None:
+            continue
+        if message.role is Role.TOOL:
+            message, returned = _split_pictures(message)
+            pictures += returned
+        elif pictures:
+            turns.append(Message(role=Role.USER, parts=tuple(pictures)))
+            pictures = []
+        calls.update(part.id for part in message.parts if isinstance(part, ToolCall))
+        if turns and turns[-1].role is message.role is Role.ASSISTANT:
+            turns[-1] = _join_messages(turns[-1], message)
+        else:
+            turns.append(message)
+    return (*turns, Message(role=Role.USER, parts=tuple(pictures))) if pictures else tuple(turns)
+
+
+def _split_pictures(message: Message) -> tuple[Message, list[Part]]:
+    """A tool's turn, and its pictures, which only a user's turn can hold."""
+    images: list[Part] = list(message.images)
+    if not images:
+        return message, []
+    result = next(part for part in message.parts if isinstance(part, ToolResult))
+    told = Text(f"What the tool call {result.call_id} returned:")
+    return replace(message, parts=(result,)), [told, *images]
+
+
+def _join_messages(first: Message, then: Message) -> Message:
+    return replace(
+        first, parts=(*first.parts, *then.parts), reasoning=first.reasoning + then.reasoning
+    )
+
+
+def _parse_item(item: Fields, calls: set[str]) -> Message | None:
+    """One item as a turn; None for what is left out."""
+    kind = item_type(item)
+    match kind:
+        case "message":
+            return _parse_message(item)
+        case "function_call" | "custom_tool_call":
+            return Message(role=Role.ASSISTANT, parts=(_parse_call(item, kind),))
+        case "function_call_output" | "custom_tool_call_output":
+            return Message(role=Role.TOOL, parts=_parse_result(item, calls))
+        case "reasoning":
+            return _parse_reasoning(item)
+        case "item_reference":
+            reason = f"there is no item '{item.need_text('id')}' here; was it stored?"
+            raise invalid_value(item.path("id"), reason)
+        case _ if kind in SKIPPED_ITEMS:
+            return None
+        case _:
+            raise invalid_value(item.path("type"), "it is no type of item that is known here.")
+
+
+def _parse_message(item: Fields) -> Message:
+    item.need("role")
+    role = Role(item.choice("role", _ROLES) or "")
+    item.need("content")
+    return Message(role=role, parts=_parse_parts(item, "content", images=role is Role.USER))
+
+
+def _parse_call(item: Fields, kind: str) -> ToolCall:
+    """A call of the past; a free-form one carries its input as JSON, as every worker can read."""
+    name = "arguments" if kind == "function_call" else "input"
+    given = item.text(name)
+    if given is None:
+        raise missing_parameter(item.path(name))
+    arguments = given if name == "arguments" else orjson.dumps({"input": given}).decode()
+    return ToolCall(id=item.need_text("call_id"), name=item.need_text("name"), arguments=arguments)
+
+
+def _parse_result(item: Fields, calls: set[str]) -> tuple[Part, ...]:
+    """What a tool returned: its text, then its pictures."""
+    call_id = item.need_text("call_id")
+    if call_id not in calls:
+        raise invalid_value(item.path("call_id"), f"no call '{call_id}' comes before it.")
+    item.need("output")
+    parts = _parse_parts(item, "output", images=True)
+    text = "".join(part.text for part in parts if isinstance(part, Text))
+    return ToolResult(call_id=call_id, content=text), *(
+        part for part in parts if isinstance(part, Image)
+    )
+
+
+def _parse_reasoning(item: Fields) -> Message | None:
+    """Reasoning that a worker showed; summaries told of our own progress and are left out."""
+    item.objects("summary", _MAX_PARTS)
+    texts = [_required_text(part, "text") for part in item.objects("content", _MAX_PARTS) or ()]
+    return Message(role=Role.ASSISTANT, parts=(), reasoning="".join(texts)) if any(texts) else None
+
+
+def _parse_parts(item: Fields, name: str, *, images: bool) -> tuple[Part, ...]:
+    content = item.get(name)
+    if isinstance(content, str):
+        return (Text(content),)
+    if not isinstance(content, list):
+        raise invalid_type(item.path(name), "a string or an array", content)
+    return tuple(_parse_part(part, images=images) for part in item.objects(name, _MAX_PARTS) or ())
+
+
+def _parse_part(part: Fields, *, images: bool) -> Part:
+    part.need("type")
+    match part.text("type"):
+        case "input_text" | "output_text" | "text" | "summary_text":
+            return Text(_required_text(part, "text"))
+        case "refusal":
+            return Text(_required_text(part, "refusal"))
+        case "input_image" if images:
+            return _parse_image(part)
+        case "input_image":
+            raise unsupported_parameter(
+                part.path("type"), "only a user's message may hold a picture."
+            )
+        case kind if kind in _UNSUPPORTED_PARTS:
+            raise unsupported_parameter(
+                part.path("type"), f"content of type '{kind}' is not passed on."
+            )
+        case _:
+            wanted = "'input_text', 'output_text' or 'input_image'"
+            raise invalid_value(part.path("type"), f"it must be {wanted}.")
+
+
+def _required_text(part: Fields, name: str) -> str:
+    """A string that must be there and may be empty."""
+    part.need(name)
+    return part.text(name) or ""
+
+
+def _parse_image(part: Fields) -> Image:
+    if part.get("file_id") is not None:
+        raise unsupported_parameter(
+            part.path("file_id"), "there are no files here; use 'image_url'."
+        )
+    url = part.need_text("image_url")
+    if not url.startswith(("https://", "data:image/")):
+        raise invalid_value(
+            part.path("image_url"), "it must begin with 'https://' or 'data:image/'."
+        )
+    detail = part.choice("detail", ("auto", "low", "high", "original"))
+    return Image(url=url, detail=detail)

@@ -1,0 +1,296 @@
+"""A body of POST /v1/responses as a question and what goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from batuta.core import Message, Question, Role, Sampling, Text
+from batuta.gateway.chat.request import EFFORT_NAMES, check_metadata, parse_cache
+from batuta.gateway.errors import invalid_value, missing_parameter, unsupported_parameter
+from batuta.gateway.http.fields import Fields
+from batuta.gateway.responses.items import MAX_ITEMS, SKIPPED_ITEMS, item_type, parse_items
+from batuta.gateway.responses.tools import (
+    dropped_tool_types,
+    parse_functions,
+    parse_text_format,
+    parse_tool_choice,
+)
+from batuta.gateway.serving.options import ORCHESTRATION_FIELD, parse_run_options
+from batuta.gateway.serving.parsed_call import ParsedCall
+
+Json = dict[str, Any]
+_MAX_TOKENS = 100_000_000
+_MAX_INCLUDED = 64
+_MAX_NAMED = 20
+"""Ignored fields that are told; what a client made up does not fill our headers."""
+_EMPTY_VALUES: tuple[Any, ...] = (None, False, 0, [], {})
+_SUMMARIES = ("auto", "concise", "detailed", "none")
+
+_UNSUPPORTED_FIELDS = {
+    "conversation": "there are no stored conversations; use 'previous_response_id'.",
+    "prompt": "there are no stored prompts.",
+    "top_logprobs": "log probabilities are not given.",
+    "moderation": "there is no moderation here.",
+    "context_management": "conversations are not compacted.",
+}
+"""Fields we know and cannot honour, unless their value asks for nothing."""
+_USED_FIELDS = {
+    "model",
+    "input",
+    "instructions",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "reasoning",
+    "text",
+    "store",
+    "previous_response_id",
+    "background",
+    "stream",
+    "max_output_tokens",
+    "metadata",
+    "temperature",
+    "top_p",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    ORCHESTRATION_FIELD,
+}
+_TEXT_FIELDS = ("user", "safety_identifier", "service_tier")
+_OBJECT_FIELDS = ("client_metadata", "prompt_cache_options", "background_options")
+_ACCEPTED_FIELDS = {
+    "include",
+    "stream_options",
+    "max_tool_calls",
+    "truncation",
+    *_TEXT_FIELDS,
+    *_OBJECT_FIELDS,
+}
+"""Fields that are checked and bind nothing here."""
+_UNUSED = _ACCEPTED_FIELDS - {"include", "truncation"}
+"""Of them, those that ask for something; the answer's header names them."""
+_KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | _UNSUPPORTED_FIELDS.keys()
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryReferences:
+    """What of the past a body needs."""
+
+    previous_id: str | None
+    """The id of the response that it goes on from."""
+    references: tuple[str, ...]
+    """The ids of items that it names and does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHistory:
+    """What was found of it."""
+
+    items: tuple[Json, ...] = ()
+    """Of the previous responses, oldest first: what was put in and what came out."""
+    by_id: Mapping[str, Json] = field(default_factory=dict[str, Json])
+    """The items that were referred to, by their ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseCall:
+    """What a caller wants."""
+
+    call: ParsedCall
+    echo: Json
+    """The fields of the request that the response repeats."""
+    items: tuple[Json, ...]
+    """What was put in, references resolved."""
+    previous_id: str | None = None
+    background: bool = False
+
+
+def parse_history_references(body: Fields) -> HistoryReferences:
+    """What must be looked up before `parse_response`.
+
+    Raises:
+        Refusal: the fields that say so are malformed.
+    """
+    references = [
+        item.need_text("id") for item in _parse_input(body) if item_type(item) == "item_reference"
+    ]
+    return HistoryReferences(body.text("previous_response_id") or None, tuple(references))
+
+
+def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
+    """The whole body.
+
+    Raises:
+        Refusal: the first thing that is wrong with it, by the field's path.
+    """
+    model = body.need_text("model")
+    items = _resolve_items(body, history)
+    messages = _parse_conversation(body, items, history)
+    _check_unsupported(body)
+    _check_accepted(body)
+    offered = parse_functions(body)
+    tools, choice = parse_tool_choice(body, offered)
+    question = Question(
+        messages=messages,
+        tools=tools,
+        tool_choice=choice,
+        parallel_tool_calls=body.flag("parallel_tool_calls"),
+        response_format=parse_text_format(body),
+        sampling=_parse_sampling(body),
+        cache=parse_cache(body),
+    )
+    store = body.flag("store") is not False
+    background = bool(body.flag("background"))
+    if background and not store:
+        raise unsupported_parameter("background", "what runs in the background must be stored.")
+    call = ParsedCall(
+        model=model,
+        question=question,
+        stream=bool(body.flag("stream")),
+        store=store,
+        options=parse_run_options(body),
+        ignored=_ignored_names(body, items),
+    )
+    given = tuple(dict(item.raw) for item in items)
+    previous = body.text("previous_response_id") or None
+    return ResponseCall(
+        call=call,
+        echo=_request_echo(body),
+        items=given,
+        previous_id=previous,
+        background=background,
+    )
+
+
+def _parse_input(body: Fields) -> list[Fields]:
+    """The items of `input`; a string is one message."""
+    given = body.get("input")
+    if isinstance(given, str):
+        return [Fields({"type": "message", "role": "user", "content": given}, "input")]
+    return body.objects("input", MAX_ITEMS) or []
+
+
+def _resolve_items(body: Fields, history: ResponseHistory) -> list[Fields]:
+    """The items, those that were referred to put in place."""
+    items = _parse_input(body)
+    if not items and body.text("previous_response_id") is None:
+        body.need("input")
+        raise invalid_value("input", "it must have at least one item.")
+    return [_resolve_item(item, history) for item in items]
+
+
+def _resolve_item(item: Fields, history: ResponseHistory) -> Fields:
+    if item_type(item) != "item_reference":
+        return item
+    found = history.by_id.get(item.text("id") or "")
+    return item if found is None else Fields(found, item.where)
+
+
+def _parse_conversation(
+    body: Fields, items: list[Fields], history: ResponseHistory
+) -> tuple[Message, ...]:
+    """The instructions, what was said before, and what is said now."""
+    before = [Fields(item, "previous_response_id") for item in history.items]
+    spoken = parse_items([*before, *items])
+    instructions = body.text("instructions")
+    if instructions:
+        spoken = (Message(role=Role.DEVELOPER, parts=(Text(instructions),)), *spoken)
+    if not spoken:
+        raise missing_parameter("input")
+    return spoken
+
+
+def _parse_sampling(body: Fields) -> Sampling:
+    reasoning = body.object("reasoning")
+    if reasoning is not None:
+        for name in ("summary", "generate_summary"):
+            reasoning.choice(name, _SUMMARIES)
+    return Sampling(
+        temperature=body.number("temperature", 0, 2),
+        top_p=body.number("top_p", 0, 1),
+        max_tokens=body.whole("max_output_tokens", 1, _MAX_TOKENS),
+        effort=reasoning.choice("effort", EFFORT_NAMES) if reasoning else None,
+    )
+
+
+def _check_unsupported(body: Fields) -> None:
+    """Refuses what is known and cannot be honoured."""
+    for name, reason in _UNSUPPORTED_FIELDS.items():
+        if body.get(name) not in _EMPTY_VALUES:
+            raise unsupported_parameter(name, reason)
+    if body.choice("truncation", ("auto", "disabled")) == "auto":
+        raise unsupported_parameter(
+            "truncation", "a conversation that is too long is an error here."
+        )
+    for index, wanted in enumerate(body.texts("include", _MAX_INCLUDED) or ()):
+        if "logprobs" in wanted:
+            raise unsupported_parameter(f"include[{index}]", "log probabilities are not given.")
+
+
+def _check_accepted(body: Fields) -> None:
+    """The types of what binds nothing here."""
+    for name in _TEXT_FIELDS:
+        body.text(name)
+    for name in _OBJECT_FIELDS:
+        body.object(name)
+    body.whole("max_tool_calls", 1, _MAX_TOKENS)
+    options = body.object("stream_options")
+    if options is not None:
+        options.flag("include_obfuscation")
+    check_metadata(body)
+
+
+def _ignored_names(body: Fields, items: list[Fields]) -> tuple[str, ...]:
+    """What is left out: unknown fields, tools and items that we do not have."""
+    fields = body.unused(_KNOWN_FIELDS, _UNUSED)
+    foreign = {item_type(item): None for item in items if item_type(item) in SKIPPED_ITEMS}
+    names = (*fields, *dropped_tool_types(body), *(f"input.{kind}" for kind in foreign))
+    return names[:_MAX_NAMED]
+
+
+def _request_echo(body: Fields) -> Json:
+    """The request as the response repeats it: what was honoured, with its defaults."""
+    raw = body.raw
+    tools: list[Json] = raw.get("tools") or []
+    text: Json = raw.get("text") or {}
+    reasoning: Json = raw.get("reasoning") or {}
+    return {
+        "background": bool(raw.get("background")),
+        "frequency_penalty": 0.0,
+        "instructions": raw.get("instructions"),
+        "max_output_tokens": raw.get("max_output_tokens"),
+        "max_tool_calls": raw.get("max_tool_calls"),
+        "metadata": raw.get("metadata") or {},
+        "model": raw["model"],
+        "parallel_tool_calls": raw.get("parallel_tool_calls") is not False,
+        "presence_penalty": 0.0,
+        "previous_response_id": raw.get("previous_response_id"),
+        "prompt_cache_key": raw.get("prompt_cache_key"),
+        "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
+        "safety_identifier": raw.get("safety_identifier"),
+        "service_tier": "default",
+        "store": raw.get("store") is not False,
+        "temperature": _number_or_default(raw.get("temperature")),
+        "text": {"format": text.get("format") or {"type": "text"}, **_verbosity_field(text)},
+        "tool_choice": raw.get("tool_choice") or "auto",
+        "tools": [_function_object(tool) for tool in tools if tool["type"] == "function"],
+        "top_logprobs": 0,
+        "top_p": _number_or_default(raw.get("top_p")),
+        "truncation": "disabled",
+        "user": raw.get("user"),
+    }
+
+
+def _number_or_default(given: float | None) -> float:
+    """What was asked for, or the API's default; strict readers want a number."""
+    return 1.0 if given is None else float(given)
+
+
+def _verbosity_field(text: Json) -> Json:
+    return {"verbosity": text["verbosity"]} if text.get("verbosity") else {}
+
+
+def _function_object(tool: Json) -> Json:
+    """A function with the fields that readers of the API require."""
+    return {"description": None, "parameters": None, "strict": None, **tool}

@@ -1,0 +1,103 @@
+"""A response object of the Responses dialect: its ids, its usage, how it ends. Pure."""
+
+from __future__ import annotations
+
+from time import time
+from typing import Any
+
+from batuta.core import Finish, Reply, Run, RunId
+from batuta.gateway.chat.response import orchestration_of, usage_of
+from batuta.gateway.errors import APIError
+
+Json = dict[str, Any]
+_RESPONSE = "resp_"
+_RUN = "run_"
+
+
+def response_id(run_id: RunId) -> str:
+    """The id under which the run's response is found."""
+    return _RESPONSE + run_id.removeprefix(_RUN)
+
+
+def run_id_of(response: str) -> RunId:
+    """The run of a response, by its id."""
+    return RunId(_RUN + response.removeprefix(_RESPONSE))
+
+
+def item_id(kind: str, response: str, index: int, side: str = "") -> str:
+    """An item's id, from which its response can be told."""
+    return f"{kind}_{response.removeprefix(_RESPONSE)}_{side}{index}"
+
+
+def response_id_of_item(item: str) -> str | None:
+    """The response that an item belongs to, by the item's id; None if it is none of ours."""
+    parts = item.split("_")
+    return _RESPONSE + parts[1] if len(parts) > 2 else None  # noqa: PLR2004 - kind, owner, index
+
+
+def new_response(echo: Json, response: str, created: int, status: str = "in_progress") -> Json:
+    """The object before there is an answer."""
+    return {
+        "id": response,
+        "object": "response",
+        "created_at": created,
+        "completed_at": None,
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        "output": [],
+        "usage": None,
+        **echo,
+    }
+
+
+def finished_response(
+    base: Json, output: list[Json], run: Run, reply: Reply, *, trace: bool
+) -> Json:
+    """The object of a run that has an answer.
+
+    Args:
+        base: the object as it was begun.
+        output: the items, the last words said.
+        run: how the answer came about.
+        reply: the worker's reply that is the answer.
+        trace: whether the whole run goes with it.
+    """
+    reason = _incomplete_reason(reply)
+    body: Json = {
+        **base,
+        "status": "incomplete" if reason else "completed",
+        "completed_at": None if reason else int(time()),
+        "incomplete_details": {"reason": reason} if reason else None,
+        "output": output,
+        "usage": response_usage(run),
+    }
+    told = orchestration_of(run, trace=trace)
+    if told is not None:
+        body["orchestration"] = told
+    return body
+
+
+def failed_response(base: Json, output: list[Json], api_error: APIError) -> Json:
+    """The object of a run that has none."""
+    error = {"code": api_error.code, "message": api_error.message}
+    return {**base, "status": "failed", "error": error, "output": output}
+
+
+def response_usage(run: Run) -> Json:
+    """Tokens as this dialect names them; what they mean is as in `usage_of`."""
+    usage = usage_of(run)
+    return {
+        "input_tokens": usage["prompt_tokens"],
+        "input_tokens_details": usage["prompt_tokens_details"],
+        "output_tokens": usage["completion_tokens"],
+        "output_tokens_details": usage["completion_tokens_details"],
+        "total_tokens": usage["total_tokens"],
+    }
+
+
+def _incomplete_reason(reply: Reply) -> str | None:
+    """Why the answer is not whole; None if it is."""
+    if reply.finish is Finish.LENGTH:
+        return "max_output_tokens"
+    return "content_filter" if reply.finish is Finish.CONTENT_FILTER else None

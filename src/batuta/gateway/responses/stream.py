@@ -1,0 +1,171 @@
+"""A run told as the events of a response: to a reader's connection, or to a job's desk."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, final
+
+import anyio
+from starlette.types import Send
+
+from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
+from batuta.gateway.errors import APIError
+from batuta.gateway.http.json_codec import encode_json
+from batuta.gateway.http.sse import SSEWriter
+from batuta.gateway.responses.events import ResponseEventWriter
+from batuta.gateway.responses.response import failed_response, finished_response
+from batuta.gateway.serving.execute import PreparedCall
+from batuta.gateway.serving.models import StreamTimeouts
+from batuta.gateway.serving.progress import RunProgress
+
+Json = dict[str, Any]
+SaveResponse = Callable[[Json, list[bytes]], Awaitable[None]]
+"""Takes the response as it ended, and its events so far."""
+
+
+class EventSink(Protocol):
+    """Where events go."""
+
+    @property
+    def kept_events(self) -> list[bytes] | None:
+        """The events so far as JSON; None if they are not to be kept, or are kept elsewhere."""
+        ...
+
+    async def open(self, headers: dict[str, str]) -> None:
+        """Before the first event."""
+        ...
+
+    async def send(self, event: Json, *, last: bool = False) -> None:
+        """The next event."""
+        ...
+
+
+def event_frame(event: Json) -> bytes:
+    """The event as it is sent."""
+    return encoded_event_frame(event["type"], encode_json(event))
+
+
+def encoded_event_frame(kind: str, data: bytes) -> bytes:
+    """An encoded event as it is sent."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
+
+
+@final
+class SSEEventSink:
+    """A reader on a line, which says by an event that the response is still going on."""
+
+    def __init__(
+        self, send: Send, timing: StreamTimeouts, alive: Callable[[], Json], *, keep_events: bool
+    ) -> None:
+        """Says nothing yet.
+
+        Args:
+            send: of the request.
+            timing: of the line.
+            alive: gives the event that says it is still going on.
+            keep_events: whether the events are kept.
+        """
+        told: list[bytes] | None = [] if keep_events else None
+
+        def note(event: Json) -> bytes:
+            """The event's frame; kept if events are."""
+            data = encode_json(event)
+            if told is not None:
+                told.append(data)
+            return encoded_event_frame(event["type"], data)
+
+        # The line knows `note` and not this: in a ring the events would outlive the request.
+        self._encode_event = note
+        self.writer = SSEWriter(send, timing, lambda: note(alive()))
+        self.kept_events = told
+
+    async def open(self, headers: dict[str, str]) -> None:
+        """The status and the headers."""
+        await self.writer.open(headers)
+
+    async def send(self, event: Json, *, last: bool = False) -> None:
+        """Writes the event; after the last one the connection is closed."""
+        write = self.writer.close if last else self.writer.write
+        await write(self._encode_event(event))
+
+
+@final
+class ResponsesStreamRenderer:
+    """Tells a run as the events of a response."""
+
+    def __init__(
+        self,
+        sink: EventSink,
+        event_writer: ResponseEventWriter,
+        prepared: PreparedCall,
+        save: SaveResponse,
+    ) -> None:
+        """Prepares the first event.
+
+        Args:
+            sink: who hears the events.
+            event_writer: writes them.
+            prepared: what is played.
+            save: takes the response before its end is told.
+        """
+        self._sink = sink
+        self._events = event_writer
+        self._progress = RunProgress(prepared)
+        self._trace = prepared.call.options.trace
+        self._save = save
+        self._lock = anyio.Lock(fast_acquire=True)
+        self.response: Json | None = None
+        """As it ended; None while it has not."""
+
+    async def open(self, headers: dict[str, str]) -> None:
+        """The headers and the first events, before anything is planned."""
+        await self._sink.open(headers)
+        await self._send_events(self._events.begin())
+
+    async def on_event(self, event: Event) -> None:
+        """Shows what is to be shown of an event of the run."""
+        if isinstance(event, StepDelta):
+            delta = self._progress.visible_delta(event)
+            if delta is not None:
+                await self._send_delta(delta)
+        elif line := self._progress.progress_line(event):
+            await self._send_events(self._events.reasoning(line, new=True))
+
+    def matches(self, reply: Reply) -> bool:
+        """Whether what was told is the beginning of that reply."""
+        return reply.text.startswith(self._events.text_so_far)
+
+    async def finish(self, run: Run, reply: Reply) -> None:
+        """What was not told yet, and the response as it ended."""
+        hidden = self._progress.direct and not self._progress.can_stream
+        await self._send_events(self._events.remaining(reply, reasoning=hidden))
+        base, output = self._events.base, self._events.output
+        await self._send_end(finished_response(base, output, run, reply, trace=self._trace))
+
+    async def fail(self, error: APIError) -> None:
+        """That there is no answer."""
+        await self._send_end(
+            failed_response(self._events.base, self._events.unfinished_items(), error)
+        )
+
+    async def _send_end(self, response: Json) -> None:
+        event = self._events.end(response)
+        told = self._sink.kept_events
+        await self._save(response, [] if told is None else [*told, encode_json(event)])
+        self.response = response
+        await self._sink.send(event, last=True)
+
+    async def _send_delta(self, delta: Delta) -> None:
+        script = self._events
+        if delta.reasoning and self._progress.direct:
+            await self._send_events(script.reasoning(delta.reasoning, new=False))
+        if delta.text:
+            await self._send_events(script.text(delta.text))
+        if delta.tool_index is not None:
+            call = ToolCall(id=delta.tool_id, name=delta.tool_name, arguments=delta.tool_arguments)
+            await self._send_events(script.call(delta.tool_index, call))
+
+    async def _send_events(self, events: list[Json]) -> None:
+        async with self._lock:  # steps that are played at once tell one after another
+            for event in events:
+                await self._sink.send(event)

@@ -1,0 +1,315 @@
+"""Whether a call may be played: scope, rate, concurrency, money. One way for every dialect.
+
+What a key may not do is refused before anything is played; what a run takes from a budget is set
+apart before it and settled with the run; whatever happens in between is given back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from math import ceil
+from time import time
+from typing import final
+
+import anyio
+
+from batuta.core import Limits, Pool, Run, RunId, Worker
+from batuta.errors import StoreError
+from batuta.gateway.access.caller import Caller, CallerRole
+from batuta.gateway.access.rate_limit import (
+    REQUESTS,
+    TOKENS,
+    LocalRateLimiter,
+    RateLimiter,
+    RateWindow,
+)
+from batuta.gateway.errors import APIError
+from batuta.gateway.serving.cost_bound import FirstCallsCost, estimate_prompt_tokens
+from batuta.gateway.serving.models import ServedModel
+from batuta.gateway.serving.parsed_call import ParsedCall
+from batuta.gateway.serving.reserved_budget import ReservedBudget
+from batuta.solvers import LLMConductor
+from batuta.solvers.open_conductor import PROMPTED
+from batuta.store import Store
+from batuta.store.ledger import (
+    Bucket,
+    RunCharge,
+    charged_accounts,
+    nano_to_usd,
+    usd_cap_to_nano,
+    usd_to_nano,
+    utc_day,
+    utc_month,
+)
+from batuta.store.totals import BudgetStatus
+
+_LOG = logging.getLogger(__name__)
+
+
+def conductor_worker(served: ServedModel) -> Worker | None:
+    """The worker whose model writes the workflows, if one does: it hears the question first."""
+    conductor = served.conductor
+    if not isinstance(conductor, LLMConductor) or not conductor.name.startswith(PROMPTED):
+        return None
+    return conductor.worker
+
+
+def permitted_workers(caller: Caller, served: ServedModel, pool: Pool) -> Pool:
+    """The workers of `pool` that may hear this caller's question.
+
+    Raises:
+        Refusal: the caller may not ask that model, or nobody may hear it.
+    """
+    if caller.role in {CallerRole.ADMIN, CallerRole.NOBODY}:
+        message = "The admin's token plays no runs: make a key and use that."
+        raise APIError(403, "permission_denied", message)
+    policy = caller.permissions
+    model = served.name
+    if not policy.allows_model(model):
+        message = f"This key may not use the model '{model}'; GET /v1/models lists those it may."
+        raise APIError(403, "model_not_allowed", message, param="model")
+    if policy.allows_all_workers:
+        return pool
+    left = [worker.id for worker in pool if policy.allows_worker(worker)]
+    if not left:
+        message = f"This key allows no worker of the model '{model}'."
+        raise APIError(403, "permission_denied", message, param="model")
+    mind = conductor_worker(served)
+    if mind is not None and not policy.allows_worker(mind):
+        message = f"This key does not allow the worker '{mind.id}', which conducts '{model}'."
+        raise APIError(403, "permission_denied", message, param="model")
+    return pool if len(left) == len(pool) else pool.subset(left)
+
+
+def caller_limits(caller: Caller, limits: Limits) -> Limits:
+    """The limits, with what the key allows one request to cost."""
+    most = caller.permissions.max_cost
+    if most is None or (limits.usd is not None and limits.usd <= most):
+        return limits
+    return replace(limits, usd=float(most))
+
+
+def buckets_of(caller: Caller, at: float) -> tuple[Bucket, ...]:
+    """The budgets that a run of that moment takes from."""
+    day = utc_day(at)
+    caps: dict[str, tuple[Decimal | None, Decimal | None]] = {
+        "tenant": (caller.per_day, caller.per_month),
+        "key": (caller.permissions.per_day, caller.permissions.per_month),
+    }
+    return tuple(
+        Bucket(account, period, usd_cap_to_nano(cap))
+        for account in charged_accounts(caller.tenant, caller.key)
+        for cap, period in zip(caps[account.partition(":")[0]], (day, utc_month(day)), strict=True)
+        if cap is not None
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class Admission:
+    """What one call holds while it is played."""
+
+    limits: Limits
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What is left of the caller's rates."""
+    charge: RunCharge = field(default_factory=RunCharge)
+    expected_tokens: int = 0
+    """Tokens that the key's rate counts already, if it has one."""
+    is_settled: bool = False
+    """Whether the run was handed to the store with its reservation."""
+    is_durable: bool = False
+    """Whether what is not settled waits for the next process that plays the run."""
+    run_id: str = ""
+    """Under which it is counted among what goes on."""
+    reserved_budget: ReservedBudget | None = None
+    """What is reserved for the run of its caller's budgets, if there are any."""
+
+
+@final
+class AdmissionController:
+    """Lets calls in one by one, and out again."""
+
+    def __init__(self, store: Store | None, rate_limiter: RateLimiter | None = None) -> None:
+        self._store = store
+        self._rate_limiter = rate_limiter or LocalRateLimiter()
+
+    async def admit(
+        self,
+        caller: Caller,
+        call: ParsedCall,
+        run_id: RunId,
+        limits: Limits,
+        bound_cost: Callable[[], FirstCallsCost],
+        *,
+        already_counted: bool = False,
+        durable: bool = False,
+    ) -> Admission:
+        """Takes from the caller's rates and budgets; `leave` must follow.
+
+        Args:
+            caller: who asks.
+            call: what is wanted.
+            run_id: the run's id.
+            limits: of the run.
+            bound_cost: the most that the run's first calls can cost.
+            already_counted: the rates were taken from when the call was submitted.
+            durable: the run is resumed if this process ends before it does, with the money
+                that was reserved for it.
+
+        Raises:
+            Refusal: too many runs or tokens, or no money; nothing is held.
+        """
+        charge = RunCharge(tenant=caller.tenant, key=caller.key, at=time())
+        if caller.key is None:
+            return Admission(limits=limits, charge=charge)
+        await self._take_slot(caller, caller.key, run_id, checked=already_counted)
+        try:
+            expected = 0 if caller.permissions.tpm is None else _expected_tokens(call)
+            windows = (
+                [] if already_counted else await self._take_rates(caller, caller.key, expected)
+            )
+            headers = {name: value for w in windows for name, value in w.headers().items()}
+            admission = Admission(
+                limits=limits,
+                headers=headers,
+                charge=charge,
+                expected_tokens=expected,
+                is_durable=durable,
+                run_id=run_id,
+            )
+            await self._reserve_budget(
+                admission, caller, call=call, run_id=run_id, bound_cost=bound_cost
+            )
+        except BaseException:
+            await self._rate_limiter.concurrency.leave(caller.key, run_id)
+            raise
+        return admission
+
+    async def count_tokens(self, caller: Caller, admission: Admission, run: Run) -> None:
+        """Counts the tokens of a run that has ended."""
+        cap = caller.permissions.tpm
+        if cap is not None and caller.key is not None:
+            await self._rate_limiter.add(
+                TOKENS, caller.key, cap, run.usage.total - admission.expected_tokens
+            )
+
+    async def release(self, caller: Caller, admission: Admission) -> None:
+        """Lets the call out; what was reserved and not settled is given back."""
+        if caller.key is not None:
+            await self._rate_limiter.concurrency.leave(caller.key, admission.run_id)
+        held = admission.charge.reservation
+        if held is None or admission.is_settled or admission.is_durable or self._store is None:
+            return
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._store.budgets.release(held)
+            except StoreError as error:  # it expires when this process ends
+                _LOG.warning("a reservation could not be given back: %s", error)
+
+    async def _take_slot(self, caller: Caller, key: str, run_id: RunId, *, checked: bool) -> None:
+        most = caller.permissions.concurrency
+        if not await self._rate_limiter.concurrency.enter(key, run_id, None if checked else most):
+            message = f"This key may have {most} requests at the same time; wait for one to end."
+            raise APIError(429, "rate_limit_exceeded", message, headers=_retry_headers(1.0))
+
+    async def _take_rates(self, caller: Caller, key: str, expected: int) -> list[RateWindow]:
+        """Takes the request and its expected tokens from the key's rates."""
+        policy, windows = caller.permissions, list[RateWindow]()
+        if policy.rpm is not None:
+            windows.append(await self._rate_limiter.take(REQUESTS, key, policy.rpm))
+            _check_rate(windows)
+        if policy.tpm is not None:
+            if expected > policy.tpm:
+                message = (
+                    f"The question has about {expected} tokens and this key may use {policy.tpm} "
+                    "a minute: shorten it."
+                )
+                raise APIError(429, "rate_limit_exceeded", message, headers=_NO_RETRY)
+            windows.append(await self._rate_limiter.take(TOKENS, key, policy.tpm, expected))
+            _check_rate(windows)
+        return windows
+
+    async def _reserve_budget(
+        self,
+        admission: Admission,
+        caller: Caller,
+        call: ParsedCall,
+        run_id: RunId,
+        *,
+        bound_cost: Callable[[], FirstCallsCost],
+    ) -> None:
+        """Sets apart what the run's first calls can cost; the run grows it before later ones."""
+        buckets = buckets_of(caller, admission.charge.at or 0.0)
+        if not buckets or self._store is None:
+            return
+        lasting, budgets, wanted = admission.is_durable, self._store.budgets, bound_cost()
+        least = usd_to_nano(wanted.least_usd)
+        try:
+            if lasting and await budgets.is_settled(run_id):
+                return  # it ended, and is only told again
+            held = await budgets.find_job_reservation(run_id, buckets) if lasting else None
+            found = held or await budgets.reserve(
+                run_id,
+                usd_to_nano(wanted.usd),
+                buckets,
+                tenant=caller.tenant,
+                key=caller.key,
+                model=call.model,
+                for_job=lasting,
+                least=least,
+            )
+        except StoreError as error:
+            _LOG.error("budgets cannot be checked: %s", error)
+            message = "The budget cannot be checked now; try again."
+            raise APIError(503, "overloaded", message, headers=_retry_headers(1.0)) from None
+        if isinstance(found, BudgetStatus):
+            raise _budget_error(found, least)
+        admission.charge = replace(admission.charge, reservation=found)
+        admission.reserved_budget = ReservedBudget(budgets, found)
+
+
+_NO_RETRY = {"x-should-retry": "false"}
+
+
+def _expected_tokens(call: ParsedCall) -> int:
+    return max(1, estimate_prompt_tokens(call.question))
+
+
+def _check_rate(windows: list[RateWindow]) -> None:
+    """Nothing, if the last one let the call through.
+
+    Raises:
+        Refusal: it did not.
+    """
+    last = windows[-1]
+    if last.is_allowed:
+        return
+    message = f"This key may use {last.cap} {last.unit} a minute; try again in {last.reset:.1f} s."
+    headers = {name: value for w in windows for name, value in w.headers().items()}
+    raise APIError(
+        429, "rate_limit_exceeded", message, headers=headers | _retry_headers(last.reset)
+    )
+
+
+def _budget_error(found: BudgetStatus, asked: int) -> APIError:
+    """Whose budget it is, what is left of it, and what can be done."""
+    bucket = found.bucket
+    owner = "tenant" if bucket.account.startswith("tenant:") else "key"
+    span = "day" if bucket.period.count("-") > 1 else "month"
+    left, wanted = _format_dollars(found.remaining), _format_dollars(asked)
+    message = (
+        f"The {owner}'s budget of ${nano_to_usd(bucket.cap):f} a {span} has ${left} left and this "
+        f"run may cost ${wanted} even with a short answer: shorten the question, ask a cheaper "
+        "model, or ask for a larger budget."
+    )
+    return APIError(429, "budget_exceeded", message, headers=_NO_RETRY)
+
+
+def _format_dollars(nano: int) -> str:
+    return f"{nano_to_usd(nano):.6f}".rstrip("0").rstrip(".") or "0"
+
+
+def _retry_headers(seconds: float) -> dict[str, str]:
+    return {"retry-after": str(max(1, ceil(seconds))), "retry-after-ms": str(ceil(seconds * 1000))}

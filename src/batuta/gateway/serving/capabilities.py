@@ -1,0 +1,77 @@
+"""Whether a question can be answered here at all: who can see its pictures, what form it wants.
+
+And whether the reply that a method chose has that form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from batuta.core import Outcome, Pool, Question, Reply, Request, Run
+from batuta.engine.step_prompt import TRUNCATED_FINISHES, lacks_call
+from batuta.gateway.errors import invalid_value, unsupported_parameter
+from batuta.guardrails import ResponseFormatChecker
+from batuta.schemas import SchemaTimeoutError
+
+VISION_TAG = "vision"
+
+
+def vision_workers(pool: Pool, question: Question) -> Pool:
+    """The workers that may be shown the question: those that can see, if it has pictures.
+
+    Raises:
+        Refusal: it has pictures and nobody can see.
+    """
+    if not any(message.images for message in question.messages):
+        return pool
+    able = [worker.id for worker in pool if VISION_TAG in worker.tags]
+    if not able:
+        reason = f"no worker here can see pictures; give one that can the tag '{VISION_TAG}'."
+        raise unsupported_parameter("messages", reason)
+    return pool.subset(able)
+
+
+async def check_response_format(question: Question) -> None:
+    """Nothing, if the form that the answer must have can be checked.
+
+    Raises:
+        Refusal: its schema is none, or nobody can tell in the time there is.
+    """
+    wanted = question.response_format
+    if wanted is None or wanted.kind != "json_schema":
+        return
+    try:
+        await ResponseFormatChecker(wanted).check_schema()
+    except (ValueError, SchemaTimeoutError) as error:
+        raise invalid_value("response_format.json_schema.schema", f"{error}.") from None
+
+
+async def enforce_response_format(run: Run) -> Run:
+    """The run of a method that chose among replies, without an answer if its choice has no form.
+
+    The engine has checked only the reply that came last.
+    """
+    if run.reply is None or run.outcome is Outcome.WAITING:
+        return run
+    fault = await _reply_fault(run.header.question, run.reply)
+    if fault is None:
+        return run
+    code, message = fault
+    return replace(
+        run, outcome=Outcome.FAILED, answer=None, reply=None, error=message, error_code=code
+    )
+
+
+async def _reply_fault(question: Question, reply: Reply) -> tuple[str, str] | None:
+    """Why the reply is no answer to the question, as a code and a sentence; None if it is one."""
+    asked = Request(messages=(), tools=question.tools, tool_choice=question.tool_choice)
+    if lacks_call(asked, reply):
+        return "no_tool_call", "the reply does not call the tool that it must call"
+    wanted = question.response_format
+    if wanted is None or reply.tool_calls or reply.finish in TRUNCATED_FINISHES:
+        return None
+    try:
+        fault = await ResponseFormatChecker(wanted).find_fault(reply.text)
+    except SchemaTimeoutError as error:
+        return "schema_too_slow", f"{error}"
+    return None if fault is None else ("wrong_form", fault)

@@ -1,0 +1,97 @@
+"""What is reserved for a run before it begins: the most that its first calls can cost. Pure.
+
+What later calls can cost is reserved before each of them (`gateway.funds`), so that a run holds no
+more than it has spent and its calls in flight may still cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from batuta.core import Limits, Pool, Question, Request, Sampling, Usage, Worker
+from batuta.core.cost_bound import CallCostBound, bound_call_cost, max_prompt_tokens
+from batuta.core.token_estimate import estimate_request_tokens
+
+MAX_PREAMBLE_TOKENS = 4000
+"""Tokens that the prompt of a step has at most besides the question, where nothing was said yet."""
+DRAFT_USAGE = Usage(calls=1, input=20_000, output=1024)
+"""A draft of a workflow: its prompt besides the question, with examples, and its length."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCallsCost:
+    """Dollars with which a run begins."""
+
+    usd: Decimal
+    """As its first calls want them."""
+    least_usd: Decimal
+    """Below which it does not begin: with the answer shortened, by the cheapest worker."""
+
+
+def estimate_prompt_tokens(question: Question) -> int:
+    """About how many tokens the question has."""
+    return estimate_request_tokens(Request(messages=question.messages, tools=question.tools))
+
+
+def bound_first_calls(
+    question: Question,
+    pool: Pool,
+    limits: Limits,
+    *,
+    direct: bool,
+    conductor_worker: Worker | None = None,
+) -> FirstCallsCost:
+    """The most that a draft and the first step can cost.
+
+    Args:
+        question: what is asked.
+        pool: who may play.
+        limits: of the run.
+        direct: one worker is passed through, so the first call is the run.
+        conductor_worker: the worker whose model conducts, if one does.
+    """
+    workers = pool.ranked()[:1] if direct else pool.workers
+    bounds = [_bound_step(worker, question, limits, direct=direct) for worker in workers]
+    draft = (
+        Decimal(0) if conductor_worker is None else _draft_cost(question, limits, conductor_worker)
+    )
+    most = draft + max(bound.max_usd for bound in bounds)
+    least = draft + min(bound.min_usd for bound in bounds)
+    if limits.usd is None:
+        return FirstCallsCost(most, least)
+    own = Decimal(str(limits.usd))  # the engine makes no call that costs more
+    return FirstCallsCost(min(most, own), min(least, own))
+
+
+def _bound_step(
+    worker: Worker, question: Question, limits: Limits, *, direct: bool
+) -> CallCostBound:
+    """A step's call, as the engine bounds it."""
+    request = Request(
+        messages=question.messages,
+        sampling=question.sampling.with_defaults(worker.sampling),
+        tools=question.tools,
+        response_format=question.response_format,
+    )
+    bound = bound_call_cost(request, worker, limits.unknown)
+    if direct:
+        return bound
+    preamble = bound_call_cost(
+        _filler_request(MAX_PREAMBLE_TOKENS), replace(worker, context_window=None), limits.unknown
+    )
+    return replace(bound, input_usd=bound.input_usd + preamble.input_usd)
+
+
+def _draft_cost(question: Question, limits: Limits, conductor_worker: Worker) -> Decimal:
+    """A draft's call."""
+    tokens = DRAFT_USAGE.input + max_prompt_tokens(
+        Request(messages=question.messages), conductor_worker
+    )
+    price = conductor_worker.price or limits.unknown
+    output = conductor_worker.sampling.max_tokens or DRAFT_USAGE.output
+    return price.of(Usage(calls=1, input=tokens, output=output))
+
+
+def _filler_request(tokens: int) -> Request:
+    return Request(messages=(), sampling=Sampling(max_tokens=1), prefill="x" * tokens)

@@ -1,0 +1,75 @@
+"""Deletions: a run, a response, a conversation or a tenant is forgotten wherever it was kept."""
+
+from __future__ import annotations
+
+from typing import final
+
+from batuta.gateway.responses.response import run_id_of
+from batuta.gateway.serving.models import ServerState
+from batuta.store import Store
+from batuta.store.responses import StoredResponse
+
+
+@final
+class Deletions:
+    """Forgets in the store, in the jobs and in memory.
+
+    What repeats the deleted goes too: runs that went on from a run, and the traces of responses
+    that went on from a response. The ledger of money stays; it has no words.
+    """
+
+    def __init__(self, orchestra: ServerState) -> None:
+        self._orchestra = orchestra
+
+    async def delete_run(self, store: Store, run_id: str, tenant: str) -> list[str]:
+        """Forgets the run; the ids of it and of the runs that had gone on from it.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        await store.flush()
+        gone = await store.forgetting.forget_runs([run_id], tenant)
+        self._orchestra.pending_tool_runs.dismiss(tenant, set(gone))
+        await store.forgetting.scrub_files()
+        return gone
+
+    async def delete_response(
+        self, store: Store, row: StoredResponse, *, conversation: bool = False
+    ) -> list[str]:
+        """Forgets the response with its run and its job; the ids of the responses that are gone.
+
+        Args:
+            store: where it is.
+            row: which.
+            conversation: the responses before it and those that went on from it as well.
+
+        Raises:
+            StoreError: a database fails.
+        """
+        tenant, forgetting = row.tenant, store.forgetting
+        await store.flush()
+        line = await forgetting.find_thread(row.id, tenant, whole=conversation)
+        line = line or [row.id]
+        gone = line if conversation else [row.id]
+        # First the names: what a job is about to write is not written any more.
+        await forgetting.forget_responses(gone, tenant)
+        runs = await forgetting.forget_runs([run_id_of(one) for one in line], tenant)
+        for one in line:
+            await self._orchestra.jobs.forget(one, tenant)
+        self._orchestra.pending_tool_runs.dismiss(tenant, set(runs))
+        await forgetting.scrub_files()
+        return gone
+
+    async def delete_tenant(self, store: Store, tenant: str) -> bool:
+        """Forgets the tenant, its keys, runs, responses and jobs; whether there was anything.
+
+        Raises:
+            StoreError: a database fails.
+        """
+        await store.flush()
+        found = await store.forgetting.forget_tenant(tenant)
+        self._orchestra.authenticator.forget()
+        jobs = await self._orchestra.jobs.forget_tenant(tenant)
+        self._orchestra.pending_tool_runs.dismiss(tenant)
+        await store.forgetting.scrub_files()
+        return found or jobs > 0

@@ -1,0 +1,115 @@
+"""How much effort a request asks for, and what that means for an orchestra.
+
+One table for every dialect: `reasoning_effort` of chat completions, `reasoning.effort` of
+responses, the budget of `thinking` of messages. docs/api.md shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from types import MappingProxyType
+
+from batuta.core import Limits, Pool, Price, Worker
+from batuta.core.usage import ASSUMED_PRICE
+from batuta.gateway.serving.models import ServedModel
+from batuta.solvers import best_single_worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """What one word of effort buys; the operator's and the caller's own limits bind besides."""
+
+    steps: int | None
+    """Of a workflow at most; None: as many as the served model allows."""
+    rounds: int
+    """Workflows, each correcting the one before."""
+    pool_share: float
+    """Of the pool that plays: the cheapest workers first."""
+    usd_share: float
+    """Share of the served model's limit in dollars."""
+    uses_conductor: bool = True
+    """Whether a conductor writes a workflow; False: the best worker answers alone."""
+
+
+EFFORTS: Mapping[str, Effort] = MappingProxyType({
+    "none": Effort(steps=1, rounds=1, pool_share=1.0, usd_share=0.25, uses_conductor=False),
+    "minimal": Effort(steps=1, rounds=1, pool_share=0.5, usd_share=0.25),
+    "low": Effort(steps=2, rounds=1, pool_share=0.75, usd_share=0.5),
+    "medium": Effort(steps=3, rounds=1, pool_share=1.0, usd_share=0.75),
+    "high": Effort(steps=None, rounds=1, pool_share=1.0, usd_share=1.0),
+    "xhigh": Effort(steps=None, rounds=2, pool_share=1.0, usd_share=1.0),
+    "max": Effort(steps=None, rounds=3, pool_share=1.0, usd_share=1.0),
+})  # fmt: skip
+DEFAULT_EFFORT = "high"
+"""What a request gets that names no effort."""
+
+_THINKING_BUDGETS = ((1_024, "minimal"), (4_096, "low"), (8_192, "medium"), (16_384, "high"))
+_XHIGH_BUDGET = 32_768
+
+
+def effort_of_thinking(budget_tokens: int | None) -> str:
+    """The word for a budget of thinking tokens; None is no thinking at all."""
+    if budget_tokens is None:
+        return "none"
+    for most, word in _THINKING_BUDGETS:
+        if budget_tokens <= most:
+            return word
+    return "xhigh" if budget_tokens <= _XHIGH_BUDGET else "max"
+
+
+def limits_ceiling(served: ServedModel) -> Limits:
+    """The most that a caller may ask for: rounds that it must ask for are not played unasked."""
+    limits = served.limits
+    if served.max_rounds <= limits.rounds:
+        return limits
+    return replace(limits, rounds=served.max_rounds)
+
+
+def limits_for_effort(word: str | None, served: ServedModel) -> Limits:
+    """What a request of that effort may spend if it says nothing else."""
+    limits = served.limits
+    if word is None or not _has_conductor(served):
+        return limits
+    effort, ceiling = EFFORTS[word], limits_ceiling(served)
+    return replace(
+        limits,
+        steps=min(effort.steps or limits.steps, limits.steps),
+        rounds=min(effort.rounds, ceiling.rounds),
+        usd=None if limits.usd is None else limits.usd * effort.usd_share,
+    )
+
+
+def model_for_effort(word: str | None, served: ServedModel) -> ServedModel:
+    """The served model as a request of that effort sees it: without effort nobody plans."""
+    if word is None or EFFORTS[word].uses_conductor or not _has_conductor(served):
+        return served
+    return replace(served, conductor=best_single_worker())
+
+
+def pool_for_effort(word: str | None, served: ServedModel, allowed: Pool) -> Pool:
+    """Who plays of those that are allowed to."""
+    if word is None or not _has_conductor(served):
+        return allowed
+    return cheapest_workers(allowed, EFFORTS[word].pool_share, served.limits.unknown)
+
+
+def cheapest_workers(pool: Pool, share: float, unknown: Price = ASSUMED_PRICE) -> Pool:
+    """That share of the pool, the cheapest first and never nobody; equal prices stay together."""
+    if share >= 1:
+        return pool
+    prices = sorted(_token_price(worker, unknown) for worker in pool)
+    dearest = prices[max(-int(-len(prices) * share // 1), 1) - 1]
+    return Pool(tuple(worker for worker in pool if _token_price(worker, unknown) <= dearest))
+
+
+def _token_price(worker: Worker, unknown: Price) -> Decimal:
+    """What a million tokens cost, read and written alike; an unknown price counts as told."""
+    price = worker.price or unknown
+    return price.input + price.output
+
+
+def _has_conductor(served: ServedModel) -> bool:
+    """Whether a workflow is written for it: only there is effort more than a worker's own."""
+    return not served.direct and served.solver is None and served.calls is None

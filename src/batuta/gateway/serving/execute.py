@@ -1,0 +1,349 @@
+"""The one way from a call to its run: every dialect, whole, streamed or in the background.
+
+What must happen to each request whatever its form - who may ask, what it may spend, what is kept
+of it - happens in `Player.book` (before anything is said to the reader) and `Player.play`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import final
+
+import anyio
+
+from batuta.baselines import Solver, SolverContext
+from batuta.baselines.solver import RunHooks
+from batuta.core import (
+    Client,
+    EventHandler,
+    GuardrailTriggered,
+    Limits,
+    Outcome,
+    Pool,
+    Question,
+    ResumeState,
+    Run,
+    RunId,
+    WorkerId,
+)
+from batuta.engine import Recorder, conduct, new_run_id
+from batuta.errors import StoreError
+from batuta.gateway.access.caller import Caller
+from batuta.gateway.errors import APIError, invalid_value, model_not_found, unsupported_parameter
+from batuta.gateway.http.middleware import log_exception
+from batuta.gateway.serving.admission import (
+    Admission,
+    AdmissionController,
+    caller_limits,
+    conductor_worker,
+    permitted_workers,
+)
+from batuta.gateway.serving.capabilities import (
+    check_response_format,
+    enforce_response_format,
+    vision_workers,
+)
+from batuta.gateway.serving.conversations import ConversationWorkers, tenant_key
+from batuta.gateway.serving.cost_bound import FirstCallsCost, bound_first_calls
+from batuta.gateway.serving.effort import (
+    limits_ceiling,
+    limits_for_effort,
+    model_for_effort,
+    pool_for_effort,
+)
+from batuta.gateway.serving.error_mapping import error_of_run
+from batuta.gateway.serving.image_addresses import check_pictures
+from batuta.gateway.serving.models import ServedModel, ServerState
+from batuta.gateway.serving.options import ORCHESTRATION_FIELD
+from batuta.gateway.serving.parsed_call import ParsedCall
+from batuta.guardrails import Guardrails, GuardrailStage
+from batuta.solvers import FixedConductor, single_worker
+
+_HEADER_SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedCall:
+    """A call that can be played: everything was looked up and found."""
+
+    call: ParsedCall
+    caller: Caller
+    served_model: ServedModel
+    pool: Pool
+    limits: Limits
+    clients: Mapping[WorkerId, Client]
+    run_id: RunId
+    admission: Admission
+    """What the call holds of its caller's rates and budgets."""
+    guardrails: Guardrails = field(default_factory=Guardrails)
+    guarded: tuple[GuardrailTriggered, ...] = ()
+    """What policies did to what came with the question."""
+    resumed: ResumeState | None = None
+    """The workflow that goes on with the results of its tools."""
+    will_resume: Callable[[], bool] = lambda: False
+    """Whether a run that is cancelled now is taken up again by another process."""
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether words can be shown as they come: nothing will replace them or forbid them."""
+        settled = self.limits.rounds == 1 and self.served_model.solver is None
+        unchecked = self.call.question.response_format is None
+        return (
+            self.call.stream
+            and settled
+            and unchecked
+            and not self.guardrails.applies_to(GuardrailStage.OUTPUT)
+        )
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the answer's headers say before anything is played."""
+        headers = {"x-batuta-run-id": str(self.run_id), **self.admission.headers}
+        ignored = [name for name in self.call.ignored if _HEADER_SAFE.fullmatch(name)]
+        if ignored:
+            headers["x-batuta-ignored"] = ", ".join(ignored)
+        return headers
+
+    def error_for(self, run: Run) -> APIError | None:
+        """The error that the caller gets; None if the run has an answer."""
+        return error_of_run(run, direct=self.served_model.direct)
+
+
+def seed_of(run_id: RunId) -> int:
+    """A seed that nobody can guess who does not know the run's id."""
+    return int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4]) >> 1
+
+
+@final
+class RunService:
+    """Books calls and plays them."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self._admission = AdmissionController(state.store, state.rate_limiter)
+        self._pending_tool_runs = state.pending_tool_runs
+        self._conversations = ConversationWorkers()
+
+    def find_model(self, name: str) -> ServedModel:
+        """The model served under that name.
+
+        Raises:
+            Refusal: there is none.
+        """
+        served = self._state.find_model(name)
+        if served is None:
+            raise model_not_found(name, self._state.unavailable_models.get(name))
+        return served
+
+    @asynccontextmanager
+    async def prepare_call(
+        self,
+        call: ParsedCall,
+        caller: Caller,
+        *,
+        run_id: RunId | None = None,
+        already_counted: bool = False,
+        durable: bool = False,
+    ) -> AsyncGenerator[PreparedCall]:
+        """A booking for the length of a block, in which it is played once or not at all.
+
+        Args:
+            call: what is wanted.
+            caller: who wants it.
+            run_id: the id that the run shall have; None: a new one.
+            already_counted: it was booked before, to be played later: its caller's rates know it.
+            durable: it is taken up again if this process ends before it does.
+
+        Raises:
+            Refusal: the call cannot be played; nothing was, and nothing was said to the reader.
+        """
+        booking = self._prepare(call, caller, run_id or new_run_id())
+        resumed = await self._pending_tool_runs.find_resumed(
+            call.question, booking.pool, caller.tenant
+        )
+        if resumed is not None and not call.options.dry_run:
+            booking = replace(booking, resumed=resumed)
+
+        def first() -> FirstCallsCost:
+            served, pool, mind = (
+                booking.served_model,
+                booking.pool,
+                conductor_worker(booking.served_model),
+            )
+            question, limits = call.question, booking.limits
+            return bound_first_calls(
+                question, pool, limits, direct=served.direct, conductor_worker=mind
+            )
+
+        admission = await self._admission.admit(
+            caller,
+            call,
+            run_id=booking.run_id,
+            limits=booking.limits,
+            bound_cost=first,
+            already_counted=already_counted,
+            durable=durable,
+        )
+        try:
+            # After the key, its rates and its money: whoever may not ask is told so for nothing.
+            await check_response_format(call.question)
+            booking = await self._screened(booking)
+            yield replace(booking, limits=admission.limits, admission=admission)
+        finally:
+            await self._admission.release(caller, admission)
+
+    async def _screened(self, booking: PreparedCall) -> PreparedCall:
+        """The booking with its caller's own workflow as the policies let it be played.
+
+        Raises:
+            Refusal: a policy forbids it.
+        """
+        workflow = booking.call.options.workflow
+        if workflow is None or not booking.guardrails.applies_to(GuardrailStage.INPUT):
+            return booking
+        clean, acts, blocked = await booking.guardrails.workflow(workflow)
+        if blocked:
+            message = f"the policy {blocked} forbids this workflow"
+            raise APIError(400, "policy_blocked", message, param=f"{ORCHESTRATION_FIELD}.workflow")
+        by_hand = FixedConductor("by-hand", lambda _: clean)
+        served = replace(booking.served_model, conductor=by_hand)
+        return replace(booking, served=served, guarded=acts)
+
+    async def execute(self, prepared: PreparedCall, emit: EventHandler | None = None) -> Run:
+        """Conducts and keeps the run, also if this is cancelled."""
+        recorder = Recorder()
+        question, served = prepared.call.question, prepared.served_model
+        if served.solver is not None:
+            return await self._execute_solver(prepared, served.solver, emit)
+        assert served.conductor is not None  # noqa: S101 - one of the two is there
+        try:
+            return await conduct(
+                question,
+                served.conductor,
+                prepared.pool,
+                prepared.clients,
+                limits=prepared.limits,
+                funds=prepared.admission.reserved_budget,
+                seed=question.sampling.seed,
+                emit=self._state.metrics.time_first_token(served.name, emit),
+                live=prepared.can_stream,
+                fallback=served.fallback,
+                model=served.name,
+                run_id=prepared.run_id,
+                recorder=recorder,
+                resumed=prepared.resumed,
+                timeouts=self._state.timeout_policy,
+                guardrails=prepared.guardrails,
+                guarded=prepared.guarded,
+                dry_run=prepared.call.options.dry_run,
+                latency=self._call_seconds,
+            )
+        finally:
+            if recorder.ended is not None:
+                await self._store_run(prepared, recorder.run())
+
+    def _call_seconds(self, worker_id: WorkerId) -> float | None:
+        """Seconds that a call of the worker takes, as far as was seen."""
+        health = self._state.health.get(worker_id)
+        return health.seconds if health else None
+
+    def _prepare(self, call: ParsedCall, caller: Caller, run_id: RunId) -> PreparedCall:
+        served, workflow = self.find_model(call.model), call.options.workflow
+        check_pictures(call.question, private=self._state.private_pictures)
+        clients: Mapping[WorkerId, Client] = self._state.clients
+        effort = call.question.sampling.effort if workflow is None else None
+        limits = caller_limits(
+            caller, call.options.limits(limits_for_effort(effort, served), limits_ceiling(served))
+        )
+        if call.options.dry_run and served.solver is not None:
+            raise unsupported_parameter(
+                f"{ORCHESTRATION_FIELD}.dry_run", f"{served.name} writes no workflow."
+            )
+        if workflow is not None:
+            by_hand = FixedConductor("by-hand", lambda _: workflow)
+            served = replace(served, conductor=by_hand, solver=None, direct=False)
+        elif served.calls is not None and limits.steps < served.calls:
+            raise invalid_value(
+                f"{ORCHESTRATION_FIELD}.max_steps", f"{served.name} makes {served.calls} calls."
+            )
+        allowed = permitted_workers(caller, served, call.options.select_workers(served.pool))
+        call.options.check_workflow(allowed, limits)
+        pool = vision_workers(pool_for_effort(effort, served, allowed), call.question)
+        served = model_for_effort(effort, served)
+        call = replace(call, question=tenant_key(call.question, caller.tenant))
+        served = self._kept_on(served, call.question, pool, caller)
+        call.options.check_workflow(pool, limits)
+        return PreparedCall(
+            call=call,
+            caller=caller,
+            served_model=served,
+            pool=pool,
+            limits=limits,
+            clients=clients,
+            run_id=run_id,
+            admission=Admission(limits=limits),
+            guardrails=self._state.guardrails,
+        )
+
+    def _kept_on(
+        self, served: ServedModel, question: Question, pool: Pool, caller: Caller
+    ) -> ServedModel:
+        """The model with the worker first that answered the conversation before."""
+        if not served.direct or len(pool) == 1 or served.conductor is None:
+            return served
+        worker = self._conversations.find_worker(question, served.name, caller.tenant)
+        if worker is None or worker not in pool:
+            return served
+        return replace(served, conductor=single_worker(worker))
+
+    async def _execute_solver(
+        self, prepared: PreparedCall, solver: Solver, emit: EventHandler | None
+    ) -> Run:
+        """The solver's run, kept also if this is cancelled."""
+        question, recorder = prepared.call.question, Recorder()
+        stage = RunHooks(
+            run_id=prepared.run_id,
+            model=prepared.served_model.name,
+            emit=emit,
+            recorder=recorder,
+            funds=prepared.admission.reserved_budget,
+        )
+        players = SolverContext(
+            pool=prepared.pool, clients=prepared.clients, limits=prepared.limits, hooks=stage
+        )
+        wanted = question.sampling.seed
+        # Of a new run anything, of one that a crash cut off the same again.
+        seed = seed_of(prepared.run_id) if wanted is None else wanted
+        run: Run | None = None
+        try:
+            run = await enforce_response_format(await solver.answer(question, players, seed))
+            return run
+        finally:
+            if recorder.ended is not None:
+                await self._store_run(prepared, run or recorder.run())
+
+    async def _store_run(self, prepared: PreparedCall, run: Run) -> None:
+        """Stores the run and settles its cost; an answer is not lost because the disk fails."""
+        if run.outcome is Outcome.CANCELLED and prepared.will_resume():
+            return  # this is not its end: what it paid for is kept by its job
+        store, caller, admission = self._state.store, prepared.caller, prepared.admission
+        self._state.record_run(run, caller.tenant)
+        if prepared.served_model.direct and len(prepared.pool) > 1:
+            usual = prepared.pool.ranked()[0].id
+            self._conversations.note_worker(run, caller.tenant, usual)
+        with anyio.CancelScope(shield=True):
+            self._pending_tool_runs.add(run, caller.tenant)
+            await self._admission.count_tokens(caller, admission, run)
+            if store is None:
+                return
+            try:
+                await store.append(
+                    run, caller.tenant, keep=prepared.call.store, charge=admission.charge
+                )
+                admission.is_settled = True
+            except StoreError as error:
+                log_exception(error)

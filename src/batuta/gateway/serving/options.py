@@ -1,0 +1,166 @@
+"""The body field `orchestration`: how this run is to be conducted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TypeVar
+
+from batuta.core import MAX_STEPS, Limits, Pool, Step, WorkerId, Workflow
+from batuta.gateway.errors import APIError, invalid_type, invalid_value
+from batuta.gateway.http.fields import Fields
+
+ORCHESTRATION_FIELD = "orchestration"
+_STEPS_PATH = f"{ORCHESTRATION_FIELD}.workflow.steps"
+_N = TypeVar("_N", int, float)
+_MAX_VALUE = 1_000_000_000
+_MAX_WORKERS = 1000
+_KNOWN_FIELDS = {
+    "max_cost_usd",
+    "max_tokens",
+    "max_steps",
+    "max_rounds",
+    "deadline_s",
+    "workers_allow",
+    "workers_deny",
+    "trace",
+    "dry_run",
+    "workflow",
+}
+_KNOWN_OF_STEP = {"subtask", "worker", "access"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the caller asked of the orchestration; None leaves it to the served model."""
+
+    usd: float | None = None
+    tokens: int | None = None
+    steps: int | None = None
+    rounds: int | None = None
+    seconds: float | None = None
+    allow: tuple[str, ...] | None = None
+    deny: tuple[str, ...] = ()
+    trace: bool = False
+    workflow: Workflow | None = None
+    """By hand: nobody plans."""
+    dry_run: bool = False
+    """Plan and estimate; call no worker."""
+
+    def limits(self, default: Limits, ceiling: Limits | None = None) -> Limits:
+        """What was asked for, `usual` where nothing was, and never more than `ceiling`.
+
+        Args:
+            default: what a request gets that asks for nothing.
+            ceiling: what the operator allows; None: no more than the usual.
+        """
+        ceiling = ceiling or default
+        return Limits(
+            steps=min(self.steps or default.steps, ceiling.steps),
+            rounds=min(self.rounds or default.rounds, ceiling.rounds),
+            tokens=_stricter_limit(
+                default.tokens if self.tokens is None else self.tokens, ceiling.tokens
+            ),
+            usd=_stricter_limit(default.usd if self.usd is None else self.usd, ceiling.usd),
+            seconds=_stricter_limit(
+                default.seconds if self.seconds is None else self.seconds, ceiling.seconds
+            ),
+            unknown=ceiling.unknown,
+        )
+
+    def check_workflow(self, pool: Pool, limits: Limits) -> None:
+        """Nothing, if the workflow by hand can be played by that pool within those limits.
+
+        Raises:
+            Refusal: it names a stranger or has too many steps.
+        """
+        steps = self.workflow.steps if self.workflow else ()
+        if len(steps) > limits.steps:
+            reason = f"this model plays at most {limits.steps} steps."
+            raise invalid_value(_STEPS_PATH, reason)
+        for index, step in enumerate(steps):
+            if step.worker not in pool:
+                reason = f"there is no worker '{step.worker}' here."
+                raise invalid_value(f"{_STEPS_PATH}[{index}].worker", reason)
+
+    def select_workers(self, pool: Pool) -> Pool:
+        """The workers of `pool` that may play.
+
+        Raises:
+            Refusal: a name is not in the pool, or nobody is left.
+        """
+        for name, ids in (("workers_allow", self.allow or ()), ("workers_deny", self.deny)):
+            strangers = [worker_id for worker_id in ids if worker_id not in pool]
+            if strangers:
+                raise invalid_value(
+                    f"{ORCHESTRATION_FIELD}.{name}", f"there is no worker '{strangers[0]}' here."
+                )
+        if self.allow is None and not self.deny:
+            return pool
+        wanted = {w.id for w in pool} if self.allow is None else set(self.allow)
+        left = wanted.difference(self.deny)
+        if not left:
+            raise invalid_value(f"{ORCHESTRATION_FIELD}.workers_allow", "no worker is left.")
+        return pool.subset(left)
+
+
+def parse_run_options(body: Fields) -> RunOptions:
+    """The field `orchestration` of any body.
+
+    Raises:
+        Refusal: it is malformed, or has a field that is not known: a misspelt limit must
+            not be a limit that is not there.
+    """
+    given = body.object(ORCHESTRATION_FIELD)
+    if given is None:
+        return RunOptions()
+    _check_names(given, _KNOWN_FIELDS)
+    return RunOptions(
+        usd=given.number("max_cost_usd", 0, _MAX_VALUE),
+        tokens=given.whole("max_tokens", 0, _MAX_VALUE),
+        steps=given.whole("max_steps", 1, _MAX_VALUE),
+        rounds=given.whole("max_rounds", 1, _MAX_VALUE),
+        seconds=given.number("deadline_s", 0, _MAX_VALUE),
+        allow=given.texts("workers_allow", _MAX_WORKERS),
+        deny=given.texts("workers_deny", _MAX_WORKERS) or (),
+        trace=bool(given.flag("trace")),
+        workflow=_parse_workflow(given.object("workflow")),
+        dry_run=bool(given.flag("dry_run")),
+    )
+
+
+def _check_names(given: Fields, known: Collection[str]) -> None:
+    for name in given.names:
+        if name not in known:
+            message = f"Unknown parameter: '{given.path(name)}'."
+            raise APIError(400, "unknown_parameter", message, param=given.path(name))
+
+
+def _parse_workflow(given: Fields | None) -> Workflow | None:
+    if given is None:
+        return None
+    _check_names(given, {"steps"})
+    given.need("steps")
+    steps = given.objects("steps", MAX_STEPS) or []
+    try:
+        return Workflow(tuple(_parse_step(step) for step in steps))
+    except ValueError as error:
+        raise invalid_value(_STEPS_PATH, f"{error}.") from None
+
+
+def _parse_step(step: Fields) -> Step:
+    _check_names(step, _KNOWN_OF_STEP)
+    entries = step.array("access", MAX_STEPS) or []
+    for index, entry in enumerate(entries):
+        if isinstance(entry, bool) or not isinstance(entry, int):
+            raise invalid_type(f"{step.path('access')}[{index}]", "an integer", entry)
+    worker = WorkerId(step.need_text("worker"))
+    return Step(
+        subtask=step.text("subtask") or "", worker=worker, access=tuple(sorted(set(entries)))
+    )
+
+
+def _stricter_limit(wanted: _N | None, ceiling: _N | None) -> _N | None:
+    if wanted is None or ceiling is None:
+        return ceiling if wanted is None else wanted
+    return min(wanted, ceiling)

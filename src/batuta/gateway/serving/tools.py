@@ -1,0 +1,185 @@
+"""`tools`, `tool_choice` and `response_format` of a chat body."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from batuta.core import ResponseFormat, Tool
+from batuta.gateway.errors import invalid_type, invalid_value, unsupported_parameter
+from batuta.gateway.http.fields import Fields
+from batuta.schemas import measure_json, validator_for
+
+MAX_TOOLS = 128
+MAX_TOOL_VALUES = 20_000
+MAX_TOOL_DEPTH = 64
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_MODES = ("none", "auto", "required")
+
+ToolSelection = tuple[tuple[Tool, ...], str | None]
+"""The tools that may be called, and `auto`, `none`, `required` or a tool's name."""
+
+
+def parse_tools(body: Fields) -> ToolSelection:
+    """The tools that the client offers, and which of them it wants called.
+
+    Raises:
+        Refusal: they are malformed, contradict each other, or are of a kind not understood.
+    """
+    tools = tuple(_parse_tool(entry) for entry in body.objects("tools", MAX_TOOLS) or ())
+    names = [tool.name for tool in tools]
+    if len(set(names)) != len(names):
+        raise invalid_value("tools", "two tools have the same name.")
+    choice = body.get("tool_choice")
+    if choice is None:
+        return tools, None
+    if isinstance(choice, str):
+        return tools, tool_choice_mode(body, tools)
+    if not isinstance(choice, dict):
+        raise invalid_type("tool_choice", "a string or an object", choice)
+    return _parse_named_choice(body.need_object("tool_choice"), tools)
+
+
+def _parse_tool(entry: Fields) -> Tool:
+    _check_is_function(entry)
+    function = entry.need_object("function")
+    parameters = function.object("parameters")
+    return Tool(
+        name=tool_name(function),
+        description=function.text("description") or "",
+        parameters=forwarded_schema(parameters) if parameters else {},
+        strict=function.flag("strict"),
+        cache=entry.cache_mark() or function.cache_mark(),
+    )
+
+
+def _check_is_function(entry: Fields) -> None:
+    entry.need("type")
+    kind = entry.text("type")
+    if kind == "custom":
+        raise unsupported_parameter(
+            entry.path("type"), "only tools of type 'function' are understood."
+        )
+    if kind != "function":
+        raise invalid_value(entry.path("type"), "it must be 'function'.")
+
+
+def tool_name(function: Fields) -> str:
+    """The field `name` of a function or of a form.
+
+    Raises:
+        Refusal: it is missing, or no name that every provider takes.
+    """
+    name = function.need_text("name")
+    if not _NAME_PATTERN.fullmatch(name):
+        reason = "it must be 1 to 128 letters, digits, underscores, dashes, dots or colons."
+        raise invalid_value(function.path("name"), reason)
+    return name
+
+
+def tool_choice_mode(body: Fields, tools: tuple[Tool, ...]) -> str | None:
+    """`tool_choice` where it is one word.
+
+    Raises:
+        Refusal: it is another word, or asks for a tool where there is none.
+    """
+    mode = body.choice("tool_choice", _MODES)
+    if tools:
+        return mode
+    if mode == "required":
+        raise invalid_value("tool_choice", "it asks for a tool and 'tools' has none.")
+    return None
+
+
+def _parse_named_choice(choice: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
+    if choice.text("type") == "allowed_tools":
+        return _parse_allowed_tools(choice.need_object("allowed_tools"), tools)
+    _check_is_function(choice)
+    function = choice.need_object("function")
+    return tools, offered_tool_name(function, tools)
+
+
+def _parse_allowed_tools(allowed: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
+    names: set[str] = set()
+    for entry in allowed.objects("tools", MAX_TOOLS) or ():
+        _check_is_function(entry)
+        names.add(offered_tool_name(entry.need_object("function"), tools))
+    return select_allowed_tools(allowed, names, tools)
+
+
+def select_allowed_tools(
+    allowed: Fields, names: set[str], tools: tuple[Tool, ...]
+) -> ToolSelection:
+    """The tools of those names, and the mode of `allowed_tools`.
+
+    Raises:
+        Refusal: no tool is named, or the mode is not known.
+    """
+    allowed.need("mode")
+    mode = allowed.choice("mode", ("auto", "required"))
+    if not names:
+        raise invalid_value(allowed.path("tools"), "it must name at least one tool.")
+    return tuple(tool for tool in tools if tool.name in names), mode
+
+
+def offered_tool_name(function: Fields, tools: tuple[Tool, ...]) -> str:
+    """The name of a tool that is offered.
+
+    Raises:
+        Refusal: there is none of that name.
+    """
+    name = function.need_text("name")
+    if all(tool.name != name for tool in tools):
+        raise invalid_value(function.path("name"), f"'tools' has no tool named '{name}'.")
+    return name
+
+
+def checked_schema(schema: Fields) -> Mapping[str, Any]:
+    """A schema that answers are checked with, as it came.
+
+    Raises:
+        Refusal: it is too large in some way; nothing was compiled to tell.
+    """
+    try:
+        validator_for(schema.raw)
+    except ValueError as error:
+        raise invalid_value(schema.where, f"{error}.") from None
+    return schema.raw
+
+
+def forwarded_schema(schema: Fields) -> Mapping[str, Any]:
+    """A schema that only the workers' providers look at, as it came.
+
+    Raises:
+        Refusal: it is nested deeper than JSON can be written, or has too many values.
+    """
+    try:
+        measure_json(schema.raw, values=MAX_TOOL_VALUES, depth=MAX_TOOL_DEPTH)
+    except ValueError as error:
+        raise invalid_value(schema.where, f"{error}.") from None
+    return schema.raw
+
+
+def parse_response_format(body: Fields) -> ResponseFormat | None:
+    """The form the answer must have; None: any text.
+
+    Raises:
+        Refusal: it is malformed.
+    """
+    form = body.object("response_format")
+    if form is None:
+        return None
+    form.need("type")
+    kind = form.choice("type", ("text", "json_object", "json_schema"))
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return ResponseFormat(kind="json_object")
+    wanted = form.need_object("json_schema")
+    return ResponseFormat(
+        kind="json_schema",
+        name=tool_name(wanted),
+        schema=checked_schema(wanted.need_object("schema")),
+        strict=wanted.flag("strict"),
+    )

@@ -1,0 +1,42 @@
+"""Logs for machines: one JSON object a line, without content and without keys."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Any, final
+
+import orjson
+
+from batuta.clients import redact_secrets
+from batuta.config.settings import LogFormat
+
+
+@final
+class JsonLogFormatter(logging.Formatter):
+    """A record as one JSON object; `extra={"about": {…}}` becomes fields beside the message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line; a traceback is told by its place and type, never by its message."""
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {
+            "time": when,
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": redact_secrets(record.getMessage()),
+        }
+        about: dict[str, Any] = getattr(record, "about", {})
+        line |= {name: value for name, value in about.items() if value is not None}
+        if record.exc_info and record.exc_info[0] is not None:
+            line["fault"] = record.exc_info[0].__name__
+        return orjson.dumps(line, default=str).decode()
+
+
+def start_logs(form: LogFormat) -> None:
+    """Sets how this process logs; for the program itself, never for a library's user."""
+    if form is LogFormat.QUIET:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLogFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("batuta").setLevel(logging.INFO)

@@ -1,0 +1,189 @@
+"""A run as a tree of spans, with the names of OpenTelemetry's conventions for generative AI.
+
+All names are here, because they still change; ours are under `batuta.`. Spans say who, how long
+and how much, never what was said. A span is made when its run has ended: the Run has all times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import final
+
+from starlette.types import Scope
+
+from batuta.core import Failure, Reply, Round, Run, StepRun, TimeSpan, Usage
+from batuta.gateway.http.body import header_value
+
+Value = str | int | float | bool | list[int]
+
+INVOKE_WORKFLOW = "invoke_workflow"
+INVOKE_AGENT = "invoke_agent"
+PLAN = "plan"
+CHAT = "chat"
+
+OPERATION = "gen_ai.operation.name"
+WORKFLOW_NAME = "gen_ai.workflow.name"
+AGENT_NAME = "gen_ai.agent.name"
+REQUEST_MODEL = "gen_ai.request.model"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+ERROR_TYPE = "error.type"
+RUN_ID = "batuta.run.id"
+TENANT = "batuta.tenant"
+OUTCOME = "batuta.outcome"
+ROUND = "batuta.round"
+STEP = "batuta.step.index"
+ACCESS = "batuta.step.access"
+PLANNED = "batuta.step.planned_worker"
+ATTEMPTS = "batuta.step.attempts"
+DRAFTS = "batuta.plan.malformed_drafts"
+COST = "batuta.cost.usd"
+UNPRICED = "batuta.cost.unpriced_calls"
+
+_PARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class ParentSpan:
+    """The span of the caller, from its `traceparent`."""
+
+    trace: int
+    span: int
+    flags: int
+
+
+_CURRENT: ContextVar[ParentSpan | None] = ContextVar("batuta_parent", default=None)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanTree:
+    """A span and those within it."""
+
+    name: str
+    span: TimeSpan
+    """Seconds since the run began."""
+    attributes: dict[str, Value]
+    error: str | None = None
+    """The code of what went wrong."""
+    children: tuple[SpanTree, ...] = field(default=())
+
+
+def parent_span_of(scope: Scope) -> ParentSpan | None:
+    """The caller's span; None if it named none that can be read."""
+    given = header_value(scope, b"traceparent")
+    match = _PARENT.fullmatch(given) if given else None
+    if match is None:
+        return None
+    trace, span, flags = (int(part, 16) for part in match.groups())
+    return ParentSpan(trace, span, flags) if trace and span else None
+
+
+@contextmanager
+def use_parent_span(parent: ParentSpan | None) -> Generator[None]:
+    """Runs within the block belong to that span."""
+    token = _CURRENT.set(parent)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def current_parent_span() -> ParentSpan | None:
+    """The caller's span of the request that is being served."""
+    return _CURRENT.get()
+
+
+def spans_of(run: Run, tenant: str) -> SpanTree:
+    """The run's spans: the workflow, in it each round's plan and steps, in them the chats."""
+    children: list[SpanTree] = []
+    for number, played in enumerate(run.rounds):
+        children.append(_plan_span(run, played, number))
+        children += [_agent_span(run, step, played, number) for step in played.steps]
+    attributes: dict[str, Value] = {
+        OPERATION: INVOKE_WORKFLOW,
+        WORKFLOW_NAME: run.header.model,
+        RUN_ID: run.id,
+        TENANT: tenant,
+        OUTCOME: run.outcome.value,
+        **_usage_attributes(run.usage),
+        **_cost_attributes(run.cost.usd, run.cost.unpriced_calls),
+    }
+    name, span = f"{INVOKE_WORKFLOW} {run.header.model}".rstrip(), TimeSpan(0.0, run.seconds)
+    return SpanTree(
+        name=name, span=span, attributes=attributes, error=run.error_code, children=tuple(children)
+    )
+
+
+def _plan_span(run: Run, played: Round, number: int) -> SpanTree:
+    attributes: dict[str, Value] = {OPERATION: PLAN, AGENT_NAME: run.header.conductor}
+    attributes |= {ROUND: number, DRAFTS: len(played.drafts)}
+    usage = sum((draft.usage for draft in played.conductor_drafts), Usage())
+    chats: tuple[SpanTree, ...] = ()
+    if usage.calls:
+        about: dict[str, Value] = {OPERATION: CHAT, REQUEST_MODEL: run.header.conductor}
+        chats = (
+            SpanTree(
+                name=f"{CHAT} {run.header.conductor}",
+                span=played.planning,
+                attributes=about | _usage_attributes(usage),
+            ),
+        )
+    return SpanTree(
+        name=f"{PLAN} {run.header.conductor}",
+        span=played.planning,
+        attributes=attributes,
+        error=None,
+        children=chats,
+    )
+
+
+def _agent_span(run: Run, step: StepRun, played: Round, number: int) -> SpanTree:
+    attributes: dict[str, Value] = {OPERATION: INVOKE_AGENT, AGENT_NAME: step.worker}
+    attributes |= {ROUND: number, STEP: step.index, ATTEMPTS: len(step.attempts)}
+    if played.workflow is not None:
+        attributes[ACCESS] = list(played.workflow.steps[step.index].access)
+    if step.planned != step.worker:
+        attributes[PLANNED] = step.planned
+    error = step.result.code if isinstance(step.result, Failure) else None
+    chats = () if step.request is None else tuple(_chat_spans(run, step))
+    name = f"{INVOKE_AGENT} {step.worker}"
+    return SpanTree(name=name, span=step.span, attributes=attributes, error=error, children=chats)
+
+
+def _chat_spans(run: Run, step: StepRun) -> Generator[SpanTree]:
+    """The failed attempts one after another, then the call that counted."""
+    start = step.span.start
+    for attempt in step.attempts:
+        span = TimeSpan(start, max(start, attempt.at))
+        yield _chat_span(run, attempt.worker, attempt.failure, span)
+        start = span.end
+    yield _chat_span(run, step.worker, step.result, TimeSpan(start, max(start, step.span.end)))
+
+
+def _chat_span(run: Run, worker: str, result: Reply | Failure, span: TimeSpan) -> SpanTree:
+    known = next((one for one in run.header.pool if one.id == worker), None)
+    model = known.model if known else worker
+    attributes: dict[str, Value] = {OPERATION: CHAT, REQUEST_MODEL: model}
+    attributes |= _usage_attributes(result.usage) | _cost_attributes(
+        result.cost.usd, result.cost.unpriced_calls
+    )
+    error = result.code if isinstance(result, Failure) else None
+    return SpanTree(name=f"{CHAT} {model}", span=span, attributes=attributes, error=error)
+
+
+def _usage_attributes(usage: Usage) -> dict[str, Value]:
+    counts: dict[str, Value] = {INPUT_TOKENS: usage.input, OUTPUT_TOKENS: usage.output}
+    return counts | {CACHED_TOKENS: usage.cached} if usage.cached else counts
+
+
+def _cost_attributes(usd: object, unpriced: int) -> dict[str, Value]:
+    """Dollars as text, exact; an unknown cost is left out, not shown as zero."""
+    if unpriced:
+        return {UNPRICED: unpriced}
+    return {COST: f"{usd:f}"}

@@ -1,0 +1,225 @@
+"""Keys and budgets, for the admin: made, limited, rotated and revoked; what was spent with them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any, final
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from batuta.core import Cost
+from batuta.core.usage import ZERO_COST
+from batuta.gateway.admin.routes import key_hasher_of, store_of
+from batuta.gateway.errors import not_found
+from batuta.gateway.serving.models import ServerState
+from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
+from batuta.gateway.ui.session import KEYS_SCREEN, WebSession, read_form
+from batuta.store import Store
+from batuta.store.key_hasher import IssuedKey, KeyHasher
+from batuta.store.key_permissions import KeyPermissions
+from batuta.store.keys import ApiKey, ApiKeyStore
+from batuta.store.ledger import utc_day
+from batuta.store.spend_report import SpendGroup, report_spending
+
+SPEND_DAYS = 14
+"""Days whose spending is shown."""
+GRACE_SECONDS = 24 * 3600.0
+"""Seconds for which a rotated key's old text is taken."""
+_SEE_OTHER = 303
+_DAY = 86400.0
+_MONEY_FIELDS = ("max_cost", "per_day", "per_month")
+_INTEGER_FIELDS = ("rpm", "tpm", "concurrency")
+_NAME_FIELDS = ("models", "workers_allow", "workers_deny")
+
+
+@dataclass(frozen=True, slots=True)
+class SpendSummary:
+    """What was spent in the latest days."""
+
+    days: list[tuple[str, Cost, float]]
+    """Each day, its dollars, and these as a share of the dearest day's, in per cent."""
+    tenants: list[SpendGroup]
+    """By tenant, who spent most first."""
+
+
+@final
+class KeyPages:
+    """The screens; nobody but the admin sees that there are any."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+
+    async def page(self, request: Request, session: WebSession) -> Response:
+        """Every key, every tenant's budget, and what was spent."""
+        return await self._render(request, session)
+
+    async def create(self, request: Request, session: WebSession) -> Response:
+        """A new key; its text is shown on this page and never again."""
+        form = await self._form(request, session)
+        try:
+            key, issued = await self._keys.create(
+                self._key_hasher,
+                form.get("tenant", "").strip(),
+                form.get("name", "").strip(),
+                parse_permissions(form),
+                expires=_parse_expiry(form.get("days", "")),
+            )
+        except ValueError as error:
+            return await self._render(request, session, problem=str(error), form=form, status=400)
+        self._state.authenticator.forget()
+        return await self._render(request, session, issued=(key, issued))
+
+    async def change(self, request: Request, session: WebSession) -> Response:
+        """Revokes or rotates a key, or gives it other limits."""
+        form = await self._form(request, session)
+        key_id: str = request.path_params["id"]
+        match request.path_params["what"]:
+            case "revoke":
+                found = await self._keys.revoke(key_id)
+            case "rotate":
+                return await self._rotate(request, session, key_id)
+            case "limits":
+                try:
+                    found = await self._keys.change(key_id, parse_permissions(form))
+                except ValueError as error:
+                    return await self._render(request, session, problem=str(error), status=400)
+            case _:
+                found = None
+        if found is None:
+            raise not_found("The key")
+        self._state.authenticator.forget(key_id)
+        return RedirectResponse(KEYS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
+
+    async def budget(self, request: Request, session: WebSession) -> Response:
+        """A tenant's budget, of all its keys together."""
+        form = await self._form(request, session)
+        try:
+            day, month = (
+                _parse_dollars(name, form.get(name, "")) for name in ("per_day", "per_month")
+            )
+            await self._keys.set_tenant_budget(form.get("tenant", ""), day, month)
+        except ValueError as error:
+            return await self._render(request, session, problem=str(error), status=400)
+        self._state.authenticator.forget()
+        return RedirectResponse(KEYS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
+
+    async def _rotate(self, request: Request, session: WebSession, key_id: str) -> Response:
+        try:
+            rotated = await self._keys.rotate(self._key_hasher, key_id, GRACE_SECONDS)
+        except ValueError as error:
+            return await self._render(request, session, problem=str(error), status=400)
+        if rotated is None:
+            raise not_found("The key")
+        self._state.authenticator.forget(key_id)
+        return await self._render(request, session, issued=rotated)
+
+    async def _render(
+        self,
+        request: Request,
+        session: WebSession,
+        *,
+        issued: tuple[ApiKey, IssuedKey] | None = None,
+        problem: str = "",
+        form: Mapping[str, str] | None = None,
+        status: int = 200,
+    ) -> Response:
+        self._check(session)
+        now = time.time()
+        keys = await self._keys.list()
+        return render_page(
+            request,
+            "keys.html.jinja",
+            status=status,
+            session=session,
+            keys=[(key, key.state(now)) for key in reversed(keys)],
+            tenants=await self._keys.tenants(),
+            spending=await self._spend_summary(now),
+            issued=issued,
+            problem=problem,
+            form=form or {},
+            now=now,
+        )
+
+    async def _spend_summary(self, now: float) -> SpendSummary:
+        """What was spent in the latest days, by day and by tenant."""
+        days = [utc_day(now - _DAY * back) for back in reversed(range(SPEND_DAYS))]
+        database = self._store.database
+        by_day = await report_spending(database, ("day",), since=days[0])
+        by_tenant = await report_spending(database, ("tenant",), since=days[0])
+        found = {each.group[0]: each.cost for each in by_day}
+        costs = [found.get(day, ZERO_COST) for day in days]
+        most = max(cost.usd for cost in costs) or Decimal(1)
+        bars = [
+            (day, cost, float(100 * cost.usd / most)) for day, cost in zip(days, costs, strict=True)
+        ]
+        return SpendSummary(bars, sorted(by_tenant, key=lambda each: -each.cost.usd))
+
+    async def _form(self, request: Request, session: WebSession) -> dict[str, str]:
+        self._check(session)
+        return await read_form(request, session)
+
+    def _check(self, session: WebSession) -> None:
+        """Nothing, for the admin; others see what is seen where there is nothing.
+
+        Raises:
+            Refusal: somebody else.
+        """
+        if not session.is_admin:
+            raise not_found(f"The screen {KEYS_SCREEN[0]}")
+
+    @property
+    def _store(self) -> Store:
+        return store_of(self._state)
+
+    @property
+    def _keys(self) -> ApiKeyStore:
+        return self._store.keys
+
+    @property
+    def _key_hasher(self) -> KeyHasher:
+        return key_hasher_of(self._state)
+
+
+def parse_permissions(form: Mapping[str, str]) -> KeyPermissions:
+    """The limits in a form; an empty field is no limit.
+
+    Raises:
+        ValueError: a field cannot be used.
+    """
+    values: dict[str, Any] = {
+        name: _parse_dollars(name, form.get(name, "")) for name in _MONEY_FIELDS
+    }
+    for name in _INTEGER_FIELDS:
+        text = form.get(name, "").strip()
+        if text and not (text.isascii() and text.isdigit()):
+            raise ValueError(f"{name} must be a whole number: {text[:40]}")
+        values[name] = int(text[:18]) if text else None
+    for name in _NAME_FIELDS:
+        values[name] = tuple(form.get(name, "").replace(",", " ").split())
+    return KeyPermissions(**values)
+
+
+def _parse_dollars(name: str, text: str) -> Decimal | None:
+    if not text.strip():
+        return None
+    try:
+        return Decimal(text.strip())
+    except InvalidOperation:
+        raise ValueError(f"{name} is not a number of dollars: {text[:40]}") from None
+
+
+def _parse_expiry(text: str) -> float | None:
+    """When a key of so many days ends; None: never."""
+    if not text.strip():
+        return None
+    try:
+        days = float(text)
+    except ValueError:
+        days = 0.0
+    if not 0 < days < 36500:  # noqa: PLR2004 - a hundred years
+        raise ValueError(f"the days until a key expires must be a number above 0: {text[:40]}")
+    return time.time() + days * _DAY

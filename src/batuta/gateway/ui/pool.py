@@ -1,0 +1,230 @@
+"""How the workers stand: what they did in the latest runs, and what is known of their skills."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import final
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
+
+from batuta.config.load import CONDUCTOR
+from batuta.core import (
+    Conductor,
+    Cost,
+    Failure,
+    PlanningContext,
+    Pool,
+    Question,
+    Run,
+    Usage,
+    Worker,
+    WorkerId,
+)
+from batuta.core.usage import ZERO_COST, ZERO_USAGE
+from batuta.gateway.serving.models import ULTRA_MODEL, ServerState
+from batuta.gateway.ui.rendering import render_page
+from batuta.gateway.ui.session import WebSession
+from batuta.language import conductor_request
+from batuta.language.cards import worker_card
+from batuta.solvers import LLMConductor
+from batuta.solvers.history import History
+from batuta.store.recent_runs import recent_runs
+
+LATEST_RUNS = 100
+"""Runs that are looked at."""
+CACHE_SECONDS = 20.0
+"""Seconds for which what was counted is shown again."""
+_DOWN_SHARE = 0.5
+_TROUBLED_SHARE = 0.1
+"""Shares of failed calls from which a worker counts as down, and as troubled."""
+_MIN_CALLS = 3
+"""Calls from which a share of failures says something."""
+_MAX_FAMILIES = 12
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerStats:
+    """What a worker did."""
+
+    calls: int = 0
+    failures: int = 0
+    last_failure: str = ""
+    usage: Usage = ZERO_USAGE
+    cost: Cost = ZERO_COST
+    seconds: list[float] = field(default_factory=list[float])
+    scores: list[float] = field(default_factory=list[float])
+    """Of the judged runs whose answer is this worker's."""
+
+    @property
+    def health(self) -> str:
+        """`good`, `troubled`, `down`, or `unknown` where it was not called."""
+        if self.calls < 1:
+            return "unknown"
+        share = self.failures / self.calls
+        if self.calls >= _MIN_CALLS and share >= _DOWN_SHARE:
+            return "down"
+        return "troubled" if share >= _TROUBLED_SHARE else "good"
+
+    @property
+    def median_seconds(self) -> float | None:
+        """Of the calls that gave a reply."""
+        return median(self.seconds) if self.seconds else None
+
+    @property
+    def score(self) -> float | None:
+        """The mean judgement."""
+        return fmean(self.scores) if self.scores else None
+
+
+@dataclass(frozen=True, slots=True)
+class SkillTable:
+    """Shares of right answers by task family."""
+
+    families: tuple[str, ...]
+    share: dict[str, dict[str, float]]
+    """By worker and family; what is not known is not there."""
+
+
+def count_worker_stats(
+    pool: Pool, played: Iterable[tuple[Run, float | None]]
+) -> dict[str, WorkerStats]:
+    """How each worker of the pool stands after those runs, given with their scores."""
+    found: defaultdict[str, WorkerStats] = defaultdict(WorkerStats)
+    for run, score in played:
+        if score is not None and (author := _answer_author(run)) is not None:
+            found[author].scores.append(score)
+        for step in run.steps:
+            for attempt in step.attempts:
+                _count_failure(found[attempt.worker], attempt.failure)
+            if isinstance(step.result, Failure):
+                if step.request is not None:
+                    _count_failure(found[step.worker], step.result)
+                continue
+            own = found[step.worker]
+            own.calls += 1
+            own.seconds.append(step.span.seconds)
+            own.usage, own.cost = own.usage + step.result.usage, own.cost + step.result.cost
+    return {str(worker.id): found[worker.id] for worker in pool}
+
+
+def _answer_author(run: Run) -> WorkerId | None:
+    """Whose reply the answer is; a stored run has its reply a second time."""
+    said = (step.worker for step in reversed(run.steps) if step.result == run.reply)
+    return next(said, None)
+
+
+def _count_failure(standing: WorkerStats, failure: Failure) -> None:
+    standing.calls += 1
+    standing.failures += 1
+    standing.last_failure = standing.last_failure or failure.code
+    standing.usage, standing.cost = standing.usage + failure.usage, standing.cost + failure.cost
+
+
+def skill_table(history: History | None, pool: Pool) -> SkillTable | None:
+    """What the outcomes tell; None: there are none of these workers."""
+    if history is None:
+        return None
+    families = tuple(dict.fromkeys(name for name in history.families if name))[:_MAX_FAMILIES]
+    rows = {name: [i for i, own in enumerate(history.families) if own == name] for name in families}
+    share: dict[str, dict[str, float]] = {}
+    for place, worker in enumerate(history.workers):
+        if worker in pool:
+            means = {name: history.scores_qm[rows[name], place] for name in families}
+            known = {n: float(np.nanmean(m)) for n, m in means.items() if not np.isnan(m).all()}
+            share[str(worker)] = known
+    return SkillTable(families, share) if families and share else None
+
+
+def conductor_prompt(conductor: Conductor | None, pool: Pool) -> str | None:
+    """What the conductor is given with a question; None: it is no language model."""
+    if not isinstance(conductor, LLMConductor):
+        return None
+    brief = PlanningContext(question=Question.of("(the question)"), pool=pool)
+    request = conductor_request(brief, conductor.rendering, conductor.sampling)
+    return "\n\n".join(message.text for message in request.messages)
+
+
+def told_of_workers(conductor: Conductor | None, pool: Pool) -> dict[str, list[str]]:
+    """What the conductor's prompt holds of each worker, line by line; empty: it reads no prompt."""
+    if not isinstance(conductor, LLMConductor):
+        return {}
+    shown = conductor.rendering
+    if shown.compact:
+        prompt = (conductor_prompt(conductor, pool) or "").splitlines()
+        return {
+            str(worker.id): [line for line in prompt if line.startswith(f"{worker.id}: ")]
+            or ["Its name alone."]
+            for worker in pool
+        }
+    return {
+        str(worker.id): worker_card(
+            number, worker, descriptions=shown.descriptions, prices=shown.prices
+        ).splitlines()
+        for number, worker in enumerate(pool)
+    }
+
+
+@final
+class PoolPage:
+    """The screen."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self._cache: dict[str | None, tuple[float, dict[str, WorkerStats], int]] = {}
+
+    async def page(self, request: Request, session: WebSession) -> Response:
+        """Every worker, and how it stands."""
+        orchestra = self._state
+        found, runs = await self._worker_stats(session)
+        found = {worker.id: found.get(worker.id, WorkerStats()) for worker in orchestra.pool}
+        prompts = [
+            (m.name, conductor_prompt(m.conductor, m.pool)) for m in orchestra.models if m.conductor
+        ]
+        return render_page(
+            request,
+            "pool.html.jinja",
+            session=session,
+            source=orchestra.page_context.source,
+            simulated=orchestra.page_context.simulated,
+            workers=[(w, found[w.id], _worker_facts(w)) for w in orchestra.pool],
+            health=orchestra.health,
+            pool=orchestra.pool,
+            calls=sum(each.calls for each in found.values()),
+            runs=runs,
+            skills=skill_table(orchestra.page_context.history, orchestra.pool),
+            prompts=[(name, text) for name, text in prompts if text],
+            told=told_of_workers(self._conductor(), orchestra.pool),
+            drafts=orchestra.health.get(CONDUCTOR),
+        )
+
+    def _conductor(self) -> Conductor | None:
+        """Who conducts the model that writes workflows."""
+        served = self._state.find_model(ULTRA_MODEL)
+        return served.conductor if served else None
+
+    async def _worker_stats(self, session: WebSession) -> tuple[dict[str, WorkerStats], int]:
+        """Counted anew after a while."""
+        kept = self._cache.get(session.tenant)
+        if kept is not None and kept[0] > time.monotonic():
+            return kept[1], kept[2]
+        store, played = self._state.store, list[tuple[Run, float | None]]()
+        if store is not None:
+            played = await recent_runs(store.database, LATEST_RUNS, session.tenant)
+        found = count_worker_stats(self._state.pool, played)
+        if len(self._cache) > LATEST_RUNS:
+            self._cache.clear()
+        self._cache[session.tenant] = (time.monotonic() + CACHE_SECONDS, found, len(played))
+        return found, len(played)
+
+
+def _worker_facts(worker: Worker) -> list[str]:
+    """What is known of a worker, in words."""
+    window = f"{worker.context_window:,} tokens of context" if worker.context_window else ""
+    strength = f"strength {worker.strength:.0%}" if worker.strength is not None else ""
+    return [fact for fact in (*worker.tags, window, strength) if fact]

@@ -1,0 +1,173 @@
+"""A run as its picture tells it: states of steps, bars of time, running totals. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from batuta.core import (
+    AcceptedAnswer,
+    Cost,
+    Failure,
+    MalformedPlan,
+    Message,
+    Outcome,
+    Pool,
+    Reply,
+    Round,
+    Run,
+    Step,
+    StepRun,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
+from batuta.core.message import Image
+from batuta.core.usage import ZERO_COST, ZERO_USAGE
+
+COLOURS = 8
+"""Colours of workers, by their number in the pool."""
+OUTCOMES = {
+    Outcome.ANSWERED: ("good", "The workflow was played to its end."),
+    Outcome.FALLBACK: ("warn", "No workflow could be had: the best single worker answered."),
+    Outcome.DEGRADED: ("warn", "The last step failed: somebody else gave the answer."),
+    Outcome.LIMITED: ("warn", "A limit ended the run."),
+    Outcome.DECLINED: ("warn", "The worker says that it cannot answer this."),
+    Outcome.WAITING: ("live", "A worker asked for the caller's tools."),
+    Outcome.PLANNED: ("mute", "The workflow was written; nobody was called to play it."),
+    Outcome.REFUSED: ("bad", "A policy forbade the question or the answer."),
+    Outcome.FAILED: ("bad", "The run failed."),
+    Outcome.CANCELLED: ("mute", "The run was stopped."),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A stretch of time in a run, as shares of its whole length in per cent."""
+
+    label: str
+    round: int
+    step: int | None
+    """None: the conductor's planning."""
+    start: float
+    width: float
+    seconds: float
+    state: str
+    colour: int | None
+    marks: tuple[float, ...] = ()
+    """When an attempt failed."""
+
+
+def step_state(step: StepRun | None) -> str:
+    """How a step stands: `waiting`, `done`, `substituted`, `fallback`, `failed` or `skipped`."""
+    if step is None:
+        return "waiting"
+    if isinstance(step.result, Failure):
+        return "skipped" if step.request is None else "failed"
+    if step.as_fallback:
+        return "fallback"
+    return "substituted" if step.worker != step.planned else "done"
+
+
+def worker_colour(pool: Pool, worker: str) -> int:
+    """The number of a worker's colour."""
+    return pool.number(worker) % COLOURS if worker in pool else 0
+
+
+def panel_anchor(number: int, index: int) -> str:
+    """The name of a step's panel in the page."""
+    return f"step-{number + 1}-{index + 1}"
+
+
+def describe_access(step: Step, number: int) -> str:
+    """Whose answers a step reads, in words."""
+    own = ", ".join(str(index + 1) for index in step.access)
+    told = [f"step{'s' if len(step.access) > 1 else ''} {own}"] if own else []
+    if step.previous:
+        told.append(f"round {number}")
+    return " and ".join(told) or "the question only"
+
+
+def describe_decision(played: Round) -> str:
+    """What the conductor decided, if it was not a workflow."""
+    match played.decision:
+        case AcceptedAnswer():
+            return "The conductor let the answer stand."
+        case MalformedPlan() as malformed if not malformed.again:
+            return f"No workflow was asked for: {malformed.reason}"
+        case MalformedPlan() as malformed if malformed.outage:
+            return f"The conductor could not be reached: {malformed.reason}"
+        case MalformedPlan() as malformed:
+            return f"The conductor's draft was no workflow: {malformed.reason}"
+        case _:
+            return ""
+
+
+def sum_rounds(rounds: Sequence[Round]) -> tuple[Usage, Cost]:
+    """What was spent so far."""
+    usage, cost = ZERO_USAGE, ZERO_COST
+    for played in rounds:
+        for draft in played.conductor_drafts:
+            usage, cost = usage + draft.usage, cost + draft.cost
+        for step in played.steps:
+            usage, cost = usage + step.usage, cost + step.cost
+    return usage, cost
+
+
+def time_bars(run: Run) -> list[Bar]:
+    """Planning and steps over time, in the order in which they began."""
+    whole = max([run.seconds, *(step.span.end for step in run.steps)]) or 1.0
+    return sorted(_draw_bars(run, whole), key=lambda bar: (bar.round, bar.start, bar.step or -1))
+
+
+def _draw_bars(run: Run, whole: float) -> Iterator[Bar]:
+    def share(moment: float) -> float:
+        return round(100 * moment / whole, 2)
+
+    for number, played in enumerate(run.rounds):
+        plan = played.planning
+        width = max(share(plan.seconds), 0.3)
+        yield Bar(
+            label="plan",
+            round=number,
+            step=None,
+            start=share(plan.start),
+            width=width,
+            seconds=plan.seconds,
+            state="plan",
+            colour=None,
+        )
+        for step in played.steps:
+            span = step.span
+            yield Bar(
+                label=f"{step.index + 1} {step.worker}",
+                round=number,
+                step=step.index,
+                start=min(share(span.start), 99.7),
+                width=max(share(span.seconds), 0.3),
+                seconds=span.seconds,
+                state=step_state(step),
+                colour=worker_colour(run.header.pool, step.worker),
+                marks=tuple(share(attempt.at) for attempt in step.attempts),
+            )
+
+
+def message_parts(message: Message) -> list[tuple[str, str]]:
+    """What a message consists of: the kind of each part and its text."""
+    parts: list[tuple[str, str]] = []
+    for part in message.parts:
+        match part:
+            case Image():
+                parts.append(("image", part.url[:80]))
+            case ToolCall():
+                parts.append(("tool call", f"{part.name}({part.arguments})"))
+            case ToolResult():
+                parts.append(("tool result", part.content))
+            case _:
+                parts.append(("text", part.text))
+    return parts
+
+
+def reply_text(step: StepRun) -> str:
+    """The step's text; empty if it failed."""
+    return step.result.text if isinstance(step.result, Reply) else ""

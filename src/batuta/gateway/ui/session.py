@@ -1,0 +1,157 @@
+"""Who looks at the page, what they may see, and the proof that a form came from a page of ours."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import final
+from urllib.parse import parse_qs, urlencode
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response
+
+from batuta.errors import StoreError
+from batuta.gateway.access.caller import Caller, CallerRole, caller_of
+from batuta.gateway.errors import APIError
+from batuta.gateway.http.authentication import SESSION_COOKIE
+from batuta.gateway.http.middleware import log_exception
+from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
+
+SCREENS = (
+    ("/ui/", "Playground"),
+    ("/ui/runs", "Runs"),
+    ("/ui/compare", "Compare"),
+    ("/ui/pool", "Pool"),
+    ("/ui/learning", "Learning"),
+)
+KEYS_SCREEN = ("/ui/keys", "Keys")
+SIGN_IN_PATH = "/ui/sign-in"
+_MAX_FORM_BYTES = 256 * 1024
+_MAX_FORM_FIELDS = 100
+_SEE_OTHER = 303
+TOKEN_FIELD = "token"  # noqa: S105 - a field's name
+"""The form's field, and in lower case after `x-` the header, that carries the page's token."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebSession:
+    """Somebody in front of the page."""
+
+    caller: Caller
+    token: str
+    """What the forms of this visitor's pages carry; another host's page cannot know it."""
+
+    @property
+    def name(self) -> str:
+        """Who is signed in; empty where nobody needs to."""
+        names = {CallerRole.ADMIN: "admin", CallerRole.KEY: self.caller.tenant}
+        return names.get(self.caller.role, "")
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether keys and everybody's runs are shown."""
+        return self.caller.role is CallerRole.ADMIN
+
+    @property
+    def tenant(self) -> str | None:
+        """Whose runs are shown; None: everybody's."""
+        return self.caller.visible_tenant
+
+    @property
+    def screens(self) -> tuple[tuple[str, str], ...]:
+        """What the visitor is offered, as addresses and names."""
+        if self.caller.role is CallerRole.NOBODY:
+            return ()
+        return (*SCREENS, KEYS_SCREEN) if self.is_admin else SCREENS
+
+
+Handler = Callable[[Request, WebSession], Awaitable[Response]]
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+@final
+class SessionManager:
+    """Knows visitors by their sessions, and their forms by a token that only their pages have."""
+
+    def __init__(self) -> None:
+        self._secret = secrets.token_bytes(32)
+
+    def identify(self, request: Request) -> WebSession:
+        """Who this is."""
+        session = request.cookies.get(SESSION_COOKIE, "")
+        token = hmac.digest(self._secret, session.encode("utf-8", "replace"), "sha256").hex()
+        return WebSession(caller_of(request.scope), token)
+
+    def page_endpoint(self, handler: Handler, *, open_to_all: bool = False) -> Endpoint:
+        """The handler as an endpoint that says in a page why it cannot serve.
+
+        Args:
+            handler: answers a visitor.
+            open_to_all: whether somebody who has not signed in is answered too.
+        """
+
+        async def endpoint(request: Request) -> Response:
+            visitor = self.identify(request)
+            try:
+                if visitor.caller.role is CallerRole.NOBODY and not open_to_all:
+                    return _to_sign_in(request)
+                return await handler(request, visitor)
+            except APIError as refusal:
+                return error_page(request, refusal, visitor)
+            except StoreError as error:
+                log_exception(error)
+                refusal = APIError(503, "overloaded", "The store cannot be read now; try again.")
+                return error_page(request, refusal, visitor)
+
+        return endpoint
+
+
+def _to_sign_in(request: Request) -> Response:
+    """The sign-in screen, which leads back here where that is a matter of looking only."""
+    wanted = request.url.path
+    if request.url.query:
+        wanted += f"?{request.url.query}"
+    again = f"?{urlencode({'then': wanted})}" if request.method == "GET" else ""
+    return RedirectResponse(f"{SIGN_IN_PATH}{again}", _SEE_OTHER, PAGE_HEADERS)
+
+
+def error_page(request: Request, error: APIError, session: WebSession) -> Response:
+    """The page that says why not."""
+    status = error.status
+    return render_page(request, "refused.html.jinja", status=status, refusal=error, session=session)
+
+
+def check_form_token(session: WebSession, token: str | None) -> None:
+    """Nothing, if the request comes from a page of ours.
+
+    Raises:
+        Refusal: it does not, or the page is from before the server's start.
+    """
+    if token is None or not hmac.compare_digest(token.encode(), session.token.encode()):
+        message = "This page is out of date: load it again, then repeat what you did."
+        raise APIError(403, "permission_denied", message)
+
+
+async def read_form(request: Request, session: WebSession) -> dict[str, str]:
+    """The fields of a form of ours; of several of one name, the last.
+
+    Raises:
+        Refusal: it is no form of ours, or too large.
+    """
+    body = b""
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > _MAX_FORM_BYTES:
+                raise APIError(413, "request_too_large", "The form is too large.")
+    except ClientDisconnect:
+        raise APIError(400, "invalid_request", "The form broke off.") from None
+    try:
+        found = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FORM_FIELDS)
+    except ValueError:
+        raise APIError(400, "invalid_request", "The form cannot be read.") from None
+    form = {name: values[-1] for name, values in found.items()}
+    check_form_token(session, form.pop(TOKEN_FIELD, None))
+    return form

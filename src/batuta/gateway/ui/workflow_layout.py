@@ -1,0 +1,170 @@
+"""Where the steps of a workflow stand in its picture. Pure.
+
+Steps stand in rows: each below everything it reads. An arrow that passes a row it does not end in
+has a lane of its own there, so that it never runs behind a step. Widths are shares of the
+picture's width and heights are pixels, so that the same picture fits a phone and a desk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+from typing import NamedTuple
+
+from batuta.core import Workflow
+
+WIDTH = 1000.0
+"""Of a picture, in its own units."""
+BOX_HEIGHT = 92
+"""Pixels."""
+GAP = 38
+"""Pixels between two rows."""
+_LANE = 0.16
+"""Width of a lane, in boxes."""
+_SPACE = 0.08
+"""Between two neighbours, in boxes."""
+_WIDEST = 0.62
+"""Share of the picture that a box may take."""
+_SWEEPS = 4
+
+
+class LayoutCell(NamedTuple):
+    """A place in a row: a step, or the lane of an arrow."""
+
+    row: int
+    source: int
+    target: int
+    """The arrow's; `source` again where the cell is a step."""
+
+
+LayoutRows = list[list[LayoutCell]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A step's rectangle."""
+
+    index: int
+    x: float
+    y: int
+    width: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrow:
+    """From a step to one that reads it."""
+
+    source: int
+    target: int
+    path: str
+    """As SVG writes it."""
+    passes_rows: bool
+    """Whether it passes a row on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Boxes in the order of their steps, and the arrows between them."""
+
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    height: int
+
+
+def draw_workflow(workflow: Workflow) -> Picture:
+    """The picture of a workflow."""
+    levels = workflow.levels
+    chains = [
+        _arrow_cells(source, target, levels)
+        for target, step in enumerate(workflow.steps)
+        for source in step.access
+    ]
+    cells = {LayoutCell(level, index, index) for index, level in enumerate(levels)}.union(*chains)
+    rows = _order_rows(
+        [sorted(c for c in cells if c.row == r) for r in range(max(levels) + 1)], chains
+    )
+    unit = min(WIDTH / max(map(_row_width, rows)), WIDTH * _WIDEST)
+    middles = {cell: x for row in rows for cell, x in _cell_middles(row, unit)}
+    boxes = tuple(
+        Box(
+            index=i,
+            x=round(middles[LayoutCell(level, i, i)] - unit / 2, 1),
+            y=_row_top(level),
+            width=round(unit, 1),
+        )
+        for i, level in enumerate(levels)
+    )
+    arrows = tuple(
+        Arrow(
+            source=c[0].source,
+            target=c[-1].source,
+            path=_arrow_path(c, middles),
+            passes_rows=len(c) > 2,  # noqa: PLR2004 - more than its two ends
+        )
+        for c in chains
+    )
+    return Picture(boxes, arrows, _row_top(workflow.depth) - GAP)
+
+
+def _row_top(row: int) -> int:
+    return row * (BOX_HEIGHT + GAP)
+
+
+def _arrow_cells(source: int, target: int, levels: Sequence[int]) -> list[LayoutCell]:
+    """The cells that an arrow touches, from its source to its target."""
+    between = range(levels[source] + 1, levels[target])
+    lanes = [LayoutCell(row, source, target) for row in between]
+    return [
+        LayoutCell(levels[source], source, source),
+        *lanes,
+        LayoutCell(levels[target], target, target),
+    ]
+
+
+def _order_rows(rows: LayoutRows, chains: Sequence[Sequence[LayoutCell]]) -> LayoutRows:
+    """The rows, each sorted by where its neighbours stand, so that few arrows cross."""
+    links = [link for chain in chains for link in pairwise(chain)]
+    for sweep in range(_SWEEPS):
+        down = sweep % 2 == 0
+        for row in range(1, len(rows)) if down else range(len(rows) - 2, -1, -1):
+            beside = rows[row - 1 if down else row + 1]
+            at = {cell: (place + 0.5) / len(beside) for place, cell in enumerate(beside)}
+            pairs = [(b, a) if down else (a, b) for a, b in links]
+            pulls = {c: [at[o] for own, o in pairs if own == c and o in at] for c in rows[row]}
+            rows[row].sort(key=lambda cell: fmean(pulls[cell] or [0.5]))
+    return rows
+
+
+def _cell_width(cell: LayoutCell) -> float:
+    return 1.0 if cell.source == cell.target else _LANE
+
+
+def _row_width(row: Sequence[LayoutCell]) -> float:
+    """The row's width, in boxes."""
+    return sum(map(_cell_width, row)) + _SPACE * (len(row) - 1)
+
+
+def _cell_middles(row: Sequence[LayoutCell], unit: float) -> Iterator[tuple[LayoutCell, float]]:
+    """The middle of each cell; the row stands in the middle of the picture."""
+    left = (WIDTH - _row_width(row) * unit) / 2
+    for cell in row:
+        width = _cell_width(cell) * unit
+        yield cell, left + width / 2
+        left += width + _SPACE * unit
+
+
+def _arrow_path(chain: Sequence[LayoutCell], middles: Mapping[LayoutCell, float]) -> str:
+    """A line that leaves and enters each row upright."""
+    parts = [f"M{middles[chain[0]]:.1f} {_row_top(chain[0].row) + BOX_HEIGHT}"]
+    for cell in chain[1:]:
+        x, y, before = (
+            middles[cell],
+            _row_top(cell.row),
+            middles[chain[cell.row - chain[0].row - 1]],
+        )
+        parts.append(f"C{before:.1f} {y - GAP / 2:g} {x:.1f} {y - GAP / 2:g} {x:.1f} {y}")
+        if cell is not chain[-1]:
+            parts.append(f"V{y + BOX_HEIGHT}")
+    return "".join(parts)

@@ -1,0 +1,22 @@
+"""Named rules on what goes in, what goes between agents, and what comes out."""
+
+from batuta.guardrails.detectors import DETECTORS, build_detector
+from batuta.guardrails.guardrail import (
+    Guardrail,
+    GuardrailAction,
+    GuardrailResult,
+    Guardrails,
+    GuardrailStage,
+)
+from batuta.guardrails.response_format import ResponseFormatChecker
+
+__all__ = [
+    "DETECTORS",
+    "Guardrail",
+    "GuardrailAction",
+    "GuardrailResult",
+    "GuardrailStage",
+    "Guardrails",
+    "ResponseFormatChecker",
+    "build_detector",
+]

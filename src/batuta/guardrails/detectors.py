@@ -1,0 +1,164 @@
+"""What policies look for. Each finder is a pure function from a text to spans of it.
+
+Keys are found by the prefixes that their issuers publish; design/0005-policies.md says why no
+library does it. Cards and bank accounts are checked by python-stdnum and telephone numbers by
+phonenumbers, so that a number of sixteen digits is not taken for a card.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import regex
+
+from batuta.distribution import install_hint
+from batuta.errors import ConfigError
+from batuta.guardrails.guardrail import Detector, TextSpan
+from batuta.schemas import JsonValidator
+from batuta.schemas.checker import find_schema_fault
+
+_SECRETS = regex.compile(
+    r"""-----BEGIN[A-Z ]{0,40}PRIVATE\ KEY-----
+       (?:.{0,20000}?-----END[A-Z ]{0,40}PRIVATE\ KEY-----|.{0,20000})
+    |\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b                        # Amazon
+    |\bAIza[A-Za-z0-9_-]{35}                                        # Google
+    |\bya29\.[A-Za-z0-9_-]{20,}                                     # Google, short-lived
+    |\bsk-[A-Za-z0-9_-]{20,}                                        # OpenAI, Anthropic, OpenRouter
+    |\b(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{16,}                  # Stripe
+    |\bwhsec_[A-Za-z0-9]{24,}                                       # Stripe, webhooks
+    |\bgh[pousr]_[A-Za-z0-9]{36,}|\bgithub_pat_[A-Za-z0-9_]{22,}    # GitHub
+    |\bglpat-[A-Za-z0-9_-]{20,}                                     # GitLab
+    |\bxox[abeoprs]-[A-Za-z0-9-]{10,}                               # Slack
+    |\bhttps://hooks\.slack\.com/services/[A-Za-z0-9/]{20,}         # Slack, webhooks
+    |\bhf_[A-Za-z0-9]{30,}|\bgsk_[A-Za-z0-9]{40,}|\bxai-[A-Za-z0-9]{40,}  # Hugging Face, Groq, xAI
+    |\bnpm_[A-Za-z0-9]{36}|\bpypi-[A-Za-z0-9_-]{50,}                # registries
+    |\bSG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}                   # SendGrid
+    |\bdop_v1_[a-f0-9]{64}                                          # DigitalOcean
+    |\bbk_[A-Za-z0-9]{6,}_[A-Za-z0-9_-]{20,}                        # Batuta
+    |\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}   # JSON web tokens
+    |(?<=://)[^\s/:@]{1,256}:[^\s/:@]{1,256}(?=@)                   # a password in a URL
+    """,
+    regex.VERBOSE | regex.DOTALL,
+)
+_INJECTION = regex.compile(
+    r"""<\|[a-z0-9_]{1,40}\|>                                       # turns of chat templates
+    |\[/?INST\]|<<\s*/?SYS\s*>>|<\s*(?:start|end)_of_turn\s*>|<\s*/?\s*system(?:_prompt)?\s*>
+    |\b(?:ignore|disregard|forget|override)\s+(?:all\s+|any\s+)?(?:of\s+)?(?:the\s+|your\s+|these\s+|my\s+)?
+       (?:previous|prior|above|earlier|preceding|other)\s+(?:instruction|prompt|message|rule|direction|command)s?
+    |\b(?:reveal|print|repeat|show|output)\s+(?:me\s+)?
+       (?:your\s+(?:hidden\s+|initial\s+|system\s+)?instructions
+       |(?:your|the)\s+(?:hidden\s+|initial\s+)?system\s+prompt)\b
+    |\bnew\s+system\s+(?:prompt|instructions?|message)\b
+    """,
+    regex.VERBOSE | regex.IGNORECASE,
+)
+_EMAIL = regex.compile(
+    r"\b[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,8}\b"
+)
+_CARD = regex.compile(r"(?<![\w.])\d(?:[ -]?\d){12,18}(?![\w.]\d)")
+_IBAN = regex.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{2,4}){3,8}\b")
+
+
+def _find_matches(pattern: Any, text: str) -> Iterator[Any]:
+    """The matches, found without the interpreter's lock: in a thread it holds nobody up."""
+    return pattern.finditer(text, concurrent=True)
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorOptions:
+    """What a policy of a kind can be told."""
+
+    max_characters: int | None = None
+    countries: tuple[str, ...] = ()
+    schema: Mapping[str, Any] | None = None
+
+
+def build_detector(kind: str, options: DetectorOptions) -> Detector:
+    """The finder of that kind.
+
+    Raises:
+        ConfigError: there is no such kind, an option is missing, or an extra is not installed.
+    """
+    if kind not in DETECTORS:
+        raise ConfigError(
+            f"there is no policy of kind {kind!r}; choose one of: {', '.join(DETECTORS)}"
+        )
+    return DETECTORS[kind](options)
+
+
+def _secrets_detector(_: DetectorOptions) -> Detector:
+    return lambda text: (match.span() for match in _find_matches(_SECRETS, text))
+
+
+def _injection_detector(_: DetectorOptions) -> Detector:
+    return lambda text: (match.span() for match in _find_matches(_INJECTION, text))
+
+
+def _size_detector(options: DetectorOptions) -> Detector:
+    most = options.max_characters
+    if most is None:
+        raise ConfigError("a policy of kind 'size' needs max_characters")
+
+    def find(text: str) -> Iterable[TextSpan]:
+        return [(most, len(text))] if len(text) > most else []
+
+    return find
+
+
+def _schema_detector(options: DetectorOptions) -> Detector:
+    if options.schema is None:
+        raise ConfigError("a policy of kind 'schema' needs a schema")
+    try:
+        validator = JsonValidator(options.schema)
+    except ValueError as error:
+        raise ConfigError(f"the schema of a policy cannot be used: {error}") from None
+    fault = find_schema_fault(dict(options.schema))
+    if fault is not None:
+        raise ConfigError(f"the schema of a policy cannot be used: {fault}")
+
+    def find(text: str) -> Iterable[TextSpan]:
+        return [(0, len(text))] if validator.find_fault_now(text) else []
+
+    return find
+
+
+def _personal_detector(options: DetectorOptions) -> Detector:
+    iban, luhn = _import_extra("stdnum.iban"), _import_extra("stdnum.luhn")
+    telephones = _import_extra("phonenumbers")
+    regions = [country.upper() for country in options.countries] or [None]
+
+    def find(text: str) -> Iterator[TextSpan]:
+        yield from (match.span() for match in _find_matches(_EMAIL, text))
+        for match in _find_matches(_CARD, text):
+            if luhn.is_valid(re.sub(r"\D", "", match[0])):
+                yield match.span()
+        for match in _find_matches(_IBAN, text):
+            if iban.is_valid(match[0]):
+                yield match.span()
+        for region in regions:
+            for found in telephones.PhoneNumberMatcher(text, region):
+                yield found.start, found.end
+
+    return find
+
+
+def _import_extra(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise ConfigError(
+            f"a policy of kind 'personal' needs the extra: {install_hint('policies')}"
+        ) from None
+
+
+DETECTORS: Mapping[str, Callable[[DetectorOptions], Detector]] = {
+    "secrets": _secrets_detector,
+    "injection": _injection_detector,
+    "personal": _personal_detector,
+    "size": _size_detector,
+    "schema": _schema_detector,
+}

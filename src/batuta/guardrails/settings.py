@@ -1,0 +1,69 @@
+"""Policies as the settings file names them.
+
+[[policies]]
+name = "no-keys"
+kind = "secrets"                          # secrets, injection, personal, size or schema
+on = ["input", "between", "output"]
+action = "redact"                         # redact, block or flag
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from batuta.errors import ConfigError
+from batuta.guardrails.detectors import DetectorOptions, build_detector
+from batuta.guardrails.guardrail import Guardrail, GuardrailAction, Guardrails, GuardrailStage
+
+
+class GuardrailSetting(BaseModel):
+    """One rule."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
+    kind: str
+    on: tuple[GuardrailStage, ...] = Field(min_length=1)
+    action: GuardrailAction = GuardrailAction.REDACT
+    fail_closed: bool = True
+    """Whether a text that could not be looked at is blocked."""
+    max_characters: int | None = Field(default=None, ge=1)
+    """Of kind `size`: what a text may have."""
+    countries: tuple[str, ...] = ()
+    """Of kind `personal`: whose telephone numbers are known without their country's prefix."""
+    json_schema: dict[str, Any] | None = None
+    """Of kind `schema`: what a text must fit."""
+
+
+def build_guardrails(settings: Iterable[GuardrailSetting]) -> Guardrails:
+    """The policies.
+
+    Raises:
+        ConfigError: one cannot be used; the sentence names it.
+    """
+    chosen: list[Guardrail] = []
+    for one in settings:
+        options = DetectorOptions(one.max_characters, one.countries, one.json_schema)
+        try:
+            find = build_detector(one.kind, options)
+        except ConfigError as error:
+            raise ConfigError(f"policy {one.name}: {error}") from None
+        form = one.kind == "schema"  # it asks for a form that no name or description has
+        places = frozenset(one.on)
+        policy = Guardrail(
+            name=one.name,
+            detect=find,
+            stages=places,
+            action=one.action,
+            fail_closed=one.fail_closed,
+            conversation=form,
+            needs_thread=form,
+        )
+        chosen.append(policy)
+    try:
+        return Guardrails(chosen)
+    except ValueError as error:
+        raise ConfigError(f"policies: {error}") from None

@@ -1,0 +1,226 @@
+"""What is deleted is nowhere any more: not in a table, not in a file's free pages, not later."""
+
+import sqlite3
+import sys
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+from sqlalchemy import URL
+
+from batuta.clients import ScriptedClient
+from batuta.core import Reply, Role, ToolCall
+from batuta.gateway.access.authenticate import Authenticator
+from batuta.jobs import MemoryJobs
+from batuta.jobs.durable import DurableJobs
+from batuta.jobs.factory import is_sqlite_too_old
+from batuta.store import Store
+from batuta.store.key_hasher import KeyHasher
+from gateway.house import HI, PRICE, Halting, Serving, orchestra
+from gateway.town import ADMIN
+
+pytestmark = pytest.mark.anyio
+CANARY = "kanarienvogel"
+SAYS = f"The {CANARY} sang."
+ASK = {"messages": [{"role": "user", "content": f"Where is the {CANARY}?"}]}
+OLD = is_sqlite_too_old(sqlite3.sqlite_version_info, sys.version_info)
+
+
+@asynccontextmanager
+async def house(folder, ada=None, *, durable=True, gate=None):
+    """A server whose runs and jobs are in files of that folder."""
+    async with Store(folder / "runs.db") as store:
+        url = URL.create("sqlite", database=str(folder / "jobs.db"))
+        kept = DurableJobs(url) if durable and not OLD else None
+        async with anyio.create_task_group() as tasks:
+            jobs = await kept.__aenter__() if kept else MemoryJobs()
+            try:
+                built = orchestra(
+                    {"ada": ada or ScriptedClient(lambda _: SAYS, price=PRICE)},
+                    store=store,
+                    jobs=jobs,
+                    gate=gate(store) if gate else None,
+                )
+                async with Serving(built) as server:
+                    yield server, store
+            finally:
+                if kept:
+                    await kept.__aexit__(None, None, None)
+            tasks.cancel_scope.cancel()
+
+
+def seen(folder):
+    """The files of the folder in which the canary can be read."""
+    return {path.name for path in folder.iterdir() if CANARY.encode() in path.read_bytes()}
+
+
+async def ended(server, name):
+    with anyio.fail_after(20):
+        while True:
+            _, body = await server.get(f"/v1/responses/{name}")
+            if body["status"] not in {"queued", "in_progress"}:
+                return body
+            await anyio.sleep(0.05)
+
+
+async def delete(server, path, **options):
+    async with server.http.delete(path, **options) as response:
+        return response.status, await response.json()
+
+
+async def test_a_run_is_forgotten_with_what_was_kept_to_repeat_it(tmp_path):
+    async with house(tmp_path) as (server, store):
+        asked = {"json": {"model": "batuta-ultra", **ASK}, "headers": {"idempotency-key": "k"}}
+        _, headers, _ = await server.post(**asked)
+        run = headers["x-batuta-run-id"]
+        await server.post(f"/v1/runs/{run}/feedback", json={"score": 1, "comment": CANARY})
+        await store.flush()
+        assert seen(tmp_path)
+        assert (await delete(server, f"/v1/runs/{run}"))[1] == {"id": run, "object": "run", "deleted": True, "runs": [run]}  # fmt: skip
+        assert seen(tmp_path) == set()
+        assert (await server.get(f"/v1/runs/{run}"))[0] == 404
+        assert (await delete(server, f"/v1/runs/{run}"))[0] == 404
+        _, headers, _ = await server.post(**asked)
+        assert headers["x-batuta-run-id"] != run, "it is played anew, not repeated"
+        rows = await store.database.read(lambda c: c.exec_driver_sql("select usd from ledger where run_id = ?", (run,)).all())  # fmt: skip
+        assert rows, "the ledger of money stays"
+    assert seen(tmp_path), "the second one is another run"
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_response_is_forgotten_with_its_run_and_its_job(tmp_path, background, stream):
+    async with house(tmp_path) as (server, store):
+        body = {
+            "model": "batuta-ultra",
+            "input": CANARY,
+            "background": background,
+            "stream": stream,
+        }
+        async with server.http.post("/v1/responses", json=body) as got:
+            text = await got.text()
+        name = text.partition('"id":"')[2].partition('"')[0]
+        await ended(server, name)
+        await store.flush()
+        assert "runs.db-wal" in seen(tmp_path) or "runs.db" in seen(tmp_path)
+        if background and not OLD:
+            assert seen(tmp_path) & {"jobs.db", "jobs.db-wal"}
+        assert (await delete(server, f"/v1/responses/{name}"))[0] == 200
+        assert seen(tmp_path) == set()
+        assert (await server.get(f"/v1/responses/{name}"))[0] == 404
+        assert (await server.get("/v1/runs"))[1]["data"] == []
+    assert seen(tmp_path) == set()
+
+
+async def test_what_repeats_a_response_is_forgotten_too(tmp_path):
+    async with house(tmp_path, ScriptedClient(lambda _: "Fine.")) as (server, store):
+        ids = []
+        for said in (CANARY, "And then?", "And then?"):
+            previous = {"previous_response_id": ids[-1]} if ids else {}
+            body = {"model": "batuta-mini", "input": said, "background": len(ids) == 1, **previous}
+            _, _, made = await server.post("/v1/responses", json=body)
+            ids.append((await ended(server, made["id"]))["id"])
+        await store.flush()
+        assert (await delete(server, f"/v1/responses/{ids[0]}"))[0] == 200
+        assert seen(tmp_path) == set()
+        assert (await server.get(f"/v1/responses/{ids[1]}"))[0] == 200
+
+
+async def test_a_conversation_is_forgotten_whichever_response_is_named(tmp_path):
+    async with house(tmp_path) as (server, _store):
+        ids = []
+        for _ in range(4):
+            previous = {"previous_response_id": ids[min(len(ids), 2) - 1]} if ids else {}
+            body = {"model": "batuta-mini", "input": CANARY, **previous}
+            ids.append((await server.post("/v1/responses", json=body))[2]["id"])
+        _, _, other = await server.post("/v1/responses", json={"model": "batuta-mini", "input": "hi"})  # fmt: skip
+        _, said = await delete(server, f"/v1/responses/{ids[3]}?conversation=true")
+        assert sorted(said["responses"]) == sorted(ids)
+        for name in ids:
+            assert (await server.get(f"/v1/responses/{name}"))[0] == 404
+        assert (await server.get(f"/v1/responses/{other['id']}"))[0] == 200
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_what_is_deleted_while_it_is_played_is_not_written_later(tmp_path, durable):
+    ada = Halting()
+    async with house(tmp_path, ada, durable=durable) as (server, store):
+        body = {"model": "batuta-mini", "input": CANARY, "background": True}
+        _, _, made = await server.post("/v1/responses", json=body)
+        with anyio.fail_after(10):
+            await ada.started.wait()
+        assert (await delete(server, f"/v1/responses/{made['id']}"))[0] == 200
+        with anyio.fail_after(5):
+            await ada.cancelled.wait()
+        await anyio.sleep(0.5)
+        await store.flush()
+        assert seen(tmp_path) == set()
+        assert (await server.get("/v1/runs"))[1]["data"] == []
+    assert seen(tmp_path) == set()
+
+
+async def test_runs_that_went_on_from_a_run_are_forgotten_with_it(tmp_path):
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+
+    def play(request):
+        if any(message.role is Role.TOOL for message in request.messages):
+            return SAYS
+        return Reply(text="", tool_calls=(ToolCall(id="c1", name="look", arguments="{}"),))
+
+    async with house(tmp_path, ScriptedClient(play)) as (server, _store):
+        first = {"model": "batuta-ultra", **ASK, "tools": tools}
+        _, headers, body = await server.post(json=first)
+        run, message = headers["x-batuta-run-id"], body["choices"][0]["message"]
+        assert message["tool_calls"]
+        results = [
+            {"role": "tool", "tool_call_id": call["id"], "content": "seen"}
+            for call in message["tool_calls"]
+        ]
+        _, headers, _ = await server.post(
+            json={**first, "messages": [*ASK["messages"], message, *results]}
+        )
+        second = headers["x-batuta-run-id"]
+        _, said = await delete(server, f"/v1/runs/{run}")
+        assert sorted(said["runs"]) == sorted([run, second])
+    assert seen(tmp_path) == set()
+
+
+async def test_a_tenant_is_forgotten_and_nobody_else(tmp_path):
+    mint = KeyHasher(b"x" * 32)
+    async with house(
+        tmp_path,
+        ScriptedClient(lambda _: "Fine."),
+        gate=lambda store: Authenticator(store, mint, ADMIN),
+    ) as (server, store):
+        keys = {}
+        for tenant in ("acme", "other"):
+            _, issued = await store.keys.create(mint, tenant, "a key")
+            keys[tenant] = {"headers": {"authorization": f"Bearer {issued.text}"}}
+        admin = {"headers": {"authorization": f"Bearer {ADMIN}"}}
+        asked = {"model": "batuta-mini", "input": CANARY}
+        await server.post("/v1/responses", json={**asked, "background": True}, **keys["acme"])
+        await server.post(json={"model": "batuta-ultra", **ASK}, **keys["acme"])
+        await server.post(json={"model": "batuta-ultra", "messages": HI}, **keys["other"])
+        await anyio.sleep(1)
+        await store.flush()
+        assert seen(tmp_path)
+        path = "/v1/admin/tenants/acme"
+        assert (await delete(server, path, **keys["other"]))[0] == 403
+        assert (await delete(server, path, **admin))[0] == 200
+        assert seen(tmp_path) == set()
+        assert await said_by(store) == {"other": 1}
+        assert (await server.post(json={"model": "batuta-mini", **ASK}, **keys["acme"]))[0] == 401
+        assert (await delete(server, path, **admin))[0] == 404
+        _, issued = await store.keys.create(mint, "acme", "a new one")
+        again = {"headers": {"authorization": f"Bearer {issued.text}"}}
+        assert (await server.post(json={"model": "batuta-mini", "messages": HI}, **again))[0] == 200
+        await store.flush()
+        assert await said_by(store) == {"other": 1, "acme": 1}, "a new tenant of that name"
+
+
+async def said_by(store):
+    """How many runs of each tenant are kept."""
+    rows = await store.database.read(
+        lambda c: c.exec_driver_sql("select tenant, count(*) from runs group by tenant").all()
+    )
+    return {row[0]: row[1] for row in rows}
