@@ -31,7 +31,7 @@ def tell(url, *statements):
 def postgres():
     """The URL of a database that nobody else uses."""
     pytest.importorskip(
-        "asyncpg", reason="asyncpg is not installed: pip install 'batuta[postgres]'"
+        "asyncpg", reason="asyncpg is not installed: pip install 'batuta-llm[postgres]'"
     )
     name = f"batuta_test_{os.getpid()}"
     try:

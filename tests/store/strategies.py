@@ -5,16 +5,15 @@ from decimal import Decimal
 from hypothesis import strategies as st
 
 from batuta.core import (
-    Accepted,
+    AcceptedAnswer,
     Attempt,
     Cost,
     Draft,
     Failure,
     Finish,
-    Header,
     Image,
     Limits,
-    Malformed,
+    MalformedPlan,
     Message,
     Outcome,
     Plan,
@@ -27,11 +26,12 @@ from batuta.core import (
     Role,
     Round,
     Run,
+    RunHeader,
     Sampling,
-    Span,
     Step,
     StepRun,
     Text,
+    TimeSpan,
     Tool,
     ToolCall,
     ToolResult,
@@ -70,132 +70,168 @@ def usages(draw):
     cached, written, fresh = draw(counts), draw(counts), draw(counts)
     reasoning, spoken = draw(counts), draw(counts)
     whole = cached + written + fresh
-    return Usage(draw(counts), whole, cached, written, reasoning + spoken, reasoning, draw(counts))
+    return Usage(
+        calls=draw(counts),
+        input=whole,
+        cached=cached,
+        cache_write=written,
+        output=reasoning + spoken,
+        reasoning=reasoning,
+        estimated=draw(counts),
+    )
 
 
 costs = st.builds(Cost, dollars, counts)
-prices = st.builds(Price, dollars, dollars, maybe(dollars), maybe(dollars))
+prices = st.builds(
+    Price, input=dollars, output=dollars, cached=maybe(dollars), cache_write=maybe(dollars)
+)
 samplings = st.builds(
     Sampling,
-    maybe(floats),
-    maybe(floats),
-    maybe(counts),
-    few(texts),
-    maybe(st.integers()),
-    maybe(texts),
+    temperature=maybe(floats),
+    top_p=maybe(floats),
+    max_tokens=maybe(counts),
+    stop=few(texts),
+    seed=maybe(st.integers()),
+    effort=maybe(texts),
 )
 workers = st.builds(
     Worker,
-    names,
-    names,
-    texts,
-    few(texts),
-    maybe(counts),
-    maybe(prices),
-    samplings,
-    maybe(st.floats(0, 1)),
+    id=names,
+    model=names,
+    description=texts,
+    tags=few(texts),
+    context_window=maybe(counts),
+    price=maybe(prices),
+    sampling=samplings,
+    strength=maybe(st.floats(0, 1)),
 )
 pools = st.lists(workers, min_size=1, max_size=3, unique_by=lambda worker: worker.id).map(
     lambda found: Pool(tuple(found))
 )
-tool_calls = st.builds(ToolCall, texts, texts, texts)
+tool_calls = st.builds(ToolCall, id=texts, name=texts, arguments=texts)
 parts = st.one_of(
     st.builds(Text, texts),
-    st.builds(Image, texts, maybe(texts)),
+    st.builds(Image, url=texts, detail=maybe(texts)),
     tool_calls,
-    st.builds(ToolResult, texts, texts),
+    st.builds(ToolResult, call_id=texts, content=texts),
 )
-messages = st.builds(Message, st.sampled_from(Role), few(parts), maybe(texts), texts)
-tools = st.builds(Tool, texts, texts, schemas, maybe(st.booleans()))
+messages = st.builds(
+    Message, role=st.sampled_from(Role), parts=few(parts), name=maybe(texts), reasoning=texts
+)
+tools = st.builds(
+    Tool, name=texts, description=texts, parameters=schemas, strict=maybe(st.booleans())
+)
 formats = st.builds(
     ResponseFormat,
-    st.sampled_from(["json_object", "json_schema"]),
-    texts,
-    schemas,
-    maybe(st.booleans()),
+    kind=st.sampled_from(["json_object", "json_schema"]),
+    name=texts,
+    schema=schemas,
+    strict=maybe(st.booleans()),
 )
 requests = st.builds(
     Request,
-    few(messages),
-    samplings,
-    few(tools, 1),
-    maybe(texts),
-    maybe(st.booleans()),
-    maybe(formats),
-    texts,
+    messages=few(messages),
+    sampling=samplings,
+    tools=few(tools, 1),
+    tool_choice=maybe(texts),
+    parallel_tool_calls=maybe(st.booleans()),
+    response_format=maybe(formats),
+    prefill=texts,
 )
 questions = st.builds(
     Question,
-    st.lists(messages, min_size=1, max_size=2).map(tuple),
-    few(tools, 1),
-    maybe(texts),
-    maybe(st.booleans()),
-    maybe(formats),
-    samplings,
+    messages=st.lists(messages, min_size=1, max_size=2).map(tuple),
+    tools=few(tools, 1),
+    tool_choice=maybe(texts),
+    parallel_tool_calls=maybe(st.booleans()),
+    response_format=maybe(formats),
+    sampling=samplings,
 )
 replies = st.builds(
-    Reply, texts, texts, few(tool_calls, 1), usages(), costs, st.sampled_from(Finish), texts
+    Reply,
+    text=texts,
+    reasoning=texts,
+    tool_calls=few(tool_calls, 1),
+    usage=usages(),
+    cost=costs,
+    finish=st.sampled_from(Finish),
+    model=texts,
 )
-failures = st.builds(Failure, texts, texts, st.booleans(), usages(), costs)
-spans = st.builds(Span, seconds, seconds)
-drafts = st.builds(Draft, texts, usages(), costs, maybe(requests))
+failures = st.builds(
+    Failure, code=texts, message=texts, retryable=st.booleans(), usage=usages(), cost=costs
+)
+spans = st.builds(TimeSpan, seconds, seconds)
+drafts = st.builds(Draft, text=texts, usage=usages(), cost=costs, request=maybe(requests))
 
 
 @st.composite
 def workflows(draw):
     steps = [
-        Step(draw(texts), draw(names), tuple(i for i in range(index) if draw(st.booleans())))
+        Step(
+            subtask=draw(texts),
+            worker=draw(names),
+            access=tuple(i for i in range(index) if draw(st.booleans())),
+        )
         for index in range(draw(st.integers(1, 3)))
     ]
     return Workflow(tuple(steps))
 
 
-malformed = st.builds(Malformed, drafts, texts, st.booleans())
-decisions = st.one_of(st.builds(Plan, workflows(), drafts), st.builds(Accepted, drafts), malformed)
+malformed = st.builds(MalformedPlan, draft=drafts, reason=texts, outage=st.booleans())
+decisions = st.one_of(
+    st.builds(Plan, workflows(), drafts), st.builds(AcceptedAnswer, drafts), malformed
+)
 attempts = st.builds(Attempt, names, failures, seconds)
 step_runs = st.builds(
     StepRun,
-    st.integers(0, 4),
-    names,
-    names,
-    maybe(requests),
-    replies | failures,
-    spans,
-    few(attempts, 1),
+    index=st.integers(0, 4),
+    planned=names,
+    worker=names,
+    request=maybe(requests),
+    result=replies | failures,
+    span=spans,
+    attempts=few(attempts, 1),
 )
-rounds = st.builds(Round, decisions, few(malformed, 1), maybe(workflows()), few(step_runs), spans)
+rounds = st.builds(
+    Round,
+    decision=decisions,
+    drafts=few(malformed, 1),
+    workflow=maybe(workflows()),
+    steps=few(step_runs),
+    planning=spans,
+)
 limits = st.builds(
     Limits,
-    st.integers(1, 9),
-    st.integers(1, 9),
-    maybe(counts),
-    maybe(seconds),
-    maybe(seconds),
+    steps=st.integers(1, 9),
+    rounds=st.integers(1, 9),
+    tokens=maybe(counts),
+    usd=maybe(seconds),
+    seconds=maybe(seconds),
 )
 headers = st.builds(
-    Header,
-    names,
-    questions,
-    pools,
-    st.integers(),
-    limits,
-    texts,
-    texts,
-    maybe(texts),
-    seconds,
-    st.dictionaries(texts, texts, max_size=2),
+    RunHeader,
+    id=names,
+    question=questions,
+    pool=pools,
+    seed=st.integers(),
+    limits=limits,
+    conductor=texts,
+    model=texts,
+    parent=maybe(texts),
+    started=seconds,
+    versions=st.dictionaries(texts, texts, max_size=2),
 )
 runs = st.builds(
     Run,
-    headers,
-    few(rounds),
-    st.sampled_from(Outcome),
-    maybe(texts),
-    maybe(replies),
-    maybe(texts),
-    maybe(texts),
-    maybe(texts),
-    seconds,
+    header=headers,
+    rounds=few(rounds),
+    outcome=st.sampled_from(Outcome),
+    answer=maybe(texts),
+    reply=maybe(replies),
+    error=maybe(texts),
+    error_code=maybe(texts),
+    limit=maybe(texts),
+    seconds=seconds,
 )
 
 
@@ -209,14 +245,23 @@ def make_run(
     **header,
 ):
     """A plain run of one step; its number is its id and its time."""
-    worker = Worker("a", "model-a")
-    workflow = Workflow((Step("Compute it.", "a"),))
-    reply = Reply(answer, usage=Usage(1, 100, output=20), cost=Cost(Decimal("0.000123")))
+    worker = Worker(id="a", model="model-a")
+    workflow = Workflow((Step(subtask="Compute it.", worker="a"),))
+    reply = Reply(
+        text=answer, usage=Usage(calls=1, input=100, output=20), cost=Cost(Decimal("0.000123"))
+    )
     step = StepRun(
-        0, "a", "a", Request((Message(Role.USER, (Text(question),)),)), reply, Span(0.5, 1.0)
+        index=0,
+        planned="a",
+        worker="a",
+        request=Request(messages=(Message(role=Role.USER, parts=(Text(question),)),)),
+        result=reply,
+        span=TimeSpan(0.5, 1.0),
     )
     draft = Draft(
-        "plan", Usage(1, 500, cached=100, output=80, reasoning=30), Cost(unpriced_calls=1)
+        text="plan",
+        usage=Usage(calls=1, input=500, cached=100, output=80, reasoning=30),
+        cost=Cost(unpriced_calls=1),
     )
     values = {
         "id": f"run_{number:06}",
@@ -228,5 +273,12 @@ def make_run(
         "model": model,
         "started": 1e9 + number,
     }
-    played = Round(Plan(workflow, draft), workflow=workflow, steps=(step,))
-    return Run(Header(**values | header), (played,), outcome, answer, reply, seconds=1.25)
+    played = Round(decision=Plan(workflow, draft), workflow=workflow, steps=(step,))
+    return Run(
+        header=RunHeader(**values | header),
+        rounds=(played,),
+        outcome=outcome,
+        answer=answer,
+        reply=reply,
+        seconds=1.25,
+    )

@@ -16,20 +16,20 @@ from batuta.core import Cost, RunId
 from batuta.store import Store
 from batuta.store.ledger import (
     Bucket,
-    Charge,
     Reservation,
-    cap_of,
-    counted,
-    day_of,
-    lines_of,
-    nano_of,
+    RunCharge,
+    budgeted_nano,
+    ledger_lines,
+    usd_cap_to_nano,
+    usd_to_nano,
+    utc_day,
 )
-from batuta.store.spend import spent
-from batuta.store.spending import Exhausted
+from batuta.store.spend_report import report_spending
+from batuta.store.totals import BudgetStatus
 
 pytestmark = pytest.mark.anyio
 NOW = 1e9
-DAY = day_of(NOW)
+DAY = utc_day(NOW)
 
 
 def bucket(cap, account="tenant:acme", period=DAY):
@@ -47,24 +47,24 @@ def costing(number, usd, **header):
 
 
 def charge(reservation=None, key="k"):
-    return Charge("acme", key, NOW, reservation)
+    return RunCharge(tenant="acme", key=key, at=NOW, reservation=reservation)
 
 
 @settings(deadline=None, max_examples=80, suppress_health_check=list(HealthCheck))
 @given(runs)
 def test_the_lines_of_a_run_add_up_to_its_cost(run):
     with localcontext(prec=500):  # by default decimals have 28 digits: dollars have 20 at most
-        lines = lines_of(run)
+        lines = ledger_lines(run)
         assert sum((line.cost for line in lines), Cost()) == run.cost
     assert sum(line.usage.calls for line in lines) == run.usage.calls
     assert len({(line.kind, line.name) for line in lines}) == len(lines)
-    assert counted(lines) >= 0
+    assert budgeted_nano(lines) >= 0
 
 
 @given(st.decimals(0, 10**6, places=15))
 def test_billionths_are_never_less_than_the_dollars_and_caps_never_more(usd):
-    assert nano_of(usd) >= usd * 10**9 > nano_of(usd) - 1
-    assert cap_of(usd) <= usd * 10**9 < cap_of(usd) + 1
+    assert usd_to_nano(usd) >= usd * 10**9 > usd_to_nano(usd) - 1
+    assert usd_cap_to_nano(usd) <= usd * 10**9 < usd_cap_to_nano(usd) + 1
 
 
 async def test_no_more_than_the_cap_is_spent_and_reserved_at_the_same_time(target):
@@ -81,15 +81,15 @@ async def test_no_more_than_the_cap_is_spent_and_reserved_at_the_same_time(targe
             for number in range(40):
                 tasks.start_soon(go, (one, two)[number % 2], number)
         assert len(granted) == 11
-        assert {found.left for _, _, found in refused} == {10}
-        [full] = await one.budgets.spending([cap])
+        assert {found.remaining for _, _, found in refused} == {10}
+        [full] = await one.budgets.budget_status([cap])
         assert (full.spent, full.reserved) == (0, 990)
         for store, number, found in granted:
             run = costing(number, "0.00000005")
             await store.append(run, "acme", charge=charge(found))
         await one.flush()
         await two.flush()
-        [full] = await one.budgets.spending([cap])
+        [full] = await one.budgets.budget_status([cap])
         assert (full.spent, full.reserved) == (11 * 50, 0)
 
 
@@ -99,8 +99,8 @@ async def test_every_bucket_or_none(target, which):
         buckets = [bucket(10**6), bucket(10**6, period=DAY[:7])]
         buckets[which] = replace(buckets[which], cap=5)
         found = await store.budgets.reserve(RunId("r"), 6, tuple(buckets))
-        assert found == Exhausted(buckets[which], 0, 0)
-        assert [full.reserved for full in await store.budgets.spending(buckets)] == [0, 0]
+        assert found == BudgetStatus(buckets[which], 0, 0)
+        assert [full.reserved for full in await store.budgets.budget_status(buckets)] == [0, 0]
 
 
 async def test_a_run_that_has_ended_makes_room_for_the_next(target):
@@ -111,7 +111,7 @@ async def test_a_run_that_has_ended_makes_room_for_the_next(target):
             assert isinstance(found, Reservation), number
             run = costing(number, "0.000000003")
             await store.append(run, "acme", charge=charge(found))
-        assert isinstance(await store.budgets.reserve(RunId("x"), 911, cap), Exhausted)
+        assert isinstance(await store.budgets.reserve(RunId("x"), 911, cap), BudgetStatus)
 
 
 async def test_what_is_given_back_is_given_back_once(target):
@@ -121,7 +121,7 @@ async def test_what_is_given_back_is_given_back_once(target):
             await store.budgets.release(found)
         await store.append(costing(1, "0.000000003"), "acme", charge=charge(found))
         await store.flush()
-        [full] = await store.budgets.spending([bucket(1000)])
+        [full] = await store.budgets.budget_status([bucket(1000)])
         assert (full.spent, full.reserved) == (3, 0)
 
 
@@ -130,9 +130,9 @@ async def test_a_run_is_billed_once(target):
         for _ in range(3):
             await store.append(costing(1, "0.5"), "acme", charge=charge())
             await store.flush()
-        [full] = await store.budgets.spending([bucket(0)])
+        [full] = await store.budgets.budget_status([bucket(0)])
         assert full.spent == 5 * 10**8
-        [found] = await spent(store.database, ("tenant",))
+        [found] = await report_spending(store.database, ("tenant",))
         assert found.cost.usd == Decimal("0.5")
 
 
@@ -141,19 +141,21 @@ async def test_the_ledger_is_exact(target, usd):
     async with Store(target) as store:
         for number in range(12):
             await store.append(costing(number, usd), "acme", charge=charge())
-        await store.append(costing(99, "1"), "other", charge=Charge("other", None, NOW + 86400))
+        await store.append(
+            costing(99, "1"), "other", charge=RunCharge(tenant="other", key=None, at=NOW + 86400)
+        )
         await store.flush()
-        found = await spent(store.database, ("day", "tenant", "key", "kind", "worker"))
+        found = await report_spending(store.database, ("day", "tenant", "key", "kind", "worker"))
         worker = next(one for one in found if one.group[3:] == ("worker", "a") and one.group[2])
         assert worker.group == (DAY, "acme", "k", "worker", "a")
         assert worker.cost.usd == Decimal(usd) * 12
         assert worker.runs == 12
         listed = sum((one.cost.usd for one in await store.list(100)), Decimal(0))
         assert sum((one.cost.usd for one in found), Decimal(0)) == listed
-        [only] = await spent(store.database, ("tenant",), until=DAY)
+        [only] = await report_spending(store.database, ("tenant",), until=DAY)
         assert only.group == ("acme",)
         with pytest.raises(ValueError, match="told by"):
-            await spent(store.database, ("digest",))
+            await report_spending(store.database, ("digest",))
 
 
 async def test_a_run_that_is_not_kept_is_in_the_ledger(target):
@@ -162,7 +164,7 @@ async def test_a_run_that_is_not_kept_is_in_the_ledger(target):
         assert await store.get("run_000001") is None
         await store.flush()
         assert await store.list() == []
-        [found] = await spent(store.database, ("key",))
+        [found] = await report_spending(store.database, ("key",))
         assert found.cost.usd == Decimal("0.25")
 
 
@@ -175,16 +177,16 @@ async def test_what_a_dead_process_held_is_given_back_and_written_down_as_lost(t
         await living.budgets.renew(later)
         assert await living.budgets.reap(later) == 1
         assert await living.budgets.reap(later) == 0
-        [full] = await living.budgets.spending([bucket(1000)])
+        [full] = await living.budgets.budget_status([bucket(1000)])
         assert full.reserved == 100
-        [found] = await spent(living.database, ("kind",))
+        [found] = await report_spending(living.database, ("kind",))
         assert found.group == ("lost",)
         assert found.cost == Cost(Decimal(0), 1)  # unknown, and not zero
         # It was not dead but slow: what it spent counts, what it held is not given back twice.
         await dying.append(costing(9, "0.000000007"), "acme", charge=charge(lost))
         await dying.flush()
         await living.budgets.release(mine)
-        [full] = await living.budgets.spending([bucket(1000)])
+        [full] = await living.budgets.budget_status([bucket(1000)])
         assert (full.spent, full.reserved) == (7, 0)
 
 
@@ -196,8 +198,8 @@ async def test_a_reservation_that_nobody_waits_for_is_given_back(target):
                 tasks.start_soon(store.budgets.reserve, RunId(f"run_{number}"), 10, cap)
             await anyio.sleep(0)
             tasks.cancel_scope.cancel()
-        [full] = await store.budgets.spending(cap)
-        rows = await store.database.rows(text("SELECT nano FROM reservations"))
+        [full] = await store.budgets.budget_status(cap)
+        rows = await store.database.fetch_rows(text("SELECT nano FROM reservations"))
         assert full.reserved == sum(row["nano"] for row in rows)
 
 
@@ -205,7 +207,7 @@ PROCESS = """
 import sys, anyio
 from batuta.core import RunId
 from batuta.store import Store
-from batuta.store.ledger import Bucket, Charge, Reservation
+from batuta.store.ledger import Bucket, Reservation, RunCharge
 from tests.store.test_budgets import NOW, costing, bucket
 async def main():
     mine, done = int(sys.argv[2]), 0
@@ -215,7 +217,7 @@ async def main():
             found = await store.budgets.reserve(RunId(f"run_{number}"), 100, (bucket(5000),))
             if isinstance(found, Reservation):
                 done += 1
-                await store.append(costing(number, "0.0000001"), "acme", charge=Charge("acme", "k", NOW, found))
+                await store.append(costing(number, "0.0000001"), "acme", charge=RunCharge(tenant="acme", key="k", at=NOW, reservation=found))
         async with anyio.create_task_group() as tasks:
             for number in range(mine, mine + 60):
                 tasks.start_soon(go, number)
@@ -227,8 +229,8 @@ anyio.run(main)
 def test_two_processes_share_a_budget(target, anyio_backend):
     async def check():
         async with Store(target) as store:
-            [full] = await store.budgets.spending([bucket(5000)])
-            [found] = await spent(store.database, ("tenant",))
+            [full] = await store.budgets.budget_status([bucket(5000)])
+            [found] = await report_spending(store.database, ("tenant",))
             return full, found
 
     async def made():

@@ -14,7 +14,7 @@ from batuta.core import Message, Question, Role, Text, Tool
 from batuta.errors import StoreError
 from batuta.store import FORMAT, decode_run, encode_run
 from batuta.store.codec import clean_text
-from batuta.store.rows import Entry, pack
+from batuta.store.rows import RunEntry, pack_run
 
 slow = settings(
     deadline=None,
@@ -38,7 +38,7 @@ def test_any_string_at_all_is_encoded(question, answer):
     back = decode_run(encode_run(run))
     assert back.answer == clean_text(answer)
     assert back.header.question.text == clean_text(question)
-    pack(Entry(run, answer, content=True)).row["question_preview"].encode()
+    pack_run(RunEntry(run=run, tenant=answer, content=True)).row["question_preview"].encode()
 
 
 @given(strategies.texts)
@@ -62,7 +62,10 @@ def test_seeds_have_no_upper_bound(seed):
 
 
 def question_with(parameters):
-    return Question((Message(Role.USER, (Text("?"),)),), (Tool("tool", "", parameters),))
+    return Question(
+        messages=(Message(role=Role.USER, parts=(Text("?"),)),),
+        tools=(Tool(name="tool", description="", parameters=parameters),),
+    )
 
 
 def nested(depth):
@@ -84,7 +87,7 @@ def test_parameters_beyond_reason_cost_the_content_but_not_the_row():
     run = replace(make_run(), header=header)
     with pytest.raises(StoreError, match="too deeply"):
         encode_run(run)
-    packed = pack(Entry(run, "local", content=True))
+    packed = pack_run(RunEntry(run=run, tenant="local", content=True))
     assert packed.body is None
     assert packed.row["usd"] == run.cost.usd
 

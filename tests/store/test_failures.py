@@ -13,7 +13,7 @@ from tests.store.strategies import make_run
 
 from batuta.errors import StoreError
 from batuta.store import Store
-from batuta.store.database import parse_url, place_of
+from batuta.store.database import database_name, parse_url
 
 pytestmark = pytest.mark.anyio
 
@@ -68,8 +68,8 @@ async def test_targets_that_name_no_database(target, sentence):
 
 def test_urls_get_their_driver_and_hide_their_password(path):
     assert parse_url("postgres://me:secret@host/runs").drivername == "postgresql+asyncpg"
-    assert "secret" not in place_of(parse_url("postgres://me:secret@host/runs"))
-    assert place_of(parse_url(path)) == str(path)
+    assert "secret" not in database_name(parse_url("postgres://me:secret@host/runs"))
+    assert database_name(parse_url(path)) == str(path)
     assert parse_url("sqlite:///a.db").drivername == "sqlite+pysqlite"
 
 
@@ -79,12 +79,12 @@ async def test_a_locked_database_is_waited_for(path):
         other.execute("BEGIN IMMEDIATE")
         await store.append(make_run())
         await anyio.sleep(0.6)
-        assert store.waiting == 1
-        assert store.broken is None
+        assert store.pending_count == 1
+        assert store.failure is None
         other.execute("COMMIT")
         other.close()
         await store.flush()
-        assert await store.ready()
+        assert await store.is_ready()
 
 
 async def test_a_table_that_is_gone_breaks_the_store_until_it_is_back(path):
@@ -93,16 +93,16 @@ async def test_a_table_that_is_gone_breaks_the_store_until_it_is_back(path):
         await store.append(make_run())
         with pytest.raises(StoreError, match="no such table"):
             await store.flush()
-        assert store.broken is not None
-        assert not await store.ready()
+        assert store.failure is not None
+        assert not await store.is_ready()
         assert await store.get("run_000000") == make_run()
         with pytest.raises(StoreError, match="no such table"):
             await store.list()
         await store.database.execute(text("ALTER TABLE gone RENAME TO runs"))
         await store.append(make_run(1))
         await store.flush()
-        assert store.broken is None
-        assert await store.ready()
+        assert store.failure is None
+        assert await store.is_ready()
         assert len(await store.list()) == 2
 
 
@@ -132,8 +132,8 @@ async def test_a_row_that_the_database_refuses_holds_up_no_other(path, caplog):
         for number in range(8):
             await store.append(make_run(number))
         await store.flush()
-        assert store.lost == 1
-        assert store.broken is None
+        assert store.lost_count == 1
+        assert store.failure is None
         assert len(await store.list()) == 7
         assert await store.get("run_000004") is None
         assert (await store.summary("run_000004")).cost.usd == Decimal("0.000123")
@@ -158,10 +158,10 @@ async def main():
             await store.flush()
         except StoreError as error:
             print(error)
-        print(await store.ready(), store.waiting, (await store.get("run_000050")).id)
+        print(await store.is_ready(), store.pending_count, (await store.get("run_000050")).id)
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         await store.flush()
-        print(await store.ready(), store.waiting, len(await store.list(1000)))
+        print(await store.is_ready(), store.pending_count, len(await store.list(1000)))
 anyio.run(main)
 """
 

@@ -12,12 +12,12 @@ from tests.store.test_budgets import DAY, NOW, bucket
 
 from batuta.core import Limits, Pool, Price, RunId, Step, Worker, WorkerId, Workflow
 from batuta.engine import conduct, new_run_id
-from batuta.errors import LimitReached, StoreError
-from batuta.gateway.funds import ReservedFunds
-from batuta.solvers import Fixed
+from batuta.errors import LimitReachedError, StoreError
+from batuta.gateway.serving.reserved_budget import ReservedBudget
+from batuta.solvers import FixedConductor
 from batuta.store import Store
-from batuta.store.ledger import Charge, Reservation, dollars_of, nano_of
-from batuta.store.spending import Exhausted
+from batuta.store.ledger import Reservation, RunCharge, nano_to_usd, usd_to_nano
+from batuta.store.totals import BudgetStatus
 
 pytestmark = pytest.mark.anyio
 
@@ -28,19 +28,19 @@ async def test_it_grows_in_every_bucket_or_in_none(target):
         held = await store.budgets.reserve(RunId("run_1"), 500, buckets)
         more = await store.budgets.grow(held, 100, 100)
         assert (more.id, more.nano) == (held.id, 600)
-        assert await store.budgets.grow(more, 101, 101) == Exhausted(buckets[1], 0, 600)
+        assert await store.budgets.grow(more, 101, 101) == BudgetStatus(buckets[1], 0, 600)
         most = await store.budgets.grow(more, 400, 50)  # as much as there is
         assert most.nano == 700
-        assert [full.reserved for full in await store.budgets.spending(buckets)] == [700, 700]
+        assert [full.reserved for full in await store.budgets.budget_status(buckets)] == [700, 700]
         await store.budgets.release(most)
-        assert [full.reserved for full in await store.budgets.spending(buckets)] == [0, 0]
+        assert [full.reserved for full in await store.budgets.budget_status(buckets)] == [0, 0]
 
 
 async def test_what_there_is_will_do_where_that_is_enough(target):
     async with Store(target) as store:
         buckets = (bucket(1000), bucket(700, "key:k"))
         refused = await store.budgets.reserve(RunId("run_1"), 2000, buckets, least=701)
-        assert isinstance(refused, Exhausted)
+        assert isinstance(refused, BudgetStatus)
         found = await store.budgets.reserve(RunId("run_1"), 2000, buckets, least=100)
         assert found.nano == 700
 
@@ -52,10 +52,10 @@ async def test_what_has_ended_with_its_lease_does_not_grow(target):
         assert await living.budgets.reap(10**10) == 1
         with pytest.raises(StoreError, match="lease"):
             await dying.budgets.grow(held, 10, 10)
-        funds = ReservedFunds(dying.budgets, held)
-        with pytest.raises(LimitReached):
-            await funds.raise_to(dollars_of(900), dollars_of(900))
-        [full] = await living.budgets.spending([bucket(1000)])
+        funds = ReservedBudget(dying.budgets, held)
+        with pytest.raises(LimitReachedError):
+            await funds.raise_to(nano_to_usd(900), nano_to_usd(900))
+        [full] = await living.budgets.budget_status([bucket(1000)])
         assert (full.spent, full.reserved) == (0, 0)  # all that it had grown to was given back
 
 
@@ -78,7 +78,7 @@ async def test_many_grow_at_once_on_two_replicas_and_the_cap_holds(target):
             for store, several in held.items():
                 for found in several:
                     tasks.start_soon(grow, store, found, rng.randrange(100, 400))
-        [full] = await one.budgets.spending([bucket(2000)])
+        [full] = await one.budgets.budget_status([bucket(2000)])
         assert 1800 < full.reserved == sum(grown) <= 2000
 
 
@@ -86,9 +86,9 @@ async def test_many_grow_at_once_on_two_replicas_and_the_cap_holds(target):
 async def test_runs_of_two_replicas_spend_no_more_than_there_is(target, seed):
     """Random prices, parallel steps, retries and limits of callers; each worker costs all it can."""
     rng = random.Random(seed)
-    cap = bucket(nano_of(Decimal(rng.randrange(50, 400)) / 1000), "key:k")
+    cap = bucket(usd_to_nano(Decimal(rng.randrange(50, 400)) / 1000), "key:k")
     workers = tuple(
-        Worker(WorkerId(f"w{n}"), "m", price=rng.choice([PRICE, None, Price(Decimal(rng.randrange(9)), Decimal(rng.randrange(40)))]))
+        Worker(id=WorkerId(f"w{n}"), model="m", price=rng.choice([PRICE, None, Price(input=Decimal(rng.randrange(9)), output=Decimal(rng.randrange(40)))]))
         for n in range(3)
     )  # fmt: skip
     costs = []
@@ -96,20 +96,24 @@ async def test_runs_of_two_replicas_spend_no_more_than_there_is(target, seed):
     async def play(store):
         flow = Workflow(
             tuple(
-                Step("x", rng.choice(workers).id, tuple(i for i in range(n) if rng.random() < 0.3))
+                Step(
+                    subtask="x",
+                    worker=rng.choice(workers).id,
+                    access=tuple(i for i in range(n) if rng.random() < 0.3),
+                )
                 for n in range(rng.randrange(1, 5))
             )
         )
         usd = rng.choice([None, 1e-9, 0.01, 0.2])
         run_id = new_run_id()
-        found = await store.budgets.reserve(run_id, nano_of(Decimal("0.07")), (cap,), least=0)
-        if isinstance(found, Exhausted):
+        found = await store.budgets.reserve(run_id, usd_to_nano(Decimal("0.07")), (cap,), least=0)
+        if isinstance(found, BudgetStatus):
             return
         clients = {w.id: Spender(w, 0.002, rng.randrange(2)) for w in workers}
-        funds = ReservedFunds(store.budgets, found)
+        funds = ReservedBudget(store.budgets, found)
         run = await conduct(
             Q,
-            Fixed("by-hand", lambda _: flow),
+            FixedConductor("by-hand", lambda _: flow),
             Pool(workers),
             clients,
             limits=Limits(usd=usd),
@@ -120,7 +124,9 @@ async def test_runs_of_two_replicas_spend_no_more_than_there_is(target, seed):
         assert usd is None or spent <= Decimal(str(usd))
         assert spent <= funds.granted
         costs.append(spent)
-        await store.append(run, "acme", charge=Charge("acme", "k", NOW, found))
+        await store.append(
+            run, "acme", charge=RunCharge(tenant="acme", key="k", at=NOW, reservation=found)
+        )
 
     async with Store(target) as one, Store(target) as two:
         async with anyio.create_task_group() as tasks:
@@ -128,7 +134,7 @@ async def test_runs_of_two_replicas_spend_no_more_than_there_is(target, seed):
                 tasks.start_soon(play, store)
         await one.flush()
         await two.flush()
-        [full] = await one.budgets.spending([cap])
+        [full] = await one.budgets.budget_status([cap])
         assert full.reserved == 0
         assert sum(costs) * 10**9 <= full.spent + len(costs)
         assert full.spent <= cap.cap + len(costs)

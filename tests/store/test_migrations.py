@@ -19,7 +19,7 @@ from tests.store.strategies import make_run
 from batuta.errors import StoreError
 from batuta.store import Store
 from batuta.store.models import METADATA
-from batuta.store.schema import HEAD, MIGRATIONS, REVISIONS, upgrade
+from batuta.store.schema import HEAD_REVISION, MIGRATIONS, REVISIONS, upgrade_database
 
 pytestmark = pytest.mark.anyio
 
@@ -28,14 +28,14 @@ def test_the_constants_are_alembics():
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     script = ScriptDirectory.from_config(config)
-    assert script.get_heads() == [HEAD]
+    assert script.get_heads() == [HEAD_REVISION]
     assert tuple(reversed([step.revision for step in script.walk_revisions()])) == REVISIONS
 
 
 def test_the_migrations_make_the_tables_of_the_code(tmp_path):
     path = tmp_path / "a 100% odd name" / "runs.db"
-    upgrade(path)
-    upgrade(path)
+    upgrade_database(path)
+    upgrade_database(path)
     engine = create_engine(f"sqlite:///{path}", poolclass=NullPool)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_server_default": True})
@@ -55,17 +55,19 @@ async def test_an_empty_database_is_migrated(tmp_path):
     path = tmp_path / "runs.db"
     sqlite3.connect(path).close()
     async with Store(path) as store:
-        assert await store.ready()
+        assert await store.is_ready()
         await store.append(make_run())
     with sqlite3.connect(path) as connection:
-        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == (HEAD,)
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchone() == (
+            HEAD_REVISION,
+        )
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     connection.close()
 
 
 async def test_a_newer_database_is_left_alone(tmp_path):
     path = tmp_path / "runs.db"
-    await anyio.to_thread.run_sync(upgrade, path)
+    await anyio.to_thread.run_sync(upgrade_database, path)
     connection = sqlite3.connect(path)
     with connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
@@ -74,18 +76,18 @@ async def test_a_newer_database_is_left_alone(tmp_path):
         async with Store(path):
             pytest.fail("it opened")
     with pytest.raises(StoreError, match="newer Batuta"):
-        await anyio.to_thread.run_sync(upgrade, path)
+        await anyio.to_thread.run_sync(upgrade_database, path)
 
 
 async def test_a_store_whose_schema_moves_on_is_not_ready(tmp_path):
     path = tmp_path / "runs.db"
     async with Store(path) as store:
-        assert await store.ready()
+        assert await store.is_ready()
         connection = sqlite3.connect(path)
         with connection:
             connection.execute("UPDATE alembic_version SET version_num = '9999'")
         connection.close()
-        assert not await store.ready()
+        assert not await store.is_ready()
 
 
 LOADED = """
@@ -104,7 +106,7 @@ print(sorted(set(sys.modules) & {"alembic", "pydantic"}))
 
 def test_an_up_to_date_database_loads_neither_alembic_nor_pydantic(tmp_path):
     path = tmp_path / "runs.db"
-    upgrade(path)
+    upgrade_database(path)
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", LOADED, str(path)],
         capture_output=True,

@@ -13,10 +13,10 @@ from anyio import to_thread
 from sqlalchemy import make_url
 
 from batuta.store import Store
-from batuta.store.ledger import Bucket, day_of
-from batuta.store.mint import Mint
-from batuta.store.policy import Policy
-from batuta.store.spend import spent
+from batuta.store.key_hasher import KeyHasher
+from batuta.store.key_permissions import KeyPermissions
+from batuta.store.ledger import Bucket, utc_day
+from batuta.store.spend_report import report_spending
 from fakes.openai import FakeOpenAI
 from fakes.proxy import Proxy
 from fakes.server import KEY
@@ -108,8 +108,11 @@ async def wire(postgres):
 async def keys_of(postgres):
     """Two keys: one without a budget, one with."""
     async with Store(postgres) as store:
-        mint, made = Mint(SECRET.encode()), {}
-        for name, policy in (("free", Policy()), ("bound", Policy(per_day=Decimal(1)))):
+        mint, made = KeyHasher(SECRET.encode()), {}
+        for name, policy in (
+            ("free", KeyPermissions()),
+            ("bound", KeyPermissions(per_day=Decimal(1))),
+        ):
             _, issued = await store.keys.create(mint, "acme", name, policy)
             made[name] = issued.text
     return made
@@ -175,9 +178,9 @@ async def test_it_goes_away_and_comes_back(tmp_path, postgres, wire):
         await server.end(signal.SIGTERM)
     served = provider.served
     async with Store(postgres) as store:
-        [found] = await spent(store.database, ("tenant",))
-        bucket = Bucket(f"key:{ask.keys['bound'].split('_')[1]}", day_of(time.time()), 10**9)
-        [full] = await store.budgets.spending([bucket])
+        [found] = await report_spending(store.database, ("tenant",))
+        bucket = Bucket(f"key:{ask.keys['bound'].split('_')[1]}", utc_day(time.time()), 10**9)
+        [full] = await store.budgets.budget_status([bucket])
     assert served >= 4
     assert (found.cost.usd, found.cost.unpriced_calls) == (served * CALL, 0)
     assert (full.spent, full.reserved) == ((served - 1) * CALL * 10**9, 0)
@@ -198,7 +201,7 @@ async def test_what_was_answered_meanwhile_is_kept_and_billed(tmp_path, postgres
         assert (await ask("free", run, "GET"))[2]["outcome"] == "answered"
         await server.end(signal.SIGTERM)
     async with Store(postgres) as store:
-        [found] = await spent(store.database, ("tenant",))
+        [found] = await report_spending(store.database, ("tenant",))
     assert found.cost.usd == provider.served * CALL == 2 * CALL
 
 

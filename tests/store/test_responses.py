@@ -9,7 +9,15 @@ from batuta.store.responses import StoredResponse
 
 pytestmark = pytest.mark.anyio
 
-FIRST = StoredResponse("resp_1", "a", 1.5, "queued", None, b'{"n":1}', b"[1]")
+FIRST = StoredResponse(
+    id="resp_1",
+    tenant="a",
+    created=1.5,
+    status="queued",
+    previous=None,
+    body=b'{"n":1}',
+    input=b"[1]",
+)
 
 
 @pytest.fixture
@@ -31,7 +39,7 @@ async def test_another_tenants_response_does_not_exist(responses):
     await responses.put(replace(FIRST, tenant="b", body=b"b's"))
     assert await responses.get("resp_1", "c") is None
     assert not await responses.delete("resp_1", "c")
-    assert await responses.thread("resp_1", "c", 9) == []
+    assert await responses.get_thread("resp_1", "c", 9) == []
     assert await responses.delete("resp_1", "a")
     assert (await responses.get("resp_1", "b")).body == b"b's"
 
@@ -42,14 +50,14 @@ async def test_a_thread_is_oldest_first_bounded_and_the_tenants_own(responses):
     for row in rows:
         await responses.put(replace(row, events=b"e"))
         await responses.put(replace(row, tenant="b", previous=None))
-    assert await responses.thread("resp_5", "a", 9) == rows
-    assert await responses.thread("resp_5", "a", 2) == rows[3:]
-    assert [row.id for row in await responses.thread("resp_5", "b", 9)] == ["resp_5"]
+    assert await responses.get_thread("resp_5", "a", 9) == rows
+    assert await responses.get_thread("resp_5", "a", 2) == rows[3:]
+    assert [row.id for row in await responses.get_thread("resp_5", "b", 9)] == ["resp_5"]
 
 
 async def test_a_thread_that_bites_its_tail_ends(responses):
     await responses.put(replace(FIRST, previous="resp_1"))
-    assert len(await responses.thread("resp_1", "a", 7)) == 7
+    assert len(await responses.get_thread("resp_1", "a", 7)) == 7
 
 
 async def test_deleting_twice_tells(responses):

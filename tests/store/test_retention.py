@@ -10,8 +10,8 @@ from batuta.core import RunId
 from batuta.store import Store
 from batuta.store.models import CONTENTS
 from batuta.store.responses import StoredResponse
-from batuta.store.retention import Retention
-from batuta.store.spend import spent
+from batuta.store.retention import RetentionSweeper
+from batuta.store.spend_report import report_spending
 from fakes.serving import Server
 
 pytestmark = pytest.mark.anyio
@@ -25,7 +25,15 @@ def run_of(name, days):
 
 
 def response_of(name, days, status="completed"):
-    return StoredResponse(name, "local", NOW - days * DAY, status, None, b"{}", b"[]")
+    return StoredResponse(
+        id=name,
+        tenant="local",
+        created=NOW - days * DAY,
+        status=status,
+        previous=None,
+        body=b"{}",
+        input=b"[]",
+    )
 
 
 async def test_only_what_is_too_old_goes(target):
@@ -35,20 +43,20 @@ async def test_only_what_is_too_old_goes(target):
             await store.responses.put(response_of(f"resp_{days}", days))
         await store.responses.put(response_of("resp_played", 9, "in_progress"))
         await store.flush()
-        before = await spent(store.database, ("tenant",))
+        before = await report_spending(store.database, ("tenant",))
         clock = [NOW]
-        retention = Retention(store.database, 7, clock=lambda: clock[0], batch=1)
+        retention = RetentionSweeper(store.database, 7, clock=lambda: clock[0], batch=1)
         assert await retention.sweep() == (2, 2)
         assert await retention.sweep() == (0, 0)
         assert {row.id for row in await store.list()} == {"run_0", "run_6.9"}
         assert await store.get("run_40") is None and await store.get("run_0") is not None
         names = ("resp_0", "resp_6.9", "resp_7.1", "resp_40", "resp_played")
-        left = await store.responses.several(names, "local")
+        left = await store.responses.get_many(names, "local")
         assert {one.id for one in left} == {"resp_0", "resp_6.9", "resp_played"}
-        assert await spent(store.database, ("tenant",)) == before
+        assert await report_spending(store.database, ("tenant",)) == before
         clock[0] += 1 * DAY
         assert await retention.sweep() == (1, 1)
-        rows = await store.database.rows(CONTENTS.select())
+        rows = await store.database.fetch_rows(CONTENTS.select())
         assert [row["run_id"] for row in rows] == ["run_0"]
 
 

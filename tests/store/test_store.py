@@ -15,7 +15,7 @@ from tests.store.strategies import make_run, runs
 from batuta.core import Cost, Outcome
 from batuta.errors import StoreError
 from batuta.store import Store
-from batuta.store.ledger import Charge, Reservation
+from batuta.store.ledger import Reservation, RunCharge
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ def path(target):
 
 
 async def count(store, table="runs"):
-    [row] = await store.database.rows(text(f"SELECT count(*) AS many FROM {table}"))  # noqa: S608 - ours
+    [row] = await store.database.fetch_rows(text(f"SELECT count(*) AS many FROM {table}"))  # noqa: S608 - ours
     return row["many"]
 
 
@@ -43,7 +43,7 @@ async def test_batches_of_any_size_take_few_statements(path):
             for size in sizes:
                 for number in range(size):
                     held = Reservation(f"{size}-{number}", 1, ())
-                    charge = Charge(reservation=held)
+                    charge = RunCharge(reservation=held)
                     await store.append(make_run(100 * size + number), charge=charge)
                 await store.flush()
         finally:
@@ -56,10 +56,10 @@ async def test_a_run_is_readable_right_after_append_and_after_flush(path):
     run = make_run()
     async with Store(path) as store:
         await store.append(run)
-        assert store.waiting == 1
+        assert store.pending_count == 1
         assert await store.get(run.id) == run
         assert [summary.id for summary in await store.list()] == [run.id]
-        assert store.waiting == 0
+        assert store.pending_count == 0
         assert await store.get(run.id) == run
         assert await store.get("another") is None
         assert await store.summary("another") is None
@@ -76,7 +76,7 @@ async def test_a_run_is_written_without_flush(path):
     async with Store(path) as store:
         await store.append(make_run())
         with anyio.fail_after(5):
-            while store.waiting:
+            while store.pending_count:
                 await anyio.sleep(0.02)
         assert await count(store) == 1
 
@@ -233,7 +233,7 @@ async def test_appends_at_the_same_time(path):
         async def one(number):
             await store.append(make_run(number))
             assert await store.get(f"run_{number:06}") == make_run(number)
-            assert store.waiting <= 30
+            assert store.pending_count <= 30
 
         async with anyio.create_task_group() as tasks:
             for number in range(200):
@@ -264,7 +264,7 @@ async def test_two_stores_on_one_file(path):
 async def test_stores_create_one_file_at_the_same_time(path, number):
     async def opened():
         async with Store(path) as store:
-            assert await store.ready()
+            assert await store.is_ready()
 
     async with anyio.create_task_group() as tasks:
         for _ in range(6):
@@ -300,8 +300,8 @@ async def test_a_closed_store_says_so(path):
         await store.append(make_run())
     async with store:
         await store.append(make_run())
-        assert await store.ready()
-    assert not await store.ready()
+        assert await store.is_ready()
+    assert not await store.is_ready()
     for call in (
         store.append(make_run(1)),
         store.flush(),
@@ -329,7 +329,7 @@ async def test_any_run_is_stored(path):
                 portal.call(round_trip, store, run)
 
             await anyio.to_thread.run_sync(check)
-        assert store.lost == 0
+        assert store.lost_count == 0
 
 
 async def round_trip(store, run):

@@ -2,7 +2,7 @@
 
 import anyio
 
-from batuta.store.together import Together
+from batuta.store.batching import Batcher
 
 
 class Slow:
@@ -24,10 +24,10 @@ class Slow:
 
 async def test_whoever_comes_while_a_batch_is_under_way_shares_the_next():
     slow, results = Slow(), {}
-    together = Together(slow.work)
+    together = Batcher(slow.work)
 
     async def ask(number):
-        results[number] = await together.do(number)
+        results[number] = await together.submit(number)
 
     async with anyio.create_task_group() as tasks:
         for number in (0, 1):
@@ -43,13 +43,13 @@ async def test_whoever_comes_while_a_batch_is_under_way_shares_the_next():
 
 async def test_who_goes_before_his_batch_begins_is_left_out():
     slow = Slow()
-    together = Together(slow.work, slow.undo)
+    together = Batcher(slow.work, slow.undo)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(together.do, 1)
+        tasks.start_soon(together.submit, 1)
         await anyio.wait_all_tasks_blocked()
         with anyio.move_on_after(0.01):
-            await together.do(2)
-        tasks.start_soon(together.do, 3)
+            await together.submit(2)
+        tasks.start_soon(together.submit, 3)
         await anyio.wait_all_tasks_blocked()
         slow.go.set()
     assert slow.batches == [[1], [3]]
@@ -58,16 +58,16 @@ async def test_who_goes_before_his_batch_begins_is_left_out():
 
 async def test_what_was_done_for_who_has_gone_is_undone():
     slow, gone = Slow(), anyio.CancelScope()
-    together = Together(slow.work, slow.undo)
+    together = Batcher(slow.work, slow.undo)
 
     async def leave():
         with gone:
-            await together.do(3)
+            await together.submit(3)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(together.do, 1)
+        tasks.start_soon(together.submit, 1)
         await anyio.wait_all_tasks_blocked()
-        tasks.start_soon(together.do, 2)
+        tasks.start_soon(together.submit, 2)
         tasks.start_soon(leave)
         await anyio.wait_all_tasks_blocked()
         first, slow.go = slow.go, anyio.Event()

@@ -41,7 +41,7 @@ def encode_run(run: Run) -> bytes:
         StoreError: a tool's parameters are nested too deeply, or contain themselves.
     """
     try:
-        return orjson.dumps(run, default=_plain)
+        return orjson.dumps(run, default=_plain_value)
     except orjson.JSONEncodeError:  # odd text, integers over 64 bits, deep nesting: rare and slow
         return _encode_slowly(run)
 
@@ -59,7 +59,7 @@ def decode_run(body: bytes, version: int = FORMAT) -> Run:
             f"a stored run has format {version} and this Batuta reads {FORMAT}: upgrade Batuta"
         )
     try:
-        return _decode(body)
+        return _decode_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "the text"
@@ -81,25 +81,25 @@ def sql_text(text: str) -> str:
 
 
 @cache
-def _adapter() -> TypeAdapter[Run]:
+def _run_adapter() -> TypeAdapter[Run]:
     from pydantic import TypeAdapter  # noqa: PLC0415 - built on first use: it takes 50 ms
 
     return TypeAdapter(Run)
 
 
-def _decode(body: bytes) -> Run:
+def _decode_json(body: bytes) -> Run:
     from pydantic import ValidationError  # noqa: PLC0415 - see decode_run
 
     try:
-        return _adapter().validate_json(body)
+        return _run_adapter().validate_json(body)
     except ValidationError as error:
         if error.errors(include_url=False)[0]["type"] != "json_invalid":
             raise
         # Valid JSON nested over 200 levels is refused by pydantic's own parser only.
-        return _adapter().validate_python(json.loads(body))
+        return _run_adapter().validate_python(json.loads(body))
 
 
-def _plain(value: object) -> Any:
+def _plain_value(value: object) -> Any:
     """What orjson does not know, as something it knows."""
     if isinstance(value, Decimal):
         return str(value)
@@ -112,28 +112,28 @@ def _plain(value: object) -> Any:
 
 def _encode_slowly(run: Run) -> bytes:
     try:
-        return json.dumps(_tree(run), ensure_ascii=False, separators=(",", ":")).encode()
+        return json.dumps(_to_tree(run), ensure_ascii=False, separators=(",", ":")).encode()
     except RecursionError as error:
         raise StoreError("a run is nested too deeply to be stored") from error
 
 
-def _tree(value: Any) -> Any:
+def _to_tree(value: Any) -> Any:
     """Dicts, lists and scalars that the standard library writes as valid UTF-8."""
     if isinstance(value, Enum):
-        return _tree(value.value)
+        return _to_tree(value.value)
     if value is None or isinstance(value, (bool, int, float, str)):
-        return _scalar(value)
+        return _clean_scalar(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _tree(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: _to_tree(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
-        return {clean_text(str(key)): _tree(item) for key, item in items}
+        return {clean_text(str(key)): _to_tree(item) for key, item in items}
     if isinstance(value, (list, tuple, AbstractSet)):
-        return [_tree(item) for item in cast("list[Any]", value)]
+        return [_to_tree(item) for item in cast("list[Any]", value)]
     return clean_text(str(value))
 
 
-def _scalar(value: float | str | None) -> float | str | None:
+def _clean_scalar(value: float | str | None) -> float | str | None:
     if isinstance(value, float):
         return value if isfinite(value) else None
     return clean_text(value) if isinstance(value, str) else value

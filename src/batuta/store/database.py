@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any, TypeVar, final
@@ -37,31 +38,35 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 _T = TypeVar("_T")
-Work = Callable[[Connection], _T]
+DatabaseWork = Callable[[Connection], _T]
 """What is done with a connection; it blocks, and knows no event loop."""
 
-FAILURES = (SQLAlchemyError, OSError)
+DATABASE_ERRORS = (SQLAlchemyError, OSError)
 """What a database that cannot be used raises; asyncpg's refused connection is an OSError."""
 
 BUSY_MS = 5_000
 """How long SQLite waits for another writer before it says `locked`."""
 
-_READERS = 4
+_MAX_READERS = 4
 """Threads that read an SQLite file at the same time, besides the one that writes."""
 
 _WAL_PAUSE = 0.01
 """Seconds between attempts to switch a file to WAL."""
 
-_PATIENCE = 5.0
+_CHECKPOINTS = 5
+"""Attempts to empty the log, each of which waits for readers like any writer."""
+
+_CONNECT_SECONDS = 5.0
 """Seconds that PostgreSQL may take to let somebody in."""
 
-_LONGEST = 15.0
+_MAX_COMMAND_SECONDS = 15.0
 """Seconds that one of its statements may take."""
 
 _PRAGMAS = (
     f"PRAGMA busy_timeout={BUSY_MS}",
     "PRAGMA synchronous=NORMAL",  # a power cut loses the last commits, never the file
     "PRAGMA foreign_keys=ON",
+    "PRAGMA secure_delete=ON",  # what is deleted is overwritten
 )
 
 _DRIVERS = {
@@ -98,9 +103,9 @@ class Database:
         self._engine = engine
         # SQLite would let the second writer sleep and poll; here it is woken in time.
         self._turn = anyio.CapacityLimiter(1)
-        self._readers = anyio.CapacityLimiter(_READERS)
+        self._readers = anyio.CapacityLimiter(_MAX_READERS)
 
-    async def write(self, work: Work[_T]) -> _T:
+    async def write(self, work: DatabaseWork[_T]) -> _T:
         """Does `work` in a transaction; errors are the driver's.
 
         Raises:
@@ -109,10 +114,10 @@ class Database:
         """
         engine = self._engine
         if isinstance(engine, Engine):
-            return await run_sync(_within, engine.begin, work, limiter=self._turn)
-        return await _awaited(engine.begin, work)
+            return await run_sync(_run_in_connection, engine.begin, work, limiter=self._turn)
+        return await _run_in_async_connection(engine.begin, work)
 
-    async def change(self, work: Work[_T]) -> _T:
+    async def run_write(self, work: DatabaseWork[_T]) -> _T:
         """Does `work` in a transaction.
 
         Raises:
@@ -120,8 +125,8 @@ class Database:
         """
         try:
             return await self.write(work)
-        except FAILURES as error:
-            raise explain(error, self.url) from error
+        except DATABASE_ERRORS as error:
+            raise explain_error(error, self.url) from error
 
     async def execute(self, first: Executable, *then: Executable) -> int:
         """Statements that change something, in one transaction; how many rows the first changed.
@@ -136,9 +141,9 @@ class Database:
                 connection.execute(statement)
             return result.rowcount
 
-        return await self.change(run)
+        return await self.run_write(run)
 
-    async def read(self, work: Work[_T]) -> _T:
+    async def read(self, work: DatabaseWork[_T]) -> _T:
         """Does `work`, which changes nothing; errors are the driver's.
 
         Raises:
@@ -147,10 +152,10 @@ class Database:
         """
         engine = self._engine
         if isinstance(engine, Engine):
-            return await run_sync(_within, engine.connect, work, limiter=self._readers)
-        return await _awaited(engine.connect, work)
+            return await run_sync(_run_in_connection, engine.connect, work, limiter=self._readers)
+        return await _run_in_async_connection(engine.connect, work)
 
-    async def look(self, work: Work[_T]) -> _T:
+    async def run_read(self, work: DatabaseWork[_T]) -> _T:
         """Does `work`, which changes nothing.
 
         Raises:
@@ -158,10 +163,10 @@ class Database:
         """
         try:
             return await self.read(work)
-        except FAILURES as error:
-            raise explain(error, self.url) from error
+        except DATABASE_ERRORS as error:
+            raise explain_error(error, self.url) from error
 
-    async def rows(self, query: Any) -> list[dict[str, Any]]:
+    async def fetch_rows(self, query: Any) -> list[dict[str, Any]]:
         """What the query finds.
 
         Raises:
@@ -171,7 +176,21 @@ class Database:
         def find(connection: Connection) -> list[dict[str, Any]]:
             return [dict(row) for row in connection.execute(query).mappings()]
 
-        return await self.look(find)
+        return await self.run_read(find)
+
+    async def checkpoint(self) -> None:
+        """Empties SQLite's log, in which what was overwritten can still be read.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        engine = self._engine
+        if not isinstance(engine, Engine):
+            return
+        try:
+            await run_sync(truncate_log, engine, limiter=self._turn)
+        except DATABASE_ERRORS as error:
+            raise explain_error(error, self.url) from error
 
     async def close(self) -> None:
         """Disconnects."""
@@ -181,13 +200,29 @@ class Database:
             await self._engine.dispose()
 
 
-def _within(opened: Callable[[], AbstractContextManager[Connection]], work: Work[_T]) -> _T:
+def truncate_log(engine: Engine) -> None:
+    """Empties the log of an SQLite file. Blocks.
+
+    Somebody who reads at that moment keeps it from being emptied; then it is tried again, and at
+    last left to the next deletion.
+    """
+    for _ in range(_CHECKPOINTS):
+        with engine.connect() as connection:
+            held = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar()
+        if not held:
+            return
+        sleep(_WAL_PAUSE)
+
+
+def _run_in_connection(
+    opened: Callable[[], AbstractContextManager[Connection]], work: DatabaseWork[_T]
+) -> _T:
     with opened() as connection:
         return work(connection)
 
 
-async def _awaited(
-    opened: Callable[[], AbstractAsyncContextManager[AsyncConnection]], work: Work[_T]
+async def _run_in_async_connection(
+    opened: Callable[[], AbstractAsyncContextManager[AsyncConnection]], work: DatabaseWork[_T]
 ) -> _T:
     async with opened() as connection:
         return await connection.run_sync(work)
@@ -222,7 +257,7 @@ def is_sqlite(url: URL) -> bool:
     return url.get_backend_name() == "sqlite"
 
 
-def place_of(url: URL) -> str:
+def database_name(url: URL) -> str:
     """The database as a message names it: the file, or the URL without its password."""
     return str(url.database) if is_sqlite(url) else url.render_as_string(hide_password=True)
 
@@ -239,68 +274,82 @@ def open_database(url: URL, *, pooled: bool = True) -> Database:
             # With it comes the ORM, which is a tenth of the whole start.
             from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
 
-            return Database(create_async_engine(url, **options, **_impatient(pooled)), url)
-        _probe(url)
+            return Database(create_async_engine(url, **options, **_timeout_options(pooled)), url)
+        _create_file(url)
         if pooled:  # the last used first: each keeps pages of the file in memory
-            options |= {"pool_size": _READERS + 1, "max_overflow": 0, "pool_use_lifo": True}
+            options |= {"pool_size": _MAX_READERS + 1, "max_overflow": 0, "pool_use_lifo": True}
         engine = create_engine(url, **options)
     except ImportError as error:
         raise StoreError(f"{error.name} is not installed: pip install {error.name}") from error
-    event.listen(engine, "connect", _configure)
+    event.listen(engine, "connect", _set_pragmas)
     return Database(engine, url)
 
 
-def _impatient(pooled: bool) -> dict[str, Any]:  # noqa: FBT001 - as its caller was told
+def _timeout_options(pooled: bool) -> dict[str, Any]:  # noqa: FBT001 - as its caller was told
     """Options with which nobody waits long for a server that does not answer.
 
     A connection that is used once is a migration's, which may wait for another process's.
     """
     if not pooled:
-        return {"connect_args": {"timeout": _PATIENCE}}
-    waiting = {"timeout": _PATIENCE, "command_timeout": _LONGEST}
-    return {"connect_args": waiting, "pool_timeout": _PATIENCE}
+        return {"connect_args": {"timeout": _CONNECT_SECONDS}}
+    waiting = {"timeout": _CONNECT_SECONDS, "command_timeout": _MAX_COMMAND_SECONDS}
+    return {"connect_args": waiting, "pool_timeout": _CONNECT_SECONDS}
 
 
-def explain(error: Exception, url: URL) -> StoreError:
+def explain_error(error: Exception, url: URL) -> StoreError:
     """The error as one sentence that says what to do."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     if isinstance(cause, OSError) and not is_sqlite(url):
         why = "it does not answer" if isinstance(cause, TimeoutError) else "no connection is made"
         hint = "check that the server runs and that the address is right"
-        return StoreError(f"{place_of(url)} cannot be used: {why}: {hint}")
+        return StoreError(f"{database_name(url)} cannot be used: {why}: {hint}")
     text = str(cause)
     for mark, sentence in _SENTENCES:
         if mark in text.lower():
-            return StoreError(sentence.format(place=place_of(url)))
-    return StoreError(f"{place_of(url)} cannot be used: {text or type(cause).__name__}")
+            return StoreError(sentence.format(place=database_name(url)))
+    return StoreError(f"{database_name(url)} cannot be used: {text or type(cause).__name__}")
 
 
-def is_passing(error: Exception) -> bool:
+def is_transient(error: Exception) -> bool:
     """Whether the same statement may well succeed in a moment."""
     return isinstance(error, DBAPIError) and "locked" in str(error.orig).lower()
 
 
-def is_about_a_row(error: Exception) -> bool:
+def is_row_error(error: Exception) -> bool:
     """Whether the database works and only refuses these values."""
     if isinstance(error, DBAPIError):
         return isinstance(error, (IntegrityError, DataError))
     return isinstance(error, StatementError)
 
 
-def _probe(url: URL) -> None:
+def _create_file(url: URL) -> None:
     """Opens the file once, makes it if need be, and switches it to WAL."""
     path = Path(str(url.database))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_file(path)
         with closing(sqlite3.connect(path)) as connection:
-            _configure(connection, None)
+            _set_pragmas(connection, None)
             _use_wal(connection)
     except OSError as error:
         raise StoreError(
             f"the folder of {path} cannot be created: {error.strerror or error}"
         ) from error
     except sqlite3.Error as error:
-        raise explain(error, url) from error
+        raise explain_error(error, url) from error
+
+
+def make_private_file(path: Path) -> None:
+    """Makes the file, if there is none, so that nobody but this user can read it.
+
+    SQLite gives the files that it puts beside it the same mode. A file that is there is not opened:
+    closing it would give up the locks that this process has on it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:
@@ -321,7 +370,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-def _configure(connection: Any, _record: object) -> None:
+def _set_pragmas(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
     try:
         for pragma in _PRAGMAS:

@@ -14,16 +14,16 @@ from sqlalchemy import Connection, insert, select, update
 from batuta.errors import StoreError
 from batuta.store.codec import sql_text
 from batuta.store.database import Database
-from batuta.store.mint import Issued, Mint
+from batuta.store.key_hasher import IssuedKey, KeyHasher
+from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
 from batuta.store.models import KEYS, TENANTS
-from batuta.store.policy import Policy, policy_json, read_policy
-from batuta.store.upsert import upsert
+from batuta.store.upsert import insert_statement
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
-_LONGEST = 200
+_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_MAX_NAME_CHARACTERS = 200
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
     """Whose runs, responses and money they are."""
 
@@ -34,14 +34,14 @@ class Tenant:
     per_month: Decimal | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiKey:
     """A key as it is kept: without its text."""
 
     id: str
     tenant: Tenant
     name: str
-    policy: Policy
+    policy: KeyPermissions
     created: float
     digest: bytes
     expires: float | None = None
@@ -61,7 +61,7 @@ class Key:
 
 
 @final
-class Keys:
+class ApiKeyStore:
     """What `batuta keys` and the admin's routes do."""
 
     def __init__(self, database: Database) -> None:
@@ -69,13 +69,13 @@ class Keys:
 
     async def create(
         self,
-        mint: Mint,
+        hasher: KeyHasher,
         tenant: str,
         name: str,
-        policy: Policy | None = None,
+        permissions: KeyPermissions | None = None,
         *,
         expires: float | None = None,
-    ) -> tuple[Key, Issued]:
+    ) -> tuple[ApiKey, IssuedKey]:
         """A new key; its text is in what is issued and nowhere else.
 
         Raises:
@@ -83,85 +83,85 @@ class Keys:
             StoreError: the database fails.
         """
         check_name(tenant)
-        if not name.strip() or len(name) > _LONGEST:
-            raise ValueError(f"a key needs a name of at most {_LONGEST} characters")
-        issued, now = mint.issue(), time()
+        if not name.strip() or len(name) > _MAX_NAME_CHARACTERS:
+            raise ValueError(f"a key needs a name of at most {_MAX_NAME_CHARACTERS} characters")
+        issued, now = hasher.issue(), time()
         values = {
             "id": issued.id,
             "tenant": tenant,
             "name": sql_text(name),
             "digest": issued.digest,
-            "policy": orjson.dumps(policy_json(policy or Policy())).decode(),
+            "policy": orjson.dumps(permissions_json(permissions or KeyPermissions())).decode(),
             "created": now,
             "expires": expires,
         }
 
         def make(connection: Connection) -> None:
-            _know(connection, tenant, now)
+            _ensure_tenant(connection, tenant, now)
             connection.execute(insert(KEYS).values(values))
 
-        await self._database.change(make)
+        await self._database.run_write(make)
         return await self._get(issued.id), issued
 
-    async def any(self) -> bool:
+    async def has_keys(self) -> bool:
         """Whether there ever was a key.
 
         Raises:
             StoreError: the database fails.
         """
-        return bool(await self._database.rows(select(KEYS.c.id).limit(1)))
+        return bool(await self._database.fetch_rows(select(KEYS.c.id).limit(1)))
 
-    async def find(self, key_id: str) -> Key | None:
+    async def find(self, key_id: str) -> ApiKey | None:
         """The key of that id.
 
         Raises:
             StoreError: the database fails.
         """
-        rows = await self._database.rows(_KEYS.where(KEYS.c.id == sql_text(key_id)))
-        return _key(rows[0]) if rows else None
+        rows = await self._database.fetch_rows(_SELECT_KEYS.where(KEYS.c.id == sql_text(key_id)))
+        return _key_from_row(rows[0]) if rows else None
 
-    async def list(self, tenant: str | None = None) -> list[Key]:
+    async def list(self, tenant: str | None = None) -> list[ApiKey]:
         """Every key (of that tenant), the oldest first.
 
         Raises:
             StoreError: the database fails.
         """
-        query = _KEYS.order_by(KEYS.c.created, KEYS.c.id)
+        query = _SELECT_KEYS.order_by(KEYS.c.created, KEYS.c.id)
         if tenant is not None:
             query = query.where(KEYS.c.tenant == sql_text(tenant))
-        return [_key(row) for row in await self._database.rows(query)]
+        return [_key_from_row(row) for row in await self._database.fetch_rows(query)]
 
     async def change(
         self,
         key_id: str,
-        policy: Policy | None = None,
+        permissions: KeyPermissions | None = None,
         *,
         name: str | None = None,
         expires: float | None = None,
-        lasting: bool = False,
-    ) -> Key | None:
+        never_expires: bool = False,
+    ) -> ApiKey | None:
         """The key with another policy, name or end; None if there is none.
 
         Args:
             key_id: which.
-            policy: in place of the old one.
+            permissions: in place of the old one.
             name: in place of the old one.
             expires: seconds since the epoch.
-            lasting: whether it shall never expire.
+            never_expires: whether it shall never expire.
 
         Raises:
             StoreError: the database fails.
         """
         values: dict[str, Any] = {}
-        if policy is not None:
-            values["policy"] = orjson.dumps(policy_json(policy)).decode()
+        if permissions is not None:
+            values["policy"] = orjson.dumps(permissions_json(permissions)).decode()
         if name is not None:
             values["name"] = sql_text(name)
-        if expires is not None or lasting:
+        if expires is not None or never_expires:
             values["expires"] = expires
         return await self._change(key_id, values)
 
-    async def revoke(self, key_id: str) -> Key | None:
+    async def revoke(self, key_id: str) -> ApiKey | None:
         """The key, which nobody can use from now on; None if there is none.
 
         Raises:
@@ -172,7 +172,9 @@ class Keys:
             return key
         return await self._change(key_id, {"revoked": time(), "old_digest": None})
 
-    async def rotate(self, mint: Mint, key_id: str, grace: float) -> tuple[Key, Issued] | None:
+    async def rotate(
+        self, hasher: KeyHasher, key_id: str, grace: float
+    ) -> tuple[ApiKey, IssuedKey] | None:
         """The key with a new text; the old one is taken for `grace` seconds more.
 
         Budgets, limits and spending stay, for the key's id does.
@@ -186,7 +188,7 @@ class Keys:
             return None
         if key.revoked is not None:
             raise ValueError(f"the key {key_id} was revoked: make a new one")
-        issued = mint.issue(key_id)
+        issued = hasher.issue(key_id)
         values = {
             "digest": issued.digest,
             "old_digest": key.digest if grace > 0 else None,
@@ -201,10 +203,10 @@ class Keys:
         Raises:
             StoreError: the database fails.
         """
-        rows = await self._database.rows(select(TENANTS).order_by(TENANTS.c.name))
+        rows = await self._database.fetch_rows(select(TENANTS).order_by(TENANTS.c.name))
         return [Tenant(**row) for row in rows]
 
-    async def budget(
+    async def set_tenant_budget(
         self, tenant: str, per_day: Decimal | None, per_month: Decimal | None
     ) -> Tenant:
         """The tenant with that budget; it is made if there is none.
@@ -214,24 +216,24 @@ class Keys:
             StoreError: the database fails.
         """
         check_name(tenant)
-        Policy(per_day=per_day, per_month=per_month)  # the same numbers are possible
+        KeyPermissions(per_day=per_day, per_month=per_month)  # the same numbers are possible
         values = {"per_day": per_day, "per_month": per_month}
 
         def allow(connection: Connection) -> None:
-            _know(connection, tenant, time())
+            _ensure_tenant(connection, tenant, time())
             connection.execute(update(TENANTS).where(TENANTS.c.name == tenant).values(values))
 
-        await self._database.change(allow)
-        rows = await self._database.rows(select(TENANTS).where(TENANTS.c.name == tenant))
+        await self._database.run_write(allow)
+        rows = await self._database.fetch_rows(select(TENANTS).where(TENANTS.c.name == tenant))
         return Tenant(**rows[0])
 
-    async def _change(self, key_id: str, values: dict[str, Any]) -> Key | None:
+    async def _change(self, key_id: str, values: dict[str, Any]) -> ApiKey | None:
         if values:
             statement = update(KEYS).where(KEYS.c.id == sql_text(key_id)).values(values)
             await self._database.execute(statement)
         return await self.find(key_id)
 
-    async def _get(self, key_id: str) -> Key:
+    async def _get(self, key_id: str) -> ApiKey:
         key = await self.find(key_id)
         if key is None:
             raise StoreError(f"the key {key_id} vanished while it was made: try again")
@@ -244,13 +246,13 @@ def check_name(tenant: str) -> None:
     Raises:
         ValueError: it may not.
     """
-    if not _NAME.fullmatch(tenant):
+    if not _NAME_PATTERN.fullmatch(tenant):
         raise ValueError(
             f"{tenant!r} cannot name a tenant: use at most 64 letters, digits and . _ @ -"
         )
 
 
-_KEYS = select(
+_SELECT_KEYS = select(
     KEYS,
     TENANTS.c.created.label("tenant_created"),
     TENANTS.c.per_day.label("tenant_per_day"),
@@ -258,29 +260,29 @@ _KEYS = select(
 ).join(TENANTS, TENANTS.c.name == KEYS.c.tenant)
 
 
-def _key(row: dict[str, Any]) -> Key:
+def _key_from_row(row: dict[str, Any]) -> ApiKey:
     values = dict(row)
     fields = {name: values.pop(f"tenant_{name}") for name in ("created", "per_day", "per_month")}
-    values["tenant"] = Tenant(values["tenant"], **fields)
-    values["policy"] = _policy(values["id"], values["policy"])
-    return Key(**values)
+    values["tenant"] = Tenant(name=values["tenant"], **fields)
+    values["policy"] = _read_permissions(values["id"], values["policy"])
+    return ApiKey(**values)
 
 
-def _policy(key_id: str, text: str) -> Policy:
+def _read_permissions(key_id: str, text: str) -> KeyPermissions:
     """What was kept; a limit that cannot be read must not be one that is not there."""
     try:
-        return read_policy(orjson.loads(text))
+        return read_permissions(orjson.loads(text))
     except ValueError as error:
         raise StoreError(f"the limits of key {key_id} cannot be read: {error}") from None
 
 
-def _know(connection: Connection, tenant: str, now: float) -> None:
+def _ensure_tenant(connection: Connection, tenant: str, now: float) -> None:
     """Makes the tenant if there is none."""
-    new = upsert(connection.dialect.name, TENANTS).values(name=tenant, created=now)
+    new = insert_statement(connection.dialect.name, TENANTS).values(name=tenant, created=now)
     connection.execute(new.on_conflict_do_nothing())
 
 
-def key_json(key: Key) -> dict[str, Any]:
+def key_json(key: ApiKey) -> dict[str, Any]:
     """A key for programs; never its text or its hash."""
     return {
         "id": key.id,
@@ -289,7 +291,7 @@ def key_json(key: Key) -> dict[str, Any]:
         "state": key.state(time()),
         "created": key.created,
         "expires": key.expires,
-        "limits": policy_json(key.policy),
+        "limits": permissions_json(key.policy),
     }
 
 

@@ -16,20 +16,20 @@ from math import floor
 from typing import Any
 
 from batuta.core import Cost, Run, Usage
-from batuta.core.usage import FREE, ZERO, cost_of
+from batuta.core.usage import ZERO_COST, ZERO_USAGE, usage_cost
 from batuta.store.codec import sql_text
 
 NANO = Decimal(1_000_000_000)
-_LARGEST = 2**63 - 1
-_DAY = 86_400
-_ROOM = 2**53
+_MAX_INTEGER = 2**63 - 1
+_DAY_SECONDS = 86_400
+_MAX_RUN_NANO = 2**53
 """Billionths that one run counts as at most: nine million dollars, far from overflowing sums."""
 
-CONDUCTOR = "conductor"
-WORKER = "worker"
-LOST = "lost"
+CONDUCTOR_KIND = "conductor"
+WORKER_KIND = "worker"
+LOST_KIND = "lost"
 """A run whose process died: what it cost is not known, and is counted as one unpriced call."""
-LOST_LINE = -1
+LOST_LINE_NUMBER = -1
 """Its line: a run that is played again after all keeps its own ones."""
 
 
@@ -54,8 +54,8 @@ class Reservation:
     buckets: tuple[Bucket, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCharge:
     """Who pays for a run."""
 
     tenant: str = "local"
@@ -66,8 +66,8 @@ class Charge:
     reservation: Reservation | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerLine:
     """What one of a run's players cost."""
 
     kind: str
@@ -78,60 +78,65 @@ class Line:
     """What budgets count its unpriced calls as."""
 
 
-def lines_of(run: Run) -> tuple[Line, ...]:
+def ledger_lines(run: Run) -> tuple[LedgerLine, ...]:
     """The conductor first, then each worker; their dollars add up to the run's."""
     unknown = run.header.limits.unknown
     totals: dict[tuple[str, str], tuple[Usage, Cost, Decimal]] = {
-        (CONDUCTOR, run.header.conductor): (ZERO, FREE, Decimal(0))
+        (CONDUCTOR_KIND, run.header.conductor): (ZERO_USAGE, ZERO_COST, Decimal(0))
     }
-    for kind, name, usage, cost in _calls(run):
-        before = totals.get((kind, name), (ZERO, FREE, Decimal(0)))
-        extra = cost_of(usage, unknown).usd if cost.unpriced_calls else Decimal(0)
+    for kind, name, usage, cost in _iterate_calls(run):
+        before = totals.get((kind, name), (ZERO_USAGE, ZERO_COST, Decimal(0)))
+        extra = usage_cost(usage, unknown).usd if cost.unpriced_calls else Decimal(0)
         totals[kind, name] = (before[0] + usage, before[1] + cost, before[2] + extra)
-    return tuple(Line(kind, name, *rest) for (kind, name), rest in totals.items())
+    return tuple(
+        LedgerLine(kind=kind, name=name, usage=usage, cost=cost, assumed_usd=extra)
+        for (kind, name), (usage, cost, extra) in totals.items()
+    )
 
 
-def nano_of(usd: Decimal) -> int:
+def usd_to_nano(usd: Decimal) -> int:
     """The dollars in billionths, rounded up."""
-    return min(int((usd * NANO).to_integral_value(ROUND_CEILING)), _ROOM)
+    return min(int((usd * NANO).to_integral_value(ROUND_CEILING)), _MAX_RUN_NANO)
 
 
-def cap_of(usd: Decimal) -> int:
+def usd_cap_to_nano(usd: Decimal) -> int:
     """A cap in billionths, rounded down."""
-    return min(int(usd * NANO), _LARGEST)
+    return min(int(usd * NANO), _MAX_INTEGER)
 
 
-def dollars_of(nano: int) -> Decimal:
+def nano_to_usd(nano: int) -> Decimal:
     """Billionths as dollars."""
     return Decimal(nano) / NANO
 
 
-def counted(lines: Iterable[Line]) -> int:
+def budgeted_nano(lines: Iterable[LedgerLine]) -> int:
     """What budgets count a run as."""
-    return nano_of(sum((line.cost.usd + line.assumed_usd for line in lines), Decimal(0)))
+    return usd_to_nano(sum((line.cost.usd + line.assumed_usd for line in lines), Decimal(0)))
 
 
-def day_of(at: float) -> str:
+def utc_day(at: float) -> str:
     """The day in UTC."""
-    return _named(floor(at / _DAY))
+    return _format_day(floor(at / _DAY_SECONDS))
 
 
 @lru_cache(maxsize=64)
-def _named(day: int) -> str:
-    return datetime.fromtimestamp(day * _DAY, UTC).strftime("%Y-%m-%d")
+def _format_day(day: int) -> str:
+    return datetime.fromtimestamp(day * _DAY_SECONDS, UTC).strftime("%Y-%m-%d")
 
 
-def month_of(day: str) -> str:
+def utc_month(day: str) -> str:
     """The month of a day."""
     return day[:7]
 
 
-def accounts_of(tenant: str, key: str | None) -> tuple[str, ...]:
+def charged_accounts(tenant: str, key: str | None) -> tuple[str, ...]:
     """The accounts that a run of that key is counted to."""
     return (f"tenant:{tenant}",) if key is None else (f"tenant:{tenant}", f"key:{key}")
 
 
-def rows_of(run: Run, lines: Iterable[Line], charge: Charge, at: float) -> list[dict[str, Any]]:
+def ledger_rows(
+    run: Run, lines: Iterable[LedgerLine], charge: RunCharge, at: float
+) -> list[dict[str, Any]]:
     """The lines as rows of the ledger."""
     return [
         {
@@ -140,16 +145,16 @@ def rows_of(run: Run, lines: Iterable[Line], charge: Charge, at: float) -> list[
             "tenant": charge.tenant,
             "key": charge.key,
             "at": at,
-            "day": day_of(at),
+            "day": utc_day(at),
             "model": sql_text(run.header.model),
             "kind": line.kind,
             "name": sql_text(line.name),
-            "calls": min(line.usage.calls, _LARGEST),
-            "input_tokens": min(line.usage.input, _LARGEST),
-            "output_tokens": min(line.usage.output, _LARGEST),
-            "estimated_calls": min(line.usage.estimated, _LARGEST),
+            "calls": min(line.usage.calls, _MAX_INTEGER),
+            "input_tokens": min(line.usage.input, _MAX_INTEGER),
+            "output_tokens": min(line.usage.output, _MAX_INTEGER),
+            "estimated_calls": min(line.usage.estimated, _MAX_INTEGER),
             "usd": line.cost.usd,
-            "unpriced_calls": min(line.cost.unpriced_calls, _LARGEST),
+            "unpriced_calls": min(line.cost.unpriced_calls, _MAX_INTEGER),
             "assumed_usd": line.assumed_usd,
         }
         for number, line in enumerate(lines)
@@ -160,13 +165,13 @@ def lost_row(reservation: Mapping[str, Any]) -> dict[str, Any]:
     """The line of a run that never came to its end, from its reservation's row."""
     return {
         "run_id": reservation["run_id"],
-        "line": LOST_LINE,
+        "line": LOST_LINE_NUMBER,
         "tenant": reservation["tenant"],
         "key": reservation["key"],
         "at": reservation["created"],
-        "day": day_of(reservation["created"]),
+        "day": utc_day(reservation["created"]),
         "model": reservation["model"],
-        "kind": LOST,
+        "kind": LOST_KIND,
         "name": "",
         "calls": 1,
         "input_tokens": 0,
@@ -178,12 +183,12 @@ def lost_row(reservation: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _calls(run: Run) -> Iterator[tuple[str, str, Usage, Cost]]:
+def _iterate_calls(run: Run) -> Iterator[tuple[str, str, Usage, Cost]]:
     """Every call that was made, by whom."""
     for played in run.rounds:
         for draft in played.conductor_drafts:
-            yield CONDUCTOR, run.header.conductor, draft.usage, draft.cost
+            yield CONDUCTOR_KIND, run.header.conductor, draft.usage, draft.cost
         for step in played.steps:
             for attempt in step.attempts:
-                yield WORKER, attempt.worker, attempt.failure.usage, attempt.failure.cost
-            yield WORKER, step.worker, step.result.usage, step.result.cost
+                yield WORKER_KIND, attempt.worker, attempt.failure.usage, attempt.failure.cost
+            yield WORKER_KIND, step.worker, step.result.usage, step.result.cost

@@ -80,6 +80,9 @@ RUNS = Table(
     Column("score_comment", Text),
     Index(None, "created", "id"),
     Index(None, "tenant", "created", "id"),
+    Index(None, "parent"),
+    Index(None, "model", "created", "id"),
+    Index(None, "outcome", "created", "id"),
 )
 
 CONTENTS = Table(
@@ -182,5 +185,16 @@ IDEMPOTENT = Table(
     Column("status", Integer),
     Column("headers", LargeBinary),
     Column("body", LargeBinary),
+    # The run that the answer tells of.
+    Column("run_id", Text),
     Index(None, "expires"),
+    Index(None, "run_id"),
+)
+
+FORGOTTEN = Table(
+    "forgotten",
+    METADATA,
+    # Ids of runs and responses, and tenants, that somebody deleted: not to be written again.
+    Column("name", Text, primary_key=True),
+    Column("at", Float(53), nullable=False),
 )

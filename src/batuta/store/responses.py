@@ -23,11 +23,12 @@ from sqlalchemy import (
 )
 
 from batuta.errors import StoreError
+from batuta.store.batching import Batcher
 from batuta.store.codec import sql_text
 from batuta.store.database import Database
+from batuta.store.deleted import forgotten_among
 from batuta.store.models import METADATA
-from batuta.store.together import Together
-from batuta.store.upsert import upsert
+from batuta.store.upsert import insert_statement
 
 RESPONSES = Table(
     "responses",
@@ -43,11 +44,12 @@ RESPONSES = Table(
     # Null: told of at once, or kept by the job that told them.
     Column("events", LargeBinary),
     Index(None, "tenant", "created"),
+    Index(None, "tenant", "previous"),
 )
-_LIGHT = [column for column in RESPONSES.c if column.name != "events"]
+_COLUMNS_WITHOUT_EVENTS = [column for column in RESPONSES.c if column.name != "events"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResponse:
     """A response and what led to it, each part encoded by whoever stores it."""
 
@@ -63,15 +65,17 @@ class StoredResponse:
 
 
 @final
-class Responses:
+class ResponseTable:
     """Responses by their ids; for another tenant they do not exist."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._rows = Together(self._keep)
+        self._rows = Batcher(self._keep)
 
     async def put(self, response: StoredResponse) -> None:
         """Writes the response, in place of an earlier state of it; it is there afterwards.
+
+        One that was deleted meanwhile is not written again.
 
         Raises:
             StoreError: the database fails.
@@ -86,7 +90,7 @@ class Responses:
             "input": response.input,
             "events": response.events,
         }
-        error = await self._rows.do(row)
+        error = await self._rows.submit(row)
         if error is not None:
             raise error
 
@@ -96,35 +100,41 @@ class Responses:
         Raises:
             StoreError: the database fails.
         """
-        rows = await self._database.rows(select(RESPONSES).where(*_named(response_id, tenant)))
-        return _read(rows[0]) if rows else None
+        rows = await self._database.fetch_rows(
+            select(RESPONSES).where(*_row_filter(response_id, tenant))
+        )
+        return _response_from_row(rows[0]) if rows else None
 
-    async def several(self, ids: Sequence[str], tenant: str) -> list[StoredResponse]:
+    async def get_many(self, ids: Sequence[str], tenant: str) -> list[StoredResponse]:
         """Those of the responses that there are, without events.
 
         Raises:
             StoreError: the database fails.
         """
         wanted = RESPONSES.c.id.in_([sql_text(one) for one in ids])
-        query = select(*_LIGHT).where(wanted, RESPONSES.c.tenant == sql_text(tenant))
-        return [_read(row) for row in await self._database.rows(query)]
+        query = select(*_COLUMNS_WITHOUT_EVENTS).where(
+            wanted, RESPONSES.c.tenant == sql_text(tenant)
+        )
+        return [_response_from_row(row) for row in await self._database.fetch_rows(query)]
 
-    async def thread(self, response_id: str, tenant: str, most: int) -> list[StoredResponse]:
+    async def get_thread(self, response_id: str, tenant: str, most: int) -> list[StoredResponse]:
         """The response and those before it, oldest first, at most `most` and without events.
 
         Raises:
             StoreError: the database fails.
         """
-        first = select(*_LIGHT, literal(0).label("depth")).where(*_named(response_id, tenant))
+        first = select(*_COLUMNS_WITHOUT_EVENTS, literal(0).label("depth")).where(
+            *_row_filter(response_id, tenant)
+        )
         thread = first.cte("thread", recursive=True)
         older = (
-            select(*_LIGHT, (thread.c.depth + 1).label("depth"))
+            select(*_COLUMNS_WITHOUT_EVENTS, (thread.c.depth + 1).label("depth"))
             .join(thread, RESPONSES.c.id == thread.c.previous)
             .where(RESPONSES.c.tenant == sql_text(tenant), thread.c.depth + 1 < most)
         )
         thread = thread.union_all(older)
-        rows = await self._database.rows(select(thread).order_by(thread.c.depth.desc()))
-        return [_read(row) for row in rows]
+        rows = await self._database.fetch_rows(select(thread).order_by(thread.c.depth.desc()))
+        return [_response_from_row(row) for row in rows]
 
     async def delete(self, response_id: str, tenant: str) -> bool:
         """Forgets the response; whether there was one.
@@ -133,13 +143,14 @@ class Responses:
             StoreError: the database fails.
         """
         return (
-            await self._database.execute(delete(RESPONSES).where(*_named(response_id, tenant))) > 0
+            await self._database.execute(delete(RESPONSES).where(*_row_filter(response_id, tenant)))
+            > 0
         )
 
     async def _keep(self, rows: list[dict[str, Any]]) -> list[StoreError | None]:
         """All in one transaction; if that fails, each in its own."""
         try:
-            await self._database.change(lambda connection: _put(connection, rows))
+            await self._database.run_write(lambda connection: _put_rows(connection, rows))
         except StoreError as error:
             if len(rows) > 1:
                 return [(await self._keep([row]))[0] for row in rows]
@@ -147,31 +158,36 @@ class Responses:
         return [None] * len(rows)
 
 
-def _put(connection: Connection, rows: list[dict[str, Any]]) -> None:
-    connection.execute(_putting(connection.dialect.name), rows)
+def _put_rows(connection: Connection, rows: list[dict[str, Any]]) -> None:
+    gone = forgotten_among(
+        connection, [row["id"] for row in rows], [(row["tenant"], row["created"]) for row in rows]
+    )
+    kept = [row for row in rows if gone.isdisjoint({row["id"], (row["tenant"], row["created"])})]
+    if kept:
+        connection.execute(_put_statement(connection.dialect.name), kept)
 
 
 @cache
-def _putting(dialect: str) -> Executable:
+def _put_statement(dialect: str) -> Executable:
     """In place of what is there; built once."""
-    new = upsert(dialect, RESPONSES)
+    new = insert_statement(dialect, RESPONSES)
     names = [column.name for column in RESPONSES.c if not column.primary_key]
     later = {name: new.excluded[name] for name in names}
     return new.on_conflict_do_update(index_elements=["id", "tenant"], set_=later)
 
 
-def _named(response_id: str, tenant: str) -> tuple[ColumnElement[bool], ...]:
+def _row_filter(response_id: str, tenant: str) -> tuple[ColumnElement[bool], ...]:
     return RESPONSES.c.id == sql_text(response_id), RESPONSES.c.tenant == sql_text(tenant)
 
 
-def _read(row: Mapping[str, Any]) -> StoredResponse:
+def _response_from_row(row: Mapping[str, Any]) -> StoredResponse:
     return StoredResponse(
-        row["id"],
-        row["tenant"],
-        row["created"],
-        row["status"],
-        row["previous"],
-        row["body"],
-        row["input"],
-        row.get("events"),
+        id=row["id"],
+        tenant=row["tenant"],
+        created=row["created"],
+        status=row["status"],
+        previous=row["previous"],
+        body=row["body"],
+        input=row["input"],
+        events=row.get("events"),
     )

@@ -15,17 +15,17 @@ from batuta.store.database import Database
 from batuta.store.models import RUNS
 from batuta.store.responses import RESPONSES
 
-BATCH = 500
+BATCH_ROWS = 500
 """Rows of one transaction at most: others must get their turn."""
-EVERY = 3600.0
+SWEEP_SECONDS = 3600.0
 """Seconds between two looks."""
-_DAY = 86_400.0
-_UNFINISHED = ("queued", "in_progress")
+_DAY_SECONDS = 86_400.0
+_UNFINISHED_STATES = ("queued", "in_progress")
 _LOG = logging.getLogger(__name__)
 
 
 @final
-class Retention:
+class RetentionSweeper:
     """Forgets what is older than a number of days."""
 
     def __init__(
@@ -34,7 +34,7 @@ class Retention:
         days: float,
         *,
         clock: Callable[[], float] = time.time,
-        batch: int = BATCH,
+        batch: int = BATCH_ROWS,
     ) -> None:
         """Forgets nothing yet.
 
@@ -56,7 +56,7 @@ class Retention:
                 await self.sweep()
             except StoreError as error:
                 _LOG.warning("what is old is not forgotten now: %s", error)
-            await anyio.sleep(EVERY)
+            await anyio.sleep(SWEEP_SECONDS)
 
     async def sweep(self) -> tuple[int, int]:
         """Forgets what is too old now; how many runs and responses that were.
@@ -66,19 +66,23 @@ class Retention:
         Raises:
             StoreError: the database fails.
         """
-        limit = self._clock() - self._days * _DAY
-        return await self._all(_runs, limit), await self._all(_responses, limit)
+        limit = self._clock() - self._days * _DAY_SECONDS
+        return await self._delete_in_batches(
+            _delete_old_runs, limit
+        ), await self._delete_in_batches(_delete_old_responses, limit)
 
-    async def _all(self, some: Callable[[Connection, float, int], int], limit: float) -> int:
+    async def _delete_in_batches(
+        self, some: Callable[[Connection, float, int], int], limit: float
+    ) -> int:
         total = 0
         while True:
-            found = await self._database.change(lambda one: some(one, limit, self._batch))
+            found = await self._database.run_write(lambda one: some(one, limit, self._batch))
             total += found
             if found < self._batch:
                 return total
 
 
-def _runs(connection: Connection, limit: float, most: int) -> int:
+def _delete_old_runs(connection: Connection, limit: float, most: int) -> int:
     """Their contents go with them."""
     old = select(RUNS.c.id).where(RUNS.c.created < limit).order_by(RUNS.c.created).limit(most)
     ids = [row[0] for row in connection.execute(old)]
@@ -87,9 +91,9 @@ def _runs(connection: Connection, limit: float, most: int) -> int:
     return len(ids)
 
 
-def _responses(connection: Connection, limit: float, most: int) -> int:
+def _delete_old_responses(connection: Connection, limit: float, most: int) -> int:
     name = (RESPONSES.c.id, RESPONSES.c.tenant)
-    ended = RESPONSES.c.status.not_in(_UNFINISHED)
+    ended = RESPONSES.c.status.not_in(_UNFINISHED_STATES)
     old = select(*name).where(RESPONSES.c.created < limit, ended).limit(most)
     found = [tuple(row) for row in connection.execute(old)]
     if found:

@@ -10,17 +10,17 @@ from typing import Any
 from batuta.core import Cost, Outcome, Run, RunId
 from batuta.errors import StoreError
 from batuta.store.codec import encode_run, sql_text
-from batuta.store.ledger import Charge, counted, lines_of, rows_of
+from batuta.store.ledger import RunCharge, budgeted_nano, ledger_lines, ledger_rows
 
-PREVIEW = 200
+PREVIEW_CHARACTERS = 200
 """Characters of question and answer that a summary shows."""
 
-_LARGEST = 2**63 - 1
+_MAX_INTEGER = 2**63 - 1
 
-LOCAL = Charge()
+LOCAL_CHARGE = RunCharge()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
     """What a list of runs shows: everything but the content."""
 
@@ -58,22 +58,22 @@ class RunSummary:
         return f"{self.created!r}_{self.id}"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEntry:
     """A run on its way to the database."""
 
     run: Run
     tenant: str
     content: bool
     """False: only the numbers are kept."""
-    charge: Charge = LOCAL
+    charge: RunCharge = LOCAL_CHARGE
     """Who pays."""
     keep: bool = True
     """False: only the ledger hears of it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedRun:
     """An entry as it is written."""
 
     row: dict[str, Any] | None
@@ -88,19 +88,19 @@ class Packed:
     """What ends with it."""
 
 
-def pack(entry: Entry) -> Packed:
+def pack_run(entry: RunEntry) -> PackedRun:
     """The entry as values that any database takes; never raises.
 
     A run that cannot be encoded keeps its row: money is never dropped for its content.
     """
     run, charge = entry.run, entry.charge
-    at = _finite(run.header.started if charge.at is None else charge.at)
-    lines = lines_of(run)
+    at = _finite_or_zero(run.header.started if charge.at is None else charge.at)
+    lines = ledger_lines(run)
     held = charge.reservation.id if charge.reservation else None
-    row = _row(entry) if entry.keep else None
-    body = _body(run) if entry.keep and entry.content else None
-    rows = tuple(rows_of(run, lines, charge, at))
-    return Packed(row, body, rows, counted(lines), held)
+    row = _run_row(entry) if entry.keep else None
+    body = _encode_body(run) if entry.keep and entry.content else None
+    rows = tuple(ledger_rows(run, lines, charge, at))
+    return PackedRun(row=row, body=body, lines=rows, nano=budgeted_nano(lines), reservation=held)
 
 
 def parse_cursor(cursor: str) -> tuple[float, str]:
@@ -115,7 +115,7 @@ def parse_cursor(cursor: str) -> tuple[float, str]:
     return float(created), run_id
 
 
-def summary_of(row: Mapping[str, Any]) -> RunSummary:
+def summary_from_row(row: Mapping[str, Any]) -> RunSummary:
     """The summary that a row of `runs` holds."""
     values: dict[str, Any] = dict(row)
     values["cost"] = Cost(values.pop("usd"), values.pop("unpriced_calls"))
@@ -123,46 +123,50 @@ def summary_of(row: Mapping[str, Any]) -> RunSummary:
     return RunSummary(**values)
 
 
-def _body(run: Run) -> bytes | None:
+def _encode_body(run: Run) -> bytes | None:
     try:
         return encode_run(run)
     except StoreError:
         return None
 
 
-def _row(entry: Entry) -> dict[str, Any]:
+def _run_row(entry: RunEntry) -> dict[str, Any]:
     run, header, usage, cost = entry.run, entry.run.header, entry.run.usage, entry.run.cost
     return {
         "id": sql_text(header.id),
         "tenant": sql_text(entry.tenant),
-        "parent": _optional(header.parent),
-        "created": _finite(header.started),
+        "parent": _optional_text(header.parent or (header.resumed and header.resumed.runs[-1])),
+        "created": _finite_or_zero(header.started),
         "model": sql_text(header.model),
         "conductor": sql_text(header.conductor),
         "outcome": run.outcome.value,
-        "error_code": _optional(run.error_code),
-        "question_preview": sql_text(header.question.text[:PREVIEW]) if entry.content else "",
-        "answer_preview": _optional(run.answer and run.answer[:PREVIEW]) if entry.content else None,
+        "error_code": _optional_text(run.error_code),
+        "question_preview": sql_text(header.question.text[:PREVIEW_CHARACTERS])
+        if entry.content
+        else "",
+        "answer_preview": _optional_text(run.answer and run.answer[:PREVIEW_CHARACTERS])
+        if entry.content
+        else None,
         "steps": len(run.steps),
         "rounds": len(run.rounds),
-        "calls": _counted(usage.calls),
-        "input_tokens": _counted(usage.input),
-        "cached_tokens": _counted(usage.cached),
-        "output_tokens": _counted(usage.output),
-        "reasoning_tokens": _counted(usage.reasoning),
+        "calls": _clamp_integer(usage.calls),
+        "input_tokens": _clamp_integer(usage.input),
+        "cached_tokens": _clamp_integer(usage.cached),
+        "output_tokens": _clamp_integer(usage.output),
+        "reasoning_tokens": _clamp_integer(usage.reasoning),
         "usd": cost.usd,
-        "unpriced_calls": _counted(cost.unpriced_calls),
-        "seconds": _finite(run.seconds),
+        "unpriced_calls": _clamp_integer(cost.unpriced_calls),
+        "seconds": _finite_or_zero(run.seconds),
     }
 
 
-def _optional(text: str | None) -> str | None:
+def _optional_text(text: str | None) -> str | None:
     return None if text is None else sql_text(text)
 
 
-def _counted(number: int) -> int:
-    return min(number, _LARGEST)
+def _clamp_integer(number: int) -> int:
+    return min(number, _MAX_INTEGER)
 
 
-def _finite(number: float) -> float:
+def _finite_or_zero(number: float) -> float:
     return number if isfinite(number) else 0.0

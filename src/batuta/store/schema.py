@@ -9,18 +9,18 @@ from sqlalchemy import URL, Connection, inspect, text
 
 from batuta.errors import StoreError
 from batuta.store.database import (
-    FAILURES,
+    DATABASE_ERRORS,
     Database,
-    explain,
+    database_name,
+    explain_error,
     open_database,
     parse_url,
-    place_of,
 )
 
-REVISIONS = ("0001", "0003", "0004")
+REVISIONS = ("0001", "0003", "0004", "0005", "0006")
 """Every migration, oldest first: lets a database at head open without importing alembic."""
 
-HEAD = REVISIONS[-1]
+HEAD_REVISION = REVISIONS[-1]
 """The schema that this code needs."""
 
 MIGRATIONS = Path(__file__).parent / "migrations"
@@ -34,7 +34,7 @@ async def stored_revision(database: Database) -> str | None:
         SQLAlchemyError: the database cannot be read.
         OSError: the database cannot be reached.
     """
-    return await database.read(_revision)
+    return await database.read(_read_revision)
 
 
 def check_revision(revision: str | None, url: URL) -> None:
@@ -45,12 +45,13 @@ def check_revision(revision: str | None, url: URL) -> None:
     """
     if revision is not None and revision not in REVISIONS:
         raise StoreError(
-            f"{place_of(url)} was written by a newer Batuta (schema {revision}, this one knows up "
-            f"to {HEAD}): upgrade Batuta or use another database"
+            f"{database_name(url)} was written by a newer Batuta (schema {revision}, this one "
+            f"knows up "
+            f"to {HEAD_REVISION}): upgrade Batuta or use another database"
         )
 
 
-def upgrade(target: str | Path | URL) -> None:
+def upgrade_database(target: str | Path | URL) -> None:
     """Brings the database to `HEAD`, creating it if need be. Runs an event loop of its own.
 
     Several processes may do so at the same time: one migrates and the others wait.
@@ -60,35 +61,35 @@ def upgrade(target: str | Path | URL) -> None:
     """
     url = target if isinstance(target, URL) else parse_url(target)
     try:
-        asyncio.run(_upgrade(url))
-    except FAILURES as error:
-        raise explain(error, url) from error
+        asyncio.run(_upgrade_async(url))
+    except DATABASE_ERRORS as error:
+        raise explain_error(error, url) from error
 
 
-async def _upgrade(url: URL) -> None:
+async def _upgrade_async(url: URL) -> None:
     database = open_database(url, pooled=False)
     try:
-        await database.write(lambda connection: _migrate(connection, url))
+        await database.write(lambda connection: _run_migrations(connection, url))
     finally:
         await database.close()
 
 
-def _migrate(connection: Connection, url: URL) -> None:
+def _run_migrations(connection: Connection, url: URL) -> None:
     from alembic import command  # noqa: PLC0415 - 150 ms that an up-to-date database never pays
     from alembic.config import Config  # noqa: PLC0415
 
-    _lock(connection)
-    revision = _revision(connection)  # again: another process may have been first
+    _lock_database(connection)
+    revision = _read_revision(connection)  # again: another process may have been first
     check_revision(revision, url)
-    if revision == HEAD:
+    if revision == HEAD_REVISION:
         return
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, HEAD)
+    command.upgrade(config, HEAD_REVISION)
 
 
-def _lock(connection: Connection) -> None:
+def _lock_database(connection: Connection) -> None:
     """Keeps other processes from migrating until the transaction ends."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -96,7 +97,7 @@ def _lock(connection: Connection) -> None:
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(7092010)")
 
 
-def _revision(connection: Connection) -> str | None:
+def _read_revision(connection: Connection) -> str | None:
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()

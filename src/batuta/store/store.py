@@ -25,14 +25,15 @@ from batuta.core import Outcome, Run, RunId
 from batuta.errors import StoreError
 from batuta.store.budgets import Budgets
 from batuta.store.codec import decode_run, sql_text
-from batuta.store.database import FAILURES, Database, explain, open_database, parse_url
-from batuta.store.keys import Keys
-from batuta.store.ledger import Charge
+from batuta.store.database import DATABASE_ERRORS, Database, explain_error, open_database, parse_url
+from batuta.store.forgetting import Forgetting
+from batuta.store.keys import ApiKeyStore
+from batuta.store.ledger import RunCharge
 from batuta.store.models import CONTENTS, RUNS
-from batuta.store.responses import Responses
-from batuta.store.rows import Entry, RunSummary, parse_cursor, summary_of
-from batuta.store.schema import HEAD, check_revision, stored_revision, upgrade
-from batuta.store.writer import CAPACITY, Writer
+from batuta.store.responses import ResponseTable
+from batuta.store.rows import RunEntry, RunSummary, parse_cursor, summary_from_row
+from batuta.store.schema import HEAD_REVISION, check_revision, stored_revision, upgrade_database
+from batuta.store.writer import QUEUE_CAPACITY, RunWriter
 
 _READY_SECONDS = 2.0
 """How long a database may take to answer before it counts as not ready."""
@@ -49,7 +50,7 @@ class Store:
     tenant's runs do not exist.
     """
 
-    def __init__(self, target: str | Path, *, capacity: int = CAPACITY) -> None:
+    def __init__(self, target: str | Path, *, capacity: int = QUEUE_CAPACITY) -> None:
         """Opens nothing yet.
 
         Args:
@@ -63,13 +64,13 @@ class Store:
         """The database, with its asynchronous driver."""
         self._capacity = capacity
         self._database: Database | None = None
-        self._writer: Writer | None = None
+        self._writer: RunWriter | None = None
         self._budgets: Budgets | None = None
-        self._responses: Responses | None = None
+        self._responses: ResponseTable | None = None
         self._tasks: TaskGroup | None = None
 
     @classmethod
-    def open(cls, target: str | Path, *, capacity: int = CAPACITY) -> Self:
+    def open(cls, target: str | Path, *, capacity: int = QUEUE_CAPACITY) -> Self:
         """The store at `target`, to be entered with `async with`; see `Store`."""
         return cls(target, capacity=capacity)
 
@@ -83,18 +84,18 @@ class Store:
         try:
             revision = await stored_revision(database)
             check_revision(revision, self.url)
-            if revision != HEAD:
-                await run_sync(upgrade, self.url)
+            if revision != HEAD_REVISION:
+                await run_sync(upgrade_database, self.url)
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await database.close()
-            if isinstance(error, FAILURES):
-                raise explain(error, self.url) from error
+            if isinstance(error, DATABASE_ERRORS):
+                raise explain_error(error, self.url) from error
             raise
         self._database = database
-        self._writer = Writer(database, self._capacity)
+        self._writer = RunWriter(database, self._capacity)
         self._budgets = Budgets(database, self._writer)
-        self._responses = Responses(database)
+        self._responses = ResponseTable(database)
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._writer.work, name="batuta store writer")
         self._tasks.start_soon(self._budgets.work, name="batuta store budgets")
@@ -112,7 +113,7 @@ class Store:
             StoreError: queued runs could not be written and the block raised nothing itself.
         """
         assert self._tasks is not None  # noqa: S101 - entered
-        failure = await self._shut()
+        failure = await self._close_all()
         try:
             handled = await self._tasks.__aexit__(kind, error, trace)
         except BaseExceptionGroup as group:
@@ -130,7 +131,7 @@ class Store:
         *,
         content: bool = True,
         keep: bool = True,
-        charge: Charge | None = None,
+        charge: RunCharge | None = None,
     ) -> None:
         """Queues the run to be written; waits only while the queue is full.
 
@@ -144,8 +145,10 @@ class Store:
         Raises:
             StoreError: the store is closed, or the queue is full because the database fails.
         """
-        payer = charge or Charge(sql_text(tenant))
-        await self._open_writer.append(Entry(run, tenant, content, payer, keep))
+        payer = charge or RunCharge(tenant=sql_text(tenant))
+        await self._open_writer.append(
+            RunEntry(run=run, tenant=tenant, content=content, charge=payer, keep=keep)
+        )
 
     async def flush(self) -> None:
         """Waits until every run appended so far is in the database.
@@ -167,7 +170,7 @@ class Store:
         query = (
             select(CONTENTS.c.body, CONTENTS.c.format)
             .join(RUNS, RUNS.c.id == CONTENTS.c.run_id)
-            .where(*_named(run_id, tenant))
+            .where(*_run_filter(run_id, tenant))
         )
         row = next(iter(await self._rows(query)), None)
         return None if row is None else decode_run(row["body"], row["format"])
@@ -178,6 +181,7 @@ class Store:
         before: str | None = None,
         tenant: str | None = None,
         model: str | None = None,
+        *,
         outcome: Outcome | None = None,
         search: str | None = None,
     ) -> list[RunSummary]:
@@ -203,14 +207,14 @@ class Store:
         if outcome is not None:
             query = query.where(RUNS.c.outcome == outcome.value)
         if search:
-            query = query.where(_mentions(sql_text(search)))
+            query = query.where(_search_filter(sql_text(search)))
         if before is not None:
             query = query.where(tuple_(RUNS.c.created, RUNS.c.id) < parse_cursor(before))
-        await self._settle()
+        await self._flush_if_possible()
         rows = await self._rows(
             query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)
         )
-        return [summary_of(row) for row in rows]
+        return [summary_from_row(row) for row in rows]
 
     async def summary(self, run_id: str, tenant: str | None = None) -> RunSummary | None:
         """The run's summary; None if there is none (of that tenant).
@@ -218,9 +222,9 @@ class Store:
         Raises:
             StoreError: the database fails.
         """
-        await self._settle()
-        rows = await self._rows(select(RUNS).where(*_named(run_id, tenant)))
-        return summary_of(rows[0]) if rows else None
+        await self._flush_if_possible()
+        rows = await self._rows(select(RUNS).where(*_run_filter(run_id, tenant)))
+        return summary_from_row(rows[0]) if rows else None
 
     async def score(
         self, run_id: str, value: float | None, comment: str = "", tenant: str | None = None
@@ -234,7 +238,7 @@ class Store:
         if value is not None and not isfinite(value):
             raise ValueError(f"a score is a finite number or None: {value}")
         values = {"score": value, "score_comment": sql_text(comment) or None}
-        return await self._change(update(RUNS).where(*_named(run_id, tenant)).values(values))
+        return await self._change(update(RUNS).where(*_run_filter(run_id, tenant)).values(values))
 
     async def redact(self, run_id: str, tenant: str | None = None) -> bool:
         """Forgets what a run says and keeps its numbers; whether there is such a run.
@@ -243,9 +247,9 @@ class Store:
             StoreError: the database fails.
         """
         values = {"question_preview": "", "answer_preview": None}
-        chosen = select(RUNS.c.id).where(*_named(run_id, tenant))
+        chosen = select(RUNS.c.id).where(*_run_filter(run_id, tenant))
         return await self._change(
-            update(RUNS).where(*_named(run_id, tenant)).values(values),
+            update(RUNS).where(*_run_filter(run_id, tenant)).values(values),
             delete(CONTENTS).where(CONTENTS.c.run_id.in_(chosen)),
         )
 
@@ -255,34 +259,34 @@ class Store:
         Raises:
             StoreError: the database fails.
         """
-        return await self._change(delete(RUNS).where(*_named(run_id, tenant)))
+        return await self._change(delete(RUNS).where(*_run_filter(run_id, tenant)))
 
-    async def ready(self) -> bool:
+    async def is_ready(self) -> bool:
         """Whether the database answers, is at the code's schema, and takes writes."""
-        if self._database is None or self.broken is not None:
+        if self._database is None or self.failure is not None:
             return False
         revision = None
         with anyio.move_on_after(_READY_SECONDS):
             try:
                 revision = await stored_revision(self._database)
-            except FAILURES:
+            except DATABASE_ERRORS:
                 return False
-        return revision == HEAD
+        return revision == HEAD_REVISION
 
     @property
-    def broken(self) -> StoreError | None:
+    def failure(self) -> StoreError | None:
         """Why runs cannot be written at the moment; None while they can."""
-        return None if self._writer is None else self._writer.broken
+        return None if self._writer is None else self._writer.failure
 
     @property
-    def waiting(self) -> int:
+    def pending_count(self) -> int:
         """Runs that are appended and not yet written."""
-        return 0 if self._writer is None else self._writer.waiting
+        return 0 if self._writer is None else self._writer.pending_count
 
     @property
-    def lost(self) -> int:
+    def lost_count(self) -> int:
         """Runs that the database refused for their own values; each was logged."""
-        return 0 if self._writer is None else self._writer.lost
+        return 0 if self._writer is None else self._writer.lost_count
 
     @property
     def database(self) -> Database:
@@ -307,16 +311,25 @@ class Store:
         return self._budgets
 
     @property
-    def keys(self) -> Keys:
+    def keys(self) -> ApiKeyStore:
         """Tenants and their keys.
 
         Raises:
             StoreError: the store is closed.
         """
-        return Keys(self.database)
+        return ApiKeyStore(self.database)
 
     @property
-    def responses(self) -> Responses:
+    def forgetting(self) -> Forgetting:
+        """Deletions that leave nothing behind; see `flush`.
+
+        Raises:
+            StoreError: the store is closed.
+        """
+        return Forgetting(self.database)
+
+    @property
+    def responses(self) -> ResponseTable:
         """Responses of the API's dialect of that name.
 
         Raises:
@@ -327,12 +340,12 @@ class Store:
         return self._responses
 
     @property
-    def _open_writer(self) -> Writer:
+    def _open_writer(self) -> RunWriter:
         if self._database is None or self._writer is None:
             raise StoreError("the store is closed")
         return self._writer
 
-    async def _shut(self) -> StoreError | None:
+    async def _close_all(self) -> StoreError | None:
         """Writes what is queued and disconnects, cancelled or not; why it could not."""
         assert self._writer is not None  # noqa: S101 - entered
         database, failure = self.database, None
@@ -346,16 +359,16 @@ class Store:
             await database.close()
         return failure
 
-    async def _settle(self) -> None:
+    async def _flush_if_possible(self) -> None:
         """Writes what is queued, if it can be: what is already stored can be read anyway."""
-        if self.waiting and self.broken is None:
+        if self.pending_count and self.failure is None:
             try:
                 await self._open_writer.flush()
             except StoreError:
                 return
 
     async def _rows(self, query: Any) -> list[dict[str, Any]]:
-        return await self.database.rows(query)
+        return await self.database.fetch_rows(query)
 
     async def _change(self, first: Update | Delete, *then: Update | Delete) -> bool:
         """All statements in one transaction; whether the first one found its row."""
@@ -363,7 +376,7 @@ class Store:
         return await self.database.execute(first, *then) > 0
 
 
-def _mentions(text: str) -> ColumnElement[bool]:
+def _search_filter(text: str) -> ColumnElement[bool]:
     """The rows that show that text."""
     shown = (RUNS.c.question_preview, RUNS.c.answer_preview)
     return or_(
@@ -372,7 +385,7 @@ def _mentions(text: str) -> ColumnElement[bool]:
     )
 
 
-def _named(run_id: str, tenant: str | None) -> tuple[ColumnElement[bool], ...]:
+def _run_filter(run_id: str, tenant: str | None) -> tuple[ColumnElement[bool], ...]:
     """The row of that id, if it is that tenant's."""
     name = RUNS.c.id == sql_text(run_id)
     return (name,) if tenant is None else (name, RUNS.c.tenant == sql_text(tenant))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql, sqlite
 
 
-def upsert(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:
+def insert_statement(dialect: str, table: Table) -> sqlite.Insert | postgresql.Insert:
     """An insertion into the table, of a database of that dialect.
 
     Only the dialect that is wanted is loaded: PostgreSQL's takes a fortieth of the whole start.

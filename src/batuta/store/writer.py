@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
+from typing import Any
 
 import anyio
 from anyio.to_thread import run_sync
@@ -20,65 +21,72 @@ from sqlalchemy import Connection, Executable
 from batuta.core import RunId
 from batuta.errors import StoreError
 from batuta.store.codec import FORMAT
-from batuta.store.database import FAILURES, Database, explain, is_about_a_row, is_passing
-from batuta.store.ledger import accounts_of, month_of
+from batuta.store.database import (
+    DATABASE_ERRORS,
+    Database,
+    explain_error,
+    is_row_error,
+    is_transient,
+)
+from batuta.store.deleted import forgotten_among
+from batuta.store.ledger import charged_accounts, utc_month
 from batuta.store.models import CONTENTS, LEDGER, RUNS
-from batuta.store.rows import Entry, Packed, pack
-from batuta.store.spending import settle
-from batuta.store.upsert import upsert
+from batuta.store.rows import PackedRun, RunEntry, pack_run
+from batuta.store.totals import settle_reservations
+from batuta.store.upsert import insert_statement
 
-BATCH = 200
+BATCH_RUNS = 200
 """Runs of one transaction at most."""
 
-LINGER = 0.2
+LINGER_SECONDS = 0.2
 """Seconds that a run waits for others to share its transaction."""
 
-CAPACITY = 2_000
+QUEUE_CAPACITY = 2_000
 """Runs that wait in memory at most."""
 
-_PAGE = 16
+_INSERT_PAGE_ROWS = 16
 """Rows of the ledger that one statement inserts at most."""
 
-_PATIENCE = 3
+_MAX_LOCKED_ATTEMPTS = 3
 """Attempts in a row that may find the database locked before it counts as broken."""
 
-_PAUSES = (0.05, 0.2, 1.0, 5.0)
+_RETRY_PAUSES = (0.05, 0.2, 1.0, 5.0)
 """Seconds between attempts; the last one repeats."""
 
 _LOG = logging.getLogger(__name__)
 
 
-class Writer:
+class RunWriter:
     """Takes runs without waiting and writes them in batches, in order."""
 
-    def __init__(self, database: Database, capacity: int = CAPACITY) -> None:
+    def __init__(self, database: Database, capacity: int = QUEUE_CAPACITY) -> None:
         self._database = database
         self._capacity = capacity
-        self._pending: dict[RunId, Entry] = {}  # in order; a batch being written is its head
+        self._pending: dict[RunId, RunEntry] = {}  # in order; a batch being written is its head
         self._queued = 0
         self._written = 0
         self._failures = 0  # in all
         self._streak = 0  # in a row
         self._hurry = 0  # flushes that wait
         self._closing = False
-        self._work = _Bell()
-        self._progress = _Bell()
+        self._work = _Signal()
+        self._progress = _Signal()
         self._ended = anyio.Event()
-        self.broken: StoreError | None = None
+        self.failure: StoreError | None = None
         """Why runs cannot be written at the moment; None while they can."""
-        self.lost = 0
+        self.lost_count = 0
         """Runs that the database refused for their own values; each was logged."""
 
-    def find(self, run_id: RunId) -> Entry | None:
+    def find(self, run_id: RunId) -> RunEntry | None:
         """The entry of that id, if it is not yet written."""
         return self._pending.get(run_id)
 
     @property
-    def waiting(self) -> int:
+    def pending_count(self) -> int:
         """Runs that are not yet written."""
         return len(self._pending)
 
-    async def append(self, entry: Entry) -> None:
+    async def append(self, entry: RunEntry) -> None:
         """Queues the entry; waits only while the queue is full.
 
         Raises:
@@ -94,8 +102,8 @@ class Writer:
             return
         self._pending[run_id] = entry
         self._queued += 1
-        if len(self._pending) in {1, BATCH}:
-            self._work.ring()
+        if len(self._pending) in {1, BATCH_RUNS}:
+            self._work.notify()
 
     async def flush(self) -> None:
         """Waits until everything appended so far is written.
@@ -105,13 +113,13 @@ class Writer:
         """
         goal, failures = self._queued, self._failures
         self._hurry += 1
-        self._work.ring()
+        self._work.notify()
         try:
             while self._written < goal:
                 if self._ended.is_set():
                     raise StoreError("the store is closed")
-                if self.broken and self._failures > failures:
-                    raise self.broken
+                if self.failure and self._failures > failures:
+                    raise self.failure
                 await self._progress.wait()
         finally:
             self._hurry -= 1
@@ -120,13 +128,13 @@ class Writer:
         """Writes until `close`; never raises for a database that fails."""
         try:
             while not self._closing:
-                await self._until_due()
+                await self._wait_until_due()
                 if self._pending and not await self._attempt():
                     await self._pause()
         finally:
             self._closing = True
             self._ended.set()
-            self._progress.ring()
+            self._progress.notify()
 
     async def close(self) -> None:
         """Ends `work` and writes what is queued.
@@ -135,106 +143,106 @@ class Writer:
             StoreError: some runs could not be written; they are lost.
         """
         self._closing = True
-        self._work.ring()
+        self._work.notify()
         await self._ended.wait()
         while self._pending:
             if await self._attempt():
                 continue
-            if self.broken:
+            if self.failure:
                 count = len(self._pending)
-                raise StoreError(f"{count} runs could not be written: {self.broken}")
-            await anyio.sleep(_PAUSES[0])
+                raise StoreError(f"{count} runs could not be written: {self.failure}")
+            await anyio.sleep(_RETRY_PAUSES[0])
 
     def _refuse_if_stuck(self) -> None:
         if self._closing:
             raise StoreError("the store is closed")
-        if self.broken:
-            raise StoreError(f"{len(self._pending)} runs wait to be written: {self.broken}")
+        if self.failure:
+            raise StoreError(f"{len(self._pending)} runs wait to be written: {self.failure}")
 
-    async def _until_due(self) -> None:
+    async def _wait_until_due(self) -> None:
         """Until there is something to write and it has waited for company."""
         while not (self._pending or self._closing):
             await self._work.wait()
-        with anyio.move_on_after(LINGER):
-            while not (len(self._pending) >= BATCH or self._hurry or self._closing):
+        with anyio.move_on_after(LINGER_SECONDS):
+            while not (len(self._pending) >= BATCH_RUNS or self._hurry or self._closing):
                 await self._work.wait()
 
     async def _pause(self) -> None:
         """After a failure: a moment in any case, longer unless somebody waits."""
-        await anyio.sleep(_PAUSES[0])
-        with anyio.move_on_after(_PAUSES[min(self._streak, len(_PAUSES)) - 1]):
+        await anyio.sleep(_RETRY_PAUSES[0])
+        with anyio.move_on_after(_RETRY_PAUSES[min(self._streak, len(_RETRY_PAUSES)) - 1]):
             while not (self._hurry or self._closing):
                 await self._work.wait()
 
     async def _attempt(self) -> bool:
         """Tries to write the head of the queue; whether it is done with."""
-        batch = tuple(islice(self._pending.values(), BATCH))
+        batch = tuple(islice(self._pending.values(), BATCH_RUNS))
         try:
             # Shielded: a connection cancelled in mid-statement is thrown away with its thread.
             with anyio.CancelScope(shield=True):
                 await self._write(await run_sync(_pack_all, batch))
-        except FAILURES as error:
-            self._failed(error)
+        except DATABASE_ERRORS as error:
+            self._record_failure(error)
             return False
-        self._done(batch)
+        self._remove_written(batch)
         return True
 
-    async def _write(self, packed: Sequence[Packed]) -> None:
+    async def _write(self, packed: Sequence[PackedRun]) -> None:
         try:
             await self._transact(packed)
-        except FAILURES as error:
-            if not is_about_a_row(error):
+        except DATABASE_ERRORS as error:
+            if not is_row_error(error):
                 raise
             for one in packed:
                 await self._write_alone(one)
 
-    async def _write_alone(self, one: Packed) -> None:
+    async def _write_alone(self, one: PackedRun) -> None:
         """The run, or only its numbers, or its money and a line in the log."""
         for attempt in (one, replace(one, body=None)):
             try:
                 await self._transact((attempt,))
-            except FAILURES as error:
-                if not is_about_a_row(error):
+            except DATABASE_ERRORS as error:
+                if not is_row_error(error):
                     raise
             else:
                 return
-        self.lost += 1
+        self.lost_count += 1
         _LOG.error("the database refused a run: %r", one.row)
         try:
             await self._transact((replace(one, row=None, body=None),))
-        except FAILURES as error:
-            if not is_about_a_row(error):
+        except DATABASE_ERRORS as error:
+            if not is_row_error(error):
                 raise
             _LOG.error("the database refused a run's money: %r", one.lines)
 
-    async def _transact(self, packed: Sequence[Packed]) -> None:
-        await self._database.write(lambda connection: _keep(connection, packed))
+    async def _transact(self, packed: Sequence[PackedRun]) -> None:
+        await self._database.write(lambda connection: _write_runs(connection, packed))
 
-    def _done(self, batch: tuple[Entry, ...]) -> None:
+    def _remove_written(self, batch: tuple[RunEntry, ...]) -> None:
         for entry in batch:
             del self._pending[entry.run.header.id]
         self._written += len(batch)
         self._streak = 0
-        self.broken = None
-        self._progress.ring()
+        self.failure = None
+        self._progress.notify()
 
-    def _failed(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         self._failures += 1
         self._streak += 1
-        if not is_passing(error) or self._streak >= _PATIENCE:
-            if self.broken is None:
-                _LOG.error("runs cannot be written: %s", explain(error, self._database.url))
-            self.broken = explain(error, self._database.url)
-        self._progress.ring()
+        if not is_transient(error) or self._streak >= _MAX_LOCKED_ATTEMPTS:
+            if self.failure is None:
+                _LOG.error("runs cannot be written: %s", explain_error(error, self._database.url))
+            self.failure = explain_error(error, self._database.url)
+        self._progress.notify()
 
 
-class _Bell:
+class _Signal:
     """Wakes everyone who waits at this moment."""
 
     def __init__(self) -> None:
         self._event = anyio.Event()
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         self._event.set()
         self._event = anyio.Event()
 
@@ -242,13 +250,14 @@ class _Bell:
         await self._event.wait()
 
 
-def _pack_all(batch: tuple[Entry, ...]) -> list[Packed]:
-    return [pack(entry) for entry in batch]
+def _pack_all(batch: tuple[RunEntry, ...]) -> list[PackedRun]:
+    return [pack_run(entry) for entry in batch]
 
 
-def _keep(connection: Connection, packed: Sequence[Packed]) -> None:
+def _write_runs(connection: Connection, packed: Sequence[PackedRun]) -> None:
     """The runs, what they say, and their money, in the caller's transaction."""
-    statements = _new(connection.dialect.name)
+    statements = _insert_statements(connection.dialect.name)
+    told, packed = packed, _drop_deleted_runs(connection, packed)
     rows = [one.row for one in packed if one.row is not None]
     bodies = [
         {"run_id": one.row["id"], "format": FORMAT, "body": one.body}
@@ -259,12 +268,26 @@ def _keep(connection: Connection, packed: Sequence[Packed]) -> None:
         connection.execute(statements.run, rows)
     if bodies:
         connection.execute(statements.content, bodies)
-    _bill(connection, packed)
+    _write_charges(connection, told)
 
 
-def _bill(connection: Connection, packed: Sequence[Packed]) -> None:
+def _drop_deleted_runs(connection: Connection, packed: Sequence[PackedRun]) -> list[PackedRun]:
+    """Those that nobody deleted meanwhile, with what they went on from."""
+    rows = [one.row for one in packed if one.row is not None]
+    ids = [row[name] for row in rows for name in ("id", "parent") if row[name] is not None]
+    gone = forgotten_among(connection, ids, [(row["tenant"], row["created"]) for row in rows])
+    if not gone:
+        return list(packed)
+
+    def is_gone(row: dict[str, Any]) -> bool:
+        return not gone.isdisjoint({row["id"], row["parent"], (row["tenant"], row["created"])})
+
+    return [one for one in packed if one.row is None or not is_gone(one.row)]
+
+
+def _write_charges(connection: Connection, packed: Sequence[PackedRun]) -> None:
     """The money of these runs; what was billed before is not billed again."""
-    new = _new(connection.dialect.name).line
+    new = _insert_statements(connection.dialect.name).line
     lines = [line for one in packed for line in one.lines]
     found = {row[0] for row in connection.execute(new, lines)} if lines else set[str]()
     spent: dict[tuple[str, str], int] = {}
@@ -272,15 +295,15 @@ def _bill(connection: Connection, packed: Sequence[Packed]) -> None:
         first = one.lines[0]
         if first["run_id"] not in found:
             continue
-        for account in accounts_of(first["tenant"], first["key"]):
-            for period in (first["day"], month_of(first["day"])):
+        for account in charged_accounts(first["tenant"], first["key"]):
+            for period in (first["day"], utc_month(first["day"])):
                 spent[account, period] = spent.get((account, period), 0) + one.nano
     held = tuple(one.reservation for one in packed if one.reservation is not None)
-    settle(connection, held, spent)
+    settle_reservations(connection, held, spent)
 
 
 @dataclass(frozen=True, slots=True)
-class _New:
+class _InsertStatements:
     """Rows whose key is not there yet; the others are left as they are. Built once."""
 
     run: Executable
@@ -290,10 +313,13 @@ class _New:
 
 
 @cache
-def _new(dialect: str) -> _New:
+def _insert_statements(dialect: str) -> _InsertStatements:
     run, content, line = (
-        upsert(dialect, table).on_conflict_do_nothing() for table in (RUNS, CONTENTS, LEDGER)
+        insert_statement(dialect, table).on_conflict_do_nothing()
+        for table in (RUNS, CONTENTS, LEDGER)
     )
     # Without a page each number of rows would be a statement of its own, prepared and kept.
-    paged = line.returning(LEDGER.c.run_id).execution_options(insertmanyvalues_page_size=_PAGE)
-    return _New(run, content, paged)
+    paged = line.returning(LEDGER.c.run_id).execution_options(
+        insertmanyvalues_page_size=_INSERT_PAGE_ROWS
+    )
+    return _InsertStatements(run, content, paged)

@@ -18,9 +18,9 @@ _DAYS = {
 
 
 def upgrade() -> None:
-    _people()
-    _money()
-    _carry_over()
+    _create_tenants_and_keys()
+    _create_ledger()
+    _copy_old_runs()
     op.create_table(
         "idempotent",
         sa.Column("tenant", sa.Text(), nullable=False),
@@ -41,7 +41,7 @@ def downgrade() -> None:
         op.drop_table(name)
 
 
-def _people() -> None:
+def _create_tenants_and_keys() -> None:
     op.create_table(
         "tenants",
         sa.Column("name", sa.Text(), nullable=False),
@@ -68,7 +68,7 @@ def _people() -> None:
     op.create_index("ix_keys_tenant", "keys", ["tenant"])
 
 
-def _money() -> None:
+def _create_ledger() -> None:
     op.create_table(
         "ledger",
         sa.Column("run_id", sa.Text(), nullable=False),
@@ -117,7 +117,7 @@ def _money() -> None:
     op.create_index("ix_reservations_owner", "reservations", ["owner"])
 
 
-def _carry_over() -> None:
+def _copy_old_runs() -> None:
     """Runs from before the ledger: a line each, of all its calls."""
     dialect = op.get_bind().dialect.name
     zero = "'0'" if dialect == "sqlite" else "0"

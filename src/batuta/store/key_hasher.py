@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from batuta.environment import read_variable
 from batuta.errors import ConfigError
 
-PREFIX = "batuta"
-FILE = "server.secret"
-VARIABLE = "BATUTA_SECRET"
-ADMIN = "BATUTA_ADMIN_TOKEN"
-_LEAST = 32
+KEY_PREFIX = "batuta"
+SECRET_FILE = "server.secret"  # noqa: S105 - a name, not a secret
+SECRET_VARIABLE = "BATUTA_SECRET"  # noqa: S105 - a name, not a secret
+ADMIN_TOKEN_VARIABLE = "BATUTA_ADMIN_TOKEN"  # noqa: S105 - a name, not a secret
+_MIN_SECRET_BYTES = 32
 _ID_BYTES = 6
-_KEY = re.compile(rf"{PREFIX}_([0-9a-f]{{12}})_[A-Za-z0-9_-]{{43}}")
+_KEY_PATTERN = re.compile(rf"{KEY_PREFIX}_([0-9a-f]{{12}})_[A-Za-z0-9_-]{{43}}")
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
+class IssuedKey:
     """A new key, of which only `id` and `digest` are ever kept."""
 
     id: str
@@ -37,7 +38,7 @@ class Issued:
 
 
 @final
-class Mint:
+class KeyHasher:
     """Makes keys and hashes them with the server's secret; prints as nothing."""
 
     __slots__ = ("_secret",)
@@ -48,18 +49,18 @@ class Mint:
         Raises:
             ConfigError: it is too short.
         """
-        if len(secret) < _LEAST:
-            raise ConfigError(f"the server's secret must have at least {_LEAST} bytes")
+        if len(secret) < _MIN_SECRET_BYTES:
+            raise ConfigError(f"the server's secret must have at least {_MIN_SECRET_BYTES} bytes")
         self._secret = secret
 
     def __repr__(self) -> str:
         return "Mint(***)"
 
-    def issue(self, key_id: str | None = None) -> Issued:
+    def issue(self, key_id: str | None = None) -> IssuedKey:
         """A new key; `key_id` gives an old one another text."""
         name = key_id or secrets.token_hex(_ID_BYTES)
-        text = f"{PREFIX}_{name}_{secrets.token_urlsafe(32)}"
-        return Issued(name, text, self.digest(text))
+        text = f"{KEY_PREFIX}_{name}_{secrets.token_urlsafe(32)}"
+        return IssuedKey(name, text, self.digest(text))
 
     def digest(self, text: str) -> bytes:
         """The keyed hash of what a caller sent."""
@@ -71,18 +72,18 @@ class Mint:
         return hmac.digest(self._secret, message, hashlib.sha256).hex()
 
 
-def key_id(text: str) -> str | None:
+def parse_key_id(text: str) -> str | None:
     """The id that a key names; None if it has not the form of one."""
-    match = _KEY.fullmatch(text)
+    match = _KEY_PATTERN.fullmatch(text)
     return match[1] if match else None
 
 
-def same(one: bytes, other: bytes | None) -> bool:
+def digests_equal(one: bytes, other: bytes | None) -> bool:
     """Whether two hashes are equal, in a time that tells nothing."""
     return other is not None and hmac.compare_digest(one, other)
 
 
-def open_mint(folder: Path, environ: Mapping[str, str] = os.environ) -> Mint:
+def open_key_hasher(folder: Path, environ: Mapping[str, str] = os.environ) -> KeyHasher:
     """The mint with the secret of BATUTA_SECRET, or of a file in the data folder.
 
     The file is made on first use, readable by its owner only. Blocks.
@@ -90,15 +91,15 @@ def open_mint(folder: Path, environ: Mapping[str, str] = os.environ) -> Mint:
     Raises:
         ConfigError: it cannot be read or written, or others may read it.
     """
-    if given := environ.get(VARIABLE):
-        return Mint(given.encode())
-    path = folder / FILE
+    if given := read_variable(environ, SECRET_VARIABLE):
+        return KeyHasher(given.encode())
+    path = folder / SECRET_FILE
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _create(path)
+        _create_secret_file(path)
         if os.name == "posix" and path.stat().st_mode & 0o077:
             raise ConfigError(f"others may read {path}: run chmod 600 {path}")
-        return Mint(bytes.fromhex(path.read_text(encoding="ascii")))
+        return KeyHasher(bytes.fromhex(path.read_text(encoding="ascii")))
     except ValueError:
         raise ConfigError(
             f"{path} is damaged: restore it, or remove it and make new keys"
@@ -113,21 +114,10 @@ def admin_token(environ: Mapping[str, str] = os.environ) -> str:
     Raises:
         ConfigError: the file cannot be read or is empty.
     """
-    if given := environ.get(ADMIN):
-        return given
-    path = environ.get(f"{ADMIN}_FILE")
-    if not path:
-        return ""
-    try:
-        token = Path(path).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{ADMIN}_FILE names {path}, which cannot be read: {error}") from None
-    if not token:
-        raise ConfigError(f"{ADMIN}_FILE names {path}, which is empty")
-    return token
+    return read_variable(environ, ADMIN_TOKEN_VARIABLE)
 
 
-def _create(path: Path) -> None:
+def _create_secret_file(path: Path) -> None:
     """Writes the file whole or not at all, unless it is there; of two processes one wins."""
     if path.exists():
         return
@@ -135,7 +125,7 @@ def _create(path: Path) -> None:
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(_LEAST))
+            file.write(secrets.token_hex(_MIN_SECRET_BYTES))
         os.link(draft, path)
     except FileExistsError:
         return

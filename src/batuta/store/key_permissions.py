@@ -9,13 +9,13 @@ from typing import Any, cast
 
 from batuta.core import Worker
 
-TAG = "tag:"
+TAG_PREFIX = "tag:"
 """What an entry that means every worker of a tag begins with."""
-_LARGEST = 2**53
+_MAX_INTEGER = 2**53
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPermissions:
     """The scope of a key; None and empty are no limit."""
 
     models: tuple[str, ...] = ()
@@ -43,62 +43,62 @@ class Policy:
                 raise ValueError(f"{name} is not a number of dollars: {value}")
         for name in ("rpm", "tpm", "concurrency"):
             number: int | None = getattr(self, name)
-            if number is not None and not 1 <= number <= _LARGEST:
+            if number is not None and not 1 <= number <= _MAX_INTEGER:
                 raise ValueError(f"{name} must be at least 1: {number}")
 
     def allows_model(self, name: str) -> bool:
         """Whether the key may ask that served model."""
-        return not self.models or any(_matches(name, entry) for entry in self.models)
+        return not self.models or any(_matches_model(name, entry) for entry in self.models)
 
     def allows_worker(self, worker: Worker) -> bool:
         """Whether that worker may read what the key sends."""
-        if any(_names(entry, worker) for entry in self.workers_deny):
+        if any(_matches_worker(entry, worker) for entry in self.workers_deny):
             return False
-        return not self.workers_allow or any(_names(e, worker) for e in self.workers_allow)
+        return not self.workers_allow or any(_matches_worker(e, worker) for e in self.workers_allow)
 
     @property
-    def open_to_all(self) -> bool:
+    def allows_all_workers(self) -> bool:
         """Whether every worker may play."""
         return not (self.workers_allow or self.workers_deny)
 
 
-def policy_json(policy: Policy) -> dict[str, Any]:
+def permissions_json(policy: KeyPermissions) -> dict[str, Any]:
     """The policy as JSON values; money as text."""
-    return {field.name: _plain(getattr(policy, field.name)) for field in fields(policy)}
+    return {field.name: _json_value(getattr(policy, field.name)) for field in fields(policy)}
 
 
-def read_policy(values: Mapping[str, Any]) -> Policy:
-    """The policy that `policy_json` wrote, or that somebody typed.
+def read_permissions(values: Mapping[str, Any]) -> KeyPermissions:
+    """The policy that `permissions_json` wrote, or that somebody typed.
 
     Raises:
         ValueError: a name is not known, or a value cannot be used; the sentence names it.
     """
-    known = {field.name for field in fields(Policy)}
+    known = {field.name for field in fields(KeyPermissions)}
     for name in values:
         if name not in known:
             raise ValueError(
                 f"{name} is not a limit of a key; those are {', '.join(sorted(known))}"
             )
-    return Policy(**{name: _READERS[name](name, value) for name, value in values.items()})
+    return KeyPermissions(**{name: _READERS[name](name, value) for name, value in values.items()})
 
 
-def _plain(value: object) -> Any:
+def _json_value(value: object) -> Any:
     if isinstance(value, Decimal):
         return f"{value:f}"
     return list(cast("tuple[str, ...]", value)) if isinstance(value, tuple) else value
 
 
-def _matches(name: str, entry: str) -> bool:
+def _matches_model(name: str, entry: str) -> bool:
     return name.startswith(entry[:-1]) if entry.endswith("*") else name == entry
 
 
-def _names(entry: str, worker: Worker) -> bool:
-    if entry.startswith(TAG):
-        return entry.removeprefix(TAG) in worker.tags
+def _matches_worker(entry: str, worker: Worker) -> bool:
+    if entry.startswith(TAG_PREFIX):
+        return entry.removeprefix(TAG_PREFIX) in worker.tags
     return entry == worker.id
 
 
-def _money(name: str, value: object) -> Decimal | None:
+def _read_usd(name: str, value: object) -> Decimal | None:
     if value is None:
         return None
     try:
@@ -109,13 +109,13 @@ def _money(name: str, value: object) -> Decimal | None:
     raise ValueError(f"{name} is not a number of dollars: {value!r}")
 
 
-def _whole(name: str, value: object) -> int | None:
+def _read_integer(name: str, value: object) -> int | None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
     raise ValueError(f"{name} must be a whole number: {value!r}")
 
 
-def _names_in(name: str, value: object) -> tuple[str, ...]:
+def _read_names(name: str, value: object) -> tuple[str, ...]:
     if value is None:
         return ()
     entries: Iterable[object] = (
@@ -128,13 +128,13 @@ def _names_in(name: str, value: object) -> tuple[str, ...]:
 
 
 _READERS: dict[str, Callable[[str, Any], Any]] = {
-    "models": _names_in,
-    "max_cost": _money,
-    "rpm": _whole,
-    "tpm": _whole,
-    "concurrency": _whole,
-    "per_day": _money,
-    "per_month": _money,
-    "workers_allow": _names_in,
-    "workers_deny": _names_in,
+    "models": _read_names,
+    "max_cost": _read_usd,
+    "rpm": _read_integer,
+    "tpm": _read_integer,
+    "concurrency": _read_integer,
+    "per_day": _read_usd,
+    "per_month": _read_usd,
+    "workers_allow": _read_names,
+    "workers_deny": _read_names,
 }

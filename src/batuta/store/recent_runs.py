@@ -11,7 +11,7 @@ from batuta.store.database import Database
 from batuta.store.models import CONTENTS, RUNS
 
 
-async def latest(
+async def recent_runs(
     database: Database, limit: int, tenant: str | None = None
 ) -> list[tuple[Run, float | None]]:
     """The latest runs whose content is kept, newest first, each with its score.
@@ -33,7 +33,7 @@ async def latest(
         query = query.where(RUNS.c.tenant == sql_text(tenant))
     query = query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)
     found: list[tuple[Run, float | None]] = []
-    for row in await database.rows(query):
+    for row in await database.fetch_rows(query):
         found.append((decode_run(row["body"], row["format"]), row["score"]))
         await anyio.lowlevel.checkpoint()
     return found

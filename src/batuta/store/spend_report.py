@@ -14,7 +14,7 @@ from batuta.store.codec import sql_text
 from batuta.store.database import Database
 from batuta.store.models import LEDGER
 
-GROUPS = {
+SPEND_GROUPS = {
     "day": LEDGER.c.day,
     "month": func.substr(LEDGER.c.day, 1, 7).label("month"),
     "tenant": LEDGER.c.tenant,
@@ -26,8 +26,8 @@ GROUPS = {
 """What spending can be told apart by; `worker` is the conductor's name where `kind` says so."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpendGroup:
     """What one group spent."""
 
     group: tuple[str | None, ...]
@@ -44,19 +44,19 @@ class Spent:
     """What budgets counted the unpriced calls as."""
 
 
-async def spent(
+async def report_spending(
     database: Database,
     by: Sequence[str] = ("day",),
     *,
     tenant: str | None = None,
     since: str | None = None,
     until: str | None = None,
-) -> list[Spent]:
+) -> list[SpendGroup]:
     """The groups, ordered by their names.
 
     Args:
         database: the store's.
-        by: what to tell apart; see `GROUPS`.
+        by: what to tell apart; see `SPEND_GROUPS`.
         tenant: only that tenant's spending.
         since: the first day, as `2026-11-21`.
         until: the last day.
@@ -66,16 +66,16 @@ async def spent(
         StoreError: the database fails.
     """
     for name in by:
-        if name not in GROUPS:
-            raise ValueError(f"spending is told by {', '.join(GROUPS)}; not by {name}")
-    columns = [GROUPS[name] for name in by]
+        if name not in SPEND_GROUPS:
+            raise ValueError(f"spending is told by {', '.join(SPEND_GROUPS)}; not by {name}")
+    columns = [SPEND_GROUPS[name] for name in by]
     # Equal costs are added up by the database, different ones here: it would use floats.
     query = select(
         *columns,
         LEDGER.c.usd,
         LEDGER.c.assumed_usd,
         func.count().label("lines"),
-        *(func.sum(LEDGER.c[name]).label(name) for name in _SUMMED),
+        *(func.sum(LEDGER.c[name]).label(name) for name in _SUM_COLUMNS),
     ).group_by(*columns, LEDGER.c.usd, LEDGER.c.assumed_usd)
     if tenant is not None:
         query = query.where(LEDGER.c.tenant == sql_text(tenant))
@@ -86,44 +86,44 @@ async def spent(
     runs = select(*columns, func.count(LEDGER.c.run_id.distinct()).label("runs"))
     if query.whereclause is not None:
         runs = runs.where(query.whereclause)
-    counted = await database.rows(runs.group_by(*columns))
-    return _added(await database.rows(query), counted, by)
+    counted = await database.fetch_rows(runs.group_by(*columns))
+    return _sum_groups(await database.fetch_rows(query), counted, by)
 
 
-_SUMMED = ("calls", "input_tokens", "output_tokens", "estimated_calls", "unpriced_calls")
+_SUM_COLUMNS = ("calls", "input_tokens", "output_tokens", "estimated_calls", "unpriced_calls")
 
 
-def _added(
+def _sum_groups(
     rows: list[dict[str, Any]], counted: list[dict[str, Any]], by: Sequence[str]
-) -> list[Spent]:
+) -> list[SpendGroup]:
     """Rows of one group added up, in decimals."""
     runs = {tuple(row[name] for name in by): int(row["runs"]) for row in counted}
     sums: dict[tuple[str | None, ...], dict[str, Any]] = {}
     for row in rows:
         group = tuple(row[name] for name in by)
         total = sums.setdefault(
-            group, {"usd": Decimal(0), "assumed_usd": Decimal(0), **dict.fromkeys(_SUMMED, 0)}
+            group, {"usd": Decimal(0), "assumed_usd": Decimal(0), **dict.fromkeys(_SUM_COLUMNS, 0)}
         )
         for name in ("usd", "assumed_usd"):
             total[name] += row[name] * row["lines"]
-        for name in _SUMMED:
+        for name in _SUM_COLUMNS:
             total[name] += int(row[name])
     return [
-        Spent(
-            group,
-            runs[group],
-            total["calls"],
-            total["input_tokens"],
-            total["output_tokens"],
-            total["estimated_calls"],
-            Cost(total["usd"], total["unpriced_calls"]),
-            total["assumed_usd"],
+        SpendGroup(
+            group=group,
+            runs=runs[group],
+            calls=total["calls"],
+            input_tokens=total["input_tokens"],
+            output_tokens=total["output_tokens"],
+            estimated_calls=total["estimated_calls"],
+            cost=Cost(total["usd"], total["unpriced_calls"]),
+            assumed_usd=total["assumed_usd"],
         )
         for group, total in sorted(sums.items(), key=lambda item: tuple(n or "" for n in item[0]))
     ]
 
 
-def spent_json(groups: Sequence[str], one: Spent) -> dict[str, Any]:
+def spend_group_json(groups: Sequence[str], one: SpendGroup) -> dict[str, Any]:
     """A group's spending for programs; money as text."""
     return {
         **dict(zip(groups, one.group, strict=True)),

@@ -12,16 +12,18 @@ from sqlalchemy import Connection, delete, select, update
 
 from batuta.store.codec import sql_text
 from batuta.store.database import Database
-from batuta.store.models import IDEMPOTENT
-from batuta.store.upsert import upsert
+from batuta.store.models import FORGOTTEN, IDEMPOTENT
+from batuta.store.upsert import insert_statement
 
-KEPT = 24 * 3600.0
-PLAYING = 20 * 60.0
+RUN_HEADER = "x-batuta-run-id"
+"""The header of an answer that names its run."""
+KEEP_SECONDS = 24 * 3600.0
+CLAIM_SECONDS = 20 * 60.0
 """Seconds after which a request whose process died does not stand in the way any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StoredAnswer:
     """A whole answer."""
 
     status: int
@@ -31,22 +33,22 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class EarlierRequest:
     """A request that came before under the same key."""
 
     digest: bytes
-    answer: Answer | None
+    answer: StoredAnswer | None
     """None: it is being answered."""
 
 
 @final
-class Idempotent:
+class IdempotencyStore:
     """Claims keys and keeps answers."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def claim(self, tenant: str, key: str, digest: bytes) -> Earlier | str:
+    async def claim(self, tenant: str, key: str, digest: bytes) -> EarlierRequest | str:
         """What came before; or, if nothing did, the claim to be the first.
 
         Raises:
@@ -54,11 +56,11 @@ class Idempotent:
         """
         now, owner = time(), secrets.token_hex(8)
         values: dict[str, Any] = {"tenant": tenant, "key": sql_text(key), "digest": digest}
-        values |= {"owner": owner, "expires": now + PLAYING}
+        values |= {"owner": owner, "expires": now + CLAIM_SECONDS}
 
         def first(connection: Connection) -> dict[str, Any] | None:
             connection.execute(delete(IDEMPOTENT).where(IDEMPOTENT.c.expires < now))
-            new = upsert(connection.dialect.name, IDEMPOTENT).values(values)
+            new = insert_statement(connection.dialect.name, IDEMPOTENT).values(values)
             new = new.on_conflict_do_nothing()
             if connection.execute(new.returning(IDEMPOTENT.c.owner)).first() is not None:
                 return None
@@ -67,16 +69,16 @@ class Idempotent:
             )
             return dict(connection.execute(query).mappings().one())
 
-        row = await self._database.change(first)
+        row = await self._database.run_write(first)
         if row is None:
             return owner
         if row["status"] is None:
-            return Earlier(row["digest"], None)
+            return EarlierRequest(row["digest"], None)
         headers = tuple((name, value) for name, value in orjson.loads(row["headers"]))
-        return Earlier(row["digest"], Answer(row["status"], headers, row["body"]))
+        return EarlierRequest(row["digest"], StoredAnswer(row["status"], headers, row["body"]))
 
-    async def keep(self, owner: str, answer: Answer) -> None:
-        """Keeps the answer of whoever made that claim.
+    async def keep(self, owner: str, answer: StoredAnswer) -> None:
+        """Keeps the answer of whoever made that claim, unless its run was deleted meanwhile.
 
         Raises:
             StoreError: the database fails.
@@ -85,10 +87,15 @@ class Idempotent:
             "status": answer.status,
             "headers": orjson.dumps(answer.headers),
             "body": answer.body,
-            "expires": time() + KEPT,
+            "expires": time() + KEEP_SECONDS,
+            "run_id": dict(answer.headers).get(RUN_HEADER),
         }
         mine = IDEMPOTENT.c.owner == owner
-        await self._database.execute(update(IDEMPOTENT).where(mine).values(values))
+        gone = select(FORGOTTEN.c.name).where(FORGOTTEN.c.name == values["run_id"]).exists()
+        await self._database.execute(
+            update(IDEMPOTENT).where(mine, ~gone).values(values),
+            delete(IDEMPOTENT).where(mine, IDEMPOTENT.c.status.is_(None)),
+        )
 
     async def forget(self, owner: str) -> None:
         """Gives the claim up: there is no answer to keep.

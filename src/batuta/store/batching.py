@@ -12,9 +12,9 @@ from anyio.lowlevel import cancel_shielded_checkpoint
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
-LINGER = 0.002
+LINGER_SECONDS = 0.002
 """Seconds that a batch waits for more when many come."""
-_MANY = 0.01
+_BUSY_SECONDS = 0.01
 """Seconds since the last batch within which the next one counts as one of many."""
 
 
@@ -28,7 +28,7 @@ class _Batch(Generic[_T, _R]):
 
 
 @final
-class Together(Generic[_T, _R]):
+class Batcher(Generic[_T, _R]):
     """Does items in batches, one batch after another."""
 
     def __init__(
@@ -48,27 +48,27 @@ class Together(Generic[_T, _R]):
         self._next: _Batch[_T, _R] = _Batch()
         self._ended = float("-inf")
 
-    async def do(self, item: _T) -> _R:
+    async def submit(self, item: _T) -> _R:
         """The item's result, from the batch that it was done in."""
         batch = self._next
         batch.items.append(item)
         try:
             async with self._turn:
-                await self._begin(batch)
+                await self._run_batch(batch)
         except anyio.get_cancelled_exc_class():
             await self._leave(batch, item)
             raise
         return batch.results[id(item)]
 
-    async def _begin(self, batch: _Batch[_T, _R]) -> None:
+    async def _run_batch(self, batch: _Batch[_T, _R]) -> None:
         """Does the batch, if nobody has."""
         if self._next is not batch:
             return
         with anyio.CancelScope(shield=True):
             # Whoever is about to ask shares this batch. A thread woken for each costs more than
             # the database: under load it is worth a moment's wait.
-            if anyio.current_time() - self._ended < _MANY:
-                await anyio.sleep(LINGER)
+            if anyio.current_time() - self._ended < _BUSY_SECONDS:
+                await anyio.sleep(LINGER_SECONDS)
             else:
                 await cancel_shielded_checkpoint()
             self._next = _Batch()

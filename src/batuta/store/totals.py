@@ -11,11 +11,11 @@ from sqlalchemy import Connection, Executable, delete, select
 
 from batuta.store.ledger import Bucket
 from batuta.store.models import RESERVATIONS, SPENDING
-from batuta.store.upsert import upsert
+from batuta.store.upsert import insert_statement
 
 
 @dataclass(frozen=True, slots=True)
-class Exhausted:
+class BudgetStatus:
     """A budget that has no room for a run."""
 
     bucket: Bucket
@@ -23,12 +23,12 @@ class Exhausted:
     reserved: int
 
     @property
-    def left(self) -> int:
+    def remaining(self) -> int:
         """Billionths of a dollar that can still be reserved."""
         return max(0, self.bucket.cap - self.spent - self.reserved)
 
 
-def settle(
+def settle_reservations(
     connection: Connection, reservations: tuple[str, ...], spent: dict[tuple[str, str], int]
 ) -> None:
     """Ends reservations and adds what was spent, in the caller's transaction.
@@ -37,16 +37,16 @@ def settle(
     """
     rows: list[dict[str, Any]] = []
     if reservations:
-        chosen = RESERVATIONS.c.id.in_(_padded(reservations))
+        chosen = RESERVATIONS.c.id.in_(_pad_ids(reservations))
         query = delete(RESERVATIONS).where(chosen).returning(RESERVATIONS)
         rows = [dict(row) for row in connection.execute(query).mappings()]
-    changes = given_back(rows)
+    changes = released_amounts(rows)
     for place, nano in spent.items():
         changes[place] = (nano, changes.get(place, (0, 0))[1])
-    add(connection, changes)
+    add_totals(connection, changes)
 
 
-def _padded(ids: tuple[str, ...]) -> tuple[str, ...]:
+def _pad_ids(ids: tuple[str, ...]) -> tuple[str, ...]:
     """The ids, the last one repeated up to a power of two.
 
     Each number of ids is a statement of its own, which the database prepares and keeps.
@@ -55,7 +55,7 @@ def _padded(ids: tuple[str, ...]) -> tuple[str, ...]:
     return ids + ids[-1:] * (size - len(ids))
 
 
-def add(connection: Connection, changes: dict[tuple[str, str], tuple[int, int]]) -> None:
+def add_totals(connection: Connection, changes: dict[tuple[str, str], tuple[int, int]]) -> None:
     """Adds (spent, reserved) to accounts' periods; in one order, so that no two wait in a ring."""
     if not changes:
         return
@@ -63,13 +63,13 @@ def add(connection: Connection, changes: dict[tuple[str, str], tuple[int, int]])
         {"account": account, "period": period, "spent": spent, "reserved": reserved}
         for (account, period), (spent, reserved) in sorted(changes.items())
     ]
-    connection.execute(_add(connection.dialect.name), rows)
+    connection.execute(_add_statement(connection.dialect.name), rows)
 
 
 @cache
-def _add(dialect: str) -> Executable:
+def _add_statement(dialect: str) -> Executable:
     """Adds to what is there; built once, for building costs more than running."""
-    new = upsert(dialect, SPENDING)
+    new = insert_statement(dialect, SPENDING)
     return new.on_conflict_do_update(
         index_elements=["account", "period"],
         set_={
@@ -79,16 +79,16 @@ def _add(dialect: str) -> Executable:
     )
 
 
-def fill(connection: Connection, bucket: Bucket) -> Exhausted:
+def read_budget_status(connection: Connection, bucket: Bucket) -> BudgetStatus:
     """How full the bucket is."""
     query = select(SPENDING.c.spent, SPENDING.c.reserved).where(
         SPENDING.c.account == bucket.account, SPENDING.c.period == bucket.period
     )
     row = connection.execute(query).first()
-    return Exhausted(bucket, 0, 0) if row is None else Exhausted(bucket, row[0], row[1])
+    return BudgetStatus(bucket, 0, 0) if row is None else BudgetStatus(bucket, row[0], row[1])
 
 
-def given_back(rows: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[int, int]]:
+def released_amounts(rows: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[int, int]]:
     """What the rows of reservations held, as changes."""
     changes: dict[tuple[str, str], tuple[int, int]] = {}
     for row in rows:

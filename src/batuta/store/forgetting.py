@@ -1,0 +1,137 @@
+"""What somebody deleted: erased wherever it is kept, and never written again.
+
+A run that is going on while it is deleted ends later, perhaps in another process. So a deletion
+leaves a name behind, and the writers look for it. Money is not forgotten: the ledger has no
+words in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from sqlalchemy import Connection, Table, and_, delete, select
+
+from batuta.store.codec import sql_text
+from batuta.store.database import Database
+from batuta.store.deleted import TENANT, in_pages, remember_deleted
+from batuta.store.models import IDEMPOTENT, KEYS, RUNS, TENANTS
+from batuta.store.responses import RESPONSES
+
+
+@final
+class Forgetting:
+    """Deletes runs, responses and tenants from the tables of a store.
+
+    What is queued must be written before: `Store.flush`.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def find_thread(self, response_id: str, tenant: str, *, whole: bool) -> list[str]:
+        """The response and those that went on from it; the whole conversation if wanted.
+
+        Raises:
+            StoreError: the database fails.
+        """
+
+        def find(connection: Connection) -> list[str]:
+            first = sql_text(response_id)
+            if whole:
+                line = _related_row_ids(RESPONSES, [first], tenant, up=True, connection=connection)
+                first = line[-1] if line else first
+            return _related_row_ids(RESPONSES, [first], tenant, up=False, connection=connection)
+
+        return await self._database.run_read(find)
+
+    async def forget_runs(self, ids: Sequence[str], tenant: str) -> list[str]:
+        """Erases the runs and those that went on from them, with answers kept for repetition.
+
+        Args:
+            ids: the runs; some may not be stored yet, and will not be.
+            tenant: whose they are.
+
+        Returns:
+            The ids of the runs that will not be found again.
+
+        Raises:
+            StoreError: the database fails.
+        """
+
+        def erase(connection: Connection) -> list[str]:
+            named = [sql_text(one) for one in ids]
+            found = _related_row_ids(RUNS, named, tenant, up=False, connection=connection)
+            gone = sorted({*named, *found})
+            remember_deleted(connection, gone)
+            for page in in_pages(gone):
+                own = RUNS.c.tenant == sql_text(tenant)
+                connection.execute(delete(RUNS).where(RUNS.c.id.in_(page), own))
+                repeated = IDEMPOTENT.c.run_id.in_(page)
+                own = IDEMPOTENT.c.tenant == sql_text(tenant)
+                connection.execute(delete(IDEMPOTENT).where(repeated, own))
+            return gone
+
+        return await self._database.run_write(erase)
+
+    async def forget_responses(self, ids: Sequence[str], tenant: str) -> None:
+        """Erases the responses and their events.
+
+        Raises:
+            StoreError: the database fails.
+        """
+
+        def erase(connection: Connection) -> None:
+            named = [sql_text(one) for one in ids]
+            remember_deleted(connection, named)
+            for page in in_pages(named):
+                own = RESPONSES.c.tenant == sql_text(tenant)
+                connection.execute(delete(RESPONSES).where(RESPONSES.c.id.in_(page), own))
+
+        await self._database.run_write(erase)
+
+    async def forget_tenant(self, tenant: str) -> bool:
+        """Erases the tenant, its keys and everything it said; whether there was anything.
+
+        The ledger keeps its lines: its name, its keys' ids, models and money.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        name = sql_text(tenant)
+
+        def erase(connection: Connection) -> int:
+            remember_deleted(connection, [TENANT + name])
+            owned = (RUNS, RESPONSES, IDEMPOTENT, KEYS)
+            statements = [delete(table).where(table.c.tenant == name) for table in owned]
+            statements.append(delete(TENANTS).where(TENANTS.c.name == name))
+            return sum(connection.execute(one).rowcount for one in statements)
+
+        return await self._database.run_write(erase) > 0
+
+    async def scrub_files(self) -> None:
+        """Lets nothing that was erased lie about in a file of SQLite.
+
+        PostgreSQL clears what was deleted when it vacuums.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        await self._database.checkpoint()
+
+
+def _related_row_ids(
+    table: Table, ids: Sequence[str], tenant: str, *, up: bool, connection: Connection
+) -> list[str]:
+    """Those of the rows that are there, and what they came from or what came from them."""
+    link = table.c.previous if table is RESPONSES else table.c.parent
+    own = table.c.tenant == sql_text(tenant)
+    found: dict[str, None] = {}
+    for page in in_pages(ids):
+        first = select(table.c.id, link.label("link")).where(table.c.id.in_(page), own)
+        family = first.cte("family", recursive=True)
+        joint = table.c.id == family.c.link if up else link == family.c.id
+        more = select(table.c.id, link.label("link")).join(family, and_(joint, own))
+        family = family.union(more)
+        found |= dict.fromkeys(row[0] for row in connection.execute(select(family.c.id)))
+    return list(found)

@@ -1,0 +1,209 @@
+"""A store moves to another database, such as from SQLite to PostgreSQL, while it is in use.
+
+Every pass makes the target equal to the source: rows that are missing or changed are written, runs
+and responses that the source forgot are forgotten. A pass that was ended goes on where it was, for
+what is there is not written again. The last pass, with no server on the source, ends with equal
+counts and sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, cast
+
+from anyio.to_thread import run_sync
+from sqlalchemy import Column, Connection, Table, delete, func, select, tuple_
+
+from batuta.errors import StoreError
+from batuta.store.database import Database, database_name, open_database, parse_url
+from batuta.store.models import CONTENTS, LEDGER, METADATA, RUNS
+from batuta.store.responses import RESPONSES
+from batuta.store.schema import upgrade_database
+from batuta.store.upsert import insert_statement
+
+BATCH = 1_000
+"""Rows of one transaction."""
+_COMPARED: Mapping[str, tuple[str, ...]] = {
+    RUNS.name: ("score", "score_comment", "question_preview", "answer_preview"),
+    CONTENTS.name: (),
+    LEDGER.name: (),
+    RESPONSES.name: ("status",),
+}
+"""Columns by which a row is seen to have changed; of other tables, all of them."""
+_FORGETTING = (CONTENTS, RUNS, RESPONSES)
+"""Tables whose rows may go away, in the order in which they do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableTransfer:
+    """What a pass did with a table."""
+
+    table: str
+    source: int
+    """Rows there, after the pass."""
+    target: int
+    written: int
+    forgotten: int
+    source_usd: Decimal
+    """Of the column `usd`, if there is one."""
+    target_usd: Decimal
+
+    @property
+    def equal(self) -> bool:
+        """Whether both have as many rows and as much money."""
+        return (self.source, self.source_usd) == (self.target, self.target_usd)
+
+
+async def transfer_store(
+    source: str | Path,
+    target: str | Path,
+    tell: Callable[[str, int], None] = lambda _, __: None,
+) -> tuple[TableTransfer, ...]:
+    """One pass over every table.
+
+    Args:
+        source: a path or a URL.
+        target: another one; its schema is made if need be. Nothing else may write to it yet.
+        tell: called with a table's name and the rows looked at so far.
+
+    Raises:
+        StoreError: a database fails, or both are the same.
+    """
+    origin, goal = parse_url(source), parse_url(target)
+    if origin == goal:
+        raise StoreError(f"{database_name(origin)} cannot be moved to itself")
+    if origin.get_backend_name() == "sqlite" and not Path(str(origin.database)).is_file():
+        raise StoreError(f"there is no store at {database_name(origin)}")
+    for url in (origin, goal):
+        await run_sync(upgrade_database, url)
+    old, new = open_database(origin), open_database(goal)
+    try:
+        forgotten = {
+            table.name: await _delete_missing_rows(old, new, table) for table in _FORGETTING
+        }
+        found: list[TableTransfer] = []
+        for table in METADATA.sorted_tables:
+            written = await _write_changed(old, new, table, tell)
+            counts = [await _count_rows(database, table) for database in (old, new)]
+            found.append(
+                TableTransfer(
+                    table=table.name,
+                    source=counts[0][0],
+                    target=counts[1][0],
+                    written=written,
+                    forgotten=forgotten.get(table.name, 0),
+                    source_usd=counts[0][1],
+                    target_usd=counts[1][1],
+                )
+            )
+        return tuple(found)
+    finally:
+        await old.close()
+        await new.close()
+
+
+async def _write_changed(
+    old: Database, new: Database, table: Table, tell: Callable[[str, int], None]
+) -> int:
+    """Writes the rows that the target lacks or has otherwise; how many those were."""
+    compared = _compared_columns(table)
+    keys = tuple(table.primary_key.columns)
+    written = looked = 0
+    async for rows in _read_pages(old, table, (*keys, *compared)):
+        names = [tuple(row[key.name] for key in keys) for row in rows]
+        known = {
+            tuple(row[key.name] for key in keys): row
+            for row in await new.fetch_rows(
+                select(*keys, *compared).where(tuple_(*keys).in_(names))
+            )
+        }
+        missing = [
+            name for name, row in zip(names, rows, strict=True) if dict(row) != known.get(name)
+        ]
+        if missing:
+            found = await old.fetch_rows(select(table).where(tuple_(*keys).in_(missing)))
+            whole = await _with_parents(new, table, found)
+            await new.run_write(
+                lambda connection, rows=whole: _upsert_rows(connection, table, rows)
+            )
+            written += len(whole)
+        looked += len(rows)
+        tell(table.name, looked)
+    return written
+
+
+async def _with_parents(
+    new: Database, table: Table, rows: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Those whose parents were written; a parent that came since then is for the next pass."""
+    for foreign in table.foreign_keys:
+        child, parent = foreign.parent.name, foreign.column
+        query = select(parent).where(parent.in_([row[child] for row in rows]))
+        there = {row[parent.name] for row in await new.fetch_rows(query)}
+        rows = [row for row in rows if row[child] in there]
+    return rows
+
+
+def _upsert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    if not rows:
+        return
+    statement = insert_statement(connection.dialect.name, table)
+    keys = [column.name for column in table.primary_key.columns]
+    others = {c.name: statement.excluded[c.name] for c in table.columns if c.name not in keys}
+    changed = statement.on_conflict_do_update(index_elements=keys, set_=others)
+    connection.execute(changed, [dict(row) for row in rows])
+
+
+async def _delete_missing_rows(old: Database, new: Database, table: Table) -> int:
+    """Deletes from the target what the source does not have any more; how many rows that was."""
+    keys = tuple(table.primary_key.columns)
+    count = 0
+    async for rows in _read_pages(new, table, keys):
+        names = {tuple(row[key.name] for key in keys) for row in rows}
+        query = select(*keys).where(tuple_(*keys).in_(list(names)))
+        there = {tuple(row[key.name] for key in keys) for row in await old.fetch_rows(query)}
+        if gone := list(names - there):
+            await new.execute(delete(table).where(tuple_(*keys).in_(gone)))
+        count += len(gone)
+    return count
+
+
+async def _read_pages(
+    database: Database, table: Table, columns: Sequence[Column[Any]]
+) -> AsyncGenerator[list[dict[str, Any]]]:
+    """The rows in the order of their keys, some at a time."""
+    keys = tuple(table.primary_key.columns)
+    last: tuple[Any, ...] | None = None
+    while True:
+        query = select(*columns).order_by(*keys).limit(BATCH)
+        if last is not None:
+            query = query.where(tuple_(*keys) > last)
+        rows = await database.fetch_rows(query)
+        if rows:
+            yield rows
+            last = tuple(rows[-1][key.name] for key in keys)
+        if len(rows) < BATCH:
+            return
+
+
+def _compared_columns(table: Table) -> tuple[Column[Any], ...]:
+    names = _COMPARED.get(table.name)
+    if names is not None:
+        return tuple(table.columns[name] for name in names)
+    keys = set(table.primary_key.columns)
+    return tuple(column for column in table.columns if column not in keys)
+
+
+async def _count_rows(database: Database, table: Table) -> tuple[int, Decimal]:
+    """Rows, and dollars, added up exactly."""
+    rows = await database.fetch_rows(select(func.count().label("rows")).select_from(table))
+    usd = Decimal(0)
+    if "usd" in table.columns:
+        async for page in _read_pages(
+            database, table, (*table.primary_key.columns, table.columns["usd"])
+        ):
+            usd += sum((cast("Decimal", row["usd"]) for row in page), Decimal(0))
+    return rows[0]["rows"], usd
