@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from batuta.core import Grade, Task, TaskId
 from batuta.errors import ConfigError, SandboxError
-from batuta.evals.marking import mark, marking
-from batuta.tasks.graders import Graders, grade_answer
+from batuta.evals.grading import grade_by_task, open_answer_grader
+from batuta.tasks.graders import GraderRegistry, grade_answer
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[3]
-TASK = Task(TaskId("t/1"), "?", "1", "exact")
+TASK = Task(id=TaskId("t/1"), question="?", target="1", grader="exact")
 
 
 def fuzzer():
@@ -29,8 +29,8 @@ def fuzzer():
 
 @pytest.mark.parametrize("answer", ["Answer: {{'a': 1}}", "{[1]: 2}", "{{1}}", "{**1}", "-" * 9999])
 async def test_an_answer_that_no_literal_can_have_is_wrong(answer):
-    assert (await mark(TASK, answer)).score == 0
-    with Graders() as graders:  # the grader itself as well, without the boundary
+    assert (await grade_by_task(TASK, answer)).score == 0
+    with GraderRegistry() as graders:  # the grader itself as well, without the boundary
         assert (await graders.grader_for(TASK).grade(answer, "1")).score == 0
 
 
@@ -90,8 +90,14 @@ async def test_what_is_missing_and_cancellation_pass_through():
 
 
 async def test_evaluations_grade_behind_the_boundary():
-    strange = Task(TaskId("t/2"), "?", "1", "json-schema", data='{"$ref": "#/nowhere"}')
-    async with marking([TASK]) as grade:
+    strange = Task(
+        id=TaskId("t/2"),
+        question="?",
+        target="1",
+        grader="json-schema",
+        data='{"$ref": "#/nowhere"}',
+    )
+    async with open_answer_grader([TASK]) as grade:
         assert (await grade(TASK, "1")).score == 1
         found = await grade(strange, "1")
     assert found.score is None

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from batuta.core import Task, TaskId
-from batuta.tasks.graders import Choice, FreeForm, Graders, Maths
-from batuta.tasks.graders.latex import plain
+from batuta.tasks.graders import ChoiceGrader, FreeFormGrader, GraderRegistry, MathsGrader
+from batuta.tasks.graders.latex import normalize_latex
 
 pytestmark = pytest.mark.anyio
 
@@ -39,14 +39,14 @@ async def verdicts(rows, grader_of):
 async def test_maths_misses_none_and_accepts_no_wrong_answer(pool):
     rows = cases("maths")
     assert len(rows) == 277
-    counts, wrong = await verdicts(rows, lambda _: Maths(pool))
+    counts, wrong = await verdicts(rows, lambda _: MathsGrader(pool))
     assert counts == {"right": 277}, wrong
 
 
 async def test_choice_reads_every_answer_and_guesses_none():
     rows = cases("choice")
     assert len(rows) == 103
-    counts, wrong = await verdicts(rows, lambda row: Choice(row.get("options", ())))
+    counts, wrong = await verdicts(rows, lambda row: ChoiceGrader(row.get("options", ())))
     assert counts == {"right": 103}, wrong
 
 
@@ -54,22 +54,22 @@ async def test_freeform_decides_what_can_be_decided(pool):
     rows = cases("freeform")
     assert len(rows) == 92
     assert Counter(row["score"] for row in rows) == {1: 51, 0: 27, None: 14}
-    counts, wrong = await verdicts(rows, lambda _: FreeForm(pool))
+    counts, wrong = await verdicts(rows, lambda _: FreeFormGrader(pool))
     assert counts == {"right": 92}, wrong
 
 
 async def test_every_target_of_maths_is_right_as_an_answer(pool):
     for row in cases("maths"):
         target = row["target"]
-        grade = await Maths(pool).grade(f"It is $\\boxed{{{target}}}$.", target)
+        grade = await MathsGrader(pool).grade(f"It is $\\boxed{{{target}}}$.", target)
         assert grade.score == 1, target
 
 
 @pytest.mark.parametrize("name", ["maths", "freeform"])
 def test_one_spelling_stays_as_it_is(name):
     for row in cases(name):
-        once = plain(row["target"])
-        assert plain(once) == once, row["target"]
+        once = normalize_latex(row["target"])
+        assert normalize_latex(once) == once, row["target"]
 
 
 HOSTILE = {
@@ -89,9 +89,9 @@ async def test_hostile_answers_are_never_wrongly_accepted_and_seldom_missed(pool
     rows, (size, missed) = cases(f"hostile_{name}"), HOSTILE[name]
     assert len(rows) == size
     makers = {
-        "maths": lambda _: Maths(pool),
-        "choice": lambda row: Choice(row.get("options", ())),
-        "freeform": lambda _: FreeForm(pool),
+        "maths": lambda _: MathsGrader(pool),
+        "choice": lambda row: ChoiceGrader(row.get("options", ())),
+        "freeform": lambda _: FreeFormGrader(pool),
     }
     wrong = []
     for row in rows:
@@ -116,7 +116,7 @@ async def test_hostile_answers_are_never_wrongly_accepted_and_seldom_missed(pool
     ],
 )
 async def test_a_tuple_has_no_order_where_the_question_says_so(said, answer, score):
-    with Graders() as graders:
-        task = Task(TaskId("t"), said, "(1, 2)", "math")
+    with GraderRegistry() as graders:
+        task = Task(id=TaskId("t"), question=said, target="(1, 2)", grader="math")
         grade = await graders.grader_for(task).grade(f"$\\boxed{{{answer}}}$", task.target)
     assert grade.score == score

@@ -10,9 +10,9 @@ import pytest
 
 from batuta.core import Task, TaskId
 from batuta.errors import ConfigError, SandboxError, SourceError
-from batuta.tasks.graders import Code, Graders
-from batuta.tasks.graders.code import program_in, same_output
-from batuta.tasks.sandbox import Call, End, Outcome, Sandbox, Script
+from batuta.sandbox import CallTest, EndReason, ProgramResult, Sandbox, ScriptTest
+from batuta.tasks.graders import CodeGrader, GraderRegistry
+from batuta.tasks.graders.code import extract_program, is_same_output
 
 pytestmark = pytest.mark.anyio
 
@@ -31,9 +31,9 @@ class Subprocess:
     async def run(self, test):
         self.ran.append(test)
         token = secrets.token_hex(8)
-        if isinstance(test, Script):
+        if isinstance(test, ScriptTest):
             source, stdin = self.program.source, test.stdin
-        elif isinstance(test, Call):
+        elif isinstance(test, CallTest):
             called = f"{test.entry}(*json.loads({json.dumps(json.dumps(test.arguments))}))"
             source, stdin = (
                 f"{self.program.source}\nimport json\nprint({token!r} + json.dumps({called}))",
@@ -50,13 +50,17 @@ class Subprocess:
             timeout=30,
         )
         if done.returncode:
-            return Outcome(End.RAISED, done.stdout, done.stderr, status=done.returncode)
-        if isinstance(test, Script):
-            return Outcome(End.RETURNED, done.stdout, done.stderr, status=0)
+            return ProgramResult(
+                end=EndReason.RAISED, stdout=done.stdout, stderr=done.stderr, status=done.returncode
+            )
+        if isinstance(test, ScriptTest):
+            return ProgramResult(
+                end=EndReason.RETURNED, stdout=done.stdout, stderr=done.stderr, status=0
+            )
         before, found, value = done.stdout.rpartition(token)
-        end = End.RETURNED if found else End.EXITED
-        value = json.loads(value) if found and isinstance(test, Call) else None
-        return Outcome(end, before, done.stderr, value, 0)
+        end = EndReason.RETURNED if found else EndReason.EXITED
+        value = json.loads(value) if found and isinstance(test, CallTest) else None
+        return ProgramResult(end=end, stdout=before, stderr=done.stderr, value=value, status=0)
 
 
 class Gone:
@@ -67,15 +71,17 @@ class Gone:
         yield self
 
     async def run(self, test):
-        return Outcome(End.LOST)
+        return ProgramResult(end=EndReason.LOST)
 
 
 def task(grader, **data):
-    return Task(TaskId("t/1"), "Write it.", "", grader, data=json.dumps(data))
+    return Task(
+        id=TaskId("t/1"), question="Write it.", target="", grader=grader, data=json.dumps(data)
+    )
 
 
 async def graded(grader, answer, runner=None, **data):
-    with Graders(sandbox=runner or Subprocess()) as graders:
+    with GraderRegistry(sandbox=runner or Subprocess()) as graders:
         return await graders.grader_for(task(grader, **data)).grade(answer, "")
 
 
@@ -148,7 +154,7 @@ async def test_expected_outputs_stay_here():
     runner = Subprocess()
     tests = [{"input": "1 2", "output": "424242"}]
     await graded("code-stdin", ADD, runner, tests=tests)
-    assert runner.ran == [Script("1 2")]
+    assert runner.ran == [ScriptTest("1 2")]
     assert "424242" not in runner.program.source
 
 
@@ -168,7 +174,7 @@ async def test_expected_outputs_stay_here():
     ],
 )
 def test_the_last_whole_block_is_the_program(answer, program):
-    assert program_in(answer) == program
+    assert extract_program(answer) == program
 
 
 @pytest.mark.parametrize(
@@ -191,13 +197,13 @@ def test_the_last_whole_block_is_the_program(answer, program):
     ],
 )
 def test_outputs(expected, printed, same):
-    assert same_output(expected, printed) is same
+    assert is_same_output(expected, printed) is same
 
 
 def test_what_is_missing_is_said():
     with pytest.raises(ConfigError, match="open a sandbox"):
-        Graders().grader_for(task("code-stdin", tests=SUMS))
-    graders = Graders(sandbox=Subprocess())
+        GraderRegistry().grader_for(task("code-stdin", tests=SUMS))
+    graders = GraderRegistry(sandbox=Subprocess())
     for data in ({}, {"tests": []}, {"tests": [{"input": "1"}]}, {"tests": 5}):
         with pytest.raises(SourceError, match=r"t/1 .* code-stdin"):
             graders.grader_for(task("code-stdin", **data))
@@ -207,4 +213,4 @@ def test_what_is_missing_is_said():
 
 def test_a_program_without_tests_is_not_right():
     with pytest.raises(ValueError, match="without tests"):
-        Code(Subprocess(), [])
+        CodeGrader(Subprocess(), [])

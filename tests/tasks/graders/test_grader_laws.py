@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batuta.tasks.graders import Choice, Exact, Integer, JsonSchema, forms
+from batuta.tasks.graders import ChoiceGrader, ExactGrader, IntegerGrader, JsonSchemaGrader, forms
 from batuta.tasks.graders.choice import LETTERS
-from batuta.tasks.graders.freeform import decided
-from batuta.tasks.graders.latex import plain
-from batuta.tasks.graders.limits import beyond
-from batuta.tasks.graders.maths import found_answer, without_algebra
-from batuta.tasks.graders.numbers import equal, number
+from batuta.tasks.graders.freeform import compare_short_answers
+from batuta.tasks.graders.latex import normalize_latex
+from batuta.tasks.graders.limits import limit_violation
+from batuta.tasks.graders.maths import compare_without_algebra, find_maths_answer
+from batuta.tasks.graders.numbers import is_same_number, parse_number
 
 PIECES = r"""
 \frac \sqrt \boxed{ \left( \right) \text{ \pm \cup \infty \le \begin{pmatrix} \end{pmatrix} \mathbb{R}
@@ -29,7 +29,14 @@ TEXTS = st.one_of(
 @given(TEXTS, TEXTS)
 @settings(max_examples=400, deadline=None)
 @pytest.mark.parametrize(
-    "grader", [Choice(), Choice(("yes", "no")), Exact(), Integer(), JsonSchema({"type": "array"})]
+    "grader",
+    [
+        ChoiceGrader(),
+        ChoiceGrader(("yes", "no")),
+        ExactGrader(),
+        IntegerGrader(),
+        JsonSchemaGrader({"type": "array"}),
+    ],
 )
 def test_any_text_has_a_grade(grader, answer, target):
     grade = asyncio.run(grader.grade(answer, target))
@@ -40,25 +47,29 @@ def test_any_text_has_a_grade(grader, answer, target):
 @given(TEXTS, TEXTS)
 @settings(max_examples=500, deadline=None)
 def test_any_two_texts_can_be_compared(answer, target):
-    found = found_answer(answer)
-    if found is not None and not beyond(found):
-        assert without_algebra(plain(target), plain(found)) in {True, False, None}
-        assert decided(found, target) in {True, False, None}
+    found = find_maths_answer(answer)
+    if found is not None and not limit_violation(found):
+        assert compare_without_algebra(normalize_latex(target), normalize_latex(found)) in {
+            True,
+            False,
+            None,
+        }
+        assert compare_short_answers(found, target) in {True, False, None}
 
 
 @given(TEXTS)
 @settings(max_examples=300, deadline=None)
 def test_every_form_is_the_same_as_itself(text):
-    form = forms.read(plain(text))
-    assert forms.same(form, form, lambda target, answer: target == answer)
+    form = forms.parse_form(normalize_latex(text))
+    assert forms.is_same_form(form, form, lambda target, answer: target == answer)
 
 
 @given(st.integers(-(10**30), 10**30))
 def test_integers_are_read_exactly(value):
     for text in (str(value), f"{value:,}", f"{value}.00", f"\\boxed{{{value}}}"):
-        grade = asyncio.run(Integer().grade(text, str(value)))
+        grade = asyncio.run(IntegerGrader().grade(text, str(value)))
         assert grade.score == 1, text
-        other = asyncio.run(Integer().grade(text, str(value + 1)))
+        other = asyncio.run(IntegerGrader().grade(text, str(value + 1)))
         assert other.score == 0, text
 
 
@@ -70,16 +81,18 @@ def test_fractions_are_read_in_every_form(value):
         f"\\frac{{{above}}}{{{below}}}",
         f"\\dfrac{{{above}}}{{{below}}}",
     ):
-        assert number(plain(text)) == value
+        assert parse_number(normalize_latex(text)) == value
     whole, part = divmod(abs(value), 1)
-    mixed = number(plain(f"{whole}\\frac{{{part.numerator}}}{{{part.denominator}}}"))
+    mixed = parse_number(
+        normalize_latex(f"{whole}\\frac{{{part.numerator}}}{{{part.denominator}}}")
+    )
     assert mixed == abs(value)
 
 
 @given(st.fractions(min_value=0), st.fractions(min_value=0))
 def test_numbers_are_equal_if_they_are_or_if_rounded(one, other):
-    assert equal(one, one)
-    if equal(one, other):
+    assert is_same_number(one, one)
+    if is_same_number(one, other):
         assert abs(one - other) <= abs(one) / 10**6
         assert one == other or (other * 10**40).denominator != (one * 10**40).denominator
 
@@ -89,7 +102,7 @@ def test_decimals_count_from_six_right_digits_on(value, digits):
     scale = 10**digits
     rounded = Fraction(round(value * scale), scale)
     if value >= 1:
-        assert equal(value, rounded) or (value * 10**40).denominator == 1
+        assert is_same_number(value, rounded) or (value * 10**40).denominator == 1
 
 
 @given(st.sampled_from(LETTERS), st.sampled_from(LETTERS))
@@ -103,9 +116,12 @@ def test_a_letter_is_read_and_two_are_not(one, other):
         "**{}**",
     )
     for form in forms:
-        assert Choice().chosen(form.format(one)) == one
+        assert ChoiceGrader().chosen_letter(form.format(one)) == one
     if one != other:
         for form in forms[:4]:
-            assert Choice().chosen(form.format(f"{one} or {other}")) is None
-        assert Choice().chosen(f"The answer is {one}. No, the answer is {other}.") == other
-    assert Choice().chosen(f"The answer is not {one}.") is None
+            assert ChoiceGrader().chosen_letter(form.format(f"{one} or {other}")) is None
+        assert (
+            ChoiceGrader().chosen_letter(f"The answer is {one}. No, the answer is {other}.")
+            == other
+        )
+    assert ChoiceGrader().chosen_letter(f"The answer is not {one}.") is None

@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from batuta.errors import ConfigError
-from batuta.tasks.graders import Maths, MathsPool, Verdict, extract
-from batuta.tasks.graders.extras import need
-from batuta.tasks.graders.limits import beyond
+from batuta.tasks.graders import ComparisonResult, MathsGrader, MathsPool, answer_extraction
+from batuta.tasks.graders.limits import limit_violation
+from batuta.tasks.graders.optional_dependencies import require_extra
 
 pytestmark = pytest.mark.anyio
 
@@ -47,14 +47,14 @@ REFUSED = ["9" * 300, "{" * 300 + "5" + "}" * 300, "[" * 5000, "x" * 1_000_000]
 
 @pytest.mark.parametrize("answer", HOSTILE + REFUSED, ids=lambda text: ascii(text[:20]))
 async def test_hostile_answers_come_back_and_the_pool_goes_on(pool, answer):
-    grade = await Maths(pool).grade(f"\\boxed{{{answer}}}", r"\sqrt{2}")
+    grade = await MathsGrader(pool).grade(f"\\boxed{{{answer}}}", r"\sqrt{2}")
     assert grade.score in {0.0, None}
-    assert await pool.compare(r"\sqrt{8}", r"2\sqrt{2}") is Verdict.SAME
+    assert await pool.compare(r"\sqrt{8}", r"2\sqrt{2}") is ComparisonResult.SAME
 
 
 @pytest.mark.parametrize("answer", REFUSED, ids=lambda text: text[:10])
 async def test_beyond_the_limits_nothing_is_compared(answer):
-    assert beyond(answer)
+    assert limit_violation(answer)
 
 
 async def test_a_megabyte_is_read_in_no_time(pool):
@@ -67,13 +67,13 @@ async def test_a_megabyte_is_read_in_no_time(pool):
     ]
     for text in texts:
         started = time.process_time()
-        assert (await Maths(pool).grade(text, "7")).score == 0
+        assert (await MathsGrader(pool).grade(text, "7")).score == 0
         assert time.process_time() - started < 1
 
 
 async def test_what_takes_too_long_is_undecided(pool):
     with anyio.fail_after(110):
-        grade = await Maths(pool).grade(f"\\boxed{{{ENDLESS[0]}}}", ENDLESS[1])
+        grade = await MathsGrader(pool).grade(f"\\boxed{{{ENDLESS[0]}}}", ENDLESS[1])
     assert grade.score is None
     assert grade.extracted == ENDLESS[0]
     assert "too long" in grade.reason
@@ -92,12 +92,12 @@ def children():
 async def test_the_pool_outlives_its_processes(pool):
     before = await others(pool)
     with MathsPool() as mine:
-        assert await mine.compare("x", "x+1") is Verdict.DIFFERENT
+        assert await mine.compare("x", "x+1") is ComparisonResult.DIFFERENT
         (worker,) = children() - before
         await anyio.sleep(0.3)
         os.kill(worker, signal.SIGKILL)
         verdicts = [await mine.compare(r"\sqrt{8}", r"2\sqrt{2}") for _ in range(2)]
-        assert verdicts[-1] is Verdict.SAME
+        assert verdicts[-1] is ComparisonResult.SAME
         assert worker not in children()
     assert children() <= before
 
@@ -114,7 +114,7 @@ async def test_a_comparison_whose_process_dies_is_undecided(pool):
                 os.kill(worker, signal.SIGKILL)
 
             group.start_soon(kill)
-            assert await mine.compare(*ENDLESS) is Verdict.DIED
+            assert await mine.compare(*ENDLESS) is ComparisonResult.OUT_OF_MEMORY
 
 
 async def test_cancelling_frees_the_process(pool):
@@ -122,7 +122,7 @@ async def test_cancelling_frees_the_process(pool):
         await pool.compare(*ENDLESS)
     assert scope.cancelled_caught
     with anyio.fail_after(110):
-        assert await pool.compare(r"\sqrt{8}", r"2\sqrt{2}") is Verdict.SAME
+        assert await pool.compare(r"\sqrt{8}", r"2\sqrt{2}") is ComparisonResult.SAME
 
 
 ORPHAN = """
@@ -164,22 +164,20 @@ def test_no_process_is_left_when_its_owner_is_killed(tmp_path):
 
 
 def test_a_missing_library_is_named_with_its_remedy():
-    need("graders", "json")
-    with pytest.raises(
-        ConfigError, match=r"nowhere_such is not .* pip install 'batuta\[graders\]'"
-    ):
-        need("graders", "json", "nowhere_such")
+    require_extra("graders", "json")
+    with pytest.raises(ConfigError, match=r"nowhere_such is not .*pip install -e '\.\[graders\]'"):
+        require_extra("graders", "json", "nowhere_such")
 
 
 def test_boxes():
-    assert extract.boxed(r"\boxed{\frac{1}{2}}") == r"\frac{1}{2}"
-    assert extract.boxed(r"\boxed{\{1\}} and \boxed{2}") == r"\{1\}, 2"
-    assert extract.boxed(r"\boxed{1}, but after a longer thought \boxed{2}") == "2"
-    assert extract.boxed(r"\boxed{a\}b}") == r"a\}b"
-    assert extract.boxed(r"\boxed{1} \boxed{2") is None
-    assert extract.boxed("none") is None
+    assert answer_extraction.boxed_answer(r"\boxed{\frac{1}{2}}") == r"\frac{1}{2}"
+    assert answer_extraction.boxed_answer(r"\boxed{\{1\}} and \boxed{2}") == r"\{1\}, 2"
+    assert answer_extraction.boxed_answer(r"\boxed{1}, but after a longer thought \boxed{2}") == "2"
+    assert answer_extraction.boxed_answer(r"\boxed{a\}b}") == r"a\}b"
+    assert answer_extraction.boxed_answer(r"\boxed{1} \boxed{2") is None
+    assert answer_extraction.boxed_answer("none") is None
 
 
 async def test_an_answer_is_never_taken_from_prose(pool):
     for text in ("It is 5.\nSo 5.", "The answer is 5, since 2 + 3 = 5.\nThat was all.", ""):
-        assert (await Maths(pool).grade(text, "5")).score == 0
+        assert (await MathsGrader(pool).grade(text, "5")).score == 0

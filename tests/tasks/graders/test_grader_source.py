@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batuta.tasks.graders.source import program_in
+from batuta.tasks.graders.code_extraction import extract_program
 
 F = "def f(n):\n    return n + 1\n"
 G = "def g(n):\n    return f(n) * 2\n"
@@ -74,7 +74,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_is_the_program(name):
     answer, program = CASES[name]
-    assert program_in(answer) == program
+    assert extract_program(answer) == program
 
 
 @given(
@@ -82,8 +82,8 @@ def test_what_is_the_program(name):
 )
 @settings(max_examples=300, deadline=None)
 def test_any_answer_can_be_looked_through(answer):
-    assert program_in(answer) is None or isinstance(program_in(answer), str)
+    assert extract_program(answer) is None or isinstance(extract_program(answer), str)
 
 
 def test_a_great_many_fences_take_no_time_that_grows_with_their_square():
-    assert program_in("```python\nx = 1\n```\n" * 4000)
+    assert extract_program("```python\nx = 1\n```\n" * 4000)

@@ -6,8 +6,8 @@ import pytest
 
 from batuta.core import Task, TaskId
 from batuta.errors import SourceError
-from batuta.tasks.graders import Exact, Integer, JsonSchema
-from batuta.tasks.graders.generated import Generated
+from batuta.tasks.graders import ExactGrader, IntegerGrader, JsonSchemaGrader
+from batuta.tasks.graders.reasoning_gym import ReasoningGymGrader
 from schemas.hostile import branching, nested, towers
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.anyio
     ],
 )
 async def test_integers(answer, target, score):
-    assert (await Integer().grade(answer, target)).score == score
+    assert (await IntegerGrader().grade(answer, target)).score == score
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ async def test_integers(answer, target, score):
     ],
 )
 async def test_exact(answer, target, score):
-    assert (await Exact().grade(answer, target)).score == score
+    assert (await ExactGrader().grade(answer, target)).score == score
 
 
 SCHEMA = {
@@ -90,34 +90,36 @@ SCHEMA = {
     ],
 )
 async def test_json(answer, score, reason):
-    grade = await JsonSchema(SCHEMA).grade(answer, "")
+    grade = await JsonSchemaGrader(SCHEMA).grade(answer, "")
     assert (grade.score, reason in grade.reason) == (score, True), grade.reason
 
 
 def test_a_schema_that_refers_elsewhere_fetches_nothing():
     with pytest.raises(SourceError, match="cannot fetch"):
-        JsonSchema({"$ref": "http://127.0.0.1:9/schema.json"})
+        JsonSchemaGrader({"$ref": "http://127.0.0.1:9/schema.json"})
 
 
 async def test_a_schema_without_end_is_not_graded():
     with pytest.raises(SourceError, match="references"):
-        JsonSchema(nested(7))
+        JsonSchemaGrader(nested(7))
     with pytest.raises(SourceError, match="too long"):
-        await JsonSchema(branching(7)).grade(towers(), "")
+        await JsonSchemaGrader(branching(7)).grade(towers(), "")
 
 
 def test_what_is_no_schema_is_refused():
     with pytest.raises(SourceError, match="no JSON schema"):
-        JsonSchema({"type": "nothing"})
+        JsonSchemaGrader({"type": "nothing"})
 
 
 async def test_a_generated_task_is_scored_by_its_generator():
     pytest.importorskip("reasoning_gym")
-    from batuta.tasks.sources.generated import generate
+    from batuta.tasks.datasets.reasoning_gym import generate_tasks
 
-    for task in generate("chain_sum", 3):
-        grader = Generated(task)
+    for task in generate_tasks("chain_sum", 3):
+        grader = ReasoningGymGrader(task)
         assert (await grader.grade(f"<answer>{task.target}</answer>", task.target)).score == 1
         assert (await grader.grade("<answer>no</answer>", task.target)).score < 1
-    empty = Generated(Task(TaskId("x"), "q", "t", "reasoning-gym", data=json.dumps({})))
+    empty = ReasoningGymGrader(
+        Task(id=TaskId("x"), question="q", target="t", grader="reasoning-gym", data=json.dumps({}))
+    )
     assert (await empty.grade("", "t")).score == 0

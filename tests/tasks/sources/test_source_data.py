@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from batuta.tasks.sources import SOURCES, here, load
-from batuta.tasks.sources.generated import NAME
+from batuta.tasks.datasets import DATASETS, load_tasks, local_files
+from batuta.tasks.datasets.reasoning_gym import NAME
 
 DATA = Path(os.environ.get("BATUTA_DATA", ""))
 
@@ -53,7 +53,7 @@ GRADERS = {
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_a_split_is_whole(name):
-    tasks = load(name, folder=DATA)
+    tasks = load_tasks(name, folder=DATA)
     assert len(tasks) == COUNTS[name]
     assert len({task.id for task in tasks}) == len(tasks)
     for task in tasks:
@@ -68,19 +68,24 @@ def test_a_split_is_whole(name):
 
 def test_every_split_that_is_here_is_counted():
     found = {
-        f"{s.name}:{split}" for s in SOURCES.values() for split in s.splits if here(s, split, DATA)
+        f"{s.name}:{split}"
+        for s in DATASETS.values()
+        for split in s.splits
+        if local_files(s, split, DATA)
     }
     assert found == set(COUNTS)
 
 
 def test_the_training_split_of_12k_has_no_problem_of_math_500():
-    held_out = {" ".join(task.question.split()) for task in load("math-500", folder=DATA)}
-    trained = {" ".join(task.question.split()) for task in load("math:train-12k", folder=DATA)}
+    held_out = {" ".join(task.question.split()) for task in load_tasks("math-500", folder=DATA)}
+    trained = {
+        " ".join(task.question.split()) for task in load_tasks("math:train-12k", folder=DATA)
+    }
     assert len(held_out & trained) == 0
-    everything = {" ".join(task.question.split()) for task in load("math:test", folder=DATA)}
+    everything = {" ".join(task.question.split()) for task in load_tasks("math:test", folder=DATA)}
     assert len(held_out & everything) > 450
 
 
 def test_shuffling_spreads_the_right_letter():
-    letters = Counter(task.target for task in load("mmlu", folder=DATA))
+    letters = Counter(task.target for task in load_tasks("mmlu", folder=DATA))
     assert all(0.23 < letters[letter] / 14_042 < 0.27 for letter in "ABCD")

@@ -11,12 +11,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from batuta.errors import SourceError
-from batuta.tasks.sources import fetch, find
-from batuta.tasks.sources.load import SUMS, parse_sums
+from batuta.tasks.datasets import fetch_split, find_split
+from batuta.tasks.datasets.loader import SUMS_FILE, parse_sums
 
 pytest.importorskip("huggingface_hub")
 
-COMMIT = find("livecodebench:v1")[0].origin.revision
+COMMIT = find_split("livecodebench:v1")[0].origin.revision
 REPO = "livecodebench/code_generation_lite"
 BODY = (
     json.dumps(
@@ -85,10 +85,10 @@ CALL = """
 import sys
 from pathlib import Path
 from batuta.errors import SourceError
-from batuta.tasks.sources import fetch, find, load
+from batuta.tasks.datasets import fetch_split, find_split, load_tasks
 try:
-    paths = fetch(*find(sys.argv[1]), Path(sys.argv[2]))
-    print(*(path.name for path in paths), load(sys.argv[1], folder=Path(sys.argv[2]))[0].id)
+    paths = fetch_split(*find_split(sys.argv[1]), Path(sys.argv[2]))
+    print(*(path.name for path in paths), load_tasks(sys.argv[1], folder=Path(sys.argv[2]))[0].id)
 except SourceError as error:
     print("SourceError:", error)
 """
@@ -108,7 +108,7 @@ def test_a_file_arrives_with_its_sum_and_is_loaded(hub, tmp_path):
     assert fetched(hub[1], tmp_path) == "test.jsonl livecodebench/made-up"
     folder = tmp_path / "bench" / "livecodebench" / "hub"
     assert (folder / "test.jsonl").read_bytes() == BODY
-    listing = (folder / SUMS).read_text(encoding="utf-8")
+    listing = (folder / SUMS_FILE).read_text(encoding="utf-8")
     assert parse_sums(listing) == {"test.jsonl": hashlib.sha256(BODY).hexdigest()}
     assert listing.startswith(f"# {REPO}@{COMMIT}\n")
 
@@ -130,4 +130,4 @@ def test_offline_it_says_so(tmp_path):
 @pytest.mark.parametrize("name", ["gpqa-diamond", "leetcode", "math:train-12k"])
 def test_what_is_only_ones_own_copy_is_not_fetched(tmp_path, name):
     with pytest.raises(SourceError, match="is not fetched: get your own copy"):
-        fetch(*find(name), tmp_path)
+        fetch_split(*find_split(name), tmp_path)

@@ -13,16 +13,16 @@ import zlib
 import pytest
 
 from batuta.errors import SourceError
-from batuta.tasks.sources import Choice, load
-from batuta.tasks.sources.choice import gpqa, mmlu, mmlu_pro
-from batuta.tasks.sources.maths import boxed
+from batuta.tasks.datasets import MultipleChoiceQuestion, load_tasks
+from batuta.tasks.datasets.maths import boxed_solution
+from batuta.tasks.datasets.multiple_choice import convert_gpqa, convert_mmlu, convert_mmlu_pro
 
 
 def tasks_of(tmp_path, name, *rows, seed=0, folder="plain"):
     path = tmp_path / folder / "rows.jsonl"
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return load(name, files=[path], seed=seed)
+    return load_tasks(name, files=[path], seed=seed)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_ids_do_not_depend_on_the_order_of_rows(tmp_path):
     ],
 )
 def test_the_last_whole_box(text, box):
-    assert boxed(text) == box
+    assert boxed_solution(text) == box
 
 
 QUESTION = {
@@ -174,35 +174,35 @@ QUESTION = {
 
 
 def test_options_are_shuffled_by_a_stored_seed():
-    item = mmlu(QUESTION)
-    assert isinstance(item, Choice)
+    item = convert_mmlu(QUESTION)
+    assert isinstance(item, MultipleChoiceQuestion)
     targets = set()
     for seed in range(40):
-        task = item.task(seed)
+        task = item.to_task(seed)
         data = json.loads(task.data)
         assert data["seed"] == seed
         assert [QUESTION["choices"][place] for place in data["order"]] == data["options"]
         assert data["options"]["ABCD".index(task.target)] == "one"
         for letter, option in zip("ABCD", data["options"], strict=True):
             assert f"\n{letter}. {option}" in task.question
-        assert task == item.task(seed)
+        assert task == item.to_task(seed)
         targets.add(task.target)
     assert targets == set("ABCD")
 
 
 def test_options_stay_as_published_without_a_seed_or_where_one_points_at_another():
-    assert mmlu(QUESTION).task(None).target == "A"
+    assert convert_mmlu(QUESTION).to_task(None).target == "A"
     for bound in ("All of the above", "Both A and B", "neither of the two", "(B) or (C)"):
         options = ["one", "two", "three", bound]
-        task = mmlu({**QUESTION, "choices": options, "answer": "D"}).task(3)
+        task = convert_mmlu({**QUESTION, "choices": options, "answer": "D"}).to_task(3)
         assert task.target == "D", bound
         assert json.loads(task.data)["options"] == options
 
 
 def test_the_order_of_options_is_the_same_in_another_process():
     code = (
-        "from batuta.tasks.sources.choice import mmlu; import sys;"
-        f"sys.stdout.write(mmlu({QUESTION!r}).task(11).data)"
+        "from batuta.tasks.datasets.multiple_choice import convert_mmlu; import sys;"
+        f"sys.stdout.write(convert_mmlu({QUESTION!r}).to_task(11).data)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -211,7 +211,7 @@ def test_the_order_of_options_is_the_same_in_another_process():
         check=True,
         env={"PYTHONHASHSEED": "7"},
     )
-    assert done.stdout == mmlu(QUESTION).task(11).data
+    assert done.stdout == convert_mmlu(QUESTION).to_task(11).data
 
 
 def test_mmlu_pro_drops_empty_options():
@@ -222,8 +222,8 @@ def test_mmlu_pro_drops_empty_options():
         "answer": "C",
         "category": "c",
     }
-    assert mmlu_pro(row).options == ("a", "b")
-    assert mmlu_pro(row).right == 1
+    assert convert_mmlu_pro(row).options == ("a", "b")
+    assert convert_mmlu_pro(row).correct_index == 1
 
 
 SECRET = {
@@ -238,8 +238,8 @@ SECRET = {
 
 
 def test_a_private_task_does_not_show_its_text():
-    item = gpqa(SECRET)
-    task = item.task(0)
+    item = convert_gpqa(SECRET)
+    task = item.to_task(0)
     assert "zanzibar?" in task.question
     for shown in (repr(item), repr(task), str(task), f"{[task]}"):
         assert "gpqa-diamond/rec1" in shown or "Choice" in shown
@@ -347,7 +347,7 @@ def test_the_tests_of_a_program_pass_and_fail(tmp_path, name):
 
 
 def test_rows_of_another_benchmark_are_refused(tmp_path):
-    with pytest.raises(SourceError, match=r"not in the form of humaneval.*prompt"):
+    with pytest.raises(SourceError, match=r"lacks the column .prompt. that humaneval has"):
         tasks_of(tmp_path, "humaneval", {"question": "q", "answer": "a"})
 
 

@@ -5,9 +5,16 @@ import json
 import pytest
 
 from batuta.errors import SourceError
-from batuta.tasks.sources import SOURCES, Hub, data_folder, find, here, load
-from batuta.tasks.sources.load import SUMS, hub_folder, parse_sums
-from batuta.tasks.sources.rows import sha256
+from batuta.tasks.datasets import (
+    DATASETS,
+    HubDataset,
+    data_folder,
+    find_split,
+    load_tasks,
+    local_files,
+)
+from batuta.tasks.datasets.loader import SUMS_FILE, hub_folder, parse_sums
+from batuta.tasks.datasets.rows import file_sha256
 
 ROW = {"id": "sample_1", "code": "def f(x): return x", "input": "1", "output": "1"}
 
@@ -18,17 +25,17 @@ def write(path, *rows):
     return path
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", DATASETS)
 def test_every_source_says_where_it_comes_from(name):
-    source = SOURCES[name]
-    assert source.licence and source.about and source.splits
+    source = DATASETS[name]
+    assert source.licence and source.description and source.splits
     for split in source.splits.values():
         assert split.hub or split.local
-        assert not split.hub or isinstance(source.origin, Hub)
-    if isinstance(source.origin, Hub):
+        assert not split.hub or isinstance(source.origin, HubDataset)
+    if isinstance(source.origin, HubDataset):
         assert len(source.origin.revision) == 40
         int(source.origin.revision, 16)
-    assert find(name) == (source, next(iter(source.splits)))
+    assert find_split(name) == (source, next(iter(source.splits)))
 
 
 def test_the_place_of_data(tmp_path):
@@ -50,19 +57,19 @@ def test_the_place_of_data(tmp_path):
 )
 def test_what_is_not_there_is_said(tmp_path, name, said):
     with pytest.raises(SourceError, match=said):
-        load(name, folder=tmp_path)
+        load_tasks(name, folder=tmp_path)
 
 
 def test_a_file_that_is_not_what_it_was_is_refused_and_can_be_named(tmp_path):
     path = write(tmp_path / "bench" / "cruxeval" / "test.jsonl", ROW)
     with pytest.raises(SourceError, match="is not the file it was"):
-        load("cruxeval", folder=tmp_path)
-    (task,) = load("cruxeval", files=[path])
+        load_tasks("cruxeval", folder=tmp_path)
+    (task,) = load_tasks("cruxeval", files=[path])
     assert (task.id, task.target) == ("cruxeval/1", "1")
 
 
 def test_a_fetched_file_is_checked_against_its_own_listing(tmp_path):
-    source, _ = find("livecodebench:v1")
+    source, _ = find_split("livecodebench:v1")
     row = {
         "question_id": "q",
         "question_content": "?",
@@ -75,13 +82,15 @@ def test_a_fetched_file_is_checked_against_its_own_listing(tmp_path):
     }
     folder = hub_folder(source, tmp_path)
     path = write(folder / "test.jsonl", row)
-    (folder / SUMS).write_text(f"# a comment\n{sha256(path)}  test.jsonl\n", encoding="utf-8")
-    assert here(source, "v1", tmp_path) == (path,)
-    assert here(source, "v2", tmp_path) == ()
-    assert len(load("livecodebench:v1", folder=tmp_path)) == 1
+    (folder / SUMS_FILE).write_text(
+        f"# a comment\n{file_sha256(path)}  test.jsonl\n", encoding="utf-8"
+    )
+    assert local_files(source, "v1", tmp_path) == (path,)
+    assert local_files(source, "v2", tmp_path) == ()
+    assert len(load_tasks("livecodebench:v1", folder=tmp_path)) == 1
     write(path, row, row)
     with pytest.raises(SourceError, match="is not the file it was"):
-        load("livecodebench:v1", folder=tmp_path)
+        load_tasks("livecodebench:v1", folder=tmp_path)
 
 
 def test_sums_are_read_as_sha256sum_writes_them():
@@ -96,13 +105,13 @@ def test_a_file_of_ones_own(tmp_path):
         {"question": "Which?", "answer": "b", "options": ["x", "y", "z"]},
         {"question": "JSON?", "answer": "", "grader": "json-schema", "data": {"type": "object"}},
     )
-    number, words, choice, schema = load(str(path))
+    number, words, choice, schema = load_tasks(str(path))
     assert (number.grader, number.target, words.grader) == ("integer", "4", "exact")
     assert (words.id, words.tags, words.difficulty) == ("greet", ("a",), 2.0)
     assert choice.grader == "choice"
     assert json.loads(choice.data)["options"]["ABC".index(choice.target)] == "y"
     assert (schema.grader, json.loads(schema.data)) == ("json-schema", {"type": "object"})
-    assert load(str(path)) == load(str(path))
+    assert load_tasks(str(path)) == load_tasks(str(path))
 
 
 @pytest.mark.parametrize(
@@ -118,9 +127,31 @@ def test_a_file_of_ones_own(tmp_path):
 def test_a_line_of_ones_own_that_is_no_task(tmp_path, row, said):
     path = write(tmp_path / "own.jsonl", {"question": "first", "answer": "a"}, row)
     with pytest.raises(SourceError, match=said):
-        load(str(path))
+        load_tasks(str(path))
 
 
 def test_an_empty_file_of_ones_own(tmp_path):
     with pytest.raises(SourceError, match="has no tasks"):
-        load(str(write(tmp_path / "own.jsonl")))
+        load_tasks(str(write(tmp_path / "own.jsonl")))
+
+
+@pytest.mark.parametrize(
+    "ending", [".csv", ".parquet", ".jsonl", ".jsonl.gz", ".jsonl.zst", ".json"]
+)
+def test_a_damaged_file_of_ones_own_is_named_without_a_traceback(tmp_path, ending):
+    path = tmp_path / f"mine{ending}"
+    path.write_bytes(bytes(range(256)) * 3)
+    with pytest.raises(SourceError, match="mine"):
+        load_tasks("gsm8k", files=[path])
+
+
+@pytest.mark.parametrize(
+    "name", [f"{s.name}:{split}" for s in DATASETS.values() for split in s.splits]
+)
+def test_a_file_without_the_columns_is_refused_with_its_own(tmp_path, name):
+    path = tmp_path / "mine.jsonl"
+    path.write_text('{"unheard_of": 1}\n')
+    try:
+        assert load_tasks(name, files=[path]) == ()  # no row belongs to the split
+    except SourceError as refused:
+        assert "mine.jsonl" in str(refused)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from batuta.errors import SourceError
-from batuta.tasks.sources.rows import read_rows, sha256
+from batuta.tasks.datasets.rows import file_sha256, read_rows
 
 ROWS = [{"id": "a", "text": "one\u2028line"}, {"id": "b", "text": "ü \n two"}]
 LINES = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
@@ -73,4 +73,4 @@ def test_a_missing_file_is_said(tmp_path):
 def test_the_sum_is_that_of_the_bytes(tmp_path):
     (tmp_path / "x").write_bytes(b"abc")
     known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert sha256(tmp_path / "x") == known
+    assert file_sha256(tmp_path / "x") == known

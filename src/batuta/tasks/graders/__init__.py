@@ -1,34 +1,34 @@
 """Judges of answers: one grade serves as reward and as score; undecided is no score, never 0."""
 
-from batuta.tasks.graders.boundary import grade_answer
-from batuta.tasks.graders.choice import Choice
-from batuta.tasks.graders.code import Case, Code, Ready, Runner
-from batuta.tasks.graders.exact import Exact
-from batuta.tasks.graders.freeform import FreeForm
-from batuta.tasks.graders.integer import Integer
-from batuta.tasks.graders.judge import RUBRIC, Judge, Judged, Referred
-from batuta.tasks.graders.maths import Maths
-from batuta.tasks.graders.pool import MathsPool, Verdict
-from batuta.tasks.graders.registry import Graders
-from batuta.tasks.graders.schema import JsonSchema
+from batuta.tasks.graders.choice import ChoiceGrader
+from batuta.tasks.graders.code import CodeCase, CodeGrader, CodeRunner, RunnableProgram
+from batuta.tasks.graders.comparison_pool import ComparisonResult, MathsPool
+from batuta.tasks.graders.exact import ExactGrader
+from batuta.tasks.graders.freeform import FreeFormGrader
+from batuta.tasks.graders.integer import IntegerGrader
+from batuta.tasks.graders.judge import RUBRIC, JudgeFallbackGrader, JudgeGrade, JudgeGrader
+from batuta.tasks.graders.maths import MathsGrader
+from batuta.tasks.graders.registry import GraderRegistry
+from batuta.tasks.graders.safe_grading import grade_answer
+from batuta.tasks.graders.schema import JsonSchemaGrader
 
 __all__ = [
     "RUBRIC",
-    "Case",
-    "Choice",
-    "Code",
-    "Exact",
-    "FreeForm",
-    "Graders",
-    "Integer",
-    "JsonSchema",
-    "Judge",
-    "Judged",
-    "Maths",
+    "ChoiceGrader",
+    "CodeCase",
+    "CodeGrader",
+    "CodeRunner",
+    "ComparisonResult",
+    "ExactGrader",
+    "FreeFormGrader",
+    "GraderRegistry",
+    "IntegerGrader",
+    "JsonSchemaGrader",
+    "JudgeFallbackGrader",
+    "JudgeGrade",
+    "JudgeGrader",
+    "MathsGrader",
     "MathsPool",
-    "Ready",
-    "Referred",
-    "Runner",
-    "Verdict",
+    "RunnableProgram",
     "grade_answer",
 ]

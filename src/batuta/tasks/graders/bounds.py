@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from batuta.tasks.graders.latex import plain
-from batuta.tasks.graders.numbers import number
+from batuta.tasks.graders.latex import normalize_latex
+from batuta.tasks.graders.numbers import parse_number
 
 _WORDS = (
     (r"less than or equal to|no more than|at most|up to|not more than|maximum of", "≤"),
@@ -39,12 +39,14 @@ def read_bound(text: str) -> tuple[str, Fraction] | None:
     text = text.strip().strip("$ .")
     if len(text) > _LONGEST:
         return None
-    if (behind := _BEHIND.fullmatch(text)) and (value := number(plain(behind[1]))) is not None:
+    if (behind := _BEHIND.fullmatch(text)) and (
+        value := parse_number(normalize_latex(behind[1]))
+    ) is not None:
         return ("≥" if behind["more"] else "≤"), value
     for pattern, sign in _RULES:
         text = pattern.sub(sign, text)
     found = _BOUND.fullmatch(text)
-    value = number(plain(found[2])) if found else None
+    value = parse_number(normalize_latex(found[2])) if found else None
     return None if found is None or value is None else (found[1], value)
 
 
@@ -56,32 +58,34 @@ def read_range(text: str) -> tuple[Fraction, Fraction] | None:
         return None
     if " and" in text and not text.casefold().startswith("between"):
         return None
-    ends = number(found[1].rstrip(",.")), number(found[2].rstrip(",."))
+    ends = parse_number(found[1].rstrip(",.")), parse_number(found[2].rstrip(",."))
     if ends[0] is None or ends[1] is None or ends[0] >= ends[1]:
         return None
     return ends[0], ends[1]
 
 
-def same_bound(target: str, answer: str) -> bool | None:
+def is_same_bound(target: str, answer: str) -> bool | None:
     """Whether two texts are the same bound, signs or range; None where neither is one."""
     wanted, given = read_bound(target), read_bound(answer)
     if wanted is not None or given is not None:
         if wanted is not None and given is None:
             return None if _is_wordy(answer) or _is_two(answer) else False
         if wanted is None:
-            return False if number(plain(target)) is not None else None
+            return False if parse_number(normalize_latex(target)) is not None else None
         return wanted == given
     ends = read_range(target)
     if ends is None:
         return None
     other = read_range(answer)
     if other is None:
-        return False if number(plain(answer)) is not None else None
+        return False if parse_number(normalize_latex(answer)) is not None else None
     return ends == other
 
 
 def _is_wordy(text: str) -> bool:
-    return number(plain(text)) is None and re.search(r"[a-zA-Z]{2}", text) is not None
+    return (
+        parse_number(normalize_latex(text)) is None and re.search(r"[a-zA-Z]{2}", text) is not None
+    )
 
 
 def _is_two(text: str) -> bool:

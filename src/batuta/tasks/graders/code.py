@@ -11,27 +11,27 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Protocol, final
 
 from batuta.core import Grade
-from batuta.tasks.graders.limits import SHOWN
-from batuta.tasks.graders.source import program_in
-from batuta.tasks.sandbox.program import (
+from batuta.sandbox.program import (
     JSON,
-    Call,
-    Check,
-    End,
-    Limits,
-    Outcome,
+    AssertionTest,
+    CallTest,
+    EndReason,
     Program,
-    Script,
-    Test,
+    ProgramResult,
+    ProgramTest,
+    SandboxLimits,
+    ScriptTest,
 )
+from batuta.tasks.graders.code_extraction import extract_program
+from batuta.tasks.graders.limits import MAX_SHOWN
 
-LIMITS = Limits()
+LIMITS = SandboxLimits()
 """Of each case."""
 
-WEAKLY = "; weakly, since the tests ran in the program's own process"
+WEAK_RESULT_NOTE = "; weakly, since the tests ran in the program's own process"
 """Behind the reason of a grade that a program could have taken."""
 
-_TOGETHER = re.compile(
+_NEEDS_SAME_PROCESS = re.compile(
     r"\b(?:patch|mock\w*|Mock|MagicMock|AsyncMock|mock_open|assertLogs|assertNoLogs|assertWarns\w*|"
     r"warnings|logging|gcf|gca|get_fignums|environ|putenv|chdir|argv|modules|stdin|__main__|"
     r"pickle|joblib|shelve|dill|marshal|load_model|import_module|signal|getsource|rcParams|"
@@ -40,39 +40,41 @@ _TOGETHER = re.compile(
 )
 
 
-class Ready(Protocol):
+class RunnableProgram(Protocol):
     """A program that is ready for tests."""
 
-    async def run(self, test: Test) -> Outcome:
+    async def run(self, test: ProgramTest) -> ProgramResult:
         """How the test ended."""
         ...
 
 
-class Runner(Protocol):
+class CodeRunner(Protocol):
     """Runs programs that nobody has read: a `Sandbox`."""
 
-    def load(self, program: Program, limits: Limits) -> AbstractAsyncContextManager[Ready]:
+    def load(
+        self, program: Program, limits: SandboxLimits
+    ) -> AbstractAsyncContextManager[RunnableProgram]:
         """The program, ready for one test after another; all of it has ended after the block."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CodeCase:
     """A test and what it must give."""
 
-    test: Test
+    test: ProgramTest
     expected: JSON = None
     """A script's output, or a call's value; a check needs none."""
 
 
 @final
-class Code:
+class CodeGrader:
     """Judges the last code block: 1 if it passes every case, 0 at the first that it fails.
 
     Undecided (None) if the sandbox went away.
     """
 
-    def __init__(self, runner: Runner, cases: Iterable[Case], preamble: str = "") -> None:
+    def __init__(self, runner: CodeRunner, cases: Iterable[CodeCase], preamble: str = "") -> None:
         """Learns the cases.
 
         Args:
@@ -92,58 +94,58 @@ class Code:
         Raises:
             SandboxError: no sandbox can be started.
         """
-        source = program_in(answer)
+        source = extract_program(answer)
         if source is None:
             return Grade(0.0, None, "no whole code block")
-        score, reason = await self._tested(Program(f"{self._preamble}\n{source}"))
+        score, reason = await self._run_cases(Program(f"{self._preamble}\n{source}"))
         return Grade(score, source, reason)
 
-    async def _tested(self, program: Program) -> tuple[float | None, str]:
+    async def _run_cases(self, program: Program) -> tuple[float | None, str]:
         async with self._runner.load(program, LIMITS) as ready:
             for number, case in enumerate(self._cases, 1):
                 outcome = await ready.run(case.test)
-                if outcome.end is End.LOST:
+                if outcome.end is EndReason.LOST:
                     return None, "the sandbox went away"
-                if fault := fault_of(case, outcome):
+                if fault := case_fault(case, outcome):
                     return 0.0, f"test {number} of {len(self._cases)}: {fault}"
-        weakly = any(isinstance(c.test, Check) and not c.test.apart for c in self._cases)
-        return 1.0, f"passes all {len(self._cases)} tests{WEAKLY if weakly else ''}"
+        weakly = any(isinstance(c.test, AssertionTest) and not c.test.separate for c in self._cases)
+        return 1.0, f"passes all {len(self._cases)} tests{WEAK_RESULT_NOTE if weakly else ''}"
 
 
-def fault_of(case: Case, outcome: Outcome) -> str:
+def case_fault(case: CodeCase, outcome: ProgramResult) -> str:
     """Why a case is not passed; empty if it is."""
-    if outcome.end is not End.RETURNED:
+    if outcome.end is not EndReason.RETURNED:
         last = outcome.stderr.strip().rpartition("\n")[2]
-        return f"{outcome.end}: {last}"[:SHOWN] if last else str(outcome.end)
-    if isinstance(case.test, Script) and not same_output(str(case.expected), outcome.stdout):
+        return f"{outcome.end}: {last}"[:MAX_SHOWN] if last else str(outcome.end)
+    if isinstance(case.test, ScriptTest) and not is_same_output(str(case.expected), outcome.stdout):
         return "another output"
-    if isinstance(case.test, Call) and not same_value(case.expected, outcome.value):
+    if isinstance(case.test, CallTest) and not is_same_value(case.expected, outcome.value):
         return "another value"
     return ""
 
 
-def same_value(expected: JSON, value: JSON) -> bool:
+def is_same_value(expected: JSON, value: JSON) -> bool:
     """Whether two values are the same; `1.0` is `1`, but neither is `true`."""
     if isinstance(expected, list) and isinstance(value, list):
-        return len(expected) == len(value) and all(map(same_value, expected, value))
+        return len(expected) == len(value) and all(map(is_same_value, expected, value))
     if isinstance(expected, dict) and isinstance(value, dict):
         shared = expected.keys() == value.keys()
-        return shared and all(same_value(held, value[key]) for key, held in expected.items())
+        return shared and all(is_same_value(held, value[key]) for key, held in expected.items())
     return isinstance(expected, bool) == isinstance(value, bool) and expected == value
 
 
-def same_output(expected: str, printed: str) -> bool:
+def is_same_output(expected: str, printed: str) -> bool:
     """Whether two outputs have the same lines: as texts without margins, else as numbers."""
     wanted, given = expected.strip().splitlines(), printed.strip().splitlines()
-    return len(wanted) == len(given) and all(map(_same_line, wanted, given))
+    return len(wanted) == len(given) and all(map(_is_same_line, wanted, given))
 
 
-def _same_line(wanted: str, given: str) -> bool:
+def _is_same_line(wanted: str, given: str) -> bool:
     wanted, given = wanted.strip(), given.strip()
-    return wanted == given or _same_numbers(wanted.split(), given.split())
+    return wanted == given or _is_same_numbers(wanted.split(), given.split())
 
 
-def _same_numbers(wanted: list[str], given: list[str]) -> bool:
+def _is_same_numbers(wanted: list[str], given: list[str]) -> bool:
     """Whether both are lists of numbers and equal: `1.0` is `1`."""
     try:
         return list(map(Decimal, wanted)) == list(map(Decimal, given))
@@ -151,38 +153,38 @@ def _same_numbers(wanted: list[str], given: list[str]) -> bool:
         return False
 
 
-def script_cases(data: Any) -> tuple[Case, ...]:
+def script_cases(data: Any) -> tuple[CodeCase, ...]:
     """Cases of programs that read and print: `{"tests": [{"input", "output"}]}`."""
-    return tuple(Case(Script(test["input"]), test["output"]) for test in data["tests"])
+    return tuple(CodeCase(ScriptTest(test["input"]), test["output"]) for test in data["tests"])
 
 
-def call_cases(data: Any) -> tuple[Case, ...]:
+def call_cases(data: Any) -> tuple[CodeCase, ...]:
     """Cases of a function: as above and `"entry"`; one JSON value a line, an argument each."""
     return tuple(
-        Case(
-            Call(data["entry"], tuple(map(json.loads, test["input"].splitlines()))),
+        CodeCase(
+            CallTest(data["entry"], tuple(map(json.loads, test["input"].splitlines()))),
             json.loads(test["output"]),
         )
         for test in data["tests"]
     )
 
 
-def check_cases(data: Any) -> tuple[Case, ...]:
+def check_cases(data: Any) -> tuple[CodeCase, ...]:
     """The case of tests that raise: `{"tests"}`, source that follows the program.
 
     Also `"preamble"`, source before it, and `"entry"`, a name that the preamble only sketches.
     """
     code, preamble, entry = data["tests"], data.get("preamble", ""), data.get("entry", "")
     # A function that is to be inspected must be there itself, not only answer calls.
-    apart = can_run_apart(code) and "import inspect" not in preamble
-    return (Case(Check(code, preamble, entry, apart=apart)),)
+    apart = can_run_separately(code) and "import inspect" not in preamble
+    return (CodeCase(AssertionTest(code=code, preamble=preamble, entry=entry, separate=apart)),)
 
 
-def can_run_apart(code: str) -> bool:
+def can_run_separately(code: str) -> bool:
     """Whether tests can run in another process than the program that they test.
 
     Only their own text decides, never what a program does. They cannot where they reach into the
     program's process: replace what it imports, look at its warnings, logs or figures, set its
     environment; nor where they load files in a form that runs code.
     """
-    return _TOGETHER.search(code) is None
+    return _NEEDS_SAME_PROCESS.search(code) is None

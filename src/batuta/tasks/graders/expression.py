@@ -18,13 +18,13 @@ class UnreadableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class ExpressionNode:
     """A number, a name, or an operation with its operands."""
 
     kind: str
     """`number`, `name`, `+`, `*`, `/`, `^`, `-` (one operand), or a function's name."""
     text: str = ""
-    parts: tuple[Node, ...] = ()
+    parts: tuple[ExpressionNode, ...] = ()
 
 
 _TOKEN = re.compile(
@@ -88,34 +88,34 @@ _FUNCTIONS = frozenset(
     ]
 )
 _INVERSE = {"sin": "arcsin", "cos": "arccos", "tan": "arctan"}
-_CLOSED_BY = {"(": ")", "[": "]", "{": "}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
-_APPLIED = frozenset("fgh")
+_CLOSING_OF = {"(": ")", "[": "]", "{": "}", r"\lfloor": r"\rfloor", r"\lceil": r"\rceil"}
+_FUNCTION_LETTERS = frozenset("fgh")
 _ENDS = frozenset(
     {")", "]", "}", "+", "-", "/", r"\cdot", r"\times", r"\div", r"\rfloor", r"\rceil", ""}
 )
-TWO, MINUS_ONE = Node("number", "2"), Node("number", "-1")
+TWO, MINUS_ONE = ExpressionNode("number", "2"), ExpressionNode("number", "-1")
 
 
 @lru_cache(maxsize=2048)
-def read_expression(text: str) -> Node | None:
+def parse_expression(text: str) -> ExpressionNode | None:
     """The tree of an expression; None if it is not read here."""
     try:
-        parser = _Parser(_tokens(text))
+        parser = _Parser(_tokenize_expression(text))
         tree = parser.sum()
     except (UnreadableError, RecursionError):
         return None
-    return tree if parser.ahead == "" else None
+    return tree if parser.next_token == "" else None
 
 
-def names_in(node: Node) -> frozenset[str]:
+def variables_in(node: ExpressionNode) -> frozenset[str]:
     """The names in a tree: an expression without any has one value."""
     if node.kind == "name":
         return frozenset({node.text})
     names: frozenset[str] = frozenset()
-    return names.union(*map(names_in, node.parts))
+    return names.union(*map(variables_in, node.parts))
 
 
-def _tokens(text: str) -> list[str]:
+def _tokenize_expression(text: str) -> list[str]:
     tokens: list[str] = []
     at = 0
     while at < len(text):
@@ -125,12 +125,12 @@ def _tokens(text: str) -> list[str]:
         if not found["space"]:
             tokens.append(found[0])
         elif tokens and tokens[-1][0].isdigit() and text[found.end() : found.end() + 1].isdigit():
-            _require(tokens[-3:-1] == [r"\log", "_"])
+            _require_readable(tokens[-3:-1] == [r"\log", "_"])
         at = found.end()
     return tokens
 
 
-def _require(holds: bool) -> None:  # noqa: FBT001 - it is what is required
+def _require_readable(holds: bool) -> None:  # noqa: FBT001 - it is what is required
     if not holds:
         raise UnreadableError
 
@@ -144,180 +144,182 @@ class _Parser:
         self._bars = 0
 
     @property
-    def ahead(self) -> str:
+    def next_token(self) -> str:
         return self._tokens[self._at] if self._at < len(self._tokens) else ""
 
-    def _take(self, wanted: str = "") -> str:
-        sign = self.ahead
+    def _take_token(self, wanted: str = "") -> str:
+        sign = self.next_token
         if not sign or (wanted and sign != wanted):
             raise UnreadableError
         self._at += 1
         return sign
 
-    def sum(self) -> Node:
+    def sum(self) -> ExpressionNode:
         negative = False
-        while self.ahead in {"+", "-"}:
-            negative ^= self._take() == "-"
-        terms = [_negated(self._product()) if negative else self._product()]
-        while self.ahead in {"+", "-"}:
-            minus = self._take() == "-"
-            while self.ahead in {"+", "-"}:
-                minus ^= self._take() == "-"
+        while self.next_token in {"+", "-"}:
+            negative ^= self._take_token() == "-"
+        terms = [_negate_node(self._product()) if negative else self._product()]
+        while self.next_token in {"+", "-"}:
+            minus = self._take_token() == "-"
+            while self.next_token in {"+", "-"}:
+                minus ^= self._take_token() == "-"
             term = self._product()
-            terms.append(_negated(term) if minus else term)
-        return terms[0] if len(terms) == 1 else Node("+", "", tuple(terms))
+            terms.append(_negate_node(term) if minus else term)
+        return terms[0] if len(terms) == 1 else ExpressionNode("+", "", tuple(terms))
 
-    def _product(self) -> Node:
-        result = self._implied()
-        while self.ahead in {r"\cdot", r"\times", "/", r"\div"}:
-            divides = self._take() in {"/", r"\div"}
+    def _product(self) -> ExpressionNode:
+        result = self._implied_product()
+        while self.next_token in {r"\cdot", r"\times", "/", r"\div"}:
+            divides = self._take_token() in {"/", r"\div"}
             negative = False
-            while self.ahead in {"+", "-"}:
-                negative ^= self._take() == "-"
-            factor = self._power() if divides else self._implied()
-            if divides and not self._ends():
+            while self.next_token in {"+", "-"}:
+                negative ^= self._take_token() == "-"
+            factor = self._power() if divides else self._implied_product()
+            if divides and not self._is_at_end():
                 raise UnreadableError
-            factor = _negated(factor) if negative else factor
-            result = Node("/" if divides else "*", "", (result, factor))
+            factor = _negate_node(factor) if negative else factor
+            result = ExpressionNode("/" if divides else "*", "", (result, factor))
         return result
 
-    def _ends(self) -> bool:
-        return self.ahead in _ENDS or (self.ahead == "|" and self._bars > 0)
+    def _is_at_end(self) -> bool:
+        return self.next_token in _ENDS or (self.next_token == "|" and self._bars > 0)
 
-    def _implied(self) -> Node:
+    def _implied_product(self) -> ExpressionNode:
         """Factors side by side."""
         result = self._power()
-        while not self._ends():
-            digits = self.ahead[0].isdigit() or self.ahead[0] == "."
+        while not self._is_at_end():
+            digits = self.next_token[0].isdigit() or self.next_token[0] == "."
             if digits and result.kind != "factorial":
                 raise UnreadableError
-            result = Node("*", "", (result, self._power()))
+            result = ExpressionNode("*", "", (result, self._power()))
         return result
 
-    def _power(self) -> Node:
+    def _power(self) -> ExpressionNode:
         base = self._postfix(self._atom())
-        if self.ahead != "^":
+        if self.next_token != "^":
             return base
-        self._take()
+        self._take_token()
         if self._is_circle():
-            self._take()
-            return Node("degrees", "", (base,))
-        return self._postfix(Node("^", "", (base, self._argument())))
+            self._take_token()
+            return ExpressionNode("degrees", "", (base,))
+        return self._postfix(ExpressionNode("^", "", (base, self._argument())))
 
     def _is_circle(self) -> bool:
-        return self.ahead == r"\circ"
+        return self.next_token == r"\circ"
 
-    def _postfix(self, base: Node) -> Node:
-        while self.ahead == "!":
-            self._take()
-            base = Node("factorial", "", (base,))
+    def _postfix(self, base: ExpressionNode) -> ExpressionNode:
+        while self.next_token == "!":
+            self._take_token()
+            base = ExpressionNode("factorial", "", (base,))
         return base
 
-    def _argument(self) -> Node:
+    def _argument(self) -> ExpressionNode:
         """What TeX takes for an argument: a group, or one token."""
-        if self.ahead == "{":
+        if self.next_token == "{":
             return self._group("{")
-        if self.ahead == "-":
-            self._take()
-            return _negated(self._argument())
-        sign = self.ahead
+        if self.next_token == "-":
+            self._take_token()
+            return _negate_node(self._argument())
+        sign = self.next_token
         if sign[:1].isdigit():
-            self._take()
-            return Node("number", sign)
+            self._take_token()
+            return ExpressionNode("number", sign)
         return self._atom()
 
-    def _group(self, opening: str) -> Node:
-        self._take(opening)
+    def _group(self, opening: str) -> ExpressionNode:
+        self._take_token(opening)
         bars, self._bars = self._bars, 0
         inner = self.sum()
         self._bars = bars
-        self._take(_CLOSED_BY[opening])
+        self._take_token(_CLOSING_OF[opening])
         return inner
 
-    def _atom(self) -> Node:
-        sign = self.ahead
+    def _atom(self) -> ExpressionNode:
+        sign = self.next_token
         if sign in {"(", "[", "{"}:
             return self._group(sign)
         if sign == "|":
             return self._absolute()
         if sign in {r"\lfloor", r"\lceil"}:
-            return Node(sign[1:], "", (self._group(sign),))
-        self._take()
+            return ExpressionNode(sign[1:], "", (self._group(sign),))
+        self._take_token()
         if sign[0].isdigit() or sign[0] == ".":
-            return Node("number", sign.replace(",", ""))
+            return ExpressionNode("number", sign.replace(",", ""))
         if (sign.isalpha() and len(sign) == 1) or sign in _NAMES:
             return self._name(sign)
         if sign.lstrip("\\") in _FUNCTIONS:
             return self._function(sign.lstrip("\\"))
         return self._command(sign)
 
-    def _absolute(self) -> Node:
-        self._take("|")
+    def _absolute(self) -> ExpressionNode:
+        self._take_token("|")
         self._bars += 1
         inner = self.sum()
         self._bars -= 1
-        self._take("|")
-        return Node("abs", "", (inner,))
+        self._take_token("|")
+        return ExpressionNode("abs", "", (inner,))
 
-    def _name(self, letter: str) -> Node:
-        if self.ahead == "_":
-            self._take()
+    def _name(self, letter: str) -> ExpressionNode:
+        if self.next_token == "_":
+            self._take_token()
             start = self._at
             self._argument()
-            return Node("name", letter + "_" + "".join(self._tokens[start : self._at]).strip("{}"))
-        if letter in _APPLIED and self.ahead == "(":
+            return ExpressionNode(
+                "name", letter + "_" + "".join(self._tokens[start : self._at]).strip("{}")
+            )
+        if letter in _FUNCTION_LETTERS and self.next_token == "(":
             raise UnreadableError
         if letter == "e":
-            return Node("e")
-        return Node("i") if letter == "i" else Node("name", letter)
+            return ExpressionNode("e")
+        return ExpressionNode("i") if letter == "i" else ExpressionNode("name", letter)
 
-    def _command(self, command: str) -> Node:
+    def _command(self, command: str) -> ExpressionNode:
         if command == r"\pi":
-            return Node("pi")
+            return ExpressionNode("pi")
         if command == r"\frac":
             above = self._group("{")
-            return Node("/", "", (above, self._group("{")))
+            return ExpressionNode("/", "", (above, self._group("{")))
         if command == r"\binom":
             above = self._group("{")
-            return Node("binomial", "", (above, self._group("{")))
+            return ExpressionNode("binomial", "", (above, self._group("{")))
         if command == r"\sqrt":
-            index = self._group("[") if self.ahead == "[" else TWO
-            return Node("root", "", (self._group("{"), index))
+            index = self._group("[") if self.next_token == "[" else TWO
+            return ExpressionNode("root", "", (self._group("{"), index))
         raise UnreadableError
 
-    def _function(self, name: str) -> Node:
+    def _function(self, name: str) -> ExpressionNode:
         base = power = None
-        if name == "log" and self.ahead == "_":
-            self._take()
-            if self.ahead.isdigit() and len(self.ahead) > 1:
+        if name == "log" and self.next_token == "_":
+            self._take_token()
+            if self.next_token.isdigit() and len(self.next_token) > 1:
                 raise UnreadableError  # TeX takes one digit for the base, people do not
             base = self._argument()
-        if self.ahead == "^":
-            self._take()
+        if self.next_token == "^":
+            self._take_token()
             power = self._argument()
-        if power == Node("-", "", (Node("number", "1"),)):
+        if power == ExpressionNode("-", "", (ExpressionNode("number", "1"),)):
             if name not in _INVERSE:
                 raise UnreadableError
             name, power = _INVERSE[name], None
         if base is not None:
             name = "log_"  # a bare log may be to any base
-        applied = Node(name, "", (self._applied(), *((base,) if base else ())))
-        return applied if power is None else Node("^", "", (applied, power))
+        applied = ExpressionNode(name, "", (self._function_argument(), *((base,) if base else ())))
+        return applied if power is None else ExpressionNode("^", "", (applied, power))
 
-    def _applied(self) -> Node:
+    def _function_argument(self) -> ExpressionNode:
         """A function's argument: what is in brackets, or the factors up to the next sign."""
-        if self.ahead in {"(", "{", "["}:
-            return self._group(self.ahead)
-        negative = self.ahead == "-"
+        if self.next_token in {"(", "{", "["}:
+            return self._group(self.next_token)
+        negative = self.next_token == "-"
         if negative:
-            self._take()
+            self._take_token()
         result = self._power()
-        while not self._ends() and self.ahead.lstrip("\\") not in _FUNCTIONS:
-            if self.ahead in {"(", "["} or self.ahead[0].isdigit():
+        while not self._is_at_end() and self.next_token.lstrip("\\") not in _FUNCTIONS:
+            if self.next_token in {"(", "["} or self.next_token[0].isdigit():
                 raise UnreadableError
-            result = Node("*", "", (result, self._power()))
-        return _negated(result) if negative else result
+            result = ExpressionNode("*", "", (result, self._power()))
+        return _negate_node(result) if negative else result
 
 
-def _negated(node: Node) -> Node:
-    return Node("-", "", (node,))
+def _negate_node(node: ExpressionNode) -> ExpressionNode:
+    return ExpressionNode("-", "", (node,))

@@ -9,32 +9,32 @@ from fractions import Fraction
 from typing import final
 
 from batuta.core import Grade
-from batuta.tasks.graders import extract, forms, statements, units
-from batuta.tasks.graders.bounds import same_bound
-from batuta.tasks.graders.expression import names_in, read_expression
-from batuta.tasks.graders.latex import plain
+from batuta.tasks.graders import answer_extraction, forms, statements, units
+from batuta.tasks.graders.bounds import is_same_bound
+from batuta.tasks.graders.comparison_pool import UNDECIDED, ComparisonResult, MathsPool
+from batuta.tasks.graders.expression import parse_expression, variables_in
+from batuta.tasks.graders.latex import normalize_latex
 from batuta.tasks.graders.letters import without_invisible
-from batuta.tasks.graders.limits import SHOWN, beyond
-from batuta.tasks.graders.maths import without_algebra
-from batuta.tasks.graders.moments import measure, read_dates, same_time
-from batuta.tasks.graders.numbers import equal, leading, number
-from batuta.tasks.graders.pool import UNDECIDED, MathsPool, Verdict
-from batuta.tasks.graders.spoken import spoken_number
-from batuta.tasks.graders.structured import NOTHING, as_text, structured_answer
+from batuta.tasks.graders.limits import MAX_SHOWN, limit_violation
+from batuta.tasks.graders.maths import compare_without_algebra
+from batuta.tasks.graders.number_words import parse_number_words
+from batuta.tasks.graders.numbers import is_same_number, leading_number, parse_number
+from batuta.tasks.graders.structured_data import NO_OBJECT, as_text, structured_answer
+from batuta.tasks.graders.times import is_same_time, parse_dates, parse_measure
 from batuta.tasks.graders.words import (
     is_infinite,
+    is_same_items,
+    is_same_person,
+    is_same_truth,
+    is_same_words,
     join_bullets,
     normal_words,
-    same_items,
-    same_name,
-    same_truth,
-    same_words,
 )
 
 TOLERANCE = 0.01
 """Relative, of a measured number; counts and years are exact."""
 
-ROUNDED = 5e-5
+ROUNDING_TOLERANCE = 5e-5
 """Relative, of an exact expression that is answered as a decimal."""
 
 OTHER_WORDS = "other words, which may mean the same"
@@ -84,13 +84,13 @@ _UNSURE = re.compile(
 _HEDGES = re.compile(r"\b(?:maybe|possibly|perhaps|either|probably)\b", re.IGNORECASE)
 _PER_MILLE = re.compile(r"(\d+(?:\.\d+)?)\s*‰")
 _BEFORE_CHRIST = re.compile(r"\bB\.?\s?C\.?(?:E\.?)?(?!\w)")
-_GROUPED = re.compile(r"\d{1,3}(?: \d{3})+(?: ?[a-zA-Z][^\d]*)?")
+_GROUPED_DIGITS = re.compile(r"\d{1,3}(?: \d{3})+(?: ?[a-zA-Z][^\d]*)?")
 _MOST_WORDS = 12
 _ABOUT = re.compile(
     r"^(?:\\approx|\\sim|≈|~|about|approximately|around|roughly|=)\s*", re.IGNORECASE
 )
 _NAME = re.compile(r"^[A-Za-z](?:_\w+)?\s*=\s*")
-_COUNTED = re.compile(r"[a-zA-Z]+(?: [a-zA-Z]+)*")
+_COUNTED_NOUN = re.compile(r"[a-zA-Z]+(?: [a-zA-Z]+)*")
 _LINKS = frozenset({"or", "and", "to", "plus", "minus"})
 _MATHS = re.compile(r"\\(?!text)[a-zA-Z]|[\^=+\d]")
 _PROSE = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
@@ -107,7 +107,7 @@ class Quantity:
 
 
 @final
-class FreeForm:
+class FreeFormGrader:
     """Judges the marked answer or the last line: as words, yes or no, a quantity, a formula.
 
     1 for right, 0 for wrong, undecided (None) where other words might mean the same.
@@ -118,57 +118,63 @@ class FreeForm:
 
     async def grade(self, answer: str, target: str) -> Grade:
         """The grade of `answer`."""
-        found = found_words(answer)
+        found = find_short_answer(answer)
         if found is None:
             return Grade(0.0, None, "no answer, or its box is cut")
-        if reason := beyond(found):
-            return Grade(0.0, found[:SHOWN], reason)
-        right = decided(found, target)
+        if reason := limit_violation(found):
+            return Grade(0.0, found[:MAX_SHOWN], reason)
+        right = compare_short_answers(found, target)
         if right is None and (aside := _without_aside(found)):
-            right = decided(aside, target) or None
-        if right is None and _MATHS.search(plain(target)) and _MATHS.search(plain(found)):
-            return await self._as_maths(found, target)
+            right = compare_short_answers(aside, target) or None
+        if (
+            right is None
+            and _MATHS.search(normalize_latex(target))
+            and _MATHS.search(normalize_latex(found))
+        ):
+            return await self._grade_as_maths(found, target)
         if right is None:
             return Grade(None, found, OTHER_WORDS)
         return Grade(float(right), found, "right" if right else f"expected {target}")
 
-    async def _as_maths(self, found: str, target: str) -> Grade:
+    async def _grade_as_maths(self, found: str, target: str) -> Grade:
         """The grade of an expression; wrong only if a number was asked for and one is given."""
-        wanted = quantity(target)
+        wanted = parse_quantity(target)
         near = TOLERANCE if wanted and wanted.measured else 0.0
         if wanted is None and _DIGITS.fullmatch(found.strip(" .$")):
-            near = ROUNDED
-        verdict = await self._compare(plain(target), plain(found), near)
-        if verdict is Verdict.SAME:
+            near = ROUNDING_TOLERANCE
+        verdict = await self._compare(normalize_latex(target), normalize_latex(found), near)
+        if verdict is ComparisonResult.SAME:
             return Grade(1.0, found, "right")
         if verdict in UNDECIDED:
             return Grade(None, found, verdict.value)
-        numbers = _is_numeric(forms.read(plain(target))) and _is_numeric(_unhedged(found))
+        numbers = _is_numeric(forms.parse_form(normalize_latex(target))) and _is_numeric(
+            _unhedged_form(found)
+        )
         single = wanted is not None and not wanted.unit and not _PROSE.search(found)
         if single or numbers:
             return Grade(0.0, found, f"expected {target}")
         return Grade(None, found, OTHER_WORDS)
 
-    async def _compare(self, target: str, found: str, near: float) -> Verdict:
-        quick = without_algebra(target, found, near)
+    async def _compare(self, target: str, found: str, near: float) -> ComparisonResult:
+        quick = compare_without_algebra(target, found, near)
         if quick is None:
             return await self._pool.compare(target, found, near)
-        return Verdict.SAME if quick else Verdict.DIFFERENT
+        return ComparisonResult.SAME if quick else ComparisonResult.DIFFERENT
 
 
-def found_words(text: str) -> str | None:
+def find_short_answer(text: str) -> str | None:
     """What `text` gives as its answer: data, a list, what is marked, or its last line."""
-    shown = without_invisible(extract.visible(text))
+    shown = without_invisible(answer_extraction.visible_text(text))
     data = structured_answer(shown)
-    if data is not NOTHING:
+    if data is not NO_OBJECT:
         return as_text(data)
     if listed := join_bullets(shown):
         return listed
-    found = extract.final(text)
-    if found is None or extract.has_box(shown) or extract.tagged(shown):
+    found = answer_extraction.final_answer(text)
+    if found is None or answer_extraction.has_box(shown) or answer_extraction.tagged_answer(shown):
         return found
     after = shown[shown.rfind(found) :]
-    taken = statements.TAKEN_BACK.search(after)
+    taken = statements.RETRACTION.search(after)
     if taken is None:
         return re.sub(r"\. I hope it is correct\.?$|^The final answer is:? ", "", found)
     put = _AMOUNT.findall(after[taken.end() :])
@@ -183,87 +189,97 @@ def _without_aside(found: str) -> str | None:
     return remark["answer"].strip()
 
 
-def _unhedged(found: str) -> forms.Form:
+def _unhedged_form(found: str) -> forms.Form:
     """An answer's form, with the words left out that join two guesses."""
-    return forms.read(plain(_HEDGES.sub(" ", found).strip()))
+    return forms.parse_form(normalize_latex(_HEDGES.sub(" ", found).strip()))
 
 
 def _is_numeric(form: forms.Form) -> bool:
     """Whether a form is made of numbers alone."""
-    if isinstance(form, forms.Row):
+    if isinstance(form, forms.SequenceForm):
         return bool(form.items) and all(map(_is_numeric, form.items))
-    if isinstance(form, forms.Equation):
-        return form.named and _is_numeric(form.right)
-    return number(form.text) is not None or has_value(form.text)
+    if isinstance(form, forms.EquationForm):
+        return form.is_named and _is_numeric(form.right)
+    return parse_number(form.text) is not None or has_value(form.text)
 
 
 def has_value(text: str) -> bool:
     """Whether an expression has a value: there are no names in it."""
-    tree = read_expression(text)
-    return tree is not None and not names_in(tree)
+    tree = parse_expression(text)
+    return tree is not None and not variables_in(tree)
 
 
-def decided(found: str, target: str) -> bool | None:
+def compare_short_answers(found: str, target: str) -> bool | None:
     """Whether an answer is the target, as a quantity, as words, as yes or no; None: unclear."""
-    compared = (same_bound, same_time, _same_day, _same_measure, _same_ordinal, _same_amount)
+    compared = (
+        is_same_bound,
+        is_same_time,
+        _is_same_day,
+        _is_same_measure,
+        _is_same_ordinal,
+        _is_same_amount,
+    )
     for compare in compared:
         same = compare(target, found)
         if same is not None:
             return same
-    if same_words(found, target):
+    if is_same_words(found, target):
         return True
     if is_infinite(target) and (
-        number(plain(found)) is not None or is_infinite(found.lstrip("-−"))
+        parse_number(normalize_latex(found)) is not None or is_infinite(found.lstrip("-−"))
     ):
         return False
-    if same_name(found, target) or same_items(found, target, same_words):
+    if is_same_person(found, target) or is_same_items(found, target, is_same_words):
         return True
-    return same_truth(found, target)
+    return is_same_truth(found, target)
 
 
-def _same_amount(target: str, found: str) -> bool | None:
+def _is_same_amount(target: str, found: str) -> bool | None:
     if bool(_BEFORE_CHRIST.search(target)) != bool(_BEFORE_CHRIST.search(found)):
         return False if _AMOUNT.search(target) else None
-    wanted, given = quantity(target), quantity(_like(found, target))
-    return None if wanted is None or given is None else same_quantity(wanted, given)
+    wanted, given = parse_quantity(target), parse_quantity(_in_notation_of(found, target))
+    return None if wanted is None or given is None else is_same_quantity(wanted, given)
 
 
-def _same_day(target: str, found: str) -> bool | None:
+def _is_same_day(target: str, found: str) -> bool | None:
     """Whether two dates are one day; the first of two readings of 07/04 is month first."""
-    wanted, given = read_dates(target), read_dates(found)
+    wanted, given = parse_dates(target), parse_dates(found)
     if len(wanted) != 1 or not given:
         return None
     return given[0] == wanted[0] or (None if wanted[0] in given else False)
 
 
-def _same_measure(target: str, found: str) -> bool | None:
+def _is_same_measure(target: str, found: str) -> bool | None:
     """Whether quantities of which one is in several units are the same."""
-    wanted, given = measure(plain(target)), measure(plain(_like(found, target)))
+    wanted, given = (
+        parse_measure(normalize_latex(target)),
+        parse_measure(normalize_latex(_in_notation_of(found, target))),
+    )
     if wanted is None or given is None or max(wanted[2], given[2]) == 1:
         several = (wanted or given or ("", 0, 1))[2] > 1
-        other = quantity(found) if wanted else quantity(target)
+        other = parse_quantity(found) if wanted else parse_quantity(target)
         return False if several and other is not None and other.unit else None
     return wanted[:2] == given[:2]
 
 
-def _same_ordinal(target: str, found: str) -> bool | None:
-    wanted, given = _ordinal(target), _ordinal(found)
-    if wanted is None or (given is None and number(found.strip()) is None):
+def _is_same_ordinal(target: str, found: str) -> bool | None:
+    wanted, given = _parse_ordinal(target), _parse_ordinal(found)
+    if wanted is None or (given is None and parse_number(found.strip()) is None):
         return None
-    return wanted == (number(found.strip()) if given is None else given)
+    return wanted == (parse_number(found.strip()) if given is None else given)
 
 
-def _ordinal(text: str) -> int | None:
+def _parse_ordinal(text: str) -> int | None:
     words = normal_words(text)
     if digits := re.fullmatch(r"(\d+)(?:st|nd|rd|th)", words):
         return int(digits[1])
     return _ORDINALS.get(words)
 
 
-def _like(found: str, target: str) -> str:
+def _in_notation_of(found: str, target: str) -> str:
     """An answer in the target's way of writing: `3,14` for a decimal, `25 C` for a temperature."""
     found = found.strip()
-    if _GROUPED.fullmatch(found):
+    if _GROUPED_DIGITS.fullmatch(found):
         found = re.sub(r"(?<=\d) (?=\d)", "", found)
     if re.fullmatch(r"-?\d+,(?:\d{1,2}|\d{4,})%?", found) and "." in target:
         found = found.replace(",", ".")
@@ -276,27 +292,27 @@ def _like(found: str, target: str) -> str:
     return found
 
 
-def quantity(text: str) -> Quantity | None:
+def parse_quantity(text: str) -> Quantity | None:
     """The number and unit that `text` is; None if it is more, or something else."""
     if money := _MONEY.fullmatch(text.strip(" .")):
-        return _money(money)
+        return _parse_money(money)
     text = _PER_MILLE.sub(lambda found: f"{Fraction(found[1]) / 10}%", text)
-    text = _NAME.sub("", _ABOUT.sub("", plain(write_digits(text)).strip()))
+    text = _NAME.sub("", _ABOUT.sub("", normalize_latex(write_digits(text)).strip()))
     text = _ABOUT.sub("", text)
-    found = leading(text)
+    found = leading_number(text)
     if found is None:
         return None
     value, rest = found
     number = text[: len(text) - len(rest)]
-    scale, rest = _scale(rest)
+    scale, rest = _split_scale(rest)
     if not _is_unit(rest):
         return None
     measured = "." in number or "10^" in number or "e" in number.casefold()
     return Quantity(value * scale, rest, measured)
 
 
-def _money(found: re.Match[str]) -> Quantity | None:
-    value = number(found["value"])
+def _parse_money(found: re.Match[str]) -> Quantity | None:
+    value = parse_number(found["value"])
     name = (found["sign"] or found["name"]).casefold().replace("\\", "")
     cents = name in {"cent", "cents", "¢"}
     unit = _CURRENCIES.get(name, name)
@@ -311,10 +327,10 @@ def write_digits(text: str) -> str:
     if len(words) > _MOST_WORDS or not words or not words[0][0].isalpha():
         return text
     for count in range(len(words), 0, -1):
-        value = spoken_number(" ".join(words[:count]))
+        value = parse_number_words(" ".join(words[:count]))
         rest = " ".join(words[count:])
         if value is not None and (
-            not rest or rest in {"%", "percent", *_SCALES} or units.known(rest)
+            not rest or rest in {"%", "percent", *_SCALES} or units.is_known_unit(rest)
         ):
             digits = str(value) if value.denominator == 1 else str(float(value))
             return " ".join((digits, *words[count:]))
@@ -323,43 +339,47 @@ def write_digits(text: str) -> str:
 
 def _is_unit(rest: str) -> bool:
     """Whether what follows a number is nothing, a unit of measure, or what is counted."""
-    if rest in {"", "%"} or units.known(rest):
+    if rest in {"", "%"} or units.is_known_unit(rest):
         return True
-    counted = _COUNTED.fullmatch(units.spelled(rest))
+    counted = _COUNTED_NOUN.fullmatch(units.pint_spelling(rest))
     return counted is not None and _LINKS.isdisjoint(counted[0].casefold().split())
 
 
-def _scale(rest: str) -> tuple[int, str]:
+def _split_scale(rest: str) -> tuple[int, str]:
     word, _, after = rest.removeprefix(r"\text{").partition(" ")
     scale = _SCALES.get(word.strip("}").casefold())
     return (1, rest) if scale is None else (scale, after)
 
 
-def same_quantity(wanted: Quantity, given: Quantity) -> bool | None:
+def is_same_quantity(wanted: Quantity, given: Quantity) -> bool | None:
     """Whether two quantities are the same; None where a unit is not known."""
     money = {wanted.unit, given.unit} & set(_CURRENCIES.values())
     if money and wanted.unit and given.unit and wanted.unit != given.unit:
         return False
     if "%" in {wanted.unit, given.unit} and wanted.unit != given.unit:
         counted = not wanted.measured and wanted.unit != "%" and abs(wanted.value) > 1
-        same = _near(wanted, given.value)
-        return same or (not counted and _near(wanted, _share(wanted, given)))
+        same = _is_near(wanted, given.value)
+        return same or (not counted and _is_near(wanted, _convert_percent(wanted, given)))
     if not wanted.unit or not given.unit or wanted.unit == given.unit:
-        return _near(wanted, given.value)
-    value = units.converted(float(given.value), given.unit, wanted.unit)
+        return _is_near(wanted, given.value)
+    value = units.convert_value(float(given.value), given.unit, wanted.unit)
     if value is None:
-        return _near(wanted, given.value) if units.same_name(wanted.unit, given.unit) else None
-    return False if math.isnan(value) else _near(wanted, Fraction(value))
+        return (
+            _is_near(wanted, given.value)
+            if units.is_same_unit_name(wanted.unit, given.unit)
+            else None
+        )
+    return False if math.isnan(value) else _is_near(wanted, Fraction(value))
 
 
-def _share(wanted: Quantity, given: Quantity) -> Fraction:
+def _convert_percent(wanted: Quantity, given: Quantity) -> Fraction:
     return given.value * 100 if wanted.unit == "%" else given.value / 100
 
 
-def _near(wanted: Quantity, value: Fraction) -> bool:
+def _is_near(wanted: Quantity, value: Fraction) -> bool:
     """Whether `value` is near enough: counts are exact, what is measured has a tolerance."""
-    if not wanted.measured and not units.known(wanted.unit):
-        return equal(wanted.value, value)
+    if not wanted.measured and not units.is_known_unit(wanted.unit):
+        return is_same_number(wanted.value, value)
     if abs(value - wanted.value) <= Fraction(TOLERANCE) * abs(wanted.value):
         return True
     return value.denominator % 3 == 0 and round(value, 2) == wanted.value  # a third as 0.33

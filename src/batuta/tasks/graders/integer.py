@@ -6,10 +6,10 @@ import re
 from typing import final
 
 from batuta.core import Grade
-from batuta.tasks.graders import extract, forms, units
-from batuta.tasks.graders.latex import plain
-from batuta.tasks.graders.limits import SHOWN
-from batuta.tasks.graders.numbers import number
+from batuta.tasks.graders import answer_extraction, forms, units
+from batuta.tasks.graders.latex import normalize_latex
+from batuta.tasks.graders.limits import MAX_SHOWN
+from batuta.tasks.graders.numbers import parse_number
 
 _AMOUNT = re.compile(r"(?<![\w.,/^])([-−]?)\s*(?:\\?\$\s*)?(\d[\d,]*(?:\.\d+)?)(?![\d/^(\\])")
 _REASON = re.compile(r"[.;:(]\s|\b(?:because|since|as|so)\b|,\s")
@@ -17,7 +17,7 @@ _CALCULATOR = re.compile(r"<<[^<>]*>>")
 
 
 @final
-class Integer:
+class IntegerGrader:
     """Judges the last box, `<answer>`, `####` line, "the answer is", or the last line; 1 or 0.
 
     A sentence counts if it gives one integer, alone or behind its last equals sign.
@@ -25,29 +25,29 @@ class Integer:
 
     async def grade(self, answer: str, target: str) -> Grade:
         """The grade of `answer`."""
-        found = extract.final(answer)
-        given = None if found is None else integer(found)
+        found = answer_extraction.final_answer(answer)
+        given = None if found is None else parse_integer(found)
         if given is None:
-            return Grade(0.0, found and found[:SHOWN], "no integer is given as the answer")
-        right = given == integer(target)
+            return Grade(0.0, found and found[:MAX_SHOWN], "no integer is given as the answer")
+        right = given == parse_integer(target)
         return Grade(float(right), str(given), "right" if right else f"expected {target}")
 
 
-def integer(text: str) -> int | None:
+def parse_integer(text: str) -> int | None:
     """The integer that `text` gives: `1,000`, `x = 18`, `$18 per day`; None if not one."""
-    if len(text) > SHOWN:
+    if len(text) > MAX_SHOWN:
         return None
-    form = forms.read(plain(text))
-    while isinstance(form, forms.Equation):
+    form = forms.parse_form(normalize_latex(text))
+    while isinstance(form, forms.EquationForm):
         form = form.right
-    if isinstance(form, forms.Value):
-        value = number(units.split(form.text)[0])
+    if isinstance(form, forms.ValueForm):
+        value = parse_number(units.split_unit(form.text)[0])
         if value is not None:
             return int(value) if value.denominator == 1 else None
-    return _spoken(text)
+    return _integer_in_sentence(text)
 
 
-def _spoken(text: str) -> int | None:
+def _integer_in_sentence(text: str) -> int | None:
     """The only integer of a sentence: of its first clause, or of what follows its last `=`."""
     text = _CALCULATOR.sub("", text.replace("*", ""))
     clause = _REASON.split(text)[0] if _AMOUNT.match(text) else text
@@ -55,7 +55,7 @@ def _spoken(text: str) -> int | None:
     if len(amounts) != 1:
         return None
     sign, digits = amounts[0]
-    value = number(digits.rstrip(","))
+    value = parse_number(digits.rstrip(","))
     if value is None or value.denominator != 1:
         return None
     return -int(value) if sign else int(value)

@@ -15,12 +15,12 @@ from batuta.core import (
     Request,
     Sampling,
     Usage,
-    system,
-    user,
+    system_message,
+    user_message,
 )
-from batuta.core.usage import FREE, ZERO
+from batuta.core.usage import ZERO_COST, ZERO_USAGE
 from batuta.errors import ClientError
-from batuta.tasks.graders import extract
+from batuta.tasks.graders import answer_extraction
 
 RUBRIC = (
     "The answer is right (1) if its final result means the same as the reference, in whatever "
@@ -44,16 +44,16 @@ _GRADE = re.compile(
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Judged(Grade):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeGrade(Grade):
     """A grade that was paid for."""
 
-    usage: Usage = ZERO
-    cost: Cost = FREE
+    usage: Usage = ZERO_USAGE
+    cost: Cost = ZERO_COST
 
 
 @final
-class Judge:
+class JudgeGrader:
     """Asks a model for the grade of an answer to one question.
 
     Undecided (None) if the model is unsure, fails, or writes no grade.
@@ -71,21 +71,29 @@ class Judge:
         self._rubric = rubric
         self._sampling = sampling
 
-    async def grade(self, answer: str, target: str) -> Judged:
+    async def grade(self, answer: str, target: str) -> JudgeGrade:
         """The model's grade of `answer`, with the tokens and dollars it took."""
-        shown = extract.visible(answer, MAX_LENGTH)
+        shown = answer_extraction.visible_text(answer, MAX_LENGTH)
         if not shown.strip():
-            return Judged(0.0, None, "no answer")
-        messages = (system(_INSTRUCTION), user(self._asked(shown, target)))
+            return JudgeGrade(score=0.0, extracted=None, reason="no answer")
+        messages = (system_message(_INSTRUCTION), user_message(self._prompt(shown, target)))
         try:
-            reply = await self._client.complete(Request(messages, self._sampling))
+            reply = await self._client.complete(Request(messages=messages, sampling=self._sampling))
         except ClientError as error:
-            return Judged(None, None, str(error), error.usage or ZERO, error.cost or FREE)
-        score = _score(reply.text)
+            return JudgeGrade(
+                score=None,
+                extracted=None,
+                reason=str(error),
+                usage=error.usage or ZERO_USAGE,
+                cost=error.cost or ZERO_COST,
+            )
+        score = _parse_score(reply.text)
         reason = reply.text.strip() if score is not None else "the judge gave no grade"
-        return Judged(score, None, reason, reply.usage, reply.cost)
+        return JudgeGrade(
+            score=score, extracted=None, reason=reason, usage=reply.usage, cost=reply.cost
+        )
 
-    def _asked(self, answer: str, target: str) -> str:
+    def _prompt(self, answer: str, target: str) -> str:
         """The prompt; the mark depends on the answer, which therefore cannot contain it."""
         mark = blake2b(answer.encode("utf-8", "replace"), digest_size=8).hexdigest()
         return (
@@ -95,10 +103,10 @@ class Judge:
 
 
 @final
-class Referred:
+class JudgeFallbackGrader:
     """Asks a judge where a grader is undecided."""
 
-    def __init__(self, grader: Grader, judge: Judge) -> None:
+    def __init__(self, grader: Grader, judge: JudgeGrader) -> None:
         self._grader = grader
         self._judge = judge
 
@@ -108,7 +116,7 @@ class Referred:
         return grade if grade.score is not None else await self._judge.grade(answer, target)
 
 
-def _score(text: str) -> float | None:
+def _parse_score(text: str) -> float | None:
     """The grade in the last line that has one; None if unsure, out of range or missing."""
     found: list[str] = _GRADE.findall(text)
     if not found or found[-1].casefold() == "unsure":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from batuta.tasks.graders.extract import closing
+from batuta.tasks.graders.answer_extraction import closing_brace
 from batuta.tasks.graders.letters import without_invisible
 
 _SIGNS = {
@@ -20,23 +20,23 @@ _SUPERSCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
 _FRACTIONS = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
 
 
-def _compatible(sign: str) -> str:
+def _nfkc_text(sign: str) -> str:
     """A sign in plain characters: `²` as `2`, `½` as `1` over `2`."""
     return unicodedata.normalize("NFKC", sign)
 
 
 _TRANSLATION = str.maketrans(
-    _SIGNS | {sign: rf"\frac{{{_compatible(sign).replace('⁄', '}{')}}}" for sign in _FRACTIONS}
+    _SIGNS | {sign: rf"\frac{{{_nfkc_text(sign).replace('⁄', '}{')}}}" for sign in _FRACTIONS}
 )
 
 _BASES = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
-def _base(found: re.Match[str]) -> str:
+def _base_subscript(found: re.Match[str]) -> str:
     return f"_{_BASES.index(found[1]) + 2} "
 
 
-_RAISED = re.compile(f"[{_SUPERSCRIPTS}]+")
+_SUPERSCRIPT_RUN = re.compile(f"[{_SUPERSCRIPTS}]+")
 
 _RULES = tuple(
     (re.compile(pattern), replacement)
@@ -88,7 +88,7 @@ _RULES = tuple(
         (r"\\!", ""),
         (r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-zA-Z])", " "),
         (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits)(?![a-zA-Z])\.?", ""),
-        (r"(?<=\d)_(two|three|four|five|six|seven|eight|nine|ten) ?", _base),
+        (r"(?<=\d)_(two|three|four|five|six|seven|eight|nine|ten) ?", _base_subscript),
         (r"\\(?:textcolor|color)\{[a-zA-Z]+\}", ""),
         (r"\\(?:boldsymbol|bm|mathbf|mathit|mathsf|bf|pmb)(?![a-zA-Z])", ""),
         (r"\\(?:text(?:bf|it|rm|normal|sf)|mbox|mathrm|rm)(?![a-zA-Z])", r"\\text"),
@@ -123,15 +123,15 @@ _ROOT = re.compile(r"(?<![a-zA-Z])\\?sqrt\s*\(")
 _SPACES = re.compile(r"(?<=(\S))\s+(?=(\S))")
 
 
-def plain(text: str) -> str:
+def normalize_latex(text: str) -> str:
     """`text` in one spelling, with no space that means nothing."""
-    text = _RAISED.sub(lambda found: f"^{{{_compatible(found[0])}}}", text)
+    text = _SUPERSCRIPT_RUN.sub(lambda found: f"^{{{_nfkc_text(found[0])}}}", text)
     text = " ".join(_with_ascii_digits(without_invisible(text)).translate(_TRANSLATION).split())
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)
-    text = _OVER.sub(_infixed, _rooted(text))
-    text = _SPACES.sub(_space, _braced(text)).strip()
-    return unwrapped(_PLUS.sub("", text).rstrip(".,;"))
+    text = _OVER.sub(_rewrite_infix, _rewrite_roots(text))
+    text = _SPACES.sub(_kept_space, _add_braces(text)).strip()
+    return strip_outer_braces(_PLUS.sub("", text).rstrip(".,;"))
 
 
 def _with_ascii_digits(text: str) -> str:
@@ -141,46 +141,46 @@ def _with_ascii_digits(text: str) -> str:
     return "".join(str(unicodedata.decimal(sign)) if sign.isdecimal() else sign for sign in text)
 
 
-def unwrapped(text: str) -> str:
+def strip_outer_braces(text: str) -> str:
     """`text` without braces around the whole of it."""
-    while text.startswith("{") and closing(text, 0) == len(text) - 1:
+    while text.startswith("{") and closing_brace(text, 0) == len(text) - 1:
         text = text[1:-1].strip()
     return text
 
 
-def _infixed(found: re.Match[str]) -> str:
+def _rewrite_infix(found: re.Match[str]) -> str:
     r"""`{1 \over 2}` as `\frac{1}{2}`, and `{5 \choose 2}` as `\binom{5}{2}`."""
     command = "frac" if found[2] == "over" else "binom"
     return f"\\{command}{{{found[1].strip()}}}{{{found[3].strip()}}}"
 
 
-def _braced(text: str) -> str:
+def _add_braces(text: str) -> str:
     r"""`\frac12` as `\frac{1}{2}`, and `\sqrt2` as `\sqrt{2}`."""
     done, at = "", 0
     while found := _COMMAND.search(text, at):
         done += text[at : found.start()] + found[0].strip()
         at = found.end()
         for _ in range(2 if found[1] == "frac" else 1):
-            content, at = _argument(text, at)
-            done += "{" + _braced(unwrapped(content)) + "}"
+            content, at = _read_argument(text, at)
+            done += "{" + _add_braces(strip_outer_braces(content)) + "}"
     return done + text[at:]
 
 
-def _argument(text: str, at: int) -> tuple[str, int]:
+def _read_argument(text: str, at: int) -> tuple[str, int]:
     """What TeX takes for a command's next argument, and where it ends."""
     while text[at : at + 1] == " ":
         at += 1
     if text[at : at + 1] == "{":
-        end = closing(text, at)
+        end = closing_brace(text, at)
         return (text[at + 1 :], len(text)) if end is None else (text[at + 1 : end], end + 1)
     found = _ATOM.match(text, at)
     return (found[0], found.end()) if found else ("", at)
 
 
-def _rooted(text: str) -> str:
+def _rewrite_roots(text: str) -> str:
     r"""`sqrt(…)` as `\sqrt{…}`."""
     while found := _ROOT.search(text):
-        end = _bracket(text, found.end() - 1)
+        end = _closing_bracket(text, found.end() - 1)
         if end is None:
             return text
         inner = text[found.end() : end]
@@ -188,7 +188,7 @@ def _rooted(text: str) -> str:
     return text
 
 
-def _bracket(text: str, at: int) -> int | None:
+def _closing_bracket(text: str, at: int) -> int | None:
     """Where the round bracket that opens at `at` is closed."""
     depth = 0
     for index in range(at, len(text)):
@@ -198,7 +198,7 @@ def _bracket(text: str, at: int) -> int | None:
     return None
 
 
-def _space(found: re.Match[str]) -> str:
+def _kept_space(found: re.Match[str]) -> str:
     """A space is kept between two digits, which it keeps apart, and between two letters."""
     before, after = found.groups()
     apart = (before.isdigit() and after.isdigit()) or (before.isalpha() and after.isalpha())

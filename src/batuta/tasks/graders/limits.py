@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-SHOWN = 400
+MAX_SHOWN = 400
 """Characters of an answer, or of what is wrong with it, that a grade keeps."""
 
 MAX_LENGTH = 4096
@@ -19,16 +19,16 @@ MAX_DEPTH = 40
 _DIGITS = re.compile(rf"\d{{{MAX_DIGITS + 1}}}")
 
 
-def beyond(text: str) -> str:
+def limit_violation(text: str) -> str:
     """Why `text` is no answer that anyone would read; empty if it is."""
     if len(text) > MAX_LENGTH:
         return f"longer than {MAX_LENGTH} characters"
     if _DIGITS.search(text):
         return f"more than {MAX_DIGITS} digits in a row"
-    return f"nested more than {MAX_DEPTH} deep" if _depth(text) > MAX_DEPTH else ""
+    return f"nested more than {MAX_DEPTH} deep" if _nesting_depth(text) > MAX_DEPTH else ""
 
 
-def _depth(text: str) -> int:
+def _nesting_depth(text: str) -> int:
     depth = most = 0
     for character in text:
         if character in "([{":

@@ -7,15 +7,15 @@ from functools import partial
 from typing import final
 
 from batuta.core import Grade
-from batuta.tasks.graders import extract, forms, values
-from batuta.tasks.graders.asides import split_aside
-from batuta.tasks.graders.latex import plain
-from batuta.tasks.graders.limits import SHOWN, beyond
-from batuta.tasks.graders.moments import same_time
+from batuta.tasks.graders import answer_extraction, forms, values
+from batuta.tasks.graders.comparison_pool import UNDECIDED, ComparisonResult, MathsPool
+from batuta.tasks.graders.latex import normalize_latex
+from batuta.tasks.graders.limits import MAX_SHOWN, limit_violation
 from batuta.tasks.graders.numeric import compare_values
-from batuta.tasks.graders.pool import UNDECIDED, MathsPool, Verdict
-from batuta.tasks.graders.stated import stated_value
-from batuta.tasks.graders.structured import NOTHING, as_text, structured_answer
+from batuta.tasks.graders.parentheticals import split_parenthetical
+from batuta.tasks.graders.stated_values import stated_value
+from batuta.tasks.graders.structured_data import NO_OBJECT, as_text, structured_answer
+from batuta.tasks.graders.times import is_same_time
 
 ANY_ORDER = re.compile(
     r"\b(?:in (?:any|whatever|no particular) order|order does(?: not|n['’]t) matter"
@@ -25,7 +25,7 @@ ANY_ORDER = re.compile(
 """What a question says where `(1,2)` may be answered as `(2,1)`."""
 
 
-_LABELLED = re.compile(r"\\text\{\s*\(([A-J])\)[:.]?\s*\}[:.]?(.+)")
+_LABELLED_VALUE = re.compile(r"\\text\{\s*\(([A-J])\)[:.]?\s*\}[:.]?(.+)")
 _LETTER = re.compile(r"\(?(?:\\text\{)?\s*\(?[A-J]\)?\s*\}?\)?")
 """An option's letter before its value, and a letter alone."""
 
@@ -35,7 +35,7 @@ class _NeedsAlgebraError(Exception):
 
 
 @final
-class Maths:
+class MathsGrader:
     r"""Judges the expression in the last `\boxed{}`, or an answer that is nothing else.
 
     1 for the target in any form, 0 for anything else, undecided (None) where comparing the two
@@ -55,43 +55,46 @@ class Maths:
 
     async def grade(self, answer: str, target: str) -> Grade:
         """The grade of `answer`; what needs algebra is compared in another process."""
-        found = found_answer(answer)
+        found = find_maths_answer(answer)
         if found is None:
             return Grade(0.0, None, "no box, or the last one is cut")
-        if reason := beyond(found):
-            return Grade(0.0, found[:SHOWN], reason)
+        if reason := limit_violation(found):
+            return Grade(0.0, found[:MAX_SHOWN], reason)
         verdict = await self._compare(found, target)
         if verdict in UNDECIDED:
             return Grade(None, found, verdict.value)
-        right = verdict is Verdict.SAME
+        right = verdict is ComparisonResult.SAME
         return Grade(float(right), found, "right" if right else f"expected {target}")
 
-    async def _compare(self, found: str, target: str) -> Verdict:
-        wanted, given = plain(target), plain(found)
-        if labelled := _LABELLED.fullmatch(given):
+    async def _compare(self, found: str, target: str) -> ComparisonResult:
+        wanted, given = normalize_latex(target), normalize_latex(found)
+        if labelled := _LABELLED_VALUE.fullmatch(given):
             given = labelled[1 if _LETTER.fullmatch(wanted) else 2]
-        quick = without_algebra(wanted, given)
-        if not quick and self._any_order and _in_another_order(wanted, given):
-            return Verdict.SAME
+        quick = compare_without_algebra(wanted, given)
+        if not quick and self._any_order and _is_reordered(wanted, given):
+            return ComparisonResult.SAME
         if quick is None:
             return await self._pool.compare(wanted, given)
-        return Verdict.SAME if quick else Verdict.DIFFERENT
+        return ComparisonResult.SAME if quick else ComparisonResult.DIFFERENT
 
 
-def found_answer(text: str) -> str | None:
+def find_maths_answer(text: str) -> str | None:
     """What `text` gives as its answer; None if it does not say."""
-    shown = extract.visible(text)
+    shown = answer_extraction.visible_text(text)
     data = structured_answer(shown)
-    if data is not NOTHING:
+    if data is not NO_OBJECT:
         return as_text(data)
-    if extract.has_box(shown):
-        return extract.boxed(shown)
+    if answer_extraction.has_box(shown):
+        return answer_extraction.boxed_answer(shown)
     return (
-        extract.tagged(shown) or extract.hashed(shown) or stated_value(shown) or extract.bare(shown)
+        answer_extraction.tagged_answer(shown)
+        or answer_extraction.answer_after_hashes(shown)
+        or stated_value(shown)
+        or answer_extraction.bare_answer(shown)
     )
 
 
-def without_algebra(target: str, answer: str, near: float = 0.0) -> bool | None:
+def compare_without_algebra(target: str, answer: str, near: float = 0.0) -> bool | None:
     """Whether the answer is the target, where text, numbers and form tell; None where not.
 
     Args:
@@ -101,48 +104,54 @@ def without_algebra(target: str, answer: str, near: float = 0.0) -> bool | None:
     """
     if target == answer:
         return True
-    if (timed := same_time(target, answer)) is not None:
+    if (timed := is_same_time(target, answer)) is not None:
         return timed
-    if (aside := split_aside(answer)) and _with_aside(target, *aside):
+    if (aside := split_parenthetical(answer)) and _is_same_with_parenthetical(target, *aside):
         return True
 
-    def equal(wanted: forms.Value, given: forms.Value) -> bool:
-        return values.same_value(wanted, given, partial(_by_value, near))
+    def equal(wanted: forms.ValueForm, given: forms.ValueForm) -> bool:
+        return values.is_same_value(wanted, given, partial(_compare_by_value, near))
 
     try:
-        return forms.same(forms.read(target), forms.read(answer), equal)
+        return forms.is_same_form(forms.parse_form(target), forms.parse_form(answer), equal)
     except _NeedsAlgebraError:
         return None
 
 
-def _plainly(wanted: forms.Value, given: forms.Value) -> bool:
-    return values.same_value(wanted, given, partial(_by_value, 0.0))
+def _is_same_value(wanted: forms.ValueForm, given: forms.ValueForm) -> bool:
+    return values.is_same_value(wanted, given, partial(_compare_by_value, 0.0))
 
 
-def _by_value(near: float, wanted: str, given: str) -> bool:
+def _compare_by_value(near: float, wanted: str, given: str) -> bool:
     alike = compare_values(wanted, given, near)
     if alike is None:
         raise _NeedsAlgebraError
     return alike
 
 
-def _in_another_order(target: str, answer: str) -> bool:
+def _is_reordered(target: str, answer: str) -> bool:
     """Whether the answer has the target's items, whichever brackets and order they have."""
-    wanted, given = forms.read(target), forms.read(answer)
-    if not isinstance(wanted, forms.Row) or not isinstance(given, forms.Row):
+    wanted, given = forms.parse_form(target), forms.parse_form(answer)
+    if not isinstance(wanted, forms.SequenceForm) or not isinstance(given, forms.SequenceForm):
         return False
     if len(wanted.items) != len(given.items):
         return False
     try:
-        return forms.same(forms.without_order(wanted), forms.without_order(given), _plainly)
+        return forms.is_same_form(
+            forms.without_order(wanted), forms.without_order(given), _is_same_value
+        )
     except _NeedsAlgebraError:
         return False
 
 
-def _with_aside(target: str, answer: str, aside: str) -> bool:
+def _is_same_with_parenthetical(target: str, answer: str, aside: str) -> bool:
     """Whether an answer and the same in brackets are the target; two different ones are not."""
-    forms_of_it = [plain(part) for part in (answer, aside) if part]
-    if not without_algebra(target, forms_of_it[0]) and not without_algebra(target, forms_of_it[-1]):
+    forms_of_it = [normalize_latex(part) for part in (answer, aside) if part]
+    if not compare_without_algebra(target, forms_of_it[0]) and not compare_without_algebra(
+        target, forms_of_it[-1]
+    ):
         return False
     one, other = forms_of_it[0], forms_of_it[-1]
-    return one == other or bool(without_algebra(one, other) or without_algebra(other, one))
+    return one == other or bool(
+        compare_without_algebra(one, other) or compare_without_algebra(other, one)
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-CLOSE = Fraction(1, 10**6)
+ROUNDING_DISTANCE = Fraction(1, 10**6)
 """Relative distance of a rounded number: six right digits."""
 
 MAX_EXPONENT = 400
@@ -29,7 +29,7 @@ _LONGEST = 1000
 """Characters of a text that is read as a number; Python refuses integers of 4,300 digits."""
 
 
-def number(text: str) -> Fraction | None:
+def parse_number(text: str) -> Fraction | None:
     r"""The number that `text` writes out, in the spelling of `latex.plain`; None if it is none.
 
     Integers with thousands, decimals, repeating decimals, fractions, mixed numbers, powers of
@@ -43,65 +43,69 @@ def number(text: str) -> Fraction | None:
     if found is None:
         return None
     try:
-        value = _value(found)
+        value = _matched_value(found)
     except ZeroDivisionError:
         return None
     return -value if value is not None and found["sign"] else value
 
 
-def leading(text: str) -> tuple[Fraction, str] | None:
+def leading_number(text: str) -> tuple[Fraction, str] | None:
     """The number that `text` begins with, and what follows it."""
     found = _NUMBER.match(text)
-    value = number(found[0]) if found else None
+    value = parse_number(found[0]) if found else None
     return None if found is None or value is None else (value, text[found.end() :].strip())
 
 
-def _value(found: re.Match[str]) -> Fraction | None:
+def _matched_value(found: re.Match[str]) -> Fraction | None:
     if found["above"]:
-        return _mixed(found["whole"], _decimal(found["above"]) / _decimal(found["below"]))
+        return _mixed_number(
+            found["whole"], _parse_decimal(found["above"]) / _parse_decimal(found["below"])
+        )
     if found["over"]:
-        return _mixed(found["and"], _decimal(found["over"]) / _decimal(found["under"]))
+        return _mixed_number(
+            found["and"], _parse_decimal(found["over"]) / _parse_decimal(found["under"])
+        )
     if found["cycle"]:
-        return _repeating(found["head"], found["cycle"])
+        return _repeating_decimal(found["head"], found["cycle"])
     if found["base"]:
-        return _power(Fraction(found["base"]), found["power"])
-    scale = _power(Fraction(10), found["ten"]) if found["ten"] else Fraction(1)
-    return None if scale is None else _decimal(found["decimal"]) * scale
+        return _bounded_power(Fraction(found["base"]), found["power"])
+    scale = _bounded_power(Fraction(10), found["ten"]) if found["ten"] else Fraction(1)
+    return None if scale is None else _parse_decimal(found["decimal"]) * scale
 
 
-def _decimal(digits: str) -> Fraction:
+def _parse_decimal(digits: str) -> Fraction:
     return Fraction(digits.replace(",", ""))
 
 
-def _mixed(whole: str | None, part: Fraction) -> Fraction | None:
+def _mixed_number(whole: str | None, part: Fraction) -> Fraction | None:
     """The sum of a mixed number; None where the part would be no proper fraction."""
     if whole is None:
         return part
     return Fraction(whole) + part if 0 <= part < 1 else None
 
 
-def _power(base: Fraction, exponent: str) -> Fraction | None:
+def _bounded_power(base: Fraction, exponent: str) -> Fraction | None:
     power = int(exponent.strip("{}"))
     return base**power if abs(power) <= MAX_EXPONENT else None
 
 
-def _repeating(head: str, cycle: str) -> Fraction:
+def _repeating_decimal(head: str, cycle: str) -> Fraction:
     """The number 0.1666… for `0.1` and `6`."""
     after = len(head.partition(".")[2])
     start = Fraction(head) if head.strip(".") else Fraction(0)
     return start + Fraction(int(cycle), 10**after * (10 ** len(cycle) - 1))
 
 
-def equal(target: Fraction, answer: Fraction) -> bool:
+def is_same_number(target: Fraction, answer: Fraction) -> bool:
     """Whether the answer is the target; to six digits, if only one of them ends as a decimal."""
     if target == answer:
         return True
-    if terminates(target) == terminates(answer):
+    if is_terminating(target) == is_terminating(answer):
         return False
-    return abs(target - answer) <= CLOSE * abs(target)
+    return abs(target - answer) <= ROUNDING_DISTANCE * abs(target)
 
 
-def terminates(value: Fraction) -> bool:
+def is_terminating(value: Fraction) -> bool:
     """Whether `value` has finitely many decimals."""
     rest = value.denominator
     for prime in (2, 5):

@@ -5,34 +5,36 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-from batuta.tasks.graders.numbers import number
-from batuta.tasks.graders.shapes import Row, Value
+from batuta.tasks.graders.form_types import SequenceForm, ValueForm
+from batuta.tasks.graders.numbers import parse_number
 
 PAIR = 2
 
 
-def share_of(ratio: Row) -> Fraction | None:
+def ratio_quotient(ratio: SequenceForm) -> Fraction | None:
     """The quotient of a ratio of two numbers."""
-    terms = _terms(ratio)
+    terms = _ratio_terms(ratio)
     return terms[0] / terms[1] if len(terms) == PAIR and terms[1] else None
 
 
-def _terms(ratio: Row) -> list[Fraction]:
+def _ratio_terms(ratio: SequenceForm) -> list[Fraction]:
     """The numbers of a ratio; none where one is no number."""
-    read_as = [number(item.text) if isinstance(item, Value) else None for item in ratio.items]
+    read_as = [
+        parse_number(item.text) if isinstance(item, ValueForm) else None for item in ratio.items
+    ]
     known = [value for value in read_as if value is not None]
     return known if len(known) == len(read_as) else []
 
 
-def may_be_time(ratio: Row) -> bool:
+def may_be_time(ratio: SequenceForm) -> bool:
     """Whether a ratio may be a time of day: its last term has two digits, below 60."""
     last = ratio.items[-1]
-    return isinstance(last, Value) and re.fullmatch(r"[0-5]\d", last.text) is not None
+    return isinstance(last, ValueForm) and re.fullmatch(r"[0-5]\d", last.text) is not None
 
 
-def is_scaled(target: Row, answer: Row) -> bool:
+def is_scaled(target: SequenceForm, answer: SequenceForm) -> bool:
     """Whether one ratio is the other, scaled."""
-    wanted, given = _terms(target), _terms(answer)
+    wanted, given = _ratio_terms(target), _ratio_terms(answer)
     if not wanted or not given or 0 in wanted or (may_be_time(target) and may_be_time(answer)):
         return False
     scale = given[0] / wanted[0]

@@ -9,24 +9,31 @@ from typing import Any, Self, final
 
 from batuta.core import Client, Grade, Grader, Task
 from batuta.errors import ConfigError, SourceError
-from batuta.tasks.graders.choice import Choice
-from batuta.tasks.graders.code import Case, Code, Runner, call_cases, check_cases, script_cases
-from batuta.tasks.graders.exact import Exact
-from batuta.tasks.graders.freeform import FreeForm
-from batuta.tasks.graders.generated import Generated
-from batuta.tasks.graders.integer import Integer
-from batuta.tasks.graders.judge import RUBRIC, Judge, Referred
-from batuta.tasks.graders.maths import Maths
-from batuta.tasks.graders.pool import MathsPool
-from batuta.tasks.graders.schema import JsonSchema
+from batuta.tasks.graders.choice import ChoiceGrader
+from batuta.tasks.graders.code import (
+    CodeCase,
+    CodeGrader,
+    CodeRunner,
+    call_cases,
+    check_cases,
+    script_cases,
+)
+from batuta.tasks.graders.comparison_pool import MathsPool
+from batuta.tasks.graders.exact import ExactGrader
+from batuta.tasks.graders.freeform import FreeFormGrader
+from batuta.tasks.graders.integer import IntegerGrader
+from batuta.tasks.graders.judge import RUBRIC, JudgeFallbackGrader, JudgeGrader
+from batuta.tasks.graders.maths import MathsGrader
+from batuta.tasks.graders.reasoning_gym import ReasoningGymGrader
+from batuta.tasks.graders.schema import JsonSchemaGrader
 
 
 @final
-class Graders:
+class GraderRegistry:
     """Graders by name, and what they share: processes for maths, a sandbox, a judge."""
 
     def __init__(
-        self, *, sandbox: Runner | None = None, judge: Client | None = None, workers: int = 1
+        self, *, sandbox: CodeRunner | None = None, judge: Client | None = None, workers: int = 1
     ) -> None:
         """Starts nothing yet.
 
@@ -40,17 +47,17 @@ class Graders:
         self._workers = workers
         self._pool: MathsPool | None = None
         self._makers: Mapping[str, Callable[[Task], Grader]] = {
-            "choice": lambda task: Choice(_data(task).get("options", ())),
-            "code-assert": lambda task: self._code(task, check_cases),
-            "code-functional": lambda task: self._code(task, call_cases),
-            "code-stdin": lambda task: self._code(task, script_cases),
-            "exact": lambda _: Exact(),
-            "freeform": self._free_form,
-            "integer": lambda _: Integer(),
-            "json-schema": lambda task: JsonSchema(_data(task)),
-            "judge": self._judging,
-            "math": lambda task: Maths(self._shared_pool(), task.question),
-            "reasoning-gym": Generated,
+            "choice": lambda task: ChoiceGrader(_task_data(task).get("options", ())),
+            "code-assert": lambda task: self._code_grader(task, check_cases),
+            "code-functional": lambda task: self._code_grader(task, call_cases),
+            "code-stdin": lambda task: self._code_grader(task, script_cases),
+            "exact": lambda _: ExactGrader(),
+            "freeform": self._free_form_grader,
+            "integer": lambda _: IntegerGrader(),
+            "json-schema": lambda task: JsonSchemaGrader(_task_data(task)),
+            "judge": self._judge_for,
+            "math": lambda task: MathsGrader(self._shared_pool(), task.question),
+            "reasoning-gym": ReasoningGymGrader,
         }
 
     def __enter__(self) -> Self:
@@ -96,22 +103,22 @@ class Graders:
         """
         return await self.grader_for(task).grade(answer, task.target)
 
-    def _free_form(self, task: Task) -> Grader:
-        grader = FreeForm(self._shared_pool())
-        return grader if self._judge is None else Referred(grader, self._judging(task))
+    def _free_form_grader(self, task: Task) -> Grader:
+        grader = FreeFormGrader(self._shared_pool())
+        return grader if self._judge is None else JudgeFallbackGrader(grader, self._judge_for(task))
 
-    def _judging(self, task: Task) -> Judge:
+    def _judge_for(self, task: Task) -> JudgeGrader:
         if self._judge is None:
             raise ConfigError(f"{task.id} is graded by a model: name one as the judge")
-        return Judge(self._judge, task.question, _data(task).get("rubric", RUBRIC))
+        return JudgeGrader(self._judge, task.question, _task_data(task).get("rubric", RUBRIC))
 
-    def _code(self, task: Task, cases: Callable[[Any], tuple[Case, ...]]) -> Code:
+    def _code_grader(self, task: Task, cases: Callable[[Any], tuple[CodeCase, ...]]) -> CodeGrader:
         if self._sandbox is None:
             raise ConfigError(f"{task.id} is graded by running a program: open a sandbox for it")
-        data = _data(task)
+        data = _task_data(task)
         # tests that raise come with a preamble of their own
         preamble = "" if cases is check_cases else data.get("preamble", "")
-        return Code(self._sandbox, cases(data), preamble)
+        return CodeGrader(self._sandbox, cases(data), preamble)
 
     def _shared_pool(self) -> MathsPool:
         if self._pool is None:
@@ -119,5 +126,5 @@ class Graders:
         return self._pool
 
 
-def _data(task: Task) -> dict[str, Any]:
+def _task_data(task: Task) -> dict[str, Any]:
     return json.loads(task.data) if task.data else {}

@@ -8,19 +8,19 @@ from typing import Any, final
 
 from batuta.core import Grade
 from batuta.errors import SourceError
-from batuta.schemas import JsonValidator, SchemaTooSlow
-from batuta.schemas.checker import schema_fault
-from batuta.tasks.graders import extract
-from batuta.tasks.graders.limits import SHOWN
+from batuta.schemas import JsonValidator, SchemaTimeoutError
+from batuta.schemas.checker import find_schema_fault
+from batuta.tasks.graders import answer_extraction
+from batuta.tasks.graders.limits import MAX_SHOWN
 
 MAX_LENGTH = 100_000
 """Characters of an answer that is read."""
 
-_FENCED = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
+_CODE_BLOCK = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
 
 
 @final
-class JsonSchema:
+class JsonSchemaGrader:
     """Judges whether the answer, alone or in one code block, is JSON that fits a schema; 1 or 0."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -33,7 +33,7 @@ class JsonSchema:
             self._validator = JsonValidator(schema)
         except ValueError as error:
             raise SourceError(f"this is no JSON schema that can be used: {error}") from None
-        fault = schema_fault(dict(schema))
+        fault = find_schema_fault(dict(schema))
         if fault is not None:
             raise SourceError(f"this is no JSON schema: {fault}")
 
@@ -43,11 +43,11 @@ class JsonSchema:
         Raises:
             SourceError: whether it fits cannot be told in the time there is.
         """
-        shown = extract.visible(answer, MAX_LENGTH).strip()
-        fenced = _FENCED.fullmatch(shown)
+        shown = answer_extraction.visible_text(answer, MAX_LENGTH).strip()
+        fenced = _CODE_BLOCK.fullmatch(shown)
         text = fenced[1] if fenced else shown
         try:
             reason = await self._validator.find_fault(text)
-        except SchemaTooSlow as error:
+        except SchemaTimeoutError as error:
             raise SourceError(f"an answer cannot be graded: {error}") from None
-        return Grade(float(not reason), text[:SHOWN], reason or "fits the schema")
+        return Grade(float(not reason), text[:MAX_SHOWN], reason or "fits the schema")

@@ -8,20 +8,20 @@ import unicodedata
 LETTER = r"(?<![A-Za-zÀ-ɏ0-9'’°])[A-Z](?![A-Za-zÀ-ɏ0-9'’+#°]|-[A-Za-z])"
 """A capital that stands alone, also between characters of scripts without spaces."""
 
-STATED = re.compile(
+STATEMENT = re.compile(
     r"\b(?:answers?|ans\b\.?|choices?|selection|verdict|conclusion|options?(?!\s+\(?[A-Z]\b)"
     r"|(?:correct|right)(?=\s*:|\s+[a-z]+)|correction(?=\s*:))"
     r"(?![a-z])(?P<gap>[^.:=\n→⇒∴|]{0,60}?)"
     r"(?::|=|→|⇒|∴|\||\s[-–—]\s|\b(?:is|are|be|equals)\b)",
     re.IGNORECASE,
 )
-HEADED = re.compile(
+ANSWER_HEADING = re.compile(
     r"^[^\w\n]*(?:(?:my|the|final|correct) )*answer[^\w\n]*\n\s*", re.IGNORECASE | re.MULTILINE
 )
-DECLARED = re.compile(
+DECLARATION = re.compile(
     r"(\b[A-Z]\b)\)?\s+is\s+(not\s+|in)?(?:the\s+)?(?:correct|right|best)\b(?!\s+to\b)"
 )
-WEAK = re.compile(
+WEAK_STATEMENT = re.compile(
     r"\b(?:I(?:['’]d| would| will|['’]ll| shall)?\s+"
     r"(?:choose|pick|select|say|go with|answer|opt for)"
     r"|(?:it|that|this)(?:['’]s| is| must be| should be| has to be| would be)"
@@ -45,13 +45,13 @@ _FOREIGN_LINK = (
     "|correct|corretta|correta|finale?|là|đúng|είναι|jest|is|er|är|este|doğru|opción|option|opzione"
     r"|opção|letra|lettre|lettera|буква)\b"
 )
-FOREIGN = re.compile(
+FOREIGN_STATEMENT = re.compile(
     unicodedata.normalize(
         "NFKC", rf"(?<![不非])(?:{_FOREIGN_NOUN})(?:{_FOREIGN_LINK}){{0,12}}(?={LETTER})"
     ),
     re.IGNORECASE,
 )
-UNSPACED = re.compile(
+WORD_CONTINUATION = re.compile(
     r"(?=[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7a3])"
     "(?!です|だ|で|になる|とな|と|を|が|は|か|また|项|項|是|正|或|和|与"
     "|입|이|번|예|가|로|을|를|또|와|및)"
@@ -62,16 +62,16 @@ _DENIAL = (
     r"(?:not\b(?!\s+\(?[A-Z]\b)|wrong|incorrect|false|too|excluded|eliminated|invalid|impossible|ruled"
     r"|tempting)\b"
 )
-DENIED_AFTER = re.compile(
+DENIAL_AFTER = re.compile(
     r"[\s)\]\"']*(?:(?:is|are|was|were|would be|seems?|looks?|can|could|must)\s+"
     rf"(?:also\s+|all\s+|both\s+)?)?{_DENIAL}"
     r"|\s*(?:是|が|は|이|가|은|는)?\s*(?:不|错|錯|誤|아니|아닙|ではあり|ではな|でな|じゃな|틀)|\s*नहीं|\s*নয়"
 )
-LIST_DENIED = re.compile(
+LIST_DENIAL = re.compile(
     rf"(?:\W+(?:and\s+|or\s+)?[A-Z]\b)+\W*(?:is|are|were|would be)\s+(?:all\s+|both\s+)?{_DENIAL}"
 )
 """What follows one letter of several that are denied together: "A, C and D are not"."""
-DENIED_BEFORE = re.compile(
+DENIAL_BEFORE = re.compile(
     r"(?:\b(?:not|rather than|instead of|unlike|nor|than|excluding|except|without|ruling out)"
     r"|(?<!\w)(?:不是|而非|而不是|не|nicht|no|pas|non|não))\s*[(\"']?\s*(?:the\s+|option\s+)*\Z",
     re.IGNORECASE,
@@ -92,13 +92,13 @@ POSSIBLE_AFTER = re.compile(
     r"(?:possible|plausible|likely|right|correct|good|true)",
     re.IGNORECASE,
 )
-DOUBTED = re.compile(
+DOUBT = re.compile(
     r"\b(?:if|unless|whether|suppose|supposing|assuming|not|never|wrong|incorrect|false|worst|unlikely"
     r"|least(?=\s+\w+\s*\Z)|first(?=\s*\Z)|initial|tempting|some|others|might|could|may|neither"
     r"|one would|you would|naively)\b",
     re.IGNORECASE,
 )
-NEGATED_GAP = re.compile(
+NEGATION_IN_GAP = re.compile(
     r"\b(?:not|cannot|never|neither|nor|unlikely|hardly|except|might|could|may|depends?)\b",
     re.IGNORECASE,
 )
@@ -109,19 +109,19 @@ REASON = re.compile(
     re.IGNORECASE,
 )
 SENTENCE_END = re.compile(r"(?<!\.)[.!?](?=\s|\Z)|\n")
-TAKEN_BACK = re.compile(
+RETRACTION = re.compile(
     r"\b(?:wait|correction|on second thoughts?|on reflection|scratch that|sorry|I meant?|hm+|oops"
     r"|let me re\w+|(?:that|this|which) contradicts|(?:that|this|it)(?:['’]s| is| was| seems| looks)? "
     r"(?:wrong|incorrect|not right"
     r"|not correct|a mistake|an error))\b",
     re.IGNORECASE,
 )
-MAYBE_TAKEN_BACK = re.compile(
+POSSIBLE_RETRACTION = re.compile(
     r"\b(?:actually|alternatively|no|instead|rather|but|however)\b(?!\s+doubt)", re.IGNORECASE
 )
 
 
-def sentence(text: str) -> str:
+def first_sentence(text: str) -> str:
     """`text` to the end of its sentence or line."""
     return SENTENCE_END.split(text, maxsplit=1)[0]
 
@@ -132,6 +132,6 @@ def is_question(text: str) -> bool:
     return ended is not None and ended[0] == "?"
 
 
-def is_taken_back(after: str) -> bool:
+def is_retracted(after: str) -> bool:
     """Whether what follows a statement withdraws it."""
-    return TAKEN_BACK.search(after) is not None
+    return RETRACTION.search(after) is not None

@@ -17,27 +17,27 @@ import sympy
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse, verify
 
-from batuta.tasks.graders.numbers import CLOSE
+from batuta.tasks.graders.numbers import ROUNDING_DISTANCE
 
 MAX_DIGITS = 10_000
 """Of an integer that is worked out to be compared."""
 
-TELLING = 1e-5
+CLEAR_DIFFERENCE = 1e-5
 """Relative difference that no rounding makes."""
 
-LOST = 1e-30
+CANCELLATION_ERROR = 1e-30
 """What subtracting equal numbers may leave."""
 
 _DEGREES = re.compile(r"(?<=\d)\^\\circ ?")
 
-_AS_IT_STANDS = LatexExtractionConfig(
+_EXTRACTION_CONFIG = LatexExtractionConfig(
     normalization_config=NormalizationConfig(
         basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none"
     )
 )
 
 
-def equal(target: str, answer: str, near: float = 0.0) -> bool:
+def is_same_expression(target: str, answer: str, near: float = 0.0) -> bool:
     """Whether the two LaTeX expressions are the same; False if one cannot be read.
 
     Args:
@@ -45,24 +45,33 @@ def equal(target: str, answer: str, near: float = 0.0) -> bool:
         answer: what was answered.
         near: relative distance at which two numbers count as the same.
     """
-    expected, given = _parsed(target), _parsed(answer)
-    if expected is None or given is None or not _like_in_size(expected, given):
+    expected, given = _parse_latex(target), _parse_latex(answer)
+    if expected is None or given is None or not _is_comparable_in_size(expected, given):
         return False
-    distance = _distance(expected, given)
+    distance = _relative_distance(expected, given)
     if near and distance is not None and not (expected.free_symbols or given.free_symbols):
         return distance <= near
-    if distance is not None and distance > TELLING:
+    if distance is not None and distance > CLEAR_DIFFERENCE:
         return False
     if not verify([expected], [given], timeout_seconds=None):
         return False
-    return distance is None or distance <= CLOSE or not (_rounded(expected) or _rounded(given))
+    return (
+        distance is None
+        or distance <= ROUNDING_DISTANCE
+        or not (_has_float(expected) or _has_float(given))
+    )
 
 
 @lru_cache(maxsize=1024)
-def _parsed(text: str) -> Any:
+def _parse_latex(text: str) -> Any:
     """Text as a sympy expression; None if it cannot be read."""
     text = _DEGREES.sub(r"\\cdot\\frac{\\pi}{180}", text)
-    found = parse(f"${text}$", [_AS_IT_STANDS], fallback_mode="no_fallback", parsing_timeout=None)  # pyright: ignore[reportArgumentType] - None is documented
+    found = parse(
+        f"${text}$",
+        [_EXTRACTION_CONFIG],
+        fallback_mode="no_fallback",
+        parsing_timeout=None,  # pyright: ignore[reportArgumentType] - None is documented
+    )
     if not found:
         return None
     read: Any = found[0]
@@ -82,31 +91,31 @@ def _with_exact_power(power: Any) -> Any:
     return base ** sympy.Rational(str(exponent))
 
 
-def _like_in_size(expected: Any, given: Any) -> bool:
+def _is_comparable_in_size(expected: Any, given: Any) -> bool:
     """Whether working out the answer is no more than working out the target could be."""
-    return _digits(given) <= MAX_DIGITS or _digits(given) == _digits(expected)
+    return _count_digits(given) <= MAX_DIGITS or _count_digits(given) == _count_digits(expected)
 
 
-def _digits(expression: Any) -> float:
+def _count_digits(expression: Any) -> float:
     """About how many digits the largest number in it has; infinite where that is out of reach."""
     if not isinstance(expression, sympy.Basic):
         return 0.0
-    parts = [_digits(part) for part in expression.args]
+    parts = [_count_digits(part) for part in expression.args]
     most = max(parts, default=0.0)
     if isinstance(expression, sympy.Integer):
         return math.log10(abs(int(expression)) + 1)
     if isinstance(expression, sympy.Pow) and not expression.args[1].free_symbols:
-        return parts[0] * _grown(parts[1])
+        return parts[0] * _power_of_ten(parts[1])
     if isinstance(expression, sympy.factorial | sympy.binomial) and not expression.free_symbols:
-        return _grown(most) * max(most, 1.0)
+        return _power_of_ten(most) * max(most, 1.0)
     return sum(parts) if isinstance(expression, sympy.Mul) else most
 
 
-def _grown(digits: float) -> float:
+def _power_of_ten(digits: float) -> float:
     return 10.0**digits if digits < sys.float_info.max_10_exp else math.inf
 
 
-def _distance(expected: Any, given: Any) -> float | None:
+def _relative_distance(expected: Any, given: Any) -> float | None:
     """The relative distance of two expressions at one point of their variables; None: unknown.
 
     It spares a wrong answer the attempt to simplify a difference that is not zero.
@@ -116,7 +125,7 @@ def _distance(expected: Any, given: Any) -> float | None:
     except (AttributeError, TypeError, ValueError):
         return None
     apart = abs(one - other)
-    return 0.0 if apart <= LOST else apart / max(abs(one), abs(other))
+    return 0.0 if apart <= CANCELLATION_ERROR else apart / max(abs(one), abs(other))
 
 
 def _at_one_point(expression: Any) -> complex:
@@ -130,5 +139,5 @@ def _value_of(name: str) -> Any:
     return 1 + sympy.Rational(crc32(name.encode()), 2**32)
 
 
-def _rounded(expression: Any) -> bool:
+def _has_float(expression: Any) -> bool:
     return isinstance(expression, sympy.Basic) and expression.has(sympy.Float)

@@ -8,7 +8,7 @@ import re
 from functools import cache, lru_cache
 from typing import Any
 
-LONGEST = 200
+MAX_VALUE = 200
 """Characters of a value that may have a unit."""
 
 _BEHIND = re.compile(
@@ -53,9 +53,9 @@ _COSTLY = re.compile(r"\d{3,}|\d\s*\^|\^\s*[-\d]{3,}|\^\s*\(|\*\s*\*")
 """Powers of numbers, which pint would work out."""
 
 
-def split(text: str) -> tuple[str, str]:
+def split_unit(text: str) -> tuple[str, str]:
     """A value in `latex.plain`'s spelling and the unit behind it; no unit is an empty one."""
-    found = _BEHIND.fullmatch(text) if len(text) <= LONGEST else None
+    found = _BEHIND.fullmatch(text) if len(text) <= MAX_VALUE else None
     if found is None or not found["value"] or _ANGLE_OF.search(found["value"]):
         return text, ""
     unit = found["unit"].strip()
@@ -65,40 +65,42 @@ def split(text: str) -> tuple[str, str]:
     return found["value"].strip(), unit
 
 
-def same_name(unit: str, other: str) -> bool:
+def is_same_unit_name(unit: str, other: str) -> bool:
     """Whether two units that cannot be converted are called the same, in more words or fewer."""
-    one, another = _names(unit), _names(other)
+    one, another = _unit_words(unit), _unit_words(other)
     return bool(one & another) and (one <= another or another <= one)
 
 
-def _names(unit: str) -> set[str]:
-    words = (re.sub(r"[^\w%/^]", "", word) for word in spelled(unit).casefold().split())
+def _unit_words(unit: str) -> set[str]:
+    words = (re.sub(r"[^\w%/^]", "", word) for word in pint_spelling(unit).casefold().split())
     return {word.removesuffix("s") for word in words}
 
 
-def spelled(unit: str) -> str:
+def pint_spelling(unit: str) -> str:
     """A unit as pint spells it."""
     for pattern, replacement in _SPELLING:
         unit = pattern.sub(replacement, unit)
     return unit.strip()
 
 
-def known(unit: str) -> bool:
+def is_known_unit(unit: str) -> bool:
     """Whether it is a unit of measure, not a name for things that are counted."""
-    return _parsed(unit) is not None if unit else False
+    return _parse_unit(unit) is not None if unit else False
 
 
-def converted(value: float, source: str, target: str) -> float | None:
+def convert_value(value: float, source: str, target: str) -> float | None:
     """`value` in another unit; None if a unit is unknown, nan if they measure different things."""
-    here, there = _parsed(source), _parsed(target)
+    here, there = _parse_unit(source), _parse_unit(target)
     if here is None or there is None:
         return None
-    if here.dimensionality != there.dimensionality or _counted(here) != _counted(there):
+    if here.dimensionality != there.dimensionality or _dimensionless_kind(
+        here
+    ) != _dimensionless_kind(there):
         return math.nan
-    return float(_registry().Quantity(value, here).to(there).magnitude)
+    return float(_pint_registry().Quantity(value, here).to(there).magnitude)
 
 
-def _counted(unit: Any) -> str:
+def _dimensionless_kind(unit: Any) -> str:
     """What a unit without dimension counts: pint would turn bits into degrees."""
     if not unit.dimensionless:
         return ""
@@ -109,18 +111,18 @@ def _counted(unit: Any) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _parsed(unit: str) -> Any:
+def _parse_unit(unit: str) -> Any:
     """Pint's unit; None if it knows none of that name, or only a bare number."""
-    name = spelled(unit)
+    name = pint_spelling(unit)
     if not _SAFE.fullmatch(name) or _COSTLY.search(name):
         return None
     try:
-        return _registry().parse_units(name)
+        return _pint_registry().parse_units(name)
     except Exception:  # noqa: BLE001 - pint evaluates what it reads: anything may come out
         return None
 
 
 @cache
-def _registry() -> Any:
+def _pint_registry() -> Any:
     pint: Any = importlib.import_module("pint")  # an extra, and slow to load
     return pint.UnitRegistry()

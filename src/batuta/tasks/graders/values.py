@@ -8,13 +8,13 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from batuta.tasks.graders import units
-from batuta.tasks.graders.forms import Value
-from batuta.tasks.graders.moments import measure
-from batuta.tasks.graders.numbers import equal, number, terminates
-from batuta.tasks.graders.numeric import same_numerically
-from batuta.tasks.graders.spoken import spoken_number
+from batuta.tasks.graders.forms import ValueForm
+from batuta.tasks.graders.number_words import parse_number_words
+from batuta.tasks.graders.numbers import is_same_number, is_terminating, parse_number
+from batuta.tasks.graders.numeric import is_same_numerically
+from batuta.tasks.graders.times import parse_measure
 
-Symbolic = Callable[[str, str], bool]
+SymbolicComparison = Callable[[str, str], bool]
 """Whether two LaTeX expressions, the target's and the answer's, are the same."""
 
 _WORD = re.compile(r"\(?\\text\{[^{}]*\}\)?|(?=.*[a-zA-Z]{4})[a-zA-Z]+(?:[ ,.']+[a-zA-Z]+)*")
@@ -24,47 +24,47 @@ _DEGREE = re.compile(r"\^\\circ|°|(?:\\text\{)?\s*deg(?:rees?)?\s*\}?")
 _RADIAN = re.compile(r"(?:\\text\{)?\s*rad(?:ians?)?\s*\}?")
 _DECIMAL = re.compile(r"-?\d*\.(\d+)")
 _SHORT_NUMBERS = frozenset({"one", "two", "six", "ten"})
-FEW, SURE = 3, 6
+MIN_ROUNDED_FROM_EXACT, MIN_ROUNDED_FROM_DECIMAL = 3, 6
 """Characters of a decimal that may be rounded from an exact number, and from a decimal."""
-_BASED = re.compile(r"(\d[0-9A-Z]*)_\{?(\d+)\}?")
+_BASED_DIGITS = re.compile(r"(\d[0-9A-Z]*)_\{?(\d+)\}?")
 
 
-def same_value(target: Value, answer: Value, symbolic: Symbolic) -> bool:
+def is_same_value(target: ValueForm, answer: ValueForm, symbolic: SymbolicComparison) -> bool:
     """Whether the answer's value is the target's; `symbolic` is asked only where all else fails."""
     if _CONSTANT.search(answer.text) and target.text.endswith("+C"):
-        answer = Value(_CONSTANT.sub("+C", answer.text))
+        answer = ValueForm(_CONSTANT.sub("+C", answer.text))
     if target == answer:
         return True
-    if (same := _same_spelling(target.text, answer.text)) is not None:
+    if (same := _is_same_spelling(target.text, answer.text)) is not None:
         return same
-    (wanted, unit), (given, other) = units.split(target.text), units.split(answer.text)
+    (wanted, unit), (given, other) = units.split_unit(target.text), units.split_unit(answer.text)
     if _is_angle(unit) or _is_angle(other):
-        return _same_angle((wanted, unit), (given, other), symbolic)
+        return _is_same_angle((wanted, unit), (given, other), symbolic)
     if "%" in {unit, other}:
-        return _same_share(wanted, unit, given, other)
+        return _is_same_share(wanted, unit, given, other)
     if not unit or not other or unit == other:
-        return _same_magnitude(wanted, given, symbolic)
-    return _same_quantity(wanted, unit, given, other, symbolic)
+        return _is_same_magnitude(wanted, given, symbolic)
+    return _is_same_quantity(wanted, unit, given=given, other=other, symbolic=symbolic)
 
 
-def _same_spelling(target: str, answer: str) -> bool | None:
+def _is_same_spelling(target: str, answer: str) -> bool | None:
     """Whether words, digits of a base or quantities are the same; None: these are expressions."""
-    if (measured := _same_measure(target, answer)) is not None:
+    if (measured := _is_same_measure(target, answer)) is not None:
         return measured
     if _WORD.fullmatch(target) or _WORD.fullmatch(answer):
-        return _letters(target) == _letters(answer) or _same_spoken(target, answer)
+        return _letters_only(target) == _letters_only(answer) or _is_same_spoken(target, answer)
     if answer in _SHORT_NUMBERS:
-        return _same_spoken(target, answer)
+        return _is_same_spoken(target, answer)
     if target.endswith("'") != answer.endswith("'"):
         return False
-    if _BASED.fullmatch(target) or _BASED.fullmatch(answer):
-        return _same_based(target, answer)
+    if _BASED_DIGITS.fullmatch(target) or _BASED_DIGITS.fullmatch(answer):
+        return _is_same_based(target, answer)
     return None
 
 
-def _same_measure(target: str, answer: str) -> bool | None:
+def _is_same_measure(target: str, answer: str) -> bool | None:
     """Whether quantities of which one is in several units, or money, are the same."""
-    wanted, given = measure(target), measure(answer)
+    wanted, given = parse_measure(target), parse_measure(answer)
     kinds = {found[0] for found in (wanted, given) if found}
     if not kinds or (kinds != {"money"} and max(m[2] for m in (wanted, given) if m) == 1):
         return None
@@ -73,22 +73,24 @@ def _same_measure(target: str, answer: str) -> bool | None:
     return wanted[:2] == given[:2]
 
 
-def _same_spoken(target: str, answer: str) -> bool:
+def _is_same_spoken(target: str, answer: str) -> bool:
     """Whether one is the number that the other says in words."""
-    one, other = _spoken(target), _spoken(answer)
+    one, other = _parse_number_or_words(target), _parse_number_or_words(answer)
     return one is not None and one == other
 
 
-def _spoken(text: str) -> Fraction | None:
-    value = number(text)
-    return spoken_number(_TEXT.sub(r"\1", text)) if value is None else value
+def _parse_number_or_words(text: str) -> Fraction | None:
+    value = parse_number(text)
+    return parse_number_words(_TEXT.sub(r"\1", text)) if value is None else value
 
 
 def _is_angle(unit: str) -> bool:
     return _DEGREE.fullmatch(unit.strip()) is not None
 
 
-def _same_angle(target: tuple[str, str], answer: tuple[str, str], symbolic: Symbolic) -> bool:
+def _is_same_angle(
+    target: tuple[str, str], answer: tuple[str, str], symbolic: SymbolicComparison
+) -> bool:
     """An angle in degrees and one in degrees, in radians, or without a unit.
 
     A bare number is in degrees, a bare multiple of pi in radians.
@@ -97,7 +99,7 @@ def _same_angle(target: tuple[str, str], answer: tuple[str, str], symbolic: Symb
     if (_is_angle(unit) or not unit) and (_is_angle(other) or not other):
         bare = given if _is_angle(unit) else wanted
         if (_is_angle(unit) and _is_angle(other)) or r"\pi" not in bare:
-            return _same_magnitude(wanted, given, symbolic)
+            return _is_same_magnitude(wanted, given, symbolic)
     elif not all(_is_angle(one) or _RADIAN.fullmatch(one.strip()) for one in (unit, other)):
         return False
     in_degrees = [
@@ -106,13 +108,13 @@ def _same_angle(target: tuple[str, str], answer: tuple[str, str], symbolic: Symb
     return symbolic(*in_degrees)
 
 
-def _letters(text: str) -> str:
+def _letters_only(text: str) -> str:
     return "".join(filter(str.isalnum, text.replace(r"\text", "").casefold()))
 
 
-def _same_based(target: str, answer: str) -> bool:
+def _is_same_based(target: str, answer: str) -> bool:
     """Digits with a base below them; an answer may leave the target's base out, not change it."""
-    wanted, given = _BASED.fullmatch(target), _BASED.fullmatch(answer)
+    wanted, given = _BASED_DIGITS.fullmatch(target), _BASED_DIGITS.fullmatch(answer)
     if wanted is None:
         return False
     return answer == wanted[1] if given is None else wanted.groups() == given.groups()
@@ -121,50 +123,52 @@ def _same_based(target: str, answer: str) -> bool:
 def _is_rounding(target: str, answer: str, given: Fraction | None) -> bool:
     """Whether the target, a decimal, is the answer, rounded: an exact one, or six digits of it."""
     decimal = _DECIMAL.fullmatch(target)
-    if decimal is None or len(decimal[0].strip("-0.")) < FEW:
+    if decimal is None or len(decimal[0].strip("-0.")) < MIN_ROUNDED_FROM_EXACT:
         return False
     half = Fraction(1, 2 * 10 ** len(decimal[1]))
     if given is None:
         size = abs(Fraction(target))
         exact = "." not in answer and size > 0
-        return exact and same_numerically(target, answer, float(half / size)) is True
+        return exact and is_same_numerically(target, answer, float(half / size)) is True
     digits = len(decimal[0].replace(".", "").strip("-0"))
     close = abs(given - Fraction(target)) <= half
     if _DECIMAL.fullmatch(answer):
-        return close and digits >= SURE and len(answer) > len(target)
-    return close and not terminates(given)
+        return close and digits >= MIN_ROUNDED_FROM_DECIMAL and len(answer) > len(target)
+    return close and not is_terminating(given)
 
 
-def _same_magnitude(target: str, answer: str, symbolic: Symbolic) -> bool:
+def _is_same_magnitude(target: str, answer: str, symbolic: SymbolicComparison) -> bool:
     if target == answer:
         return True
-    wanted, given = number(target), number(answer)
+    wanted, given = parse_number(target), parse_number(answer)
     if wanted is not None and given is not None:
-        return equal(wanted, given) or _is_rounding(target, answer, given)
+        return is_same_number(wanted, given) or _is_rounding(target, answer, given)
     if wanted is not None and _is_rounding(target, answer, given):
         return True
     return symbolic(target, answer)
 
 
-def _same_share(target: str, unit: str, answer: str, other: str) -> bool:
+def _is_same_share(target: str, unit: str, answer: str, other: str) -> bool:
     """Per cent: its sign may be left out, but not put behind a number below one."""
-    wanted, given = number(target), number(answer)
+    wanted, given = parse_number(target), parse_number(answer)
     if wanted is None or given is None or (unit == other):
         return target == answer or (None not in (wanted, given) and wanted == given)
     if unit == "%":
-        return equal(wanted, given) or equal(wanted / 100, given)
-    return equal(wanted, given / 100) or (abs(given) > 1 and equal(wanted, given))
+        return is_same_number(wanted, given) or is_same_number(wanted / 100, given)
+    return is_same_number(wanted, given / 100) or (abs(given) > 1 and is_same_number(wanted, given))
 
 
-def _same_quantity(wanted: str, unit: str, given: str, other: str, symbolic: Symbolic) -> bool:
+def _is_same_quantity(
+    wanted: str, unit: str, given: str, other: str, *, symbolic: SymbolicComparison
+) -> bool:
     """Values of two units: one converted into the other, or both of the same name."""
-    amount = units.converted(1.0, other, unit)
+    amount = units.convert_value(1.0, other, unit)
     if amount is None:
-        return units.same_name(unit, other) and _same_magnitude(wanted, given, symbolic)
+        return units.is_same_unit_name(unit, other) and _is_same_magnitude(wanted, given, symbolic)
     if amount == 1:
-        return _same_magnitude(wanted, given, symbolic)
-    here, there = number(wanted), number(given)
+        return _is_same_magnitude(wanted, given, symbolic)
+    here, there = parse_number(wanted), parse_number(given)
     if here is None or there is None or math.isnan(amount):
         return False
-    there = Fraction(units.converted(float(there), other, unit) or 0)
+    there = Fraction(units.convert_value(float(there), other, unit) or 0)
     return abs(there - here) <= abs(here) / 10**9

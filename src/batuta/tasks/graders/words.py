@@ -21,7 +21,7 @@ _LETTERS = str.maketrans(
 _UMLAUTS = str.maketrans(
     {"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue", "å": "aa", "ø": "oe"}
 )
-_KEPT = frozenset("+-.%<>≤≥±≠=^")
+_KEPT_SIGNS = frozenset("+-.%<>≤≥±≠=^")
 _INFINITE = re.compile(r"\+?(?:∞|\\infty|infinity|infinite)", re.IGNORECASE)
 _COMPASS = {"n": "north", "s": "south", "e": "east", "w": "west", "ne": "northeast",
             "nw": "northwest", "se": "southeast", "sw": "southwest"}  # fmt: skip
@@ -76,7 +76,7 @@ def normal_words(text: str) -> str:
     text = re.sub(
         r"(?<=\d)\s*([/:])\s*(?=\d)", lambda found: "over" if found[1] == "/" else "to", text
     )
-    text = "".join(c if c.isalnum() or c in _KEPT else " " for c in text if c not in _ACCENTS)
+    text = "".join(c if c.isalnum() or c in _KEPT_SIGNS else " " for c in text if c not in _ACCENTS)
     kept = re.sub(r"-(?!\d)|(?<=[a-z])-", " ", text).strip(" .")
     return _ARTICLE.sub("", " ".join(kept.split()))
 
@@ -86,7 +86,7 @@ def is_infinite(text: str) -> bool:
     return _INFINITE.fullmatch(text.strip(" .$")) is not None
 
 
-def same_words(found: str, target: str) -> bool:
+def is_same_words(found: str, target: str) -> bool:
     """Whether two texts are the same, but for spelling, a leading "it is", or a hyphen."""
     if is_infinite(target):
         return is_infinite(found)
@@ -115,14 +115,14 @@ def _differs_as_formula(found: str, target: str) -> bool:
     return bool(formulas) and one != other and one.casefold() == other.casefold()
 
 
-def same_truth(found: str, target: str) -> bool | None:
+def is_same_truth(found: str, target: str) -> bool | None:
     """Whether an answer says the yes or no that the target is; None where one is no such word."""
     wanted = _TRUTHS.get(normal_words(target))
-    said = None if wanted is None else _truth(found)
+    said = None if wanted is None else _read_truth(found)
     return None if said is None else said == wanted
 
 
-def _truth(found: str) -> bool | None:
+def _read_truth(found: str) -> bool | None:
     text = " ".join(found.casefold().replace("’", "'").split()).strip(" *_`.!\"'")
     if text in _SHORT:
         return _SHORT[text]
@@ -139,7 +139,7 @@ def _truth(found: str) -> bool | None:
     return yes
 
 
-def same_name(found: str, target: str) -> bool:
+def is_same_person(found: str, target: str) -> bool:
     """Whether a person's full name is given, with initials or a title or surname first."""
     if not _NAME.fullmatch(target.strip()):
         return False
@@ -148,32 +148,32 @@ def same_name(found: str, target: str) -> bool:
         last, first = found.split(", ")
         found = f"{first} {last}"
     found = re.sub(r"^(?:It|He|She) (?:is|was) ", "", found)
-    given, wanted = _parts(found), _parts(target)
+    given, wanted = _name_parts(found), _name_parts(target)
     if len(given) < len(wanted) - 1 or not given or given[-1] != wanted[-1] or len(given) < 2:  # noqa: PLR2004
         return False
     if len(given) > len(wanted) or given[0][0] != wanted[0][0]:
         return False
-    first = _agrees(given[0], wanted[0])
+    first = _name_part_matches(given[0], wanted[0])
     middle = given[1:-1], wanted[1:-1]
-    same = all(_agrees(one, other) for one, other in zip(*middle, strict=False))
+    same = all(_name_part_matches(one, other) for one, other in zip(*middle, strict=False))
     return first and same
 
 
-def _parts(name: str) -> list[str]:
+def _name_parts(name: str) -> list[str]:
     words = normal_words(re.sub(r"\.(?=\S)", ". ", name)).replace(".", " ").split()
     return [word for word in words if word not in _TITLES]
 
 
-def _agrees(one: str, other: str) -> bool:
+def _name_part_matches(one: str, other: str) -> bool:
     return one == other or (min(len(one), len(other)) == 1 and one[0] == other[0])
 
 
-def same_items(found: str, target: str, same: Callable[[str, str], bool]) -> bool | None:
+def is_same_items(found: str, target: str, same: Callable[[str, str], bool]) -> bool | None:
     """Whether two lists have the same items, in any order but in brackets that mean one.
 
     None where the target is no list, and where an item is not there.
     """
-    wanted, given = _items(target), _items(found)
+    wanted, given = _split_items(target), _split_items(found)
     if len(wanted) < 2:  # noqa: PLR2004
         return None
     if target.strip()[0] in "[(":
@@ -189,7 +189,7 @@ def same_items(found: str, target: str, same: Callable[[str, str], bool]) -> boo
     return None if left else True
 
 
-def _items(text: str) -> list[str]:
+def _split_items(text: str) -> list[str]:
     bare = re.sub(r"^[\[{(\\]+|[\]})\\.]+$", "", text.strip())
     return [item.strip(" '\"") for item in _ITEM.split(bare) if item.strip(" '\"")]
 

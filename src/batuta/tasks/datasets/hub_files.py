@@ -7,22 +7,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from batuta.distribution import install_hint
 from batuta.errors import SourceError
-from batuta.tasks.sources.load import SUMS, hub_folder, parse_sums
-from batuta.tasks.sources.rows import sha256
-from batuta.tasks.sources.source import Hub, Source
+from batuta.tasks.datasets.dataset import Dataset, HubDataset
+from batuta.tasks.datasets.loader import SUMS_FILE, hub_folder, parse_sums
+from batuta.tasks.datasets.rows import file_sha256
 
-_PATIENCE = 10.0
+_HUB_TIMEOUT = 10.0
 """Seconds that the hub has for its first answer."""
 
 
-def fetch(
-    source: Source,
+def fetch_split(
+    source: Dataset,
     split: str,
     folder: Path,
     *,
     revision: str | None = None,
-    told: Callable[[Path], None] | None = None,
+    on_file: Callable[[Path], None] | None = None,
 ) -> tuple[Path, ...]:
     """The files of a split, downloaded below `folder`; their SHA-256 are kept beside them.
 
@@ -31,7 +32,7 @@ def fetch(
         split: its part.
         folder: the data folder.
         revision: another commit than the pinned one.
-        told: called with each file that has arrived.
+        on_file: called with each file that has arrived.
 
     Raises:
         SourceError: it is not on the hub, the hub refused or could not be reached, or the
@@ -39,19 +40,19 @@ def fetch(
     """
     origin = source.origin
     names = source.splits[split].hub
-    if not isinstance(origin, Hub) or not names:
-        where = origin.repo if isinstance(origin, Hub) else origin
+    if not isinstance(origin, HubDataset) or not names:
+        where = origin.repo if isinstance(origin, HubDataset) else origin
         raise SourceError(
             f"{source.name}:{split} is not fetched: get your own copy from {where} and name it "
             "with --from-file"
         )
-    hub = _hub()
+    hub = _import_hub()
     target = hub_folder(source, folder)
     paths: list[Path] = []
     try:
         commit: str = (
             hub.HfApi()
-            .dataset_info(origin.repo, revision=revision or origin.revision, timeout=_PATIENCE)
+            .dataset_info(origin.repo, revision=revision or origin.revision, timeout=_HUB_TIMEOUT)
             .sha
         )
         for name in names:
@@ -59,15 +60,15 @@ def fetch(
                 origin.repo, name, repo_type="dataset", revision=commit, local_dir=target
             )
             paths.append(Path(got))
-            if told is not None:
-                told(paths[-1])
+            if on_file is not None:
+                on_file(paths[-1])
     except (hub.errors.HTTPError, OSError) as error:
-        raise SourceError(_said(origin, revision or origin.revision, error)) from None
-    _note(target, paths, f"{origin.repo}@{commit}")
+        raise SourceError(_hub_error_text(origin, revision or origin.revision, error)) from None
+    _record_sums(target, paths, f"{origin.repo}@{commit}")
     return tuple(paths)
 
 
-def _said(origin: Hub, revision: str, error: Exception) -> str:
+def _hub_error_text(origin: HubDataset, revision: str, error: Exception) -> str:
     wanted = f"{origin.repo} at {revision[:12]}"
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is None:
@@ -77,17 +78,17 @@ def _said(origin: Hub, revision: str, error: Exception) -> str:
     return f"the hub has no file for {wanted} (HTTP {status}): name a commit with --revision"
 
 
-def _note(target: Path, paths: list[Path], commit: str) -> None:
-    listing = target / SUMS
+def _record_sums(target: Path, paths: list[Path], commit: str) -> None:
+    listing = target / SUMS_FILE
     known = parse_sums(listing.read_text(encoding="utf-8")) if listing.is_file() else {}
-    known |= {path.relative_to(target).as_posix(): sha256(path) for path in paths}
+    known |= {path.relative_to(target).as_posix(): file_sha256(path) for path in paths}
     lines = (f"{total}  {name}\n" for name, total in sorted(known.items()))
     listing.write_text(f"# {commit}\n" + "".join(lines), encoding="utf-8")
 
 
-def _hub() -> Any:
+def _import_hub() -> Any:
     try:
         importlib.import_module("huggingface_hub.errors")
         return importlib.import_module("huggingface_hub")
     except ModuleNotFoundError:
-        raise SourceError("fetching needs the hub's package: pip install 'batuta[tasks]'") from None
+        raise SourceError(f"fetching needs the hub's package: {install_hint('tasks')}") from None

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ValueForm:
     """A number, an expression or a word."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SequenceForm:
     r"""Several forms; those without brackets and those in braces have no order."""
 
     items: tuple[Form, ...]
@@ -23,24 +23,24 @@ class Row:
     closing: str = ""
 
     @property
-    def ordered(self) -> bool:
+    def is_ordered(self) -> bool:
         """Whether the order counts."""
         return self.opening not in {"", "{"}
 
 
-@dataclass(frozen=True, slots=True)
-class Equation:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EquationForm:
     """Two sides; a name on the left makes it a named value."""
 
     left: str
     right: Form
     text: str
-    named: bool
+    is_named: bool
 
 
-Form = Value | Row | Equation
-Same = Callable[[Value, Value], bool]
+Form = ValueForm | SequenceForm | EquationForm
+ValueComparison = Callable[[ValueForm, ValueForm], bool]
 """Whether a target's value and an answer's are the same."""
 
-EMPTY = Row((), "{", "}")
+EMPTY = SequenceForm((), "{", "}")
 INFINITY = r"\infty"

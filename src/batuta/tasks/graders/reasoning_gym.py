@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import final
 
 from batuta.core import Grade, Task
-from batuta.tasks.graders import extract
-from batuta.tasks.sources.generated import score
+from batuta.tasks.datasets.reasoning_gym import score_answer
+from batuta.tasks.graders import answer_extraction
 
 
 @final
-class Generated:
+class ReasoningGymGrader:
     """Judges the marked answer to one task as its generator does, in [0, 1]."""
 
     def __init__(self, task: Task) -> None:
@@ -22,5 +22,5 @@ class Generated:
         Raises:
             SourceError: the generator's package is not installed.
         """
-        found = extract.final(answer)
-        return Grade(0.0, None, "no answer") if found is None else score(self._task, found)
+        found = answer_extraction.final_answer(answer)
+        return Grade(0.0, None, "no answer") if found is None else score_answer(self._task, found)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from batuta.core import Task, TaskId
-from batuta.tasks.sources.rows import Row
-from batuta.tasks.sources.source import Convert, digest
+from batuta.tasks.datasets.dataset import RowConverter, text_digest
+from batuta.tasks.datasets.rows import Row
 
-BOXED = "Put the final answer in \\boxed{}."
+BOX_INSTRUCTION = "Put the final answer in \\boxed{}."
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
 _AIME_URL = re.compile(r"_AIME_(I+)_Problems/Problem_(\d+)")
@@ -16,7 +16,7 @@ _AIME_ID = re.compile(r"(I+)[-_](\d+)$")
 _AIME_PROBLEMS = 15
 
 
-def boxed(text: str) -> str:
+def boxed_solution(text: str) -> str:
     """What stands in the last box of a solution; empty if there is no whole box."""
     found = list(_BOX.finditer(text))
     if not found:
@@ -32,49 +32,51 @@ def boxed(text: str) -> str:
     return ""
 
 
-def math(row: Row) -> Task | None:
+def convert_math(row: Row) -> Task | None:
     """A problem of MATH; the few without an answer are dropped."""
-    answer = row["answer"] if "answer" in row else boxed(row["solution"])
+    answer = row["answer"] if "answer" in row else boxed_solution(row["solution"])
     if not answer.strip():
         return None
     subject = row.get("subject") or row["type"]
     held_out = ("math-500",) if row.get("in_math500") else ()
     level = re.search(r"\d", str(row["level"]))
     return Task(
-        TaskId(f"math/{digest(row['problem'])}"),
-        _asked(row["problem"], BOXED),
-        answer,
-        "math",
-        ("math", subject, *held_out),
-        float(level[0]) if level else None,
+        id=TaskId(f"math/{text_digest(row['problem'])}"),
+        question=_with_instruction(row["problem"], BOX_INSTRUCTION),
+        target=answer,
+        grader="math",
+        tags=("math", subject, *held_out),
+        difficulty=float(level[0]) if level else None,
     )
 
 
-def math_500(row: Row) -> Task:
+def convert_math_500(row: Row) -> Task:
     """A problem of MATH-500."""
     return Task(
-        TaskId(f"math-500/{row.get('unique_id') or row['id']}"),
-        _asked(row["problem"], BOXED),
-        row["answer"],
-        "math",
-        ("math", row["subject"]),
-        float(row["level"]),
+        id=TaskId(f"math-500/{row.get('unique_id') or row['id']}"),
+        question=_with_instruction(row["problem"], BOX_INSTRUCTION),
+        target=row["answer"],
+        grader="math",
+        tags=("math", row["subject"]),
+        difficulty=float(row["level"]),
     )
 
 
-def aime(year: int) -> Convert:
+def aime_converter(year: int) -> RowConverter:
     """Problems of that year's two AIME contests."""
 
     def convert(row: Row) -> Task:
         half, number = _aime_place(row)
         answer = row["answer"] if "answer" in row else row["gold_answer"]
         return Task(
-            TaskId(f"aime-{year}/{half}-{number}"),
-            _asked(row["problem"], f"The answer is an integer from 0 to 999. {BOXED}"),
-            str(int(answer)),
-            "integer",
-            ("math", "aime", str(year)),
-            float(number),
+            id=TaskId(f"aime-{year}/{half}-{number}"),
+            question=_with_instruction(
+                row["problem"], f"The answer is an integer from 0 to 999. {BOX_INSTRUCTION}"
+            ),
+            target=str(int(answer)),
+            grader="integer",
+            tags=("math", "aime", str(year)),
+            difficulty=float(number),
         )
 
     return convert
@@ -90,52 +92,60 @@ def _aime_place(row: Row) -> tuple[str, int]:
     return ("I", place) if place <= _AIME_PROBLEMS else ("II", place - _AIME_PROBLEMS)
 
 
-def gsm8k(row: Row) -> Task:
+def convert_gsm8k(row: Row) -> Task:
     """A word problem of GSM8K."""
     problem = row["problem"] if "problem" in row else row["question"]
     answer = row["answer"].rpartition("####")[2].strip().replace(",", "")
-    question = _asked(problem, f"The answer is an integer. {BOXED}")
-    return Task(TaskId(f"gsm8k/{digest(problem)}"), question, answer, "integer", ("math",))
+    question = _with_instruction(problem, f"The answer is an integer. {BOX_INSTRUCTION}")
+    return Task(
+        id=TaskId(f"gsm8k/{text_digest(problem)}"),
+        question=question,
+        target=answer,
+        grader="integer",
+        tags=("math",),
+    )
 
 
-def olympiad_bench(row: Row) -> Task:
+def convert_olympiad_bench(row: Row) -> Task:
     """A problem of OlympiadBench with a final answer."""
     problem = row["problem"] if "problem" in row else row["question"]
     answer = ", ".join(row["answer"] if "answer" in row else row["final_answer"])
     unit = f" Answer in the unit {row['unit']}." if row.get("unit") else ""
     subject = row.get("subject") if "problem" in row else row.get("subfield")
     return Task(
-        TaskId(f"olympiadbench/{str(row['id']).rpartition('/')[2]}"),
-        _asked(problem, f"{BOXED}{unit}"),
-        answer,
-        "math",
-        ("math", "olympiad", str(subject)),
+        id=TaskId(f"olympiadbench/{str(row['id']).rpartition('/')[2]}"),
+        question=_with_instruction(problem, f"{BOX_INSTRUCTION}{unit}"),
+        target=answer,
+        grader="math",
+        tags=("math", "olympiad", str(subject)),
     )
 
 
 _THEOREM_FORMS = {
-    "integer": ("integer", f"The answer is an integer. {BOXED}"),
-    "float": ("freeform", f"The answer is a number. {BOXED}"),
-    "bool": ("freeform", f"Answer True or False. {BOXED}"),
+    "integer": ("integer", f"The answer is an integer. {BOX_INSTRUCTION}"),
+    "float": ("freeform", f"The answer is a number. {BOX_INSTRUCTION}"),
+    "bool": ("freeform", f"Answer True or False. {BOX_INSTRUCTION}"),
     "option": ("choice", "Answer with the letter of one option."),
 }
 """By the kind of answer: the grader, and what is said of the answer's form."""
 
 
-def theorem_qa(row: Row) -> Task | None:
+def convert_theorem_qa(row: Row) -> Task | None:
     """A question of TheoremQA; those that need a picture are dropped."""
     if row.get("picture") or row.get("Picture"):
         return None
     question = row["question"] if "question" in row else row["Question"]
     answer = str(row["answer"] if "answer" in row else row["Answer"])
     kind = row["answer_type"] if "answer_type" in row else row["Answer_type"]
-    form = ("math", f"The answer is a list such as [1, 2]. {BOXED}")
+    form = ("math", f"The answer is a list such as [1, 2]. {BOX_INSTRUCTION}")
     grader, said = _THEOREM_FORMS.get(kind, form)
     target = answer.strip("()").upper() if kind == "option" else answer
     tags = ("theorem", kind, *((row["field"], row["subfield"]) if "field" in row else ()))
-    id_ = TaskId(f"theoremqa/{digest(question)}")
-    return Task(id_, _asked(question, said), target, grader, tags)
+    id_ = TaskId(f"theoremqa/{text_digest(question)}")
+    return Task(
+        id=id_, question=_with_instruction(question, said), target=target, grader=grader, tags=tags
+    )
 
 
-def _asked(problem: str, form: str) -> str:
+def _with_instruction(problem: str, form: str) -> str:
     return f"{problem.strip()}\n\n{form}"

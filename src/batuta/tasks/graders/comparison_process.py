@@ -8,7 +8,7 @@ import resource
 import signal
 import sys
 
-MEMORY = 4 << 30
+MEMORY_LIMIT = 4 << 30
 """Bytes of address space."""
 
 CPU_SECONDS = 3
@@ -36,21 +36,21 @@ WARM_UP = (
 """What takes the parser, sympy and pint through their paths once."""
 
 
-def prepare() -> None:
+def prepare_process() -> None:
     """Set the limits, and load and warm up what is slow to load."""
     import pebble  # noqa: PLC0415 - an extra
 
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler would wait for a long C call to end
     pebble.CONSTS.channel_lock_timeout = LOCK_SECONDS
-    _limit(resource.RLIMIT_AS, MEMORY)
-    _limit(resource.RLIMIT_CORE, 0)
+    _limit_resource(resource.RLIMIT_AS, MEMORY_LIMIT)
+    _limit_resource(resource.RLIMIT_CORE, 0)
     sys.set_int_max_str_digits(0)
     logging.disable(logging.CRITICAL)
     for target, answer in WARM_UP:
-        same(target, answer)
+        compare_answers(target, answer)
 
 
-def same(target: str, answer: str, near: float = 0.0) -> bool:
+def compare_answers(target: str, answer: str, near: float = 0.0) -> bool:
     """Whether two answers in `latex.plain`'s spelling are the same.
 
     Args:
@@ -65,19 +65,19 @@ def same(target: str, answer: str, near: float = 0.0) -> bool:
     from batuta.tasks.graders import forms, numeric, symbolic, values  # noqa: PLC0415 - sympy is slow
 
     used = resource.getrusage(resource.RUSAGE_SELF)
-    _limit(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + CPU_SECONDS)
+    _limit_resource(resource.RLIMIT_CPU, math.ceil(used.ru_utime + used.ru_stime) + CPU_SECONDS)
 
     def algebra(wanted: str, given: str) -> bool:
         alike = numeric.compare_values(wanted, given, near)
-        return symbolic.equal(wanted, given, near) if alike is None else alike
+        return symbolic.is_same_expression(wanted, given, near) if alike is None else alike
 
-    def equal(wanted: forms.Value, given: forms.Value) -> bool:
-        return values.same_value(wanted, given, algebra)
+    def equal(wanted: forms.ValueForm, given: forms.ValueForm) -> bool:
+        return values.is_same_value(wanted, given, algebra)
 
-    return forms.same(forms.read(target), forms.read(answer), equal)
+    return forms.is_same_form(forms.parse_form(target), forms.parse_form(answer), equal)
 
 
-def _limit(kind: int, wanted: int) -> None:
+def _limit_resource(kind: int, wanted: int) -> None:
     """Set a limit, or the lower one that the process has already."""
     hard = resource.getrlimit(kind)[1]
     soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from batuta.tasks.graders import extract
+from batuta.tasks.graders import answer_extraction
 
 MAX_LENGTH = 100_000
 """Characters of a program."""
@@ -25,12 +25,12 @@ _PYTHON = frozenset({"python", "python3", "py", "py3", "python-3", "ipython", "p
 _PROMPT = re.compile(r"^(?:>>>|\.\.\.|In \[\d+\]:|\$ )", re.MULTILINE)
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_INERT = (*_DEFINITIONS, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
-_ACTS = {*_DEFINITIONS, ast.Import, ast.ImportFrom, ast.Call, ast.For, ast.While}
+_PASSIVE_NODES = (*_DEFINITIONS, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
+_ACTIVE_NODES = {*_DEFINITIONS, ast.Import, ast.ImportFrom, ast.Call, ast.For, ast.While}
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class CodeBlock:
     """A code block."""
 
     language: str
@@ -38,12 +38,12 @@ class Block:
     text: str
 
     @property
-    def python(self) -> bool:
+    def is_python(self) -> bool:
         """Whether it says that it is Python."""
         return self.language in _PYTHON
 
 
-def program_in(answer: str) -> str | None:
+def extract_program(answer: str) -> str | None:
     """The program in an answer; None if there is none, or if its last block is cut.
 
     The last block of Python, with those before it that it needs: the helpers of a program that is
@@ -51,29 +51,29 @@ def program_in(answer: str) -> str | None:
     names Python and it does something; all others are output, or show the use. An answer without
     any block is the program itself.
     """
-    shown = extract.visible(answer, MAX_LENGTH)
-    blocks = list(_blocks(shown))
+    shown = answer_extraction.visible_text(answer, MAX_LENGTH)
+    blocks = list(_code_blocks(shown))
     whole = [block for block in blocks if block is not None][-MAX_BLOCKS:]
     if None in blocks:
         return None
     if not whole:
         return shown.strip() or None
-    programs = [_Source(block.text) for block in _programs(whole)]
-    return _joined(programs) if programs else None
+    programs = [_Source(block.text) for block in _program_blocks(whole)]
+    return _join_sources(programs) if programs else None
 
 
-def _programs(blocks: list[Block]) -> list[Block]:
+def _program_blocks(blocks: list[CodeBlock]) -> list[CodeBlock]:
     """The blocks that may be the program, or a part of it."""
     bare = [block for block in blocks if not block.language]
-    if any(block.python for block in blocks):
-        return [b for b in blocks if b.python or (b in bare and _Source(b.text).functions)]
-    for counts in (_Source.acts, _Source.is_code):
+    if any(block.is_python for block in blocks):
+        return [b for b in blocks if b.is_python or (b in bare and _Source(b.text).functions)]
+    for counts in (_Source.has_effects, _Source.is_code):
         if found := [block for block in bare if counts(_Source(block.text))]:
             return found
     return []
 
 
-def _blocks(text: str) -> Iterator[Block | None]:
+def _code_blocks(text: str) -> Iterator[CodeBlock | None]:
     """Every code block, without the margin of its fence; None for one that is cut."""
     lines = text.splitlines(keepends=True)
     at = 0
@@ -83,17 +83,17 @@ def _blocks(text: str) -> Iterator[Block | None]:
         if opened is None or (opened["fence"][0] == "`" and "`" in opened["info"]):
             continue
         fence, start = opened["fence"], at
-        while at < len(lines) and not _closes(lines[at], fence):
+        while at < len(lines) and not _closes_fence(lines[at], fence):
             at += 1
         if at == len(lines):
             yield None
             return
         text = _without_margin(lines[start:at], len(opened["before"]))
-        yield Block(_language(opened["info"]), text)
+        yield CodeBlock(_block_language(opened["info"]), text)
         at += 1
 
 
-def _language(info: str) -> str:
+def _block_language(info: str) -> str:
     """What a fence says of its block: its first word; Python, if it names such a file."""
     if re.search(r"\.py\b", info):
         return "python"
@@ -101,7 +101,7 @@ def _language(info: str) -> str:
     return found[1].casefold() if found else ""
 
 
-def _closes(line: str, fence: str) -> bool:
+def _closes_fence(line: str, fence: str) -> bool:
     marks = line.strip().lstrip("> ")
     return len(marks) >= len(fence) and not marks.strip(fence[0])
 
@@ -118,13 +118,13 @@ def _without_margin(lines: list[str], margin: int) -> str:
     return text if _Source(text).tree else textwrap.dedent(text)
 
 
-def _joined(sources: list[_Source]) -> str:
+def _join_sources(sources: list[_Source]) -> str:
     """The last program, with the earlier blocks that it needs.
 
     A block that only shows the use, or the output, of those before it is left out. One that is
     needed is put before, unless it does something and defines what is defined again after it.
     """
-    while len(sources) > 1 and sources[-1].shows(sources[:-1]):
+    while len(sources) > 1 and sources[-1].only_demonstrates(sources[:-1]):
         sources = sources[:-1]
     last = sources[-1]
     parts, wanted, redefined = [last.text], last.free, set(last.functions)
@@ -141,7 +141,7 @@ class _Source:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.tree = _parsed(text)
+        self.tree = _parse_source(text)
         """None: this is no Python."""
         nodes = list(ast.walk(self.tree)) if self.tree else []
         names = [node for node in nodes if isinstance(node, ast.Name)]
@@ -169,15 +169,15 @@ class _Source:
         body = self.tree.body if self.tree and not _PROMPT.search(self.text) else []
         return any(not isinstance(n, ast.Expr) or isinstance(n.value, ast.Call) for n in body)
 
-    def acts(self) -> bool:
+    def has_effects(self) -> bool:
         """Whether it calls, defines, imports or repeats anything."""
-        return self.is_code() and bool(self.kinds & _ACTS)
+        return self.is_code() and bool(self.kinds & _ACTIVE_NODES)
 
     def is_inert(self) -> bool:
         """Whether to run it does no more than define."""
-        return all(isinstance(n, _INERT) for n in self.tree.body) if self.tree else False
+        return all(isinstance(n, _PASSIVE_NODES) for n in self.tree.body) if self.tree else False
 
-    def shows(self, before: list[_Source]) -> bool:
+    def only_demonstrates(self, before: list[_Source]) -> bool:
         """Whether it is the output or the use of sources before it, rather than a part of them."""
         if not any(one.is_code() for one in before):
             return False
@@ -188,7 +188,7 @@ class _Source:
         return not self.functions and bool((self.used | self.defined) & known) and not reads
 
 
-def _parsed(text: str) -> ast.Module | None:
+def _parse_source(text: str) -> ast.Module | None:
     try:
         with warnings.catch_warnings(action="ignore"):
             return ast.parse(text)

@@ -7,12 +7,14 @@ import gzip
 import hashlib
 import importlib
 import io
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
 import orjson
 
+from batuta.distribution import install_hint
 from batuta.errors import SourceError
 
 Row = Mapping[str, Any]
@@ -21,7 +23,7 @@ _BATCH = 512
 """Rows of a Parquet file decoded at a time."""
 
 
-def arrow(module: str = "pyarrow") -> Any:
+def import_arrow(module: str = "pyarrow") -> Any:
     """PyArrow, which reads Parquet and zstd.
 
     Raises:
@@ -31,7 +33,7 @@ def arrow(module: str = "pyarrow") -> Any:
         return importlib.import_module(module)
     except ModuleNotFoundError:
         raise SourceError(
-            "reading Parquet and zstd files needs PyArrow: pip install 'batuta[tasks]'"
+            f"reading Parquet and zstd files needs PyArrow: {install_hint('tasks')}"
         ) from None
 
 
@@ -39,43 +41,56 @@ def read_rows(path: Path) -> Iterator[Row]:
     """The rows of `path`, in order; the ending of its name says what form it has.
 
     Raises:
-        SourceError: no such file, an unknown form, or a line that is not JSON.
+        SourceError: no such file, an unknown form, a damaged file, or a row that is no object.
     """
     if not path.is_file():
         raise SourceError(f"there is no file {path}")
     if path.suffix == ".parquet":
-        return _parquet(path)
+        return _checked_rows(path, _read_parquet(path))
     if path.suffix == ".csv":
-        return _csv(path)
+        return _checked_rows(path, _read_csv(path))
     if path.suffix == ".json":
-        return _json(path)
+        return _checked_rows(path, _read_json(path))
     if ".jsonl" in path.suffixes[-2:]:
-        return _lines(path)
+        return _checked_rows(path, _read_json_lines(path))
     raise SourceError(f"{path} has an unknown form; use .jsonl (.gz, .zst), .json, .csv, .parquet")
 
 
-def sha256(path: Path) -> str:
+def _checked_rows(path: Path, rows: Iterator[Any]) -> Iterator[Row]:
+    """The rows, each an object; a file that is damaged is named, whatever reads it."""
+    try:
+        for number, row in enumerate(rows, 1):
+            if not isinstance(row, Mapping):
+                raise SourceError(f"row {number} of {path} is not a JSON object")
+            yield cast("Row", row)
+    except (ValueError, OSError, EOFError, csv.Error, zlib.error) as error:
+        raise SourceError(
+            f"{path} cannot be read, it is damaged or of another form: {error}"
+        ) from None
+
+
+def file_sha256(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
+def _open_file(path: Path) -> IO[bytes] | gzip.GzipFile:
     if path.suffix == ".gz":
         return gzip.open(path)
     if path.suffix == ".zst":
-        return io.BufferedReader(arrow().input_stream(str(path), compression="zstd"))
+        return io.BufferedReader(import_arrow().input_stream(str(path), compression="zstd"))
     return path.open("rb")
 
 
-def _lines(path: Path) -> Iterator[Row]:
-    with _open(path) as stream:  # bytes, so that only \n ends a line: texts contain U+2028
+def _read_json_lines(path: Path) -> Iterator[Row]:
+    with _open_file(path) as stream:  # bytes, so that only \n ends a line: texts contain U+2028
         for number, line in enumerate(stream, 1):
             if line.strip():
-                yield _row(line, f"line {number} of {path}")
+                yield _parse_row(line, f"line {number} of {path}")
 
 
-def _json(path: Path) -> Iterator[Row]:
+def _read_json(path: Path) -> Iterator[Row]:
     try:
         rows: Any = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError as error:
@@ -85,7 +100,7 @@ def _json(path: Path) -> Iterator[Row]:
     yield from rows
 
 
-def _row(line: bytes, where: str) -> Row:
+def _parse_row(line: bytes, where: str) -> Row:
     try:
         row: Any = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -95,11 +110,11 @@ def _row(line: bytes, where: str) -> Row:
     return cast("Row", row)
 
 
-def _csv(path: Path) -> Iterator[Row]:
+def _read_csv(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig", newline="") as stream:
         yield from csv.DictReader(stream)
 
 
-def _parquet(path: Path) -> Iterator[Row]:
-    for batch in arrow("pyarrow.parquet").ParquetFile(path).iter_batches(_BATCH):
+def _read_parquet(path: Path) -> Iterator[Row]:
+    for batch in import_arrow("pyarrow.parquet").ParquetFile(path).iter_batches(_BATCH):
         yield from batch.to_pylist()

@@ -52,11 +52,11 @@ BASES = frozenset(_UNITS)
 
 def several_units(text: str) -> tuple[str, Fraction] | None:
     """What a quantity in two or more units measures, and how many of its smallest: `2 h 30 min`."""
-    found = measure(text)
+    found = parse_measure(text)
     return found[:2] if found and found[2] > 1 else None
 
 
-def measure(text: str) -> tuple[str, Fraction, int] | None:
+def parse_measure(text: str) -> tuple[str, Fraction, int] | None:
     """Kind, size in the smallest unit and number of parts of a quantity in everyday units."""
     if len(text) > _LONGEST:
         return None
@@ -70,20 +70,20 @@ def measure(text: str) -> tuple[str, Fraction, int] | None:
         kind, factor = _UNITS.get(part["unit"].casefold(), ("", 0)) if part else ("", 0)
         if part is None or not kind or (last and factor >= last):
             return None
-        total += _number(part) * factor
+        total += _part_amount(part) * factor
         kinds.add(kind)
         at, last, parts = part.end(), factor, parts + 1
     return (kinds.pop(), total, parts) if len(kinds) == 1 else None
 
 
-def _number(part: re.Match[str]) -> Fraction:
+def _part_amount(part: re.Match[str]) -> Fraction:
     if not part["above"]:
         return Fraction(part["number"])
     below = int(part["below"]) or 1
     return int(part["whole"] or 0) + Fraction(int(part["above"]), below)
 
 
-def same_time(target: str, answer: str) -> bool | None:
+def is_same_time(target: str, answer: str) -> bool | None:
     """Whether two times of day are the same; None where the target is none, by `am` or `pm`."""
     wanted = _CLOCK.fullmatch(target.strip()) if len(target) <= _LONGEST else None
     if wanted is None or not wanted[3]:
@@ -92,18 +92,18 @@ def same_time(target: str, answer: str) -> bool | None:
     if given is None or (not given[3] and not given[2]):
         return False
     if given[3]:
-        return _minutes(wanted) == _minutes(given)
+        return _minutes_of_day(wanted) == _minutes_of_day(given)
     bare = int(given[1]) * 60 + int(given[2])
     written = (int(given[1]), int(given[2])) == (int(wanted[1]), int(wanted[2] or 0))
-    return bare == _minutes(wanted) or (written and not given[1].startswith("0"))
+    return bare == _minutes_of_day(wanted) or (written and not given[1].startswith("0"))
 
 
-def _minutes(clock: re.Match[str]) -> int:
+def _minutes_of_day(clock: re.Match[str]) -> int:
     hour = int(clock[1]) % _HALF_DAY + (_HALF_DAY if (clock[3] or "a").casefold() == "p" else 0)
     return hour * 60 + int(clock[2] or 0)
 
 
-def read_dates(text: str) -> tuple[date, ...]:
+def parse_dates(text: str) -> tuple[date, ...]:
     """The days that a text may name: two where the month and the day could change places."""
     text = " ".join(text.casefold().replace(",", ", ").split()).replace(" ,", ",")
     if len(text) > _LONGEST:
@@ -112,14 +112,14 @@ def read_dates(text: str) -> tuple[date, ...]:
         if found := pattern.fullmatch(text):
             named = found.groupdict()
             month = int(named["m"]) if named.get("m") else _MONTHS.get(named.get("n") or "", 0)
-            return _days([(int(named["y"]), month, int(named["d"]))])
+            return _valid_dates([(int(named["y"]), month, int(named["d"]))])
     if short := _SHORT_DATE.fullmatch(text):
         one, other, year = map(int, short.groups())
-        return _days([(year, one, other), (year, other, one)])
+        return _valid_dates([(year, one, other), (year, other, one)])
     return ()
 
 
-def _days(triples: list[tuple[int, int, int]]) -> tuple[date, ...]:
+def _valid_dates(triples: list[tuple[int, int, int]]) -> tuple[date, ...]:
     days: dict[date, None] = {}
     for year, month, day in triples:
         try:

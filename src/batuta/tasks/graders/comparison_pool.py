@@ -10,26 +10,26 @@ from enum import StrEnum
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, final
 
-from batuta.tasks.graders import worker
-from batuta.tasks.graders.extras import need
+from batuta.tasks.graders import comparison_process
+from batuta.tasks.graders.optional_dependencies import require_extra
 
 if TYPE_CHECKING:
     from pebble import ProcessPool
 
-SECONDS = 120.0
+COMPARISON_TIMEOUT = 120.0
 """Wall time of one comparison, beyond which it is given up; its processor time ends sooner."""
 
 
-class Verdict(StrEnum):
+class ComparisonResult(StrEnum):
     """How a comparison ended, in words."""
 
     SAME = "same"
     DIFFERENT = "different"
-    LATE = "the comparison took too long"
-    DIED = "the comparison needed too much memory"
+    TIMED_OUT = "the comparison took too long"
+    OUT_OF_MEMORY = "the comparison needed too much memory"
 
 
-UNDECIDED = frozenset({Verdict.LATE, Verdict.DIED})
+UNDECIDED = frozenset({ComparisonResult.TIMED_OUT, ComparisonResult.OUT_OF_MEMORY})
 
 
 @final
@@ -40,7 +40,7 @@ class MathsPool:
     its main part with `if __name__ == "__main__"`.
     """
 
-    def __init__(self, workers: int = 1, seconds: float = SECONDS) -> None:
+    def __init__(self, workers: int = 1, seconds: float = COMPARISON_TIMEOUT) -> None:
         """Starts nothing yet.
 
         Args:
@@ -50,7 +50,7 @@ class MathsPool:
         Raises:
             ConfigError: the extra `graders` is not installed.
         """
-        need("graders", "pebble", "math_verify", "pint")
+        require_extra("graders", "pebble", "math_verify", "pint")
         self._workers = workers
         self._seconds = seconds
         self._pool: ProcessPool | None = None
@@ -76,7 +76,7 @@ class MathsPool:
             self._pool.join()
             self._pool = None
 
-    async def compare(self, target: str, answer: str, near: float = 0.0) -> Verdict:
+    async def compare(self, target: str, answer: str, near: float = 0.0) -> ComparisonResult:
         """Whether two answers in `latex.plain`'s spelling are the same, or why nobody knows.
 
         Args:
@@ -86,18 +86,20 @@ class MathsPool:
         """
         asked = (target, answer, near)
         try:
-            future = self._running().schedule(worker.same, asked, timeout=self._seconds)
+            future = self._running_pool().schedule(
+                comparison_process.compare_answers, asked, timeout=self._seconds
+            )
             same = await asyncio.wrap_future(future)
         except TimeoutError:
-            return Verdict.LATE
+            return ComparisonResult.TIMED_OUT
         except (MemoryError, RecursionError, BrokenProcessPool):
-            return Verdict.DIED
+            return ComparisonResult.OUT_OF_MEMORY
         except OSError as error:  # pebble's ProcessExpired
             late = getattr(error, "exitcode", None) == -signal.SIGXCPU
-            return Verdict.LATE if late else Verdict.DIED
-        return Verdict.SAME if same else Verdict.DIFFERENT
+            return ComparisonResult.TIMED_OUT if late else ComparisonResult.OUT_OF_MEMORY
+        return ComparisonResult.SAME if same else ComparisonResult.DIFFERENT
 
-    def _running(self) -> ProcessPool:
+    def _running_pool(self) -> ProcessPool:
         """The processes; new ones if those that were there broke down."""
         if self._pool is not None and not self._pool.active:
             self.close()
@@ -106,7 +108,7 @@ class MathsPool:
 
             self._pool = pebble.ProcessPool(
                 max_workers=self._workers,
-                initializer=worker.prepare,
+                initializer=comparison_process.prepare_process,
                 context=multiprocessing.get_context("spawn"),
             )
         return self._pool

@@ -23,10 +23,10 @@ from typing import Any, NoReturn
 import orjson
 
 from batuta.core import Task, TaskId
-from batuta.tasks.sources.rows import Row
-from batuta.tasks.sources.source import as_json
+from batuta.tasks.datasets.dataset import as_json
+from batuta.tasks.datasets.rows import Row
 
-BLOCK = "Answer with the whole program in one Python code block."
+CODE_BLOCK_INSTRUCTION = "Answer with the whole program in one Python code block."
 
 _LEVELS = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
 
@@ -42,31 +42,34 @@ assert _result.wasSuccessful() and not _result.expectedFailures, "a test case fa
 """
 
 
-def human_eval(row: Row) -> Task:
+def convert_human_eval(row: Row) -> Task:
     """A function of HumanEval to complete."""
-    question = f"Complete this function.\n\n```python\n{row['prompt'].rstrip()}\n```\n\n{BLOCK}"
+    start = row["prompt"].rstrip()
+    question = f"Complete this function.\n\n```python\n{start}\n```\n\n{CODE_BLOCK_INSTRUCTION}"
     tests = f"{row['test']}\ncheck({row['entry_point']})\n"
     id_ = f"humaneval/{row['task_id'].rpartition('/')[2]}"
-    return _asserted(id_, question, tests, preamble=row["prompt"], entry=row["entry_point"])
+    return _assertion_task(id_, question, tests, preamble=row["prompt"], entry=row["entry_point"])
 
 
-def mbpp(row: Row) -> Task:
+def convert_mbpp(row: Row) -> Task:
     """A short program of MBPP; the question shows its tests, as the benchmark does."""
     tests: list[str] = row["test_list"]
     shown = "\n".join(tests)
-    question = f"{row['text']}\nIt must pass these tests:\n\n{shown}\n\n{BLOCK}"
+    question = f"{row['text']}\nIt must pass these tests:\n\n{shown}\n\n{CODE_BLOCK_INSTRUCTION}"
     after = "\n".join((row["test_setup_code"], *tests, *row["challenge_test_list"]))
-    return _asserted(f"mbpp/{row['task_id']}", question, f"{after}\n", entry=_called(row))
+    return _assertion_task(
+        f"mbpp/{row['task_id']}", question, f"{after}\n", entry=_called_function(row)
+    )
 
 
-def _called(row: Row) -> str:
+def _called_function(row: Row) -> str:
     """The function that the first test calls; some have the name of one of Python's."""
     defined = re.findall(r"^def[ \t]+(\w+)", row.get("code") or "", re.MULTILINE)
     called: list[str] = re.findall(r"\w+", row["test_list"][0])
     return next((name for name in called if name in defined), "")
 
 
-def big_code_bench(row: Row) -> Task:
+def convert_big_code_bench(row: Row) -> Task:
     """A task of BigCodeBench in words, with its unit tests; its tags name the libraries."""
     asked = row["instruction"] if "instruction" in row else row["instruct_prompt"]
     named = row["libs"]
@@ -75,14 +78,14 @@ def big_code_bench(row: Row) -> Task:
     )
     id_ = f"bigcodebench/{row['task_id'].rpartition('/')[2]}"
     tags = tuple(f"library:{library}" for library in libraries)
-    question, tests = f"{asked.strip()}\n\n{BLOCK}", row["test"] + _RUN_UNITTEST
+    question, tests = f"{asked.strip()}\n\n{CODE_BLOCK_INSTRUCTION}", row["test"] + _RUN_UNITTEST
     # the tests use what the sketch of the function imports
-    sketch = (row.get("prompt") or row.get("complete_prompt") or "") + _imports(row["test"])
+    sketch = (row.get("prompt") or row.get("complete_prompt") or "") + _import_lines(row["test"])
     entry = row.get("entry_point", "task_func")
-    return _asserted(id_, question, tests, preamble=sketch, entry=entry, tags=tags)
+    return _assertion_task(id_, question, tests, preamble=sketch, entry=entry, tags=tags)
 
 
-def _imports(tests: str) -> str:
+def _import_lines(tests: str) -> str:
     """What tests import, which some of the benchmark's own programs rely on."""
     with warnings.catch_warnings(action="ignore"):  # of escapes that the benchmark has misspelt
         body = ast.parse(tests).body
@@ -90,34 +93,36 @@ def _imports(tests: str) -> str:
     return "".join(f"\n{ast.unparse(node)}" for node in found) + "\n"
 
 
-def leet_code(row: Row) -> Task:
+def convert_leet_code(row: Row) -> Task:
     """A problem of LeetCodeDataset."""
     meta: Row = row.get("meta") or {}
     # the train file has its statements and starter code in other fields than the test file
     statement = row.get("problem_description") or meta["question_title"]
     starter = row.get("starter_code") or meta["lang_code"]
     level = row.get("difficulty") or meta["difficulty"]
-    question = f"{statement.strip()}\n\n```python\n{starter.rstrip()}\n```\n\n{BLOCK}"
+    question = (
+        f"{statement.strip()}\n\n```python\n{starter.rstrip()}\n```\n\n{CODE_BLOCK_INSTRUCTION}"
+    )
     tests = f"{row['test']}\ncheck({row['entry_point']})\n"
     difficulty = _LEVELS.get(level.lower())
     id_ = f"leetcode/{row['task_id']}"
-    return _asserted(id_, question, tests, preamble=row["prompt"], difficulty=difficulty)
+    return _assertion_task(id_, question, tests, preamble=row["prompt"], difficulty=difficulty)
 
 
-def crux_eval(row: Row) -> Task:
+def convert_crux_eval(row: Row) -> Task:
     """A function of CRUXEval whose output is to be foretold."""
     call = f"{row['code']}\n\nf({row['input']})"
     said = "What does this call return? End with a line such as `Answer: [1, 2]`."
     question = f"```python\n{call}\n```\n\n{said}"
     id_ = TaskId(f"cruxeval/{row['id'].rpartition('_')[2]}")
-    return Task(id_, question, row["output"], "exact", ("code",))
+    return Task(id=id_, question=question, target=row["output"], grader="exact", tags=("code",))
 
 
-def live_code_bench(row: Row) -> Task:
+def convert_live_code_bench(row: Row) -> Task:
     """A problem of LiveCodeBench with its public tests and any hidden ones."""
     shown: Any = row["public_test_cases"]
     tests: list[Row] = orjson.loads(shown) if isinstance(shown, str) else shown
-    tests = [*tests, *_hidden(row.get("private_test_cases"))]
+    tests = [*tests, *_unpack_hidden_tests(row.get("private_test_cases"))]
     metadata: Any = row["metadata"]
     facts: Row = orjson.loads(metadata) if isinstance(metadata, str) else metadata
     data: dict[str, Any] = {
@@ -127,43 +132,45 @@ def live_code_bench(row: Row) -> Task:
     if functional:
         data["entry"] = f"Solution().{facts['func_name']}"
     return Task(
-        TaskId(f"livecodebench/{row['question_id']}"),
-        _contest_question(row, functional=functional),
-        "",
-        "code-functional" if functional else "code-stdin",
-        ("code", row["platform"], f"date:{row['contest_date'][:10]}"),
-        _LEVELS.get(row["difficulty"]),
-        as_json(data),
+        id=TaskId(f"livecodebench/{row['question_id']}"),
+        question=_contest_question(row, functional=functional),
+        target="",
+        grader="code-functional" if functional else "code-stdin",
+        tags=("code", row["platform"], f"date:{row['contest_date'][:10]}"),
+        difficulty=_LEVELS.get(row["difficulty"]),
+        data=as_json(data),
     )
 
 
 def _contest_question(row: Row, *, functional: bool) -> str:
     if functional:
         starter = row["starter_code"].rstrip()
-        form = f"Complete this class.\n\n```python\n{starter}\n```\n\n{BLOCK}"
+        form = f"Complete this class.\n\n```python\n{starter}\n```\n\n{CODE_BLOCK_INSTRUCTION}"
     else:
-        form = f"The program reads standard input and writes standard output. {BLOCK}"
+        form = (
+            f"The program reads standard input and writes standard output. {CODE_BLOCK_INSTRUCTION}"
+        )
     return f"{row['question_content'].strip()}\n\n{form}"
 
 
-def _hidden(encoded: str | None) -> list[Row]:
+def _unpack_hidden_tests(encoded: str | None) -> list[Row]:
     """Tests that the benchmark packs as base64 of zlib of a pickled JSON text."""
     if not encoded:
         return []
     if encoded.lstrip().startswith("["):
         return orjson.loads(encoded)
-    unpacked = _Plain(io.BytesIO(zlib.decompress(base64.b64decode(encoded)))).load()
+    unpacked = _PlainUnpickler(io.BytesIO(zlib.decompress(base64.b64decode(encoded)))).load()
     return orjson.loads(unpacked)
 
 
-class _Plain(pickle.Unpickler):
+class _PlainUnpickler(pickle.Unpickler):
     """Reads plain values; a pickle that names any class or function is refused."""
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
         raise pickle.UnpicklingError(f"a packed test names {module_name}.{global_name}")
 
 
-def _asserted(
+def _assertion_task(
     id_: str,
     question: str,
     tests: str,
@@ -174,4 +181,12 @@ def _asserted(
     difficulty: float | None = None,
 ) -> Task:
     data = as_json({"preamble": preamble, "tests": tests} | ({"entry": entry} if entry else {}))
-    return Task(TaskId(id_), question, "", "code-assert", ("code", *tags), difficulty, data)
+    return Task(
+        id=TaskId(id_),
+        question=question,
+        target="",
+        grader="code-assert",
+        tags=("code", *tags),
+        difficulty=difficulty,
+        data=data,
+    )

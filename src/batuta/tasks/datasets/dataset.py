@@ -12,58 +12,62 @@ from typing import Any
 import orjson
 
 from batuta.core import Task, TaskId
-from batuta.tasks.sources.rows import Row
+from batuta.tasks.datasets.rows import Row
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-_BOUND = re.compile(
+_REFERS_TO_OPTIONS = re.compile(
     r"\babove\b|\b(?:both|neither) of th|\b[A-J]\)?,?\s*(?:and|or|&)\s*\(?[A-J]\b", re.IGNORECASE
 )
 """An option that points at other options by place: "all of the above", "both A and B"."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class Choice:
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class MultipleChoiceQuestion:
     """A question with options that are not lettered yet; `repr` tells nothing of its text."""
 
     id: TaskId
     stem: str
     options: tuple[str, ...]
-    right: int
+    correct_index: int
     """Index of the right option."""
     tags: tuple[str, ...] = ()
     difficulty: float | None = None
     private: bool = False
 
-    def task(self, seed: int | None) -> Task:
+    def to_task(self, seed: int | None) -> Task:
         """The task with its options in the order that `seed` gives; None: as published.
 
         Where an option points at others by their place, the published order stays. The order
         depends on the seed and the id alone, and both stay in the task's data.
         """
         order = list(range(len(self.options)))
-        if seed is not None and not any(_BOUND.search(option) for option in self.options):
+        if seed is not None and not any(
+            _REFERS_TO_OPTIONS.search(option) for option in self.options
+        ):
             random.Random(f"{seed} {self.id}").shuffle(order)
         options = [self.options[index] for index in order]
         lines = (f"{LETTERS[place]}. {option}" for place, option in enumerate(options))
         return Task(
-            self.id,
-            f"{self.stem}\n\n" + "\n".join(lines) + "\n\nAnswer with the letter of one option.",
-            LETTERS[order.index(self.right)],
-            "choice",
-            self.tags,
-            self.difficulty,
-            as_json({"options": options, "order": order, "seed": seed}),
-            self.private,
+            id=self.id,
+            question=f"{self.stem}\n\n"
+            + "\n".join(lines)
+            + "\n\nAnswer with the letter of one option.",
+            target=LETTERS[order.index(self.correct_index)],
+            grader="choice",
+            tags=self.tags,
+            difficulty=self.difficulty,
+            data=as_json({"options": options, "order": order, "seed": seed}),
+            private=self.private,
         )
 
 
-Convert = Callable[[Row], Task | Choice | None]
+RowConverter = Callable[[Row], Task | MultipleChoiceQuestion | None]
 """None: the row is no usable task and is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hub:
+class HubDataset:
     """A data set on the Hugging Face hub."""
 
     repo: str
@@ -72,7 +76,7 @@ class Hub:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class DatasetSplit:
     """A part of a source, and the files it is in."""
 
     hub: tuple[str, ...] = ()
@@ -83,23 +87,23 @@ class Split:
     """Which rows belong to it; None: all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
     """A benchmark."""
 
     name: str
-    about: str
+    description: str
     licence: str
-    convert: Convert
-    splits: Mapping[str, Split]
+    convert: RowConverter
+    splits: Mapping[str, DatasetSplit]
     """The first one is what the bare name means."""
-    origin: Hub | str
+    origin: HubDataset | str
     """On the hub, or the address where people get their own copy."""
-    vendor: bool = False
+    redistributable: bool = False
     """Whether the licence lets its rows stand in a public repository."""
 
 
-def digest(*texts: str) -> str:
+def text_digest(*texts: str) -> str:
     """Twelve characters that depend on the texts alone, not on their white space."""
     joined = "\0".join(" ".join(text.split()) for text in texts)
     return hashlib.blake2b(joined.encode(), digest_size=6).hexdigest()

@@ -9,28 +9,28 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-TAIL = 20_000
+MAX_TAIL = 20_000
 """Characters at the end of a text that are searched."""
 
-LONGEST_BARE = 200
+MAX_BARE_ANSWER = 200
 """Characters of a text that may be the answer itself."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox|framebox)\b")
 _TAG = re.compile(r"<(/?)(?:(?:final|correct)[_ -]?)?(?:answer|choice|option)>", re.IGNORECASE)
-_SAID = re.compile(
+_ANNOUNCEMENT = re.compile(
     r"\b(?:answer|result)\b[^.:=\n]{0,80}?(?::|=|\bis\b|\bwould be\b)[\s:*_]*(?=(\S[^\n]*))",
     re.IGNORECASE,
 )
 _HASHES = re.compile(r"^####\s*(\S.*)\s*\Z", re.MULTILINE)
 _JOINT = re.compile(r"[\s$.]*(?:,|;|and|or|\\text\{\s*(?:and|or)\s*\}|\\quad)?[\s$]*(?:[a-z]=)?")
 _BARE_NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*")
-_QUOTED = re.compile(r"^\s*(?:>\s+)+")
+_QUOTE_MARK = re.compile(r"^\s*(?:>\s+)+")
 MAX_JOINT = 60
 MAX_BOXES_IN_BOXES = 3
 _PLACEHOLDERS = frozenset({"", "...", r"\ldots", "answer", "your answer"})
 
 
-def visible(text: str, longest: int = TAIL) -> str:
+def visible_text(text: str, longest: int = MAX_TAIL) -> str:
     """What follows the model's thoughts; nothing, if they never end.
 
     Args:
@@ -46,7 +46,7 @@ def has_box(text: str) -> bool:
     return _BOX.search(text) is not None
 
 
-def boxed(text: str) -> str | None:
+def boxed_answer(text: str) -> str | None:
     r"""What the last `\boxed{}` holds; None without a box or where the last one is cut.
 
     Boxes that stand side by side, joined by no more than a comma or a word, are one answer:
@@ -54,10 +54,10 @@ def boxed(text: str) -> str | None:
     """
     held: list[str] = []
     later = len(text)
-    for start, end, content in reversed(list(_boxes(text))):
+    for start, end, content in reversed(list(_find_boxes(text))):
         if content is None and not held:
             return None
-        if content is None or (held and not _joined(text[end:later])):
+        if content is None or (held and not _is_joint(text[end:later])):
             break
         if content.strip().casefold() in _PLACEHOLDERS:
             continue
@@ -67,25 +67,25 @@ def boxed(text: str) -> str | None:
     return ", ".join(reversed(held)) or None
 
 
-def _joined(between: str) -> bool:
+def _is_joint(between: str) -> bool:
     return len(between) <= MAX_JOINT and _JOINT.fullmatch(between) is not None
 
 
-def _boxes(text: str) -> Iterator[tuple[int, int, str | None]]:
+def _find_boxes(text: str) -> Iterator[tuple[int, int, str | None]]:
     """Every outermost box: where it starts, where it ends, what it holds; None if it is cut."""
     done = 0
     for found in _BOX.finditer(text):
         if found.start() < done:
             continue
-        end, content = _held(text, found.end())
+        end, content = _group_after(text, found.end())
         for _ in range(MAX_BOXES_IN_BOXES):
             if content is not None and (inner := _BOX.match(content)):
-                content = _held(content, inner.end())[1]
+                content = _group_after(content, inner.end())[1]
         yield found.start(), end, content
         done = end
 
 
-def _held(text: str, after: int) -> tuple[int, str | None]:
+def _group_after(text: str, after: int) -> tuple[int, str | None]:
     """Where the group behind a command ends and what it holds: nothing, if there is no group."""
     at = after
     while at < len(text) and text[at] in " \t\n":
@@ -95,11 +95,11 @@ def _held(text: str, after: int) -> tuple[int, str | None]:
     if text[at] != "{":
         bare = _BARE_NUMBER.match(text, at)
         return (bare.end(), bare[0]) if bare else (after, "")
-    end = closing(text, at)
+    end = closing_brace(text, at)
     return (len(text), None) if end is None else (end + 1, text[at + 1 : end].strip())
 
 
-def closing(text: str, at: int) -> int | None:
+def closing_brace(text: str, at: int) -> int | None:
     """Where the brace that opens at `at` is closed; None if it never is."""
     depth = 0
     escaped = False
@@ -116,44 +116,49 @@ def closing(text: str, at: int) -> int | None:
     return None
 
 
-def tagged(text: str) -> str | None:
+def tagged_answer(text: str) -> str | None:
     """What the last whole `<answer>` holds."""
     tags = list(_TAG.finditer(text))
     pairs = [(one, two) for one, two in pairwise(tags) if not one[1] and two[1]]
     return text[pairs[-1][0].end() : pairs[-1][1].start()].strip() or None if pairs else None
 
 
-def said(text: str) -> str | None:
+def announced_answer(text: str) -> str | None:
     """What the last "the answer is" or "Answer:" announces, to the end of its line."""
-    found = [match[1] for match in _SAID.finditer(text)]
+    found = [match[1] for match in _ANNOUNCEMENT.finditer(text)]
     return found[-1].strip(" *_`").strip() or None if found else None
 
 
-def hashed(text: str) -> str | None:
+def answer_after_hashes(text: str) -> str | None:
     """What stands behind `####` in the last line, as in GSM8K; elsewhere it is a heading."""
     found = _HASHES.search(text)
     return found[1].strip() if found else None
 
 
-def final(text: str) -> str | None:
+def final_answer(text: str) -> str | None:
     """The answer by its mark, whichever there is: tag, box, `####`, sentence, or its own line.
 
     Nothing if the last box is cut.
     """
-    shown = visible(text)
-    shown = tagged(shown) or shown
+    shown = visible_text(text)
+    shown = tagged_answer(shown) or shown
     if has_box(shown):
-        return boxed(shown)
-    return hashed(shown) or said(shown) or last_line(shown) or bare(shown)
+        return boxed_answer(shown)
+    return (
+        answer_after_hashes(shown)
+        or announced_answer(shown)
+        or last_line(shown)
+        or bare_answer(shown)
+    )
 
 
 def last_line(text: str) -> str | None:
     """The last line that is more than marks, without those around it."""
-    lines = (_QUOTED.sub("", line).strip(" \t*_`#") for line in reversed(text.splitlines()))
+    lines = (_QUOTE_MARK.sub("", line).strip(" \t*_`#") for line in reversed(text.splitlines()))
     return next((line for line in lines if any(map(str.isalnum, line))), None)
 
 
-def bare(text: str) -> str | None:
+def bare_answer(text: str) -> str | None:
     """The text itself, where it is no more than an answer: one short line."""
     line = text.strip().strip("*_`").strip()
-    return line if line and "\n" not in line and len(line) <= LONGEST_BARE else None
+    return line if line and "\n" not in line and len(line) <= MAX_BARE_ANSWER else None

@@ -9,14 +9,14 @@ from typing import Any
 
 from batuta.core import Task, TaskId
 from batuta.errors import SourceError
-from batuta.tasks.sources.rows import Row, read_rows
-from batuta.tasks.sources.source import LETTERS, Choice, as_json, digest
+from batuta.tasks.datasets.dataset import LETTERS, MultipleChoiceQuestion, as_json, text_digest
+from batuta.tasks.datasets.rows import Row, read_rows
 
 _INTEGER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)")
 _FIELDS = {"id", "question", "answer", "options", "grader", "tags", "difficulty", "data"}
 
 
-def read_own(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
+def read_task_file(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
     """The tasks of a file with a JSON object a line.
 
     A line has `question` and `answer`, and may have `id`, `options` (a list; the answer is then a
@@ -29,9 +29,9 @@ def read_own(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
     tasks: dict[TaskId, Task] = {}
     for number, row in enumerate(read_rows(path), 1):
         try:
-            task = _task(row, seed)
+            task = _make_task(row, seed)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise SourceError(f"task {number} of {path} is no task: {_said(error)}") from None
+            raise SourceError(f"task {number} of {path} is no task: {_error_text(error)}") from None
         if task.id in tasks:
             raise SourceError(f"task {number} of {path} has the id {task.id} of one before it")
         tasks[task.id] = task
@@ -40,21 +40,31 @@ def read_own(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
     return tuple(tasks.values())
 
 
-def _task(row: Row, seed: int | None) -> Task:
+def _make_task(row: Row, seed: int | None) -> Task:
     question: Any = row["question"]
     if not isinstance(question, str) or not question.strip():
         raise ValueError("its question is not a text")
     _check_fields(row)
-    id_ = TaskId(str(row["id"]) if "id" in row else f"own/{digest(question)}")
+    id_ = TaskId(str(row["id"]) if "id" in row else f"own/{text_digest(question)}")
     tags = tuple(str(tag) for tag in row.get("tags", ()))
     difficulty = None if row.get("difficulty") is None else float(row["difficulty"])
     answer = str(row["answer"]).strip()
     if options := row.get("options"):
-        return _choice(id_, question, options, answer, tags, difficulty).task(seed)
+        return _make_question(
+            id_, question, options=options, answer=answer, tags=tags, difficulty=difficulty
+        ).to_task(seed)
     data = row.get("data", "")
     text = data if isinstance(data, str) else as_json(data)
     grader = row.get("grader") or ("integer" if _INTEGER.fullmatch(answer) else "exact")
-    return Task(id_, question, answer, grader, tags, difficulty, text)
+    return Task(
+        id=id_,
+        question=question,
+        target=answer,
+        grader=grader,
+        tags=tags,
+        difficulty=difficulty,
+        data=text,
+    )
 
 
 def _check_fields(row: Row) -> None:
@@ -68,19 +78,27 @@ def _check_fields(row: Row) -> None:
         raise TypeError("its tags are no list")
 
 
-def _choice(
+def _make_question(
     id_: TaskId,
     question: str,
     options: Sequence[str],
     answer: str,
+    *,
     tags: tuple[str, ...],
     difficulty: float | None,
-) -> Choice:
+) -> MultipleChoiceQuestion:
     right = LETTERS.find(answer.upper()) if len(answer) == 1 else -1
     if not 0 <= right < len(options):
         raise ValueError(f"its answer is not the letter of one of its {len(options)} options")
-    return Choice(id_, question, tuple(options), right, tags, difficulty)
+    return MultipleChoiceQuestion(
+        id=id_,
+        stem=question,
+        options=tuple(options),
+        correct_index=right,
+        tags=tags,
+        difficulty=difficulty,
+    )
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"it has no field {error}" if isinstance(error, KeyError) else str(error)

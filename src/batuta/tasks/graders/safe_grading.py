@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from batuta.core import Grade, Task
 from batuta.errors import ConfigError
-from batuta.tasks.graders.limits import SHOWN
+from batuta.tasks.graders.limits import MAX_SHOWN
 
 
 async def grade_answer(
@@ -27,7 +27,7 @@ async def grade_answer(
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - this is what the boundary is for
-        return Grade(None, None, f"not graded: {describe_error(error)}"[:SHOWN])
+        return Grade(None, None, f"not graded: {describe_error(error)}"[:MAX_SHOWN])
     if found.score is None or (math.isfinite(found.score) and 0 <= found.score <= 1):
         return found
     return Grade(None, found.extracted, f"not graded: a grade of {found.score} is none in [0, 1]")

@@ -6,15 +6,15 @@ import re
 
 from batuta.tasks.graders import statements
 
-LONGEST = 200
+MAX_VALUE = 200
 """Characters of a value."""
 
-_STATED = re.compile(
+_STATEMENT = re.compile(
     r"\b(?:final\s+)?(?:answer|result)(?![a-z])(?P<gap>[^.:=\n$]{0,60}?)(?:\*\*)?\s*"
     r"(?::|=|\bis\b|\bequals\b|\bwould be\b|(?=\n))[\s:*_#]*",
     re.IGNORECASE,
 )
-_ENCLOSED = re.compile(
+_MATH_OR_BOLD = re.compile(
     r"\$\$(?P<a>.+?)\$\$|\$(?P<b>[^$\n]+)\$|\\\((?P<c>.+?)\\\)|\\\[(?P<d>.+?)\\\]|\*\*(?P<e>[^*\n]+)\*\*",
     re.DOTALL,
 )
@@ -33,28 +33,28 @@ _WORDS = re.compile(
 
 def stated_value(text: str) -> str | None:
     """What the last "the answer is" or "Answer:" of `text` announces; None if nothing clear."""
-    announced = list(_STATED.finditer(text))
+    announced = list(_STATEMENT.finditer(text))
     if not announced or _is_doubted(text, announced[-1]):
         return None
     found = announced[-1]
     tail = text[found.end() :]
     if statements.is_question(tail.partition("\n")[0]) or _WORDS.match(tail):
         return None
-    value, rest = _value(tail)
+    value, rest = _split_value(tail)
     value = value.strip(" *_`\t")
-    if not value or len(value) > LONGEST:
+    if not value or len(value) > MAX_VALUE:
         return None
     return _with_rest(value, rest)
 
 
 def _is_doubted(text: str, found: re.Match[str]) -> bool:
-    clause = re.split(r"[.,;:!?\n]", text[max(0, found.start() - LONGEST) : found.start()])[-1]
-    return bool(statements.DOUBTED.search(clause) or statements.NEGATED_GAP.search(found["gap"]))
+    clause = re.split(r"[.,;:!?\n]", text[max(0, found.start() - MAX_VALUE) : found.start()])[-1]
+    return bool(statements.DOUBT.search(clause) or statements.NEGATION_IN_GAP.search(found["gap"]))
 
 
-def _value(tail: str) -> tuple[str, str]:
+def _split_value(tail: str) -> tuple[str, str]:
     """What is announced, and what follows it."""
-    if enclosed := _ENCLOSED.match(tail):
+    if enclosed := _MATH_OR_BOLD.match(tail):
         inner = next(filter(None, enclosed.groups()))
         return inner, tail[enclosed.end() :]
     plain = _PLAIN.match(tail)
@@ -66,7 +66,7 @@ def _with_rest(value: str, rest: str) -> str | None:
     if unit := _UNIT.match(rest):
         spoken = unit[1].strip()
         return None if statements.HEDGE.search(spoken) else f"{value} \\text{{ {spoken}}}"
-    changes = (statements.TAKEN_BACK, statements.CONDITION, statements.SURE_HEDGE)
+    changes = (statements.RETRACTION, statements.CONDITION, statements.SURE_HEDGE)
     if not _QUIET.match(rest) or any(pattern.search(rest) for pattern in changes):
         return None
     return value if re.match(r"[\s.,;:!*_`)]|\Z", rest) else None

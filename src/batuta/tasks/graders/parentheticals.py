@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from batuta.tasks.graders.numbers import number
+from batuta.tasks.graders.numbers import parse_number
 
-_UNWRAPPED = re.compile(r"\\text\{([^{}]*)\}")
+_TEXT_COMMAND = re.compile(r"\\text\{([^{}]*)\}")
 _SAME = re.compile(
     r"\s*(?:or|i\.?e\.?,?|that is,?|equivalently|=|\\approx|\\simeq|about|approx(?:imately)?\.?)\s*"
 )
@@ -15,7 +15,7 @@ _UNSAFE = re.compile(r"\b(?:or|not|if|unless|and|maybe|possibly|when|no)\b|\\tex
 _LONGEST = 300
 
 
-def split_aside(text: str) -> tuple[str, str] | None:
+def split_parenthetical(text: str) -> tuple[str, str] | None:
     r"""An answer and the other form of it in brackets behind, empty where these hold a remark.
 
     Args:
@@ -26,8 +26,8 @@ def split_aside(text: str) -> tuple[str, str] | None:
     """
     if len(text) > _LONGEST or not text.endswith((")", ")}")):
         return None
-    bare = _UNWRAPPED.sub(r" \1 ", text).strip()
-    start = _opening(bare)
+    bare = _TEXT_COMMAND.sub(r" \1 ", text).strip()
+    start = _opening_bracket(bare)
     if start is None or start == 0:
         return None
     first, inner = bare[:start].strip(), bare[start + 1 : -1].strip()
@@ -37,11 +37,11 @@ def split_aside(text: str) -> tuple[str, str] | None:
         return first, inner[same.end() :].strip()
     if _REMARK.fullmatch(inner) and not _UNSAFE.search(inner):
         return first, ""
-    is_value = number(inner.removesuffix("%")) is not None and not first[-1].isalpha()
+    is_value = parse_number(inner.removesuffix("%")) is not None and not first[-1].isalpha()
     return (first, inner) if is_value else None
 
 
-def _opening(text: str) -> int | None:
+def _opening_bracket(text: str) -> int | None:
     """Where the round bracket opens that ends the text."""
     if not text.endswith(")"):
         return None

@@ -11,10 +11,12 @@ from typing import Any, Final, cast
 MAX_LENGTH = 20_000
 """Characters of a text that is read as data."""
 
-NOTHING: Final = object()
+NO_OBJECT: Final = object()
 """The text is no object."""
 
-_FENCED = re.compile(r"```(?:json|python|yaml)?[ \t]*\n(.*?)\n[ \t]*```", re.DOTALL | re.IGNORECASE)
+_CODE_BLOCK = re.compile(
+    r"```(?:json|python|yaml)?[ \t]*\n(.*?)\n[ \t]*```", re.DOTALL | re.IGNORECASE
+)
 _KEY = re.compile(
     r"(?:the[ _-]?)?(?:final|correct|selected|chosen|best|my)?[ _-]?"
     r"(?:answers?|choice|option|letter|label|selection|result|solution|response|prediction)"
@@ -33,12 +35,12 @@ def structured_answer(text: str) -> Any:
         of its values is the answer; `NOTHING` if there is no object.
     """
     shown = text.strip()
-    blocks = _FENCED.findall(shown[-MAX_LENGTH:])
+    blocks = _CODE_BLOCK.findall(shown[-MAX_LENGTH:])
     for part in (shown, *blocks[-1:], _last_object(shown)):
-        value = _parsed(part.strip())
-        if value is not NOTHING:
+        value = _parse_object(part.strip())
+        if value is not NO_OBJECT:
             return _answer_in(value, 0)
-    return NOTHING
+    return NO_OBJECT
 
 
 def as_text(value: Any) -> str | None:
@@ -61,14 +63,14 @@ def _last_object(text: str) -> str:
     return text[start + 1 :] if start >= 0 else ""
 
 
-def _parsed(text: str) -> Any:
+def _parse_object(text: str) -> Any:
     if len(text) > MAX_LENGTH or text[:1] + text[-1:] != "{}":
-        return NOTHING
+        return NO_OBJECT
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         value = _python_literal(text)
-    return cast("Any", value) if isinstance(value, dict) else NOTHING
+    return cast("Any", value) if isinstance(value, dict) else NO_OBJECT
 
 
 def _python_literal(text: str) -> Any:
@@ -76,7 +78,7 @@ def _python_literal(text: str) -> Any:
     try:
         return ast.literal_eval(text)
     except _LITERAL_FAULTS:
-        return NOTHING
+        return NO_OBJECT
 
 
 def _answer_in(value: Any, depth: int) -> Any:

@@ -10,15 +10,16 @@ from typing import Any
 import orjson
 
 from batuta.core import Grade, Task, TaskId
+from batuta.distribution import install_hint
 from batuta.errors import SourceError
-from batuta.tasks.sources.source import as_json, digest
+from batuta.tasks.datasets.dataset import as_json, text_digest
 
 NAME = "reasoning-gym"
 
-_INCOMPLETE = frozenset({"composite", "arc_agi", "rearc", "graph_color"})
+_NOT_SERIALIZABLE = frozenset({"composite", "arc_agi", "rearc", "graph_color"})
 """The first needs other generators' names; the entries of the others do not survive JSON."""
 
-_EVALUATING = frozenset(
+_EVALUATES_ANSWERS = frozenset(
     {
         "binary_matrix",
         "countdown",
@@ -34,9 +35,9 @@ _EVALUATING = frozenset(
 )
 """Their scorers evaluate the answer as Python: a model could run what it likes, or hang us."""
 
-LEFT_OUT = _INCOMPLETE | _EVALUATING
+EXCLUDED_GENERATORS = _NOT_SERIALIZABLE | _EVALUATES_ANSWERS
 
-UNREPEATABLE = frozenset(
+UNREPEATABLE_GENERATORS = frozenset(
     {
         "isomorphic_strings",
         "knight_swap",
@@ -54,21 +55,21 @@ _STRIDE = 1_000_003
 """Question n of the package's seed s is question 0 of its seed s + n; ours must not overlap."""
 
 
-def installed() -> bool:
+def is_installed() -> bool:
     """Whether the package is here."""
     return importlib.util.find_spec("reasoning_gym") is not None
 
 
-def families() -> tuple[str, ...]:
+def generator_names() -> tuple[str, ...]:
     """The names of the generators that can be used.
 
     Raises:
         SourceError: the package is not installed.
     """
-    return tuple(sorted(set(_gym().factory.DATASETS) - LEFT_OUT))
+    return tuple(sorted(set(_import_gym().factory.DATASETS) - EXCLUDED_GENERATORS))
 
 
-def generate(
+def generate_tasks(
     family: str, size: int, seed: int = 0, config: dict[str, Any] | None = None
 ) -> tuple[Task, ...]:
     """Fresh tasks of one generator; the same for the same seed and version of the package.
@@ -84,29 +85,29 @@ def generate(
     Raises:
         SourceError: no such generator, parameters it refuses, or the package is not installed.
     """
-    if family not in families():
+    if family not in generator_names():
         raise SourceError(
             f"Reasoning Gym has no generator {family!r}; see: batuta tasks show {NAME}"
         )
     before = random.getstate()  # a few generators seed the shared generator of random numbers
     try:
         first = seed * _STRIDE
-        made = _gym().create_dataset(family, size=size, seed=first, **(config or {}))
-        return tuple(_task(family, made[index]) for index in range(size))
+        made = _import_gym().create_dataset(family, size=size, seed=first, **(config or {}))
+        return tuple(_make_task(family, made[index]) for index in range(size))
     except (AssertionError, TypeError, ValueError) as error:
         raise SourceError(f"Reasoning Gym refuses {family} with {config}: {error}") from None
     finally:
         random.setstate(before)
 
 
-def score(task: Task, answer: str) -> Grade:
+def score_answer(task: Task, answer: str) -> Grade:
     """The generator's own score of an extracted answer to one of its tasks, in [0, 1].
 
     Raises:
         SourceError: the package is not installed.
     """
     entry: dict[str, Any] = orjson.loads(task.data)
-    scorer = _gym().get_score_answer_fn(entry["metadata"]["source_dataset"])
+    scorer = _import_gym().get_score_answer_fn(entry["metadata"]["source_dataset"])
     try:
         value = float(scorer(answer, entry))
     except Exception as error:  # noqa: BLE001 - a hundred scorers that foresee not every answer
@@ -114,22 +115,22 @@ def score(task: Task, answer: str) -> Grade:
     return Grade(min(max(value, 0.0), 1.0), answer)
 
 
-def _task(family: str, entry: dict[str, Any]) -> Task:
+def _make_task(family: str, entry: dict[str, Any]) -> Task:
     question: str = entry["question"]
     return Task(
-        TaskId(f"{NAME}/{family}/{digest(question)}"),
-        question,
-        "" if entry["answer"] is None else str(entry["answer"]),
-        NAME,
-        (NAME, family, *(("unrepeatable",) if family in UNREPEATABLE else ())),
+        id=TaskId(f"{NAME}/{family}/{text_digest(question)}"),
+        question=question,
+        target="" if entry["answer"] is None else str(entry["answer"]),
+        grader=NAME,
+        tags=(NAME, family, *(("unrepeatable",) if family in UNREPEATABLE_GENERATORS else ())),
         data=as_json(entry),
     )
 
 
-def _gym() -> Any:
+def _import_gym() -> Any:
     try:
         return importlib.import_module("reasoning_gym")
     except ModuleNotFoundError:
         raise SourceError(
-            "its tasks are made by a package: pip install 'batuta[reasoning-gym]'"
+            f"its tasks are made by a package: {install_hint('reasoning-gym')}"
         ) from None

@@ -13,17 +13,24 @@ from pathlib import Path
 
 from batuta.core import Task, TaskId
 from batuta.errors import SourceError
-from batuta.tasks.sources import generated
-from batuta.tasks.sources.own import read_own
-from batuta.tasks.sources.rows import Row, read_rows, sha256
-from batuta.tasks.sources.source import Choice, Hub, Source, Split
-from batuta.tasks.sources.table import SOURCES
+from batuta.tasks.datasets import reasoning_gym
+from batuta.tasks.datasets.catalog import DATASETS
+from batuta.tasks.datasets.dataset import Dataset, DatasetSplit, HubDataset, MultipleChoiceQuestion
+from batuta.tasks.datasets.rows import Row, file_sha256, read_rows
+from batuta.tasks.datasets.task_files import read_task_file
 
-SUMS = "SHA256SUMS"
+SUMS_FILE = "SHA256SUMS"
 """As `sha256sum` writes it, here for known files and in each folder of fetched ones."""
 
 
-_MISFITS = (KeyError, TypeError, ValueError, IndexError, AttributeError, pickle.PickleError)
+_CONVERSION_ERRORS = (
+    KeyError,
+    TypeError,
+    ValueError,
+    IndexError,
+    AttributeError,
+    pickle.PickleError,
+)
 """What converting a row raises that has another form."""
 
 
@@ -36,7 +43,7 @@ def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return (Path(home) if home else Path(base) / "batuta") / "data"
 
 
-def load(
+def load_tasks(
     name: str,
     *,
     folder: Path | None = None,
@@ -57,24 +64,24 @@ def load(
         SourceError: no such source, no copy of its files, or files that are not what they were.
     """
     if ".jsonl" in Path(name).suffixes:
-        return read_own(Path(name), seed)
-    if name.startswith(f"{generated.NAME}:"):
-        return generated.generate(name.partition(":")[2], size, seed or 0)
-    source, split = find(name)
-    paths = tuple(files) or _found(source, split, folder or data_folder())
-    return _distinct(_converted(source, split, paths, seed))
+        return read_task_file(Path(name), seed)
+    if name.startswith(f"{reasoning_gym.NAME}:"):
+        return reasoning_gym.generate_tasks(name.partition(":")[2], size, seed or 0)
+    source, split = find_split(name)
+    paths = tuple(files) or _verified_files(source, split, folder or data_folder())
+    return _with_distinct_ids(_convert_rows(source, split, paths, seed))
 
 
-def find(name: str) -> tuple[Source, str]:
+def find_split(name: str) -> tuple[Dataset, str]:
     """The source and the split that `name` or `name:split` means.
 
     Raises:
         SourceError: there is none.
     """
     wanted, _, part = name.partition(":")
-    source = SOURCES.get(wanted)
+    source = DATASETS.get(wanted)
     if source is None:
-        known = ", ".join((*SOURCES, f"{generated.NAME}:FAMILY"))
+        known = ", ".join((*DATASETS, f"{reasoning_gym.NAME}:FAMILY"))
         raise SourceError(f"there is no source {wanted!r}; there are {known}, and FILE.jsonl")
     split = part or next(iter(source.splits))
     if split not in source.splits:
@@ -82,7 +89,7 @@ def find(name: str) -> tuple[Source, str]:
     return source, split
 
 
-def here(source: Source, split: str, folder: Path) -> tuple[Path, ...]:
+def local_files(source: Dataset, split: str, folder: Path) -> tuple[Path, ...]:
     """The files of a split below the data folder; empty if one of them is missing."""
     part = source.splits[split]
     local = tuple(folder / path for path in part.local)
@@ -93,18 +100,20 @@ def here(source: Source, split: str, folder: Path) -> tuple[Path, ...]:
     return ()
 
 
-def hub_folder(source: Source, folder: Path) -> Path:
+def hub_folder(source: Dataset, folder: Path) -> Path:
     """Where a source's files from the hub are kept."""
     return folder / "bench" / source.name / "hub"
 
 
-def _found(source: Source, split: str, folder: Path) -> tuple[Path, ...]:
-    paths = here(source, split, folder)
+def _verified_files(source: Dataset, split: str, folder: Path) -> tuple[Path, ...]:
+    paths = local_files(source, split, folder)
     if not paths:
-        raise SourceError(f"{source.name}:{split} is not in {folder}; {_remedy(source, split)}")
+        raise SourceError(
+            f"{source.name}:{split} is not in {folder}; {_remedy_text(source, split)}"
+        )
     sums = {**_known_sums(folder), **_fetched_sums(hub_folder(source, folder))}
     for path in paths:
-        if sums.get(path, "") not in {"", sha256(path)}:
+        if sums.get(path, "") not in {"", file_sha256(path)}:
             raise SourceError(
                 f"{path} is not the file it was (its SHA-256 differs): put the right one there, "
                 "or read it as it is with --from-file"
@@ -112,27 +121,27 @@ def _found(source: Source, split: str, folder: Path) -> tuple[Path, ...]:
     return paths
 
 
-def _remedy(source: Source, split: str) -> str:
-    if isinstance(source.origin, Hub) and source.splits[split].hub:
+def _remedy_text(source: Dataset, split: str) -> str:
+    if isinstance(source.origin, HubDataset) and source.splits[split].hub:
         return (
             f"run `batuta tasks fetch {source.name}:{split}`, set BATUTA_DATA to a folder that "
             "has it, or name your copy with --from-file"
         )
-    origin = source.origin.repo if isinstance(source.origin, Hub) else source.origin
+    origin = source.origin.repo if isinstance(source.origin, HubDataset) else source.origin
     return f"get a copy from {origin} and name it with --from-file"
 
 
 @cache
-def _listed() -> str:
-    return (package_files("batuta.tasks.sources") / SUMS).read_text(encoding="utf-8")
+def _packaged_sums() -> str:
+    return (package_files("batuta.tasks.datasets") / SUMS_FILE).read_text(encoding="utf-8")
 
 
 def _known_sums(folder: Path) -> dict[Path, str]:
-    return {folder / path: total for path, total in parse_sums(_listed()).items()}
+    return {folder / path: total for path, total in parse_sums(_packaged_sums()).items()}
 
 
 def _fetched_sums(folder: Path) -> dict[Path, str]:
-    listing = folder / SUMS
+    listing = folder / SUMS_FILE
     text = listing.read_text(encoding="utf-8") if listing.is_file() else ""
     return {folder / path: total for path, total in parse_sums(text).items()}
 
@@ -143,29 +152,34 @@ def parse_sums(text: str) -> dict[str, str]:
     return {path: total for total, path in pairs}
 
 
-def _converted(
-    source: Source, split: str, paths: Iterable[Path], seed: int | None
+def _convert_rows(
+    source: Dataset, split: str, paths: Iterable[Path], seed: int | None
 ) -> Iterator[Task]:
     for path in paths:
-        for row in _kept(source.splits[split], path):
+        for row in read_rows(path):
             try:
-                item = source.convert(row)
-            except _MISFITS as error:
-                raise SourceError(
-                    f"a row of {path} is not in the form of {source.name}: {error!r}"
-                ) from None
+                item = _read_item(source, source.splits[split], {**row, "file": str(path)})
+            except _CONVERSION_ERRORS as error:
+                raise SourceError(_misfit_message(source, path, row, error)) from None
             if item is not None:
-                yield item.task(seed) if isinstance(item, Choice) else item
+                yield item.to_task(seed) if isinstance(item, MultipleChoiceQuestion) else item
 
 
-def _kept(split: Split, path: Path) -> Iterator[Row]:
-    for row in read_rows(path):
-        named = {**row, "file": str(path)}
-        if split.keep is None or split.keep(named):
-            yield named
+def _read_item(
+    source: Dataset, split: DatasetSplit, row: Row
+) -> Task | MultipleChoiceQuestion | None:
+    """The row's task; None: it belongs to another split, or is of no use."""
+    return source.convert(row) if split.keep is None or split.keep(row) else None
 
 
-def _distinct(tasks: Iterable[Task]) -> tuple[Task, ...]:
+def _misfit_message(source: Dataset, path: Path, row: Row, error: Exception) -> str:
+    if isinstance(error, KeyError) and error.args and error.args[0] not in row:
+        has = ", ".join(map(str, row)) or "nothing"
+        return f"{path} lacks the column {error} that {source.name} has; a row of it has {has}"
+    return f"a row of {path} is not in the form of {source.name}: {error!r}"
+
+
+def _with_distinct_ids(tasks: Iterable[Task]) -> tuple[Task, ...]:
     """The tasks, with ids that differ: the second of the same text is `ID#2`."""
     seen = Counter[TaskId]()
     distinct: list[Task] = []

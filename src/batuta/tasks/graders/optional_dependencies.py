@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from batuta.distribution import install_hint
 from batuta.errors import ConfigError
 
 
-def need(extra: str, *modules: str) -> None:
+def require_extra(extra: str, *modules: str) -> None:
     """Nothing, if those modules are installed.
 
     Raises:
@@ -15,4 +16,4 @@ def need(extra: str, *modules: str) -> None:
     """
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
-        raise ConfigError(f"{missing[0]} is not installed: run pip install 'batuta[{extra}]'")
+        raise ConfigError(f"{missing[0]} is not installed: run {install_hint(extra)}")

@@ -49,7 +49,7 @@ HUNDRED = 100
 _LONGEST = 100
 
 
-def spoken_number(text: str) -> Fraction | None:
+def parse_number_words(text: str) -> Fraction | None:
     """The number that English words say, as `two and a half`; None if they say none."""
     if len(text) > _LONGEST:
         return None
@@ -58,7 +58,7 @@ def spoken_number(text: str) -> Fraction | None:
         return Fraction(12)
     if words[-1].removesuffix("s") in _PARTS or words[-1] == "halves":
         return _with_part(words)
-    value = _whole(words)
+    value = _parse_whole_number(words)
     return None if value is None else Fraction(value)
 
 
@@ -69,7 +69,7 @@ def _with_part(words: list[str]) -> Fraction | None:
     whole = 0
     if "and" in before:
         at = len(before) - 1 - before[::-1].index("and")
-        spoken = _whole(before[:at])
+        spoken = _parse_whole_number(before[:at])
         if spoken is None:
             return None
         whole, before = spoken, before[at + 1 :]
@@ -77,13 +77,13 @@ def _with_part(words: list[str]) -> Fraction | None:
     return None if above is None else whole + Fraction(above, _PARTS[last])
 
 
-def _whole(words: list[str]) -> int | None:
+def _parse_whole_number(words: list[str]) -> int | None:
     total = current = 0
     last = ""
     for word in words:
         if word == "and" and last in {"hundred", *_SCALES}:
             continue
-        step = _add(word, last, current)
+        step = _add_word(word, last, current)
         if step is None:
             return None
         current = step
@@ -93,7 +93,7 @@ def _whole(words: list[str]) -> int | None:
     return total + current if last else None
 
 
-def _add(word: str, last: str, current: int) -> int | None:
+def _add_word(word: str, last: str, current: int) -> int | None:
     """What stands after one more word; None where it does not fit."""
     if word in _SMALL:
         behind_tens = last in _TENS and word in _DIGITS

@@ -1,0 +1,21 @@
+"""Where tasks come from: published benchmarks, generators, files of one's own."""
+
+from batuta.tasks.datasets.catalog import DATASETS
+from batuta.tasks.datasets.dataset import Dataset, DatasetSplit, HubDataset, MultipleChoiceQuestion
+from batuta.tasks.datasets.hub_files import fetch_split
+from batuta.tasks.datasets.loader import data_folder, find_split, load_tasks, local_files
+from batuta.tasks.datasets.task_files import read_task_file
+
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "DatasetSplit",
+    "HubDataset",
+    "MultipleChoiceQuestion",
+    "data_folder",
+    "fetch_split",
+    "find_split",
+    "load_tasks",
+    "local_files",
+    "read_task_file",
+]
