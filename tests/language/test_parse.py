@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batuta.core import Accepted, Pool, Step, Worker, WorkerId, Workflow
+from batuta.core import AcceptedAnswer, Pool, Step, Worker, WorkerId, Workflow
 from batuta.errors import WorkflowError
-from batuta.language import parse, render
-from batuta.language.prompt import EXAMPLES
+from batuta.language import parse_workflow, render_workflow
+from batuta.language.examples import worked_examples
 
-POOL = Pool(tuple(Worker(WorkerId(f"w{n}"), "m") for n in range(7)))
+POOL = Pool(tuple(Worker(id=WorkerId(f"w{n}"), model="m") for n in range(7)))
 
 AWKWARD = st.sampled_from(
     [
@@ -54,33 +54,33 @@ def workflows(draw, revise=False):
         earlier = st.lists(st.integers(0, index - 1), unique=True) if index else st.just([])
         access = tuple(range(index)) if previous else tuple(sorted(draw(earlier)))
         worker = draw(st.sampled_from(POOL.workers)).id
-        steps.append(Step(draw(SUBTASKS), worker, access, previous))
+        steps.append(Step(subtask=draw(SUBTASKS), worker=worker, access=access, previous=previous))
     return Workflow(tuple(steps))
 
 
 @given(workflows())
 @settings(max_examples=400)
 def test_round_trip(workflow):
-    assert parse(render(workflow, POOL), POOL) == workflow
+    assert parse_workflow(render_workflow(workflow, POOL), POOL) == workflow
 
 
 @given(workflows())
 def test_round_trip_by_name(workflow):
-    assert parse(render(workflow, POOL, names=True), POOL) == workflow
+    assert parse_workflow(render_workflow(workflow, POOL, names=True), POOL) == workflow
 
 
 def test_a_worker_may_be_named_instead_of_numbered():
     name = POOL.workers[1].id
     text = f'model_id = ["{name}", 0]\nsubtasks = ["a", "b"]\naccess_list = [[], [0]]'
-    assert [s.worker for s in parse(text, POOL).steps] == [name, POOL.workers[0].id]
+    assert [s.worker for s in parse_workflow(text, POOL).steps] == [name, POOL.workers[0].id]
 
 
 @given(workflows(revise=True), st.text(max_size=60).filter(lambda t: "model" not in t.lower()))
 @settings(max_examples=200)
 def test_round_trip_in_a_later_round_with_reasoning_around(workflow, reasoning):
     reasoning = reasoning.replace("<", "").replace("sub", "").replace("access", "")
-    text = f"<think>model_id = [9, 9]</think>{reasoning}\n{render(workflow, POOL)}\nDone."
-    assert parse(text, POOL, revise=True) == workflow
+    text = f"<think>model_id = [9, 9]</think>{reasoning}\n{render_workflow(workflow, POOL)}\nDone."
+    assert parse_workflow(text, POOL, revise=True) == workflow
 
 
 @given(workflows())
@@ -89,7 +89,7 @@ def test_a_python_repr_is_read_as_python_would(workflow):
     subtasks = [step.subtask for step in workflow.steps]
     text = f"model_id: {ids}\nsubtasks: {subtasks!r}\naccess_list: {[list(s.access) for s in workflow.steps]}"
     if "<think" not in text and "</think" not in text:
-        assert parse(text, POOL) == workflow
+        assert parse_workflow(text, POOL) == workflow
 
 
 PIECES = st.sampled_from(
@@ -130,11 +130,11 @@ PIECES = st.sampled_from(
 @settings(max_examples=600)
 def test_any_text_is_a_workflow_or_a_workflow_error(text, revise):
     try:
-        read = parse(text, POOL, revise=revise)
+        read = parse_workflow(text, POOL, revise=revise)
     except WorkflowError as error:
         assert str(error)
     else:
-        assert isinstance(read, Accepted) or 1 <= len(read) <= 5
+        assert isinstance(read, AcceptedAnswer) or 1 <= len(read) <= 5
 
 
 FORMS = {
@@ -158,8 +158,11 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_forms(form):
-    steps = (Step("a", WorkerId("w6")), Step("b", WorkerId("w5"), (0,)))
-    assert parse(FORMS[form], POOL) == Workflow(steps)
+    steps = (
+        Step(subtask="a", worker=WorkerId("w6")),
+        Step(subtask="b", worker=WorkerId("w5"), access=(0,)),
+    )
+    assert parse_workflow(FORMS[form], POOL) == Workflow(steps)
 
 
 @pytest.mark.parametrize(
@@ -183,18 +186,19 @@ def test_forms(form):
 )  # fmt: skip
 def test_the_first_thing_wrong_is_named(text, sentence):
     with pytest.raises(WorkflowError) as caught:
-        parse(text, POOL)
+        parse_workflow(text, POOL)
     assert sentence in str(caught.value)
 
 
 def test_three_empty_lists_accept_only_in_a_later_round():
     text = "model_id = [], subtasks = [], access_list = []"
-    assert parse(text, POOL, revise=True) == Accepted()
+    assert parse_workflow(text, POOL, revise=True) == AcceptedAnswer()
 
 
 def test_the_worked_examples_of_the_prompt_are_workflows():
-    lengths = [len(parse(example, POOL)) for example in EXAMPLES.split("EXAMPLE ")[1:]]
-    assert lengths == [1, 3, 3, 3]
+    text = worked_examples(POOL, 5, by_merit=True)
+    lengths = [len(parse_workflow(example, POOL)) for example in text.split("EXAMPLE ")[1:]]
+    assert lengths == [1, 2, 3, 5]
 
 
 HOSTILE = [
@@ -238,7 +242,7 @@ def test_hostile_text_costs_what_its_length_costs(number):
 
     def read():
         with pytest.raises(WorkflowError):
-            parse(text, POOL)
+            parse_workflow(text, POOL)
 
     plain = cost(lambda: sum(n * n for n in range(100_000)))
     assert cost(read) < 8 * plain * max(1, len(text) / 10_000)

@@ -7,24 +7,26 @@ the call says which step that was.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from batuta.core import (
     Message,
     Part,
-    Place,
     Question,
     Role,
     RunId,
     Text,
     ToolCall,
+    ToolCallOrigin,
     ToolResult,
-    place_of,
+    decode_call_id,
 )
+from batuta.core.token_estimate import estimate_tokens
 
-LONGEST = 32_000
+MAX_CHARACTERS = 32_000
 """Characters of a conversation that a conductor is shown: its window is small and it must decide,
 not answer. Workers get the whole."""
-LONGEST_TURN = 2_000
+MAX_TURN_CHARACTERS = 2_000
 """Characters of a turn other than the one that asks, where the whole is too long."""
 
 
@@ -36,20 +38,20 @@ def question_text(question: Question) -> str:
     """
     messages = question.messages
     if len(messages) == 1:
-        return clipped(_said(messages[0]), LONGEST)
-    at = asked(question)
-    turns = [_turn(message) for message in messages]
-    if sum(map(len, turns)) > LONGEST:
+        return clip_text(_message_text(messages[0]), MAX_CHARACTERS)
+    at = question_index(question)
+    turns = [_turn_text(message) for message in messages]
+    if sum(map(len, turns)) > MAX_CHARACTERS:
         turns = [
-            clipped(turn, LONGEST // 2 if index == at else LONGEST_TURN)
+            clip_text(turn, MAX_CHARACTERS // 2 if index == at else MAX_TURN_CHARACTERS)
             for index, turn in enumerate(turns)
         ]
-    return "\n\n".join(_fitting([turn for turn in turns if turn], turns[at]))
+    return "\n\n".join(_fit_turns([turn for turn in turns if turn], turns[at]))
 
 
-def _fitting(turns: list[str], kept: str) -> list[str]:
+def _fit_turns(turns: list[str], kept: str) -> list[str]:
     """The first turn, the one that asks, and as many of the newest as there is room for."""
-    room = LONGEST - len(turns[0]) - len(kept)
+    room = MAX_CHARACTERS - len(turns[0]) - len(kept)
     chosen: list[str] = []
     left = 0
     for turn in reversed(turns[1:]):
@@ -63,7 +65,7 @@ def _fitting(turns: list[str], kept: str) -> list[str]:
     return [turns[0], *gap, *reversed(chosen)]
 
 
-def clipped(text: str, most: int) -> str:
+def clip_text(text: str, most: int) -> str:
     """The text, or its two ends with a note of what stands between them."""
     if len(text) <= most:
         return text
@@ -71,15 +73,21 @@ def clipped(text: str, most: int) -> str:
     return f"{text[:head]}\n[{len(text) - head - tail} characters are left out]\n{text[-tail:]}"
 
 
-def _turn(message: Message) -> str:
-    said = _said(message)
+def clip_to_tokens(text: str, most: int) -> str:
+    """The text, or its two ends if it has more than about `most` tokens."""
+    tokens = estimate_tokens(text)
+    return text if tokens <= most else clip_text(text, len(text) * most // tokens)
+
+
+def _turn_text(message: Message) -> str:
+    said = _message_text(message)
     if not said:
         return ""
     name = {Role.DEVELOPER: "System", Role.TOOL: "Tool result"}.get(message.role)
     return f"{name or message.role.value.capitalize()}: {said}"
 
 
-def _said(message: Message) -> str:
+def _message_text(message: Message) -> str:
     """Its text; pictures, calls and results in words."""
     parts = [message.text] if message.text else []
     if message.images:
@@ -93,7 +101,7 @@ def _said(message: Message) -> str:
     return "\n".join(parts)
 
 
-def asked(question: Question, chain: Collection[RunId] = ()) -> int:
+def question_index(question: Question, chain: Collection[RunId] = ()) -> int:
     """Which message asks: the last one of the user before the runs of `chain` called a tool.
 
     If no user spoke it is the last message.
@@ -102,27 +110,47 @@ def asked(question: Question, chain: Collection[RunId] = ()) -> int:
     if len(said) == 1:
         return 0
     if chain:
-        end = next((i for i, m in enumerate(said) if _of_chain(m, chain)), None)
+        end = next((i for i, m in enumerate(said) if _belongs_to_chain(m, chain)), None)
         said = said[:end]
     users = [i for i, message in enumerate(said) if message.role is Role.USER and message.text]
     users = users or [i for i, message in enumerate(said) if message.role is Role.USER]
     return users[-1] if users else max(len(said) - 1, 0)
 
 
-def turns_of_step(
+def with_mark(earlier: tuple[Message, ...], asking: Message) -> tuple[Message, ...]:
+    """The earlier turns, marked at their end to be cached if the one that asks was marked.
+
+    What asks is written anew for each step and each turn; what stands before it repeats.
+    """
+    mark = next((part.cache for part in reversed(asking.parts) if part.cache), None)
+    if mark is None or not earlier or not earlier[-1].parts or earlier[-1].parts[-1].cache:
+        return earlier
+    *before, last = earlier
+    *parts, end = last.parts
+    return (*before, replace(last, parts=(*parts, replace(end, cache=mark))))
+
+
+def without_prefill(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The turns without the beginning of an answer that an assistant's last turn is."""
+    if messages and messages[-1].role is Role.ASSISTANT:
+        return messages[:-1]
+    return messages
+
+
+def turns_for_step(
     messages: tuple[Message, ...], played: int, step: int, chain: Collection[RunId]
 ) -> tuple[Message, ...]:
     """The turns, without the calls and results of other steps that the runs of `chain` played."""
     if not chain:
         return messages
-    return tuple(_own(messages, played, step, chain))
+    return tuple(_step_turns(messages, played, step, chain))
 
 
-def _own(
+def _step_turns(
     messages: tuple[Message, ...], played: int, step: int, chain: Collection[RunId]
 ) -> Iterator[Message]:
     for message in messages:
-        places = [_place(part, chain) for part in message.parts]
+        places = [_call_origin(part, chain) for part in message.parts]
         if not any(places):
             yield message
             continue
@@ -132,19 +160,19 @@ def _own(
             if place is None or (place.round, place.step) == (played, step)
         )
         if any(not isinstance(part, Text) for part in mine) or message.role is Role.USER:
-            yield Message(message.role, mine, message.name, message.reasoning)
+            yield replace(message, parts=mine)
 
 
-def _of_chain(message: Message, chain: Collection[RunId]) -> bool:
-    return any(_place(part, chain) for part in message.parts)
+def _belongs_to_chain(message: Message, chain: Collection[RunId]) -> bool:
+    return any(_call_origin(part, chain) for part in message.parts)
 
 
-def _place(part: Part, chain: Collection[RunId]) -> Place | None:
+def _call_origin(part: Part, chain: Collection[RunId]) -> ToolCallOrigin | None:
     """Where a call or a result belongs; None if it is neither, or of no run of the chain."""
     if isinstance(part, ToolCall):
-        place = place_of(part.id)
+        place = decode_call_id(part.id)
     elif isinstance(part, ToolResult):
-        place = place_of(part.call_id)
+        place = decode_call_id(part.call_id)
     else:
         return None
     return place if place is not None and place.run in chain else None

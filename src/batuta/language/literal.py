@@ -12,7 +12,7 @@ import sys
 
 from batuta.errors import WorkflowError
 
-Value = str | int | list["Value"]
+LiteralValue = str | int | list["LiteralValue"]
 
 MAX_DEPTH = 4
 """Lists inside lists; an access list needs two."""
@@ -21,7 +21,7 @@ _SPACE = re.compile(r"[\s`]*")
 _NUMBER = re.compile(r"[+-]?\d{1,9}(?:\.0+)?(?![\w.])")
 _WORD = re.compile(r"[A-Za-z_]\w{0,31}")
 _PREFIX = re.compile(r"([rRuU]?)(\"\"\"|'''|[\"'\u201c\u201d\u2018\u2019\u201e\u201a])")
-_CLOSING = {
+_CLOSING_QUOTES = {
     "\u201c": "\u201d",
     "\u201e": "\u201d\u201c",
     "\u2018": "\u2019",
@@ -34,7 +34,7 @@ _ESCAPE = re.compile(
     r"|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|([0-7]{1,3})|(\r\n|.))",
     re.DOTALL,
 )
-_SIMPLE = {
+_SIMPLE_ESCAPES = {
     "n": "\n",
     "t": "\t",
     "r": "\r",
@@ -51,17 +51,17 @@ _SIMPLE = {
 }
 
 
-def read_list(text: str, start: int) -> tuple[list[Value], int]:
+def read_list(text: str, start: int) -> tuple[list[LiteralValue], int]:
     """The list whose `[` stands at `start`, and the position behind its `]`.
 
     Raises:
         WorkflowError: no such list: unclosed, or with something else inside.
     """
-    stack: list[list[Value]] = [[]]
+    stack: list[list[LiteralValue]] = [[]]
     position = start + 1
     comma = True
     while True:
-        position = _skip(text, position)
+        position = _skip_blanks(text, position)
         head = text[position : position + 1]
         if head == "]":
             done = stack.pop()
@@ -78,12 +78,12 @@ def read_list(text: str, start: int) -> tuple[list[Value], int]:
             stack.append([])
             position, comma = position + 1, True
         else:
-            value, position = _scalar(text, position)
-            _add(stack[-1], value, after_comma=comma)
+            value, position = _read_scalar(text, position)
+            _append_value(stack[-1], value, after_comma=comma)
             comma = False
 
 
-def _add(into: list[Value], value: str | int, *, after_comma: bool) -> None:
+def _append_value(into: list[LiteralValue], value: str | int, *, after_comma: bool) -> None:
     """Append; two strings with no comma between them are one, as in Python."""
     if after_comma or not into:
         into.append(value)
@@ -93,7 +93,7 @@ def _add(into: list[Value], value: str | int, *, after_comma: bool) -> None:
         raise WorkflowError("a comma is missing in a list")
 
 
-def _skip(text: str, position: int) -> int:
+def _skip_blanks(text: str, position: int) -> int:
     """Behind white space, back-ticks and `#` comments."""
     while True:
         found = _SPACE.match(text, position)
@@ -104,49 +104,49 @@ def _skip(text: str, position: int) -> int:
         position = len(text) if line_end < 0 else line_end
 
 
-def _scalar(text: str, position: int) -> tuple[str | int, int]:
+def _read_scalar(text: str, position: int) -> tuple[str | int, int]:
     """A string, a number or a bare word, and the position behind it."""
     if position >= len(text):
         raise WorkflowError("a list is not closed")
     if quoted := _PREFIX.match(text, position):
-        return _string(text, quoted)
+        return _read_string(text, quoted)
     if number := _NUMBER.match(text, position):
         return int(number.group().split(".")[0]), number.end()
     if word := _WORD.match(text, position):
         return word.group(), word.end()
     raise WorkflowError(
-        f"a list holds something that is no string, number or list: {_near(text, position)}"
+        f"a list holds something that is no string, number or list: {_text_near(text, position)}"
     )
 
 
-def _near(text: str, position: int) -> str:
+def _text_near(text: str, position: int) -> str:
     return repr(text[position : position + 12])
 
 
-def _string(text: str, opening: re.Match[str]) -> tuple[str, int]:
+def _read_string(text: str, opening: re.Match[str]) -> tuple[str, int]:
     """The string that opens at `opening`, unescaped, and the position behind it."""
     prefix, quote = opening.groups()
     start = opening.end()
-    end = _closing(text, start, quote)
+    end = _find_closing_quote(text, start, quote)
     raw = text[start:end]
     behind = end + len(quote)
-    return (raw if prefix in ("r", "R") or "\\" not in raw else _unescape(raw)), behind
+    return (raw if prefix in ("r", "R") or "\\" not in raw else _unescape_string(raw)), behind
 
 
-def _closing(text: str, start: int, quote: str) -> int:
+def _find_closing_quote(text: str, start: int, quote: str) -> int:
     """Where the closing quote stands."""
-    ends = re.escape(quote) if quote not in _CLOSING else f"[{_CLOSING[quote]}]"
+    ends = re.escape(quote) if quote not in _CLOSING_QUOTES else f"[{_CLOSING_QUOTES[quote]}]"
     for found in re.compile(rf"\\.|{ends}", re.DOTALL).finditer(text, start):
         if not found.group().startswith("\\"):
             return found.start()
     raise WorkflowError("a string is not closed")
 
 
-def _unescape(raw: str) -> str:
-    return _ESCAPE.sub(_character, raw)
+def _unescape_string(raw: str) -> str:
+    return _ESCAPE.sub(_escaped_character, raw)
 
 
-def _character(found: re.Match[str]) -> str:
+def _escaped_character(found: re.Match[str]) -> str:
     high, low, four, eight, two, octal, simple = found.groups()
     if high:
         return chr(0x10000 + ((int(high, 16) - 0xD800) << 10) + int(low, 16) - 0xDC00)
@@ -155,4 +155,4 @@ def _character(found: re.Match[str]) -> str:
     if digits := four or eight or two:
         code = int(digits, 16)
         return chr(code) if code <= sys.maxunicode else found.group()
-    return _SIMPLE.get(simple, found.group())
+    return _SIMPLE_ESCAPES.get(simple, found.group())

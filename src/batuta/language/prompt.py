@@ -1,7 +1,7 @@
 """The prompts: what a conductor is asked and what a worker is told. One way only.
 
 Conductor paper, appendix: role, inputs, what a step is, what a subtask may be, the execution
-contract, the output contract, worked examples, question, workers. The wording and the four
+contract, the output contract, worked examples, question, workers, tools. The wording and the
 examples are our own.
 """
 
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from batuta.core import (
     MAX_STEPS,
-    Accepted,
-    Brief,
+    AcceptedAnswer,
     Message,
     Part,
+    PlanningContext,
     Question,
     Reply,
     Request,
@@ -27,44 +27,68 @@ from batuta.core import (
     Text,
     Worker,
     Workflow,
-    user,
+    user_message,
 )
-from batuta.language.conversation import asked, question_text, turns_of_step
-from batuta.language.render import quoted, render
+from batuta.language.cards import worker_card
+from batuta.language.conversation import (
+    clip_text,
+    clip_to_tokens,
+    question_index,
+    question_text,
+    turns_for_step,
+    with_mark,
+    without_prefill,
+)
+from batuta.language.examples import worked_examples
+from batuta.language.renderer import quote_list, render_workflow
 
+PROMPT_VERSION = "2"
+"""Of the whole prompt's wording; a run and a trained conductor's card keep it."""
+COMPACT_VERSION = "compact-1"
+"""Of the compact prompt's."""
 QUESTION_HEADING = "USER QUESTION"
 WORKERS_HEADING = "AVAILABLE LANGUAGE MODELS"
+TOOLS_HEADING = "TOOLS OF THE USER"
 PREVIOUS_HEADING = "PREVIOUS WORKFLOW"
 PREFILL = "Let me think about which models should do what.\n"
 """The start of the conductor's reply, where the dialect can continue one."""
+EARLIER_REPLY_TOKENS = 4096
+"""Tokens that a conductor is shown of each reply of an earlier round (paper)."""
+TOOL_DESCRIPTION = 300
+"""Characters that a conductor is shown of what a tool does."""
 
 _TAGS = re.compile(
     r"<(?=\s*/?\s*(?:overall_task|agent_subtask|agent_response|previous_round))", re.IGNORECASE
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Rendering:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptOptions:
     """What a conductor is shown of its workers, beyond their numbers."""
 
     descriptions: bool = True
-    """Each worker's own line; False: anonymous numbers, as in the paper."""
+    """Each worker's card; False: anonymous numbers, as in the paper."""
     prices: bool = False
     """Dollars per million tokens."""
     examples: bool = True
-    """The four worked examples; False for a model that was trained without them."""
+    """The worked examples; False for a model that was trained without them."""
     compact: bool = False
     """Question, workers by name and limit only: for a small model that was trained on this form
     and needs no rules. Says the same in a twentieth of the tokens."""
+
+    @property
+    def version(self) -> str:
+        """Of the wording that is shown."""
+        return COMPACT_VERSION if self.compact else PROMPT_VERSION
 
 
 CONDUCTOR_RULES = """\
 You are the conductor of a group of language models. You do not answer the question yourself: \
 you write a workflow, and the models carry it out.
 
-You are given a user question and a numbered list of language models. A workflow has 1 to \
-{max_steps} steps. A step is one call of one model: which model, which subtask it is assigned, \
-and which earlier steps it may read.
+You are given a user question and a numbered list of language models, with what is known of \
+each. A workflow has 1 to {max_steps} steps. A step is one call of one model: which model, which \
+subtask it is assigned, and which earlier steps it may read.
 
 A subtask is an instruction in plain words. It may ask a model to solve the whole question, to \
 solve a part, to plan, to look up facts, to give a second opinion, to check or refine an earlier \
@@ -84,41 +108,14 @@ subtasks = ["instruction for each step"]
 access_list = [what each step may read: [] for nothing, ["all"] for every earlier step, or the \
 numbers of earlier steps such as [0, 2]]"""
 
-EXAMPLES = """\
-EXAMPLE 1
-Question: What is the capital of Australia?
-Simple recall; one capable model is enough.
-model_id = [1]
-subtasks = ["Answer the question in one word."]
-access_list = [[]]
+TOOLS = """\
+The model of any step may call these tools of the user; it then gets the results and goes on with \
+its step. Give a step that needs one to a model that can call tools, and name the tool in its \
+subtask."""
 
-EXAMPLE 2
-Question: Write a Python function that merges overlapping intervals.
-Code gains from a plan before it and a check after it.
-model_id = [2, 0, 3]
-subtasks = ["Plan the function: list the edge cases and the algorithm. Do not write the code.", \
-"Write the function according to the plan.", "Check the code against the edge cases of the plan, \
-repair what is wrong, and give the complete final function."]
-access_list = [[], [0], ["all"]]
-
-EXAMPLE 3
-Question: How many positive integers below 1000 are divisible by neither 6 nor 10?
-Two independent solutions show a slip; a third model decides between them.
-model_id = [0, 2, 1]
-subtasks = ["Solve the problem step by step.", "Solve the problem step by step, by another way \
-than counting directly if you can.", "Compare the two solutions, find the mistake if they differ, \
-and give the final answer."]
-access_list = [[], [], [0, 1]]
-
-EXAMPLE 4
-Question: Which of the two rivers, the one through Vienna or the one through Cologne, is longer, \
-and by how many kilometres?
-The facts are needed first; they can be looked up at the same time.
-model_id = [3, 3, 1]
-subtasks = ["Name the river through Vienna and its length in kilometres.", "Name the river through \
-Cologne and its length in kilometres.", "From the two lengths given, say which river is longer and \
-by how many kilometres."]
-access_list = [[], [], ["all"]]"""
+FORM = """\
+The final answer must be JSON in a form that the user has set; the model of the last step is \
+told which."""
 
 REVISION = """\
 The workflow above was carried out. Decide whether its final answer should stand. If it should, \
@@ -127,42 +124,56 @@ new workflow that corrects it; in it, a step with access ["all"] also reads ever
 previous workflow."""
 
 
-def conductor_request(brief: Brief, rendering: Rendering, sampling: Sampling) -> Request:
+def conductor_request(
+    brief: PlanningContext, rendering: PromptOptions, sampling: Sampling
+) -> Request:
     """The conductor's whole prompt for `brief`: one user message and a pre-filled reply."""
     if rendering.compact:
         names = tuple(worker.id for worker in brief.pool)
-        return Request((user(_compact(brief, rendering)),), sampling, names=names)
+        return Request(
+            messages=(user_message(_compact_prompt(brief, rendering)),),
+            sampling=sampling,
+            names=names,
+        )
     parts = [CONDUCTOR_RULES.format(max_steps=brief.max_steps)]
+    shown = rendering.descriptions
     if rendering.examples:
-        parts.append(EXAMPLES)
+        parts.append(worked_examples(brief.pool, brief.max_steps, by_merit=shown))
     parts.append(f"{QUESTION_HEADING}\n{question_text(brief.question)}")
-    lines = (_worker_line(number, w, rendering) for number, w in enumerate(brief.pool))
-    parts.append(f"{WORKERS_HEADING}\n" + "\n".join(lines))
+    cards = (
+        worker_card(number, worker, descriptions=shown, prices=rendering.prices)
+        for number, worker in enumerate(brief.pool)
+    )
+    parts.append(f"{WORKERS_HEADING}\n" + "\n".join(cards))
+    if brief.question.tools:
+        parts.append(f"{TOOLS_HEADING}\n{_tools_text(brief.question)}")
+    if brief.question.response_format is not None:
+        parts.append(FORM)
     if brief.previous:
-        parts.append(f"{PREVIOUS_HEADING}\n{_played(brief)}\n\n{REVISION}")
-    return Request((user("\n\n".join(parts)),), sampling, prefill=PREFILL)
+        parts.append(f"{PREVIOUS_HEADING}\n{_previous_workflow_text(brief)}\n\n{REVISION}")
+    return Request(messages=(user_message("\n\n".join(parts)),), sampling=sampling, prefill=PREFILL)
 
 
-def _compact(brief: Brief, rendering: Rendering) -> str:
+def _compact_prompt(brief: PlanningContext, rendering: PromptOptions) -> str:
     """The same brief in the fewest words: the question, then who can be called."""
-    parts = [question_text(brief.question), f"Models: {quoted(w.id for w in brief.pool)}"]
+    parts = [question_text(brief.question), f"Models: {quote_list(w.id for w in brief.pool)}"]
     if rendering.prices or rendering.descriptions:
-        parts += [line for w in brief.pool if (line := _about(w, rendering))]
+        parts += [line for w in brief.pool if (line := _worker_details(w, rendering))]
     if brief.max_steps != MAX_STEPS:
         parts.append(f"At most {brief.max_steps} steps.")
     if brief.previous:
-        parts.append(f"Played:\n{_played_compactly(brief.previous[-1])}")
+        parts.append(f"Played:\n{_compact_round_text(brief.previous[-1])}")
     return "\n".join(parts)
 
 
-def _about(worker: Worker, rendering: Rendering) -> str:
+def _worker_details(worker: Worker, rendering: PromptOptions) -> str:
     told = [worker.description] if rendering.descriptions and worker.description else []
     if rendering.prices and worker.price:
         told.append(f"${worker.price.output}")
     return f"{worker.id}: {' '.join(told)}" if told else ""
 
 
-def _played_compactly(played: Round) -> str:
+def _compact_round_text(played: Round) -> str:
     """A line a step: who, what for, and how the reply ends; an ending said before is named."""
     if played.workflow is None:
         return "nothing"
@@ -171,44 +182,44 @@ def _played_compactly(played: Round) -> str:
     for index, step in enumerate(played.workflow.steps):
         ended = played.step(index)
         said = ended.result.text if ended and isinstance(ended.result, Reply) else ""
-        opening, ending = _ends(said)
+        opening, ending = _reply_ends(said)
         first = endings.setdefault(ending, index)
         told = ending if first == index else f"as {first}"
         lines.append(f"{index} {step.worker}: {step.subtask} {opening} -> {told}")
     return "\n".join(lines)
 
 
-_CLIPPED = 24
+_MAX_END_CHARACTERS = 24
 """Characters kept of how a reply begins and of how it ends."""
-_CLAUSE = re.compile(r"[^,;.]*")
+_FIRST_CLAUSE = re.compile(r"[^,;.]*")
 
 
-def _ends(text: str) -> tuple[str, str]:
+def _reply_ends(text: str) -> tuple[str, str]:
     """The first clause and the last line of a reply, clipped."""
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["nothing"]
-    clause = _CLAUSE.match(lines[0]) if len(lines) > 1 else None
-    return clause[0][:_CLIPPED] if clause else "", lines[-1][-_CLIPPED:]
+    clause = _FIRST_CLAUSE.match(lines[0]) if len(lines) > 1 else None
+    return clause[0][:_MAX_END_CHARACTERS] if clause else "", lines[-1][-_MAX_END_CHARACTERS:]
 
 
-def _worker_line(number: int, worker: Worker, rendering: Rendering) -> str:
-    line = f"Model id {number}"
-    if rendering.descriptions and worker.description:
-        line += f": {worker.description}"
-    if rendering.prices and worker.price:
-        line += f" (${worker.price.input} in, ${worker.price.output} out per million tokens)"
-    return line
+def _tools_text(question: Question) -> str:
+    """What a step's model may call, and a line for each tool."""
+    lines = [TOOLS]
+    for tool in question.tools:
+        about = clip_text(" ".join(tool.description.split()), TOOL_DESCRIPTION)
+        lines.append(f"- {tool.name}{': ' + about if about else ''}")
+    return "\n".join(lines)
 
 
-def _played(brief: Brief) -> str:
+def _previous_workflow_text(brief: PlanningContext) -> str:
     last = brief.previous[-1]
     if last.workflow is None:
         return "No workflow was carried out."
     responses = "\n\n".join(
-        f"Response of step {step.index}:\n{step.result.text}"
+        f"Response of step {step.index}:\n{clip_to_tokens(step.result.text, EARLIER_REPLY_TOKENS)}"
         for step in sorted(last.steps, key=lambda step: step.index)
         if isinstance(step.result, Reply)
     )
-    return f"{render(last.workflow, brief.pool)}\n\n{responses}"
+    return f"{render_workflow(last.workflow, brief.pool)}\n\n{responses}"
 
 
 WORKER_PREAMBLE = """\
@@ -226,6 +237,7 @@ def worker_messages(
     workflow: Workflow,
     index: int,
     rounds: tuple[Round, ...],
+    *,
     chain: Collection[RunId] = (),
 ) -> tuple[Message, ...]:
     """The messages for one step; a pure function of what its access list permits.
@@ -242,49 +254,55 @@ def worker_messages(
             of theirs a step sees its own only.
     """
     step = workflow.steps[index]
-    at = asked(question, chain)
+    at = question_index(question, chain)
     messages = question.messages
-    after = turns_of_step(messages[at + 1 :], max(len(rounds) - 1, 0), index, chain)
+    later = (
+        messages[at + 1 :] if index == len(workflow) - 1 else without_prefill(messages[at + 1 :])
+    )
+    after = turns_for_step(later, max(len(rounds) - 1, 0), index, chain)
     if not step.subtask and not step.access and not step.previous:
         return (*messages[: at + 1], *after)
-    sections = [WORKER_PREAMBLE, _tagged("overall_task", messages[at].text)]
+    sections = [WORKER_PREAMBLE, _wrap_in_tag("overall_task", messages[at].text)]
     *earlier_rounds, present = rounds
     if step.previous and earlier_rounds:
-        sections.append(f"<previous_round>\n{_previous(earlier_rounds)}\n</previous_round>")
-    sections += [_section(workflow, earlier, present) for earlier in step.access]
+        sections.append(
+            f"<previous_round>\n{_previous_round_section(earlier_rounds)}\n</previous_round>"
+        )
+    sections += [_step_section(workflow, earlier, present) for earlier in step.access]
     if step.subtask:
         sections.append(f"Your assigned subtask: {step.subtask}")
     if index == len(workflow) - 1:
         sections.append(LAST_STEP)
     prompt = Text("\n\n".join(section for section in sections if section))
     parts: tuple[Part, ...] = (prompt, *messages[at].images)
-    return (*messages[:at], Message(Role.USER, parts), *after)
+    earlier = with_mark(messages[:at], messages[at])
+    return (*earlier, Message(role=Role.USER, parts=parts), *after)
 
 
-def _section(workflow: Workflow, index: int, played: Round) -> str:
+def _step_section(workflow: Workflow, index: int, played: Round) -> str:
     """What one earlier step was asked and what it replied; nothing if it failed."""
     ended = played.step(index)
     if ended is None or not isinstance(ended.result, Reply):
         return ""
-    subtask = _tagged("agent_subtask", workflow.steps[index].subtask, index)
-    return f"{subtask}\n{_tagged('agent_response', ended.result.text, index)}"
+    subtask = _wrap_in_tag("agent_subtask", workflow.steps[index].subtask, index)
+    return f"{subtask}\n{_wrap_in_tag('agent_response', ended.result.text, index)}"
 
 
-def _previous(rounds: Sequence[Round]) -> str:
+def _previous_round_section(rounds: Sequence[Round]) -> str:
     """Every step of the last round in which a workflow was played."""
     for played in reversed(rounds):
-        if played.workflow is not None and not isinstance(played.decision, Accepted):
+        if played.workflow is not None and not isinstance(played.decision, AcceptedAnswer):
             flow = played.workflow
-            parts = (_section(flow, index, played) for index in range(len(flow)))
+            parts = (_step_section(flow, index, played) for index in range(len(flow)))
             return "\n\n".join(part for part in parts if part)
     return ""
 
 
-def _tagged(tag: str, text: str, index: int | None = None) -> str:
+def _wrap_in_tag(tag: str, text: str, index: int | None = None) -> str:
     attribute = "" if index is None else f' step="{index}"'
-    return f"<{tag}{attribute}>\n{escape(text)}\n</{tag}>"
+    return f"<{tag}{attribute}>\n{escape_tags(text)}\n</{tag}>"
 
 
-def escape(text: str) -> str:
+def escape_tags(text: str) -> str:
     """The text in which none of our tags can open or close."""
     return _TAGS.sub("&lt;", text)

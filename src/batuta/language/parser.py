@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from batuta.core import MAX_STEPS, Accepted, Pool, Step, WorkerId, Workflow
+from batuta.core import MAX_STEPS, AcceptedAnswer, Pool, Step, WorkerId, Workflow
 from batuta.errors import WorkflowError
-from batuta.language.literal import Value, read_list
+from batuta.language.literal import LiteralValue, read_list
 
 _FIELDS = ("model_id", "subtasks", "access_list")
 _LABEL = re.compile(
@@ -17,25 +17,25 @@ _LABEL = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _THINK = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.IGNORECASE | re.DOTALL)
-_THOUGHT = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
+_THINK_END = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 _MAX_TRIES = 16
 """Lists that may be misread before the text is given up, so that time stays linear."""
-_SHOWN = 40
+_MAX_SHOWN_CHARACTERS = 40
 """Characters of a wrong value that an error repeats."""
-_NOTHING = {"", "none", "null", "[]", "nothing"}
+_EMPTY_ACCESS_WORDS = {"", "none", "null", "[]", "nothing"}
 
 
-class Lists(NamedTuple):
+class WorkflowLists(NamedTuple):
     """The three lists, as read."""
 
-    model_id: list[Value]
-    subtasks: list[Value]
-    access_list: list[Value]
+    model_id: list[LiteralValue]
+    subtasks: list[LiteralValue]
+    access_list: list[LiteralValue]
 
 
-def parse(
+def parse_workflow(
     text: str, pool: Pool, *, max_steps: int = MAX_STEPS, revise: bool = False
-) -> Workflow | Accepted:
+) -> Workflow | AcceptedAnswer:
     """The workflow that `text` describes, its numbers resolved to the pool's ids.
 
     With `revise` (a later round of a recursion) three empty lists mean "return that answer
@@ -46,26 +46,28 @@ def parse(
     """
     lists = read_lists(text)
     if revise and not any(lists):
-        return Accepted()
+        return AcceptedAnswer()
     _check_lengths(lists, max_steps)
     steps: list[Step] = []
     for index, (number, subtask, access) in enumerate(zip(*lists, strict=True)):
-        worker = _worker(number, index, pool)
+        worker = _resolve_worker(number, index, pool)
         if not isinstance(subtask, str):
-            raise WorkflowError(f"subtask {index} is not a string but {_show(subtask)}")
-        earlier, everything = _access(access, index)
-        steps.append(Step(subtask, worker, earlier, previous=revise and everything))
+            raise WorkflowError(f"subtask {index} is not a string but {_shorten_value(subtask)}")
+        earlier, everything = _parse_access(access, index)
+        steps.append(
+            Step(subtask=subtask, worker=worker, access=earlier, previous=revise and everything)
+        )
     return Workflow(tuple(steps))
 
 
-def read_lists(text: str) -> Lists:
+def read_lists(text: str) -> WorkflowLists:
     """The first list behind each of the three labels.
 
     Raises:
         WorkflowError: a label or its list is missing or cannot be read.
     """
-    spoken = _spoken(text)
-    found: dict[str, list[Value]] = {}
+    spoken = _strip_thinking(text)
+    found: dict[str, list[LiteralValue]] = {}
     loose: dict[str, int] = {}
     errors: dict[str, WorkflowError] = {}
     position = 0
@@ -86,13 +88,13 @@ def read_lists(text: str) -> Lists:
                 errors.setdefault(field if field not in errors else f"{field} {position}", error)
     for field in _FIELDS:
         if field not in found:
-            found[field] = _loose(spoken, field, loose, errors)
-    return Lists(*(found[field] for field in _FIELDS))
+            found[field] = _read_distant_list(spoken, field, loose, errors)
+    return WorkflowLists(*(found[field] for field in _FIELDS))
 
 
-def _loose(
+def _read_distant_list(
     text: str, field: str, loose: dict[str, int], errors: dict[str, WorkflowError]
-) -> list[Value]:
+) -> list[LiteralValue]:
     """The first list anywhere behind the label, where none stood directly behind it."""
     if field in errors:
         raise WorkflowError(f"{field}: {errors[field]}")
@@ -108,16 +110,16 @@ def _loose(
         raise WorkflowError(f"{field}: {error}") from None
 
 
-def _spoken(text: str) -> str:
+def _strip_thinking(text: str) -> str:
     """The text without its hidden reasoning; a prefix may have opened it unseen."""
-    first = _THOUGHT.search(text)
+    first = _THINK_END.search(text)
     opening = text.lower().find("<think")
     if first and (opening < 0 or opening > first.start()):
         text = text[first.end() :]
     return _THINK.sub(" ", text)
 
 
-def _check_lengths(lists: Lists, max_steps: int) -> None:
+def _check_lengths(lists: WorkflowLists, max_steps: int) -> None:
     steps = len(lists.model_id)
     for field, values in zip(_FIELDS[1:], lists[1:], strict=True):
         if len(values) != steps:
@@ -128,20 +130,20 @@ def _check_lengths(lists: Lists, max_steps: int) -> None:
         raise WorkflowError(f"the workflow has {steps} steps where {max_steps} are allowed")
 
 
-def _number(value: Value) -> int | None:
+def _parse_number(value: LiteralValue) -> int | None:
     """The value as a number; numeric strings count."""
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,9}\s*", value):
         return int(value)
     return value if isinstance(value, int) else None
 
 
-def _worker(value: Value, index: int, pool: Pool) -> WorkerId:
+def _resolve_worker(value: LiteralValue, index: int, pool: Pool) -> WorkerId:
     """The worker of that number, or of that name: many models write names."""
-    number = _number(value)
+    number = _parse_number(value)
     if number is None:
         if isinstance(value, str) and value.strip() in pool:
             return WorkerId(value.strip())
-        raise WorkflowError(f"model_id of step {index} is not a number but {_show(value)}")
+        raise WorkflowError(f"model_id of step {index} is not a number but {_shorten_value(value)}")
     if not 0 <= number < len(pool):
         raise WorkflowError(
             f"model_id of step {index} is {number} where the pool has 0 to {len(pool) - 1}"
@@ -149,19 +151,19 @@ def _worker(value: Value, index: int, pool: Pool) -> WorkerId:
     return pool.workers[number].id
 
 
-def _access(value: Value, index: int) -> tuple[tuple[int, ...], bool]:
+def _parse_access(value: LiteralValue, index: int) -> tuple[tuple[int, ...], bool]:
     """The earlier steps that may be read, and whether the entry said "all"."""
-    entries: list[Value] = value if isinstance(value, list) else [value]
+    entries: list[LiteralValue] = value if isinstance(value, list) else [value]
     numbers: set[int] = set()
     for entry in entries:
-        number = _number(entry)
+        number = _parse_number(entry)
         word = entry.strip().lower() if isinstance(entry, str) else None
         if word == "all":
             return tuple(range(index)), True
-        if word in _NOTHING:
+        if word in _EMPTY_ACCESS_WORDS:
             continue
         if number is None:
-            raise WorkflowError(f"access of step {index} has {_show(entry)}")
+            raise WorkflowError(f"access of step {index} has {_shorten_value(entry)}")
         if not 0 <= number < index:
             raise WorkflowError(
                 f"access of step {index} names step {number}, which is not before it"
@@ -170,6 +172,6 @@ def _access(value: Value, index: int) -> tuple[tuple[int, ...], bool]:
     return tuple(sorted(numbers)), False
 
 
-def _show(value: Value) -> str:
+def _shorten_value(value: LiteralValue) -> str:
     shown = repr(value)
-    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}…"
+    return shown if len(shown) <= _MAX_SHOWN_CHARACTERS else f"{shown[:_MAX_SHOWN_CHARACTERS]}…"

@@ -13,7 +13,7 @@ ACCEPTED = "model_id = []\nsubtasks = []\naccess_list = []"
 _THINK = re.compile(r"<(?=/?think)", re.IGNORECASE)
 
 
-def render(workflow: Workflow, pool: Pool, *, names: bool = False) -> str:
+def render_workflow(workflow: Workflow, pool: Pool, *, names: bool = False) -> str:
     """The three lists, under the numbers that `pool` gives its workers, or under their names.
 
     With names the subtasks come first, as a small policy writes them: it then knows what a worker
@@ -23,21 +23,21 @@ def render(workflow: Workflow, pool: Pool, *, names: bool = False) -> str:
         KeyError: a step's worker is not in the pool.
     """
     numbers = [pool.number(step.worker) for step in workflow.steps]
-    called = quoted(step.worker for step in workflow.steps) if names else str(numbers)
-    lists = [f"model_id = {called}", f"subtasks = {quoted(s.subtask for s in workflow.steps)}"]
-    access = f"access_list = [{', '.join(_access(step) for step in workflow.steps)}]"
+    called = quote_list(step.worker for step in workflow.steps) if names else str(numbers)
+    lists = [f"model_id = {called}", f"subtasks = {quote_list(s.subtask for s in workflow.steps)}"]
+    access = f"access_list = [{', '.join(_access_entry(step) for step in workflow.steps)}]"
     return "\n".join([*(reversed(lists) if names else lists), access])
 
 
-def quoted(texts: Iterable[str]) -> str:
+def quote_list(texts: Iterable[str]) -> str:
     """A list of JSON strings."""
-    return f"[{', '.join(map(_quote, texts))}]"
+    return f"[{', '.join(map(_quote_text, texts))}]"
 
 
-def _quote(text: str) -> str:
+def _quote_text(text: str) -> str:
     """A JSON string in which no tag of hidden reasoning stands."""
     return _THINK.sub(r"\\u003c", json.dumps(text, ensure_ascii=False))
 
 
-def _access(step: Step) -> str:
+def _access_entry(step: Step) -> str:
     return '["all"]' if step.previous else str(list(step.access))

@@ -1,0 +1,71 @@
+"""A worker's card: what a conductor is shown of a worker before it plans."""
+
+from __future__ import annotations
+
+from batuta.core import Price, Skill, Worker
+from batuta.core.worker import PROGRAM
+
+_ABILITIES = {"tools": "call tools", "vision": "see pictures", PROGRAM: "run Python code"}
+"""What a tag of a worker means."""
+MOST_SKILLS = 8
+"""Skills of a card; a worker measured on a hundred families does not fill the prompt."""
+
+
+def worker_card(number: int, worker: Worker, *, descriptions: bool, prices: bool) -> str:
+    """One line of name and description, then a line each of skills and of facts.
+
+    Args:
+        number: the worker's number in its pool.
+        worker: whose card it is.
+        descriptions: False: the number alone, as in the paper.
+        prices: whether the price is shown.
+    """
+    head = f"Model id {number}"
+    price = _price_text(worker.price) if prices and worker.price else ""
+    if not descriptions:
+        return f"{head} ({price})" if price else head
+    about = _one_line(worker.description)
+    lines = [f"{head}: {_one_line(worker.model)}{'. ' + about if about else ''}"]
+    measured = [skill for skill in worker.skills if not skill.board]
+    if worker.strength is not None or measured:
+        lines.append(f"right alone: {_measured_text(worker.strength, measured)}")
+    if boards := [skill for skill in worker.skills if skill.board]:
+        shown = "; ".join(f"{_share_text(skill)} ({skill.board})" for skill in boards)
+        lines.append(f"on public boards, not measured here: {shown}")
+    if facts := _worker_facts(worker, price):
+        lines.append("; ".join(facts))
+    return "\n  ".join(lines)
+
+
+def _measured_text(strength: float | None, skills: list[Skill]) -> str:
+    said = [] if strength is None else [f"{strength:.0%} of all questions"]
+    for skill in skills[:MOST_SKILLS]:
+        of = f" of {skill.questions}" if skill.questions else ""
+        said.append(_share_text(skill) + of)
+    return "; ".join(said)
+
+
+def _share_text(skill: Skill) -> str:
+    return f"{_one_line(skill.family)} {skill.share:.0%}"
+
+
+def _worker_facts(worker: Worker, price: str) -> list[str]:
+    facts = [f"can {able}" for tag, able in _ABILITIES.items() if tag in worker.tags]
+    if worker.context_window:
+        facts.append(f"reads up to {worker.context_window:,} tokens")
+    if price:
+        facts.append(price)
+    if worker.seconds is not None:
+        facts.append(f"takes about {worker.seconds:.2g} s")
+    return facts
+
+
+def _price_text(price: Price) -> str:
+    if not price.input and not price.output:
+        return "costs nothing"
+    return f"${price.input:f} in, ${price.output:f} out per million tokens"
+
+
+def _one_line(text: str) -> str:
+    """The text without line breaks: a card cannot pretend to be another one's."""
+    return " ".join(text.split())

@@ -1,0 +1,147 @@
+"""Worked examples in the conductor's prompt, written with numbers that the pool has.
+
+Four questions of our own that need one, two, three and five steps, so that a conductor sees that
+depth follows need.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from batuta.core import Pool, Step, WorkerId, Workflow
+from batuta.core.worker import PROGRAM
+from batuta.language.renderer import render_workflow
+
+ALL = "all"
+Read = tuple[int, ...] | str
+"""The earlier steps that a step of an example reads, or `ALL`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkedExample:
+    """A question, why it wants this workflow, and the workflow."""
+
+    question: str
+    reason: str
+    roles: tuple[str, ...]
+    """Who plays each step: see `cast_roles`."""
+    subtasks: tuple[str, ...]
+    reads: tuple[Read, ...]
+
+
+EXAMPLES = (
+    WorkedExample(
+        question="What is the capital of Australia?",
+        reason="Simple recall: one call is enough, and a cheap model knows it.",
+        roles=("cheap",),
+        subtasks=("Answer the question in one word.",),
+        reads=((),),
+    ),
+    WorkedExample(
+        question="A train leaves at 9:40, stands for 25 minutes on the way and arrives at 13:05. "
+        "For how long does it move?",
+        reason="One slip would spoil it, so another model repairs what the first one wrote.",
+        roles=("strong", "second"),
+        subtasks=(
+            "Solve the problem step by step.",
+            "Check each step of the solution, repair what is wrong, and give the final answer.",
+        ),
+        reads=((), (0,)),
+    ),
+    WorkedExample(
+        question="How many positive integers below 1000 are divisible by neither 6 nor 10?",
+        reason="Two solutions that do not see each other show a mistake; a third model decides.",
+        roles=("strong", "second", "third"),
+        subtasks=(
+            "Solve the problem step by step.",
+            "Solve the problem by counting what must be excluded. Watch for double counting.",
+            "Compare the two solutions, find the mistake, and give the final answer.",
+        ),
+        reads=((), (), (0, 1)),
+    ),
+    WorkedExample(
+        question="Write a Python function that turns a date of the French Republican calendar "
+        "into a Gregorian one.",
+        reason="Hard, with facts to get right: the rules and the plan first, then the code, a "
+        "review by another model, and a final version.",
+        roles=("second", "strong", "strong", "third", "strong"),
+        subtasks=(
+            "State the rules of that calendar: months, extra days, leap years, its first day.",
+            "Plan the function: input, cases, errors. Do not write the code.",
+            "Write the function according to the rules and the plan.",
+            "Review the function against the rules. Name every fault with a date that shows it.",
+            "Give the complete final function with every fault of the review repaired.",
+        ),
+        reads=((), (), (0, 1), (0, 2), ALL),
+    ),
+)
+
+
+PROGRAM_EXAMPLE = WorkedExample(
+    question="How many positive integers below 1000 are divisible by neither 6 nor 10?",
+    reason="A program counts without a mistake: a model writes it, the worker that runs code runs "
+    "it, another model looks at what came out and answers.",
+    roles=("strong", "program", "second"),
+    subtasks=(
+        "Write a short Python program that counts them and prints the count, in one code block.",
+        "Run the program.",
+        "Give the final answer from what the program printed; solve it yourself if it failed.",
+    ),
+    reads=((), (0,), (0, 1)),
+)
+"""In the place of the third where the pool has a worker that runs code."""
+
+
+def worked_examples(pool: Pool, max_steps: int, *, by_merit: bool) -> str:
+    """The examples that fit the limit, numbered.
+
+    Args:
+        pool: whose numbers are used.
+        max_steps: steps that a workflow may have; longer examples are left out.
+        by_merit: whether the roles go to the workers that are good for them; else to the first
+            numbers, which say nothing of anonymous workers.
+    """
+    players = cast_roles(pool) if by_merit else _first_numbers(pool)
+    examples = list(EXAMPLES)
+    runs_code = next((worker.id for worker in pool if PROGRAM in worker.tags), None)
+    if runs_code is not None and by_merit:
+        players["program"], examples[2] = runs_code, PROGRAM_EXAMPLE
+    fitting = [example for example in examples if len(example.roles) <= max_steps]
+    return "\n\n".join(
+        f"EXAMPLE {number}\nQuestion: {example.question}\n{example.reason}\n"
+        f"{render_workflow(_example_workflow(example, players), pool)}"
+        for number, example in enumerate(fitting, 1)
+    )
+
+
+def cast_roles(pool: Pool) -> dict[str, WorkerId]:
+    """Who plays which role: the three best, and the cheapest; in a small pool some play two."""
+    ranked = pool.ranked()
+    priced = [worker for worker in ranked if worker.price is not None]
+    cheap = ranked[-1]
+    if len(priced) == len(ranked):
+        cheap = min(reversed(priced), key=lambda w: w.price.output if w.price else 0)
+    return _assign_roles([worker.id for worker in ranked], cheap.id)
+
+
+def _first_numbers(pool: Pool) -> dict[str, WorkerId]:
+    ids = [worker.id for worker in pool if PROGRAM not in worker.tags]
+    ids = ids or [worker.id for worker in pool]
+    return _assign_roles(ids, ids[-1])
+
+
+def _assign_roles(ids: list[WorkerId], cheap: WorkerId) -> dict[str, WorkerId]:
+    places = ("strong", "second", "third")
+    return {"cheap": cheap} | {role: ids[i % len(ids)] for i, role in enumerate(places)}
+
+
+def _example_workflow(example: WorkedExample, players: dict[str, WorkerId]) -> Workflow:
+    rows = zip(example.roles, example.subtasks, example.reads, strict=True)
+    return Workflow(
+        tuple(
+            Step(subtask=subtask, worker=players[role], access=tuple(range(index)), previous=True)
+            if isinstance(read, str)
+            else Step(subtask=subtask, worker=players[role], access=read)
+            for index, (role, subtask, read) in enumerate(rows)
+        )
+    )
