@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batuta.clients import Scripted
-from batuta.clients.replay import fingerprint
+from batuta.clients import ScriptedClient
+from batuta.clients.replay import request_fingerprint
 from batuta.core import (
     Cost,
     Finish,
@@ -29,30 +29,30 @@ from batuta.core import (
     Worker,
     WorkerId,
     Workflow,
-    user,
+    user_message,
 )
-from batuta.core.bound import (
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.cost_bound import (
+    DEFAULT_OUTPUT_TOKENS,
+    DEFAULT_REASONING_OUTPUT_TOKENS,
     IMAGE_TOKENS,
-    LEAST_OUTPUT,
-    OUTPUT,
-    REASONING_OUTPUT,
-    bound_of,
-    max_tokens_in,
-    max_tokens_of,
-    wanted_output,
+    MIN_OUTPUT_TOKENS,
+    bound_call_cost,
+    desired_output_tokens,
+    max_prompt_tokens,
+    max_text_tokens,
 )
-from batuta.core.conductor import SILENT
-from batuta.core.estimate import tokens_in, tokens_of
 from batuta.core.message import Image, Message, Role, Tool
 from batuta.core.run import Failure
-from batuta.core.usage import ASSUMED_PRICE, cost_of
-from batuta.engine import Patience, conduct
-from batuta.errors import LimitReached, Overloaded, TimedOut
-from batuta.solvers import Fixed, Learned, best
+from batuta.core.token_estimate import estimate_request_tokens, estimate_tokens
+from batuta.core.usage import ASSUMED_PRICE, usage_cost
+from batuta.engine import TimeoutPolicy, conduct
+from batuta.errors import LimitReachedError, ProviderOverloadedError, ProviderTimeoutError
+from batuta.solvers import FixedConductor, LLMConductor, best_single_worker
 
 pytestmark = pytest.mark.anyio
 Q = Question.of("What is six times seven?")
-PRICE = Price(Decimal(3), Decimal(15))
+PRICE = Price(input=Decimal(3), output=Decimal(15))
 
 
 @dataclass
@@ -70,19 +70,19 @@ class Spender:
         dear = self.worker.price or ASSUMED_PRICE
         most = max(dear.input, dear.cached or 0, dear.cache_write or 0)
         usage = Usage(
-            1,
-            input=max_tokens_in(request, self.worker),
+            calls=1,
+            input=max_prompt_tokens(request, self.worker),
             output=50_000 if request.max_output is None else request.max_output,
         )
-        return usage, cost_of(usage, Price(most, dear.output))
+        return usage, usage_cost(usage, Price(input=most, output=dear.output))
 
-    async def complete(self, request, listener=SILENT):
+    async def complete(self, request, listener=NULL_LISTENER):
         for _ in range(self.fails):
             usage, cost = await self._spent(request)
-            error = Overloaded("busy", usage=usage, cost=cost)
-            await listener.failed(Failure.of(error))
+            error = ProviderOverloadedError("busy", usage=usage, cost=cost)
+            await listener.on_failure(Failure.of(error))
         usage, cost = await self._spent(request)
-        return Reply("42", usage=usage, cost=cost)
+        return Reply(text="42", usage=usage, cost=cost)
 
     async def _spent(self, request):
         self.requests.append(request)
@@ -100,14 +100,14 @@ class Purse:
         await anyio.sleep(0)
         self.grown += 1
         if least > self.cap:
-            raise LimitReached("usd", "too much", "less")
+            raise LimitReachedError("usd", "too much", "less")
         self.granted = max(self.granted, min(usd, self.cap))
         return self.granted
 
 
 money = st.decimals(0, 100, places=2)
 maybe = st.one_of(st.none(), money)
-prices = st.builds(Price, money, money, maybe, maybe)
+prices = st.builds(Price, input=money, output=money, cached=maybe, cache_write=maybe)
 
 
 @st.composite
@@ -115,7 +115,7 @@ def workflows(draw):
     steps = []
     for index in range(draw(st.integers(1, 5))):
         access = tuple(i for i in range(index) if draw(st.booleans()))
-        steps.append(Step(draw(st.sampled_from(["", "x" * 300])), WorkerId(f"w{draw(st.integers(0, 2))}"), access))  # fmt: skip
+        steps.append(Step(subtask=draw(st.sampled_from(["", "x" * 300])), worker=WorkerId(f"w{draw(st.integers(0, 2))}"), access=access))  # fmt: skip
     return Workflow(tuple(steps))
 
 
@@ -130,7 +130,9 @@ def workflows(draw):
 )
 def test_no_limit_is_ever_passed(costs, workflow, usd, purse, fails, most):
     """Whatever the prices, parallel steps, retries and limits: every worker costs all it can."""
-    workers = [Worker(WorkerId(f"w{n}"), "m", price=price) for n, price in enumerate(costs)]
+    workers = [
+        Worker(id=WorkerId(f"w{n}"), model="m", price=price) for n, price in enumerate(costs)
+    ]
     clients = {w.id: Spender(w, fails=f) for w, f in zip(workers, fails, strict=True)}
     funds = None if purse is None else Purse(purse)
     question = replace(Q, sampling=Sampling(max_tokens=most))
@@ -138,12 +140,12 @@ def test_no_limit_is_ever_passed(costs, workflow, usd, purse, fails, most):
     async def run():
         return await conduct(
             question,
-            Fixed("by-hand", lambda _: workflow),
+            FixedConductor("by-hand", lambda _: workflow),
             Pool(tuple(workers)),
             clients,
             limits=Limits(usd=None if usd is None else float(usd)),
             funds=funds,
-            patience=Patience(hedge=0.001),
+            timeouts=TimeoutPolicy(hedge_seconds=0.001),
         )
 
     async def in_time():
@@ -162,14 +164,17 @@ def test_no_limit_is_ever_passed(costs, workflow, usd, purse, fails, most):
 
 def pool_of(*prices_, **options):
     return Pool(
-        tuple(Worker(WorkerId(f"w{n}"), "m", price=p, **options) for n, p in enumerate(prices_))
+        tuple(
+            Worker(id=WorkerId(f"w{n}"), model="m", price=p, **options)
+            for n, p in enumerate(prices_)
+        )
     )
 
 
 async def played(pool, workflow=None, **options):
     clients = {worker.id: Spender(worker, 0.01) for worker in pool}
-    workflow = workflow or Workflow((Step("", pool.workers[0].id),))
-    conductor = Fixed("by-hand", lambda _: workflow)
+    workflow = workflow or Workflow((Step(subtask="", worker=pool.workers[0].id),))
+    conductor = FixedConductor("by-hand", lambda _: workflow)
     return await conduct(Q, conductor, pool, clients, **options), clients
 
 
@@ -183,46 +188,54 @@ async def test_an_answer_is_shortened_to_what_there_is_and_the_cap_is_sent():
     pool = pool_of(PRICE)
     run, clients = await played(pool, limits=Limits(usd=0.02))
     [request] = clients["w0"].requests
-    assert LEAST_OUTPUT <= request.max_output < OUTPUT
+    assert MIN_OUTPUT_TOKENS <= request.max_output < DEFAULT_OUTPUT_TOKENS
     assert Decimal("0.0199") < run.cost.usd <= Decimal("0.02")
     assert run.steps[0].request == request  # the trace says so
     run, _ = await played(pool, limits=Limits(usd=1.0))
-    assert run.steps[0].request.max_output == OUTPUT
+    assert run.steps[0].request.max_output == DEFAULT_OUTPUT_TOKENS
     run, _ = await played(pool)
     assert run.steps[0].request.max_output is None
 
 
 async def test_an_answer_that_was_cut_for_money_says_so():
-    cut = Scripted(lambda _: Reply("It is forty", finish=Finish.LENGTH), price=PRICE)
+    cut = ScriptedClient(lambda _: Reply(text="It is forty", finish=Finish.LENGTH), price=PRICE)
     pool = pool_of(PRICE)
-    run = await conduct(Q, best(), pool, {"w0": cut}, limits=Limits(usd=0.02))
+    run = await conduct(Q, best_single_worker(), pool, {"w0": cut}, limits=Limits(usd=0.02))
     assert (run.outcome, run.answer, run.limit) == (Outcome.ANSWERED, "It is forty", "usd")
-    run = await conduct(Q, best(), pool, {"w0": cut})
+    run = await conduct(Q, best_single_worker(), pool, {"w0": cut})
     assert run.limit is None
 
 
 async def test_parallel_steps_wait_for_each_other_when_there_is_not_enough_for_both():
-    flow = Workflow((Step("", WorkerId("w0")), Step("", WorkerId("w0")), Step("", WorkerId("w0"))))
-    saying = Scripted(lambda _: "42", latency=0.01, price=PRICE)
-    conductor = Fixed("by-hand", lambda _: flow)
+    flow = Workflow(
+        (
+            Step(subtask="", worker=WorkerId("w0")),
+            Step(subtask="", worker=WorkerId("w0")),
+            Step(subtask="", worker=WorkerId("w0")),
+        )
+    )
+    saying = ScriptedClient(lambda _: "42", latency=0.01, price=PRICE)
+    conductor = FixedConductor("by-hand", lambda _: flow)
     run = await conduct(Q, conductor, pool_of(PRICE), {"w0": saying}, limits=Limits(usd=0.07))
     assert run.outcome is Outcome.ANSWERED
     assert len(saying.requests) == 3  # each could have cost $0.063
-    assert {request.max_output for request in saying.requests} == {OUTPUT}
+    assert {request.max_output for request in saying.requests} == {DEFAULT_OUTPUT_TOKENS}
 
 
 async def test_a_worker_without_a_price_is_reserved_at_the_assumed_one():
     run, clients = await played(pool_of(None), limits=Limits(usd=0.01))
     assert run.outcome is Outcome.LIMITED
     assert clients["w0"].requests == []
-    cheap = Limits(usd=0.01, unknown=Price(Decimal("0.1"), Decimal("0.1")))
+    cheap = Limits(usd=0.01, unknown=Price(input=Decimal("0.1"), output=Decimal("0.1")))
     run, clients = await played(pool_of(None), limits=cheap)
     assert len(clients["w0"].requests) == 1
     assert run.outcome is Outcome.ANSWERED
 
 
 async def test_a_free_worker_needs_no_cap():
-    run, clients = await played(pool_of(Price(Decimal(0), Decimal(0))), limits=Limits(usd=0.001))
+    run, clients = await played(
+        pool_of(Price(input=Decimal(0), output=Decimal(0))), limits=Limits(usd=0.001)
+    )
     assert run.outcome is Outcome.ANSWERED
     assert clients["w0"].requests[0].max_output is None
 
@@ -231,7 +244,7 @@ async def test_a_free_worker_needs_no_cap():
 async def test_a_conductors_calls_are_counted_before_they_are_made(usd):
     [worker] = pool = pool_of(PRICE)
     model = Spender(worker)
-    conductor = Learned("prompted", model, worker=worker)
+    conductor = LLMConductor(name="prompted", client=model, worker=worker)
     run = await conduct(Q, conductor, pool, {"w0": Spender(worker)}, limits=Limits(usd=usd))
     assert model.requests == []
     assert (run.outcome, run.limit, run.cost.usd) == (Outcome.LIMITED, "usd", 0)
@@ -241,7 +254,7 @@ async def test_a_conductors_drafts_and_retries_are_reserved_one_by_one():
     [worker] = pool = pool_of(PRICE)
     for fails in (0, 2):
         model = Spender(worker, fails=fails)  # "42" is no workflow: it is sampled again
-        conductor = Learned("prompted", model, worker=worker)
+        conductor = LLMConductor(name="prompted", client=model, worker=worker)
         run = await conduct(Q, conductor, pool, {"w0": Spender(worker)}, limits=Limits(usd=0.06))
         assert model.requests
         assert 0 < run.cost.usd <= Decimal("0.06")
@@ -250,39 +263,39 @@ async def test_a_conductors_drafts_and_retries_are_reserved_one_by_one():
 
 async def test_a_hedge_that_cannot_be_paid_is_not_made_and_limits_nobody():
     pool = pool_of(PRICE, PRICE)
-    slow = Scripted(lambda _: "slow", latency=0.05, price=PRICE)
-    other = Scripted(lambda _: "other", price=PRICE)
+    slow = ScriptedClient(lambda _: "slow", latency=0.05, price=PRICE)
+    other = ScriptedClient(lambda _: "other", price=PRICE)
     players = {"w0": slow, "w1": other}
-    limits, patience = Limits(usd=0.07), Patience(hedge=0.01)
-    run = await conduct(Q, best(), pool, players, limits=limits, patience=patience)
+    limits, patience = Limits(usd=0.07), TimeoutPolicy(hedge_seconds=0.01)
+    run = await conduct(Q, best_single_worker(), pool, players, limits=limits, timeouts=patience)
     assert (run.answer, run.outcome, other.requests) == ("slow", Outcome.ANSWERED, [])
 
 
 async def test_a_substitute_is_reserved_beside_what_broke_off():
     pool = pool_of(PRICE, PRICE)
-    other = Scripted(lambda _: "other", price=PRICE)
+    other = ScriptedClient(lambda _: "other", price=PRICE)
     players = {"w0": Breaking(), "w1": other}
-    run = await conduct(Q, best(), pool, players, limits=Limits(usd=0.065))
+    run = await conduct(Q, best_single_worker(), pool, players, limits=Limits(usd=0.065))
     assert other.requests == []  # what the first one really cost nobody knows: up to $0.0631
     assert run.outcome is Outcome.LIMITED
-    run = await conduct(Q, best(), pool, players, limits=Limits(usd=0.2))
+    run = await conduct(Q, best_single_worker(), pool, players, limits=Limits(usd=0.2))
     assert run.answer == "other"
 
 
 class Breaking:
     """Its provider took the prompt and gave nothing."""
 
-    async def complete(self, request, listener=SILENT):
-        usage = Usage(1, input=10, estimated=1)
-        raise TimedOut("late", usage=usage, cost=Cost(Decimal("0.00003")))
+    async def complete(self, request, listener=NULL_LISTENER):
+        usage = Usage(calls=1, input=10, estimated=1)
+        raise ProviderTimeoutError("late", usage=usage, cost=Cost(Decimal("0.00003")))
 
 
 async def test_one_call_needs_the_store_once():
-    bound = bound_of(Request(Q.messages), pool_of(PRICE).workers[0], ASSUMED_PRICE)
-    funds = Purse(Decimal(1), bound.most_usd)
+    bound = bound_call_cost(Request(messages=Q.messages), pool_of(PRICE).workers[0], ASSUMED_PRICE)
+    funds = Purse(Decimal(1), bound.max_usd)
     await played(pool_of(PRICE), funds=funds)
     assert funds.grown == 0
-    three = Workflow(tuple(Step("", WorkerId("w0")) for _ in range(3)))
+    three = Workflow(tuple(Step(subtask="", worker=WorkerId("w0")) for _ in range(3)))
     await played(pool_of(PRICE), three, funds=funds)
     assert funds.grown
 
@@ -294,23 +307,23 @@ async def test_one_call_needs_the_store_once():
 def test_a_text_has_at_least_a_byte_a_token_in_every_normal_form(text):
     for form in ("NFC", "NFKC"):
         normal = unicodedata.normalize(form, text)
-        assert len(normal.encode("utf-8", "surrogatepass")) <= max_tokens_of(text)
+        assert len(normal.encode("utf-8", "surrogatepass")) <= max_text_tokens(text)
 
 
 @pytest.mark.parametrize("text", ["\ufdfa" * 999, "\U0001d160" * 999, "e\u0323\u0301" * 999])
 def test_normal_forms_that_grow_are_bounded_and_marks_do_not_take_their_square(text):
     for form in ("NFC", "NFKC"):
         normal = unicodedata.normalize(form, text)
-        assert len(normal.encode()) <= max_tokens_of(text)
+        assert len(normal.encode()) <= max_text_tokens(text)
 
 
 def test_a_chinese_character_is_no_quarter_of_a_token():
     text = "\u4f60\u597d\u4e16\u754c" * 5  # 20 characters
-    assert tokens_of(text) == 20
-    assert tokens_in(Request((user(text),))) == 24  # it was 9
-    assert max_tokens_of(text) >= 60
-    assert tokens_of("word") == 1
-    assert tokens_of("\u043f\u0440\u0438\u0432\u0435\u0442") == 4
+    assert estimate_tokens(text) == 20
+    assert estimate_request_tokens(Request(messages=(user_message(text),))) == 24  # it was 9
+    assert max_text_tokens(text) >= 60
+    assert estimate_tokens("word") == 1
+    assert estimate_tokens("\u043f\u0440\u0438\u0432\u0435\u0442") == 4
 
 
 @given(
@@ -321,44 +334,58 @@ def test_a_chinese_character_is_no_quarter_of_a_token():
     st.integers(0, 100),
 )
 def test_a_bound_is_the_dearest_way_to_count(price, into, out, cached, written):
-    worker = Worker(WorkerId("w"), "m", price=price)
-    bound = bound_of(Request((user("x" * 4000),)), worker, ASSUMED_PRICE)
+    worker = Worker(id=WorkerId("w"), model="m", price=price)
+    bound = bound_call_cost(Request(messages=(user_message("x" * 4000),)), worker, ASSUMED_PRICE)
     cached = min(cached, into)
-    usage = Usage(1, into, cached, min(written, into - cached), out)
+    usage = Usage(
+        calls=1, input=into, cached=cached, cache_write=min(written, into - cached), output=out
+    )
     assert price.of(usage) <= bound.usd(out)
-    fits = bound.fitting(Decimal("0.05"))
+    fits = bound.affordable_output(Decimal("0.05"))
     assert fits == -1 or bound.usd(fits) <= Decimal("0.05")
-    assert fits == bound.wanted or bound.usd(fits + 1) > Decimal("0.05")
+    assert fits == bound.desired_output or bound.usd(fits + 1) > Decimal("0.05")
 
 
 def test_what_else_a_prompt_has_counts():
     worker = pool_of(PRICE).workers[0]
-    plain = max_tokens_in(Request((user("hi"),)), worker)
-    seen = Request((Message(Role.USER, (Image("data:image/png;base64,AA"),)),))
-    assert max_tokens_in(seen, worker) >= IMAGE_TOKENS
+    plain = max_prompt_tokens(Request(messages=(user_message("hi"),)), worker)
+    seen = Request(
+        messages=(Message(role=Role.USER, parts=(Image(url="data:image/png;base64,AA"),)),)
+    )
+    assert max_prompt_tokens(seen, worker) >= IMAGE_TOKENS
     small = replace(worker, model="openai/gpt-4o-mini-2024-07-18")
-    assert max_tokens_in(seen, small) > 48_000
-    tool = Tool("t", "\u4f60" * 100, {"type": "object", "properties": {"a": {"enum": ["x" * 500]}}})
-    assert max_tokens_in(Request((user("hi"),), tools=(tool,)), worker) > plain + 300 + 500
+    assert max_prompt_tokens(seen, small) > 48_000
+    tool = Tool(
+        name="t",
+        description="\u4f60" * 100,
+        parameters={"type": "object", "properties": {"a": {"enum": ["x" * 500]}}},
+    )
+    assert (
+        max_prompt_tokens(Request(messages=(user_message("hi"),), tools=(tool,)), worker)
+        > plain + 300 + 500
+    )
     window = replace(worker, context_window=2000)
-    assert max_tokens_in(Request((user("x" * 9000),)), window) == 2000
+    assert max_prompt_tokens(Request(messages=(user_message("x" * 9000),)), window) == 2000
 
 
 def test_how_much_may_be_said():
-    plain = Worker(WorkerId("w"), "gpt-4o", price=PRICE)
-    assert wanted_output(Request(()), plain) == OUTPUT
-    assert wanted_output(Request((), Sampling(max_tokens=9)), plain) == 9
-    assert wanted_output(Request(()), replace(plain, model="openai/gpt-5-mini")) == REASONING_OUTPUT
-    assert wanted_output(Request(()), replace(plain, context_window=4096)) == 1024
+    plain = Worker(id=WorkerId("w"), model="gpt-4o", price=PRICE)
+    assert desired_output_tokens(Request(messages=()), plain) == DEFAULT_OUTPUT_TOKENS
+    assert desired_output_tokens(Request(messages=(), sampling=Sampling(max_tokens=9)), plain) == 9
+    assert (
+        desired_output_tokens(Request(messages=()), replace(plain, model="openai/gpt-5-mini"))
+        == DEFAULT_REASONING_OUTPUT_TOKENS
+    )
+    assert desired_output_tokens(Request(messages=()), replace(plain, context_window=4096)) == 1024
     claude = replace(plain, model="claude-sonnet-4-5")
-    thinking = Request((), Sampling(max_tokens=1000, effort="high"))
-    assert wanted_output(thinking, claude) == 1000 + 16384
+    thinking = Request(messages=(), sampling=Sampling(max_tokens=1000, effort="high"))
+    assert desired_output_tokens(thinking, claude) == 1000 + 16384
 
 
 def test_a_request_without_a_cap_has_the_fingerprint_of_old():
-    request = Request((user("hi"),))
-    assert fingerprint(request).hex() == OLD
-    assert fingerprint(replace(request, max_output=9)) != fingerprint(request)
+    request = Request(messages=(user_message("hi"),))
+    assert request_fingerprint(request).hex() == OLD
+    assert request_fingerprint(replace(request, max_output=9)) != request_fingerprint(request)
 
 
 OLD = "4f9495c23e641e6da3dd44c4702ad998"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batuta.clients import Retry, RetryPolicy, Scripted
+from batuta.clients import RetryClient, RetryPolicy, ScriptedClient
 from batuta.core import (
     Delta,
     Finish,
@@ -24,17 +24,24 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )  # fmt: skip
-from batuta.engine import Patience, conduct, going_on
-from batuta.errors import BadRequest, CircuitOpen, Interrupted, Overloaded
-from batuta.evals.outage import outage
-from batuta.solvers import Fixed, Learned, best
+from batuta.engine import TimeoutPolicy, conduct, find_resume_state
+from batuta.errors import (
+    BadRequestError,
+    CircuitOpenError,
+    ProviderOverloadedError,
+    StreamInterruptedError,
+)
+from batuta.evals.outage import outage_reason
+from batuta.solvers import FixedConductor, LLMConductor, best_single_worker
 from batuta.store import decode_run, encode_run
 from engine.test_tools import told
 
 pytestmark = pytest.mark.anyio
 IDS = [WorkerId(f"w{n}") for n in range(5)]
-PRICE = Price(1, 2)
-POOL = Pool(tuple(Worker(w, "m", price=PRICE, strength=0.1 * (n + 1)) for n, w in enumerate(IDS)))
+PRICE = Price(input=1, output=2)
+POOL = Pool(
+    tuple(Worker(id=w, model="m", price=PRICE, strength=0.1 * (n + 1)) for n, w in enumerate(IDS))
+)
 Q = Question.of("What is six times seven?")
 CRITIQUE = "CRITIQUE: the solution is wrong."
 WHOLE = "The answer is 42."
@@ -43,9 +50,12 @@ LAST = "Your reply is returned to the user"
 
 def chain(*workers):
     """Steps that read each other; the last one is asked for the complete answer."""
-    steps = (Step("check it", IDS[w], tuple(range(i))) for i, w in enumerate(workers))
+    steps = (
+        Step(subtask="check it", worker=IDS[w], access=tuple(range(i)))
+        for i, w in enumerate(workers)
+    )
     flow = Workflow(tuple(steps))
-    return Fixed("chain", lambda _: flow)
+    return FixedConductor("chain", lambda _: flow)
 
 
 def scripted(last, whole=WHOLE, earlier=CRITIQUE):
@@ -57,7 +67,7 @@ def scripted(last, whole=WHOLE, earlier=CRITIQUE):
             return last
         return earlier if "agent" in text else whole
 
-    return Scripted(reply, price=PRICE)
+    return ScriptedClient(reply, price=PRICE)
 
 
 def everybody(*args, **options):
@@ -65,12 +75,12 @@ def everybody(*args, **options):
 
 
 def empty(finish=Finish.STOP):
-    return Reply("", usage=Usage(1, 9, output=3), finish=finish)
+    return Reply(text="", usage=Usage(calls=1, input=9, output=3), finish=finish)
 
 
 class TestTheLastStepFails:
     async def test_the_fallback_worker_is_asked_the_whole_question(self):
-        players = everybody(BadRequest("dead"))
+        players = everybody(BadRequestError("dead"))
         run = await conduct(Q, chain(0, 1), POOL, players)
         assert (run.outcome, run.answer) == (Outcome.DEGRADED, WHOLE)
         last = run.rounds[0].step(1)
@@ -81,38 +91,42 @@ class TestTheLastStepFails:
         assert decode_run(encode_run(run)) == run
 
     async def test_nobody_has_an_answer_then(self):
-        run = await conduct(Q, chain(0, 1), POOL, everybody(BadRequest("a"), BadRequest("dead")))
+        run = await conduct(
+            Q, chain(0, 1), POOL, everybody(BadRequestError("a"), BadRequestError("dead"))
+        )
         assert (run.outcome, run.answer, run.reply) == (Outcome.FAILED, None, None)
         assert run.error_code == "bad_request" and "dead" in run.error
 
     async def test_workers_that_an_outage_took_are_left_out(self):
-        down = scripted(Overloaded("down"), Overloaded("down"))
-        players = everybody(Overloaded("down")) | {IDS[4]: down, IDS[3]: down}
+        down = scripted(ProviderOverloadedError("down"), ProviderOverloadedError("down"))
+        players = everybody(ProviderOverloadedError("down")) | {IDS[4]: down, IDS[3]: down}
         run = await conduct(Q, chain(0, 4), POOL, players)
         last = run.rounds[0].step(1)
         assert [a.worker for a in last.attempts] == ["w4", "w3", "w2"]
         assert (last.worker, run.answer) == ("w1", WHOLE)
-        assert outage(run) == "down"
+        assert outage_reason(run) == "down"
 
     async def test_a_small_pool_asks_its_best_worker_once_more(self):
         pool = POOL.subset((IDS[0], IDS[1]))
-        run = await conduct(Q, chain(0, 1), pool, everybody(CircuitOpen("x")))
+        run = await conduct(Q, chain(0, 1), pool, everybody(CircuitOpenError("x")))
         assert (run.outcome, run.answer) == (Outcome.DEGRADED, WHOLE)
         assert run.rounds[0].step(1).worker == "w1"
 
     async def test_the_plain_question_is_not_asked_twice(self):
-        players = everybody("x", BadRequest("dead"))
-        run = await conduct(Q, best(), POOL, players)
+        players = everybody("x", BadRequestError("dead"))
+        run = await conduct(Q, best_single_worker(), POOL, players)
         assert run.outcome is Outcome.FAILED
         assert sum(len(player.requests) for player in players.values()) == 3
 
     async def test_training_has_no_fallback(self):
-        run = await conduct(Q, chain(0, 1), POOL, everybody(BadRequest("dead")), fallback=False)
+        run = await conduct(
+            Q, chain(0, 1), POOL, everybody(BadRequestError("dead")), fallback=False
+        )
         assert (run.outcome, run.answer, run.reply) == (Outcome.FAILED, None, None)
 
     async def test_the_form_is_kept(self):
-        wish = Question(Q.messages, response_format=ResponseFormat("json_object"))
-        players = everybody(BadRequest("dead"), '{"a": 1}', "{}")
+        wish = Question(messages=Q.messages, response_format=ResponseFormat(kind="json_object"))
+        players = everybody(BadRequestError("dead"), '{"a": 1}', "{}")
         run = await conduct(wish, chain(0, 1), POOL, players)
         assert (run.outcome, run.answer) == (Outcome.DEGRADED, '{"a": 1}')
         run = await conduct(wish, chain(0, 1), POOL, everybody("prose", "prose", "{}"))
@@ -121,8 +135,8 @@ class TestTheLastStepFails:
     async def test_what_a_reader_has_seen_is_not_replaced(self):
         class Cut:
             async def complete(self, request, listener):
-                await listener.spoke(Delta("half"))
-                raise Interrupted("cut")
+                await listener.on_delta(Delta(text="half"))
+                raise StreamInterruptedError("cut")
 
         players = everybody("x") | {IDS[1]: Cut()}
 
@@ -133,14 +147,18 @@ class TestTheLastStepFails:
         assert (run.outcome, run.answer) == (Outcome.FAILED, None)
 
     async def test_the_fallback_may_call_a_tool_and_goes_on(self):
-        call = Reply("", tool_calls=(ToolCall("p", "look", "{}"),), finish=Finish.TOOL_CALLS)
-        asked = Question(Q.messages, (Tool("look"),))
-        players = everybody(BadRequest("dead"), call)
+        call = Reply(
+            text="",
+            tool_calls=(ToolCall(id="p", name="look", arguments="{}"),),
+            finish=Finish.TOOL_CALLS,
+        )
+        asked = Question(messages=Q.messages, tools=(Tool(name="look"),))
+        players = everybody(BadRequestError("dead"), call)
         run = await conduct(asked, chain(0, 1), POOL, players)
         assert run.outcome is Outcome.WAITING and run.rounds[0].step(1).as_fallback
         answered = told(asked, run, {run.reply.tool_calls[0].id: "a ball"})
-        resumed = going_on(run, answered, POOL)
-        players = everybody(BadRequest("dead"), "A ball.")
+        resumed = find_resume_state(run, answered, POOL)
+        players = everybody(BadRequestError("dead"), "A ball.")
         then = await conduct(answered, chain(0, 1), POOL, players, resumed=resumed)
         assert (then.outcome, then.answer) == (Outcome.DEGRADED, "A ball.")
         assert then.rounds[0].step(1).request.messages == answered.messages
@@ -148,23 +166,31 @@ class TestTheLastStepFails:
 
 class TestSubstitutes:
     async def test_a_substitute_of_the_last_step_is_told(self):
-        players = everybody(WHOLE) | {IDS[1]: scripted(Overloaded("down"))}
+        players = everybody(WHOLE) | {IDS[1]: scripted(ProviderOverloadedError("down"))}
         run = await conduct(Q, chain(0, 1), POOL, players)
         assert (run.outcome, run.answer) == (Outcome.DEGRADED, WHOLE)
-        assert outage(run) is None and not run.rounds[0].step(1).as_fallback
+        assert outage_reason(run) is None and not run.rounds[0].step(1).as_fallback
 
     async def test_one_of_an_earlier_step_or_a_retry_is_not(self):
-        players = everybody(WHOLE) | {IDS[0]: scripted("x", earlier=Overloaded("down"))}
+        players = everybody(WHOLE) | {
+            IDS[0]: scripted("x", earlier=ProviderOverloadedError("down"))
+        }
         run = await conduct(Q, chain(0, 1), POOL, players)
         assert run.outcome is Outcome.ANSWERED and run.rounds[0].step(0).worker == "w4"
-        flaky = Retry(Scripted([Overloaded("x"), WHOLE]), RetryPolicy(base=0.001))
+        flaky = RetryClient(
+            ScriptedClient([ProviderOverloadedError("x"), WHOLE]), RetryPolicy(base=0.001)
+        )
         run = await conduct(Q, chain(0, 1), POOL, everybody("x") | {IDS[1]: flaky})
         assert (run.outcome, run.answer) == (Outcome.ANSWERED, WHOLE)
 
     async def test_a_faster_rival_is_as_planned(self):
-        slow = Scripted(lambda _: "slow", latency=5)
+        slow = ScriptedClient(lambda _: "slow", latency=5)
         run = await conduct(
-            Q, chain(0, 1), POOL, everybody(WHOLE) | {IDS[1]: slow}, patience=Patience(hedge=0.02)
+            Q,
+            chain(0, 1),
+            POOL,
+            everybody(WHOLE) | {IDS[1]: slow},
+            timeouts=TimeoutPolicy(hedge_seconds=0.02),
         )
         assert (run.outcome, run.answer) == (Outcome.ANSWERED, WHOLE)
         assert run.rounds[0].step(1).worker == "w4"
@@ -179,7 +205,7 @@ class TestLimits:
 
     async def test_a_deadline(self):
         slow = scripted(WHOLE)
-        late = Scripted(lambda _: WHOLE, latency=5)
+        late = ScriptedClient(lambda _: WHOLE, latency=5)
         run = await conduct(
             Q, chain(0, 1), POOL, {**everybody("x"), IDS[0]: slow, IDS[1]: late},
             limits=Limits(seconds=0.1),
@@ -187,7 +213,7 @@ class TestLimits:
         assert (run.outcome, run.answer, run.limit) == (Outcome.LIMITED, None, "seconds")
 
     async def test_the_fallback_is_not_paid_beyond_the_limit(self):
-        players = everybody(BadRequest("dead", usage=Usage(1, 500)))
+        players = everybody(BadRequestError("dead", usage=Usage(calls=1, input=500)))
         run = await conduct(Q, chain(0, 1), POOL, players, limits=Limits(tokens=1200))
         assert (run.outcome, run.answer) == (Outcome.LIMITED, None)
         assert sum(len(player.requests) for player in players.values()) <= 4
@@ -196,7 +222,7 @@ class TestLimits:
         first = 'model_id=[0,1] subtasks=["a","b"] access_list=[[],[0]]'
         again = 'model_id=[2,3] subtasks=["repair","check"] access_list=["all",[0]]'
 
-        dead = BadRequest("dead")
+        dead = BadRequestError("dead")
 
         def play(limits):
             def reply(request):
@@ -205,9 +231,9 @@ class TestLimits:
                     return dead
                 return WHOLE if LAST in text else CRITIQUE
 
-            model = Scripted([first, again])
-            players = dict.fromkeys(IDS, Scripted(reply, price=PRICE))
-            return conduct(Q, Learned("c", model), POOL, players, limits=limits)
+            model = ScriptedClient([first, again])
+            players = dict.fromkeys(IDS, ScriptedClient(reply, price=PRICE))
+            return conduct(Q, LLMConductor(name="c", client=model), POOL, players, limits=limits)
 
         run = await play(Limits(rounds=2))
         assert (run.outcome, run.answer) == (Outcome.DEGRADED, WHOLE)
@@ -221,12 +247,12 @@ class TestEmpty:
     @pytest.mark.parametrize("finish", [Finish.STOP, Finish.LENGTH, Finish.CONTENT_FILTER])
     async def test_one_worker_alone_is_passed_on(self, finish):
         players = everybody("x", empty(finish))
-        run = await conduct(Q, best(), POOL, players)
+        run = await conduct(Q, best_single_worker(), POOL, players)
         assert (run.outcome, run.answer, run.error) == (Outcome.ANSWERED, "", None)
         assert run.reply.finish is finish and run.usage.calls == 1
 
     async def test_one_that_promised_calls_and_made_none_is_a_failure(self):
-        run = await conduct(Q, best(), POOL, everybody("x", empty(Finish.TOOL_CALLS)))
+        run = await conduct(Q, best_single_worker(), POOL, everybody("x", empty(Finish.TOOL_CALLS)))
         assert (run.outcome, run.error_code) == (Outcome.FAILED, "empty_reply")
 
     @pytest.mark.parametrize("finish", [Finish.LENGTH, Finish.CONTENT_FILTER])
@@ -236,7 +262,7 @@ class TestEmpty:
         assert run.usage.calls == 2
 
     async def test_or_was_told_where_to_stop(self):
-        wish = Question(Q.messages, sampling=Sampling(stop=("x",)))
+        wish = Question(messages=Q.messages, sampling=Sampling(stop=("x",)))
         run = await conduct(wish, chain(0, 1), POOL, everybody(empty()))
         assert (run.outcome, run.answer, run.usage.calls) == (Outcome.ANSWERED, "", 2)
 
@@ -255,7 +281,9 @@ class TestEmpty:
         assert step.usage.calls == 2
 
 
-WORDS = st.sampled_from([CRITIQUE, "", "  \n", BadRequest("no"), Overloaded("down")])
+WORDS = st.sampled_from(
+    [CRITIQUE, "", "  \n", BadRequestError("no"), ProviderOverloadedError("down")]
+)
 
 
 @given(
@@ -271,7 +299,7 @@ async def test_an_answer_was_always_asked_for_as_the_whole(
     workers, earlier, last, whole, tokens, finish
 ):
     def said(text, mark):
-        return Reply(mark + text, usage=Usage(1, 50, output=9), finish=finish) if isinstance(text, str) else text  # fmt: skip
+        return Reply(text=mark + text, usage=Usage(calls=1, input=50, output=9), finish=finish) if isinstance(text, str) else text  # fmt: skip
 
     players = everybody(
         said(last, "LAST" if last == CRITIQUE else ""),

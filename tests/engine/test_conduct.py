@@ -8,46 +8,63 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batuta.clients import Retry, RetryPolicy, Scripted
+from batuta.clients import RetryClient, RetryPolicy, ScriptedClient
 from batuta.core import (
-    Accepted,
+    AcceptedAnswer,
     Cost,
     Delta,
-    Ended,
     Failure,
     Finish,
-    Header,
     Limits,
-    Malformed,
+    MalformedPlan,
     Outcome,
     Plan,
-    Planned,
     Pool,
     Price,
     Question,
     Reply,
-    Retried,
-    Spoke,
+    RoundPlanned,
+    RunFinished,
+    RunHeader,
     Step,
-    Stepped,
+    StepDelta,
+    StepFinished,
+    StepRetried,
     Usage,
     Worker,
     WorkerId,
     Workflow,
 )  # fmt: skip
-from batuta.engine import Recorder, conduct, estimate, fold
-from batuta.errors import BadRequest, Interrupted, Overloaded, RateLimited, TimedOut
-from batuta.solvers import Fixed, Learned, Recursive, best, chain, plan_solve_verify, single, vote
+from batuta.engine import Recorder, conduct, estimate_workflow, fold_events
+from batuta.errors import (
+    BadRequestError,
+    ProviderOverloadedError,
+    ProviderTimeoutError,
+    RateLimitError,
+    StreamInterruptedError,
+)
+from batuta.solvers import (
+    FixedConductor,
+    LLMConductor,
+    RecursiveConductor,
+    best_single_worker,
+    parallel_vote,
+    plan_solve_verify,
+    sequential_chain,
+    single_worker,
+)
 
 pytestmark = pytest.mark.anyio
 IDS = [WorkerId(f"w{n}") for n in range(4)]
-PRICE = Price(Decimal(1), Decimal(2))
-POOL = Pool(tuple(Worker(w, "m", price=PRICE, strength=0.1 * (n + 1)) for n, w in enumerate(IDS)))
+PRICE = Price(input=Decimal(1), output=Decimal(2))
+POOL = Pool(
+    tuple(Worker(id=w, model="m", price=PRICE, strength=0.1 * (n + 1)) for n, w in enumerate(IDS))
+)
 Q = Question.of("What is six times seven?")
 
 
 def echo(worker_id, latency=0.0):
-    return Scripted(lambda request: f"{worker_id} says 42", latency=latency, price=PRICE)
+    return ScriptedClient(lambda request: f"{worker_id} says 42", latency=latency, price=PRICE)
 
 
 def clients(latency=0.0, **special):
@@ -55,8 +72,8 @@ def clients(latency=0.0, **special):
 
 
 def fixed(*steps, name="fixed"):
-    flow = Workflow(tuple(Step(s, IDS[w], tuple(a)) for s, w, a in steps))
-    return Fixed(name, lambda pool: flow)
+    flow = Workflow(tuple(Step(subtask=s, worker=IDS[w], access=tuple(a)) for s, w, a in steps))
+    return FixedConductor(name, lambda pool: flow)
 
 
 async def play(conductor, players=None, **options):
@@ -66,8 +83,8 @@ async def play(conductor, players=None, **options):
         events.append(event)
 
     run = await conduct(Q, conductor, POOL, players or clients(), emit=emit, **options)
-    assert fold(events) == run
-    assert isinstance(events[0], Header) and isinstance(events[-1], Ended)
+    assert fold_events(events) == run
+    assert isinstance(events[0], RunHeader) and isinstance(events[-1], RunFinished)
     assert (run.answer is None) != (run.error is None) or run.reply is not None
     return run, events
 
@@ -76,8 +93,8 @@ class TestPlaying:
     async def test_a_chain(self):
         run, events = await play(fixed(("plan", 0, []), ("solve", 1, [0])))
         assert run.outcome is Outcome.ANSWERED and run.answer == "w1 says 42"
-        assert [type(e).__name__ for e in events if not isinstance(e, Spoke)] == [
-            "Header", "Planned", "Began", "Stepped", "Began", "Stepped", "Ended"]  # fmt: skip
+        assert [type(e).__name__ for e in events if not isinstance(e, StepDelta)] == [
+            "RunHeader", "RoundPlanned", "StepStarted", "StepFinished", "StepStarted", "StepFinished", "RunFinished"]  # fmt: skip
         assert "w0 says 42" in run.steps[1].request.messages[0].text
 
     async def test_independent_steps_run_at_the_same_time(self):
@@ -87,9 +104,9 @@ class TestPlaying:
         assert max(s.span.start for s in run.steps if s.index < 3) < 0.08
 
     async def test_usage_and_cost_are_those_of_every_call(self):
-        conductor = Learned(
-            "c",
-            Scripted(
+        conductor = LLMConductor(
+            name="c",
+            client=ScriptedClient(
                 ["junk", 'model_id=[0,1] subtasks=["a","b"] access_list=[[],[0]]'], price=PRICE
             ),
         )
@@ -114,14 +131,14 @@ class TestPlaying:
         from batuta.core import ResponseFormat, Sampling, Tool
 
         wish = Question(
-            Q.messages,
-            (Tool("f"),),
-            "auto",
-            None,
-            ResponseFormat("json_object"),
-            Sampling(max_tokens=9, stop=("x",)),
+            messages=Q.messages,
+            tools=(Tool(name="f"),),
+            tool_choice="auto",
+            parallel_tool_calls=None,
+            response_format=ResponseFormat(kind="json_object"),
+            sampling=Sampling(max_tokens=9, stop=("x",)),
         )
-        players = clients(w1=Scripted(['{"a": 1}']))
+        players = clients(w1=ScriptedClient(['{"a": 1}']))
         run = await conduct(wish, fixed(("a", 0, []), ("b", 1, [0])), POOL, players)
         first, last = (s.request for s in run.steps)
         assert (first.response_format, first.sampling.max_tokens) == (None, None)
@@ -143,7 +160,7 @@ class TestLaws:
     @settings(max_examples=60, deadline=None)
     async def test_the_order_respects_access_and_nothing_else_is_seen(self, steps, slow):
         players = {
-            w: Scripted(lambda r, w=w: f"reply of {w}", latency=slow[n] / 1000)
+            w: ScriptedClient(lambda r, w=w: f"reply of {w}", latency=slow[n] / 1000)
             for n, w in enumerate(IDS)
         }
         run = await conduct(Q, fixed(*steps), POOL, players)
@@ -190,22 +207,29 @@ class TestLimits:
         assert run.reply is None and run.error_code == "limit" and run.seconds < 1
         cut = run.rounds[0].step(1).result
         assert isinstance(cut, Failure) and cut.usage.estimated == 1 and cut.usage.input > 0
-        assert any(isinstance(e, Stepped) and e.step.index == 1 for e in events)
+        assert any(isinstance(e, StepFinished) and e.step.index == 1 for e in events)
 
     async def test_a_deadline_before_any_answer_says_so(self):
-        run, _ = await play(best(), clients(w3=echo("w3", 5)), limits=Limits(seconds=0.1))
+        run, _ = await play(
+            best_single_worker(), clients(w3=echo("w3", 5)), limits=Limits(seconds=0.1)
+        )
         assert (run.outcome, run.answer, run.error_code) == (Outcome.LIMITED, None, "limit")
         assert "seconds" in run.error
 
     async def test_no_tokens_no_call(self):
         players = clients()
-        run, _ = await play(best(), players, limits=Limits(tokens=0))
+        run, _ = await play(best_single_worker(), players, limits=Limits(tokens=0))
         assert (run.outcome, run.limit) == (Outcome.LIMITED, "tokens")
         assert all(not client.requests for client in players.values())
 
     async def test_a_call_of_unknown_price_counts_under_a_limit_in_dollars(self):
-        pool = Pool((Worker(IDS[0], "m"),))
-        script = Scripted(lambda r: Reply("x", usage=Usage(1, 10_000, 0, 0, 1000)), price=None)
+        pool = Pool((Worker(id=IDS[0], model="m"),))
+        script = ScriptedClient(
+            lambda r: Reply(
+                text="x", usage=Usage(calls=1, input=10_000, cached=0, cache_write=0, output=1000)
+            ),
+            price=None,
+        )
         run = await conduct(
             Q,
             fixed(*[("a", 0, range(n)) for n in range(5)]),
@@ -222,12 +246,14 @@ class TestLimits:
         assert "3 steps where 2 are allowed" in run.rounds[0].decision.reason
 
     async def test_a_retry_is_not_paid_beyond_the_budget(self):
-        failing = Scripted(
-            lambda r: TimedOut("silence", usage=Usage(1, 500, estimated=1), cost=Cost(Decimal(1))),
+        failing = ScriptedClient(
+            lambda r: ProviderTimeoutError(
+                "silence", usage=Usage(calls=1, input=500, estimated=1), cost=Cost(Decimal(1))
+            ),
             price=PRICE,
         )
-        players = {w: Retry(failing, RetryPolicy(attempts=9, base=0.001)) for w in IDS}
-        run, _ = await play(best(), players, limits=Limits(usd=3))
+        players = {w: RetryClient(failing, RetryPolicy(attempts=9, base=0.001)) for w in IDS}
+        run, _ = await play(best_single_worker(), players, limits=Limits(usd=3))
         assert len(failing.requests) == 3 and run.cost.usd == 3
         assert (run.outcome, run.limit) == (Outcome.LIMITED, "usd")
 
@@ -235,19 +261,20 @@ class TestLimits:
 class TestFailures:
     async def test_a_substitute_takes_over(self):
         run, events = await play(
-            fixed(("a", 0, [])), clients(w0=Scripted(lambda r: BadRequest("no")))
+            fixed(("a", 0, [])), clients(w0=ScriptedClient(lambda r: BadRequestError("no")))
         )
         assert (run.outcome, run.answer) == (Outcome.DEGRADED, "w3 says 42")
         (step,) = run.steps
         assert (step.planned, step.worker) == ("w0", "w3") and step.attempts[
             0
         ].failure.code == "bad_request"
-        assert [e.attempt.worker for e in events if isinstance(e, Retried)] == ["w0"]
+        assert [e.attempt.worker for e in events if isinstance(e, StepRetried)] == ["w0"]
 
     async def test_retries_are_in_the_record(self):
-        flaky = Retry(
-            Scripted(
-                [RateLimited("wait", retry_after=0.01), Overloaded("down"), "ok"], price=PRICE
+        flaky = RetryClient(
+            ScriptedClient(
+                [RateLimitError("wait", retry_after=0.01), ProviderOverloadedError("down"), "ok"],
+                price=PRICE,
             ),
             RetryPolicy(base=0.001),
         )
@@ -258,7 +285,10 @@ class TestFailures:
         ]
 
     async def test_no_answer_at_all_has_a_sentence(self):
-        run, _ = await play(best(), {w: Scripted(lambda r: BadRequest("dead")) for w in IDS})
+        run, _ = await play(
+            best_single_worker(),
+            {w: ScriptedClient(lambda r: BadRequestError("dead")) for w in IDS},
+        )
         assert (run.outcome, run.answer, run.error_code) == (Outcome.FAILED, None, "bad_request")
         assert "dead" in run.error and len(run.steps[0].attempts) == 2
 
@@ -266,7 +296,7 @@ class TestFailures:
         def broken(request):
             raise KeyError("oops")
 
-        run, _ = await play(fixed(("a", 0, [])), clients(w0=Scripted(broken)))
+        run, _ = await play(fixed(("a", 0, [])), clients(w0=ScriptedClient(broken)))
         assert (
             run.answer == "w3 says 42" and run.steps[0].attempts[0].failure.code == "internal_error"
         )
@@ -274,12 +304,14 @@ class TestFailures:
     async def test_a_reader_never_sees_two_halves(self):
         class Cut:
             async def complete(self, request, listener):
-                await listener.spoke(Delta("half an ans"))
-                raise Interrupted("cut", usage=Usage(1, 10, estimated=1), cost=Cost(Decimal(1)))
+                await listener.on_delta(Delta(text="half an ans"))
+                raise StreamInterruptedError(
+                    "cut", usage=Usage(calls=1, input=10, estimated=1), cost=Cost(Decimal(1))
+                )
 
         run, events = await play(fixed(("a", 0, [])), clients(w0=Cut()), live=True)
         assert (run.outcome, run.answer, run.error_code) == (Outcome.FAILED, None, "interrupted")
-        assert sum(isinstance(e, Spoke) for e in events) == 1 and run.cost.usd == 1
+        assert sum(isinstance(e, StepDelta) for e in events) == 1 and run.cost.usd == 1
 
         run, _ = await play(fixed(("a", 0, [])), clients(w0=Cut()), live=False)
         assert run.answer == "w3 says 42" and run.cost.usd > 1
@@ -290,21 +322,25 @@ class TestFailures:
 
             async def complete(self, request, listener):
                 self.calls += 1
-                await listener.spoke(Delta("half"))
-                raise Interrupted("cut", usage=Usage(1, 10, estimated=1), cost=Cost(Decimal(1)))
+                await listener.on_delta(Delta(text="half"))
+                raise StreamInterruptedError(
+                    "cut", usage=Usage(calls=1, input=10, estimated=1), cost=Cost(Decimal(1))
+                )
 
         cut = Cut()
         run, _ = await play(
-            fixed(("a", 0, [])), clients(w0=Retry(cut, RetryPolicy(base=0.001))), live=True
+            fixed(("a", 0, [])), clients(w0=RetryClient(cut, RetryPolicy(base=0.001))), live=True
         )
         assert cut.calls == 1 and run.outcome is Outcome.FAILED and run.cost.usd == 1
 
     async def test_a_decline_is_an_outcome(self):
         run, _ = await play(
-            best(),
+            best_single_worker(),
             clients(
-                w3=Scripted(
-                    lambda r: Reply("I play rehearsal.", usage=Usage(1), finish=Finish.DECLINED)
+                w3=ScriptedClient(
+                    lambda r: Reply(
+                        text="I play rehearsal.", usage=Usage(calls=1), finish=Finish.DECLINED
+                    )
                 )
             ),
         )
@@ -318,7 +354,7 @@ class TestCancellation:
         class Endless:
             async def complete(self, request, listener):
                 try:
-                    await listener.spoke(Delta("word " * 10))
+                    await listener.on_delta(Delta(text="word " * 10))
                     await anyio.sleep(60)
                 except anyio.get_cancelled_exc_class():
                     cut.append(time.perf_counter())
@@ -341,7 +377,7 @@ class TestCancellation:
             )
         assert len(cut) == 3 and max(cut) - start < 1.1
         run = recorder.run()
-        assert run.outcome is Outcome.CANCELLED and fold(events) == run
+        assert run.outcome is Outcome.CANCELLED and fold_events(events) == run
         assert (
             run.usage.calls == 3
             and run.usage.estimated == 3
@@ -350,11 +386,11 @@ class TestCancellation:
         )
 
     async def test_a_planning_call_that_was_cut_is_counted(self):
-        slow = Learned("c", Scripted(lambda r: FIRST, latency=5))
+        slow = LLMConductor(name="c", client=ScriptedClient(lambda r: FIRST, latency=5))
         run, events = await play(slow, limits=Limits(seconds=0.1))
         assert (run.outcome, run.limit, run.answer) == (Outcome.LIMITED, "seconds", None)
         assert run.conductor_usage.calls == 1 and run.conductor_usage.input > 500
-        assert run.cost.unpriced_calls == 1 and any(isinstance(e, Planned) for e in events)
+        assert run.cost.unpriced_calls == 1 and any(isinstance(e, RoundPlanned) for e in events)
 
     async def test_an_exposed_failure_after_a_retry_is_paid_once(self):
         class Flaky:
@@ -363,27 +399,33 @@ class TestCancellation:
             async def complete(self, request, listener):
                 self.calls += 1
                 if self.calls == 2:
-                    await listener.spoke(Delta("half"))
-                raise Interrupted("cut", usage=Usage(1, 10, estimated=1), cost=Cost(Decimal(1)))
+                    await listener.on_delta(Delta(text="half"))
+                raise StreamInterruptedError(
+                    "cut", usage=Usage(calls=1, input=10, estimated=1), cost=Cost(Decimal(1))
+                )
 
         for attempts in (2, 5):
-            players = clients(w0=Retry(Flaky(), RetryPolicy(attempts=attempts, base=0.001)))
+            players = clients(w0=RetryClient(Flaky(), RetryPolicy(attempts=attempts, base=0.001)))
             run, _ = await play(fixed(("a", 0, [])), players, live=True)
             assert run.outcome is Outcome.FAILED and run.cost.usd == 2 and run.usage.calls == 2
 
 
 class TestPlanning:
     async def test_failed_attempts_of_the_conductor_count_before_the_next(self):
-        down = TimedOut("silence", usage=Usage(1, 500, estimated=1), cost=Cost(Decimal(1)))
-        model = Scripted(lambda r: down)
-        conductor = Learned("c", Retry(model, RetryPolicy(attempts=9, base=0.001)))
+        down = ProviderTimeoutError(
+            "silence", usage=Usage(calls=1, input=500, estimated=1), cost=Cost(Decimal(1))
+        )
+        model = ScriptedClient(lambda r: down)
+        conductor = LLMConductor(
+            name="c", client=RetryClient(model, RetryPolicy(attempts=9, base=0.001))
+        )
         run, _ = await play(conductor, limits=Limits(usd=2))
         assert len(model.requests) == 2 and run.cost.usd == 2
         assert (run.outcome, run.limit) == (Outcome.LIMITED, "usd")
 
     async def test_a_malformed_draft_is_sampled_again_a_bounded_number_of_times(self):
-        model = Scripted(["junk", "more", "still"], price=PRICE)
-        run, _ = await play(Learned("c", model))
+        model = ScriptedClient(["junk", "more", "still"], price=PRICE)
+        run, _ = await play(LLMConductor(name="c", client=model))
         assert len(model.requests) == 3 and (run.outcome, run.answer) == (
             Outcome.FALLBACK,
             "w3 says 42",
@@ -393,7 +435,9 @@ class TestPlanning:
 
     async def test_training_sees_the_malformed_draft_and_no_fallback(self):
         run, _ = await play(
-            Learned("c", Scripted(["junk"], price=PRICE)), fallback=False, resamples=0
+            LLMConductor(name="c", client=ScriptedClient(["junk"], price=PRICE)),
+            fallback=False,
+            resamples=0,
         )
         assert (run.outcome, run.error_code, len(run.steps)) == (
             Outcome.FAILED,
@@ -403,17 +447,24 @@ class TestPlanning:
         assert run.rounds[0].decision.draft.text == "junk" and not run.rounds[0].decision.outage
 
     async def test_a_dead_conductor_is_an_outage(self):
-        run, _ = await play(Learned("c", Scripted(lambda r: Overloaded("down"))), resamples=0)
+        run, _ = await play(
+            LLMConductor(
+                name="c", client=ScriptedClient(lambda r: ProviderOverloadedError("down"))
+            ),
+            resamples=0,
+        )
         assert run.outcome is Outcome.FALLBACK and run.rounds[0].decision.outage
 
     async def test_planning_stops_at_the_budget(self):
-        model = Scripted(lambda r: "junk", price=PRICE)
-        run, _ = await play(Learned("c", model), limits=Limits(tokens=10))
+        model = ScriptedClient(lambda r: "junk", price=PRICE)
+        run, _ = await play(LLMConductor(name="c", client=model), limits=Limits(tokens=10))
         assert len(model.requests) == 1 and (run.outcome, run.limit) == (Outcome.LIMITED, "tokens")
         assert run.usage.calls == 1
 
     async def test_a_lawless_conductor_is_malformed(self):
-        unknown = Fixed("x", lambda pool: Workflow((Step("a", WorkerId("nobody")),)))
+        unknown = FixedConductor(
+            "x", lambda pool: Workflow((Step(subtask="a", worker=WorkerId("nobody")),))
+        )
         run, _ = await play(unknown)
         assert run.outcome is Outcome.FALLBACK and "unknown worker" in run.rounds[0].decision.reason
 
@@ -426,30 +477,33 @@ FIRST = 'model_id=[0,1] subtasks=["a","b"] access_list=[[],[0]]'
 class TestRecursion:
     async def test_an_accepted_answer_stands(self):
         run, _ = await play(
-            Learned("c", Scripted([FIRST, STAND], price=PRICE)), limits=Limits(rounds=3)
+            LLMConductor(name="c", client=ScriptedClient([FIRST, STAND], price=PRICE)),
+            limits=Limits(rounds=3),
         )
         assert (run.answer, len(run.rounds), run.limit) == ("w1 says 42", 2, None)
-        assert isinstance(run.rounds[1].decision, Accepted)
+        assert isinstance(run.rounds[1].decision, AcceptedAnswer)
 
     async def test_a_corrective_workflow_reads_the_round_before(self):
         run, _ = await play(
-            Learned("c", Scripted([FIRST, AGAIN, STAND], price=PRICE)), limits=Limits(rounds=3)
+            LLMConductor(name="c", client=ScriptedClient([FIRST, AGAIN, STAND], price=PRICE)),
+            limits=Limits(rounds=3),
         )
         assert (run.answer, len(run.rounds)) == ("w2 says 42", 3)
         assert "w1 says 42" in run.rounds[1].steps[0].request.messages[0].text
 
     async def test_rounds_are_bounded_and_the_run_says_so(self):
         run, _ = await play(
-            Learned("c", Scripted([FIRST, AGAIN, AGAIN], price=PRICE)), limits=Limits(rounds=2)
+            LLMConductor(name="c", client=ScriptedClient([FIRST, AGAIN, AGAIN], price=PRICE)),
+            limits=Limits(rounds=2),
         )
         assert (len(run.rounds), run.limit, run.outcome) == (2, "rounds", Outcome.ANSWERED)
 
     async def test_a_failed_correction_leaves_the_earlier_answer(self):
-        dead = Scripted(
-            lambda r: BadRequest("dead") if "repair" in r.messages[0].text else "early answer"
+        dead = ScriptedClient(
+            lambda r: BadRequestError("dead") if "repair" in r.messages[0].text else "early answer"
         )
         run, _ = await play(
-            Learned("c", Scripted([FIRST, AGAIN], price=PRICE)),
+            LLMConductor(name="c", client=ScriptedClient([FIRST, AGAIN], price=PRICE)),
             dict.fromkeys(IDS, dead),
             limits=Limits(rounds=2),
         )
@@ -457,49 +511,60 @@ class TestRecursion:
 
     async def test_a_malformed_second_round_leaves_the_answer(self):
         run, _ = await play(
-            Learned("c", Scripted([FIRST, "junk", "junk", "junk"], price=PRICE)),
+            LLMConductor(
+                name="c", client=ScriptedClient([FIRST, "junk", "junk", "junk"], price=PRICE)
+            ),
             limits=Limits(rounds=2),
         )
         assert (run.outcome, run.answer) == (Outcome.ANSWERED, "w1 says 42")
 
     async def test_another_judge(self):
-        conductor = Recursive(best(), Learned("judge", Scripted([AGAIN], price=PRICE)))
+        conductor = RecursiveConductor(
+            best_single_worker(),
+            LLMConductor(name="judge", client=ScriptedClient([AGAIN], price=PRICE)),
+        )
         run, _ = await play(conductor, limits=Limits(rounds=2))
         assert run.answer == "w2 says 42" and conductor.name == "best+judge"
 
 
 CONDUCTORS = {
-    "best": best(), "single": single("w2"), "chain": chain(("a", "b"), ("w0", "w1")),
-    "plan_solve_verify": plan_solve_verify(), "vote": vote(4), "recursive": Recursive(best(), single("w1")),
-    "learned": Learned("c", Scripted(lambda r: FIRST)), "junk": Learned("j", Scripted(lambda r: "]]")),
+    "best": best_single_worker(), "single": single_worker("w2"), "chain": sequential_chain(("a", "b"), ("w0", "w1")),
+    "plan_solve_verify": plan_solve_verify(), "vote": parallel_vote(4), "recursive": RecursiveConductor(best_single_worker(), single_worker("w1")),
+    "learned": LLMConductor(name="c", client=ScriptedClient(lambda r: FIRST)), "junk": LLMConductor(name="j", client=ScriptedClient(lambda r: "]]")),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CONDUCTORS)
 async def test_every_conductor_keeps_the_law(name):
-    from batuta.core import Brief
+    from batuta.core import PlanningContext
 
-    decision = await CONDUCTORS[name].plan(Brief(Q, POOL))
-    assert isinstance(decision, Malformed if name == "junk" else Plan)
+    decision = await CONDUCTORS[name].plan(PlanningContext(question=Q, pool=POOL))
+    assert isinstance(decision, MalformedPlan if name == "junk" else Plan)
     if isinstance(decision, Plan):
         assert (
             all(step.worker in POOL for step in decision.workflow.steps)
             and len(decision.workflow) <= 5
         )
     small = Pool(POOL.workers[3:])
-    decision = await CONDUCTORS[name].plan(Brief(Q, small))
-    assert isinstance(decision, Malformed) or all(
+    decision = await CONDUCTORS[name].plan(PlanningContext(question=Q, pool=small))
+    assert isinstance(decision, MalformedPlan) or all(
         s.worker in small for s in decision.workflow.steps
     )
 
 
 async def test_an_estimate_calls_nobody_and_grows_with_access():
-    flow = Workflow((Step("a", IDS[0]), Step("b", IDS[1]), Step("c", IDS[2], (0, 1))))
-    expected = estimate(Q, flow, POOL, output=100)
+    flow = Workflow(
+        (
+            Step(subtask="a", worker=IDS[0]),
+            Step(subtask="b", worker=IDS[1]),
+            Step(subtask="c", worker=IDS[2], access=(0, 1)),
+        )
+    )
+    expected = estimate_workflow(Q, flow, POOL, output=100)
     assert expected.usage.calls == 3 and expected.cost.usd == PRICE.of(expected.usage)
     assert expected.steps[2].input > expected.steps[1].input + 200
 
 
 def test_a_fold_needs_a_beginning_and_an_end():
-    with pytest.raises(ValueError, match="Header"):
-        fold([Planned(0, None)])
+    with pytest.raises(ValueError, match="RunHeader"):
+        fold_events([RoundPlanned(0, None)])

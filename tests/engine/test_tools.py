@@ -2,56 +2,61 @@
 
 import pytest
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import (
     Finish,
     Limits,
     Message,
     Outcome,
-    Place,
     Pool,
     Question,
     Reply,
     Role,
-    Spoke,
     Step,
+    StepDelta,
     Tool,
     ToolCall,
+    ToolCallOrigin,
     ToolResult,
     Worker,
     WorkerId,
     Workflow,
-    assistant,
-    call_id,
-    place_of,
-    user,
+    assistant_message,
+    decode_call_id,
+    encode_call_id,
+    user_message,
 )  # fmt: skip
-from batuta.engine import asking_run, conduct, fold, going_on
-from batuta.solvers import Fixed
+from batuta.engine import conduct, find_asking_run, find_resume_state, fold_events
+from batuta.solvers import FixedConductor
 
 pytestmark = pytest.mark.anyio
 IDS = [WorkerId(f"w{n}") for n in range(3)]
-POOL = Pool(tuple(Worker(w, "m", strength=0.5) for w in IDS))
-TOOLS = (Tool("look"), Tool("count"))
-ASKED = Question((user("What is in the box?"),), TOOLS)
+POOL = Pool(tuple(Worker(id=w, model="m", strength=0.5) for w in IDS))
+TOOLS = (Tool(name="look"), Tool(name="count"))
+ASKED = Question(messages=(user_message("What is in the box?"),), tools=TOOLS)
 
 
 def wants(*names, text=""):
     """A reply that calls those tools under ids that a provider made up."""
-    calls = tuple(ToolCall(f"prov{n}", name, f'{{"n":{n}}}') for n, name in enumerate(names))
-    return Reply(text, tool_calls=calls, finish=Finish.TOOL_CALLS)
+    calls = tuple(
+        ToolCall(id=f"prov{n}", name=name, arguments=f'{{"n":{n}}}') for n, name in enumerate(names)
+    )
+    return Reply(text=text, tool_calls=calls, finish=Finish.TOOL_CALLS)
 
 
 def fixed(*steps):
-    flow = Workflow(tuple(Step(s, IDS[w], tuple(a)) for s, w, a in steps))
-    return Fixed("fixed", lambda pool: flow)
+    flow = Workflow(tuple(Step(subtask=s, worker=IDS[w], access=tuple(a)) for s, w, a in steps))
+    return FixedConductor("fixed", lambda pool: flow)
 
 
 def told(question, run, results):
     """The conversation as a client sends it back."""
-    turn = Message(Role.ASSISTANT, run.reply.tool_calls)
-    more = [Message(Role.TOOL, (ToolResult(i, r),)) for i, r in results.items()]
-    return Question((*question.messages, turn, *more), question.tools)
+    turn = Message(role=Role.ASSISTANT, parts=run.reply.tool_calls)
+    more = [
+        Message(role=Role.TOOL, parts=(ToolResult(call_id=i, content=r),))
+        for i, r in results.items()
+    ]
+    return Question(messages=(*question.messages, turn, *more), tools=question.tools)
 
 
 async def begun(conductor, players, question=ASKED, **options):
@@ -61,13 +66,13 @@ async def begun(conductor, players, question=ASKED, **options):
         events.append(event)
 
     run = await conduct(question, conductor, POOL, players, emit=emit, **options)
-    assert fold(events) == run
+    assert fold_events(events) == run
     return run, events
 
 
 async def gone_on(run, question, players, conductor=None):
-    assert asking_run(question) == run.id
-    resumed = going_on(run, question, POOL)
+    assert find_asking_run(question) == run.id
+    resumed = find_resume_state(run, question, POOL)
     assert resumed is not None
     conductor = conductor or fixed(("never played", 0, []))
     again, _ = await begun(conductor, players, question, resumed=resumed)
@@ -75,7 +80,7 @@ async def gone_on(run, question, players, conductor=None):
 
 
 def players(**said):
-    return {w: Scripted(said.get(w, [])) for w in IDS}
+    return {w: ScriptedClient(said.get(w, [])) for w in IDS}
 
 
 async def test_a_step_in_the_middle_asks_and_its_own_worker_gets_the_result():
@@ -84,14 +89,16 @@ async def test_a_step_in_the_middle_asks_and_its_own_worker_gets_the_result():
     run, _ = await begun(flow, crew)
     assert run.outcome is Outcome.WAITING
     (call,) = run.reply.tool_calls
-    assert place_of(call.id) == Place(run.id, 0, 1, 0) and call.name == "look"
+    assert decode_call_id(call.id) == ToolCallOrigin(run.id, 0, 1, 0) and call.name == "look"
 
     back = told(ASKED, run, {call.id: "a cat"})
     again = await gone_on(run, back, crew)
     assert again.outcome is Outcome.ANSWERED and again.answer == "It is a cat."
     asked = crew["w1"].requests[1].messages
     assert "The plan." in asked[0].text and "look inside" in asked[0].text
-    assert asked[1].parts == (call,) and asked[2].parts == (ToolResult(call.id, "a cat"),)
+    assert asked[1].parts == (call,) and asked[2].parts == (
+        ToolResult(call_id=call.id, content="a cat"),
+    )
     # isolated: the last step reads the answers, not the other worker's dealings with the tool
     (last,) = crew["w2"].requests
     assert len(last.messages) == 1 and "A cat is in it." in last.messages[0].text
@@ -105,7 +112,11 @@ async def test_parallel_steps_ask_together_and_each_gets_its_own():
     flow = fixed(("look", 0, []), ("count", 1, []), ("answer", 2, [0, 1]))
     run, _ = await begun(flow, crew)
     ids = [call.id for call in run.reply.tool_calls]
-    assert [(place_of(i).step, place_of(i).number) for i in ids] == [(0, 0), (1, 0), (1, 1)]
+    assert [(decode_call_id(i).step, decode_call_id(i).number) for i in ids] == [
+        (0, 0),
+        (1, 0),
+        (1, 1),
+    ]
     again = await gone_on(run, told(ASKED, run, dict(zip(ids, ["A", "B", "C"], strict=True))), crew)
     assert again.answer == "two cats"
     for worker, mine in (("w0", ids[:1]), ("w1", ids[1:])):
@@ -115,16 +126,23 @@ async def test_parallel_steps_ask_together_and_each_gets_its_own():
 
 
 async def test_where_calls_may_not_be_parallel_one_step_asks_after_the_other():
-    question = Question(ASKED.messages, TOOLS, parallel_tool_calls=False)
+    question = Question(messages=ASKED.messages, tools=TOOLS, parallel_tool_calls=False)
     crew = players(w0=[wants("look"), "cat"], w1=[wants("count"), "two"], w2=["two cats"])
     flow = fixed(("look", 0, []), ("count", 1, []), ("answer", 2, [0, 1]))
     run, _ = await begun(flow, crew, question)
     (first,) = run.reply.tool_calls
-    back = Question(told(question, run, {first.id: "A"}).messages, TOOLS, None, False)
+    back = Question(
+        messages=told(question, run, {first.id: "A"}).messages,
+        tools=TOOLS,
+        tool_choice=None,
+        parallel_tool_calls=False,
+    )
     second = await gone_on(run, back, crew)
     assert second.outcome is Outcome.WAITING and len(crew["w1"].requests) == 1
     (call,) = second.reply.tool_calls
-    assert place_of(call.id) == Place(run.id, 0, 1, 0)  # asked by the first run, told by the second
+    assert decode_call_id(call.id) == ToolCallOrigin(
+        run.id, 0, 1, 0
+    )  # asked by the first run, told by the second
     assert second.usage.calls == 1
 
 
@@ -158,7 +176,7 @@ async def test_words_of_the_user_beside_the_result_stay_in_the_conversation():
     crew = players(w0=["plan"], w1=[wants("look"), "done"])
     run, _ = await begun(fixed(("plan", 0, []), ("work", 1, [0])), crew)
     back = told(ASKED, run, {run.reply.tool_calls[0].id: "x"})
-    back = Question((*back.messages, user("And be quick.")), TOOLS)
+    back = Question(messages=(*back.messages, user_message("And be quick.")), tools=TOOLS)
     again = await gone_on(run, back, crew)
     seen = crew["w1"].requests[-1].messages
     assert "What is in the box?" in seen[0].text and seen[-1].text == "And be quick."
@@ -169,12 +187,17 @@ async def test_a_workflow_is_not_gone_on_with_when_it_cannot_be():
     crew = players(w0=[wants("look")])
     run, _ = await begun(fixed(("look", 0, [])), crew)
     back = told(ASKED, run, {run.reply.tool_calls[0].id: "x"})
-    assert going_on(run, back, POOL) is not None
-    assert going_on(run, ASKED, POOL) is None  # nothing was answered
-    assert going_on(run, back, POOL.subset(["w1", "w2"])) is None  # its worker is gone
+    assert find_resume_state(run, back, POOL) is not None
+    assert find_resume_state(run, ASKED, POOL) is None  # nothing was answered
+    assert find_resume_state(run, back, POOL.subset(["w1", "w2"])) is None  # its worker is gone
     done, _ = await begun(fixed(("a", 1, [])), players(w1=["done"]))
-    assert going_on(done, back, POOL) is None  # it does not wait
-    assert asking_run(Question((*back.messages, assistant("so"), user("more")))) is None
+    assert find_resume_state(done, back, POOL) is None  # it does not wait
+    assert (
+        find_asking_run(
+            Question(messages=(*back.messages, assistant_message("so"), user_message("more")))
+        )
+        is None
+    )
 
 
 async def test_a_new_question_sees_the_whole_conversation_with_its_calls():
@@ -184,8 +207,11 @@ async def test_a_new_question_sees_the_whole_conversation_with_its_calls():
     (call,) = run.reply.tool_calls
     back = told(ASKED, run, {call.id: "a cat"})
     await gone_on(run, back, crew)
-    later = Question((*back.messages, assistant("A cat."), user("What colour?")), TOOLS)
-    assert asking_run(later) is None
+    later = Question(
+        messages=(*back.messages, assistant_message("A cat."), user_message("What colour?")),
+        tools=TOOLS,
+    )
+    assert find_asking_run(later) is None
     await begun(fixed(("think", 2, [])), crew, later)
     seen = crew["w2"].requests[0].messages
     assert [m.role for m in seen] == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT, Role.USER]  # fmt: skip
@@ -195,7 +221,7 @@ async def test_only_tools_of_the_client_reach_the_client():
     crew = players(w0=[wants("rm", "look", text="Let me see.")])
     run, events = await begun(fixed(("a", 0, [])), crew)
     assert [c.name for c in run.reply.tool_calls] == ["look"]
-    streamed = {e.delta.tool_index: e.delta for e in events if isinstance(e, Spoke) and e.delta.tool_name}  # fmt: skip
+    streamed = {e.delta.tool_index: e.delta for e in events if isinstance(e, StepDelta) and e.delta.tool_name}  # fmt: skip
     assert set(streamed) == {0} and streamed[0].tool_id == run.reply.tool_calls[0].id
 
 
@@ -212,7 +238,7 @@ async def test_a_worker_that_calls_nothing_but_strange_tools_is_replaced():
     [(None, None), ("auto", "auto"), ("required", "auto"), ("none", "none"), ("look", "none")],
 )
 async def test_the_choice_of_tools_binds_the_last_step(choice, earlier):
-    question = Question(ASKED.messages, TOOLS, choice)
+    question = Question(messages=ASKED.messages, tools=TOOLS, tool_choice=choice)
     crew = players(w0=["plan"], w1=["done"])
     run, _ = await begun(fixed(("a", 0, []), ("b", 1, [0])), crew, question)
     first, last = (s.request for s in run.steps)
@@ -233,18 +259,20 @@ async def test_the_second_round_waits_too_and_its_results_are_its_own():
 
         async def plan(self, brief, listener=None):
             steps = fixed(("again", 1, [])) if brief.previous else fixed(("look", 0, []))
-            return await Fixed("f", steps.write).plan(brief.__class__(brief.question, brief.pool))
+            return await FixedConductor("f", steps.build_workflow).plan(
+                brief.__class__(brief.question, brief.pool)
+            )
 
     crew = players(w0=[wants("look"), "cat"], w1=[wants("count"), "two"])
     run, _ = await begun(Twice(), crew, limits=Limits(rounds=2))
     back = told(ASKED, run, {run.reply.tool_calls[0].id: "x"})
-    resumed = going_on(run, back, POOL)
+    resumed = find_resume_state(run, back, POOL)
     second = await conduct(back, Twice(), POOL, crew, limits=Limits(rounds=2), resumed=resumed)
     assert second.outcome is Outcome.WAITING
     (call,) = second.reply.tool_calls
-    assert place_of(call.id) == Place(second.id, 1, 0, 0)
+    assert decode_call_id(call.id) == ToolCallOrigin(second.id, 1, 0, 0)
     back = told(back, second, {call.id: "2"})
-    resumed = going_on(second, back, POOL)
+    resumed = find_resume_state(second, back, POOL)
     third = await conduct(back, Twice(), POOL, crew, limits=Limits(rounds=2), resumed=resumed)
     assert third.answer == "two"
     results = [p.content for m in crew["w1"].requests[-1].messages for p in m.parts if isinstance(p, ToolResult)]  # fmt: skip
@@ -252,6 +280,6 @@ async def test_the_second_round_waits_too_and_its_results_are_its_own():
 
 
 def test_ids_are_short_and_read_back():
-    place = Place("run_" + "f" * 24, 9, 4, 127)
-    assert place_of(call_id(place)) == place and len(call_id(place)) <= 40
-    assert place_of("call_abc") is None and place_of("toolu_01_2_3_4") is None
+    place = ToolCallOrigin("run_" + "f" * 24, 9, 4, 127)
+    assert decode_call_id(encode_call_id(place)) == place and len(encode_call_id(place)) <= 40
+    assert decode_call_id("call_abc") is None and decode_call_id("toolu_01_2_3_4") is None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-_RUN = "run_"
-_ID = re.compile(r"call_([A-Za-z0-9-]{1,24})_(\d{1,4})_(\d{1,3})")
+_RUN_PREFIX = "run_"
+_CALL_ID_PATTERN = re.compile(r"call_([A-Za-z0-9-]{1,24})_(\d{1,4})_(\d{1,3})")
 """At most 40 characters: OpenAI takes no longer one."""
-_ROUND = 100
+_ROUND_FACTOR = 100
 
 
-class Place(NamedTuple):
+class ToolCallOrigin(NamedTuple):
     """Where a tool call came from."""
 
     run: str
@@ -22,15 +22,16 @@ class Place(NamedTuple):
     """Of the call among those of the step, from 0."""
 
 
-def call_id(place: Place) -> str:
+def encode_call_id(origin: ToolCallOrigin) -> str:
     """The id that says so."""
-    return f"call_{place.run.removeprefix(_RUN)}_{place.round * _ROUND + place.step}_{place.number}"
+    place = origin.round * _ROUND_FACTOR + origin.step
+    return f"call_{origin.run.removeprefix(_RUN_PREFIX)}_{place}_{origin.number}"
 
 
-def place_of(tool_call_id: str) -> Place | None:
+def decode_call_id(tool_call_id: str) -> ToolCallOrigin | None:
     """Where the call came from; None for an id of somebody else."""
-    found = _ID.fullmatch(tool_call_id)
+    found = _CALL_ID_PATTERN.fullmatch(tool_call_id)
     if found is None:
         return None
-    played, step = divmod(int(found[2]), _ROUND)
-    return Place(_RUN + found[1], played, step, int(found[3]))
+    played, step = divmod(int(found[2]), _ROUND_FACTOR)
+    return ToolCallOrigin(_RUN_PREFIX + found[1], played, step, int(found[3]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from batuta.core.message import Delta, Reply, Request
-from batuta.core.usage import FREE, ZERO, Cost, Usage
+from batuta.core.usage import ZERO_COST, ZERO_USAGE, Cost, Usage
 from batuta.core.workflow import MAX_STEPS, Workflow
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from batuta.core.worker import Pool, Worker
 
 
-class Listener(Protocol):
+class CallListener(Protocol):
     """Who hears a call while it lasts."""
 
     @property
@@ -23,7 +23,7 @@ class Listener(Protocol):
         """Whether fragments are wanted; if not, a client may ask for the whole reply."""
         ...
 
-    async def admit(self, request: Request, worker: Worker) -> Request:
+    async def before_call(self, request: Request, worker: Worker) -> Request:
         """A conductor is about to call its model: the request as it may be made.
 
         Raises:
@@ -31,11 +31,11 @@ class Listener(Protocol):
         """
         ...
 
-    async def spoke(self, delta: Delta) -> None:
+    async def on_delta(self, delta: Delta) -> None:
         """A fragment arrived."""
         ...
 
-    async def failed(self, failure: Failure) -> None:
+    async def on_failure(self, failure: Failure) -> None:
         """An attempt failed and the client is about to try again.
 
         Raises:
@@ -45,23 +45,23 @@ class Listener(Protocol):
         ...
 
 
-class Silent:
+class NullListener:
     """The listener that wants nothing and forbids nothing."""
 
     streaming = False
 
-    async def admit(self, request: Request, worker: Worker) -> Request:
+    async def before_call(self, request: Request, worker: Worker) -> Request:
         """The request as it is."""
         return request
 
-    async def spoke(self, delta: Delta) -> None:
+    async def on_delta(self, delta: Delta) -> None:
         """Ignored."""
 
-    async def failed(self, failure: Failure) -> None:
+    async def on_failure(self, failure: Failure) -> None:
         """Ignored."""
 
 
-SILENT = Silent()
+NULL_LISTENER = NullListener()
 
 
 class Client(Protocol):
@@ -71,7 +71,7 @@ class Client(Protocol):
     deltas, joined, is the reply's text; usage has `calls >= 1`.
     """
 
-    async def complete(self, request: Request, listener: Listener = SILENT) -> Reply:
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """The reply.
 
         Raises:
@@ -80,13 +80,13 @@ class Client(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """What a conductor's model wrote, verbatim; its tokens are paid and trained on."""
 
     text: str = ""
-    usage: Usage = ZERO
-    cost: Cost = FREE
+    usage: Usage = ZERO_USAGE
+    cost: Cost = ZERO_COST
     request: Request | None = None
 
 
@@ -100,15 +100,15 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedAnswer:
     """The previous round's answer is returned as it is (recursion, paper section 3.3)."""
 
     draft: Draft = Draft()
     kind: Literal["accepted"] = "accepted"
 
 
-@dataclass(frozen=True, slots=True)
-class Malformed:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MalformedPlan:
     """A draft that is no workflow, or a conductor that could not be reached."""
 
     draft: Draft
@@ -116,13 +116,15 @@ class Malformed:
     outage: bool = False
     """True: the conductor's model failed; the draft is nobody's fault."""
     kind: Literal["malformed"] = "malformed"
+    again: bool = True
+    """False: another draft would be no better, so none is asked for."""
 
 
-Decision = Plan | Accepted | Malformed
+Decision = Plan | AcceptedAnswer | MalformedPlan
 
 
-@dataclass(frozen=True, slots=True)
-class Brief:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningContext:
     """What a conductor knows when it plans."""
 
     question: Question
@@ -139,7 +141,7 @@ class Conductor(Protocol):
     """Writes a workflow for a question over a pool.
 
     Law: the workflow of a `Plan` names only workers of `brief.pool` and has at most
-    `brief.max_steps` steps. `Accepted` only if `brief.previous` is not empty.
+    `brief.max_steps` steps. `AcceptedAnswer` only if `brief.previous` is not empty.
     """
 
     @property
@@ -147,6 +149,8 @@ class Conductor(Protocol):
         """The name and version that a trace keeps."""
         ...
 
-    async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
+    async def plan(
+        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
         """One decision; never raises for a draft that is malformed or a model that fails."""
         ...

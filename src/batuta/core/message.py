@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from batuta.core.usage import FREE, ZERO, Cost, Usage
+from batuta.core.usage import ZERO_COST, ZERO_USAGE, Cost, Usage
 from batuta.core.worker import Finish, Sampling
 
 
@@ -27,18 +27,22 @@ class Text:
 
     text: str
     kind: Literal["text"] = "text"
+    cache: str | None = None
+    """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
     """A picture by its `https:` or `data:` URL; Batuta fetches nothing itself."""
 
     url: str
     detail: str | None = None
     kind: Literal["image"] = "image"
+    cache: str | None = None
+    """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
     """A model's wish to call one of the client's tools."""
 
@@ -47,21 +51,49 @@ class ToolCall:
     arguments: str
     """JSON, as the model wrote it."""
     kind: Literal["tool_call"] = "tool_call"
+    cache: str | None = None
+    """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
     """What the client's tool returned."""
 
     call_id: str
     content: str
     kind: Literal["tool_result"] = "tool_result"
+    cache: str | None = None
+    """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
 
 
 Part = Text | Image | ToolCall | ToolResult
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thought:
+    """Reasoning that a provider signed, so that it takes it back with a tool's result."""
+
+    model: str
+    """Who thought it; nobody else can use it."""
+    text: str = ""
+    signature: str = ""
+    redacted: str = ""
+    """The whole of it, in a form that only the provider can read; text and signature are empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptCache:
+    """What the client asked of the caches of prompts at the providers."""
+
+    key: str | None = None
+    """Requests of the same key share a beginning."""
+    retention: str | None = None
+    """How long, in the words of the provider."""
+    mark: str | None = None
+    """Whether the whole prompt is to be marked, wherever it ends: `5m` or `1h`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One turn of a conversation."""
 
@@ -70,6 +102,8 @@ class Message:
     name: str | None = None
     reasoning: str = ""
     """Reasoning text of an assistant's turn, given back by the client."""
+    thoughts: tuple[Thought, ...] = ()
+    """The same as its provider signed it."""
 
     @property
     def text(self) -> str:
@@ -82,22 +116,22 @@ class Message:
         return tuple(part for part in self.parts if isinstance(part, Image))
 
 
-def system(text: str) -> Message:
+def system_message(text: str) -> Message:
     """A system message of one text."""
-    return Message(Role.SYSTEM, (Text(text),))
+    return Message(role=Role.SYSTEM, parts=(Text(text),))
 
 
-def user(text: str) -> Message:
+def user_message(text: str) -> Message:
     """A user message of one text."""
-    return Message(Role.USER, (Text(text),))
+    return Message(role=Role.USER, parts=(Text(text),))
 
 
-def assistant(text: str) -> Message:
+def assistant_message(text: str) -> Message:
     """An assistant message of one text."""
-    return Message(Role.ASSISTANT, (Text(text),))
+    return Message(role=Role.ASSISTANT, parts=(Text(text),))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
     """A function that the client offers."""
 
@@ -106,9 +140,11 @@ class Tool:
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """JSON schema of its arguments."""
     strict: bool | None = None
+    cache: str | None = None
+    """A mark, as of a part of a message."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseFormat:
     """The form the answer must have."""
 
@@ -118,7 +154,7 @@ class ResponseFormat:
     strict: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """A prompt for one call: everything but which model is called."""
 
@@ -137,24 +173,31 @@ class Request:
     max_output: int | None = None
     """Output tokens at most, reasoning included, because of a limit in dollars; every client sends
     it as the worker's own limit. None: no limit in dollars applies."""
+    cache: PromptCache | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """A model's whole reply to one call."""
 
     text: str
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    usage: Usage = ZERO
-    cost: Cost = FREE
+    usage: Usage = ZERO_USAGE
+    cost: Cost = ZERO_COST
     finish: Finish = Finish.STOP
     model: str = ""
     """The model as the provider names it."""
     kind: Literal["reply"] = "reply"
+    thoughts: tuple[Thought, ...] = ()
+    """The reasoning as the provider signed it."""
+    stop_sequence: str | None = None
+    """The text at which the reply was stopped, if the provider says so."""
+    is_refusal: bool = False
+    """Whether the text is the model's refusal to answer, told apart from an answer."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
     """A fragment of a reply as it arrives."""
 
@@ -165,3 +208,7 @@ class Delta:
     tool_id: str = ""
     tool_name: str = ""
     tool_arguments: str = ""
+    thought: Thought | None = None
+    """A piece of reasoning has ended; its text was in the fragments before."""
+    is_refusal: bool = False
+    """Whether the text belongs to a refusal."""

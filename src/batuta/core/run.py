@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, NewType
 
-from batuta.core.conductor import Accepted, Draft, Malformed, Plan
+from batuta.core.conductor import AcceptedAnswer, Draft, MalformedPlan, Plan
 from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.core.message import Delta, Reply, Request
 from batuta.core.run_html import StepRow, render_run_html
 from batuta.core.task import Question
-from batuta.core.usage import ASSUMED_PRICE, FREE, ZERO, Cost, Price, Usage
+from batuta.core.usage import ASSUMED_PRICE, ZERO_COST, ZERO_USAGE, Cost, Price, Usage
 from batuta.core.worker import Pool, WorkerId
 from batuta.core.workflow import MAX_STEPS, Step, Workflow
 from batuta.errors import ClientError
@@ -20,7 +20,7 @@ from batuta.errors import ClientError
 RunId = NewType("RunId", str)
 
 
-OUTRUN = "outrun"
+HEDGE_LOST = "outrun"
 """The code of a call that was cut because another worker answered first."""
 
 
@@ -47,7 +47,7 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What a run may spend; None is no limit."""
 
@@ -68,7 +68,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimeSpan:
     """Seconds since the run began."""
 
     start: float
@@ -80,7 +80,7 @@ class Span:
         return self.end - self.start
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """A call that gave no usable reply, as data."""
 
@@ -88,8 +88,8 @@ class Failure:
     """The error's code: `rate_limited`, `timed_out`…, or `limit` or `cancelled`."""
     message: str
     retryable: bool = False
-    usage: Usage = ZERO
-    cost: Cost = FREE
+    usage: Usage = ZERO_USAGE
+    cost: Cost = ZERO_COST
     kind: Literal["failure"] = "failure"
     retry_after: float | None = None
     """Seconds that the provider asked to wait."""
@@ -98,11 +98,11 @@ class Failure:
     def of(error: ClientError) -> Failure:
         """The error as data."""
         return Failure(
-            error.code,
-            str(error),
-            error.retryable,
-            error.usage or ZERO,
-            error.cost or FREE,
+            code=error.code,
+            message=str(error),
+            retryable=error.retryable,
+            usage=error.usage or ZERO_USAGE,
+            cost=error.cost or ZERO_COST,
             retry_after=error.retry_after,
         )
 
@@ -117,7 +117,7 @@ class Attempt:
     """Seconds since the run began."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepRun:
     """A step as it was played; can be read again and replayed."""
 
@@ -128,16 +128,16 @@ class StepRun:
     request: Request | None
     """Verbatim; None if the step was never called."""
     result: Reply | Failure
-    span: Span
+    span: TimeSpan
     attempts: tuple[Attempt, ...] = ()
     as_fallback: bool = False
     """Nobody could play it as planned: `worker` was asked the whole question anew."""
 
     @property
-    def substituted(self) -> bool:
+    def is_substituted(self) -> bool:
         """Whether another worker than planned played it because the planned one failed."""
         return self.worker != self.planned and any(
-            attempt.failure.code != OUTRUN for attempt in self.attempts
+            attempt.failure.code != HEDGE_LOST for attempt in self.attempts
         )
 
     @property
@@ -151,18 +151,18 @@ class StepRun:
         return sum((a.failure.cost for a in self.attempts), self.result.cost)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """A decision of the conductor and what was played because of it."""
 
-    decision: Plan | Accepted | Malformed
-    drafts: tuple[Malformed, ...] = ()
+    decision: Plan | AcceptedAnswer | MalformedPlan
+    drafts: tuple[MalformedPlan, ...] = ()
     """Malformed drafts before the decision; their tokens are paid."""
     workflow: Workflow | None = None
     """What was played: the plan's, or the fallback's; None if nothing was."""
     steps: tuple[StepRun, ...] = ()
     """In the order in which they ended."""
-    planning: Span = Span(0.0, 0.0)
+    planning: TimeSpan = TimeSpan(0.0, 0.0)
 
     def step(self, index: int) -> StepRun | None:
         """The step of that index, if it was played."""
@@ -175,7 +175,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
+class ResumeState:
     """What a run goes on from: rounds that were played, and paid, by the runs before it."""
 
     rounds: tuple[Round, ...]
@@ -184,8 +184,8 @@ class Resumed:
     """The runs that played them, oldest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHeader:
     """What is known of a run before anything happens."""
 
     id: RunId
@@ -203,13 +203,13 @@ class Header:
     started: float = 0.0
     """Seconds since the epoch."""
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
-    resumed: Resumed | None = None
+    resumed: ResumeState | None = None
     """Set if a tool's results let an earlier run's workflow go on; its first round continues the
     last one of these."""
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowEstimate:
     """Expected tokens, dollars and time of a workflow; the conductor's own are not in it."""
 
     steps: tuple[Usage, ...]
@@ -219,8 +219,8 @@ class Estimate:
     """Of the longest chain of steps; None: the speed of one of the workers is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Guarded:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardrailTriggered:
     """A policy did something; what it found is not told."""
 
     policy: str
@@ -233,11 +233,11 @@ class Guarded:
     """Places that it found."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Run:
     """A question conducted to its end: the fold of its events."""
 
-    header: Header
+    header: RunHeader
     rounds: tuple[Round, ...]
     outcome: Outcome
     answer: str | None
@@ -250,9 +250,9 @@ class Run:
     limit: str | None = None
     """Which limit ended the run, or cut its answer short, if one did."""
     seconds: float = 0.0
-    guards: tuple[Guarded, ...] = ()
+    guards: tuple[GuardrailTriggered, ...] = ()
     """What policies did, in order."""
-    expected: Estimate | None = None
+    expected: WorkflowEstimate | None = None
     """Of a dry run: what its workflow would take."""
 
     @property
@@ -269,7 +269,7 @@ class Run:
     def conductor_usage(self) -> Usage:
         """Tokens of the conductor's own drafts."""
         drafts = (d for played in self.rounds for d in played.conductor_drafts)
-        return sum((draft.usage for draft in drafts), ZERO)
+        return sum((draft.usage for draft in drafts), ZERO_USAGE)
 
     @property
     def usage(self) -> Usage:
@@ -280,12 +280,12 @@ class Run:
     def cost(self) -> Cost:
         """All dollars: the conductor's, every step's, every failed attempt's."""
         drafts = (d for played in self.rounds for d in played.conductor_drafts)
-        paid = sum((draft.cost for draft in drafts), FREE)
+        paid = sum((draft.cost for draft in drafts), ZERO_COST)
         return sum((step.cost for step in self.steps), paid)
 
     def __repr__(self) -> str:
         """One line: id, outcome, size, cost, time and how the answer begins."""
-        return f"<Run {self._summary()}: {_shorten(self.answer or self.error or '')!r}>"
+        return f"<Run {self._summary()}: {_shorten_text(self.answer or self.error or '')!r}>"
 
     def _summary(self) -> str:
         count = len(self.steps)
@@ -301,7 +301,7 @@ class Run:
         return render_run_html([_step_rows(played) for played in self.rounds], summary, self.answer)
 
 
-def _shorten(text: str, most: int = 60) -> str:
+def _shorten_text(text: str, most: int = 60) -> str:
     flat = " ".join(text.split())
     return flat if len(flat) <= most else f"{flat[: most - 1]}…"
 
@@ -318,7 +318,7 @@ def _step_rows(played: Round) -> list[StepRow]:
 
 
 def _step_row(step: Step, level: int, ended: StepRun | None) -> StepRow:
-    row = StepRow(step.worker, step.subtask, step.access, level)
+    row = StepRow(worker=step.worker, subtask=step.subtask, reads=step.access, level=level)
     if ended is None:
         return row
     return replace(
@@ -332,7 +332,7 @@ def _step_row(step: Step, level: int, ended: StepRun | None) -> StepRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class RoundPlanned:
     """The conductor decided."""
 
     round: int
@@ -341,7 +341,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
+class StepStarted:
     """A step was started."""
 
     round: int
@@ -350,7 +350,7 @@ class Began:
 
 
 @dataclass(frozen=True, slots=True)
-class Spoke:
+class StepDelta:
     """A step's worker sent a fragment; not part of the record."""
 
     round: int
@@ -359,7 +359,7 @@ class Spoke:
 
 
 @dataclass(frozen=True, slots=True)
-class Retried:
+class StepRetried:
     """A step's call failed and is tried again, or another worker takes over."""
 
     round: int
@@ -368,15 +368,15 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
+class StepFinished:
     """A step ended."""
 
     round: int
     step: StepRun
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished:
     """The run ended; nothing follows."""
 
     outcome: Outcome
@@ -386,10 +386,19 @@ class Ended:
     error_code: str | None = None
     limit: str | None = None
     seconds: float = 0.0
-    expected: Estimate | None = None
+    expected: WorkflowEstimate | None = None
 
 
-Event = Header | Planned | Began | Spoke | Retried | Guarded | Stepped | Ended
+Event = (
+    RunHeader
+    | RoundPlanned
+    | StepStarted
+    | StepDelta
+    | StepRetried
+    | GuardrailTriggered
+    | StepFinished
+    | RunFinished
+)
 """A run's life in order: one Header, then the rest, one Ended at the end."""
 
-Emit = Callable[[Event], Awaitable[None]]
+EventHandler = Callable[[Event], Awaitable[None]]

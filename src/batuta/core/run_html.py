@@ -12,7 +12,7 @@ _HEAD = ("step", "worker", "reads", "subtask", "tokens", "cost", "time")
 _CELL = "text-align:left;vertical-align:top;padding:2px 10px 2px 0"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
     """A step of a workflow as it is drawn."""
 
@@ -88,17 +88,17 @@ def _place_steps(rows: Sequence[StepRow]) -> list[tuple[int, int]]:
     return places
 
 
-def _centre(place: tuple[int, int]) -> tuple[int, int]:
+def _dot_centre(place: tuple[int, int]) -> tuple[int, int]:
     return place[0] * _COLUMN + _COLUMN // 2, place[1] * _ROW + _RADIUS + 2
 
 
 def _render_line(start: tuple[int, int], end: tuple[int, int]) -> str:
-    (x1, y1), (x2, y2) = _centre(start), _centre(end)
+    (x1, y1), (x2, y2) = _dot_centre(start), _dot_centre(end)
     return f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="#a0aec0" stroke-width="1.5"/>'
 
 
 def _render_dot(place: tuple[int, int], index: int, row: StepRow) -> str:
-    x, y = _centre(place)
+    x, y = _dot_centre(place)
     middle = f'x="{x}" text-anchor="middle"'
     return (
         f'<circle cx="{x}" cy="{y}" r="{_RADIUS}" fill="{_FILL[row.state]}"/>'

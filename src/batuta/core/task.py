@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
-from batuta.core.message import Message, ResponseFormat, Role, Tool, user
+from batuta.core.message import Message, PromptCache, ResponseFormat, Role, Tool, user_message
 from batuta.core.worker import Sampling
 
 TaskId = NewType("TaskId", str)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """A conversation that wants an answer, and what the answer must be like."""
 
@@ -22,6 +22,8 @@ class Question:
     response_format: ResponseFormat | None = None
     sampling: Sampling = Sampling()
     """Wishes for the visible answer; they bind the last step only."""
+    cache: PromptCache | None = None
+    """Wishes for the providers' caches of prompts; they go to every worker."""
 
     def __post_init__(self) -> None:
         if not self.messages:
@@ -30,7 +32,7 @@ class Question:
     @staticmethod
     def of(text: str) -> Question:
         """A question of one user message."""
-        return Question((user(text),))
+        return Question(messages=(user_message(text),))
 
     @property
     def text(self) -> str:
@@ -58,7 +60,7 @@ class Grader(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Task:
     """A question with a known answer."""
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 MILLION = Decimal(1_000_000)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     """Tokens of one call or of many."""
 
@@ -37,13 +37,13 @@ class Usage:
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
-            self.calls + other.calls,
-            self.input + other.input,
-            self.cached + other.cached,
-            self.cache_write + other.cache_write,
-            self.output + other.output,
-            self.reasoning + other.reasoning,
-            self.estimated + other.estimated,
+            calls=self.calls + other.calls,
+            input=self.input + other.input,
+            cached=self.cached + other.cached,
+            cache_write=self.cache_write + other.cache_write,
+            output=self.output + other.output,
+            reasoning=self.reasoning + other.reasoning,
+            estimated=self.estimated + other.estimated,
         )
 
 
@@ -58,7 +58,7 @@ class Cost:
         return Cost(self.usd + other.usd, self.unpriced_calls + other.unpriced_calls)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
     """Dollars per million tokens."""
 
@@ -83,14 +83,14 @@ class Price:
         return (dollars + usage.cache_write * written + usage.output * self.output) / MILLION
 
 
-ASSUMED_PRICE = Price(Decimal(15), Decimal(75))
+ASSUMED_PRICE = Price(input=Decimal(15), output=Decimal(75))
 """What a call of unknown price counts as under a limit or a budget, and nowhere else."""
 
 
-def cost_of(usage: Usage, price: Price | None) -> Cost:
+def usage_cost(usage: Usage, price: Price | None) -> Cost:
     """The cost of `usage`; without a price its calls are counted as unpriced."""
     return Cost(unpriced_calls=usage.calls) if price is None else Cost(price.of(usage))
 
 
-ZERO = Usage()
-FREE = Cost()
+ZERO_USAGE = Usage()
+ZERO_COST = Cost()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NewType
+from typing import TYPE_CHECKING, NewType, TypeVar
 
 from batuta.core.usage import Price
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 WorkerId = NewType("WorkerId", str)
+PROGRAM = "program"
+"""The tag of a worker that runs programs and answers no question by itself."""
 
 
 class Finish(StrEnum):
@@ -26,7 +28,14 @@ class Finish(StrEnum):
     """The worker says that the question is outside what it can answer."""
 
 
-@dataclass(frozen=True, slots=True)
+_Number = TypeVar("_Number", int, float)
+
+
+def _value_or_default(value: _Number | None, default: _Number | None) -> _Number | None:
+    return default if value is None else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How a model samples; None leaves a choice to the provider."""
 
@@ -38,20 +47,44 @@ class Sampling:
     seed: int | None = None
     effort: str | None = None
     """Reasoning effort: none, minimal, low, medium, high, xhigh or max."""
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    top_k: int | None = None
+    """Tokens among which each is drawn."""
 
-    def over(self, default: Sampling) -> Sampling:
+    def with_defaults(self, default: Sampling) -> Sampling:
         """These choices, and `default` where none was made."""
         return Sampling(
-            default.temperature if self.temperature is None else self.temperature,
-            default.top_p if self.top_p is None else self.top_p,
-            default.max_tokens if self.max_tokens is None else self.max_tokens,
-            self.stop or default.stop,
-            default.seed if self.seed is None else self.seed,
-            self.effort or default.effort,
+            temperature=default.temperature if self.temperature is None else self.temperature,
+            top_p=default.top_p if self.top_p is None else self.top_p,
+            max_tokens=default.max_tokens if self.max_tokens is None else self.max_tokens,
+            stop=self.stop or default.stop,
+            seed=default.seed if self.seed is None else self.seed,
+            effort=self.effort or default.effort,
+            frequency_penalty=_value_or_default(self.frequency_penalty, default.frequency_penalty),
+            presence_penalty=_value_or_default(self.presence_penalty, default.presence_penalty),
+            top_k=_value_or_default(self.top_k, default.top_k),
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skill:
+    """How often a worker answers one family of questions rightly."""
+
+    family: str
+    share: float
+    """In [0, 1]."""
+    questions: int | None = None
+    """How many it was measured on here; None: it is believed, or taken from a public board."""
+    board: str = ""
+    """The public board and its date, for a prior; empty: measured here or believed."""
+
+    def __post_init__(self) -> None:
+        if not self.family or not 0 <= self.share <= 1:
+            raise ValueError(f"a skill needs a family and a share in [0, 1]: {self}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
     """What is known of a worker; data only, no connection."""
 
@@ -70,12 +103,23 @@ class Worker:
     """This worker's defaults."""
     strength: float | None = None
     """Share of questions it answers rightly alone, in [0, 1], as measured or as believed."""
+    skills: tuple[Skill, ...] = ()
+    """What it is good at."""
+    seconds: float | None = None
+    """What an answer takes; None: not measured."""
+    parameters: float | None = None
+    """Billions of parameters; None: unknown."""
 
     def __post_init__(self) -> None:
         if not self.id or not self.model:
             raise ValueError("a worker needs an id and a model")
         if self.strength is not None and not 0 <= self.strength <= 1:
             raise ValueError(f"strength of {self.id} is not in [0, 1]: {self.strength}")
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """Shares by family, without those of public boards."""
+        return {skill.family: skill.share for skill in self.skills if not skill.board}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +178,21 @@ class Pool:
         return Pool(tuple(rng.sample(self.workers, len(self.workers))))
 
     def ranked(self) -> tuple[Worker, ...]:
-        """Best first: by strength, then by the price of its output, then by number."""
-        return tuple(sorted(self.workers, key=_merit, reverse=True))
+        """Best first: by strength, measured skills, price of output, size, number.
+
+        Skills count where all workers without a strength were measured on a family in common;
+        what a public board says does not. Workers that run programs are left out unless there is
+        nobody else.
+        """
+        able = [w for w in self.workers if PROGRAM not in w.tags] or list(self.workers)
+        unrated = [w.measured.keys() for w in able if w.strength is None]
+        families = set[str](unrated[0]).intersection(*unrated) if unrated else set[str]()
+        return tuple(sorted(able, key=lambda worker: _ranking_key(worker, families), reverse=True))
 
 
-def _merit(worker: Worker) -> tuple[float, float]:
+def _ranking_key(worker: Worker, families: set[str]) -> tuple[float, float, float, float]:
     price = float(worker.price.output) if worker.price else 0.0
-    return (-1.0 if worker.strength is None else worker.strength, price)
+    size = worker.parameters or 0.0
+    if worker.strength is not None:
+        return (worker.strength, 0.0, price, size)
+    return (-1.0, sum(worker.measured[family] for family in families), price, size)

@@ -10,7 +10,7 @@ MAX_STEPS = 5
 """Steps a workflow may have (Conductor paper, section 3)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """One call of one worker."""
 

@@ -1,24 +1,24 @@
 """Workflow and clients become a Run: plan, execute, account, record."""
 
 from batuta.engine.budget import Budget, Funds, Hold
-from batuta.engine.conduct import conduct, new_run_id
-from batuta.engine.estimate import Pace, estimate
-from batuta.engine.record import Recorder, fold
-from batuta.engine.resume import asking_run, going_on, lightened
-from batuta.engine.stage import Patience
+from batuta.engine.context import TimeoutPolicy
+from batuta.engine.recorder import Recorder, fold_events
+from batuta.engine.resumption import find_asking_run, find_resume_state, strip_prompts
+from batuta.engine.run_loop import conduct, new_run_id
+from batuta.engine.workflow_estimate import LatencyLookup, estimate_workflow
 
 __all__ = [
     "Budget",
     "Funds",
     "Hold",
-    "Pace",
-    "Patience",
+    "LatencyLookup",
     "Recorder",
-    "asking_run",
+    "TimeoutPolicy",
     "conduct",
-    "estimate",
-    "fold",
-    "going_on",
-    "lightened",
+    "estimate_workflow",
+    "find_asking_run",
+    "find_resume_state",
+    "fold_events",
     "new_run_id",
+    "strip_prompts",
 ]

@@ -14,11 +14,11 @@ from typing import Protocol
 import anyio
 
 from batuta.core import Cost, Limits, Request, Usage, Worker
-from batuta.core.bound import CallBound, bound_of
-from batuta.core.usage import FREE, ZERO, cost_of
-from batuta.errors import LimitReached
+from batuta.core.cost_bound import CallCostBound, bound_call_cost
+from batuta.core.usage import ZERO_COST, ZERO_USAGE, usage_cost
+from batuta.errors import LimitReachedError
 
-NOTHING = Decimal(0)
+ZERO_USD = Decimal(0)
 
 
 class Funds(Protocol):
@@ -44,7 +44,7 @@ class Hold:
 
     request: Request
     """As the call is to be made: with a cap on its output where dollars are limited."""
-    usd: Decimal = NOTHING
+    usd: Decimal = ZERO_USD
 
 
 class Budget:
@@ -53,10 +53,10 @@ class Budget:
     def __init__(self, limits: Limits, funds: Funds | None = None) -> None:
         self.limits = limits
         self.funds = funds
-        self.usage = ZERO
-        self.cost = FREE
-        self._spent = NOTHING
-        self._held = NOTHING
+        self.usage = ZERO_USAGE
+        self.cost = ZERO_COST
+        self._spent = ZERO_USD
+        self._held = ZERO_USD
         self._holds = 0
         self._usd = None if limits.usd is None else Decimal(str(limits.usd))
         self._turn = anyio.Lock() if funds else None
@@ -98,18 +98,18 @@ class Budget:
         self.check()
         if self._usd is None and self.funds is None:
             return Hold(request)
-        bound = bound_of(request, worker, self.limits.unknown, whole=whole)
-        if not bound.most_usd:
+        bound = bound_call_cost(request, worker, self.limits.unknown, whole=whole)
+        if not bound.max_usd:
             return Hold(request)
         while True:
             released = self._released
             try:
-                return await self._set_apart(request, bound, shortens=not (waits and self._holds))
-            except LimitReached:
+                return await self._reserve_all(request, bound, shortens=not (waits and self._holds))
+            except LimitReachedError:
                 if not (waits and self._holds):
                     raise
             if self._released == released:
-                await self._wait()
+                await self._wait_for_release()
             self.check()
 
     def charge(self, usage: Usage, cost: Cost, hold: Hold | None = None) -> None:
@@ -118,7 +118,7 @@ class Budget:
         self.cost += cost
         usd = cost.usd
         if cost.unpriced_calls:
-            usd += cost_of(usage, self.limits.unknown).usd
+            usd += usage_cost(usage, self.limits.unknown).usd
         if hold is not None and usage.estimated:
             usd = max(usd, hold.usd)
         self._spent += usd
@@ -128,9 +128,9 @@ class Budget:
     def release(self, hold: Hold) -> None:
         """Gives back what is still reserved for a call."""
         if hold.usd:
-            self._drop(hold)
+            self._cancel_hold(hold)
             self._released += 1
-            self._wake()
+            self._notify_waiters()
 
     def check(self) -> None:
         """Nothing, if another call may be made.
@@ -140,58 +140,58 @@ class Budget:
         """
         tokens = self.limits.tokens
         if tokens is not None and self.usage.total >= tokens:
-            raise LimitReached("tokens", str(self.usage.total), str(tokens))
+            raise LimitReachedError("tokens", str(self.usage.total), str(tokens))
         if self._usd is not None and self.usd >= self._usd:
-            raise LimitReached("usd", f"${self.usd:.6f}", f"${self._usd}")
+            raise LimitReachedError("usd", f"${self.usd:.6f}", f"${self._usd}")
 
-    async def _wait(self) -> None:
+    async def _wait_for_release(self) -> None:
         """Until a call in flight has ended."""
         self._waiting = self._waiting or anyio.Event()
         await self._waiting.wait()
 
-    def _wake(self) -> None:
+    def _notify_waiters(self) -> None:
         if self._waiting is not None:
             self._waiting.set()
             self._waiting = None
 
-    async def _set_apart(self, request: Request, bound: CallBound, *, shortens: bool) -> Hold:
+    async def _reserve_all(self, request: Request, bound: CallCostBound, *, shortens: bool) -> Hold:
         """A hold for the call, within all limits.
 
         Raises:
             LimitReached: it does not fit.
         """
-        hold = self._take(request, bound, shortens=shortens)
+        hold = self._reserve_own(request, bound, shortens=shortens)
         try:
-            await self._fund(hold, bound)
+            await self._reserve_funds(hold, bound)
         except BaseException:
-            self._drop(hold)
+            self._cancel_hold(hold)
             if not self._holds:  # whoever waits for a call in flight would wait for ever
-                self._wake()
+                self._notify_waiters()
             raise
         return hold
 
-    def _drop(self, hold: Hold) -> None:
+    def _cancel_hold(self, hold: Hold) -> None:
         self._held -= hold.usd
         self._holds -= 1
-        hold.usd = NOTHING
+        hold.usd = ZERO_USD
 
-    def _take(self, request: Request, bound: CallBound, *, shortens: bool) -> Hold:
+    def _reserve_own(self, request: Request, bound: CallCostBound, *, shortens: bool) -> Hold:
         """A hold within the run's own limit.
 
         Raises:
             LimitReached: it does not fit.
         """
-        output = bound.wanted
+        output = bound.desired_output
         if self._usd is not None:
-            output = bound.fitting(self._usd - self._spent - self._held)
-        if output < (bound.least if shortens else bound.wanted):
-            raise self._short(bound)
+            output = bound.affordable_output(self._usd - self._spent - self._held)
+        if output < (bound.min_output if shortens else bound.desired_output):
+            raise self._limit_error(bound)
         hold = Hold(replace(request, max_output=output), bound.usd(output))
         self._held += hold.usd
         self._holds += 1
         return hold
 
-    async def _fund(self, hold: Hold, bound: CallBound) -> None:
+    async def _reserve_funds(self, hold: Hold, bound: CallCostBound) -> None:
         """Sets others' money apart for the hold, which is shortened to what there is.
 
         Raises:
@@ -205,14 +205,14 @@ class Budget:
             needed = self._spent + self._held
             if needed <= self.funds.granted:
                 return
-            least = needed - hold.usd + bound.least_usd
+            least = needed - hold.usd + bound.min_usd
             missing = needed - await self.funds.raise_to(needed, min(least, needed))
         if missing > 0:
-            output = bound.fitting(hold.usd - missing)
+            output = bound.affordable_output(hold.usd - missing)
             self._held -= hold.usd - bound.usd(output)
             hold.usd = bound.usd(output)
             hold.request = replace(hold.request, max_output=output)
 
-    def _short(self, bound: CallBound) -> LimitReached:
-        spent = f"${self.usd:.6f}, and the next call may cost ${bound.least_usd:.6f},"
-        return LimitReached("usd", spent, f"${self._usd}")
+    def _limit_error(self, bound: CallCostBound) -> LimitReachedError:
+        spent = f"${self.usd:.6f}, and the next call may cost ${bound.min_usd:.6f},"
+        return LimitReachedError("usd", spent, f"${self._usd}")

@@ -3,43 +3,43 @@
 from __future__ import annotations
 
 from batuta.core import (
-    Accepted,
-    Brief,
+    AcceptedAnswer,
     Cost,
     Decision,
     Draft,
     Failure,
-    Malformed,
+    MalformedPlan,
     Plan,
+    PlanningContext,
     Request,
     Usage,
     Worker,
 )
-from batuta.core.conductor import Silent
+from batuta.core.conductor import NullListener
 from batuta.engine.budget import Hold
-from batuta.engine.stage import Stage
-from batuta.errors import LimitReached
+from batuta.engine.context import RunContext
+from batuta.errors import LimitReachedError
 
 
-def with_paid(decision: Decision, drafts: list[Malformed]) -> list[Malformed]:
+def add_paid_draft(decision: Decision, drafts: list[MalformedPlan]) -> list[MalformedPlan]:
     """The drafts, and one that was broken off if it cost anything."""
-    if isinstance(decision, Malformed) and decision.draft.usage.calls > 0:
+    if isinstance(decision, MalformedPlan) and decision.draft.usage.calls > 0:
         return [*drafts, decision]
     return drafts
 
 
-class PlanningListener(Silent):
+class PlanningListener(NullListener):
     """Listens to the conductor's model: reserves its attempts and charges them."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
+    def __init__(self, stage: RunContext) -> None:
+        self.context = stage
         self.failures: list[Failure] = []
-        self.forbidden = False
+        self.limit_reached = False
         """Whether a limit forbade an attempt."""
         self._hold: Hold | None = None
         self._worker: Worker | None = None
 
-    async def admit(self, request: Request, worker: Worker) -> Request:
+    async def before_call(self, request: Request, worker: Worker) -> Request:
         """The request as it may be made; a workflow is not shortened, for half of one is none.
 
         Raises:
@@ -47,18 +47,18 @@ class PlanningListener(Silent):
         """
         self._worker = worker
         try:
-            self._hold = await self.stage.reserve(request, worker, whole=True)
-        except LimitReached:
-            self.forbidden = True
+            self._hold = await self.context.reserve(request, worker, whole=True)
+        except LimitReachedError:
+            self.limit_reached = True
             raise
         return self._hold.request
 
     def charge(self, usage: Usage, cost: Cost) -> None:
         """Counts what an attempt consumed, in the place of what was reserved for it."""
-        self.stage.budget.charge(usage, cost, self._hold)
+        self.context.budget.charge(usage, cost, self._hold)
         self._hold = None
 
-    async def failed(self, failure: Failure) -> None:
+    async def on_failure(self, failure: Failure) -> None:
         """Count the failed attempt.
 
         Raises:
@@ -68,37 +68,46 @@ class PlanningListener(Silent):
         request = self._hold.request if self._hold else None
         self.charge(failure.usage, failure.cost)
         if request is not None and self._worker is not None:
-            await self.admit(request, self._worker)
+            await self.before_call(request, self._worker)
         else:
-            self.stage.permit()
+            self.context.check_budget()
 
-    def charged(self, decision: Decision) -> Decision:
+    def with_failed_attempts(self, decision: Decision) -> Decision:
         """The decision, its draft carrying the failed attempts' tokens and dollars."""
         if not self.failures:
             return decision
         usage = sum((f.usage for f in self.failures), decision.draft.usage)
         cost = sum((f.cost for f in self.failures), decision.draft.cost)
-        draft = Draft(decision.draft.text, usage, cost, decision.draft.request)
+        draft = Draft(
+            text=decision.draft.text, usage=usage, cost=cost, request=decision.draft.request
+        )
         match decision:
             case Plan():
                 return Plan(decision.workflow, draft)
-            case Accepted():
-                return Accepted(draft)
+            case AcceptedAnswer():
+                return AcceptedAnswer(draft)
             case _:
-                return Malformed(draft, decision.reason, decision.outage)
+                return MalformedPlan(
+                    draft=draft,
+                    reason=decision.reason,
+                    outage=decision.outage,
+                    again=decision.again,
+                )
 
 
-def check_decision(decision: Decision, brief: Brief) -> Decision:
+def check_decision(decision: Decision, brief: PlanningContext) -> Decision:
     """The decision, or Malformed where it breaks the Conductor's law."""
-    if isinstance(decision, Accepted) and not brief.previous:
-        return Malformed(decision.draft, "there is no earlier answer to accept")
+    if isinstance(decision, AcceptedAnswer) and not brief.previous:
+        return MalformedPlan(draft=decision.draft, reason="there is no earlier answer to accept")
     if not isinstance(decision, Plan):
         return decision
     steps = decision.workflow.steps
     if len(steps) > brief.max_steps:
         reason = f"the workflow has {len(steps)} steps where {brief.max_steps} are allowed"
-        return Malformed(decision.draft, reason)
+        return MalformedPlan(draft=decision.draft, reason=reason)
     for index, step in enumerate(steps):
         if step.worker not in brief.pool:
-            return Malformed(decision.draft, f"step {index} names an unknown worker")
+            return MalformedPlan(
+                draft=decision.draft, reason=f"step {index} names an unknown worker"
+            )
     return decision

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from batuta.core import (
-    Accepted,
-    Ended,
+    AcceptedAnswer,
     Failure,
     Finish,
-    Malformed,
+    MalformedPlan,
     Outcome,
     Reply,
     Round,
+    RunFinished,
     StepRun,
     Usage,
 )
-from batuta.core.usage import FREE
-from batuta.engine.resume import waiting
-from batuta.errors import LimitReached
+from batuta.core.usage import ZERO_COST
+from batuta.engine.resumption import waiting_steps
+from batuta.errors import LimitReachedError
 
 
 def final_reply(played: Round) -> Reply | None:
@@ -40,12 +40,12 @@ def complete_reply(rounds: Sequence[Round]) -> Reply | None:
     return next((reply for played in reversed(rounds) if (reply := final_reply(played))), None)
 
 
-def text_of(reply: Reply) -> str | None:
+def reply_text(reply: Reply) -> str | None:
     """The answer's text; None where tool calls are all that there is."""
     return reply.text or (None if reply.tool_calls else "")
 
 
-def asked_reply(steps: Sequence[StepRun], *, parallel: bool) -> Reply | None:
+def tool_call_reply(steps: Sequence[StepRun], *, parallel: bool) -> Reply | None:
     """What the client is told to do for the steps that wait for its tools; None if none does.
 
     Args:
@@ -56,16 +56,16 @@ def asked_reply(steps: Sequence[StepRun], *, parallel: bool) -> Reply | None:
     if len(replies) < 2 or not parallel:  # noqa: PLR2004 - one alone stays as it is
         return replies[0] if replies else None
     return Reply(
-        "\n\n".join(reply.text for reply in replies if reply.text),
+        text="\n\n".join(reply.text for reply in replies if reply.text),
         tool_calls=tuple(call for reply in replies for call in reply.tool_calls),
         usage=sum((reply.usage for reply in replies), Usage()),
-        cost=sum((reply.cost for reply in replies), FREE),
+        cost=sum((reply.cost for reply in replies), ZERO_COST),
         finish=Finish.TOOL_CALLS,
         model=replies[0].model,
     )
 
 
-def _cut_for_money(played: Round | None) -> bool:
+def _is_cut_by_budget(played: Round | None) -> bool:
     """Whether the round's answer ends at a cap that a limit in dollars set."""
     step = played.step(len(played.workflow) - 1) if played and played.workflow else None
     if step is None or step.request is None or not isinstance(step.result, Reply):
@@ -75,16 +75,16 @@ def _cut_for_money(played: Round | None) -> bool:
     return capped and step.result.finish is Finish.LENGTH
 
 
-def settle(
+def finalize_run(
     rounds: Sequence[Round],
     *,
     seconds: float,
-    limit: LimitReached | None = None,
+    limit: LimitReachedError | None = None,
     capped: bool = False,
     exposed: Failure | None = None,
     fallback: bool = True,
     parallel: bool = True,
-) -> Ended:
+) -> RunFinished:
     """The end of a run.
 
     Args:
@@ -99,23 +99,35 @@ def settle(
     if exposed is not None:
         name = limit.limit if limit else None
         outcome = Outcome.LIMITED if limit else Outcome.FAILED
-        return Ended(outcome, None, None, exposed.message, exposed.code, name, seconds)
-    if asked := asked_reply(waiting(rounds), parallel=parallel):
-        return Ended(Outcome.WAITING, asked.text or None, asked, seconds=seconds)
+        return RunFinished(
+            outcome=outcome,
+            answer=None,
+            reply=None,
+            error=exposed.message,
+            error_code=exposed.code,
+            limit=name,
+            seconds=seconds,
+        )
+    if asked := tool_call_reply(waiting_steps(rounds), parallel=parallel):
+        return RunFinished(
+            outcome=Outcome.WAITING, answer=asked.text or None, reply=asked, seconds=seconds
+        )
     answered = [played for played in rounds if played.workflow is not None]
     reply = final_reply(answered[-1]) if answered else None
     if reply is None and (fallback or limit):
         reply = complete_reply(rounds)
     if reply is None:
-        return _failed(rounds, limit, seconds)
-    outcome = _outcome(answered[-1], reply, limit)
+        return _failed_end(rounds, limit, seconds)
+    outcome = _run_outcome(answered[-1], reply, limit)
     name = limit.limit if limit else "rounds" if capped else None
-    if name is None and _cut_for_money(answered[-1]):
+    if name is None and _is_cut_by_budget(answered[-1]):
         name = "usd"
-    return Ended(outcome, text_of(reply), reply, limit=name, seconds=seconds)
+    return RunFinished(
+        outcome=outcome, answer=reply_text(reply), reply=reply, limit=name, seconds=seconds
+    )
 
 
-def _outcome(played: Round, reply: Reply, limit: LimitReached | None) -> Outcome:
+def _run_outcome(played: Round, reply: Reply, limit: LimitReachedError | None) -> Outcome:
     if limit:
         return Outcome.LIMITED
     last = last_step(played)
@@ -123,27 +135,45 @@ def _outcome(played: Round, reply: Reply, limit: LimitReached | None) -> Outcome
         return Outcome.DEGRADED
     if reply.finish is Finish.DECLINED:
         return Outcome.DECLINED
-    if isinstance(played.decision, Malformed):
+    if isinstance(played.decision, MalformedPlan):
         return Outcome.FALLBACK
-    return Outcome.DEGRADED if last.as_fallback or last.substituted else Outcome.ANSWERED
+    return Outcome.DEGRADED if last.as_fallback or last.is_substituted else Outcome.ANSWERED
 
 
-def _failed(rounds: Sequence[Round], limit: LimitReached | None, seconds: float) -> Ended:
+def _failed_end(
+    rounds: Sequence[Round], limit: LimitReachedError | None, seconds: float
+) -> RunFinished:
     if limit:
         message = f"no answer yet when {limit}"
-        return Ended(Outcome.LIMITED, None, None, message, "limit", limit.limit, seconds)
-    message, code = _cause(rounds)
-    return Ended(Outcome.FAILED, None, None, message, code, None, seconds)
+        return RunFinished(
+            outcome=Outcome.LIMITED,
+            answer=None,
+            reply=None,
+            error=message,
+            error_code="limit",
+            limit=limit.limit,
+            seconds=seconds,
+        )
+    message, code = _failure_cause(rounds)
+    return RunFinished(
+        outcome=Outcome.FAILED,
+        answer=None,
+        reply=None,
+        error=message,
+        error_code=code,
+        limit=None,
+        seconds=seconds,
+    )
 
 
-def _cause(rounds: Sequence[Round]) -> tuple[str, str]:
+def _failure_cause(rounds: Sequence[Round]) -> tuple[str, str]:
     """The sentence and the code of the failure that left the run without an answer."""
     for played in reversed(rounds):
         for step in sorted(played.steps, key=lambda step: step.index, reverse=True):
             if isinstance(step.result, Failure):
                 return f"{step.worker} failed: {step.result.message}", step.result.code
-        if isinstance(played.decision, Malformed):
+        if isinstance(played.decision, MalformedPlan):
             return f"no workflow: {played.decision.reason}", "malformed_plan"
-    if rounds and isinstance(rounds[-1].decision, Accepted):
+    if rounds and isinstance(rounds[-1].decision, AcceptedAnswer):
         return "the conductor accepted an answer that does not exist", "malformed_plan"
     return "no worker gave an answer", "empty_reply"

@@ -24,11 +24,11 @@ from batuta.core.message import Image, Message, Request, Text, ToolCall
 from batuta.core.usage import MILLION, Price
 from batuta.core.worker import Worker
 
-OUTPUT = 4096
+DEFAULT_OUTPUT_TOKENS = 4096
 """Tokens that a reply may have under a limit in dollars where nobody has set a cap."""
-REASONING_OUTPUT = 32_000
+DEFAULT_REASONING_OUTPUT_TOKENS = 32_000
 """The same for a model that reasons unasked and pays for it from its output."""
-LEAST_OUTPUT = 256
+MIN_OUTPUT_TOKENS = 256
 """Tokens to which an answer may be shortened so that its call fits a limit in dollars; one that
 does not fit even so is not made."""
 THINKING_TOKENS: Mapping[str, int] = {
@@ -49,84 +49,100 @@ TOOLS_TOKENS = 700
 """Allowance for what a provider says of tools, if there are any."""
 TOOL_TOKENS = 32
 """Allowance for what it says of each."""
-FORM_TOKENS = 300
+RESPONSE_FORMAT_TOKENS = 300
 """Allowance for what a provider says of the form of an answer."""
 IMAGE_TOKENS = 16_384
 """Of a picture at most, whatever its size."""
-_IMAGES = (("gpt-4o-mini", 48_200),)
+_IMAGE_TOKENS_BY_MODEL = (("gpt-4o-mini", 48_200),)
 """Models whose pictures count as more."""
-_REASONERS = (
+_REASONING_MODELS = (
     "o1",
     "o3",
     "o4",
     "gpt-5",
+    "gpt-6",
+    "gpt-oss",
     "gemini-2.5",
     "gemini-3",
+    "gemini-4",
     "deepseek-reasoner",
+    "deepseek-r1",
+    "qwen3",
+    "qwq",
+    "magistral",
+    "grok-3-mini",
+    "grok-4",
+    "glm-4.5",
+    "glm-4.6",
+    "glm-4.7",
+    "glm-5",
+    "kimi-k2-thinking",
 )
-_JSON = 2
+_JSON_EXPANSION = 2
 """How much longer a provider may write JSON into the prompt than we send it: indented, escaped."""
-_TOO_DEEP = 10_000_000
+_UNBOUNDED_JSON_TOKENS = 10_000_000
 """Tokens of JSON that cannot be written: more than any window."""
-_CHUNK = 256
+_CHUNK_CHARACTERS = 256
 """Characters that are normalised at once: sorting a long run of marks takes the square of it."""
-_SEAM = 16
+_CHUNK_SEAM_BYTES = 16
 """Bytes by which a text may grow where two chunks meet."""
 
 
-def max_tokens_of(text: str) -> int:
+def max_text_tokens(text: str) -> int:
     """Tokens that `text` has at most in a byte-level vocabulary, whatever its script."""
     if text.isascii():
         return len(text)
     plain = compatible = 0
-    for at in range(0, len(text), _CHUNK):
-        chunk = text[at : at + _CHUNK]
-        plain += _bytes(unicodedata.normalize("NFC", chunk)) + _SEAM
-        compatible += _bytes(unicodedata.normalize("NFKC", chunk)) + _SEAM
-    return max(_bytes(text), plain, compatible)
+    for at in range(0, len(text), _CHUNK_CHARACTERS):
+        chunk = text[at : at + _CHUNK_CHARACTERS]
+        plain += _utf8_length(unicodedata.normalize("NFC", chunk)) + _CHUNK_SEAM_BYTES
+        compatible += _utf8_length(unicodedata.normalize("NFKC", chunk)) + _CHUNK_SEAM_BYTES
+    return max(_utf8_length(text), plain, compatible)
 
 
-def max_tokens_in(request: Request, worker: Worker) -> int:
+def max_prompt_tokens(request: Request, worker: Worker) -> int:
     """Tokens that the prompt of `request` has at most for that worker."""
-    image = next((most for name, most in _IMAGES if _named(worker, name)), IMAGE_TOKENS)
-    total = REQUEST_TOKENS + max_tokens_of(request.prefill)
-    total += sum(_of_message(message, image) for message in request.messages)
+    image = next(
+        (most for name, most in _IMAGE_TOKENS_BY_MODEL if _is_model(worker, name)), IMAGE_TOKENS
+    )
+    total = REQUEST_TOKENS + max_text_tokens(request.prefill)
+    total += sum(_max_message_tokens(message, image) for message in request.messages)
     if request.tools:
         total += TOOLS_TOKENS
     for tool in request.tools:
-        total += TOOL_TOKENS + max_tokens_of(tool.name) + max_tokens_of(tool.description)
-        total += _of_json(tool.parameters)
+        total += TOOL_TOKENS + max_text_tokens(tool.name) + max_text_tokens(tool.description)
+        total += _max_json_tokens(tool.parameters)
     if request.response_format is not None:
-        total += FORM_TOKENS + _of_json(request.response_format.schema)
+        total += RESPONSE_FORMAT_TOKENS + _max_json_tokens(request.response_format.schema)
     return total if worker.context_window is None else min(total, worker.context_window)
 
 
-def wanted_output(request: Request, worker: Worker) -> int:
+def desired_output_tokens(request: Request, worker: Worker) -> int:
     """Output tokens that the call may have if money does not matter, reasoning included."""
     if request.max_output is not None:
         return request.max_output
-    sampling = request.sampling.over(worker.sampling)
+    sampling = request.sampling.with_defaults(worker.sampling)
     said = sampling.max_tokens
     if said is None:
-        said = REASONING_OUTPUT if _named(worker, *_REASONERS) else OUTPUT
+        said = DEFAULT_REASONING_OUTPUT_TOKENS if reasons_unasked(worker) else DEFAULT_OUTPUT_TOKENS
         if worker.context_window is not None:  # some refuse a prompt and a cap beyond their window
-            said = min(said, max(worker.context_window // 4, LEAST_OUTPUT))
-    if sampling.effort is not None and _named(worker, "claude"):
+            said = min(said, max(worker.context_window // 4, MIN_OUTPUT_TOKENS))
+    if sampling.effort is not None and _is_model(worker, "claude"):
         said += THINKING_TOKENS.get(sampling.effort, 0)
     return said
 
 
-@dataclass(frozen=True, slots=True)
-class CallBound:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallCostBound:
     """The most that a call can cost, as a function of the cap on its output."""
 
     input_usd: Decimal
     """Dollars of the prompt."""
     token_usd: Decimal
     """Dollars of a token of output."""
-    wanted: int
+    desired_output: int
     """Output tokens that it may have if money does not matter."""
-    least: int
+    min_output: int
     """Output tokens below which it is not worth making."""
 
     def usd(self, output: int) -> Decimal:
@@ -134,26 +150,28 @@ class CallBound:
         return self.input_usd + output * self.token_usd
 
     @property
-    def most_usd(self) -> Decimal:
+    def max_usd(self) -> Decimal:
         """Dollars, if it may say all that it wants."""
-        return self.usd(self.wanted)
+        return self.usd(self.desired_output)
 
     @property
-    def least_usd(self) -> Decimal:
+    def min_usd(self) -> Decimal:
         """Dollars below which it is not made."""
-        return self.usd(self.least)
+        return self.usd(self.min_output)
 
-    def fitting(self, room: Decimal) -> int:
+    def affordable_output(self, room: Decimal) -> int:
         """Output tokens for which those dollars suffice, at most the wanted; -1: not for any."""
         left = room - self.input_usd
         if left < 0:
             return -1
         if not self.token_usd:
-            return self.wanted
-        return min(self.wanted, int(left // self.token_usd))
+            return self.desired_output
+        return min(self.desired_output, int(left // self.token_usd))
 
 
-def bound_of(request: Request, worker: Worker, unknown: Price, *, whole: bool = False) -> CallBound:
+def bound_call_cost(
+    request: Request, worker: Worker, unknown: Price, *, whole: bool = False
+) -> CallCostBound:
     """What a call can cost at most.
 
     Args:
@@ -164,45 +182,54 @@ def bound_of(request: Request, worker: Worker, unknown: Price, *, whole: bool = 
     """
     price = worker.price or unknown
     dearest = max(price.input, price.cached or Decimal(0), price.cache_write or Decimal(0))
-    wanted = wanted_output(request, worker)
-    return CallBound(
-        input_usd=max_tokens_in(request, worker) * dearest / MILLION,
+    wanted = desired_output_tokens(request, worker)
+    return CallCostBound(
+        input_usd=max_prompt_tokens(request, worker) * dearest / MILLION,
         token_usd=price.output / MILLION,
-        wanted=wanted,
-        least=wanted if whole else min(wanted, LEAST_OUTPUT),
+        desired_output=wanted,
+        min_output=wanted if whole else min(wanted, MIN_OUTPUT_TOKENS),
     )
 
 
-def _named(worker: Worker, *prefixes: str) -> bool:
+def reasons_unasked(worker: Worker) -> bool:
+    """Whether the worker's model is known to reason, and to pay for it from its output."""
+    return _is_model(worker, *_REASONING_MODELS)
+
+
+def _is_model(worker: Worker, *prefixes: str) -> bool:
     """Whether the model's name, without its maker's, begins with one of those."""
-    return worker.model.rpartition("/")[2].startswith(prefixes)
+    return worker.model.lower().rpartition("/")[2].startswith(prefixes)
 
 
-def _of_message(message: Message, image: int) -> int:
-    total = MESSAGE_TOKENS + max_tokens_of(message.reasoning) + max_tokens_of(message.name or "")
+def _max_message_tokens(message: Message, image: int) -> int:
+    total = (
+        MESSAGE_TOKENS + max_text_tokens(message.reasoning) + max_text_tokens(message.name or "")
+    )
     for part in message.parts:
         if isinstance(part, Text):
-            total += max_tokens_of(part.text)
+            total += max_text_tokens(part.text)
         elif isinstance(part, Image):
             total += image
         elif isinstance(part, ToolCall):
-            total += MESSAGE_TOKENS + max_tokens_of(part.id + part.name)
-            total += _JSON * max_tokens_of(part.arguments)
+            total += MESSAGE_TOKENS + max_text_tokens(part.id + part.name)
+            total += _JSON_EXPANSION * max_text_tokens(part.arguments)
         else:
             total += (
-                MESSAGE_TOKENS + max_tokens_of(part.call_id) + _JSON * max_tokens_of(part.content)
+                MESSAGE_TOKENS
+                + max_text_tokens(part.call_id)
+                + _JSON_EXPANSION * max_text_tokens(part.content)
             )
     return total
 
 
-def _of_json(value: Mapping[str, Any]) -> int:
+def _max_json_tokens(value: Mapping[str, Any]) -> int:
     if not value:
         return 0
     try:
-        return _JSON * len(json.dumps(value, default=str))
+        return _JSON_EXPANSION * len(json.dumps(value, default=str))
     except (RecursionError, TypeError, ValueError):
-        return _TOO_DEEP
+        return _UNBOUNDED_JSON_TOKENS
 
 
-def _bytes(text: str) -> int:
+def _utf8_length(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))

@@ -9,16 +9,16 @@ from batuta.core.message import Image, Message, Reply, Request, Text, ToolCall
 from batuta.core.usage import Usage
 
 CHARACTERS_PER_TOKEN = 4
-"""Of English; other scripts have more tokens: see `weight_of`."""
+"""Of English; other scripts have more tokens: see `token_weight`."""
 TOKENS_PER_IMAGE = 1000
 TOKENS_PER_MESSAGE = 4
 
 
-_WEIGHT = 12
+_WEIGHT_PER_TOKEN = 12
 """Of a token."""
 
 
-def weight_of(text: str) -> int:
+def token_weight(text: str) -> int:
     """Twelfths of a token: one token for 4 ASCII characters, or for 3 bytes of other scripts.
 
     So a Chinese character is a token, and a Cyrillic one two thirds.
@@ -30,41 +30,47 @@ def weight_of(text: str) -> int:
     return ascii_only * 3 + others * 4
 
 
-def tokens_of_weight(weight: int) -> int:
+def tokens_from_weight(weight: int) -> int:
     """The tokens, rounded up."""
-    return -(-weight // _WEIGHT)
+    return -(-weight // _WEIGHT_PER_TOKEN)
 
 
-def tokens_of(text: str) -> int:
+def estimate_tokens(text: str) -> int:
     """About how many tokens `text` has, rounded up."""
-    return tokens_of_weight(weight_of(text))
+    return tokens_from_weight(token_weight(text))
 
 
-def tokens_in(request: Request) -> int:
+def estimate_request_tokens(request: Request) -> int:
     """About how many tokens the prompt of `request` has."""
-    total = sum(_of_message(message) for message in request.messages)
+    total = sum(_estimate_message_tokens(message) for message in request.messages)
     for tool in request.tools:
-        total += tokens_of(tool.name + tool.description + str(tool.parameters))
-    return total + tokens_of(request.prefill)
+        total += estimate_tokens(tool.name + tool.description + str(tool.parameters))
+    return total + estimate_tokens(request.prefill)
 
 
-def estimated(request: Request, reply: Reply) -> Usage:
+def estimate_usage(request: Request, reply: Reply) -> Usage:
     """The usage of one call whose provider told none, marked as an estimate."""
-    reasoning = tokens_of(reply.reasoning)
-    calls = sum(tokens_of(call.name + call.arguments) for call in reply.tool_calls)
-    output = tokens_of(reply.text) + calls + reasoning
-    return Usage(calls=1, input=tokens_in(request), output=output, reasoning=reasoning, estimated=1)
+    reasoning = estimate_tokens(reply.reasoning)
+    calls = sum(estimate_tokens(call.name + call.arguments) for call in reply.tool_calls)
+    output = estimate_tokens(reply.text) + calls + reasoning
+    return Usage(
+        calls=1,
+        input=estimate_request_tokens(request),
+        output=output,
+        reasoning=reasoning,
+        estimated=1,
+    )
 
 
-def _of_message(message: Message) -> int:
+def _estimate_message_tokens(message: Message) -> int:
     total = TOKENS_PER_MESSAGE
     for part in message.parts:
         if isinstance(part, Text):
-            total += tokens_of(part.text)
+            total += estimate_tokens(part.text)
         elif isinstance(part, Image):
             total += TOKENS_PER_IMAGE
         elif isinstance(part, ToolCall):
-            total += tokens_of(part.name + part.arguments)
+            total += estimate_tokens(part.name + part.arguments)
         else:
-            total += tokens_of(part.content)
+            total += estimate_tokens(part.content)
     return total

@@ -5,77 +5,91 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from batuta.core import (
-    Estimate,
     Pool,
     Question,
     Reply,
     Request,
     Round,
-    Span,
     StepRun,
+    TimeSpan,
     Usage,
     WorkerId,
     Workflow,
+    WorkflowEstimate,
 )
 from batuta.core.conductor import Plan
-from batuta.core.estimate import CHARACTERS_PER_TOKEN, tokens_in
-from batuta.core.usage import FREE, ZERO, cost_of
+from batuta.core.token_estimate import CHARACTERS_PER_TOKEN, estimate_request_tokens
+from batuta.core.usage import ZERO_COST, ZERO_USAGE, usage_cost
 from batuta.language import worker_messages
 
-EXPECTED_OUTPUT = 400
+EXPECTED_OUTPUT_TOKENS = 400
 """Tokens that a reply is taken to have, unless its worker is capped below that."""
 
-Pace = Callable[[WorkerId], float | None]
+LatencyLookup = Callable[[WorkerId], float | None]
 """Seconds that a call of the worker takes, as observed; None: not known yet."""
 
 
-def no_pace(_: WorkerId) -> float | None:
+def no_latency(_: WorkerId) -> float | None:
     """Nothing is known of anybody's speed."""
     return None
 
 
-def estimate(
+def estimate_workflow(
     question: Question,
     workflow: Workflow,
     pool: Pool,
     *,
-    output: int = EXPECTED_OUTPUT,
-    pace: Pace = no_pace,
-) -> Estimate:
+    output: int = EXPECTED_OUTPUT_TOKENS,
+    latency: LatencyLookup = no_latency,
+) -> WorkflowEstimate:
     """Tokens and dollars if every step replies with about `output` tokens.
 
     Prompts are the real ones, with text of that length where the replies will stand.
     """
-    played = Round(Plan(workflow), workflow=workflow)
+    played = Round(decision=Plan(workflow), workflow=workflow)
     steps: list[StepRun] = []
     usages: list[Usage] = []
-    total, cost = ZERO, FREE
+    total, cost = ZERO_USAGE, ZERO_COST
     for index, step in enumerate(workflow.steps):
-        so_far = Round(played.decision, workflow=workflow, steps=tuple(steps))
+        so_far = Round(decision=played.decision, workflow=workflow, steps=tuple(steps))
         worker = pool[step.worker]
         tokens = min(output, worker.sampling.max_tokens or output)
         messages = worker_messages(question, workflow, index, (so_far,))
-        request = Request(messages, tools=question.tools)
-        usage = Usage(calls=1, input=tokens_in(request), output=tokens, estimated=1)
-        reply = Reply("x" * tokens * CHARACTERS_PER_TOKEN)
-        steps.append(StepRun(index, step.worker, step.worker, request, reply, Span(0, 0)))
+        request = Request(messages=messages, tools=question.tools)
+        usage = Usage(calls=1, input=estimate_request_tokens(request), output=tokens, estimated=1)
+        reply = Reply(text="x" * tokens * CHARACTERS_PER_TOKEN)
+        steps.append(
+            StepRun(
+                index=index,
+                planned=step.worker,
+                worker=step.worker,
+                request=request,
+                result=reply,
+                span=TimeSpan(0, 0),
+            )
+        )
         usages.append(usage)
-        total, cost = total + usage, cost + cost_of(usage, worker.price)
-    return Estimate(tuple(usages), total, cost, _seconds(workflow, pace))
+        total, cost = total + usage, cost + usage_cost(usage, worker.price)
+    return WorkflowEstimate(
+        steps=tuple(usages),
+        usage=total,
+        cost=cost,
+        seconds=_critical_path_seconds(workflow, latency),
+    )
 
 
-def _seconds(workflow: Workflow, pace: Pace) -> float | None:
+def _critical_path_seconds(workflow: Workflow, latency: LatencyLookup) -> float | None:
     """How long the slowest chain of steps takes; steps that do not read each other overlap."""
     ends: list[float] = []
     for step in workflow.steps:
-        takes = pace(step.worker)
+        takes = latency(step.worker)
         if takes is None:
             return None
         ends.append(takes + max((ends[earlier] for earlier in step.access), default=0.0))
     return max(ends)
 
 
-def described(workflow: Workflow, expected: Estimate) -> str:
+def describe_estimate(workflow: Workflow, expected: WorkflowEstimate) -> str:
     """The workflow and what it is expected to take, for people."""
     lines = [f"Plan: {len(workflow)} step{'s' if len(workflow) > 1 else ''}"]
     for index, (step, usage) in enumerate(zip(workflow.steps, expected.steps, strict=True)):

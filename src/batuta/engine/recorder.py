@@ -4,34 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from batuta.core import Ended, Event, Guarded, Header, Planned, Round, Run, Stepped
+from batuta.core import (
+    Event,
+    GuardrailTriggered,
+    Round,
+    RoundPlanned,
+    Run,
+    RunFinished,
+    RunHeader,
+    StepFinished,
+)
 
 
 class Recorder:
     """Collects a run's events; `run()` is their fold."""
 
     def __init__(self) -> None:
-        self.header: Header | None = None
+        self.header: RunHeader | None = None
         self.rounds: list[Round] = []
-        self.ended: Ended | None = None
-        self.guards: list[Guarded] = []
+        self.ended: RunFinished | None = None
+        self.guards: list[GuardrailTriggered] = []
 
     def add(self, event: Event) -> None:
         """Take in the next event; fragments and retries leave no trace of their own."""
         match event:
-            case Header():
+            case RunHeader():
                 self.header = event
-            case Planned():
+            case RoundPlanned():
                 self.rounds.append(event.played)
-            case Stepped():
+            case StepFinished():
                 old = self.rounds[event.round]
                 steps = (*old.steps, event.step)
                 self.rounds[event.round] = Round(
-                    old.decision, old.drafts, old.workflow, steps, old.planning
+                    decision=old.decision,
+                    drafts=old.drafts,
+                    workflow=old.workflow,
+                    steps=steps,
+                    planning=old.planning,
                 )
-            case Guarded():
+            case GuardrailTriggered():
                 self.guards.append(event)
-            case Ended():
+            case RunFinished():
                 self.ended = event
             case _:
                 pass
@@ -43,24 +56,24 @@ class Recorder:
             ValueError: the events lack a Header or an Ended.
         """
         if self.header is None or self.ended is None:
-            raise ValueError("a run needs a Header first and an Ended last")
+            raise ValueError("a run needs a RunHeader first and a RunFinished last")
         end = self.ended
         return Run(
-            self.header,
-            tuple(self.rounds),
-            end.outcome,
-            end.answer,
-            end.reply,
-            end.error,
-            end.error_code,
-            end.limit,
-            end.seconds,
-            tuple(self.guards),
-            end.expected,
+            header=self.header,
+            rounds=tuple(self.rounds),
+            outcome=end.outcome,
+            answer=end.answer,
+            reply=end.reply,
+            error=end.error,
+            error_code=end.error_code,
+            limit=end.limit,
+            seconds=end.seconds,
+            guards=tuple(self.guards),
+            expected=end.expected,
         )
 
 
-def fold(events: Iterable[Event]) -> Run:
+def fold_events(events: Iterable[Event]) -> Run:
     """The run that these events are.
 
     Raises:

@@ -18,25 +18,25 @@ from batuta.core import (
     Worker,
     WorkerId,
     Workflow,
-    assistant,
-    user,
+    assistant_message,
+    user_message,
 )
 from batuta.core.conductor import Draft, Plan
-from batuta.core.estimate import tokens_in
-from batuta.engine.stage import Stage
+from batuta.core.token_estimate import estimate_request_tokens
+from batuta.engine.context import RunContext
 from batuta.language import worker_messages
 
-SUBSTITUTES = 2
+MAX_SUBSTITUTES = 2
 """Other workers that a step is given to, one after another, when its own fails."""
-MARGIN = 1.25
+CONTEXT_MARGIN = 1.25
 """How far our estimate of a prompt's tokens must exceed a worker's window before it is not asked:
 the estimate is rough, and the provider knows better."""
-REPAIR = """\
+REPAIR_PROMPT = """\
 Your reply does not have the form that was asked for: {fault}
 Give the complete answer again in that form, and nothing else."""
-CUT_SHORT = frozenset({Finish.LENGTH, Finish.CONTENT_FILTER})
+TRUNCATED_FINISHES = frozenset({Finish.LENGTH, Finish.CONTENT_FILTER})
 """How replies end that cannot have the form that was asked for, and say so."""
-_OF_THE_PROMPT = frozenset(
+_PROMPT_FAILURES = frozenset(
     {
         "bad_request",
         "context_too_long",
@@ -47,53 +47,64 @@ _OF_THE_PROMPT = frozenset(
     }
 )
 """Codes of failures that the same worker need not repeat when it is asked in another way."""
-_EARLIER_CHOICE = {None: None, "auto": "auto", "required": "auto"}
+_EARLIER_TOOL_CHOICE = {None: None, "auto": "auto", "required": "auto"}
 """What a step before the last is told of tools; where one tool was named, only the last step may
 call it."""
 
 
 def step_request(
-    stage: Stage, workflow: Workflow, number: int, index: int, worker: Worker
+    stage: RunContext, workflow: Workflow, number: int, index: int, *, worker: Worker
 ) -> Request:
     """The prompt of that step of this run's round `number` for that worker."""
     question = stage.question
-    messages = worker_messages(question, workflow, index, stage.rounds, stage.chain)
+    messages = worker_messages(
+        question, workflow, index=index, rounds=stage.rounds, chain=stage.run_chain
+    )
     sampling = worker.sampling
     if stage.seed is not None:
         place = stage.seed * 1_000_003 + number * 101 + index
-        sampling = Sampling(seed=place % 2**31).over(sampling)
+        sampling = Sampling(seed=place % 2**31).with_defaults(sampling)
     if index < len(workflow) - 1:
-        choice = _EARLIER_CHOICE.get(question.tool_choice, "none") if question.tools else None
+        choice = _EARLIER_TOOL_CHOICE.get(question.tool_choice, "none") if question.tools else None
         parallel = question.parallel_tool_calls
-        return Request(messages, sampling, question.tools, choice, parallel)
+        return Request(
+            messages=messages,
+            sampling=sampling,
+            tools=question.tools,
+            tool_choice=choice,
+            parallel_tool_calls=parallel,
+            cache=question.cache,
+        )
     return Request(
-        messages,
-        question.sampling.over(sampling),
-        question.tools,
-        question.tool_choice,
-        question.parallel_tool_calls,
-        question.response_format,
+        messages=messages,
+        sampling=question.sampling.with_defaults(sampling),
+        tools=question.tools,
+        tool_choice=question.tool_choice,
+        parallel_tool_calls=question.parallel_tool_calls,
+        response_format=question.response_format,
+        cache=question.cache,
     )
 
 
-def whole_request(stage: Stage, number: int, worker: Worker) -> Request:
+def whole_question_request(stage: RunContext, number: int, worker: Worker) -> Request:
     """The prompt of the whole question for that worker, as if it were asked alone.
 
     It sees the conversation as the client sent it, with the calls and results of every step.
     """
     question = stage.question
-    flow = Workflow((Step("", worker.id),))
+    flow = Workflow((Step(subtask="", worker=worker.id),))
     sampling = worker.sampling
     if stage.seed is not None:
         place = stage.seed * 1_000_003 + number * 101 + 100  # no step of a round has this number
-        sampling = Sampling(seed=place % 2**31).over(sampling)
+        sampling = Sampling(seed=place % 2**31).with_defaults(sampling)
     return Request(
-        worker_messages(question, flow, 0, (Round(Plan(flow, Draft())),)),
-        question.sampling.over(sampling),
-        question.tools,
-        question.tool_choice,
-        question.parallel_tool_calls,
-        question.response_format,
+        messages=worker_messages(question, flow, 0, (Round(decision=Plan(flow, Draft())),)),
+        sampling=question.sampling.with_defaults(sampling),
+        tools=question.tools,
+        tool_choice=question.tool_choice,
+        parallel_tool_calls=question.parallel_tool_calls,
+        response_format=question.response_format,
+        cache=question.cache,
     )
 
 
@@ -109,7 +120,7 @@ def needs_call(request: Request) -> bool:
 
 def lacks_call(request: Request, reply: Reply) -> bool:
     """Whether the reply does not call the tool that it must call; a cut one need not."""
-    if not needs_call(request) or reply.finish in CUT_SHORT:
+    if not needs_call(request) or reply.finish in TRUNCATED_FINISHES:
         return False
     if request.tool_choice == "required":
         return not reply.tool_calls
@@ -132,52 +143,55 @@ def allows_empty(question: Question, reply: Reply) -> bool:
     return any(isinstance(part, ToolResult) for part in question.messages[-1].parts)
 
 
-def fallback_workers(stage: Stage, failed: Mapping[WorkerId, Failure]) -> list[Worker]:
+def fallback_workers(stage: RunContext, failed: Mapping[WorkerId, Failure]) -> list[Worker]:
     """Who is asked the whole question after these have failed at the last step, best first.
 
     A worker that an outage took is left out, unless nobody else is left: then the best one.
     """
     able = _able_workers(stage, list(stage.pool.ranked()))
     there = [worker for worker in able if not _is_outage(failed.get(worker.id))]
-    return (there or able[:1])[: 1 + SUBSTITUTES]
+    return (there or able[:1])[: 1 + MAX_SUBSTITUTES]
 
 
 def _is_outage(failure: Failure | None) -> bool:
     """Whether another prompt would have failed as well."""
-    return failure is not None and failure.code not in _OF_THE_PROMPT
+    return failure is not None and failure.code not in _PROMPT_FAILURES
 
 
 def repair_request(request: Request, reply: Reply, fault: Failure) -> Request:
     """The same prompt, the reply that has not the form, and what is wrong with it."""
-    said = (assistant(reply.text), user(REPAIR.format(fault=fault.message.partition(": ")[2])))
+    said = (
+        assistant_message(reply.text),
+        user_message(REPAIR_PROMPT.format(fault=fault.message.partition(": ")[2])),
+    )
     return replace(request, messages=(*request.messages, *said))
 
 
-def too_long(request: Request, worker: Worker) -> Failure | None:
+def find_context_overflow(request: Request, worker: Worker) -> Failure | None:
     """The failure of a worker whose context window the prompt surely exceeds."""
     window = worker.context_window
     if window is None:
         return None
-    tokens = tokens_in(request)
-    if tokens <= window * MARGIN:
+    tokens = estimate_request_tokens(request)
+    if tokens <= window * CONTEXT_MARGIN:
         return None
     message = f"about {tokens} tokens do not fit in the {window} of {worker.id}"
-    return Failure("context_too_long", message)
+    return Failure(code="context_too_long", message=message)
 
 
-def substitutes(stage: Stage, worker_id: str) -> list[Worker]:
+def substitute_workers(stage: RunContext, worker_id: str) -> list[Worker]:
     """The best other workers that can see what is to be seen and call what may be called."""
     others = [worker for worker in stage.pool.ranked() if worker.id != worker_id]
-    return _able_workers(stage, others)[:SUBSTITUTES]
+    return _able_workers(stage, others)[:MAX_SUBSTITUTES]
 
 
-def _able_workers(stage: Stage, workers: list[Worker]) -> list[Worker]:
+def _able_workers(stage: RunContext, workers: list[Worker]) -> list[Worker]:
     """Those that can see what is to be seen and call what may be called."""
     if any(message.images for message in stage.question.messages):
-        workers = _able(workers, "vision")
-    return _able(workers, "tools") if stage.question.tools else workers
+        workers = _workers_with_tag(workers, "vision")
+    return _workers_with_tag(workers, "tools") if stage.question.tools else workers
 
 
-def _able(workers: list[Worker], tag: str) -> list[Worker]:
+def _workers_with_tag(workers: list[Worker], tag: str) -> list[Worker]:
     """Those that are known to be able, or all if it is known of none."""
     return [worker for worker in workers if tag in worker.tags] or workers

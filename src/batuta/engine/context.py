@@ -8,13 +8,13 @@ from time import perf_counter
 
 from batuta.core import (
     Client,
-    Emit,
     Event,
+    EventHandler,
     Failure,
     Pool,
     Question,
     Request,
-    Resumed,
+    ResumeState,
     Round,
     RunId,
     StepRun,
@@ -22,38 +22,41 @@ from batuta.core import (
     WorkerId,
 )
 from batuta.engine.budget import Budget, Hold
-from batuta.engine.record import Recorder
-from batuta.engine.resume import answered_calls, calls_of, joined
-from batuta.errors import LimitReached
-from batuta.policies import Policies
+from batuta.engine.recorder import Recorder
+from batuta.engine.resumption import answered_call_ids, merge_rounds, pending_calls
+from batuta.errors import LimitReachedError
+from batuta.guardrails import Guardrails
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class TimeoutPolicy:
     """How long a step may keep a run waiting before another worker is asked."""
 
-    step: float | None = None
+    step_seconds: float | None = None
     """Seconds after which a call is given up for a substitute; the last candidate is not."""
-    hedge: float | None = None
+    hedge_seconds: float | None = None
     """Seconds of silence of the last step's worker after which a second one is asked beside it;
     whoever is first answers."""
 
     def __post_init__(self) -> None:
-        if any(seconds is not None and seconds <= 0 for seconds in (self.step, self.hedge)):
+        if any(
+            seconds is not None and seconds <= 0
+            for seconds in (self.step_seconds, self.hedge_seconds)
+        ):
             raise ValueError("patience is more than 0 seconds, or None")
 
     @property
-    def ends(self) -> bool:
+    def has_timeout(self) -> bool:
         """Whether there is a time after which somebody else is asked."""
-        return self.step is not None or self.hedge is not None
+        return self.step_seconds is not None or self.hedge_seconds is not None
 
 
-NO_END = Patience()
-NO_POLICIES = Policies()
+NO_TIMEOUT = TimeoutPolicy()
+NO_GUARDRAILS = Guardrails()
 
 
-@dataclass(slots=True)
-class Stage:
+@dataclass(slots=True, kw_only=True)
+class RunContext:
     """One run while it is played."""
 
     run_id: RunId
@@ -63,41 +66,41 @@ class Stage:
     budget: Budget
     recorder: Recorder
     seed: int | None
-    emit: Emit | None
-    live: bool
-    resumed: Resumed | None = None
-    patience: Patience = NO_END
-    policies: Policies = NO_POLICIES
-    asks_anew: bool = True
+    emit: EventHandler | None
+    is_live: bool
+    resumed: ResumeState | None = None
+    timeouts: TimeoutPolicy = NO_TIMEOUT
+    guardrails: Guardrails = NO_GUARDRAILS
+    retry_whole_question: bool = True
     """Whether the fallback worker is asked the whole question where nobody can play a last step."""
-    began: float = field(default_factory=perf_counter)
-    limit: LimitReached | None = None
+    started_at: float = field(default_factory=perf_counter)
+    limit: LimitReachedError | None = None
     """The limit that forbade a call, if one did."""
-    exposed: Failure | None = None
+    exposed_failure: Failure | None = None
     """The failure of a last step of which the reader has already seen a part."""
-    late: list[Event] = field(default_factory=list[Event])
+    deferred_events: list[Event] = field(default_factory=list[Event])
     """Events of cancelled calls: recorded, to be told when the run ends."""
 
-    def now(self) -> float:
+    def elapsed(self) -> float:
         """Seconds since the run began."""
-        return perf_counter() - self.began
+        return perf_counter() - self.started_at
 
     @property
     def rounds(self) -> tuple[Round, ...]:
         """Every round so far, those of the runs before this one too."""
-        return joined(self.resumed, self.recorder.rounds)
+        return merge_rounds(self.resumed, self.recorder.rounds)
 
     @property
-    def offset(self) -> int:
+    def round_offset(self) -> int:
         """Rounds that were ended before this run; its first round has this number."""
         return len(self.resumed.rounds) - 1 if self.resumed else 0
 
     @property
-    def chain(self) -> frozenset[RunId]:
+    def run_chain(self) -> frozenset[RunId]:
         """The runs that played a part of this conversation's open workflow."""
         return frozenset(self.resumed.runs) if self.resumed else frozenset()
 
-    def carried(self, number: int) -> dict[int, StepRun]:
+    def earlier_steps(self, number: int) -> dict[int, StepRun]:
         """The steps of this run's round `number` that runs before it have played."""
         if self.resumed is None or number:
             return {}
@@ -105,16 +108,16 @@ class Stage:
 
     def has_results(self, step: StepRun) -> bool:
         """Whether the client has answered one of the calls that the step waits for."""
-        results = answered_calls(self.question)
-        return any(call.id in results for call in calls_of(step))
+        results = answered_call_ids(self.question)
+        return any(call.id in results for call in pending_calls(step))
 
-    async def tell(self, event: Event) -> None:
+    async def publish(self, event: Event) -> None:
         """Record the event and tell the listener."""
         self.recorder.add(event)
         if self.emit is not None:
             await self.emit(event)
 
-    def permit(self) -> None:
+    def check_budget(self) -> None:
         """Nothing, if another call may be made.
 
         Raises:
@@ -122,7 +125,7 @@ class Stage:
         """
         try:
             self.budget.check()
-        except LimitReached as error:
+        except LimitReachedError as error:
             self.limit = error
             raise
 
@@ -134,6 +137,6 @@ class Stage:
         """
         try:
             return await self.budget.reserve(request, worker, whole=whole)
-        except LimitReached as error:
+        except LimitReachedError as error:
             self.limit = error
             raise
