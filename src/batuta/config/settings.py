@@ -1,0 +1,353 @@
+"""The settings file: one TOML file becomes frozen settings.
+
+[[workers]]
+id = "sonnet"
+provider = "anthropic"          # a name that `batuta pool list` knows, or "compatible"
+model = "claude-sonnet-4-5"
+base_url = ""                   # for "compatible" and for proxies
+key_env = "ANTHROPIC_API_KEY"   # by default the provider's own variable
+description = "Strong at code and at following instructions."
+tags = ["region:us"]
+price = { input = 3, output = 15, cached = 0.3 }    # dollars per million tokens
+strength = 0.8                  # share it answers rightly alone, as you believe
+sampling = { temperature = 0.2, max_tokens = 4096, effort = "low" }
+concurrency = 32
+
+skills = { maths = 0.7 }        # the same by family
+seconds = 4                     # what an answer takes
+
+[conductor]
+worker = "sonnet"               # whose model writes the workflow; or a fixed one: "vote"; or
+                                # provider, model, base_url, key_env of one that is no worker
+[mini]
+selector = "runs/mini"          # who answers as batuta-mini; else the best worker
+[ultra]
+conductor = "sonnet"            # who conducts batuta-ultra; else [conductor]
+
+[limits]
+max_steps = 5
+max_rounds = 1
+max_cost_usd = 0.50
+
+[resilience]
+step_timeout_s = 120            # then another worker takes the step
+hedge_s = 20                    # silence of the last step's worker before a second one is asked
+
+[server]
+running = 512                   # answers at the same time; more wait, and some are turned away
+waiting = 1024
+
+[[policies]]                    # see guardrails/settings.py
+"""
+
+from __future__ import annotations
+
+import tomllib
+from decimal import Decimal
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from batuta.clients.providers import PYTHON
+from batuta.core import Skill
+from batuta.core.usage import ASSUMED_PRICE
+from batuta.embedded.policy import is_policy
+from batuta.errors import ConfigError
+from batuta.guardrails.settings import GuardrailSetting
+
+
+class LogFormat(StrEnum):
+    """What a server writes to stderr."""
+
+    QUIET = "quiet"
+    """What went wrong, as text."""
+    JSON = "json"
+    """What went wrong, and a line for each request, as JSON."""
+
+
+class _StrictModel(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PriceSetting(_StrictModel):
+    """Dollars per million tokens."""
+
+    input: Decimal = Field(ge=0)
+    output: Decimal = Field(ge=0)
+    cached: Decimal | None = Field(default=None, ge=0)
+    cache_write: Decimal | None = Field(default=None, ge=0)
+
+
+class SamplingSetting(_StrictModel):
+    """How a worker samples."""
+
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    effort: str | None = None
+    frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
+    presence_penalty: float | None = Field(default=None, ge=-2, le=2)
+    top_k: int | None = Field(default=None, ge=1)
+
+
+class SkillSetting(_StrictModel):
+    """How often a worker answers a family of questions rightly."""
+
+    share: float = Field(ge=0, le=1)
+    questions: int | None = Field(default=None, ge=1)
+    """How many it was measured on."""
+
+
+class WorkerSetting(_StrictModel):
+    """A worker and how it is reached."""
+
+    id: str = Field(min_length=1)
+    model: str = Field(min_length=1)
+    provider: str = "compatible"
+    base_url: str = ""
+    key_env: str = ""
+    description: str = ""
+    tags: tuple[str, ...] = ()
+    context_window: int | None = Field(default=None, ge=1)
+    price: PriceSetting | None = None
+    strength: float | None = Field(default=None, ge=0, le=1)
+    skills: dict[str, float | SkillSetting] = {}
+    """Family of questions to the share that it answers rightly."""
+    seconds: float | None = Field(default=None, gt=0)
+    """What an answer takes."""
+    sampling: SamplingSetting = SamplingSetting()
+    concurrency: int = Field(default=32, ge=1)
+    rpm: int | None = Field(default=None, ge=1)
+    tpm: int | None = Field(default=None, ge=1)
+    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    """Share of this address, beside those of `deployments`."""
+    deployments: tuple[DeploymentSetting, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _program(cls, data: Any) -> Any:
+        """A worker that runs code has no model to name."""
+        if not isinstance(data, dict):
+            return data
+        said = cast("dict[str, Any]", data)
+        return {"model": PYTHON, **said} if said.get("provider") == PYTHON else said
+
+    @property
+    def known_skills(self) -> tuple[Skill, ...]:
+        """The same as the pool knows it."""
+        said = {
+            family: each if isinstance(each, SkillSetting) else SkillSetting(share=each)
+            for family, each in self.skills.items()
+        }
+        return tuple(
+            Skill(family=family, share=each.share, questions=each.questions)
+            for family, each in said.items()
+        )
+
+
+class DeploymentSetting(_StrictModel):
+    """Another place at which a worker's model is reached; what is not named is the worker's."""
+
+    model: str | None = None
+    provider: str | None = None
+    base_url: str = Field(min_length=1)
+    key_env: str = ""
+    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    concurrency: int = Field(default=32, ge=1)
+    rpm: int | None = Field(default=None, ge=1)
+    tpm: int | None = Field(default=None, ge=1)
+
+
+class ConductorSetting(_StrictModel):
+    """Who writes the workflow and what it is shown."""
+
+    worker: str | None = None
+    """A worker of the pool, a fixed conductor, or the folder of a trained one."""
+    model: str = ""
+    """A model that conducts and is no worker: then how it is reached, as for a worker."""
+    provider: str = "compatible"
+    base_url: str = ""
+    key_env: str = ""
+    price: PriceSetting | None = None
+    context_window: int | None = Field(default=None, ge=1)
+    tags: tuple[str, ...] = ()
+    concurrency: int = Field(default=32, ge=1)
+    rpm: int | None = Field(default=None, ge=1)
+    tpm: int | None = Field(default=None, ge=1)
+    card: str = ""
+    """The folder of a trained conductor that the model serves: it brings its prompt, sampling and
+    rounds with it."""
+    descriptions: bool = True
+    prices: bool = True
+    examples: bool = True
+    temperature: float | None = Field(default=None, ge=0)
+    """None: the card's, else 1."""
+    max_tokens: int | None = Field(default=None, ge=16)
+    """None: the card's, else 1,024, and more for a model that reasons unasked."""
+    effort: str | None = None
+    """None: low for a model that reasons unasked."""
+    breaker_questions: int = Field(default=3, ge=1)
+    """Questions in a row without a workflow after which the model is left alone."""
+    breaker_pause_s: float = Field(default=60.0, gt=0, le=300)
+    """For how long, the first time; each next time twice as long."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_name(cls, data: Any) -> Any:
+        return {"worker": data} if isinstance(data, str) else data
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if self.worker and self.model:
+            raise ValueError("there are two conductors: name `worker`, or `provider` and `model`")
+        if not self.model and self.model_fields_set & {"provider", "base_url", "key_env", "card"}:
+            raise ValueError("a conductor that is no worker needs a `model`")
+        return self
+
+
+class SystemSetting(_StrictModel):
+    """Who answers under a served name."""
+
+    conductor: str | None = None
+    """A worker of the pool, a fixed conductor, or the folder of a trained one."""
+    selector: str | None = None
+    """The folder of a trained selector."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_name(cls, data: Any) -> Any:
+        return {"conductor": data} if isinstance(data, str) else data
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if self.conductor and self.selector:
+            raise ValueError("name a `conductor` or a `selector`, and not both")
+        return self
+
+    @property
+    def name(self) -> str | None:
+        """Whichever is set."""
+        return self.conductor or self.selector
+
+
+class LimitsSetting(_StrictModel):
+    """What a run may spend unless a request says less."""
+
+    max_steps: int = Field(default=5, ge=1)
+    max_rounds: int | None = Field(default=None, ge=1)
+    """None: one unasked, and as many as the API's greatest effort wants."""
+    max_tokens: int | None = Field(default=None, ge=0)
+    max_cost_usd: float | None = Field(default=None, ge=0)
+    deadline_s: float | None = Field(default=None, gt=0)
+    unknown_price: PriceSetting = PriceSetting(
+        input=ASSUMED_PRICE.input, output=ASSUMED_PRICE.output
+    )
+    """What a call without a price counts as against dollars."""
+
+
+class BaselinesSetting(_StrictModel):
+    """What the baselines of the API learn from."""
+
+    history: str | None = None
+    """A file of outcomes, from the settings' folder; see solvers/history.py."""
+    cascade: str | None = None
+    """A folder of `batuta train selector`, from the settings' folder, whose cascade is served."""
+    checker: str | None = None
+    """The worker that checks the cascade's answers."""
+
+
+class ResilienceSetting(_StrictModel):
+    """How a failing or slow worker is got around."""
+
+    step_timeout_s: float | None = Field(default=None, gt=0)
+    hedge_s: float | None = Field(default=None, gt=0)
+    breaker_failures: int = Field(default=5, ge=1)
+    """Failures in a row after which a worker is left alone."""
+    breaker_pause_s: float = Field(default=15.0, gt=0, le=300)
+    """For how long, the first time; each next time twice as long."""
+
+
+class ServerSetting(_StrictModel):
+    """What `batuta serve` takes on."""
+
+    running: int = Field(default=512, ge=1)
+    """Answers worked on at the same time; jobs in the background apart."""
+    waiting: int = Field(default=1024, ge=0)
+    """Requests that may wait for one of them to end; the next ones are turned away."""
+    patience_s: float = Field(default=30.0, ge=0)
+    """How long a request may wait."""
+    grace_s: float = Field(default=30.0, ge=0)
+    """How long answers may go on once the server was asked to stop."""
+    keep_days: float | None = Field(default=None, gt=0)
+    """How long runs, responses and jobs are kept; None: until somebody deletes them (ended jobs:
+    30 days)."""
+    connections: int = Field(default=4096, ge=1)
+    """Connections at the same time; fewer if the process may not open that many files."""
+    connections_per_address: int | None = Field(default=None, ge=1)
+    """Of one address; None: half of them. Behind a proxy all have the proxy's."""
+    private_pictures: bool = False
+    """Whether addresses of pictures may be of private networks; providers fetch them."""
+    redis: str = ""
+    """Where the rates of keys, and the limits of providers, are counted if there are several
+    replicas or worker processes: redis://host:6379."""
+    replicas: int = Field(default=1, ge=1)
+    """How many there are; each counts its share for itself while Redis cannot be reached."""
+
+
+class Settings(_StrictModel):
+    """The whole file."""
+
+    workers: tuple[WorkerSetting, ...] = ()
+    conductor: ConductorSetting = ConductorSetting()
+    mini: SystemSetting = SystemSetting()
+    ultra: SystemSetting = SystemSetting()
+    limits: LimitsSetting = LimitsSetting()
+    baselines: BaselinesSetting = BaselinesSetting()
+    resilience: ResilienceSetting = ResilienceSetting()
+    server: ServerSetting = ServerSetting()
+    policies: tuple[GuardrailSetting, ...] = ()
+
+    def resolve_folders(self, folder: Path) -> Settings:
+        """The same with folders of trained conductors and selectors as seen from here.
+
+        Args:
+            folder: where the file lies; a folder that is not below it is looked for from here.
+        """
+
+        def seen(name: str | None) -> str | None:
+            return str(folder / name) if name and is_policy(folder / name) else name
+
+        conductor = self.conductor
+        named = {"worker": seen(conductor.worker), "card": seen(conductor.card) or ""}
+        return self.model_copy(
+            update={
+                "conductor": conductor.model_copy(update=named),
+                "mini": SystemSetting.model_construct(conductor=seen(self.mini.name)),
+                "ultra": SystemSetting.model_construct(conductor=seen(self.ultra.name)),
+            }
+        )
+
+
+def read_settings(path: Path) -> Settings:
+    """The settings in a TOML file.
+
+    Raises:
+        ConfigError: it cannot be read, is no TOML, or has a setting that cannot be used.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    try:
+        return Settings.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        said = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{path}: {where}: {said}") from None

@@ -1,0 +1,142 @@
+"""Workers of the settings file: what is known of them, and how they are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+
+from batuta.clients import (
+    HttpTransport,
+    WorkerHealth,
+    WorkerSpec,
+    find_provider,
+    open_clients,
+    provider_key,
+    provider_url,
+)
+from batuta.clients.discovery import known_worker
+from batuta.clients.limits import CallLimiter, RateLimitedClient
+from batuta.clients.limits_shared import RedisConnections
+from batuta.clients.providers import PYTHON, DeploymentSpec, has_url_override
+from batuta.clients.secret import Secret
+from batuta.clients.servers import ListedModel
+from batuta.config.settings import DeploymentSetting, WorkerSetting
+from batuta.core import Client, Price, Sampling, Worker, WorkerId
+from batuta.core.worker import PROGRAM
+from batuta.errors import ConfigError
+
+PROGRAM_DESCRIPTION = (
+    "No language model: runs the last Python code block of what it may read, or of its subtask, in "
+    "a sandbox without network, and returns what the program printed, or its error. Let a model "
+    "write the program in an earlier step."
+)
+PROGRAMS = 4
+"""Programs of one worker at the same time."""
+
+
+def worker_spec(setting: WorkerSetting, environ: Mapping[str, str]) -> WorkerSpec:
+    """A worker of the file, completed by what is known of its provider and model.
+
+    Raises:
+        ConfigError: the provider is not known, or the variable of its key is not set.
+    """
+    provider = find_provider(setting.provider)
+    own = provider_url(provider, environ) if has_url_override(provider, environ) else ""
+    url = setting.base_url.rstrip("/") or own
+    if setting.provider == PYTHON:
+        return _program_spec(setting)
+    known = known_worker(setting.provider, ListedModel(name=setting.model), url)
+    price = Price(**setting.price.model_dump()) if setting.price else known.price
+    worker = Worker(
+        id=WorkerId(setting.id),
+        model=setting.model,
+        description=setting.description or known.description,
+        tags=tuple(dict.fromkeys((*known.tags, *setting.tags))),
+        context_window=setting.context_window or known.context_window,
+        price=price,
+        sampling=Sampling(**setting.sampling.model_dump()),
+        strength=setting.strength,
+        skills=setting.known_skills or known.skills,
+        seconds=setting.seconds,
+        parameters=known.parameters,
+    )
+    key = provider_key(provider, environ)
+    if setting.key_env:
+        if not environ.get(setting.key_env):
+            raise ConfigError(f"worker {setting.id} needs the variable {setting.key_env}")
+        key = Secret(environ[setting.key_env])
+    spec = WorkerSpec(
+        worker=worker,
+        provider=setting.provider,
+        base_url=url,
+        key=key,
+        concurrency=setting.concurrency,
+        rpm=setting.rpm,
+        tpm=setting.tpm,
+    )
+    deployments = tuple(_deployment_spec(spec, each, environ) for each in setting.deployments)
+    return replace(spec, deployments=deployments, weight=setting.weight)
+
+
+def _deployment_spec(
+    spec: WorkerSpec, setting: DeploymentSetting, environ: Mapping[str, str]
+) -> DeploymentSpec:
+    """Another place of that worker."""
+    key = spec.key
+    if setting.key_env:
+        if not environ.get(setting.key_env):
+            raise ConfigError(f"worker {spec.worker.id} needs the variable {setting.key_env}")
+        key = Secret(environ[setting.key_env])
+    worker = replace(spec.worker, model=setting.model or spec.worker.model)
+    provider, url = setting.provider or spec.provider, setting.base_url.rstrip("/")
+    place = WorkerSpec(
+        worker=worker,
+        provider=provider,
+        base_url=url,
+        key=key,
+        concurrency=setting.concurrency,
+        rpm=setting.rpm,
+        tpm=setting.tpm,
+    )
+    return DeploymentSpec(spec=place, weight=setting.weight)
+
+
+def _program_spec(setting: WorkerSetting) -> WorkerSpec:
+    """A worker that runs code; it has no model and costs nothing."""
+    worker = Worker(
+        id=WorkerId(setting.id),
+        model=setting.model,
+        description=setting.description or PROGRAM_DESCRIPTION,
+        tags=(PROGRAM, "local", *setting.tags),
+        price=Price(input=Decimal(0), output=Decimal(0)),
+        seconds=setting.seconds,
+    )
+    return WorkerSpec(
+        worker=worker, provider=PYTHON, concurrency=min(setting.concurrency, PROGRAMS)
+    )
+
+
+def open_worker_clients(
+    specs: tuple[WorkerSpec, ...],
+    http: HttpTransport,
+    health: Mapping[WorkerId, WorkerHealth],
+    shared: RedisConnections | None = None,
+) -> dict[WorkerId, Client]:
+    """The workers' clients; those that run code are loaded where there are some.
+
+    With `shared` their limits hold over all processes.
+
+    Raises:
+        ConfigError: a worker needs a key or a base URL.
+    """
+    models = (spec for spec in specs if spec.provider != PYTHON)
+    clients = open_clients(models, http, health, shared)
+    for spec in specs:
+        if spec.provider == PYTHON:
+            from batuta.sandbox.python_worker import PythonWorker  # noqa: PLC0415 - 0.3 s
+
+            clients[spec.worker.id] = RateLimitedClient(
+                PythonWorker(), CallLimiter(spec.concurrency, None, None)
+            )
+    return {spec.worker.id: clients[spec.worker.id] for spec in specs}
