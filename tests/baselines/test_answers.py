@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.baselines import final, majority, normal, stated
+from batuta.baselines import find_final_answer, find_stated_answer, majority_reply, normalize_answer
 from batuta.core import Reply
 
 
@@ -25,7 +25,7 @@ from batuta.core import Reply
     ],
 )
 def test_the_stated_answer(text, answer):
-    assert stated(text) == answer
+    assert find_stated_answer(text) == answer
 
 
 @pytest.mark.parametrize(
@@ -33,23 +33,23 @@ def test_the_stated_answer(text, answer):
     [("Paris", "Paris"), ("It is\nParis.", "Paris"), ("Answer: 1\nBye", "1"), (" \n ", None)],
 )
 def test_the_final_answer_falls_back_to_the_last_line(text, answer):
-    assert final(text) == answer
+    assert find_final_answer(text) == answer
 
 
 @given(st.text())
 def test_any_text_has_an_answer_or_none(text):
-    answer = final(text)
+    answer = find_final_answer(text)
     assert answer is None or answer
-    assert normal(normal(text)) == normal(text)
+    assert normalize_answer(normalize_answer(text)) == normalize_answer(text)
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=12))
 def test_the_majority_is_a_most_frequent_answer_given_first(said):
-    winner = majority([Reply(f"Answer: {word}") for word in said])
+    winner = majority_reply([Reply(text=f"Answer: {word}") for word in said])
     most = max(said.count(word) for word in said)
     first = next(word for word in said if said.count(word) == most)
-    assert winner == Reply(f"Answer: {first}")
+    assert winner == Reply(text=f"Answer: {first}")
 
 
 def test_of_nothing_there_is_no_majority():
-    assert majority([]) is None
+    assert majority_reply([]) is None

@@ -8,23 +8,23 @@ from troupe import PRICE, QUESTION, Counted, Troupe
 
 from batuta.baselines import (
     BestOfN,
-    Conducted,
+    ConductorSolver,
     MixtureOfAgents,
-    Prompted,
-    Samples,
+    PassAtK,
+    PromptedConductor,
     SelfConsistency,
     SelfReflection,
-    Single,
-    best_worker,
+    SingleWorker,
     fixed_pipeline,
-    shuffled_access,
-    solve_only,
+    with_best_worker,
+    with_shuffled_access,
+    with_solve_only_subtasks,
 )  # fmt: skip
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Outcome, WorkerId
-from batuta.errors import Overloaded
-from batuta.solvers import Learned
-from batuta.solvers.random import RandomWorkflows
+from batuta.errors import ProviderOverloadedError
+from batuta.solvers import LLMConductor
+from batuta.solvers.random_workflows import RandomConductor
 
 pytestmark = pytest.mark.anyio
 
@@ -34,27 +34,27 @@ LISTS = 'model_id = [0, {0}, 0]\nsubtasks = ["Plan.", "Solve.", "Check."]\nacces
 def learned(troupe):
     """A conductor whose own calls are counted with the others'."""
     text = LISTS.format(len(troupe.pool) - 1)
-    troupe.clients[WorkerId("conductor")] = Counted(Scripted(lambda _: text, price=PRICE))
-    return Learned("scripted", troupe.clients[WorkerId("conductor")])
+    troupe.clients[WorkerId("conductor")] = Counted(ScriptedClient(lambda _: text, price=PRICE))
+    return LLMConductor(name="scripted", client=troupe.clients[WorkerId("conductor")])
 
 
 SOLVERS = {
-    "single": lambda t: Single(WorkerId("w0")),
-    "best-single": lambda t: Single(),
+    "single": lambda t: SingleWorker(WorkerId("w0")),
+    "best-single": lambda t: SingleWorker(),
     "self-consistency": lambda t: SelfConsistency(7),
     "best-of-n": lambda t: BestOfN(4),
     "self-reflection": lambda t: SelfReflection(),
-    "moa": lambda t: Conducted(MixtureOfAgents(), MixtureOfAgents().calls),
-    "moa-8": lambda t: Conducted(MixtureOfAgents(2, 7), 8),
-    "pipeline": lambda t: Conducted(fixed_pipeline(), 5),
-    "random": lambda t: Conducted(RandomWorkflows()),
-    "random, 3 rounds": lambda t: Conducted(RandomWorkflows(), rounds=3),
-    "prompted": lambda t: Conducted(Prompted(t.clients)),
-    "ultra": lambda t: Conducted(learned(t)),
-    "ultra-solve-only": lambda t: Conducted(solve_only(learned(t))),
-    "ultra-shuffled-access": lambda t: Conducted(shuffled_access(learned(t))),
-    "ultra-best-worker": lambda t: Conducted(best_worker(learned(t))),
-    "pass@k": lambda t: Samples(3),
+    "moa": lambda t: ConductorSolver(MixtureOfAgents(), MixtureOfAgents().calls),
+    "moa-8": lambda t: ConductorSolver(MixtureOfAgents(2, 7), 8),
+    "pipeline": lambda t: ConductorSolver(fixed_pipeline(), 5),
+    "random": lambda t: ConductorSolver(RandomConductor()),
+    "random, 3 rounds": lambda t: ConductorSolver(RandomConductor(), rounds=3),
+    "prompted": lambda t: ConductorSolver(PromptedConductor(t.clients)),
+    "ultra": lambda t: ConductorSolver(learned(t)),
+    "ultra-solve-only": lambda t: ConductorSolver(with_solve_only_subtasks(learned(t))),
+    "ultra-shuffled-access": lambda t: ConductorSolver(with_shuffled_access(learned(t))),
+    "ultra-best-worker": lambda t: ConductorSolver(with_best_worker(learned(t))),
+    "pass@k": lambda t: PassAtK(3),
 }
 
 each_method = pytest.mark.parametrize("name", SOLVERS)
@@ -85,7 +85,7 @@ async def test_the_account_is_the_sum_of_all_calls(name):
 
 @each_method
 async def test_an_outage_is_data_and_paid_for(name):
-    troupe = Troupe(3, say=lambda worker, request: Overloaded("the house is full"))
+    troupe = Troupe(3, say=lambda worker, request: ProviderOverloadedError("the house is full"))
     run = await SOLVERS[name](troupe).answer(QUESTION, troupe.players, 3)
     assert run.outcome is Outcome.FAILED and run.answer is None
     assert "the house is full" in run.error and run.error_code == "overloaded"
@@ -117,7 +117,10 @@ async def test_the_same_seed_asks_the_same_and_no_two_calls_share_one(name):
 )
 async def test_nobody_stands_in_for_the_worker_that_is_measured(name):
     troupe = Troupe(
-        3, say=lambda worker, request: Overloaded("full") if worker == "w0" else "Answer: 1"
+        3,
+        say=lambda worker, request: (
+            ProviderOverloadedError("full") if worker == "w0" else "Answer: 1"
+        ),
     )
     run = await SOLVERS[name](troupe).answer(QUESTION, troupe.players, 3)
     assert run.answer is None
@@ -129,7 +132,7 @@ async def test_nobody_stands_in_for_the_worker_that_is_measured(name):
     [
         lambda: SelfConsistency(0),
         lambda: BestOfN(0),
-        lambda: Samples(0),
+        lambda: PassAtK(0),
         lambda: MixtureOfAgents(1),
         lambda: MixtureOfAgents(3, 0),
     ],

@@ -9,32 +9,32 @@ from hypothesis import strategies as st
 from troupe import QUESTION, Troupe, in_turn
 
 from batuta.baselines import (
-    Altered,
+    AblatedConductor,
     BestOfN,
-    Conducted,
+    ConductorSolver,
     MixtureOfAgents,
-    Prompted,
+    PromptedConductor,
     SelfConsistency,
     SelfReflection,
     ablations,
     best_of_n,
-    best_worker,
     fixed_pipeline,
     moa,
     pipeline,
     self_reflection,
-    shuffled_access,
-    solve_only,
+    with_best_worker,
+    with_shuffled_access,
+    with_solve_only_subtasks,
 )  # fmt: skip
-from batuta.baselines.best_of_n import choice
-from batuta.baselines.roles import CHECKING, COMBINING, JUDGING, PLANNING, suited
-from batuta.baselines.self_reflection import finds_right
+from batuta.baselines.best_of_n import find_judged_sample
+from batuta.baselines.roles import CHECKING, COMBINING, JUDGING, PLANNING, best_worker_for_role
+from batuta.baselines.self_reflection import says_solution_is_right
 from batuta.core import (
-    Brief,
     Limits,
-    Malformed,
+    MalformedPlan,
     Outcome,
     Plan,
+    PlanningContext,
     Pool,
     Reply,
     Sampling,
@@ -43,10 +43,10 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )  # fmt: skip
-from batuta.errors import Overloaded
-from batuta.rehearsal.heard import Verb, understand
-from batuta.solvers import Fixed
-from batuta.solvers.random import RandomWorkflows, random_workflow
+from batuta.errors import ProviderOverloadedError
+from batuta.rehearsal.prompt_parser import InstructionKind, classify_instruction
+from batuta.solvers import FixedConductor
+from batuta.solvers.random_workflows import RandomConductor, random_workflow
 
 pytestmark = pytest.mark.anyio
 POOL = Troupe().pool
@@ -65,8 +65,11 @@ class TestSelfConsistency:
             (["Answer: 1", "Answer: 2", "Answer: 2", "Answer: 1"], "Answer: 1"),
             (["I am stuck.", "I am stuck.", "Answer: 7"], "Answer: 7"),
             (["I am stuck.", "no idea", "no idea"], "no idea"),
-            ([Overloaded("full"), "Answer: 2", Overloaded("full")], "Answer: 2"),
-            (["Answer: x", "Answer: y", Overloaded("full")], "Answer: x"),
+            (
+                [ProviderOverloadedError("full"), "Answer: 2", ProviderOverloadedError("full")],
+                "Answer: 2",
+            ),
+            (["Answer: x", "Answer: y", ProviderOverloadedError("full")], "Answer: x"),
         ],
     )
     async def test_the_most_frequent_answer_and_of_equals_the_first(self, said, answer):
@@ -101,7 +104,7 @@ class TestBestOfN:
             ("Best: 9", "b\nAnswer: 2"),
             ("I cannot decide.", "b\nAnswer: 2"),
             ("Answer: 77", "b\nAnswer: 2"),
-            (Overloaded("full"), "b\nAnswer: 2"),
+            (ProviderOverloadedError("full"), "b\nAnswer: 2"),
         ],
     )
     async def test_the_judges_choice_is_honoured_else_the_majority_stands(self, verdict, answer):
@@ -120,10 +123,10 @@ class TestBestOfN:
         assert {s.request.sampling.temperature for s in run.steps if s.index < 3} == {0.7}
 
     def test_a_number_that_is_no_sample_is_no_choice(self):
-        samples = {0: Reply("Answer: 5"), 1: Reply("Answer: 6")}
-        assert choice("Best: 4\nAnswer: 6", samples) is samples[1]
-        assert choice("Best: 4", samples) is None
-        assert choice("", samples) is None
+        samples = {0: Reply(text="Answer: 5"), 1: Reply(text="Answer: 6")}
+        assert find_judged_sample("Best: 4\nAnswer: 6", samples) is samples[1]
+        assert find_judged_sample("Best: 4", samples) is None
+        assert find_judged_sample("", samples) is None
 
 
 class TestSelfReflection:
@@ -145,12 +148,17 @@ class TestSelfReflection:
         assert "draft" not in last
 
     async def test_the_feedback_is_never_the_answer(self):
-        lines = ("draft", "Wrong.", Overloaded("full"), Overloaded("full"))
+        lines = (
+            "draft",
+            "Wrong.",
+            ProviderOverloadedError("full"),
+            ProviderOverloadedError("full"),
+        )
         run = await SelfReflection().answer(QUESTION, Troupe(1, say=in_turn(*lines)).players, 1)
         assert run.answer == "draft" and run.usage.calls == 2
 
     async def test_without_feedback_the_draft_stands(self):
-        troupe = Troupe(1, say=in_turn("draft", Overloaded("full")))
+        troupe = Troupe(1, say=in_turn("draft", ProviderOverloadedError("full")))
         run = await SelfReflection().answer(QUESTION, troupe.players, 1)
         assert run.answer == "draft" and run.outcome is Outcome.ANSWERED
 
@@ -176,7 +184,7 @@ class TestSelfReflection:
         ],
     )
     def test_verdicts(self, feedback, right):
-        assert finds_right(Reply(feedback)) is right
+        assert says_solution_is_right(Reply(text=feedback)) is right
 
 
 class TestMixtureOfAgents:
@@ -187,7 +195,7 @@ class TestMixtureOfAgents:
             return f"layer {layer} by {worker}"
 
         troupe = Troupe(7, say=say)
-        run = await Conducted(MixtureOfAgents(), 13).answer(QUESTION, troupe.players, 1)
+        run = await ConductorSolver(MixtureOfAgents(), 13).answer(QUESTION, troupe.players, 1)
         seen = texts(run)
         team = [f"w{n}" for n in range(6)]
         assert [run.rounds[0].workflow.steps[i].worker for i in range(12)] == team * 2
@@ -202,27 +210,29 @@ class TestMixtureOfAgents:
     def test_thirteen_calls_and_eight(self):
         assert MixtureOfAgents().calls == 13
         assert MixtureOfAgents(2, 7).calls == 8
-        assert MixtureOfAgents(2, 7).workflow(POOL).depth == 2
-        assert MixtureOfAgents().workflow(POOL).depth == 3
+        assert MixtureOfAgents(2, 7).layered_workflow(POOL).depth == 2
+        assert MixtureOfAgents().layered_workflow(POOL).depth == 3
 
     async def test_fewer_steps_than_it_needs_are_refused_in_a_sentence(self):
-        decision = await MixtureOfAgents().plan(Brief(QUESTION, POOL, max_steps=5))
-        assert isinstance(decision, Malformed) and "13 steps where 5" in decision.reason
+        decision = await MixtureOfAgents().plan(
+            PlanningContext(question=QUESTION, pool=POOL, max_steps=5)
+        )
+        assert isinstance(decision, MalformedPlan) and "13 steps where 5" in decision.reason
 
     def test_a_small_pool_takes_turns(self):
-        workers = [step.worker for step in MixtureOfAgents().workflow(Troupe(2).pool).steps]
+        workers = [step.worker for step in MixtureOfAgents().layered_workflow(Troupe(2).pool).steps]
         assert workers[:6] == ["w0", "w1"] * 3
 
 
 class TestPipeline:
     def test_roles_go_to_those_who_are_praised_for_them(self):
-        flow = fixed_pipeline().write(POOL)
+        flow = fixed_pipeline().build_workflow(POOL)
         assert [step.worker for step in flow.steps] == ["w1", "w0", "w2", "w2", "w0"]
         assert flow.depth == 5
 
     async def test_the_answer_is_the_last_steps(self):
         troupe = Troupe(3, say=in_turn("plan", "solution", "a fault", "repaired", "Answer: 9"))
-        run = await Conducted(fixed_pipeline(), 5).answer(QUESTION, troupe.players, 1)
+        run = await ConductorSolver(fixed_pipeline(), 5).answer(QUESTION, troupe.players, 1)
         assert run.answer == "Answer: 9"
         seen = texts(run)
         assert "a fault" in seen[3] and "solution" in seen[3]
@@ -231,35 +241,36 @@ class TestPipeline:
 
 class TestRoles:
     def test_by_praise_then_by_strength(self):
-        assert suited(POOL, PLANNING) == "w1"
-        assert suited(POOL, CHECKING) == "w2"
-        assert suited(POOL, COMBINING) == "w3"
-        assert suited(POOL, JUDGING, but=WorkerId("w2")) == "w3"
+        assert best_worker_for_role(POOL, PLANNING) == "w1"
+        assert best_worker_for_role(POOL, CHECKING) == "w2"
+        assert best_worker_for_role(POOL, COMBINING) == "w3"
+        assert best_worker_for_role(POOL, JUDGING, exclude=WorkerId("w2")) == "w3"
 
     def test_where_nothing_is_said_the_strongest_is_taken(self):
         mute = Pool(tuple(replace(worker, description="") for worker in POOL))
-        assert suited(mute, CHECKING) == "w0"
-        assert suited(mute, CHECKING, but=WorkerId("w0")) == "w1"
-        alone = Pool((Worker(WorkerId("a"), "m"),))
-        assert suited(alone, CHECKING, but=WorkerId("a")) == "a"
+        assert best_worker_for_role(mute, CHECKING) == "w0"
+        assert best_worker_for_role(mute, CHECKING, exclude=WorkerId("w0")) == "w1"
+        alone = Pool((Worker(id=WorkerId("a"), model="m"),))
+        assert best_worker_for_role(alone, CHECKING, exclude=WorkerId("a")) == "a"
 
     def test_blame_is_worse_than_silence(self):
         two = Pool((
-            Worker(WorkerId("a"), "m", "Weak at checking.", strength=0.9),
-            Worker(WorkerId("b"), "m", "Fast.", strength=0.1),
+            Worker(id=WorkerId("a"), model="m", description="Weak at checking.", strength=0.9),
+            Worker(id=WorkerId("b"), model="m", description="Fast.", strength=0.1),
         ))  # fmt: skip
-        assert suited(two, CHECKING) == "b"
+        assert best_worker_for_role(two, CHECKING) == "b"
 
 
 class TestAblations:
     @given(seed=st.integers(0, 10_000), size=st.integers(1, 7))
     async def test_only_the_one_thing_changes(self, seed, size):
         pool = Troupe(size).pool
-        brief = Brief(QUESTION, pool, seed)
+        brief = PlanningContext(question=QUESTION, pool=pool, seed=seed)
         flow = random_workflow(Random(seed), pool)
-        inner = Fixed("inner", lambda _: flow)
+        inner = FixedConductor("inner", lambda _: flow)
         plans = [
-            await make(inner).plan(brief) for make in (solve_only, shuffled_access, best_worker)
+            await make(inner).plan(brief)
+            for make in (with_solve_only_subtasks, with_shuffled_access, with_best_worker)
         ]
         plain, shuffled, best = (plan.workflow for plan in plans)
         assert {step.subtask for step in plain.steps} == {ablations.SOLVE}
@@ -273,22 +284,31 @@ class TestAblations:
         assert shape(best, "worker") == shape(flow, "worker")
 
     async def test_some_access_list_does_change(self):
-        steps = (Step("a", WorkerId("w0"), tuple(range(index))[:1]) for index in range(5))
+        steps = (
+            Step(subtask="a", worker=WorkerId("w0"), access=tuple(range(index))[:1])
+            for index in range(5)
+        )
         flow = Workflow(tuple(steps))
         changed = 0
         for seed in range(20):
-            plan = await shuffled_access(Fixed("f", lambda _: flow)).plan(
-                Brief(QUESTION, POOL, seed)
+            plan = await with_shuffled_access(FixedConductor("f", lambda _: flow)).plan(
+                PlanningContext(question=QUESTION, pool=POOL, seed=seed)
             )
             changed += plan.workflow != flow
         assert changed > 5
 
     async def test_the_draft_and_a_malformed_one_are_kept(self):
-        drafted = await RandomWorkflows().plan(Brief(QUESTION, POOL, 3))
-        altered = await solve_only(RandomWorkflows()).plan(Brief(QUESTION, POOL, 3))
+        drafted = await RandomConductor().plan(
+            PlanningContext(question=QUESTION, pool=POOL, seed=3)
+        )
+        altered = await with_solve_only_subtasks(RandomConductor()).plan(
+            PlanningContext(question=QUESTION, pool=POOL, seed=3)
+        )
         assert isinstance(drafted, Plan) and altered.draft == drafted.draft
-        narrow = Altered("x", MixtureOfAgents(), lambda flow, _: Workflow(flow.steps[:1]))
-        assert isinstance(await narrow.plan(Brief(QUESTION, POOL)), Malformed)
+        narrow = AblatedConductor("x", MixtureOfAgents(), lambda flow, _: Workflow(flow.steps[:1]))
+        assert isinstance(
+            await narrow.plan(PlanningContext(question=QUESTION, pool=POOL)), MalformedPlan
+        )
         assert narrow.name == "moa/3x6, x"
 
 
@@ -302,7 +322,9 @@ async def test_a_prompted_conductor_is_the_best_worker_and_its_draft_is_paid():
     troupe = Troupe(
         3, say=lambda w, r: lists if "AVAILABLE LANGUAGE" in r.messages[0].text else "7"
     )
-    run = await Conducted(Prompted(troupe.clients)).answer(QUESTION, troupe.players, 1)
+    run = await ConductorSolver(PromptedConductor(troupe.clients)).answer(
+        QUESTION, troupe.players, 1
+    )
     assert run.answer == "7" and run.steps[0].worker == "w1"
     assert run.conductor_usage.calls == 1 and run.usage.calls == 2
     assert len(troupe.clients[WorkerId("w0")].requests) == 1
@@ -310,23 +332,23 @@ async def test_a_prompted_conductor_is_the_best_worker_and_its_draft_is_paid():
 
 def test_the_rehearsals_workers_understand_every_instruction():
     heard = {
-        pipeline.PLAN: Verb.PLAN,
-        pipeline.SOLVE: Verb.SOLVE,
-        pipeline.VERIFY: Verb.VERIFY,
-        pipeline.REPAIR: Verb.REPAIR,
-        pipeline.ANSWER: Verb.FORMAT,
-        self_reflection.FEEDBACK: Verb.VERIFY,
-        self_reflection.REVISE: Verb.REPAIR,
-        best_of_n.JUDGE: Verb.COMPARE,
-        moa.SYNTHESISE: Verb.COMPARE,
-        ablations.SOLVE: Verb.SOLVE,
+        pipeline.PLAN: InstructionKind.PLAN,
+        pipeline.SOLVE: InstructionKind.SOLVE,
+        pipeline.VERIFY: InstructionKind.VERIFY,
+        pipeline.REPAIR: InstructionKind.REPAIR,
+        pipeline.ANSWER: InstructionKind.FORMAT,
+        self_reflection.FEEDBACK: InstructionKind.VERIFY,
+        self_reflection.REVISE: InstructionKind.REPAIR,
+        best_of_n.JUDGE: InstructionKind.COMPARE,
+        moa.SYNTHESIZE: InstructionKind.COMPARE,
+        ablations.SOLVE: InstructionKind.SOLVE,
     }
-    assert {text: understand(text) for text in heard} == heard
+    assert {text: classify_instruction(text) for text in heard} == heard
 
 
 def test_players_keep_their_own_sampling_but_for_the_temperature():
     troupe = Troupe(2)
     cold = replace(troupe.pool.workers[0], sampling=Sampling(temperature=0.1, max_tokens=99))
     players = replace(troupe.players, pool=Pool((cold, troupe.pool.workers[1])))
-    warm = players.only(cold.id).sampling(cold.id).pool
+    warm = players.restrict_to(cold.id).with_sampling(cold.id).pool
     assert [w.sampling for w in warm] == [Sampling(temperature=0.7, max_tokens=99)]

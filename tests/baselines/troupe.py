@@ -2,12 +2,12 @@
 
 from decimal import Decimal
 
-from batuta.baselines import Players
-from batuta.clients import Scripted
+from batuta.baselines import SolverContext
+from batuta.clients import ScriptedClient
 from batuta.core import Cost, Pool, Price, Question, Usage, Worker, WorkerId
-from batuta.core.conductor import SILENT
+from batuta.core.conductor import NULL_LISTENER
 
-PRICE = Price(Decimal(1), Decimal(3))
+PRICE = Price(input=Decimal(1), output=Decimal(3))
 QUESTION = Question.of("What is six times seven?")
 DESCRIPTIONS = (
     "Excellent at arithmetic; weak at planning and checking.",
@@ -33,7 +33,7 @@ class Counted:
     def requests(self):
         return self.inner.requests
 
-    async def complete(self, request, listener=SILENT):
+    async def complete(self, request, listener=NULL_LISTENER):
         self.active += 1
         try:
             reply = await self.inner.complete(request, listener)
@@ -51,7 +51,11 @@ class Troupe:
         self.pool = Pool(
             tuple(
                 Worker(
-                    WorkerId(f"w{n}"), f"m{n}", DESCRIPTIONS[n], price=PRICE, strength=0.9 - 0.1 * n
+                    id=WorkerId(f"w{n}"),
+                    model=f"m{n}",
+                    description=DESCRIPTIONS[n],
+                    price=PRICE,
+                    strength=0.9 - 0.1 * n,
                 )
                 for n in range(size)
             )
@@ -59,11 +63,11 @@ class Troupe:
         speaker = say or (lambda worker, request: f"{worker} thinks.\nAnswer: 42")
         self.clients = {
             worker.id: Counted(
-                Scripted(lambda r, w=worker.id: speaker(w, r), latency=latency, price=PRICE)
+                ScriptedClient(lambda r, w=worker.id: speaker(w, r), latency=latency, price=PRICE)
             )
             for worker in self.pool
         }
-        self.players = Players(self.pool, self.clients)
+        self.players = SolverContext(pool=self.pool, clients=self.clients)
 
     @property
     def usage(self):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from batuta.embedded import Embedded
+from batuta.embedded import EmbeddedClient
 from embedded import making
 
 
@@ -16,4 +16,4 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def model(folder):
-    return Embedded.open(folder)
+    return EmbeddedClient.open(folder)

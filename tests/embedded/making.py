@@ -7,7 +7,7 @@ import numpy as np
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from batuta.embedded import TEMPLATE
+from batuta.embedded import CHAT_TEMPLATE
 
 END = "<|end|>"
 SPECIAL = ["<|pad|>", END, "<|system|>", "<|user|>", "<|assistant|>"]
@@ -113,7 +113,7 @@ def write(folder, settings, tensors, tokens=None):
     (folder / "config.json").write_text(json.dumps(settings))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 1}))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": END}))
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
     (tokens or tokenizer()).save(str(folder / "tokenizer.json"))
     save_file(tensors, folder / "model.safetensors")
     return folder

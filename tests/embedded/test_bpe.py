@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batuta.embedded import Tokenizer
-from batuta.embedded.bpe import merge
-from batuta.embedded.pattern import Split
+from batuta.embedded.bpe import merge_tokens
+from batuta.embedded.split_pattern import SplitPattern
 from batuta.errors import ConfigError
 from embedded import making
 
@@ -42,7 +42,7 @@ def test_encodes_as_the_library_does(name, text):
 def test_decoding_gives_the_text_back(name, text):
     tokens = OURS[name].encode(text)
     assert OURS[name].decode(tokens) == text
-    assert OURS[name].least(text) <= len(tokens)
+    assert OURS[name].min_tokens(text) <= len(tokens)
 
 
 @given(tokens=st.lists(st.integers(0, 599)))
@@ -60,8 +60,8 @@ def test_every_letter_and_number_is_known_as_such(name):
 def test_a_text_of_special_tokens_alone_has_no_bytes():
     ours = OURS["frames"]
     assert ours.decode(ours.encode("".join(making.SPECIAL))) == ""
-    assert ours.least("<|assistant|>" * 10) <= 10
-    assert ours.bytes_of(10**6) == b""
+    assert ours.min_tokens("<|assistant|>" * 10) <= 10
+    assert ours.token_bytes(10**6) == b""
 
 
 @pytest.mark.parametrize("letter", ["a", "ab", "Ж"])
@@ -75,9 +75,9 @@ def test_one_long_word_costs_no_quadratic_time(letter):
 
 def test_merges_go_by_rank_then_from_the_left():
     merges = {(1, 1): (1, 2), (2, 1): (0, 3)}
-    assert merge([1, 1, 1, 1, 1], merges) == [3, 2]
-    assert merge([1], merges) == [1]
-    assert merge([], merges) == []
+    assert merge_tokens([1, 1, 1, 1, 1], merges) == [3, 2]
+    assert merge_tokens([1], merges) == [1]
+    assert merge_tokens([], merges) == []
 
 
 def test_lone_surrogates_do_not_stop_it():
@@ -132,10 +132,10 @@ FOREIGN += [r"[^\S\n]", "(?<name>a)", "(?m:.)", r"\R", r"\h", r"(a)\1", "(a", r"
 @pytest.mark.parametrize("pattern", FOREIGN)
 def test_patterns_that_may_mean_something_else_are_refused(pattern):
     with pytest.raises(ConfigError, match="Split pattern"):
-        Split(pattern)
+        SplitPattern(pattern)
 
 
 def test_pieces_hold_what_lies_between_matches_too():
-    assert list(Split(r"\d").pieces("ab1c")) == ["ab", "1", "c"]
-    assert list(Split("x*").pieces("axxb")) == ["a", "xx", "b"]
-    assert list(Split(r"\P{L}").pieces("é1ü")) == ["é", "1", "ü"]
+    assert list(SplitPattern(r"\d").pieces("ab1c")) == ["ab", "1", "c"]
+    assert list(SplitPattern("x*").pieces("axxb")) == ["a", "xx", "b"]
+    assert list(SplitPattern(r"\P{L}").pieces("é1ü")) == ["é", "1", "ü"]

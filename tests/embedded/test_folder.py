@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from batuta.embedded import Cache, Embedded, Qwen2, Shape
-from batuta.embedded.folder import Tensors
+from batuta.embedded import EmbeddedClient, KVCache, Qwen2, Qwen2Config
+from batuta.embedded.model_files import SafetensorsFile
 from batuta.errors import ConfigError
 from embedded import making
 
@@ -22,7 +22,7 @@ def copy(folder, tmp_path):
 
 def refused(folder, *named):
     with pytest.raises(ConfigError) as caught:
-        Embedded.open(folder)
+        EmbeddedClient.open(folder)
     sentence = str(caught.value)
     assert all(name in sentence for name in (str(folder), *named)), sentence
     assert "\n" not in sentence
@@ -37,7 +37,7 @@ def test_opens_within_fifty_milliseconds(folder):
     took = []
     for _ in range(5):
         start = time.process_time()
-        Embedded.open(folder)
+        EmbeddedClient.open(folder)
         took.append(time.process_time() - start)
     assert min(took) < 0.05
 
@@ -103,9 +103,9 @@ def test_the_older_form_of_the_rotation_gives_the_same_model(copy, folder):
 
 
 def logits(folder):
-    shape = Shape.read(json.loads((folder / "config.json").read_text()))
-    network = Qwen2(shape, Tensors.read(folder / "model.safetensors"))
-    return network.logits([5, 6, 7], Cache(shape, 3))
+    shape = Qwen2Config.read(json.loads((folder / "config.json").read_text()))
+    network = Qwen2(shape, SafetensorsFile.read(folder / "model.safetensors"))
+    return network.logits([5, 6, 7], KVCache(shape, 3))
 
 
 def test_tensors_that_do_not_fit(copy):
@@ -133,22 +133,22 @@ def test_half_precision_is_read_as_it_is(copy):
 
 
 def test_another_chat_template(copy):
-    (copy / "chat_template.jinja").write_text(making.TEMPLATE + "\n")
+    (copy / "chat_template.jinja").write_text(making.CHAT_TEMPLATE + "\n")
     refused(copy, "chat_template.jinja")
     (copy / "chat_template.jinja").unlink()
     refused(copy, "tokenizer_config.json has no chat_template")
-    edit(copy / "tokenizer_config.json", chat_template=making.TEMPLATE)
-    assert Embedded.open(copy)
+    edit(copy / "tokenizer_config.json", chat_template=making.CHAT_TEMPLATE)
+    assert EmbeddedClient.open(copy)
     edit(copy / "tokenizer_config.json", chat_template="{{ messages }}")
     refused(copy, "tokenizer_config.json")
 
 
 def test_the_end_token_may_stand_in_either_file(copy):
     (copy / "generation_config.json").unlink()
-    assert Embedded.open(copy)
+    assert EmbeddedClient.open(copy)
     edit(copy / "config.json", eos_token_id=None)
     refused(copy, "eos_token_id")
     (copy / "generation_config.json").write_text('{"eos_token_id": [1, 2]}')
-    assert Embedded.open(copy)
+    assert EmbeddedClient.open(copy)
     (copy / "generation_config.json").write_text('{"eos_token_id": []}')
     refused(copy, "eos_token_id")

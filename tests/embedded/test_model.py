@@ -20,23 +20,23 @@ from batuta.core import (
     Text,
     Tool,
     Usage,
-    assistant,
-    system,
-    user,
+    assistant_message,
+    system_message,
+    user_message,
 )
-from batuta.core.usage import FREE
-from batuta.embedded import Embedded
-from batuta.embedded.chat import chat
+from batuta.core.usage import ZERO_COST
+from batuta.embedded import EmbeddedClient
+from batuta.embedded.chat_template import format_chat_prompt
 from batuta.embedded.generation import Generation
-from batuta.embedded.sample import softmax
-from batuta.errors import BadRequest, ClientError, ContextTooLong
+from batuta.embedded.sampling import softmax
+from batuta.errors import BadRequestError, ClientError, ContextLengthError
 from embedded import making
 
 pytestmark = pytest.mark.anyio
 
 
 def asked(text="Who conducts?", prefill="", **sampling):
-    return Request((user(text),), Sampling(**sampling), prefill=prefill)
+    return Request(messages=(user_message(text),), sampling=Sampling(**sampling), prefill=prefill)
 
 
 def hot(text="Who conducts?", **sampling):
@@ -51,10 +51,10 @@ class Remembering:
         self.streaming = streaming
         self.deltas = []
 
-    async def spoke(self, delta):
+    async def on_delta(self, delta):
         self.deltas.append(delta)
 
-    async def failed(self, failure):
+    async def on_failure(self, failure):
         raise AssertionError(failure)
 
 
@@ -62,7 +62,7 @@ async def test_a_reply_is_counted_and_free(model, folder):
     reply = await model.complete(hot(seed=1))
     assert reply.text
     assert reply.usage == Usage(calls=1, input=reply.usage.input, output=40)
-    assert reply.cost == FREE
+    assert reply.cost == ZERO_COST
     assert reply.finish is Finish.LENGTH
     assert reply.model == folder.name == "tiny"
     library = making.tokenizer()
@@ -72,9 +72,9 @@ async def test_a_reply_is_counted_and_free(model, folder):
 
 async def test_a_reply_ends_with_the_end_token(folder, tmp_path):
     """Every likeliest token declared to be an end ends the reply at once."""
-    first = await Embedded.open(folder).complete(asked(max_tokens=1))
+    first = await EmbeddedClient.open(folder).complete(asked(max_tokens=1))
     ended = copied(folder, tmp_path, "generation_config.json", eos_token_id=list(range(640)))
-    reply = await Embedded.open(ended).complete(asked(max_tokens=30))
+    reply = await EmbeddedClient.open(ended).complete(asked(max_tokens=30))
     assert reply.finish is Finish.STOP
     assert reply.usage.output == 1
     assert reply.text == first.text
@@ -117,27 +117,39 @@ async def test_the_prefill_begins_the_reply_and_is_part_of_the_prompt(model):
 
 def test_the_prompt_is_the_template_s():
     jinja2 = pytest.importorskip("jinja2")
-    messages = (system("Be brief."), user("A\nB"), assistant(" c "), user("<|user|>"))
-    request = Request(messages, prefill="So ")
+    messages = (
+        system_message("Be brief."),
+        user_message("A\nB"),
+        assistant_message(" c "),
+        user_message("<|user|>"),
+    )
+    request = Request(messages=messages, prefill="So ")
     said = [{"role": m.role.value, "content": m.text} for m in messages]
-    template = jinja2.Environment(autoescape=False).from_string(making.TEMPLATE)
-    assert chat(request) == template.render(messages=said, add_generation_prompt=True) + "So "
-    developer = Request((Message(Role.DEVELOPER, (Text("x"),)), user("y")))
-    assert chat(developer) == "<|system|>x<|user|>y<|assistant|>"
+    template = jinja2.Environment(autoescape=False).from_string(making.CHAT_TEMPLATE)
+    assert (
+        format_chat_prompt(request)
+        == template.render(messages=said, add_generation_prompt=True) + "So "
+    )
+    developer = Request(
+        messages=(Message(role=Role.DEVELOPER, parts=(Text("x"),)), user_message("y"))
+    )
+    assert format_chat_prompt(developer) == "<|system|>x<|user|>y<|assistant|>"
 
 
 @pytest.mark.parametrize(
     "request_",
     [
-        Request((Message(Role.TOOL, (Text("x"),)),)),
-        Request((Message(Role.USER, (Text("x"), Image("https://x/y.png"))),)),
-        Request((user("x"),), tools=(Tool("f"),)),
-        Request((user("x"),), response_format=ResponseFormat("json_object")),
+        Request(messages=(Message(role=Role.TOOL, parts=(Text("x"),)),)),
+        Request(
+            messages=(Message(role=Role.USER, parts=(Text("x"), Image(url="https://x/y.png"))),)
+        ),
+        Request(messages=(user_message("x"),), tools=(Tool(name="f"),)),
+        Request(messages=(user_message("x"),), response_format=ResponseFormat(kind="json_object")),
         asked(max_tokens=0),
     ],
 )
 async def test_what_it_cannot_do_is_refused(model, request_):
-    with pytest.raises(BadRequest):
+    with pytest.raises(BadRequestError):
         await model.complete(request_)
 
 
@@ -161,12 +173,14 @@ async def test_the_first_token_follows_the_softmax(model):
     """Chi-square over 1,500 replies of one token, each of another seed."""
     counts = {}
     for seed in range(1500):
-        generation = model._begin(hot(temperature=2.0, max_tokens=1, seed=seed))
+        generation = model._start_generation(hot(temperature=2.0, max_tokens=1, seed=seed))
         generation.advance(1.0)
         (token,) = generation._unread
         counts[token] = counts.get(token, 0) + 1
-    prompt = model._tokens(chat(hot()))
-    generation = Generation(model._model, model._tokenizer, frozenset(), prompt, Sampling())
+    prompt = model._encode_prompt(format_chat_prompt(hot()))
+    generation = Generation(
+        model._model, model._tokenizer, ends=frozenset(), prompt=prompt, sampling=Sampling()
+    )
     weights = softmax(model._model.logits(prompt, generation._cache), 2.0)
     likely = [token for token in np.argsort(-weights) if weights[token] * 1500 >= 5]
     parts = [(counts.get(t, 0) - 1500 * weights[t]) ** 2 / (1500 * weights[t]) for t in likely]
@@ -205,7 +219,7 @@ def endless(tmp_path_factory):
     settings = making.config(max_position_embeddings=4096, num_hidden_layers=4, hidden_size=192)
     folder = making.write(tmp_path_factory.mktemp("endless"), settings, making.weights(settings))
     (folder / "generation_config.json").write_text('{"eos_token_id": 100000}')
-    return Embedded.open(folder)
+    return EmbeddedClient.open(folder)
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -246,22 +260,22 @@ async def test_a_prompt_may_fill_all_positions_but_one(model):
     for wanted in (positions - 2, positions - 1):
         prompt = filled(model, wanted)
         reply = await model.complete(asked(prompt, max_tokens=50, seed=1))
-        assert reply.usage == Usage(1, wanted, output=positions - wanted)
+        assert reply.usage == Usage(calls=1, input=wanted, output=positions - wanted)
         assert reply.finish is Finish.LENGTH
     for too_long in (filled(model, positions), "7 " * 100_000):
-        with pytest.raises(ContextTooLong, match="256 positions of tiny") as caught:
+        with pytest.raises(ContextLengthError, match="256 positions of tiny") as caught:
             await model.complete(asked(too_long))
         assert isinstance(caught.value, ClientError)
 
 
 def filled(model, tokens):
     """A text whose prompt has so many tokens: a digit is one."""
-    around = len(model._tokens(chat(asked(""))))
+    around = len(model._encode_prompt(format_chat_prompt(asked(""))))
     return "7" * (tokens - around)
 
 
 async def test_a_huge_prompt_is_refused_without_being_read(model):
     start = time.process_time()
-    with pytest.raises(ContextTooLong):
+    with pytest.raises(ContextLengthError):
         await model.complete(asked("wörd " * 2_000_000))
     assert time.process_time() - start < 1

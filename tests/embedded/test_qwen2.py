@@ -6,9 +6,9 @@ import warnings
 import numpy as np
 import pytest
 
-from batuta.core import Finish, Request, Sampling, system, user
-from batuta.embedded import Cache, Embedded, Qwen2, Shape
-from batuta.embedded.folder import Tensors, read_json
+from batuta.core import Finish, Request, Sampling, system_message, user_message
+from batuta.embedded import EmbeddedClient, KVCache, Qwen2, Qwen2Config
+from batuta.embedded.model_files import SafetensorsFile, read_json
 from embedded import making
 
 torch = pytest.importorskip("torch")
@@ -42,7 +42,7 @@ def saved(folder, name):
         tokenizer_object=making.tokenizer("frames"),
         pad_token="<|pad|>",
         eos_token=making.END,
-        chat_template=making.TEMPLATE,
+        chat_template=making.CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,
     )
     wrapped.save_pretrained(folder)
@@ -61,8 +61,8 @@ def pair(request, tmp_path_factory):
 
 
 def opened(folder):
-    shape = Shape.read(read_json(folder / "config.json"))
-    return Qwen2(shape, Tensors.read(folder / "model.safetensors"))
+    shape = Qwen2Config.read(read_json(folder / "config.json"))
+    return Qwen2(shape, SafetensorsFile.read(folder / "model.safetensors"))
 
 
 def test_logits_are_those_of_torch(pair):
@@ -72,14 +72,14 @@ def test_logits_are_those_of_torch(pair):
     with torch.inference_mode():
         theirs = network(torch.tensor([tokens])).logits[0].numpy()
     assert theirs.std() > 0.5, "a model without opinions proves nothing"
-    cache = Cache(ours.shape, len(tokens))
+    cache = KVCache(ours.shape, len(tokens))
     one_by_one = np.array([ours.logits([token], cache) for token in tokens])
     assert np.abs(one_by_one - theirs).max() < 1e-4
     assert cache.length == len(tokens)
     for size in (1, 2, 17, 64, 160):
-        at_once = ours.logits(tokens[:size], Cache(ours.shape, size))
+        at_once = ours.logits(tokens[:size], KVCache(ours.shape, size))
         assert np.abs(at_once - theirs[size - 1]).max() < 1e-4
-    cache = Cache(ours.shape, len(tokens))
+    cache = KVCache(ours.shape, len(tokens))
     for start in range(0, len(tokens), 33):
         in_blocks = ours.logits(tokens[start : start + 33], cache)
     assert np.abs(in_blocks - theirs[-1]).max() < 1e-4
@@ -87,7 +87,7 @@ def test_logits_are_those_of_torch(pair):
 
 def greedy(network, tokens, most):
     """The likeliest tokens, one after another, up to and with the end."""
-    cache, written = Cache(network.shape, len(tokens) + most), []
+    cache, written = KVCache(network.shape, len(tokens) + most), []
     logits = network.logits(tokens, cache)
     while len(written) < most and 1 not in written:
         written.append(int(logits.argmax()))
@@ -98,14 +98,17 @@ def greedy(network, tokens, most):
 @pytest.mark.anyio
 async def test_greedy_replies_are_those_of_transformers(pair):
     folder, network, wrapped = pair
-    model, ours = Embedded.open(folder), opened(folder)
+    model, ours = EmbeddedClient.open(folder), opened(folder)
     different = set()
     for prompt in PROMPTS:
         said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": prompt}]
         tokens = wrapped.apply_chat_template(said, add_generation_prompt=True, return_dict=False)
         written = generated(network, tokens)
         assert greedy(ours, tokens, MOST) == written
-        request = Request((system("Be brief."), user(prompt)), Sampling(max_tokens=MOST))
+        request = Request(
+            messages=(system_message("Be brief."), user_message(prompt)),
+            sampling=Sampling(max_tokens=MOST),
+        )
         reply = await model.complete(request)
         assert reply.text == wrapped.decode(written, skip_special_tokens=True)
         assert (reply.usage.input, reply.usage.output) == (len(tokens), len(written))

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.embedded.speech import Speech
+from batuta.embedded.detokenizer import IncrementalDetokenizer
 
 alphabet = "ab\né🙂"
 stops = st.lists(st.text("ab\né", max_size=4), max_size=3)
@@ -17,12 +17,12 @@ def pieces_of(data, cuts):
 
 
 def spoken(parts, stop):
-    speech, said = Speech(stop), []
+    speech, said = IncrementalDetokenizer(stop), []
     for index, part in enumerate(parts):
-        said.append(speech.take(part, last=index == len(parts) - 1))
-        if speech.stopped:
+        said.append(speech.append_bytes(part, last=index == len(parts) - 1))
+        if speech.has_stopped:
             break
-    return said, speech.stopped
+    return said, speech.has_stopped
 
 
 @given(st.text(alphabet), st.lists(st.integers(0, 100)), stops)
@@ -45,17 +45,17 @@ def test_bytes_that_are_no_text_are_replaced_as_if_at_once(data, cuts):
 
 
 def test_holds_back_only_what_may_begin_a_stop_string():
-    speech = Speech(["END", "\n\n"])
-    assert speech.take(b"one\n") == "one"
-    assert speech.take(b"two E") == "\ntwo "
-    assert speech.take(b"N") == ""
-    assert speech.take(b"x") == "ENx"
-    assert speech.take(b"EEND after") == "E"
-    assert speech.stopped
+    speech = IncrementalDetokenizer(["END", "\n\n"])
+    assert speech.append_bytes(b"one\n") == "one"
+    assert speech.append_bytes(b"two E") == "\ntwo "
+    assert speech.append_bytes(b"N") == ""
+    assert speech.append_bytes(b"x") == "ENx"
+    assert speech.append_bytes(b"EEND after") == "E"
+    assert speech.has_stopped
 
 
 def test_half_a_character_waits_for_its_end():
-    speech = Speech(())
-    assert speech.take("é".encode()[:1]) == ""
-    assert speech.take("é".encode()[1:]) == "é"
-    assert speech.take("é".encode()[:1], last=True) == "\ufffd"
+    speech = IncrementalDetokenizer(())
+    assert speech.append_bytes("é".encode()[:1]) == ""
+    assert speech.append_bytes("é".encode()[1:]) == "é"
+    assert speech.append_bytes("é".encode()[:1], last=True) == "\ufffd"

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batuta.errors import ConfigError
-from batuta.solvers.features import HashedNgrams, SentenceEmbedding, load
+from batuta.solvers.features import HashedNgrams, SentenceEmbedding, load_features
 
 TEXTS = [
     *(f"Add the complex numbers ({n} + 3i) and (2 - {n}i)." for n in range(12)),
@@ -105,7 +105,7 @@ def test_of_a_long_text_the_ends_count():
 
 @pytest.mark.parametrize("features", [DENSE, SPARSE], ids=["directions", "buckets"])
 def test_saved_and_loaded_they_give_the_same_vectors(features):
-    again = load(*features.save())
+    again = load_features(*features.save())
     np.testing.assert_array_equal(again(TEXTS), features(TEXTS))
     assert again.name == features.name
 
@@ -120,12 +120,12 @@ def test_what_cannot_be_used_is_an_error_that_says_so():
     with pytest.raises(ConfigError, match="not fitted"):
         HashedNgrams()(["a"])
     with pytest.raises(ConfigError, match="no features of kind 'none'"):
-        load({"kind": "none"}, {})
+        load_features({"kind": "none"}, {})
     card, tensors = DENSE.save()
     with pytest.raises(ConfigError, match="damaged"):
-        load({**card, "buckets": 100}, tensors)
+        load_features({**card, "buckets": 100}, tensors)
     with pytest.raises(ConfigError, match="damaged"):
-        load(card, {})
+        load_features(card, {})
 
 
 @pytest.mark.skipif(find_spec("sentence_transformers") is not None, reason="it is installed")
@@ -133,4 +133,4 @@ def test_a_sentence_embedding_says_what_it_needs():
     features = SentenceEmbedding("some/model").fit(TEXTS)
     with pytest.raises(ConfigError, match="pip install sentence-transformers"):
         features(["a"])
-    assert load(*features.save()) == features
+    assert load_features(*features.save()) == features

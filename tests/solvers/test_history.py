@@ -7,69 +7,79 @@ from hypothesis import strategies as st
 
 from batuta.core import Task, TaskId, WorkerId
 from batuta.errors import SourceError, StoreError
-from batuta.solvers.history import History, of_record, read_history, write_history
-from batuta.tasks.recorded import GRADER, Recorded, Spent
+from batuta.solvers.history import History, history_from_record, read_history, write_history
+from batuta.tasks.recorded import GRADER, RecordedOutcomes, RecordedUsage
 
 NAN = np.nan
 
 
-def record(answers: bool = True) -> Recorded:
+def record(answers: bool = True) -> RecordedOutcomes:
     """Three questions, two models, two samples; the second model has one sample at most."""
     scores = np.array([[[1, 0.5], [0, NAN]], [[0.2, 1], [1, NAN]], [[0, 0], [NAN, NAN]]], "f4")
     codes = np.array([[[0, 1], [1, -1]], [[1, 2], [2, -1]], [[0, 0], [-1, -1]]], np.int32)
     usd = np.where(np.isnan(scores), NAN, [[[0.1, 0.3], [NAN, NAN]]] * 3)
     tokens = np.full(scores.shape, -1, np.int32)
-    return Recorded(
-        "made/up",
-        tuple(Task(TaskId(f"q{n}"), f"question {n}", "?", GRADER) for n in range(3)),
-        ("one", "two", "one"),
-        ("big", "small"),
-        scores,
-        0.5,
-        codes if answers else None,
-        ("a", "b", "c") if answers else (),
-        spent=Spent(tokens, tokens, usd, np.full(scores.shape, NAN)),
+    return RecordedOutcomes(
+        name="made/up",
+        tasks=tuple(
+            Task(id=TaskId(f"q{n}"), question=f"question {n}", target="?", grader=GRADER)
+            for n in range(3)
+        ),
+        families=("one", "two", "one"),
+        models=("big", "small"),
+        scores_qms=scores,
+        solved_from=0.5,
+        answers_qms=codes if answers else None,
+        answers=("a", "b", "c") if answers else (),
+        usage=RecordedUsage(
+            input_qms=tokens, output_qms=tokens, usd_qms=usd, seconds_qms=np.full(scores.shape, NAN)
+        ),
     )
 
 
 def test_a_record_gives_the_means_of_what_is_known_and_leaves_the_rest_unknown():
-    history = of_record(record())
+    history = history_from_record(record())
     np.testing.assert_allclose(history.scores_qm, [[1, 0], [0.5, 1], [0, NAN]])
     np.testing.assert_allclose(history.usd_qm, [[0.2, NAN]] * 3)
     assert history.runs_qm.tolist() == [[2, 1], [2, 1], [2, 0]]
     assert history.answers == (("a", "b"), ("b", "c"), ("a", None))
-    assert history.samples.said((1, 0, 1)) == "c" and history.samples.said((2, 1, 0)) is None
-    assert of_record(record(answers=False)).answers is None
+    assert (
+        history.samples.answer_at((1, 0, 1)) == "c" and history.samples.answer_at((2, 1, 0)) is None
+    )
+    assert history_from_record(record(answers=False)).answers is None
 
 
 def test_a_selection_has_the_questions_and_workers_in_the_order_asked_for():
-    history = of_record(record()).select([2, 0], ["small", "big"])
+    history = history_from_record(record()).select([2, 0], ["small", "big"])
     assert history.questions == ("question 2", "question 0")
     assert history.families == ("one", "one")
     np.testing.assert_allclose(history.scores_qm, [[NAN, 0], [0, 1]])
     assert history.answers == ((None, "a"), ("b", "a"))
     assert history.samples.credit_qms.shape == (2, 2, 2)
-    assert of_record(record(), [1]).questions == ("question 1",)
+    assert history_from_record(record(), [1]).questions == ("question 1",)
     with pytest.raises(SourceError, match="no worker 'tiny'"):
         history.select(workers=["tiny"])
 
 
 def test_the_best_worker_has_the_highest_mean_of_what_is_known_and_the_first_of_equals_wins():
-    history = of_record(record())
-    assert history.best() == "big"  # 0.5 and 0.5
-    assert history.select([1, 2]).best() == "small"
+    history = history_from_record(record())
+    assert history.best_worker() == "big"  # 0.5 and 0.5
+    assert history.select([1, 2]).best_worker() == "small"
     with pytest.raises(SourceError, match="no score"):
-        history.select([2], ["small"]).best()
+        history.select([2], ["small"]).best_worker()
 
 
 def test_questions_of_which_no_score_is_known_can_be_left_out():
-    history = of_record(record()).select(workers=["small"])
-    assert history.scored().questions == ("question 0", "question 1")
-    assert of_record(record()).scored().questions == of_record(record()).questions
+    history = history_from_record(record()).select(workers=["small"])
+    assert history.drop_unscored().questions == ("question 0", "question 1")
+    assert (
+        history_from_record(record()).drop_unscored().questions
+        == history_from_record(record()).questions
+    )
 
 
 def test_a_record_survives_the_file(tmp_path):
-    history = of_record(record())
+    history = history_from_record(record())
     write_history(history, tmp_path / "h.jsonl")
     read = read_history(tmp_path / "h.jsonl")
     assert (read.questions, read.workers, read.families) == (
@@ -81,9 +91,11 @@ def test_a_record_survives_the_file(tmp_path):
     np.testing.assert_allclose(read.usd_qm, history.usd_qm)
     np.testing.assert_array_equal(read.runs_qm, history.runs_qm)
     np.testing.assert_allclose(read.samples.credit_qms, history.samples.credit_qms)
-    said = [history.samples.said((q, m, s)) for q in range(3) for m in range(2) for s in range(2)]
+    said = [
+        history.samples.answer_at((q, m, s)) for q in range(3) for m in range(2) for s in range(2)
+    ]
     assert said == [
-        read.samples.said((q, m, s)) for q in range(3) for m in range(2) for s in range(2)
+        read.samples.answer_at((q, m, s)) for q in range(3) for m in range(2) for s in range(2)
     ]
     assert read.answers == history.answers
 
@@ -107,12 +119,12 @@ def test_any_history_of_means_survives_the_file(rows, tmp_path_factory):
                 usd[q, m] = NAN if known[1] is None else known[1]
     names = (WorkerId("ann"), WorkerId("bob"))[: 1 + any(row[3] for row in rows)]
     history = History(
-        tuple(row[0] for row in rows),
-        (WorkerId("ann"), WorkerId("bob")),
-        scores,
-        usd,
-        runs,
-        tuple(row[1] for row in rows),
+        questions=tuple(row[0] for row in rows),
+        workers=(WorkerId("ann"), WorkerId("bob")),
+        scores_qm=scores,
+        usd_qm=usd,
+        runs_qm=runs,
+        families=tuple(row[1] for row in rows),
     )
     path = tmp_path_factory.mktemp("history") / "h.jsonl"
     write_history(history, path)
@@ -128,10 +140,14 @@ def test_any_history_of_means_survives_the_file(rows, tmp_path_factory):
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("[]", "line 2 is no outcome"),
-        ("{", "line 2 is no outcome"),
-        ('{"question": "q"}', "line 2 is no outcome: 'workers'"),
-        ('{"question": "q", "workers": {"a": {}}}', "line 2 is no outcome: 'score'"),
+        ("[]", "line 2 of .* is not a JSON object"),
+        ("{", "line 2 of .* is not JSON"),
+        ('{"question": "q"}', "question 2 is no outcome: it has no 'workers'"),
+        ('{"question": 7, "workers": {}}', "its question is not a text"),
+        ('{"question": "q", "workers": {"a": {}}}', "question 2 is no outcome: it has no 'score'"),
+        ('{"question": "q", "workers": {"a": {"scores": 1}}}', "scores is no list"),
+        ('{"question": "q", "workers": {"a": {"score": 1, "usd": [1, 2]}}}', "2 usd with 1 scores"),
+        ('{"question": "q", "workers": {"a": {"score": 1, "usd": -1}}}', "usd of -1 is no amount"),
         ('{"question": "q", "workers": {"a": {"score": 2}}}', "a score of 2 is not in"),
         ('{"question": "q", "workers": {"a": {"answers": ["x"], "scores": [1, 0]}}}', "1 answers"),
     ],
@@ -144,12 +160,20 @@ def test_a_line_that_is_no_outcome_is_named(tmp_path, line, complaint):
 
 
 def test_what_cannot_be_read_or_written_is_an_error_that_says_so(tmp_path):
-    with pytest.raises(SourceError, match="cannot be read"):
+    with pytest.raises(SourceError, match="there is no file"):
         read_history(tmp_path / "none.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(SourceError, match="no questions"):
+    with pytest.raises(SourceError, match="no outcomes"):
         read_history(tmp_path / "empty.jsonl")
     with pytest.raises(StoreError, match="cannot be written"):
-        write_history(of_record(record()), tmp_path / "no" / "h.jsonl")
+        write_history(history_from_record(record()), tmp_path / "no" / "h.jsonl")
+    zeros = np.zeros((2, 1))
     with pytest.raises(ValueError, match="do not fit"):
-        History(("q",), (WorkerId("a"),), *([np.zeros((2, 1))] * 3), ("",))
+        History(
+            questions=("q",),
+            workers=(WorkerId("a"),),
+            scores_qm=zeros,
+            usd_qm=zeros,
+            runs_qm=zeros,
+            families=("",),
+        )

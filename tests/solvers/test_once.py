@@ -5,10 +5,10 @@ import pytest
 
 from batuta.core import WorkerId
 from batuta.errors import ConfigError
-from batuta.solvers.features import HashedNgrams, load
+from batuta.solvers.cached_features import CachedFeatures
+from batuta.solvers.features import HashedNgrams, load_features
 from batuta.solvers.history import History
-from batuta.solvers.once import Once
-from batuta.solvers.selector import Recipe, fit_selector
+from batuta.solvers.selector import SelectorRecipe, fit_selector
 
 PLAIN = HashedNgrams(buckets=512, dimensions=8)
 TEXTS = [
@@ -20,7 +20,7 @@ OTHERS = ["", "What is 3 plus 21?", "a a a a a a", "Grüße, 世界"]
 
 @pytest.mark.parametrize("features", [PLAIN, HashedNgrams(buckets=64, dimensions=None)])
 def test_vectors_are_those_of_the_plain_features_to_the_bit(features):
-    plain, once = features.fit(TEXTS), Once(features).fit(TEXTS)
+    plain, once = features.fit(TEXTS), CachedFeatures(features).fit(TEXTS)
     for _ in range(2):
         np.testing.assert_array_equal(once(OTHERS), plain(OTHERS))
         np.testing.assert_array_equal(once([*OTHERS, *TEXTS]), plain([*OTHERS, *TEXTS]))
@@ -28,14 +28,14 @@ def test_vectors_are_those_of_the_plain_features_to_the_bit(features):
 
 
 def test_what_is_saved_is_the_plain_features():
-    once = Once(PLAIN).fit(TEXTS)
-    np.testing.assert_array_equal(load(*once.save())(OTHERS), once(OTHERS))
-    assert Once(PLAIN).name == once.name == PLAIN.name
-    assert Once(PLAIN).save()[0] == PLAIN.save()[0]
+    once = CachedFeatures(PLAIN).fit(TEXTS)
+    np.testing.assert_array_equal(load_features(*once.save())(OTHERS), once(OTHERS))
+    assert CachedFeatures(PLAIN).name == once.name == PLAIN.name
+    assert CachedFeatures(PLAIN).save()[0] == PLAIN.save()[0]
 
 
 def test_the_same_texts_are_fitted_once_and_others_anew():
-    once = Once(PLAIN)
+    once = CachedFeatures(PLAIN)
     assert once.fit(TEXTS) is once.fit(list(TEXTS))
     assert once.fit(TEXTS[:40]) is not once.fit(TEXTS)
     np.testing.assert_array_equal(once.fit(TEXTS[:40])(OTHERS), PLAIN.fit(TEXTS[:40])(OTHERS))
@@ -43,21 +43,21 @@ def test_the_same_texts_are_fitted_once_and_others_anew():
 
 def test_unfitted_it_refuses_and_of_nothing_it_cannot_be_fitted():
     with pytest.raises(ConfigError, match="not fitted"):
-        Once(PLAIN)(OTHERS)
+        CachedFeatures(PLAIN)(OTHERS)
     with pytest.raises(ConfigError, match="there are none"):
-        Once(PLAIN).fit([])
+        CachedFeatures(PLAIN).fit([])
 
 
 def test_a_selector_is_the_same_with_either():
     rng = np.random.default_rng(0)
     scores = (rng.random((len(TEXTS), 3)) < [0.4, 0.5, 0.6]).astype(np.float32)
     history = History(
-        tuple(TEXTS), tuple(map(WorkerId, "abc")), scores, np.full(scores.shape, np.nan),
-        np.ones(scores.shape, np.int32), ("sum",) * 30 + ("word",) * 30,
+        questions=tuple(TEXTS), workers=tuple(map(WorkerId, "abc")), scores_qm=scores, usd_qm=np.full(scores.shape, np.nan),
+        runs_qm=np.ones(scores.shape, np.int32), families=("sum",) * 30 + ("word",) * 30,
     )  # fmt: skip
     plain, once = (
-        fit_selector(history, Recipe(features=features, evolve=False))
-        for features in (PLAIN, Once(PLAIN))
+        fit_selector(history, SelectorRecipe(features=features, evolve=False))
+        for features in (PLAIN, CachedFeatures(PLAIN))
     )
     assert plain.digest == once.digest
-    assert plain.choices(OTHERS) == once.choices(OTHERS)
+    assert plain.choose_indices(OTHERS) == once.choose_indices(OTHERS)

@@ -7,21 +7,32 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batuta.core import Accepted, Brief, Plan, Pool, Question, Round, Worker, WorkerId
+from batuta.core import (
+    AcceptedAnswer,
+    Plan,
+    PlanningContext,
+    Pool,
+    Question,
+    Round,
+    Worker,
+    WorkerId,
+    assistant_message,
+    user_message,
+)
 from batuta.errors import ConfigError, SourceError
 from batuta.solvers.features import HashedNgrams
 from batuta.solvers.history import History
 from batuta.solvers.selector import (
-    Recipe,
+    SelectorRecipe,
     fit_selector,
     is_selector,
     open_selector,
     save_selector,
 )
-from batuta.solvers.selector.fit import by_groups, lots
-from batuta.solvers.selector.guard import Guard, Trial, fit_guard
-from batuta.solvers.selector.head import Batch, Head, evolve, imitate
-from batuta.solvers.selector.values import Smoothing, fit_values, held_out
+from batuta.solvers.selector.guard import HeldOutTrial, SelectorGuard, fit_guard
+from batuta.solvers.selector.head import CorrectionHead, HeadBatch, evolve_head, fit_soft_targets
+from batuta.solvers.selector.training import grouped_folds, random_folds
+from batuta.solvers.selector.value_model import Smoothing, fit_values, held_out_values
 
 WORKERS = ("sums", "words", "even")
 KINDS = {
@@ -32,7 +43,7 @@ KINDS = {
     "date": ("What day of the week is {} days after day {}?", (0.6, 0.6, 0.65)),
 }
 FEATURES = HashedNgrams(buckets=1024, dimensions=16)
-PLAIN = Recipe(features=FEATURES, evolve=False)
+PLAIN = SelectorRecipe(features=FEATURES, evolve=False)
 
 
 def asked(kind, number, seed=0):
@@ -47,17 +58,17 @@ def world(number=40, seed=0, usd=None):
     scores = [[float(rng.random() < p) for p in KINDS[kind][1]] for kind, _ in questions]
     shape = (len(questions), len(WORKERS))
     return History(
-        tuple(text for _, text in questions),
-        tuple(map(WorkerId, WORKERS)),
-        np.asarray(scores, np.float32),
-        np.broadcast_to(np.nan if usd is None else usd, shape).astype(float),
-        np.ones(shape, np.int32),
-        tuple(kind for kind, _ in questions),
+        questions=tuple(text for _, text in questions),
+        workers=tuple(map(WorkerId, WORKERS)),
+        scores_qm=np.asarray(scores, np.float32),
+        usd_qm=np.broadcast_to(np.nan if usd is None else usd, shape).astype(float),
+        runs_qm=np.ones(shape, np.int32),
+        families=tuple(kind for kind, _ in questions),
     )
 
 
 def pool(*ids):
-    return Pool(tuple(Worker(WorkerId(id_), id_, strength=0.5) for id_ in ids))
+    return Pool(tuple(Worker(id=WorkerId(id_), model=id_, strength=0.5) for id_ in ids))
 
 
 @pytest.fixture(scope="module")
@@ -67,32 +78,65 @@ def selector():
 
 def test_new_questions_of_known_kinds_go_to_who_is_good_at_them(selector):
     for kind, worker in (("add", "sums"), ("rhyme", "words"), ("sort", "sums"), ("spell", "words")):
-        chosen = [selector.workers[place] for place in selector.choices(asked(kind, 30, 1))]
+        chosen = [selector.workers[place] for place in selector.choose_indices(asked(kind, 30, 1))]
         assert chosen.count(WorkerId(worker)) >= 25, kind
 
 
 def test_a_question_unlike_any_other_goes_to_the_best_single_worker(selector):
-    best = selector.workers[int(selector.means.argmax())]
-    assert best == world().best()
+    best = selector.workers[int(selector.mean_credit_m.argmax())]
+    assert best == world().best_worker()
     for strange in ("Ωμέγα 漢字 🎼", "", "zzzz qqqq xxxx"):
-        assert selector.choose(strange, pool(*WORKERS)) == best
+        assert selector.choose_worker(strange, pool(*WORKERS)) == best
+
+
+def conversation(*turns):
+    said = [
+        part
+        for turn in turns
+        for part in (user_message(turn), assistant_message("Well, it is so."))
+    ]
+    return Question(messages=tuple(said[:-1]))
+
+
+async def planned(selector, *turns):
+    decided = await selector.plan(
+        PlanningContext(question=conversation(*turns), pool=pool(*WORKERS))
+    )
+    return decided.workflow.steps[0].worker
+
+
+@pytest.mark.anyio
+async def test_a_conversation_stays_with_its_worker_until_another_is_clearly_better(selector):
+    (rhyme,), (add,) = asked("rhyme", 1, 5), asked("add", 1, 5)
+    begun = await planned(selector, rhyme)
+    assert begun == "words" and await planned(selector, add) == "sums"
+    assert await planned(selector, rhyme, "And now?") == begun, "the best alone is another"
+    assert await planned(selector, rhyme, "And now?", "ωμέγα 漢字", "Thank you.") == begun
+    assert await planned(selector, rhyme, "And now?", add) == "sums", "there is much to be won"
+    assert await planned(selector, rhyme, add, "And now?") == "sums", "and there it stays"
+    many = [rhyme, *(["And now?"] * 200)]
+    assert await planned(selector, *many) == begun
 
 
 async def test_it_plans_one_step_with_the_question_as_it_stands_and_then_lets_it_stand(selector):
-    brief = Brief(Question.of(asked("add", 1, 2)[0]), pool(*WORKERS))
+    brief = PlanningContext(question=Question.of(asked("add", 1, 2)[0]), pool=pool(*WORKERS))
     plan = await selector.plan(brief)
     assert isinstance(plan, Plan)
     (step,) = plan.workflow.steps
     assert (step.subtask, step.worker, step.access) == ("", "sums", ())
-    later = Brief(brief.question, brief.pool, previous=(Round(plan, workflow=plan.workflow),))
-    assert isinstance(await selector.plan(later), Accepted)
+    later = PlanningContext(
+        question=brief.question,
+        pool=brief.pool,
+        previous=(Round(decision=plan, workflow=plan.workflow),),
+    )
+    assert isinstance(await selector.plan(later), AcceptedAnswer)
 
 
 def test_it_chooses_within_the_pool_whatever_the_pool(selector):
     question = asked("add", 1, 2)[0]
-    assert selector.choose(question, pool("words")) == "words"
-    assert selector.choose(question, pool("stranger", "words", "even")) in {"words", "even"}
-    assert selector.choose(question, pool("stranger")) == "stranger"
+    assert selector.choose_worker(question, pool("words")) == "words"
+    assert selector.choose_worker(question, pool("stranger", "words", "even")) in {"words", "even"}
+    assert selector.choose_worker(question, pool("stranger")) == "stranger"
 
 
 def test_a_saved_selector_is_the_same_one(selector, tmp_path):
@@ -132,24 +176,24 @@ def test_a_folder_that_holds_no_selector_is_an_error_that_says_so(selector, tmp_
 def test_a_new_worker_joins_by_a_few_outcomes_and_nothing_is_trained_again(selector):
     few = [(text, kind) for kind in KINDS for text in asked(kind, 6, 7)]
     scores = [1.0 if kind in {"rhyme", "spell", "date"} else 0.0 for _, kind in few]
-    joined = selector.join("poet", [text for text, _ in few], scores)
+    joined = selector.add_worker("poet", [text for text, _ in few], scores)
     assert joined.workers == (*selector.workers, "poet")
     assert joined.name != selector.name
     np.testing.assert_array_equal(joined.values.linear_dm, selector.values.linear_dm)
     both = pool("sums", "poet")
-    assert joined.choose(asked("rhyme", 1, 8)[0], both) == "poet"
-    assert joined.choose(asked("spell", 1, 8)[0], both) == "poet"
-    assert joined.choose(asked("add", 1, 8)[0], both) == "sums"
+    assert joined.choose_worker(asked("rhyme", 1, 8)[0], both) == "poet"
+    assert joined.choose_worker(asked("spell", 1, 8)[0], both) == "poet"
+    assert joined.choose_worker(asked("add", 1, 8)[0], both) == "sums"
     with pytest.raises(SourceError, match="already"):
-        joined.join("poet", ["a"], [1.0])
+        joined.add_worker("poet", ["a"], [1.0])
     with pytest.raises(SourceError, match="no outcome"):
-        selector.join("poet", [], [])
+        selector.add_worker("poet", [], [])
     with pytest.raises(SourceError, match="2 scores for 1"):
-        selector.join("poet", ["a"], [1.0, 0.0])
+        selector.add_worker("poet", ["a"], [1.0, 0.0])
 
 
 def test_a_joined_worker_is_kept_by_the_file(selector, tmp_path):
-    joined = selector.join("poet", asked("rhyme", 6, 7), [1.0] * 6)
+    joined = selector.add_worker("poet", asked("rhyme", 6, 7), [1.0] * 6)
     save_selector(joined, tmp_path)
     opened = open_selector(tmp_path)
     assert opened.name == joined.name and opened.workers == joined.workers
@@ -158,24 +202,26 @@ def test_a_joined_worker_is_kept_by_the_file(selector, tmp_path):
 
 def test_cost_is_weighed_where_it_is_known():
     dear = world(usd=[1.0, 0.0, 0.0])
-    cheap = fit_selector(dear, Recipe(features=FEATURES, dollar=2.0, evolve=False))
-    assert "sums" not in {cheap.workers[place] for place in cheap.choices(dear.questions)}
+    cheap = fit_selector(dear, SelectorRecipe(features=FEATURES, dollar=2.0, evolve=False))
+    assert "sums" not in {cheap.workers[place] for place in cheap.choose_indices(dear.questions)}
     with pytest.raises(SourceError, match="cost of some of sums's calls is unknown"):
-        fit_selector(world(), Recipe(features=FEATURES, dollar=2.0, evolve=False))
+        fit_selector(world(), SelectorRecipe(features=FEATURES, dollar=2.0, evolve=False))
 
 
 def test_a_history_without_families_is_enough():
     known = world()
     nameless = History(
-        known.questions,
-        known.workers,
-        known.scores_qm,
-        known.usd_qm,
-        known.runs_qm,
-        ("",) * len(known.questions),
+        questions=known.questions,
+        workers=known.workers,
+        scores_qm=known.scores_qm,
+        usd_qm=known.usd_qm,
+        runs_qm=known.runs_qm,
+        families=("",) * len(known.questions),
     )
     found = fit_selector(nameless, PLAIN)
-    assert {found.workers[place] for place in found.choices(asked("add", 10, 1))} <= set(WORKERS)
+    assert {found.workers[place] for place in found.choose_indices(asked("add", 10, 1))} <= set(
+        WORKERS
+    )
 
 
 def test_outcomes_may_be_missing_but_not_all_of_a_worker():
@@ -184,10 +230,15 @@ def test_outcomes_may_be_missing_but_not_all_of_a_worker():
     scores[::3, 1] = np.nan
     scores[7] = np.nan
     patchy = History(
-        known.questions, known.workers, scores, known.usd_qm, known.runs_qm, known.families
+        questions=known.questions,
+        workers=known.workers,
+        scores_qm=scores,
+        usd_qm=known.usd_qm,
+        runs_qm=known.runs_qm,
+        families=known.families,
     )
     found = fit_selector(patchy, PLAIN)
-    assert found.workers[found.choices(asked("rhyme", 1, 1))[0]] == "words"
+    assert found.workers[found.choose_indices(asked("rhyme", 1, 1))[0]] == "words"
     scores[:, 1] = np.nan
     with pytest.raises(SourceError, match="no outcome of words"):
         fit_selector(patchy, PLAIN)
@@ -206,27 +257,32 @@ def batch(number=60, seed=0):
     inputs = rng.standard_normal((number, 5)).astype(np.float32)
     chance = 1 / (1 + np.exp(-3 * inputs[:, :3]))
     reward = (rng.random((number, 3)) < chance).astype(np.float32)
-    return Batch(inputs, np.full((number, 3), 0.5, np.float32), reward)
+    return HeadBatch(inputs, np.full((number, 3), 0.5, np.float32), reward)
 
 
 def test_stage_1_brings_the_policy_closer_to_the_soft_targets_and_earns_more():
     train, test = batch(300), batch(300, 1)
-    idle, head = Head.idle(5, 3), imitate(train)
-    assert head.reward(test) > idle.reward(test) + 0.1
+    idle, head = CorrectionHead.zeros(5, 3), fit_soft_targets(train)
+    assert head.mean_reward(test) > idle.mean_reward(test) + 0.1
 
 
 @given(seed=st.integers(0, 1000))
 @settings(max_examples=3, deadline=None)
 def test_stage_2_is_never_below_where_it_began_on_the_validation_questions(seed):
     train, validation = batch(40, seed), batch(40, seed + 1)
-    first = imitate(train)
-    assert evolve(first, train, validation, seed).reward(validation) >= first.reward(validation)
+    first = fit_soft_targets(train)
+    assert evolve_head(first, train, validation, seed).mean_reward(validation) >= first.mean_reward(
+        validation
+    )
 
 
 def test_stage_2_finds_what_stage_1_left():
     train, validation = batch(200), batch(200, 1)
-    idle = Head.idle(5, 3)
-    assert evolve(idle, train, validation, 0).reward(validation) > idle.reward(validation) + 0.05
+    idle = CorrectionHead.zeros(5, 3)
+    assert (
+        evolve_head(idle, train, validation, 0).mean_reward(validation)
+        > idle.mean_reward(validation) + 0.05
+    )
 
 
 @given(
@@ -240,7 +296,7 @@ def test_the_guard_never_loses_on_held_out_families_nor_by_lot(seed, shift):
     def trial():
         value = rng.random((50, 3)).astype(np.float32)
         reward = np.clip(value * shift + rng.random((50, 3)), 0, 1).astype(np.float32)
-        return Trial(value, rng.random(50).astype(np.float32), reward)
+        return HeldOutTrial(value, rng.random(50).astype(np.float32), reward)
 
     by_lot, by_family = trial(), trial()
     guard = fit_guard(by_lot, by_family, np.arange(50) % 10, 1)
@@ -253,14 +309,14 @@ def tried(gain, close):
     gain = np.asarray(gain, np.float32)
     value = np.tile(np.asarray([0.9, 0.5], np.float32), (len(gain), 1))
     reward = np.stack([0.5 + gain, np.full(len(gain), 0.5)], axis=1).astype(np.float32)
-    return Trial(value, np.full(len(gain), close, np.float32), reward)
+    return HeldOutTrial(value, np.full(len(gain), close, np.float32), reward)
 
 
 def test_what_one_strange_family_wins_by_luck_does_not_open_the_guard():
     family = np.repeat(np.arange(10), 10)
     known = tried(np.full(100, 0.3), 0.9)
     lucky = tried(np.where(family == 0, 0.5, np.where(family < 5, -0.1, 0.0)), 0.4)
-    assert lucky.gain_n(Guard(0.0, 0.0), 1).sum() > 0
+    assert lucky.gain_n(SelectorGuard(0.0, 0.0), 1).sum() > 0
     guard = fit_guard(known, lucky, family, 1)
     assert not lucky.gain_n(guard, 1).any()
     assert known.gain_n(guard, 1).mean() > 0.2
@@ -268,18 +324,22 @@ def test_what_one_strange_family_wins_by_luck_does_not_open_the_guard():
 
 def test_the_guard_that_was_never_fitted_stays_with_the_best():
     value = np.eye(3, dtype=np.float32)
-    assert Guard()(value, np.ones(3, np.float32), 1).tolist() == [1, 1, 1]
-    assert Guard(0.5, 0.5)(value, np.asarray([1, 1, 0.4], np.float32), 1).tolist() == [0, 1, 1]
+    assert SelectorGuard()(value, np.ones(3, np.float32), 1).tolist() == [1, 1, 1]
+    assert SelectorGuard(0.5, 0.5)(value, np.asarray([1, 1, 0.4], np.float32), 1).tolist() == [
+        0,
+        1,
+        1,
+    ]
 
 
 @given(sizes=st.lists(st.integers(1, 30), min_size=5, max_size=20), seed=st.integers(0, 99))
 def test_folds_of_families_tear_no_family_and_folds_by_lot_are_even(sizes, seed):
     rng = np.random.default_rng(seed)
     group = np.repeat(np.arange(len(sizes)), sizes)
-    fold = by_groups(group, rng)
+    fold = grouped_folds(group, rng)
     assert all(len(set(fold[group == one])) == 1 for one in range(len(sizes)))
     assert len(set(fold)) == 5
-    counts = np.bincount(lots(len(group), rng), minlength=5)
+    counts = np.bincount(random_folds(len(group), rng), minlength=5)
     assert counts.max() - counts.min() <= 1
 
 
@@ -289,6 +349,6 @@ def test_a_question_is_held_out_of_what_is_expected_of_it():
     values = fit_values(
         ("a", "b"), features, scores, Smoothing(prior=0.1, neighbours=1.0, sharpness=50)
     )
-    expected, close = held_out(values, np.asarray([0, 1, 2, 3]))
+    expected, close = held_out_values(values, np.asarray([0, 1, 2, 3]))
     assert (expected[0] - expected[1])[0] < -0.3 and (expected[0] - expected[1])[1] > 0.3
     np.testing.assert_allclose(close, 1)

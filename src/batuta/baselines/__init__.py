@@ -1,42 +1,52 @@
 """Published methods to hold a conductor against, one a file, on the same engine and accounts."""
 
-from batuta.baselines.ablations import Altered, best_worker, shuffled_access, solve_only
-from batuta.baselines.answers import final, majority, normal, stated
+from batuta.baselines.ablations import (
+    AblatedConductor,
+    with_best_worker,
+    with_shuffled_access,
+    with_solve_only_subtasks,
+)
+from batuta.baselines.answers import (
+    find_final_answer,
+    find_stated_answer,
+    majority_reply,
+    normalize_answer,
+)
 from batuta.baselines.best_of_n import BestOfN
-from batuta.baselines.cascade import Cascade, fit_cascade, with_answers_of
+from batuta.baselines.cascade import Cascade, fit_cascade, with_recorded_answers
 from batuta.baselines.cascade_folder import open_cascade, save_cascade
 from batuta.baselines.moa import MixtureOfAgents
+from batuta.baselines.pass_at_k import PassAtK
 from batuta.baselines.pipeline import fixed_pipeline
-from batuta.baselines.prompted import Prompted
-from batuta.baselines.reference import Samples
+from batuta.baselines.prompted import PromptedConductor
 from batuta.baselines.self_consistency import SelfConsistency
 from batuta.baselines.self_reflection import SelfReflection
-from batuta.baselines.single import Single
-from batuta.baselines.solver import Conducted, Players, Solver
+from batuta.baselines.single import SingleWorker
+from batuta.baselines.solver import ConductorSolver, Solver, SolverContext
 
 __all__ = [
-    "Altered",
+    "AblatedConductor",
     "BestOfN",
     "Cascade",
-    "Conducted",
+    "ConductorSolver",
     "MixtureOfAgents",
-    "Players",
-    "Prompted",
-    "Samples",
+    "PassAtK",
+    "PromptedConductor",
     "SelfConsistency",
     "SelfReflection",
-    "Single",
+    "SingleWorker",
     "Solver",
-    "best_worker",
-    "final",
+    "SolverContext",
+    "find_final_answer",
+    "find_stated_answer",
     "fit_cascade",
     "fixed_pipeline",
-    "majority",
-    "normal",
+    "majority_reply",
+    "normalize_answer",
     "open_cascade",
     "save_cascade",
-    "shuffled_access",
-    "solve_only",
-    "stated",
-    "with_answers_of",
+    "with_best_worker",
+    "with_recorded_answers",
+    "with_shuffled_access",
+    "with_solve_only_subtasks",
 ]

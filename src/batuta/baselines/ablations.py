@@ -14,46 +14,50 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 
-from batuta.core import Brief, Conductor, Decision, Listener, Plan, Step, Workflow
-from batuta.core.conductor import SILENT
+from batuta.core import CallListener, Conductor, Decision, Plan, PlanningContext, Step, Workflow
+from batuta.core.conductor import NULL_LISTENER
 
 SOLVE = "Solve the question."
 
 
 @dataclass(frozen=True, slots=True)
-class Altered:
+class AblatedConductor:
     """A conductor whose workflows are changed before they are played."""
 
-    what: str
+    label: str
     """What is done to them, for the name."""
     inner: Conductor
-    change: Callable[[Workflow, Brief], Workflow]
+    change_workflow: Callable[[Workflow, PlanningContext], Workflow]
 
     @property
     def name(self) -> str:
         """The conductor's name and what is done to its workflows."""
-        return f"{self.inner.name}, {self.what}"
+        return f"{self.inner.name}, {self.label}"
 
-    async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
+    async def plan(
+        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
         """The inner decision; a plan's workflow is altered, its draft is not."""
         decision = await self.inner.plan(brief, listener)
         if not isinstance(decision, Plan):
             return decision
-        return Plan(self.change(decision.workflow, brief), decision.draft)
+        return Plan(self.change_workflow(decision.workflow, brief), decision.draft)
 
 
-def solve_only(conductor: Conductor) -> Altered:
+def with_solve_only_subtasks(conductor: Conductor) -> AblatedConductor:
     """The same workers and access lists; every subtask is to solve the question."""
-    return Altered("solve only", conductor, lambda flow, _: _each(flow, _told_to_solve))
+    return AblatedConductor(
+        "solve only", conductor, lambda flow, _: _map_steps(flow, _with_solve_subtask)
+    )
 
 
-def shuffled_access(conductor: Conductor) -> Altered:
+def with_shuffled_access(conductor: Conductor) -> AblatedConductor:
     """The same workers and subtasks; the access lists in another order over the steps.
 
     What would not look back is left out, since no step can read a later one.
     """
 
-    def change(flow: Workflow, brief: Brief) -> Workflow:
+    def change(flow: Workflow, brief: PlanningContext) -> Workflow:
         rng = Random(f"{brief.seed} {len(brief.previous)} {brief.question.text}")
         lists = [step.access for step in flow.steps]
         rng.shuffle(lists)
@@ -64,22 +68,22 @@ def shuffled_access(conductor: Conductor) -> Altered:
             )
         )
 
-    return Altered("shuffled access", conductor, change)
+    return AblatedConductor("shuffled access", conductor, change)
 
 
-def best_worker(conductor: Conductor) -> Altered:
+def with_best_worker(conductor: Conductor) -> AblatedConductor:
     """The same subtasks and access lists; every step is the pool's best worker's."""
 
-    def change(flow: Workflow, brief: Brief) -> Workflow:
+    def change(flow: Workflow, brief: PlanningContext) -> Workflow:
         best = brief.pool.ranked()[0].id
-        return _each(flow, lambda step: replace(step, worker=best))
+        return _map_steps(flow, lambda step: replace(step, worker=best))
 
-    return Altered("best worker", conductor, change)
+    return AblatedConductor("best worker", conductor, change)
 
 
-def _each(flow: Workflow, change: Callable[[Step], Step]) -> Workflow:
+def _map_steps(flow: Workflow, change: Callable[[Step], Step]) -> Workflow:
     return Workflow(tuple(change(step) for step in flow.steps))
 
 
-def _told_to_solve(step: Step) -> Step:
+def _with_solve_subtask(step: Step) -> Step:
     return replace(step, subtask=SOLVE)

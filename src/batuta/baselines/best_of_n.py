@@ -17,18 +17,20 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from batuta.baselines.answers import majority, normal, stated
-from batuta.baselines.roles import JUDGING, suited
-from batuta.baselines.samples import sampled
-from batuta.baselines.solver import Players, play, said, settled_on
+from batuta.baselines.answers import find_stated_answer, majority_reply, normalize_answer
+from batuta.baselines.parallel_answers import build_parallel_workflow
+from batuta.baselines.roles import JUDGING, best_worker_for_role
+from batuta.baselines.solver import SolverContext, round_replies, run_conductor, with_final_reply
 from batuta.core import Question, Reply, Run, Step, WorkerId, Workflow
-from batuta.solvers import Fixed
+from batuta.solvers import FixedConductor
 
 JUDGE = (
     "Compare the solutions step by step and decide which one is right. Give its final answer, "
     'and end with a line "Best: N", where N is the step number of that solution.'
 )
-_BEST = re.compile(r"^\W*best\W+(?:step\W+|solution\W+)?(\d{1,3})\b", re.IGNORECASE | re.MULTILINE)
+_BEST_LINE = re.compile(
+    r"^\W*best\W+(?:step\W+|solution\W+)?(\d{1,3})\b", re.IGNORECASE | re.MULTILINE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +54,45 @@ class BestOfN:
         """The samples and the judge."""
         return self.samples + 1
 
-    async def answer(self, question: Question, players: Players, seed: int) -> Run:
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
         """N calls at the same time, then the judge's."""
-        who = players.pool.ranked()[0].id
-        judge = suited(players.pool, JUDGING, but=who)
+        who = context.pool.ranked()[0].id
+        judge = best_worker_for_role(context.pool, JUDGING, exclude=who)
         flow = self._workflow(who, judge)
-        cast = players.only(who, judge).sampling(who)
-        run = await play(question, Fixed(self.name, lambda _: flow), cast, seed, self.calls)
-        samples = said(run)
+        cast = context.restrict_to(who, judge).with_sampling(who)
+        run = await run_conductor(
+            question,
+            FixedConductor(self.name, lambda _: flow),
+            context=cast,
+            seed=seed,
+            max_steps=self.calls,
+        )
+        samples = round_replies(run)
         verdict = samples.pop(self.samples, None)
-        chosen = choice(verdict.text, samples) if verdict else None
-        return settled_on(run, chosen or majority(samples.values()))
+        chosen = find_judged_sample(verdict.text, samples) if verdict else None
+        return with_final_reply(run, chosen or majority_reply(samples.values()))
 
     def _workflow(self, who: WorkerId, judge: WorkerId) -> Workflow:
         everything = tuple(range(self.samples))
-        return Workflow((*sampled([who] * self.samples).steps, Step(JUDGE, judge, everything)))
+        return Workflow(
+            (
+                *build_parallel_workflow([who] * self.samples).steps,
+                Step(subtask=JUDGE, worker=judge, access=everything),
+            )
+        )
 
 
-def choice(verdict: str, samples: Mapping[int, Reply]) -> Reply | None:
+def find_judged_sample(verdict: str, samples: Mapping[int, Reply]) -> Reply | None:
     """The sample that the judge names by its step or by its answer; None if it is unreadable."""
-    numbers = [int(number) for number in _BEST.findall(verdict)]
+    numbers = [int(number) for number in _BEST_LINE.findall(verdict)]
     if numbers and numbers[-1] in samples:
         return samples[numbers[-1]]
-    answer = stated(verdict)
+    answer = find_stated_answer(verdict)
     if answer is None:
         return None
-    same = (r for r in samples.values() if normal(stated(r.text) or "") == normal(answer))
+    same = (
+        r
+        for r in samples.values()
+        if normalize_answer(find_stated_answer(r.text) or "") == normalize_answer(answer)
+    )
     return next(same, None)

@@ -12,15 +12,15 @@ from safetensors import SafetensorError
 from safetensors import numpy as saved
 
 from batuta.baselines.cascade import Cascade
-from batuta.embedded.folder import read_json
+from batuta.embedded.model_files import read_json
 from batuta.errors import ConfigError, StoreError
 from batuta.solvers.selector import open_selector, save_selector
-from batuta.solvers.selector.belief import Belief
+from batuta.solvers.selector.answer_posterior import AnswerPosterior
 
-CARD = "cascade.json"
-NUMBERS = "cascade.safetensors"
-_BELIEFS = ("familiar", "strange")
-_ARRAYS = tuple(field.name for field in fields(Belief) if field.name != "again")
+CARD_FILE = "cascade.json"
+TENSOR_FILE = "cascade.safetensors"
+_POSTERIOR_FIELDS = ("familiar", "strange")
+_ARRAY_FIELDS = tuple(field.name for field in fields(AnswerPosterior) if field.name != "again")
 
 
 def save_cascade(cascade: Cascade, folder: Path) -> None:
@@ -30,7 +30,7 @@ def save_cascade(cascade: Cascade, folder: Path) -> None:
         StoreError: the folder cannot be written.
     """
     save_selector(cascade.selector, folder)
-    beliefs = {name: cast("Belief", getattr(cascade, name)) for name in _BELIEFS}
+    beliefs = {name: cast("AnswerPosterior", getattr(cascade, name)) for name in _POSTERIOR_FIELDS}
     card = {
         "selector": cascade.selector.digest,
         "most": cascade.most_m,
@@ -41,11 +41,11 @@ def save_cascade(cascade: Cascade, folder: Path) -> None:
     tensors = {
         f"{name}.{array}": np.ascontiguousarray(getattr(belief, array), np.float64)
         for name, belief in beliefs.items()
-        for array in _ARRAYS
+        for array in _ARRAY_FIELDS
     }
     try:
-        saved.save_file(tensors, folder / NUMBERS)  # pyright: ignore[reportUnknownMemberType] - its stub says too little
-        (folder / CARD).write_bytes(orjson.dumps(card, option=orjson.OPT_INDENT_2))
+        saved.save_file(tensors, folder / TENSOR_FILE)  # pyright: ignore[reportUnknownMemberType] - its stub says too little
+        (folder / CARD_FILE).write_bytes(orjson.dumps(card, option=orjson.OPT_INDENT_2))
     except OSError as error:
         raise StoreError(f"{folder} cannot be written: {error.strerror}") from None
 
@@ -56,23 +56,30 @@ def open_cascade(folder: Path) -> Cascade:
     Raises:
         ConfigError: there is none, it cannot be used, or its selector was trained again.
     """
-    selector, card = open_selector(folder), read_json(folder / CARD)
+    selector, card = open_selector(folder), read_json(folder / CARD_FILE)
     if card.get("selector") != selector.digest:
         raise ConfigError(
             f"the cascade in {folder} belongs to another selector; train both again with "
             "batuta train selector, on outcomes with their answers"
         )
     try:
-        numbers: Any = saved.load_file(folder / NUMBERS)  # pyright: ignore[reportUnknownMemberType] - same
+        numbers: Any = saved.load_file(folder / TENSOR_FILE)  # pyright: ignore[reportUnknownMemberType] - same
         familiar, strange = (
-            Belief(
-                **{array: numbers[f"{name}.{array}"] for array in _ARRAYS},
+            AnswerPosterior(
+                **{array: numbers[f"{name}.{array}"] for array in _ARRAY_FIELDS},
                 again=float(card["again"][name]),
             )
-            for name in _BELIEFS
+            for name in _POSTERIOR_FIELDS
         )
         most_m = tuple(int(most) for most in card["most"])
         calls, price = int(card["calls"]), float(card["price"])
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{folder} holds no usable cascade: {error!r}") from None
-    return Cascade(selector, familiar, strange, most_m, calls, price)
+    return Cascade(
+        selector=selector,
+        familiar=familiar,
+        strange=strange,
+        most_m=most_m,
+        calls=calls,
+        price=price,
+    )

@@ -17,11 +17,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batuta.baselines.roles import COMBINING, suited
-from batuta.core import Accepted, Brief, Decision, Listener, Malformed, Plan, Pool, Step, Workflow
-from batuta.core.conductor import SILENT, Draft
+from batuta.baselines.roles import COMBINING, best_worker_for_role
+from batuta.core import (
+    AcceptedAnswer,
+    CallListener,
+    Decision,
+    MalformedPlan,
+    Plan,
+    PlanningContext,
+    Pool,
+    Step,
+    Workflow,
+)
+from batuta.core.conductor import NULL_LISTENER, Draft
 
-SYNTHESISE = (
+SYNTHESIZE = (
     "Compare the solutions critically, for some may be biased or wrong, combine what is right in "
     "them, and solve the question step by step to one accurate final answer."
 )
@@ -50,26 +60,32 @@ class MixtureOfAgents:
         """P(L - 1) + 1."""
         return self.proposers * (self.layers - 1) + 1
 
-    async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
+    async def plan(
+        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
         """The same workflow for every question; in a later round, the answer stands."""
         if brief.previous:
-            return Accepted()
+            return AcceptedAnswer()
         if self.calls > brief.max_steps:
             reason = f"{self.name} has {self.calls} steps where {brief.max_steps} are allowed"
-            return Malformed(Draft(), reason)
-        return Plan(self.workflow(brief.pool))
+            return MalformedPlan(draft=Draft(), reason=reason)
+        return Plan(self.layered_workflow(brief.pool))
 
-    def workflow(self, pool: Pool) -> Workflow:
+    def layered_workflow(self, pool: Pool) -> Workflow:
         """The layers over that pool."""
         ranked = [worker.id for worker in pool.ranked()]
         team = [ranked[index % len(ranked)] for index in range(self.proposers)]
-        steps = [Step("", worker) for worker in team]
+        steps = [Step(subtask="", worker=worker) for worker in team]
         for _ in range(self.layers - 2):
-            above = self._above(len(steps))
-            steps += [Step(SYNTHESISE, worker, above) for worker in team]
-        last = Step(SYNTHESISE, suited(pool, COMBINING), self._above(len(steps)))
+            above = self._previous_layer(len(steps))
+            steps += [Step(subtask=SYNTHESIZE, worker=worker, access=above) for worker in team]
+        last = Step(
+            subtask=SYNTHESIZE,
+            worker=best_worker_for_role(pool, COMBINING),
+            access=self._previous_layer(len(steps)),
+        )
         return Workflow((*steps, last))
 
-    def _above(self, index: int) -> tuple[int, ...]:
+    def _previous_layer(self, index: int) -> tuple[int, ...]:
         """The steps of the layer that ends before `index`."""
         return tuple(range(index - self.proposers, index))

@@ -12,9 +12,9 @@ repairing to the same, who knows what it found.
 
 from __future__ import annotations
 
-from batuta.baselines.roles import CHECKING, PLANNING, suited
+from batuta.baselines.roles import CHECKING, PLANNING, best_worker_for_role
 from batuta.core import Pool, Step, Workflow
-from batuta.solvers import Fixed
+from batuta.solvers import FixedConductor
 
 PLAN = "Plan the solution: list the steps in order. Do not solve it."
 SOLVE = "Solve the question step by step according to the plan and give the final answer."
@@ -24,18 +24,18 @@ ANSWER = "Give the final answer in the form that the question asks for."
 CALLS = 5
 
 
-def fixed_pipeline() -> Fixed:
+def fixed_pipeline() -> FixedConductor:
     """The five roles in a row."""
-    return Fixed("pipeline", _written)
+    return FixedConductor("pipeline", _pipeline_workflow)
 
 
-def _written(pool: Pool) -> Workflow:
+def _pipeline_workflow(pool: Pool) -> Workflow:
     best = pool.ranked()[0].id
-    checker = suited(pool, CHECKING, but=best)
+    checker = best_worker_for_role(pool, CHECKING, exclude=best)
     return Workflow((
-        Step(PLAN, suited(pool, PLANNING)),
-        Step(SOLVE, best, (0,)),
-        Step(VERIFY, checker, (0, 1)),
-        Step(REPAIR, checker, (0, 1, 2)),
-        Step(ANSWER, best, (0, 3)),
+        Step(subtask=PLAN, worker=best_worker_for_role(pool, PLANNING)),
+        Step(subtask=SOLVE, worker=best, access=(0,)),
+        Step(subtask=VERIFY, worker=checker, access=(0, 1)),
+        Step(subtask=REPAIR, worker=checker, access=(0, 1, 2)),
+        Step(subtask=ANSWER, worker=best, access=(0, 3)),
     ))  # fmt: skip

@@ -9,20 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from batuta.core import Brief, Client, Decision, Listener, WorkerId
-from batuta.core.conductor import SILENT
-from batuta.solvers import Learned
+from batuta.core import CallListener, Client, Decision, PlanningContext, WorkerId
+from batuta.core.conductor import NULL_LISTENER
+from batuta.solvers import LLMConductor
 
 
 @dataclass(frozen=True, slots=True)
-class Prompted:
+class PromptedConductor:
     """The pool's best worker as the conductor; its drafts are paid like every other call."""
 
     clients: Mapping[WorkerId, Client]
     name: str = "prompted/best"
 
-    async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
+    async def plan(
+        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
         """The best worker's decision."""
         best = brief.pool.ranked()[0]
-        learned = Learned(self.name, self.clients[best.id], worker=best)
+        learned = LLMConductor(name=self.name, client=self.clients[best.id], worker=best)
         return await learned.plan(brief, listener)

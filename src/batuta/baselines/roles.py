@@ -15,35 +15,35 @@ CHECKING = r"check\w*|verif\w*|review\w*"
 JUDGING = r"compar\w*|judg\w*|check\w*|verif\w*|review\w*"
 COMBINING = r"compar\w*|combin\w*|merg\w*|synthesi\w*|aggregat\w*|long context"
 
-_LEVELS = (
+_PRAISE_LEVELS = (
     (re.compile(r"\b(?:excellent|outstanding|best|expert)\b", re.IGNORECASE), 3),
     (re.compile(r"\b(?:good|strong|capable|skilled|careful)\b", re.IGNORECASE), 2),
     (re.compile(r"\b(?:fair|decent|average)\b", re.IGNORECASE), 1),
     (re.compile(r"\b(?:weak|poor|bad|little|cannot)\b", re.IGNORECASE), -1),
 )
-_NAMED = 2
+_UNRATED_LEVEL = 2
 """For a role that is named without a word of praise or blame."""
 _CLAUSE = re.compile(r"[;.]")
 
 
-def suited(pool: Pool, role: str, but: WorkerId | None = None) -> WorkerId:
+def best_worker_for_role(pool: Pool, role: str, exclude: WorkerId | None = None) -> WorkerId:
     """The worker whose description praises it most for the role.
 
     Args:
         pool: who there is.
         role: a pattern of words that name the role.
-        but: who shall not have it, unless there is nobody else.
+        exclude: who shall not have it, unless there is nobody else.
     """
     named = re.compile(rf"\b(?:{role})\b", re.IGNORECASE)
-    others = [worker for worker in pool.ranked() if worker.id != but]
-    return max(others or pool.workers, key=lambda worker: _praise(worker, named)).id
+    others = [worker for worker in pool.ranked() if worker.id != exclude]
+    return max(others or pool.workers, key=lambda worker: _role_score(worker, named)).id
 
 
-def _praise(worker: Worker, named: re.Pattern[str]) -> int:
+def _role_score(worker: Worker, named: re.Pattern[str]) -> int:
     """All that is said of the worker in that role; 0 for nothing."""
     clauses = (c for c in _CLAUSE.split(worker.description) if named.search(c))
-    return sum(_level(clause) for clause in clauses)
+    return sum(_praise_level(clause) for clause in clauses)
 
 
-def _level(clause: str) -> int:
-    return next((level for words, level in _LEVELS if words.search(clause)), _NAMED)
+def _praise_level(clause: str) -> int:
+    return next((level for words, level in _PRAISE_LEVELS if words.search(clause)), _UNRATED_LEVEL)

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batuta.baselines.answers import majority
-from batuta.baselines.samples import sampled
-from batuta.baselines.solver import Players, play, said, settled_on
+from batuta.baselines.answers import majority_reply
+from batuta.baselines.parallel_answers import build_parallel_workflow
+from batuta.baselines.solver import SolverContext, round_replies, run_conductor, with_final_reply
 from batuta.core import Question, Run
-from batuta.solvers import Fixed
+from batuta.solvers import FixedConductor
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +39,13 @@ class SelfConsistency:
         """The method and its k."""
         return f"self-consistency@{self.calls}"
 
-    async def answer(self, question: Question, players: Players, seed: int) -> Run:
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
         """The answer of most of k calls made at the same time."""
-        who = players.pool.ranked()[0].id
-        flow = sampled([who] * self.calls)
-        conductor = Fixed(self.name, lambda _: flow)
-        alone = players.only(who).sampling(who)
-        run = await play(question, conductor, alone, seed, self.calls)
-        return settled_on(run, majority(said(run).values()))
+        who = context.pool.ranked()[0].id
+        flow = build_parallel_workflow([who] * self.calls)
+        conductor = FixedConductor(self.name, lambda _: flow)
+        alone = context.restrict_to(who).with_sampling(who)
+        run = await run_conductor(
+            question, conductor, context=alone, seed=seed, max_steps=self.calls
+        )
+        return with_final_reply(run, majority_reply(round_replies(run).values()))

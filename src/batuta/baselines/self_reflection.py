@@ -19,13 +19,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from batuta.baselines.solver import Players, play, said, settled_on
+from batuta.baselines.solver import SolverContext, round_replies, run_conductor, with_final_reply
 from batuta.core import (
-    Accepted,
-    Brief,
+    AcceptedAnswer,
+    CallListener,
     Decision,
-    Listener,
     Plan,
+    PlanningContext,
     Question,
     Reply,
     Run,
@@ -33,14 +33,14 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
-from batuta.core.conductor import SILENT
+from batuta.core.conductor import NULL_LISTENER
 
 FEEDBACK = (
     "Check the solution step by step. Say first whether it is right or wrong; if it is wrong, say "
     "which step is wrong and why."
 )
 REVISE = "Improve the solution where the feedback found it wrong, and give the final answer."
-_RIGHT = re.compile(
+_SAYS_RIGHT = re.compile(
     r"^\W*(?:(?:my |the )?verdict\W+(?:is\W+)?)?(?:yes\W+)?"
     r"(?:(?:(?:the|this|that|your) (?:solution|answer|draft)(?: above)?|it) is )?"
     r"(?:entirely |completely |fully )?(?:right|correct)\b"
@@ -51,37 +51,51 @@ _RIGHT = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class _Reflecting:
+class _ReflectionConductor:
     """Writes the turns of the pool's best worker, two a round, until the feedback is content."""
 
     name: str
     turns: int
 
-    async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
+    async def plan(
+        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
         """A solution and its feedback; the last turn is a solution alone."""
         left = self.turns - sum(len(played.steps) for played in brief.previous)
-        if not left or (brief.previous and _content(brief)):
-            return Accepted()
-        return Plan(_turns(brief.pool.ranked()[0].id, left, revise=bool(brief.previous)))
+        if not left or (brief.previous and _is_finished(brief)):
+            return AcceptedAnswer()
+        return Plan(_turn_workflow(brief.pool.ranked()[0].id, left, revise=bool(brief.previous)))
 
 
-def _turns(worker: WorkerId, left: int, *, revise: bool) -> Workflow:
-    solution = Step(REVISE, worker, previous=True) if revise else Step("", worker)
+def _turn_workflow(worker: WorkerId, left: int, *, revise: bool) -> Workflow:
+    solution = (
+        Step(subtask=REVISE, worker=worker, previous=True)
+        if revise
+        else Step(subtask="", worker=worker)
+    )
     more_than_one = left > 1
-    return Workflow((solution, Step(FEEDBACK, worker, (0,))) if more_than_one else (solution,))
+    return Workflow(
+        (solution, Step(subtask=FEEDBACK, worker=worker, access=(0,)))
+        if more_than_one
+        else (solution,)
+    )
 
 
-def _content(brief: Brief) -> bool:
+def _is_finished(brief: PlanningContext) -> bool:
     """Whether nothing is left to revise: the feedback says so, or a call failed."""
     solution, feedback = (brief.previous[-1].step(index) for index in (0, 1))
     if not (solution and isinstance(solution.result, Reply)):
         return True
-    return not feedback or not isinstance(feedback.result, Reply) or finds_right(feedback.result)
+    return (
+        not feedback
+        or not isinstance(feedback.result, Reply)
+        or says_solution_is_right(feedback.result)
+    )
 
 
-def finds_right(feedback: Reply) -> bool:
+def says_solution_is_right(feedback: Reply) -> bool:
     """Whether the feedback opens by saying that the solution is right."""
-    return _RIGHT.match(feedback.text) is not None
+    return _SAYS_RIGHT.match(feedback.text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +110,12 @@ class SelfReflection:
         """The method and its turns."""
         return f"self-reflection/{self.calls}"
 
-    async def answer(self, question: Question, players: Players, seed: int) -> Run:
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
         """One turn after another; the last solution."""
-        who = players.pool.ranked()[0].id
-        alone = players.only(who).sampling(who)
+        who = context.pool.ranked()[0].id
+        alone = context.restrict_to(who).with_sampling(who)
         rounds = self.calls // 2 + 1
-        conductor = _Reflecting(self.name, self.calls)
-        run = await play(question, conductor, alone, seed, steps=2, rounds=rounds)
-        solutions = [said(run, number).get(0) for number in range(len(run.rounds))]
-        return settled_on(run, next((s for s in reversed(solutions) if s), None))
+        conductor = _ReflectionConductor(self.name, self.calls)
+        run = await run_conductor(question, conductor, alone, seed, max_steps=2, max_rounds=rounds)
+        solutions = [round_replies(run, number).get(0) for number in range(len(run.rounds))]
+        return with_final_reply(run, next((s for s in reversed(solutions) if s), None))

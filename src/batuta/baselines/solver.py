@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from batuta.baselines.chorus import Chorus
+from batuta.baselines.answer_cache import AnswerCache
 from batuta.core import (
     Client,
     Conductor,
-    Emit,
+    EventHandler,
     Finish,
     Limits,
     Outcome,
@@ -27,47 +27,47 @@ from batuta.core import (
     WorkerId,
 )
 from batuta.engine import Funds, Recorder, conduct
-from batuta.engine.outcome import text_of
+from batuta.engine.finalize import reply_text
 
-SAMPLED = 0.7
+SAMPLING_TEMPERATURE = 0.7
 """Temperature of the methods that live on several samples of one worker."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHooks:
     """Where a run is played: who hears it, and under what name it is kept."""
 
     run_id: RunId | None = None
     """None: a new one."""
     model: str = ""
     """The served model's name, if the run is served."""
-    emit: Emit | None = None
+    emit: EventHandler | None = None
     recorder: Recorder | None = None
     """Has the run also if it is cancelled."""
     funds: Funds | None = None
     """Whose money is spent, if it is set apart elsewhere."""
 
 
-@dataclass(frozen=True, slots=True)
-class Players:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolverContext:
     """Who can be called, and what one answer may take."""
 
     pool: Pool
     clients: Mapping[WorkerId, Client]
     limits: Limits = Limits()
-    stage: Stage = Stage()
-    chorus: Chorus | None = None
+    hooks: RunHooks = RunHooks()
+    answer_cache: AnswerCache | None = None
     """Remembers what everybody said; None: they are asked each time."""
 
-    def only(self, *worker_ids: WorkerId) -> Players:
+    def restrict_to(self, *worker_ids: WorkerId) -> SolverContext:
         """Those workers, and nobody to stand in for them."""
         return replace(self, pool=self.pool.subset(worker_ids))
 
-    def sampling(self, worker_id: WorkerId) -> Players:
+    def with_sampling(self, worker_id: WorkerId) -> SolverContext:
         """That worker at the temperature at which several samples differ."""
-        warm = Sampling(temperature=SAMPLED)
+        warm = Sampling(temperature=SAMPLING_TEMPERATURE)
         workers = (
-            replace(worker, sampling=warm.over(worker.sampling))
+            replace(worker, sampling=warm.with_defaults(worker.sampling))
             if worker.id == worker_id
             else worker
             for worker in self.pool
@@ -93,13 +93,13 @@ class Solver(Protocol):
         """Calls of workers at most; None: as many as its conductor writes."""
         ...
 
-    async def answer(self, question: Question, players: Players, seed: int) -> Run:
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
         """The run; never raises for a bad one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Conducted:
+class ConductorSolver:
     """A conductor's workflow, played to its end."""
 
     conductor: Conductor
@@ -112,21 +112,27 @@ class Conducted:
         several = f", {self.rounds} rounds" if self.rounds > 1 else ""
         return f"{self.conductor.name}{several}"
 
-    async def answer(self, question: Question, players: Players, seed: int) -> Run:
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
         """The run; the workflow may have as many steps as the method needs."""
         rounds = self.rounds
-        return await play(
-            question, self.conductor, players, seed, self.calls, rounds, asks_anew=True
+        return await run_conductor(
+            question,
+            self.conductor,
+            context=context,
+            seed=seed,
+            max_steps=self.calls,
+            max_rounds=rounds,
+            asks_anew=True,
         )
 
 
-async def play(
+async def run_conductor(
     question: Question,
     conductor: Conductor,
-    players: Players,
+    context: SolverContext,
     seed: int,
-    steps: int | None = None,
-    rounds: int = 1,
+    max_steps: int | None = None,
+    max_rounds: int = 1,
     *,
     asks_anew: bool = False,
 ) -> Run:
@@ -135,22 +141,22 @@ async def play(
     Args:
         question: what is asked.
         conductor: who writes the workflow.
-        players: who can be called.
+        context: who can be called.
         seed: of the run.
-        steps: in the place of the players' own limit; None: theirs.
-        rounds: in the place of the players' own limit.
+        max_steps: in the place of the players' own limit; None: theirs.
+        max_rounds: in the place of the players' own limit.
         asks_anew: whether somebody is asked the whole question where a last step fails: not
             where the method chooses among replies, for then a last step may be a mere check.
     """
-    stage = players.stage
+    stage = context.hooks
     return await conduct(
         question,
         conductor,
-        players.pool,
-        players.clients,
-        limits=replace(players.limits, steps=steps or players.limits.steps, rounds=rounds),
+        context.pool,
+        context.clients,
+        limits=replace(context.limits, steps=max_steps or context.limits.steps, rounds=max_rounds),
         seed=seed,
-        asks_anew=asks_anew,
+        retry_whole_question=asks_anew,
         emit=stage.emit,
         model=stage.model,
         run_id=stage.run_id,
@@ -159,28 +165,28 @@ async def play(
     )
 
 
-def said(run: Run, number: int = 0) -> dict[int, Reply]:
+def round_replies(run: Run, number: int = 0) -> dict[int, Reply]:
     """The replies of a round by their steps' indices, in their order; failures left out."""
     steps = run.rounds[number].steps if number < len(run.rounds) else ()
     found = {step.index: step.result for step in steps if isinstance(step.result, Reply)}
     return dict(sorted(found.items()))
 
 
-def settled_on(run: Run, reply: Reply | None) -> Run:
+def with_final_reply(run: Run, reply: Reply | None) -> Run:
     """The run with `reply` for its answer; without any if there is none to choose.
 
     What the run itself ended with is no answer then: it may be a mere check.
     """
     if reply is None:
-        return _unanswered(run)
-    chosen = replace(run, answer=text_of(reply), reply=reply, error=None, error_code=None)
+        return _without_answer(run)
+    chosen = replace(run, answer=reply_text(reply), reply=reply, error=None, error_code=None)
     if run.outcome is Outcome.LIMITED:
         return chosen
     outcome = Outcome.DECLINED if reply.finish is Finish.DECLINED else Outcome.ANSWERED
     return replace(chosen, outcome=outcome, limit=None)
 
 
-def _unanswered(run: Run) -> Run:
+def _without_answer(run: Run) -> Run:
     """The run without the reply that it ended with."""
     if run.reply is None or run.outcome in {Outcome.WAITING, Outcome.FALLBACK}:
         return run

@@ -1,8 +1,16 @@
 """The embedded conductor's model: a tiny Qwen2, computed in this process with numpy."""
 
 from batuta.embedded.bpe import Tokenizer
-from batuta.embedded.chat import TEMPLATE
-from batuta.embedded.model import DEFAULTS, Embedded
-from batuta.embedded.qwen2 import Cache, Qwen2, Shape
+from batuta.embedded.chat_template import CHAT_TEMPLATE
+from batuta.embedded.client import DEFAULT_SAMPLING, EmbeddedClient
+from batuta.embedded.qwen2 import KVCache, Qwen2, Qwen2Config
 
-__all__ = ["DEFAULTS", "TEMPLATE", "Cache", "Embedded", "Qwen2", "Shape", "Tokenizer"]
+__all__ = [
+    "CHAT_TEMPLATE",
+    "DEFAULT_SAMPLING",
+    "EmbeddedClient",
+    "KVCache",
+    "Qwen2",
+    "Qwen2Config",
+    "Tokenizer",
+]

@@ -15,25 +15,25 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController  # pyright: ignore[reportMissingTypeStubs] - none
 
-_TURN = Lock()
+_SETTING_LOCK = Lock()
 """The setting is the whole process's, so whoever changes it computes alone."""
 
 
 @contextmanager
-def one_thread() -> Generator[None]:
+def single_blas_thread() -> Generator[None]:
     """Matrix products use the calling thread alone; the setting from before returns at the end."""
-    with _TURN, _blas().limit(limits=1):
+    with _SETTING_LOCK, _blas_controller().limit(limits=1):
         yield
 
 
-def keep_to_one_thread() -> None:
+def limit_blas_to_one_thread() -> None:
     """From here on in this process, matrix products use one thread: for a process a core."""
-    with _TURN:
-        _blas().limit(limits=1)
+    with _SETTING_LOCK:
+        _blas_controller().limit(limits=1)
 
 
 @cache
-def _blas() -> Any:
+def _blas_controller() -> Any:
     np.matmul(np.ones((1, 1)), np.ones((1, 1)))  # from here on the BLAS is loaded and can be found
     loaded: Any = ThreadpoolController()
     return loaded.select(user_api="blas")

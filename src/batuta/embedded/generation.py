@@ -7,14 +7,14 @@ from time import perf_counter
 from typing import final
 
 from batuta.core import Finish, Sampling
-from batuta.embedded.blas import one_thread
+from batuta.embedded.blas import single_blas_thread
 from batuta.embedded.bpe import Tokenizer
-from batuta.embedded.names import Names
-from batuta.embedded.qwen2 import Cache, Qwen2
-from batuta.embedded.sample import choose, generator
-from batuta.embedded.speech import Speech
+from batuta.embedded.constrained_decoding import NameConstraint
+from batuta.embedded.detokenizer import IncrementalDetokenizer
+from batuta.embedded.qwen2 import KVCache, Qwen2
+from batuta.embedded.sampling import create_generator, sample_token
 
-_BLOCK = 64
+_PROMPT_BLOCK = 64
 """Prompt tokens computed at once: enough to be fast, few enough to leave soon."""
 
 
@@ -28,8 +28,9 @@ class Generation:
         tokenizer: Tokenizer,
         ends: frozenset[int],
         prompt: Sequence[int],
+        *,
         sampling: Sampling,
-        names: Names | None = None,
+        names: NameConstraint | None = None,
     ) -> None:
         """Computes nothing yet.
 
@@ -47,14 +48,14 @@ class Generation:
         self._unread = list(prompt)
         self._sampling = sampling
         self._names = names
-        self._rng = generator(sampling.seed)
-        self._speech = Speech(sampling.stop)
+        self._rng = create_generator(sampling.seed)
+        self._detokenizer = IncrementalDetokenizer(sampling.stop)
         room = model.shape.positions - len(prompt)
-        self._most = min(sampling.max_tokens or room, room)
-        self._cache = Cache(model.shape, len(prompt) + self._most)
-        self.read = len(prompt)
+        self._max_output = min(sampling.max_tokens or room, room)
+        self._cache = KVCache(model.shape, len(prompt) + self._max_output)
+        self.prompt_tokens = len(prompt)
         """Tokens of the prompt."""
-        self.written = 0
+        self.output_tokens = 0
         """Tokens of the reply so far, the one that ends it included."""
         self.finish: Finish | None = None
         """None: not finished."""
@@ -63,7 +64,7 @@ class Generation:
         """Works for about `seconds`, or to the end; what may now be said of the reply."""
         until = perf_counter() + seconds
         said: list[str] = []
-        with one_thread():
+        with single_blas_thread():
             while self.finish is None:
                 said.append(self._step())
                 if perf_counter() >= until:
@@ -72,24 +73,24 @@ class Generation:
 
     def _step(self) -> str:
         """Reads a block of the prompt, or the last token written, and may write another."""
-        block, self._unread = self._unread[:_BLOCK], self._unread[_BLOCK:]
+        block, self._unread = self._unread[:_PROMPT_BLOCK], self._unread[_PROMPT_BLOCK:]
         logits = self._model.logits(block, self._cache)
         if self._unread:
             return ""
         if self._names is not None:
-            logits = self._names.kept(logits)
-        return self._write(choose(logits, self._sampling, self._rng))
+            logits = self._names.mask_logits(logits)
+        return self._append_token(sample_token(logits, self._sampling, self._rng))
 
-    def _write(self, token: int) -> str:
+    def _append_token(self, token: int) -> str:
         self._unread = [token]
-        self.written += 1
+        self.output_tokens += 1
         ended = token in self._ends
-        last = ended or self.written == self._most
-        written = self._tokenizer.bytes_of(token)
+        last = ended or self.output_tokens == self._max_output
+        written = self._tokenizer.token_bytes(token)
         if self._names is not None:
-            self._names.take(written)
-        said = self._speech.take(written, last=last)
-        if ended or self._speech.stopped:
+            self._names.append_text(written)
+        said = self._detokenizer.append_bytes(written, last=last)
+        if ended or self._detokenizer.has_stopped:
             self.finish = Finish.STOP
         elif last:
             self.finish = Finish.LENGTH

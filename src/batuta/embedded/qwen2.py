@@ -21,14 +21,14 @@ from typing import Any, Self, final
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.embedded.folder import Floats, Tensors
+from batuta.embedded.model_files import Floats, SafetensorsFile
 from batuta.errors import ConfigError
 
 _HALF = np.float32(0.5)
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qwen2Config:
     """What config.json says of a Qwen2 model."""
 
     vocabulary: int
@@ -41,7 +41,7 @@ class Shape:
     """Tokens a sequence may have."""
     epsilon: float
     theta: float
-    tied: bool
+    ties_embeddings: bool
     """The output head is the embedding."""
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class Shape:
             ConfigError: it is no Qwen2, or asks for something that is not computed here.
         """
         try:
-            _check(config)
+            _check_config(config)
             return cls(
                 vocabulary=int(config["vocab_size"]),
                 hidden=int(config["hidden_size"]),
@@ -74,26 +74,26 @@ class Shape:
                 key_heads=int(config["num_key_value_heads"]),
                 positions=int(config["max_position_embeddings"]),
                 epsilon=float(config["rms_norm_eps"]),
-                theta=float(_rotary(config)["rope_theta"]),
-                tied=bool(config["tie_word_embeddings"]),
+                theta=float(_rope_settings(config)["rope_theta"]),
+                ties_embeddings=bool(config["tie_word_embeddings"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"config.json is not as transformers saves it: {error!r}") from None
 
 
-def _rotary(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def _rope_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The settings of the rotary positions, as transformers 5 writes them or as 4 did."""
     if "rope_parameters" in config:
         return config["rope_parameters"]
     return {"rope_theta": config["rope_theta"], **(config.get("rope_scaling") or {})}
 
 
-def _check(config: Mapping[str, Any]) -> None:
+def _check_config(config: Mapping[str, Any]) -> None:
     wanted = {
         "model_type": (config["model_type"], "qwen2"),
         "hidden_act": (config.get("hidden_act", "silu"), "silu"),
         "use_sliding_window": (bool(config.get("use_sliding_window")), False),
-        "rope_type": (_rotary(config).get("rope_type", "default"), "default"),
+        "rope_type": (_rope_settings(config).get("rope_type", "default"), "default"),
     }
     for name, (value, computed) in wanted.items():
         if value != computed:
@@ -103,7 +103,7 @@ def _check(config: Mapping[str, Any]) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Layer:
     """One layer's matrices, each to be multiplied from the right."""
 
@@ -120,10 +120,10 @@ class _Layer:
 
 
 @final
-class Cache:
+class KVCache:
     """The keys and values of one sequence."""
 
-    def __init__(self, shape: Shape, room: int) -> None:
+    def __init__(self, shape: Qwen2Config, room: int) -> None:
         """Room for `room` tokens."""
         size = (shape.layers, shape.key_heads, room, shape.head)
         self.keys: Floats = np.empty(size, np.float32)
@@ -134,9 +134,9 @@ class Cache:
 
 @final
 class Qwen2:
-    """The model's weights; a sequence's state is its `Cache`, so one model serves many."""
+    """The model's weights; a sequence's state is its `KVCache`, so one model serves many."""
 
-    def __init__(self, shape: Shape, tensors: Tensors) -> None:
+    def __init__(self, shape: Qwen2Config, tensors: SafetensorsFile) -> None:
         """Takes the weights from a file's tensors.
 
         Raises:
@@ -145,35 +145,41 @@ class Qwen2:
         self.shape = shape
         size = (shape.vocabulary, shape.hidden)
         self._embedding = tensors.take("model.embed_tokens.weight", *size)
-        head = self._embedding if shape.tied else tensors.take("lm_head.weight", *size)
-        self._head = _after(tensors.take("model.norm.weight", shape.hidden), head)
-        self._layers = [_layer(shape, tensors, index) for index in range(shape.layers)]
-        self._turns = _turns(shape)
+        head = self._embedding if shape.ties_embeddings else tensors.take("lm_head.weight", *size)
+        self._head = _fold_norm(tensors.take("model.norm.weight", shape.hidden), head)
+        self._layers = [_load_layer(shape, tensors, index) for index in range(shape.layers)]
+        self._rotations = _rope_rotations(shape)
 
-    def logits(self, tokens: Sequence[int], cache: Cache) -> Floats:
+    def logits(self, tokens: Sequence[int], cache: KVCache) -> Floats:
         """What may follow `tokens`, which follow what `cache` has seen: (v).
 
         Many tokens at once give what they give one by one, but faster.
         """
         hidden = self._embedding[tokens]
         seen = slice(cache.length, cache.length + len(tokens))
-        turns = self._turns[seen, None]
+        turns = self._rotations[seen, None]
         for index, layer in enumerate(self._layers):
-            qkv = self._normal(hidden) @ layer.qkv
+            qkv = self._rms_norm(hidden) @ layer.qkv
             qkv += layer.bias
-            mixed = self._attend(qkv, turns, cache.keys[index], cache.values[index], seen)
+            mixed = self._attend(qkv, turns, cache.keys[index], cache.values[index], seen=seen)
             hidden += mixed @ layer.out
-            hidden += _gated(self._normal(hidden) @ layer.gate_up) @ layer.down
+            hidden += _gated_activation(self._rms_norm(hidden) @ layer.gate_up) @ layer.down
         cache.length = seen.stop
-        return self._normal(hidden[-1:])[0] @ self._head
+        return self._rms_norm(hidden[-1:])[0] @ self._head
 
-    def _normal(self, hidden: Floats) -> Floats:
+    def _rms_norm(self, hidden: Floats) -> Floats:
         """RMSNorm without its weight."""
         mean_square = np.vecdot(hidden, hidden) / self.shape.hidden
         return hidden / np.sqrt(mean_square + self.shape.epsilon)[:, None]
 
     def _attend(
-        self, qkv: Floats, turns: NDArray[np.complex64], keys: Floats, values: Floats, seen: slice
+        self,
+        qkv: Floats,
+        turns: NDArray[np.complex64],
+        keys: Floats,
+        values: Floats,
+        *,
+        seen: slice,
     ) -> Floats:
         """What each new token takes from those up to it: (t, h e)."""
         shape, t = self.shape, len(qkv)
@@ -188,20 +194,20 @@ class Qwen2:
         queries = queries.transpose(1, 2, 0, 3).reshape(shape.key_heads, -1, shape.head)
         scores = queries @ keys[:, : seen.stop].swapaxes(1, 2)
         if t > 1:
-            _hide_later(scores.reshape(*groups, t, seen.stop))
+            _mask_future(scores.reshape(*groups, t, seen.stop))
         weights = np.exp(scores - scores.max(axis=2, keepdims=True))
         mixed = weights @ values[:, : seen.stop]
         mixed /= weights.sum(axis=2, keepdims=True)
         return mixed.reshape(*groups, t, shape.head).transpose(2, 0, 1, 3).reshape(t, -1)
 
 
-def _hide_later(scores: Floats) -> None:
+def _mask_future(scores: Floats) -> None:
     """Bars each of the new tokens, the last ones of the axis c, from those after it."""
     t, c = scores.shape[-2:]
     scores[..., np.triu(np.ones((t, c), np.bool_), c - t + 1)] = -np.inf
 
 
-def _gated(gate_up: Floats) -> Floats:
+def _gated_activation(gate_up: Floats) -> Floats:
     """SwiGLU: silu(gate) times up, where silu(x) = x (1 + tanh(x / 2)) / 2 cannot overflow."""
     inner = gate_up.shape[1] // 2
     half = gate_up[:, :inner] * _HALF
@@ -212,12 +218,12 @@ def _gated(gate_up: Floats) -> Floats:
     return gated
 
 
-def _after(norm: Floats, matrix: Floats) -> Floats:
+def _fold_norm(norm: Floats, matrix: Floats) -> Floats:
     """`matrix` (out, d) as (d, out), with the weight of the norm before it worked in."""
     return np.ascontiguousarray((matrix * norm).T)
 
 
-def _layer(shape: Shape, tensors: Tensors, index: int) -> _Layer:
+def _load_layer(shape: Qwen2Config, tensors: SafetensorsFile, index: int) -> _Layer:
     """The matrices of one layer."""
     d, e, f = shape.hidden, shape.head, shape.inner
     sizes = {"q": shape.heads * e, "k": shape.key_heads * e, "v": shape.key_heads * e}
@@ -228,26 +234,26 @@ def _layer(shape: Shape, tensors: Tensors, index: int) -> _Layer:
     weights = {n: take(f"self_attn.{n}_proj.weight", size, d) for n, size in sizes.items()}
     biases = {n: take(f"self_attn.{n}_proj.bias", size) for n, size in sizes.items()}
     for part in (weights, biases):
-        part["q"] = _interleaved(part["q"], e) / np.sqrt(np.float32(e))
-        part["k"] = _interleaved(part["k"], e)
+        part["q"] = _interleave_halves(part["q"], e) / np.sqrt(np.float32(e))
+        part["k"] = _interleave_halves(part["k"], e)
     qkv = np.concatenate([*weights.values()])
     gate_up = [take(f"mlp.{name}_proj.weight", f, d) for name in ("gate", "up")]
     return _Layer(
-        qkv=_after(take("input_layernorm.weight", d), qkv),
+        qkv=_fold_norm(take("input_layernorm.weight", d), qkv),
         bias=np.concatenate([*biases.values()]),
         out=np.ascontiguousarray(take("self_attn.o_proj.weight", d, d).T),
-        gate_up=_after(take("post_attention_layernorm.weight", d), np.concatenate(gate_up)),
+        gate_up=_fold_norm(take("post_attention_layernorm.weight", d), np.concatenate(gate_up)),
         down=np.ascontiguousarray(take("mlp.down_proj.weight", d, f).T),
     )
 
 
-def _interleaved(rows: Floats, head: int) -> Floats:
+def _interleave_halves(rows: Floats, head: int) -> Floats:
     """Each head's rows in the order 0, e/2, 1, e/2 + 1…: the pairs that turn together."""
     halves = rows.reshape(-1, 2, head // 2, *rows.shape[1:])
     return halves.swapaxes(1, 2).reshape(rows.shape)
 
 
-def _turns(shape: Shape) -> NDArray[np.complex64]:
+def _rope_rotations(shape: Qwen2Config) -> NDArray[np.complex64]:
     """By how much each position turns each pair of a head's entries: (position, e/2)."""
     powers = np.arange(0, shape.head, 2, dtype=np.float32) / np.float32(shape.head)
     speeds = (1.0 / np.float32(shape.theta) ** powers).astype(np.float32)

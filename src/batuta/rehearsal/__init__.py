@@ -1,31 +1,31 @@
 """The embedded orchestra: a small world that runs offline, computed and never pretended.
 
 Questions with known answers (`tasks`, `grade`), seven workers that compute and slip (`pool`,
-`clients`), and a hand-written conductor to hear them with (`HandWritten`).
+`clients`), and a hand-written conductor to hear them with (`HandWrittenClient`).
 `python -m batuta.rehearsal.check` measures the world.
 """
 
-from batuta.rehearsal.conductor import CONDUCTOR_WORKER, HandWritten
-from batuta.rehearsal.grammar import read, render
-from batuta.rehearsal.orchestra import clients, pool, trained
-from batuta.rehearsal.problem import Op, Problem
-from batuta.rehearsal.tasks import FAMILIES, HELD_OUT_FAMILY, grade, tasks
-from batuta.rehearsal.worker import OUTSIDE, RehearsalClient
+from batuta.rehearsal.client import OUT_OF_SCOPE_REPLY, RehearsalClient
+from batuta.rehearsal.grammar import read_problem, render_question
+from batuta.rehearsal.hand_written_conductor import CONDUCTOR_WORKER, HandWrittenClient
+from batuta.rehearsal.pools import rehearsal_clients, rehearsal_pool, shipped_policy_folder
+from batuta.rehearsal.problem import Problem, ProblemStep
+from batuta.rehearsal.tasks import HELD_OUT_FAMILY, TRAINING_FAMILIES, draw_tasks, grade_answer
 
 __all__ = [
     "CONDUCTOR_WORKER",
-    "FAMILIES",
     "HELD_OUT_FAMILY",
-    "OUTSIDE",
-    "HandWritten",
-    "Op",
+    "OUT_OF_SCOPE_REPLY",
+    "TRAINING_FAMILIES",
+    "HandWrittenClient",
     "Problem",
+    "ProblemStep",
     "RehearsalClient",
-    "clients",
-    "grade",
-    "pool",
-    "read",
-    "render",
-    "tasks",
-    "trained",
+    "draw_tasks",
+    "grade_answer",
+    "read_problem",
+    "rehearsal_clients",
+    "rehearsal_pool",
+    "render_question",
+    "shipped_policy_folder",
 ]

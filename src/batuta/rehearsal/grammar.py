@@ -9,14 +9,23 @@ from enum import StrEnum
 from functools import cache, lru_cache
 from random import Random
 
-from batuta.rehearsal.chronicle import RELATIONS
-from batuta.rehearsal.problem import Op, Problem, Value, is_thing, kinds, phrase, read_op, show
+from batuta.rehearsal.knowledge_base import RELATIONS
+from batuta.rehearsal.problem import (
+    Problem,
+    ProblemStep,
+    StepValue,
+    format_value,
+    is_thing,
+    phrase_step,
+    read_step,
+    step_kinds,
+)
 
 HELD_OUT_STYLES = 2
 """A family's last styles are held out, the others are for training."""
 
 
-class Layout(StrEnum):
+class StepLayout(StrEnum):
     """How the steps of a question are strung together."""
 
     SENTENCES = "sentences"
@@ -26,7 +35,7 @@ class Layout(StrEnum):
     ARROWS = "arrows"
 
 
-class Nesting(StrEnum):
+class HopNesting(StrEnum):
     """How hops between facts are said inside the start of a question."""
 
     OF = "of"
@@ -36,42 +45,42 @@ class Nesting(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
+class QuestionStyle:
     """One wording of a family's questions."""
 
     template: str
     """With `{start}` and, unless every step is nested in the start, `{steps}`."""
-    layout: Layout = Layout.SENTENCES
-    nesting: Nesting | None = None
+    layout: StepLayout = StepLayout.SENTENCES
+    nesting: HopNesting | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionFamily:
     """A family of questions: how they are drawn, worded and read."""
 
     name: str
     skill: str
     """The skill that most of its steps want."""
-    styles: tuple[Style, ...]
+    styles: tuple[QuestionStyle, ...]
     draw: Callable[[Random, int], Problem | None]
     """A problem of that difficulty; None: draw again."""
-    read_start: Callable[[str], Value | None]
-    grader: Callable[[Problem, Value], str]
+    read_start: Callable[[str], StepValue | None]
+    grader: Callable[[Problem, StepValue], str]
     """The name of the grader that fits the answer."""
 
 
-def enroll(family: Family) -> Family:
+def register_family(family: QuestionFamily) -> QuestionFamily:
     """Make a family known to `read` and `tasks`."""
     _FAMILIES[family.name] = family
     return family
 
 
-def families() -> Mapping[str, Family]:
+def question_families() -> Mapping[str, QuestionFamily]:
     """Every family, by name."""
     return _FAMILIES
 
 
-def render(problem: Problem, style: int, wording: Sequence[int] = ()) -> str:
+def render_question(problem: Problem, style: int, wording: Sequence[int] = ()) -> str:
     """The question in that style.
 
     Args:
@@ -80,63 +89,66 @@ def render(problem: Problem, style: int, wording: Sequence[int] = ()) -> str:
         wording: of each step, the number of its phrase; none: the canonical ones.
     """
     chosen = _FAMILIES[problem.family].styles[style]
-    start, said = show(problem.start), 0
+    start, said = format_value(problem.start), 0
     if chosen.nesting is not None:
         said = _leading_hops(problem.ops)
-        start = _nested(start, problem.ops[:said], chosen.nesting)
+        start = _nest_hops(start, problem.ops[:said], chosen.nesting)
     worded = list(zip(problem.ops, wording or (0,) * problem.difficulty, strict=True))
-    steps = _string([phrase(op, number) for op, number in worded[said:]], chosen.layout)
+    steps = _join_clauses([phrase_step(op, number) for op, number in worded[said:]], chosen.layout)
     return chosen.template.replace("{start}", start).replace("{steps}", steps)
 
 
 @lru_cache(maxsize=65_536)
-def read(text: str) -> Problem | None:
+def read_problem(text: str) -> Problem | None:
     """The problem that the question states, in any wording; None: not of this world."""
     spoken = text.strip()
     for family in _FAMILIES.values():
-        for style, pattern in _patterns(family.name):
+        for style, pattern in _style_patterns(family.name):
             if found := pattern.fullmatch(spoken):
-                problem = _understand(family, style, found)
+                problem = _build_problem(family, style, found)
                 if problem is not None:
                     return problem
     return None
 
 
 @cache
-def _patterns(name: str) -> tuple[tuple[Style, re.Pattern[str]], ...]:
+def _style_patterns(name: str) -> tuple[tuple[QuestionStyle, re.Pattern[str]], ...]:
     """A family's styles, each with the pattern of its questions."""
     return tuple(
-        (style, re.compile(_pattern(style.template), re.DOTALL)) for style in _FAMILIES[name].styles
+        (style, re.compile(_template_pattern(style.template), re.DOTALL))
+        for style in _FAMILIES[name].styles
     )
 
 
-def _pattern(template: str) -> str:
+def _template_pattern(template: str) -> str:
     escaped = re.escape(template)
     start = r"(?P<start>\[[^\]]*\]|[^\[\]]+?)"
     return escaped.replace(r"\{start\}", start).replace(r"\{steps\}", "(?P<steps>.+)")
 
 
-def _understand(family: Family, style: Style, found: re.Match[str]) -> Problem | None:
+def _build_problem(
+    family: QuestionFamily, style: QuestionStyle, found: re.Match[str]
+) -> Problem | None:
     """The problem behind a match; None if a part of it means nothing."""
     groups = found.groupdict()
-    hops: tuple[Op, ...] | None = ()
-    start: Value | None = None
+    hops: tuple[ProblemStep, ...] | None = ()
+    start: StepValue | None = None
     if style.nesting is None:
         start = family.read_start(groups["start"])
     elif (chain := _read_nested(groups["start"], style.nesting)) is not None:
         start, hops = chain
     if start is None:
         return None
-    ops: list[Op] = list(hops)
-    for clause in _unstring(groups.get("steps") or "", style.layout):
-        op = read_op(clause)
+    ops: list[ProblemStep] = list(hops)
+    for clause in _split_clauses(groups.get("steps") or "", style.layout):
+        op = read_step(clause)
         if op is None:
             return None
         ops.append(op)
     return Problem(family.name, start, tuple(ops)) if ops else None
 
 
-def _leading_hops(ops: Sequence[Op]) -> int:
+def _leading_hops(ops: Sequence[ProblemStep]) -> int:
     """How many steps at the beginning are relations."""
     for index, op in enumerate(ops):
         if op.kind not in RELATIONS:
@@ -144,54 +156,58 @@ def _leading_hops(ops: Sequence[Op]) -> int:
     return len(ops)
 
 
-def _nested(start: str, hops: Sequence[Op], nesting: Nesting) -> str:
-    if nesting is Nesting.POSSESSIVE:
+def _nest_hops(start: str, hops: Sequence[ProblemStep], nesting: HopNesting) -> str:
+    if nesting is HopNesting.POSSESSIVE:
         return "'s ".join([start, *(op.kind for op in hops)])
     return " of ".join([*(f"the {op.kind}" for op in reversed(hops)), start])
 
 
-def _read_nested(text: str, nesting: Nesting) -> tuple[str, tuple[Op, ...]] | None:
-    if nesting is Nesting.POSSESSIVE:
+def _read_nested(text: str, nesting: HopNesting) -> tuple[str, tuple[ProblemStep, ...]] | None:
+    if nesting is HopNesting.POSSESSIVE:
         start, *names = text.split("'s ")
     else:
         *outer, start = text.split(" of ")
         names = [name.removeprefix("the ") for name in reversed(outer)]
     if not is_thing(start) or not names or any(name not in RELATIONS for name in names):
         return None
-    return start, tuple(Op(name) for name in names)
+    return start, tuple(ProblemStep(name) for name in names)
 
 
-_JOINTS = {Layout.THEN: ", then ", Layout.SEMICOLONS: "; ", Layout.ARROWS: " => "}
+_CLAUSE_SEPARATORS = {
+    StepLayout.THEN: ", then ",
+    StepLayout.SEMICOLONS: "; ",
+    StepLayout.ARROWS: " => ",
+}
 _NUMBERED = re.compile(r"^\s*\d+[.)] ", re.MULTILINE)
 
 
-def _string(clauses: Sequence[str], layout: Layout) -> str:
-    if layout is Layout.SENTENCES:
+def _join_clauses(clauses: Sequence[str], layout: StepLayout) -> str:
+    if layout is StepLayout.SENTENCES:
         return " ".join(f"{clause[0].upper()}{clause[1:]}." for clause in clauses)
-    if layout is Layout.LINES:
+    if layout is StepLayout.LINES:
         return "\n".join(f"{number}. {clause}" for number, clause in enumerate(clauses, 1))
-    return _JOINTS[layout].join(clauses)
+    return _CLAUSE_SEPARATORS[layout].join(clauses)
 
 
-def _unstring(text: str, layout: Layout) -> list[str]:
+def _split_clauses(text: str, layout: StepLayout) -> list[str]:
     if not text:
         return []
-    if layout is Layout.SENTENCES:
+    if layout is StepLayout.SENTENCES:
         parts = text.strip().removesuffix(".").split(". ")
         return [part[:1].lower() + part[1:] for part in parts]
-    if layout is Layout.LINES:
+    if layout is StepLayout.LINES:
         return [line.strip() for line in _NUMBERED.split(text) if line.strip()]
-    return text.split(_JOINTS[layout])
+    return text.split(_CLAUSE_SEPARATORS[layout])
 
 
-def chain(rng: Random, names: Sequence[str], length: int) -> tuple[Op, ...]:
+def draw_steps(rng: Random, names: Sequence[str], length: int) -> tuple[ProblemStep, ...]:
     """Random steps of the named kinds, no two neighbours of one kind."""
-    ops: list[Op] = []
+    ops: list[ProblemStep] = []
     while len(ops) < length:
-        op = kinds()[rng.choice(names)].draw(rng)
+        op = step_kinds()[rng.choice(names)].draw(rng)
         if not ops or ops[-1].kind != op.kind:
             ops.append(op)
     return tuple(ops)
 
 
-_FAMILIES: dict[str, Family] = {}
+_FAMILIES: dict[str, QuestionFamily] = {}

@@ -9,17 +9,17 @@ from datetime import date
 from random import Random
 from typing import cast
 
-from batuta.rehearsal.chronicle import FACTS, KINDS_OF, RELATIONS
+from batuta.rehearsal.knowledge_base import FACTS, KINDS_OF, RELATIONS
 
-Value = int | str | tuple[int, ...] | date
+StepValue = int | str | tuple[int, ...] | date
 """What stands between two steps."""
 
-WORDINGS = 5
+WORDINGS_PER_KIND = 5
 """Of a kind of step: four to train on and, the last, one that is held out."""
 
-Args = tuple[int, ...]
+StepArguments = tuple[int, ...]
 
-Transform = Callable[[Value], Value] | Callable[[Value, int], Value]
+Transform = Callable[[StepValue], StepValue] | Callable[[StepValue, int], StepValue]
 """What a kind of step computes, with or without an argument."""
 
 MONTHS = (
@@ -50,34 +50,34 @@ WEEKDAYS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class ProblemStep:
     """One elementary step."""
 
     kind: str
-    args: Args = ()
+    args: StepArguments = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepKind:
     """A kind of elementary step: what it is called and what it computes."""
 
     name: str
     skill: str
     """arithmetic, code, facts, text or calendar."""
     phrases: tuple[str, ...]
-    """Its `WORDINGS`, `#` for each number; the first is canonical, the last is held out."""
+    """Its wordings, `#` for each number; the first is canonical, the last is held out."""
     apply: Transform
     """Of the value so far and the arguments."""
     ranges: tuple[tuple[int, int], ...] = ()
     """Bounds of each argument."""
-    mistaken: tuple[str, ...] = ()
+    confusable_with: tuple[str, ...] = ()
     """Kinds with the same arguments and types that it can be confused with."""
-    final: bool = False
+    is_final: bool = False
     """Nothing of its family can follow it."""
 
-    def draw(self, rng: Random) -> Op:
+    def draw(self, rng: Random) -> ProblemStep:
         """A step of this kind with random arguments."""
-        return Op(self.name, tuple(rng.randint(*bounds) for bounds in self.ranges))
+        return ProblemStep(self.name, tuple(rng.randint(*bounds) for bounds in self.ranges))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,8 @@ class Problem:
     """A question's meaning, whatever its wording."""
 
     family: str
-    start: Value
-    ops: tuple[Op, ...]
+    start: StepValue
+    ops: tuple[ProblemStep, ...]
 
     @property
     def difficulty(self) -> int:
@@ -94,11 +94,11 @@ class Problem:
         return len(self.ops)
 
 
-_FIND = ("find", "look for", "go to", "ask for", "move on to")
+_RELATION_VERBS = ("find", "look for", "go to", "ask for", "move on to")
 
 
-def _relation(name: str) -> Kind:
-    def ask(value: Value) -> Value:
+def _relation_kind(name: str) -> StepKind:
+    def ask(value: StepValue) -> StepValue:
         return FACTS[name, str(value)]
 
     same = [
@@ -107,16 +107,18 @@ def _relation(name: str) -> Kind:
         if other != RELATIONS[name]
         and (other.subject, other.object) == (RELATIONS[name].subject, RELATIONS[name].object)
     ]
-    phrases = tuple(f"{verb} the {name}" for verb in _FIND)
-    return Kind(name, "facts", phrases, ask, mistaken=tuple(same))
+    phrases = tuple(f"{verb} the {name}" for verb in _RELATION_VERBS)
+    return StepKind(
+        name=name, skill="facts", phrases=phrases, apply=ask, confusable_with=tuple(same)
+    )
 
 
-def kinds() -> Mapping[str, Kind]:
+def step_kinds() -> Mapping[str, StepKind]:
     """Every kind of step, by name."""
     return _KINDS
 
 
-def phrase(op: Op, variant: int = 0) -> str:
+def phrase_step(op: ProblemStep, variant: int = 0) -> str:
     """The step in words."""
     text = _KINDS[op.kind].phrases[variant]
     for number in op.args:
@@ -124,48 +126,48 @@ def phrase(op: Op, variant: int = 0) -> str:
     return text
 
 
-def read_op(text: str) -> Op | None:
+def read_step(text: str) -> ProblemStep | None:
     """The step that the words mean, in any wording."""
     found = _PHRASES.get(_DIGITS.sub("#", text))
     if found is None:
         return None
-    return Op(found, tuple(int(number) for number in _DIGITS.findall(text)))
+    return ProblemStep(found, tuple(int(number) for number in _DIGITS.findall(text)))
 
 
-def apply(op: Op, value: Value) -> Value | None:
+def apply_step(op: ProblemStep, value: StepValue) -> StepValue | None:
     """What the step makes of the value; None if it cannot be done to such a value."""
     try:
         transform = _KINDS[op.kind].apply
         if op.args:
-            return cast("Callable[[Value, int], Value]", transform)(value, op.args[0])
-        return cast("Callable[[Value], Value]", transform)(value)
+            return cast("Callable[[StepValue, int], StepValue]", transform)(value, op.args[0])
+        return cast("Callable[[StepValue], StepValue]", transform)(value)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError):
         return None
 
 
-def solve(problem: Problem) -> Value | None:
+def solve_problem(problem: Problem) -> StepValue | None:
     """The truth."""
-    value: Value | None = problem.start
+    value: StepValue | None = problem.start
     for op in problem.ops:
-        value = None if value is None else apply(op, value)
+        value = None if value is None else apply_step(op, value)
     return value
 
 
-def misread(op: Op, value: Value, pick: float) -> Value | None:
+def misread_step(op: ProblemStep, value: StepValue, pick: float) -> StepValue | None:
     """What comes out if the step is misunderstood, in a way chosen by `pick` in [0, 1)."""
     kind = _KINDS[op.kind]
-    ways: list[Op] = [Op(other, op.args) for other in kind.mistaken]
+    ways: list[ProblemStep] = [ProblemStep(other, op.args) for other in kind.confusable_with]
     if op.args:
-        ways += [Op(op.kind, (op.args[0] + change, *op.args[1:])) for change in (1, -1)]
-    right = apply(op, value)
+        ways += [ProblemStep(op.kind, (op.args[0] + change, *op.args[1:])) for change in (1, -1)]
+    right = apply_step(op, value)
     for offset in range(len(ways)):
-        wrong = apply(ways[(int(pick * len(ways)) + offset) % len(ways)], value)
+        wrong = apply_step(ways[(int(pick * len(ways)) + offset) % len(ways)], value)
         if wrong is not None and wrong != right:
             return wrong
-    return None if right is None else blur(right, pick)
+    return None if right is None else perturb_value(right, pick)
 
 
-def blur(value: Value, pick: float) -> Value:
+def perturb_value(value: StepValue, pick: float) -> StepValue:
     """A slip of the pen: the value, slightly wrong."""
     if isinstance(value, int):
         return value + (-10, -2, -1, 1, 2, 10)[int(pick * 6)]
@@ -176,10 +178,10 @@ def blur(value: Value, pick: float) -> Value:
         return (*value[:at], value[at] + 1, *value[at + 1 :])
     if isinstance(value, date):
         return date.fromordinal(max(1, value.toordinal() + (-2, -1, 1, 2)[int(pick * 4)]))
-    return _smudge(value, pick)
+    return _perturb_text(value, pick)
 
 
-def _smudge(text: str, pick: float) -> str:
+def _perturb_text(text: str, pick: float) -> str:
     if text in WEEKDAYS:
         return WEEKDAYS[(WEEKDAYS.index(text) + 1 + int(pick * 6)) % 7]
     if len(text) < 2:  # noqa: PLR2004  (one letter cannot be swapped with its neighbour)
@@ -189,7 +191,7 @@ def _smudge(text: str, pick: float) -> str:
     return swapped if swapped != text else text[:at] + text[at + 1 :]
 
 
-def show(value: Value) -> str:
+def format_value(value: StepValue) -> str:
     """The value in words, such that `read_value(show(value)) == value`."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"
@@ -198,7 +200,7 @@ def show(value: Value) -> str:
     return str(value)
 
 
-def read_value(text: str) -> Value:
+def read_value(text: str) -> StepValue:
     """The value that the words mean; anything else is text."""
     if _WHOLE.fullmatch(text):
         return int(text)
@@ -217,7 +219,7 @@ def is_thing(text: object) -> bool:
     return text in KINDS_OF
 
 
-def register(more: Sequence[Kind]) -> None:
+def register_kinds(more: Sequence[StepKind]) -> None:
     """Add kinds of steps; their wordings must be new.
 
     Raises:
@@ -233,6 +235,6 @@ def register(more: Sequence[Kind]) -> None:
 _DIGITS = re.compile(r"-?\d+")
 _WHOLE = re.compile(r"-?\d+")
 _DATE = re.compile(r"(\d{1,2}) ([A-Z][a-z]+) (\d{4})")
-_KINDS: dict[str, Kind] = {}
+_KINDS: dict[str, StepKind] = {}
 _PHRASES: dict[str, str] = {}
-register([_relation(name) for name in RELATIONS])
+register_kinds([_relation_kind(name) for name in RELATIONS])

@@ -5,27 +5,27 @@ from __future__ import annotations
 import re
 
 from batuta.core import Grade, Task, TaskId
-from batuta.rehearsal import hops, lists, numbers, times, words
-from batuta.rehearsal.chance import digest, generator
-from batuta.rehearsal.grammar import HELD_OUT_STYLES, families, render
-from batuta.rehearsal.problem import WORDINGS, show, solve
+from batuta.rehearsal import arithmetic, dates_and_units, fact_chains, list_programs, text_edits
+from batuta.rehearsal.grammar import HELD_OUT_STYLES, question_families, render_question
+from batuta.rehearsal.problem import WORDINGS_PER_KIND, format_value, solve_problem
+from batuta.rehearsal.seeded_random import hash_parts, seeded_generator
 
-FAMILIES = (
-    numbers.ARITHMETIC.name,
-    lists.LISTS.name,
-    hops.FACTS_FAMILY.name,
-    words.TEXT.name,
-    times.CALENDAR.name,
+TRAINING_FAMILIES = (
+    arithmetic.ARITHMETIC_FAMILY.name,
+    list_programs.LISTS_FAMILY.name,
+    fact_chains.FACTS_FAMILY.name,
+    text_edits.TEXT_FAMILY.name,
+    dates_and_units.CALENDAR_FAMILY.name,
 )
 """The families for training."""
 
-HELD_OUT_FAMILY = hops.MIXED.name
+HELD_OUT_FAMILY = fact_chains.MIXED_FAMILY.name
 """The family that training never sees."""
 
 MAX_DIFFICULTY = 6
 
 
-def tasks(
+def draw_tasks(
     family: str | None,
     n: int,
     seed: int,
@@ -42,35 +42,37 @@ def tasks(
         held_out: the same problems, in the wordings that are kept from training.
         difficulty: elementary steps, 1 to 6; None: drawn.
     """
-    names = FAMILIES if family is None else (family,)
+    names = TRAINING_FAMILIES if family is None else (family,)
     return tuple(
-        _task(names[index % len(names)], (seed, index), held_out=held_out, difficulty=difficulty)
+        _draw_task(
+            names[index % len(names)], (seed, index), held_out=held_out, difficulty=difficulty
+        )
         for index in range(n)
     )
 
 
-def _task(name: str, key: tuple[int, int], *, held_out: bool, difficulty: int | None) -> Task:
-    family = families()[name]
-    rng = generator("task", name, *key, difficulty)  # the same problem in any wording
+def _draw_task(name: str, key: tuple[int, int], *, held_out: bool, difficulty: int | None) -> Task:
+    family = question_families()[name]
+    rng = seeded_generator("task", name, *key, difficulty)  # the same problem in any wording
     steps = difficulty or rng.randint(1, MAX_DIFFICULTY)
     usual = len(family.styles) - HELD_OUT_STYLES
     styles = range(usual, len(family.styles)) if held_out else range(usual)
     while True:
         problem = family.draw(rng, steps)
-        value = None if problem is None else solve(problem)
+        value = None if problem is None else solve_problem(problem)
         if problem is None or value is None:
             continue
-        style, last = rng.choice(styles), WORDINGS - 1
+        style, last = rng.choice(styles), WORDINGS_PER_KIND - 1
         wording = [last if held_out else rng.randrange(last) for _ in problem.ops]
-        question = render(problem, style, wording)
+        question = render_question(problem, style, wording)
         tags = ("rehearsal", name, *(("held-out wording",) if held_out else ()))
         return Task(
-            TaskId(f"rehearsal-{name}-{problem.difficulty}-{digest(question).hex()[:12]}"),
-            question,
-            show(value),
-            family.grader(problem, value),
-            tags,
-            float(problem.difficulty),
+            id=TaskId(f"rehearsal-{name}-{problem.difficulty}-{hash_parts(question).hex()[:12]}"),
+            question=question,
+            target=format_value(value),
+            grader=family.grader(problem, value),
+            tags=tags,
+            difficulty=float(problem.difficulty),
         )
 
 
@@ -78,7 +80,7 @@ _ANSWER = re.compile(r"answer(?:\s+is)?\s*[*_]*\s*[:=]?\s*[*_]*\s*(.+)", re.IGNO
 _INTEGER = re.compile(r"-?\d[\d,]*")
 
 
-def extract(answer: str) -> str | None:
+def extract_answer(answer: str) -> str | None:
     """What stands behind the last "Answer:", else the last line; None if there is nothing."""
     lines = [line.strip() for line in answer.strip().splitlines() if line.strip()]
     for line in reversed(lines):
@@ -87,12 +89,12 @@ def extract(answer: str) -> str | None:
     return lines[-1].strip(" *_`\"'.") if lines else None
 
 
-def grade(task: Task, answer: str) -> Grade:
+def grade_answer(task: Task, answer: str) -> Grade:
     """Whether the answer's last word is the task's target; 1 or 0."""
-    extracted = extract(answer)
+    extracted = extract_answer(answer)
     if extracted is None:
         return Grade(0.0, None, "no answer")
-    same = _normal(extracted, task.grader) == _normal(task.target, task.grader)
+    same = _normalize_text(extracted, task.grader) == _normalize_text(task.target, task.grader)
     return Grade(float(same), extracted, "right" if same else f"expected {task.target}")
 
 
@@ -104,7 +106,7 @@ def _plain_integer(text: str) -> str:
     return digits if digits == "0" else sign + digits
 
 
-def _normal(text: str, grader: str) -> str:
+def _normalize_text(text: str, grader: str) -> str:
     if grader == "list":
         return ",".join(re.findall(r"-?\d+", text))
     if grader == "integer":

@@ -1,16 +1,23 @@
 """Conductors: who writes the workflow."""
 
-from batuta.solvers.fixed import Fixed, best, chain, plan_solve_verify, single, vote
-from batuta.solvers.learned import Learned
-from batuta.solvers.recursive import Recursive
+from batuta.solvers.fixed_workflows import (
+    FixedConductor,
+    best_single_worker,
+    parallel_vote,
+    plan_solve_verify,
+    sequential_chain,
+    single_worker,
+)
+from batuta.solvers.llm_conductor import LLMConductor
+from batuta.solvers.recursive_conductor import RecursiveConductor
 
 __all__ = [
-    "Fixed",
-    "Learned",
-    "Recursive",
-    "best",
-    "chain",
+    "FixedConductor",
+    "LLMConductor",
+    "RecursiveConductor",
+    "best_single_worker",
+    "parallel_vote",
     "plan_solve_verify",
-    "single",
-    "vote",
+    "sequential_chain",
+    "single_worker",
 ]

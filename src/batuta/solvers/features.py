@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from batuta.errors import ConfigError
 
 Floats = NDArray[np.float32]
-Saved = tuple[dict[str, Any], dict[str, Floats]]
+SavedFeatures = tuple[dict[str, Any], dict[str, Floats]]
 """A card (JSON values; `kind` says whose) and tensors by name."""
 
 
-Row = tuple[NDArray[np.intp], Floats]
+SparseRow = tuple[NDArray[np.intp], Floats]
 """Places that are not zero, and the values there."""
 
 
@@ -48,12 +48,12 @@ class Features(Protocol):
         """A row for each text: (n, d)."""
         ...
 
-    def save(self) -> Saved:
+    def save(self) -> SavedFeatures:
         """What `load` needs."""
         ...
 
 
-def load(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Features:
+def load_features(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Features:
     """The features that were saved so.
 
     Raises:
@@ -75,13 +75,13 @@ _PRIME = np.uint64(0x100000001B3)
 _INVERSE = np.uint64(pow(0x100000001B3, -1, 2**64))
 _MIXERS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _SPACE = 32
-_BLOCK = 512
+_BLOCK_ROWS = 512
 """Rows that are dense at a time."""
-_MOST = 2000
+_MAX_SVD_TEXTS = 2000
 """Texts that the directions are fitted on; more would take longer and hardly change them."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class HashedNgrams:
     """Word and character n-grams, hashed with a sign, TF-IDF, then their main directions.
 
@@ -119,7 +119,7 @@ class HashedNgrams:
             raise ConfigError("features are fitted on questions, and there are none")
         return self.fit_counts([self.counts(text) for text in texts])
 
-    def fit_counts(self, counted: Sequence[Row]) -> HashedNgrams:
+    def fit_counts(self, counted: Sequence[SparseRow]) -> HashedNgrams:
         """The same from the texts' counts."""
         present = np.zeros(self.buckets, np.float32)
         for places, _ in counted:
@@ -127,9 +127,11 @@ class HashedNgrams:
         idf = (np.log((1 + len(counted)) / (1 + present)) + 1).astype(np.float32)
         if self.dimensions is None:
             return replace(self, idf=idf, directions=None)
-        stride = -(-len(counted) // _MOST)
-        rows = [_weighted(*row, idf) for row in counted[::stride]]
-        return replace(self, idf=idf, directions=_directions(rows, self.buckets, self.dimensions))
+        stride = -(-len(counted) // _MAX_SVD_TEXTS)
+        rows = [_tf_idf_row(*row, idf) for row in counted[::stride]]
+        return replace(
+            self, idf=idf, directions=_main_directions(rows, self.buckets, self.dimensions)
+        )
 
     def __call__(self, texts: Sequence[str]) -> Floats:
         """A row of length 1 for each text: (n, d).
@@ -141,7 +143,7 @@ class HashedNgrams:
         found = [self.vector(self.counts(text)) for text in texts]
         return np.asarray(found, np.float32).reshape(len(texts), width)
 
-    def vector(self, counts: Row) -> Floats:
+    def vector(self, counts: SparseRow) -> Floats:
         """The row of the text that has these counts: (d,).
 
         Raises:
@@ -149,14 +151,14 @@ class HashedNgrams:
         """
         if self.idf is None:
             raise ConfigError("these features were not fitted; call fit with training questions")
-        places, values = _weighted(*counts, self.idf)
+        places, values = _tf_idf_row(*counts, self.idf)
         if self.directions is not None:
-            return _unit((values @ self.directions[places])[None])[0]
+            return _normalize_rows((values @ self.directions[places])[None])[0]
         dense = np.zeros(self.buckets, np.float32)
         dense[places] = values
         return dense
 
-    def save(self) -> Saved:
+    def save(self) -> SavedFeatures:
         """Its numbers and its tensors."""
         card = {
             "kind": "hashed-ngrams",
@@ -173,13 +175,13 @@ class HashedNgrams:
     def load(cls, card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Self:
         """What `save` gave."""
         loaded = cls(
-            int(card["buckets"]),
-            tuple(card["words"]),
-            tuple(card["characters"]),
-            card["dimensions"],
-            int(card["most_bytes"]),
-            tensors["features.idf"],
-            tensors.get("features.directions"),
+            buckets=int(card["buckets"]),
+            words=tuple(card["words"]),
+            characters=tuple(card["characters"]),
+            dimensions=card["dimensions"],
+            most_bytes=int(card["most_bytes"]),
+            idf=tensors["features.idf"],
+            directions=tensors.get("features.directions"),
         )
         directions = loaded.directions
         rows = (loaded.buckets,) if directions is None else (loaded.buckets, len(directions))
@@ -187,7 +189,7 @@ class HashedNgrams:
             raise ValueError("its tensors have other shapes")
         return loaded
 
-    def counts(self, text: str) -> Row:
+    def counts(self, text: str) -> SparseRow:
         """The buckets that the text's n-grams fall into, and their signed counts."""
         hashes = np.concatenate(list(self._hashes(text)))
         signs = np.where(hashes >> np.uint64(63), np.float32(1), np.float32(-1))
@@ -205,45 +207,45 @@ class HashedNgrams:
             said = said[:half] + b" " + said[-half:]
         bytes_n = np.frombuffer(b" " + said + b" ", np.uint8)
         return [
-            *(_spans(bytes_n, length) for length in self.characters),
-            *(_word_spans(bytes_n, length) for length in self.words),
+            *(_span_hashes(bytes_n, length) for length in self.characters),
+            *(_word_span_hashes(bytes_n, length) for length in self.words),
         ]
 
 
-def _weighted(places: NDArray[np.intp], counts: Floats, idf: Floats) -> Row:
+def _tf_idf_row(places: NDArray[np.intp], counts: Floats, idf: Floats) -> SparseRow:
     """Sublinear TF times IDF, of length 1."""
     values = np.sign(counts) * (1 + np.log(np.abs(counts))) * idf[places]
-    return places, _unit(values[None])[0]
+    return places, _normalize_rows(values[None])[0]
 
 
-def _spans(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
+def _span_hashes(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
     """The polynomial hash of every run of so many bytes."""
     count = max(len(bytes_n) - length + 1, 0)
     hashes = np.full(count, length, np.uint64)
     for shift in range(length):
         hashes = hashes * _PRIME + bytes_n[shift : shift + count]
-    return _mixed(hashes)
+    return _mix_bits(hashes)
 
 
-def _word_spans(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
+def _word_span_hashes(bytes_n: NDArray[np.uint8], length: int) -> NDArray[np.uint64]:
     """The polynomial hash of every run of so many words: the sum of byte * prime^place."""
     spaces = np.flatnonzero(bytes_n == _SPACE)
     if len(spaces) <= length:
         return np.empty(0, np.uint64)
     starts, ends = spaces[:-length], spaces[length:]
-    sums = (bytes_n * _powers(_PRIME, len(bytes_n))).cumsum(dtype=np.uint64)
-    runs = (sums[ends] - sums[starts]) * _powers(_INVERSE, len(bytes_n))[starts]
-    return _mixed(runs + np.uint64(length << 32))
+    sums = (bytes_n * _modular_powers(_PRIME, len(bytes_n))).cumsum(dtype=np.uint64)
+    runs = (sums[ends] - sums[starts]) * _modular_powers(_INVERSE, len(bytes_n))[starts]
+    return _mix_bits(runs + np.uint64(length << 32))
 
 
-def _powers(base: np.uint64, count: int) -> NDArray[np.uint64]:
+def _modular_powers(base: np.uint64, count: int) -> NDArray[np.uint64]:
     """base^0, base^1, …, modulo 2^64."""
     factors = np.full(count, base, np.uint64)
     factors[0] = 1
     return factors.cumprod(dtype=np.uint64)
 
 
-def _mixed(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix_bits(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Every bit of the result depends on every bit of the hash (splitmix64's finaliser)."""
     mixed = hashes ^ (hashes >> np.uint64(30))
     mixed = mixed * _MIXERS[0]
@@ -251,17 +253,17 @@ def _mixed(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def _directions(rows: Sequence[Row], buckets: int, dimensions: int) -> Floats:
+def _main_directions(rows: Sequence[SparseRow], buckets: int, dimensions: int) -> Floats:
     """The rows' first right singular vectors, (buckets, d), by two power iterations."""
     rng = np.random.Generator(np.random.PCG64(0))
     width = min(dimensions + 16, len(rows), buckets)
     basis = rng.standard_normal((buckets, width)).astype(np.float32)
     for _ in range(2):
         product = np.zeros_like(basis)
-        for dense in _blocks(rows, buckets):
+        for dense in _dense_blocks(rows, buckets):
             product += dense.T @ (dense @ basis)
         basis = np.linalg.qr(product)[0]
-    small = np.concatenate([dense @ basis for dense in _blocks(rows, buckets)])
+    small = np.concatenate([dense @ basis for dense in _dense_blocks(rows, buckets)])
     right = np.linalg.svd(small, full_matrices=False)[2]
     found = basis @ right[:dimensions].T
     largest = np.abs(found).argmax(axis=0)
@@ -269,16 +271,16 @@ def _directions(rows: Sequence[Row], buckets: int, dimensions: int) -> Floats:
     return np.ascontiguousarray(found * signs, np.float32)
 
 
-def _blocks(rows: Sequence[Row], buckets: int) -> Iterator[Floats]:
-    for start in range(0, len(rows), _BLOCK):
-        block = rows[start : start + _BLOCK]
+def _dense_blocks(rows: Sequence[SparseRow], buckets: int) -> Iterator[Floats]:
+    for start in range(0, len(rows), _BLOCK_ROWS):
+        block = rows[start : start + _BLOCK_ROWS]
         dense = np.zeros((len(block), buckets), np.float32)
         for row, (places, values) in zip(dense, block, strict=True):
             row[places] = values
         yield dense
 
 
-def _unit(rows: Floats) -> Floats:
+def _normalize_rows(rows: Floats) -> Floats:
     """Each row at length 1; a row of zeros stays."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return (rows / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
@@ -309,10 +311,10 @@ class SentenceEmbedding:
         Raises:
             ConfigError: sentence-transformers is not installed, or the model cannot be loaded.
         """
-        encoder = _encoder(self.folder)
+        encoder = _load_encoder(self.folder)
         return np.asarray(encoder.encode(list(texts), normalize_embeddings=True), np.float32)
 
-    def save(self) -> Saved:
+    def save(self) -> SavedFeatures:
         """Where the model is."""
         return {"kind": "sentence-embedding", "folder": self.folder}, {}
 
@@ -323,7 +325,7 @@ class SentenceEmbedding:
 
 
 @cache
-def _encoder(folder: str) -> Any:
+def _load_encoder(folder: str) -> Any:
     try:
         library = importlib.import_module("sentence_transformers")
     except ImportError:

@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 from hypothesis import settings
 
-from batuta.core import Brief, Pool, Question, Worker, WorkerId
+from batuta.core import PlanningContext, Pool, Question, Worker, WorkerId
 from batuta.solvers.features import HashedNgrams
 from batuta.solvers.history import History
 
@@ -43,12 +43,22 @@ def made(count=120, seed=0, *, answers=False):
     )
     runs = np.ones(scores.shape, np.int32)
     families = tuple("sums" if is_sum else "capitals" for is_sum in sums)
-    return History(texts, WORKERS, scores, usd, runs, families, said if answers else None)
+    return History(
+        questions=texts,
+        workers=WORKERS,
+        scores_qm=scores,
+        usd_qm=usd,
+        runs_qm=runs,
+        families=families,
+        answers=said if answers else None,
+    )
 
 
 def pool(*ids, tags=()):
-    return Pool(tuple(Worker(WorkerId(name), f"m-{name}", tags=tags) for name in ids or WORKERS))
+    return Pool(
+        tuple(Worker(id=WorkerId(name), model=f"m-{name}", tags=tags) for name in ids or WORKERS)
+    )
 
 
 def brief(text, members=None, **options):
-    return Brief(Question.of(text), members or pool(), **options)
+    return PlanningContext(question=Question.of(text), pool=members or pool(), **options)

@@ -10,33 +10,38 @@ from hypothesis import strategies as st
 from routing_made import ADA, BOB, CHEAP, EVE, WORKERS, asked, brief, made, pool, unhurried
 
 from batuta import rehearsal
-from batuta.baselines import Conducted, Players
+from batuta.baselines import ConductorSolver, SolverContext
 from batuta.baselines.routing import (
-    CHOOSERS,
+    ANSWER_CHOOSERS,
     ROUTERS,
     avengers,
     knn,
     masrouter,
-    random,
+    random_routing,
     routellm_mf,
     routerdc,
 )
-from batuta.baselines.routing.knn import guarded
-from batuta.baselines.routing.modes import MODES, Agent, Mode, workflow
-from batuta.baselines.routing.routellm_mf import apgr, cpt, recovered
-from batuta.baselines.routing.router import embedding, utilities
-from batuta.core import Accepted, Malformed, Outcome, Plan, Question, Round, Step
+from batuta.baselines.routing.collaboration_modes import (
+    MODES,
+    CollaborationMode,
+    RoleAgent,
+    build_mode_workflow,
+)
+from batuta.baselines.routing.knn import guarded_scores
+from batuta.baselines.routing.routellm_mf import average_pgr, call_performance_threshold, pgr_curve
+from batuta.baselines.routing.router import compute_utilities, fit_embedding
+from batuta.core import AcceptedAnswer, MalformedPlan, Outcome, Plan, Question, Round, Step
 from batuta.errors import ConfigError
 
 pytestmark = pytest.mark.anyio
 
 FITS = {
-    "random-routing": random.fit,
-    "knn": partial(knn.fit, k=15, features=CHEAP),
-    "avengers-pro": partial(avengers.fit, clusters=6, features=CHEAP),
-    "routellm-mf": partial(routellm_mf.fit, steps=1000, features=CHEAP),
-    "routerdc": partial(routerdc.fit, steps=60, features=CHEAP),
-    "masrouter": partial(masrouter.fit, epochs=12, features=CHEAP),
+    "random-routing": random_routing.fit_random_routing,
+    "knn": partial(knn.fit_knn, k=15, features=CHEAP),
+    "avengers-pro": partial(avengers.fit_avengers, clusters=6, features=CHEAP),
+    "routellm-mf": partial(routellm_mf.fit_routellm, steps=1000, features=CHEAP),
+    "routerdc": partial(routerdc.fit_routerdc, steps=60, features=CHEAP),
+    "masrouter": partial(masrouter.fit_masrouter, epochs=12, features=CHEAP),
 }
 LEARNING = [name for name in FITS if name != "random-routing"]
 each_router = pytest.mark.parametrize("name", FITS)
@@ -49,7 +54,7 @@ def routers():
 
 def test_every_published_name_is_tested_here():
     assert set(FITS) == set(ROUTERS)
-    assert all(name.startswith("smoothie") for name in CHOOSERS)
+    assert all(name.startswith("smoothie") for name in ANSWER_CHOOSERS)
 
 
 @each_router
@@ -67,20 +72,20 @@ async def test_the_workflow_fits_the_pool_and_the_steps(routers, name):
 @pytest.mark.parametrize("name", [name for name in FITS if name != "masrouter"])
 async def test_the_worker_gets_the_bare_question(routers, name):
     plan = await routers[name].plan(brief("Add 1 and 2."))
-    assert plan.workflow.steps == (Step("", plan.workflow.steps[0].worker),)
+    assert plan.workflow.steps == (Step(subtask="", worker=plan.workflow.steps[0].worker),)
 
 
 @each_router
 async def test_a_second_round_lets_the_answer_stand(routers, name):
-    previous = (Round(Accepted()),)
+    previous = (Round(decision=AcceptedAnswer()),)
     decision = await routers[name].plan(brief("Add 1 and 2.", previous=previous))
-    assert isinstance(decision, Accepted)
+    assert isinstance(decision, AcceptedAnswer)
 
 
 @pytest.mark.parametrize("name", LEARNING)
 async def test_a_pool_of_strangers_is_no_plan_and_the_reason_says_so(routers, name):
     decision = await routers[name].plan(brief("Add 1 and 2.", pool("dan", "fay")))
-    assert isinstance(decision, Malformed) and "none of the pool" in decision.reason
+    assert isinstance(decision, MalformedPlan) and "none of the pool" in decision.reason
 
 
 @pytest.mark.parametrize("name", LEARNING)
@@ -119,12 +124,12 @@ async def test_unknown_scores_are_neither_right_nor_wrong(name):
 
 def test_without_questions_there_is_nothing_to_learn():
     with pytest.raises(ConfigError, match="there are none"):
-        embedding(made().select(questions=[]))
+        fit_embedding(made().select(questions=[]))
 
 
 class TestRandom:
     async def test_all_are_called_about_equally_often_and_a_seed_repeats_itself(self):
-        router = random.fit(made(4))
+        router = random_routing.fit_random_routing(made(4))
         found = [
             (await router.plan(brief("Add 1 and 2.", seed=seed))).workflow.steps[0].worker
             for seed in (*range(300), *range(300))
@@ -138,7 +143,7 @@ class TestKnn:
     @given(st.integers(0, 200), st.integers(1, 40), st.integers(2, 5))
     def test_who_is_no_better_on_average_is_never_chosen(self, seed, k, m):
         scores = np.random.default_rng(seed).integers(0, 2, (k, m)).astype(float)
-        numbers = guarded(scores, 0, knn.CONFIDENCE, np.full(m, 0.5))
+        numbers = guarded_scores(scores, 0, knn.CONFIDENCE, np.full(m, 0.5))
         chosen = int(numbers.argmax())
         assert numbers[0] == 0
         assert chosen == 0 or scores[:, chosen].mean() > scores[:, 0].mean()
@@ -146,18 +151,18 @@ class TestKnn:
     @pytest.mark.parametrize(("neighbours", "chosen"), [(1, 0), (3, 1), (50, 1)])
     def test_one_neighbour_proves_nothing_and_several_that_agree_do(self, neighbours, chosen):
         scores = np.tile([0.0, 1.0], (neighbours, 1))
-        assert guarded(scores, 0, knn.CONFIDENCE, np.array([0.6, 0.4])).argmax() == chosen
+        assert guarded_scores(scores, 0, knn.CONFIDENCE, np.array([0.6, 0.4])).argmax() == chosen
 
     def test_the_guard_is_in_standard_errors(self):
         scores = np.repeat([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [20, 27, 3], axis=0)
         means = np.array([0.5, 0.5])
-        assert guarded(scores, 0, 0.5, means).argmax() == 1
-        assert guarded(scores, 0, 2.0, means).argmax() == 0
+        assert guarded_scores(scores, 0, 0.5, means).argmax() == 1
+        assert guarded_scores(scores, 0, 2.0, means).argmax() == 0
 
     async def test_without_the_best_the_next_best_is_called(self):
         history = made()
-        plain = knn.fit(history, confidence=1e9, features=CHEAP)
-        assert plain.workers[int(plain.score("Hm?").argmax())] == history.best()
+        plain = knn.fit_knn(history, confidence=1e9, features=CHEAP)
+        assert plain.workers[int(plain.score("Hm?").argmax())] == history.best_worker()
         order = np.argsort(-history.mean_m())
         without = pool(*(history.workers[m] for m in order[1:]))
         plan = await plain.plan(brief("Hm?", without))
@@ -166,7 +171,7 @@ class TestKnn:
 
 class TestAvengers:
     async def test_cost_alone_takes_the_cheapest(self):
-        router = avengers.fit(made(), alpha=0.0, features=CHEAP)
+        router = avengers.fit_avengers(made(), alpha=0.0, features=CHEAP)
         for text in asked(6, 1)[0]:
             assert (await router.plan(brief(text))).workflow.steps[0].worker == EVE
 
@@ -175,25 +180,29 @@ class TestAvengers:
         costs = history.usd_qm.copy()
         costs[:, 1] = np.nan
         with pytest.raises(ConfigError, match="does not know what every worker costs"):
-            avengers.fit(replace(history, usd_qm=costs), alpha=0.5, features=CHEAP)
+            avengers.fit_avengers(replace(history, usd_qm=costs), alpha=0.5, features=CHEAP)
 
     def test_alpha_is_a_share(self):
         with pytest.raises(ConfigError, match="alpha"):
-            avengers.fit(made(10), alpha=1.5, features=CHEAP)
+            avengers.fit_avengers(made(10), alpha=1.5, features=CHEAP)
 
     def test_the_first_rank_counts_one_and_the_weights_add_up(self):
-        numbers = avengers.fit(made(), clusters=1, features=CHEAP).score("Add 1 and 2.")
+        numbers = avengers.fit_avengers(made(), clusters=1, features=CHEAP).score("Add 1 and 2.")
         assert sorted(numbers.tolist()) == pytest.approx([1 / 3, 1 / 2, 1])
 
 
 class TestRouteLlm:
     def test_the_metrics_of_a_case_by_hand(self):
         weak, strong = np.array([1.0, 0.0]), np.array([1.0, 1.0])
-        wise = recovered(weak, strong, np.array([0.0, 1.0]))
+        wise = pgr_curve(weak, strong, np.array([0.0, 1.0]))
         assert wise.tolist() == [0.0, 1.0, 1.0]
-        assert (apgr(wise), cpt(wise, 0.5), cpt(wise, 1.0)) == (0.75, 0.5, 0.5)
-        foolish = recovered(weak, strong, np.array([1.0, 0.0]))
-        assert (apgr(foolish), cpt(foolish, 0.5)) == (0.25, 1.0)
+        assert (
+            average_pgr(wise),
+            call_performance_threshold(wise, 0.5),
+            call_performance_threshold(wise, 1.0),
+        ) == (0.75, 0.5, 0.5)
+        foolish = pgr_curve(weak, strong, np.array([1.0, 0.0]))
+        assert (average_pgr(foolish), call_performance_threshold(foolish, 0.5)) == (0.25, 1.0)
 
     @unhurried
     @given(st.integers(0, 999), st.integers(2, 40))
@@ -203,20 +212,20 @@ class TestRouteLlm:
         strong[0], weak[0] = 1.0, 0.0
         if strong.mean() <= weak.mean():
             strong[:] = 1.0
-        ideal = recovered(weak, strong, strong - weak)
-        other = recovered(weak, strong, rng.random(n))
+        ideal = pgr_curve(weak, strong, strong - weak)
+        other = pgr_curve(weak, strong, rng.random(n))
         assert other[0] == 0 and other[-1] == pytest.approx(1) == pytest.approx(ideal[-1])
-        assert apgr(other) <= apgr(ideal) + 1e-9
-        assert cpt(ideal, 0.8) <= cpt(other, 0.8)
+        assert average_pgr(other) <= average_pgr(ideal) + 1e-9
+        assert call_performance_threshold(ideal, 0.8) <= call_performance_threshold(other, 0.8)
 
     def test_equal_workers_have_no_gap(self):
         with pytest.raises(ValueError, match="no better"):
-            recovered(np.ones(2), np.ones(2), np.zeros(2))
+            pgr_curve(np.ones(2), np.ones(2), np.zeros(2))
 
     @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
     async def test_the_threshold_gives_the_strong_worker_its_share(self, share):
         history = made(60).select(workers=[ADA, EVE])
-        router = routellm_mf.fit(history, share=share, steps=50, features=CHEAP)
+        router = routellm_mf.fit_routellm(history, share=share, steps=50, features=CHEAP)
         plans = [await router.plan(brief(text, pool("ada", "eve"))) for text in history.questions]
         strong = sum(plan.workflow.steps[0].worker == ADA for plan in plans)
         assert strong / 60 == pytest.approx(share, abs=0.02)
@@ -225,19 +234,19 @@ class TestRouteLlm:
         history = made(10)
         tied = replace(history, scores_qm=np.ones_like(history.scores_qm))
         with pytest.raises(ConfigError, match="beats another"):
-            routellm_mf.fit(tied, features=CHEAP)
+            routellm_mf.fit_routellm(tied, features=CHEAP)
 
     def test_a_share_is_a_share(self):
         with pytest.raises(ConfigError, match="share"):
-            routellm_mf.fit(made(10), share=2.0, features=CHEAP)
+            routellm_mf.fit_routellm(made(10), share=2.0, features=CHEAP)
 
 
 class TestRouterDc:
     def loss(self, scores, logits):
         """The first loss where the logits are what is given."""
-        angles = routerdc.Node(np.array([logits]))
+        angles = routerdc.Variable(np.array([logits]))
         lots = np.linspace(0, 1, len(scores))[None]
-        return float(routerdc._sample_model(angles, np.array([scores]), lots).value)
+        return float(routerdc._sample_model_loss(angles, np.array([scores]), lots).value)
 
     def test_a_good_negative_and_a_hopeless_positive_have_no_part(self):
         scores = [1.0, 0.9, 0.0, 0.6, 0.7, 0.8]
@@ -252,50 +261,52 @@ class TestRouterDc:
 
     def test_of_equal_models_the_lot_says_who_counts(self):
         logits, scores = (
-            routerdc.Node(np.array([[0.0, 0.0, 5.0, 0.0]])),
+            routerdc.Variable(np.array([[0.0, 0.0, 5.0, 0.0]])),
             np.array([[1.0] * 3 + [0]]),
         )
         late, soon = np.array([[0.1, 0.2, 0.9, 0]]), np.array([[0.1, 0.9, 0.2, 0]])
-        without, counted = (routerdc._sample_model(logits, scores, lots) for lots in (late, soon))
+        without, counted = (
+            routerdc._sample_model_loss(logits, scores, lots) for lots in (late, soon)
+        )
         assert float(counted.value) < float(without.value)
 
     def test_companions_are_of_the_right_clusters(self):
         labels = np.array([0, 0, 0, 1, 1, 2])
-        near, far = routerdc._companions(labels, np.random.default_rng(0))
+        near, far = routerdc._draw_companions(labels, np.random.default_rng(0))
         assert near[5] == -1 and all(labels[near[q]] == labels[q] != -1 for q in range(5))
         assert all(near[q] != q for q in range(6))
         assert all(labels[other] != labels[q] for q in range(6) for other in far[q])
-        lonely, none = routerdc._companions(np.zeros(4, int), np.random.default_rng(0))
+        lonely, none = routerdc._draw_companions(np.zeros(4, int), np.random.default_rng(0))
         assert (lonely >= 0).all() and (none == -1).all()
 
     def test_dollars_are_taken_off_the_score(self):
         history = made(10)
-        found = utilities(history, rate=10.0)
+        found = compute_utilities(history, dollar_rate=10.0)
         np.testing.assert_allclose(found, history.scores_qm - [0.1, 0.2, 0.01], atol=1e-6)
         unknown = replace(history, usd_qm=np.full_like(history.usd_qm, np.nan))
         with pytest.raises(ConfigError, match="unknown cost"):
-            utilities(unknown, rate=1.0)
+            compute_utilities(unknown, dollar_rate=1.0)
 
 
 class TestMasRouter:
     agents = st.lists(
-        st.builds(Agent, st.integers(0, 5), st.sampled_from(WORKERS)), min_size=1, max_size=6
+        st.builds(RoleAgent, st.integers(0, 5), st.sampled_from(WORKERS)), min_size=1, max_size=6
     )
 
     @unhurried
     @given(st.sampled_from(MODES), agents, st.integers(1, 9))
     def test_every_mode_is_a_workflow_of_its_agents_within_the_steps(self, mode, agents, most):
-        flow = workflow(mode, agents, most)
+        flow = build_mode_workflow(mode, agents, most)
         assert 1 <= len(flow) <= most
         assert {step.worker for step in flow.steps} <= {agent.worker for agent in agents}
         if len(flow) > 1:
             assert flow.steps[-1].access
 
     def test_a_debate_and_a_reflection_end_with_everything_read(self):
-        two = [Agent(0, ADA), Agent(1, BOB)]
-        debate = workflow(Mode.DEBATE, two, 5)
+        two = [RoleAgent(0, ADA), RoleAgent(1, BOB)]
+        debate = build_mode_workflow(CollaborationMode.DEBATE, two, 5)
         assert [step.access for step in debate.steps] == [(), (), (0, 1), (0, 1, 2)]
-        reflection = workflow(Mode.REFLECTION, two, 5)
+        reflection = build_mode_workflow(CollaborationMode.REFLECTION, two, 5)
         assert [step.worker for step in reflection.steps] == [ADA, BOB, ADA]
         assert [step.access for step in reflection.steps] == [(), (0,), (0, 1)]
 
@@ -306,7 +317,7 @@ class TestMasRouter:
             assert [step.subtask for step in plan.workflow.steps] == [""]
 
     async def test_drawn_choices_follow_the_seed(self):
-        router = masrouter.fit(made(32), epochs=1, drawn=True, features=CHEAP)
+        router = masrouter.fit_masrouter(made(32), epochs=1, sample_choices=True, features=CHEAP)
         plans = [
             await router.plan(brief("Add 1 and 2.", seed=seed)) for seed in (*range(12), *range(12))
         ]
@@ -314,36 +325,40 @@ class TestMasRouter:
         assert len({plan.workflow for plan in plans}) > 3
 
     async def test_only_the_modes_that_were_asked_for_are_written(self):
-        router = masrouter.fit(made(32), epochs=1, modes=(Mode.COT,), features=CHEAP)
+        router = masrouter.fit_masrouter(
+            made(32), epochs=1, modes=(CollaborationMode.COT,), features=CHEAP
+        )
         plan = await router.plan(brief("Add 1 and 2."))
         assert [step.subtask for step in plan.workflow.steps] == [
             "Solve the question step by step."
         ]
 
     async def test_over_the_rehearsal_its_workflows_are_played(self):
-        members = rehearsal.pool()
+        members = rehearsal.rehearsal_pool()
         ids = tuple(worker.id for worker in members)[:3]
         history = replace(made(32), workers=ids)
-        router = masrouter.fit(history, epochs=1, modes=(Mode.REFLECTION,), features=CHEAP)
-        players = Players(members, rehearsal.clients(time_scale=0.0))
+        router = masrouter.fit_masrouter(
+            history, epochs=1, modes=(CollaborationMode.REFLECTION,), features=CHEAP
+        )
+        players = SolverContext(pool=members, clients=rehearsal.rehearsal_clients(time_scale=0.0))
         question = Question.of("Compute the result: begin at 45; square it; double it.")
-        run = await Conducted(router).answer(question, players, 1)
+        run = await ConductorSolver(router).answer(question, players, 1)
         assert run.outcome is Outcome.ANSWERED and run.header.conductor == "masrouter"
         assert [step.index for step in run.steps][:3] == [0, 1, 2] and len(run.steps) <= 5
         assert run.usage.calls == len(run.steps)
 
     def test_the_utility_of_one_is_recorded_and_that_of_several_a_majority(self):
         scores = np.array([[1.0, 0.0, 0.25]] * 4)
-        outcome = masrouter._Outcome(scores, scores - 0.1)
+        outcome = masrouter._SystemOutcome(scores, scores - 0.1)
         chosen = [[0, 0, 0], [2, 0, 0], [0, 0, 1], [0, 1, 0]]
-        draw = masrouter.Drawn(
-            masrouter.Node(0.0),
-            masrouter.Node(0.0),
-            np.zeros(4, int),
-            np.array([1, 1, 3, 2]),
-            np.zeros((4, 3), int),
-            np.array(chosen),
-            masrouter.Node(0.0),
+        draw = masrouter.SystemChoices(
+            classes_bt=masrouter.Variable(0.0),
+            variational=masrouter.Variable(0.0),
+            modes_b=np.zeros(4, int),
+            agents_b=np.array([1, 1, 3, 2]),
+            roles_ba=np.zeros((4, 3), int),
+            models_ba=np.array(chosen),
+            log_p_b=masrouter.Variable(0.0),
         )
         found = outcome.utility(np.arange(4), draw)
         assert found.tolist() == pytest.approx([0.9, 0.15, 0.7, 0.3])

@@ -8,12 +8,12 @@ from batuta.baselines.routing import (
     avengers,
     knn,
     masrouter,
-    random,
+    random_routing,
     routellm_mf,
     routerdc,
     smoothie,
 )
-from batuta.baselines.routing.random import RandomRouting
+from batuta.baselines.routing.random_routing import RandomRouting
 from batuta.baselines.routing.router import Router
 from batuta.baselines.routing.smoothie import Smoothie
 from batuta.baselines.solver import Solver
@@ -32,7 +32,7 @@ class FitRouter(Protocol):
         ...
 
 
-class FitChooser(Protocol):
+class FitAnswerChooser(Protocol):
     """Fits a method that chooses among answers."""
 
     def __call__(
@@ -43,24 +43,26 @@ class FitChooser(Protocol):
 
 
 ROUTERS: Mapping[str, FitRouter] = {
-    "random-routing": random.fit,
-    "knn": knn.fit,
-    "avengers-pro": avengers.fit,
-    "routellm-mf": routellm_mf.fit,
-    "routerdc": routerdc.fit,
-    "masrouter": masrouter.fit,
+    "random-routing": random_routing.fit_random_routing,
+    "knn": knn.fit_knn,
+    "avengers-pro": avengers.fit_avengers,
+    "routellm-mf": routellm_mf.fit_routellm,
+    "routerdc": routerdc.fit_routerdc,
+    "masrouter": masrouter.fit_masrouter,
 }
-CHOOSERS: Mapping[str, FitChooser] = {
-    "smoothie": smoothie.fit,
-    "smoothie-local": partial(smoothie.fit, k=smoothie.K),
-    "smoothie-embedded": partial(smoothie.fit, form="embeddings"),
-    "smoothie-local-embedded": partial(smoothie.fit, k=smoothie.K, form="embeddings"),
+ANSWER_CHOOSERS: Mapping[str, FitAnswerChooser] = {
+    "smoothie": smoothie.fit_smoothie,
+    "smoothie-local": partial(smoothie.fit_smoothie, k=smoothie.NEIGHBOURS),
+    "smoothie-embedded": partial(smoothie.fit_smoothie, form="embeddings"),
+    "smoothie-local-embedded": partial(
+        smoothie.fit_smoothie, k=smoothie.NEIGHBOURS, form="embeddings"
+    ),
 }
 
 __all__ = [
-    "CHOOSERS",
+    "ANSWER_CHOOSERS",
     "ROUTERS",
-    "FitChooser",
+    "FitAnswerChooser",
     "FitRouter",
     "RandomRouting",
     "Router",

@@ -8,6 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.floating[Any]]
-Places = NDArray[np.signedinteger[Any]]
+Indices = NDArray[np.signedinteger[Any]]
 """Where in another array something is."""
-Flags = NDArray[np.bool_]
+Masks = NDArray[np.bool_]

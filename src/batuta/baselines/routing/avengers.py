@@ -18,19 +18,19 @@ from __future__ import annotations
 
 import numpy as np
 
-from batuta.baselines.routing.arrays import Floats, Places
-from batuta.baselines.routing.clusters import k_means, nearest, squared_distances
-from batuta.baselines.routing.router import Router, embedding, utilities
+from batuta.baselines.routing.arrays import Floats, Indices
+from batuta.baselines.routing.clustering import k_means_centres, nearest_centre, squared_distances
+from batuta.baselines.routing.router import Router, compute_utilities, fit_embedding
 from batuta.errors import ConfigError
 from batuta.solvers.features import Features
 from batuta.solvers.history import History
 
 CLUSTERS = 25
-NEAREST = 3
+NEAREST_CLUSTERS = 3
 BETA = 9.0
 
 
-def fit(
+def fit_avengers(
     history: History,
     *,
     seed: int = 0,
@@ -53,20 +53,20 @@ def fit(
     """
     if not 0 <= alpha <= 1:
         raise ConfigError(f"alpha is the weight of accuracy, in [0, 1], not {alpha}")
-    scores_qm = utilities(history)
-    embed, points_qd = embedding(history, features)
-    centres_cd = k_means(points_qd, clusters, np.random.default_rng(seed))
-    labels_q = nearest(points_qd, centres_cd)
-    merit_cm = _scaled(_by_cluster(scores_qm, labels_q, len(centres_cd)))
+    scores_qm = compute_utilities(history)
+    embed, points_qd = fit_embedding(history, features)
+    centres_cd = k_means_centres(points_qd, clusters, np.random.default_rng(seed))
+    labels_q = nearest_centre(points_qd, centres_cd)
+    merit_cm = _scale_per_cluster(_cluster_average(scores_qm, labels_q, len(centres_cd)))
     if alpha < 1:
-        costs_cm = _costs(history, labels_q, len(centres_cd))
-        merit_cm = alpha * merit_cm + (1 - alpha) * (1 - _scaled(costs_cm))
+        costs_cm = _cluster_costs(history, labels_q, len(centres_cd))
+        merit_cm = alpha * merit_cm + (1 - alpha) * (1 - _scale_per_cluster(costs_cm))
     order_cm = np.argsort(-merit_cm, axis=1, kind="stable")
     rank_cm = np.argsort(order_cm, axis=1, kind="stable")
 
     def score(text: str) -> Floats:
         away_c = np.sqrt(squared_distances(embed([text]), centres_cd)[0])
-        near = np.argsort(away_c, kind="stable")[:NEAREST]
+        near = np.argsort(away_c, kind="stable")[:NEAREST_CLUSTERS]
         weights_n: Floats = np.exp(-BETA * (away_c[near] - away_c[near[0]]))
         merits_nm: Floats = 1 / (rank_cm[near] + 1)
         return np.average(merits_nm, axis=0, weights=weights_n)
@@ -74,7 +74,7 @@ def fit(
     return Router(f"avengers-pro/{alpha:g}", history.workers, score)
 
 
-def _by_cluster(values_qm: Floats, labels_q: Places, clusters: int) -> Floats:
+def _cluster_average(values_qm: Floats, labels_q: Indices, clusters: int) -> Floats:
     """The mean of what is known; where nothing is, the mean over all clusters."""
     known_qm = ~np.isnan(values_qm)
     inside_cq = labels_q == np.arange(clusters)[:, None]
@@ -84,14 +84,14 @@ def _by_cluster(values_qm: Floats, labels_q: Places, clusters: int) -> Floats:
     return np.where(count_cm > 0, total_cm / np.maximum(count_cm, 1), overall_m)
 
 
-def _costs(history: History, labels_q: Places, clusters: int) -> Floats:
+def _cluster_costs(history: History, labels_q: Indices, clusters: int) -> Floats:
     inside_cq = (labels_q == np.arange(clusters)[:, None]).astype(np.float64)
     if not (inside_cq @ ~np.isnan(history.usd_qm) > 0).all():
         raise ConfigError("the history does not know what every worker costs: leave alpha at 1")
-    return _by_cluster(history.usd_qm, labels_q, clusters)
+    return _cluster_average(history.usd_qm, labels_q, clusters)
 
 
-def _scaled(values_cm: Floats) -> Floats:
+def _scale_per_cluster(values_cm: Floats) -> Floats:
     """From 0 for the least of each cluster to 1 for the greatest; all 0 if they are equal."""
     least_c1 = values_cm.min(axis=1, keepdims=True)
     range_c1 = values_cm.max(axis=1, keepdims=True) - least_c1

@@ -18,20 +18,20 @@ from __future__ import annotations
 import numpy as np
 
 from batuta.baselines.routing.arrays import Floats
-from batuta.baselines.routing.router import Router, embedding, utilities
+from batuta.baselines.routing.router import Router, compute_utilities, fit_embedding
 from batuta.solvers.features import Features
 from batuta.solvers.history import History
 
-K = 50
+NEIGHBOURS = 50
 CONFIDENCE = 1.645
 """Standard errors: 5 % of a normal distribution are above."""
 
 
-def fit(
+def fit_knn(
     history: History,
     *,
     seed: int = 0,  # noqa: ARG001 - every fit has one
-    k: int = K,
+    k: int = NEIGHBOURS,
     confidence: float = CONFIDENCE,
     features: Features | None = None,
 ) -> Router:
@@ -48,20 +48,20 @@ def fit(
         ConfigError: the history has no questions.
         SourceError: the history has no scores.
     """
-    scores_qm = utilities(history)
-    embed, known_qd = embedding(history, features)
-    best = history.workers.index(history.best())
+    scores_qm = compute_utilities(history)
+    embed, known_qd = fit_embedding(history, features)
+    best = history.workers.index(history.best_worker())
     mean_m = np.nan_to_num(history.mean_m())
 
     def score(text: str) -> Floats:
         similar_q = known_qd @ embed([text])[0]
         near = np.argsort(-similar_q, kind="stable")[:k]
-        return guarded(scores_qm[near], best, confidence, mean_m)
+        return guarded_scores(scores_qm[near], best, confidence, mean_m)
 
     return Router(f"knn/{k}", history.workers, score)
 
 
-def guarded(scores_km: Floats, best: int, confidence: float, mean_m: Floats) -> Floats:
+def guarded_scores(scores_km: Floats, best: int, confidence: float, mean_m: Floats) -> Floats:
     """The advantage over the best single worker of whoever surely has one; 0 for the best.
 
     Whoever has none is below 0, in the order of the overall means: (m,).

@@ -31,85 +31,104 @@ from hashlib import blake2b
 
 import numpy as np
 
-from batuta.baselines.routing.arrays import Flags, Floats, Places
-from batuta.baselines.routing.modes import MODES, ROLES, Agent, Mode, workflow
-from batuta.baselines.routing.router import embedding, utilities
-from batuta.baselines.routing.tape import Adam, Node, log_softmax, unit
-from batuta.core import Accepted, Brief, Decision, Draft, Listener, Malformed, Plan, WorkerId
-from batuta.core.conductor import SILENT
+from batuta.baselines.routing.arrays import Floats, Indices, Masks
+from batuta.baselines.routing.autodiff import Adam, Variable, log_softmax, normalize_rows
+from batuta.baselines.routing.collaboration_modes import (
+    MODES,
+    ROLES,
+    CollaborationMode,
+    RoleAgent,
+    build_mode_workflow,
+)
+from batuta.baselines.routing.router import compute_utilities, fit_embedding
+from batuta.core import (
+    AcceptedAnswer,
+    CallListener,
+    Decision,
+    Draft,
+    MalformedPlan,
+    Plan,
+    PlanningContext,
+    WorkerId,
+)
+from batuta.core.conductor import NULL_LISTENER
 from batuta.solvers.features import Features
 from batuta.solvers.history import History
 
 WIDTH = 64
-AGENTS = 6
+MAX_AGENTS = 6
 """At most."""
-MODE_HEAT, ROLE_HEAT = 0.8, 0.5
-VARIATIONAL = 0.001
-RATE = 0.01
+MODE_TEMPERATURE, ROLE_TEMPERATURE = 0.8, 0.5
+VARIATIONAL_WEIGHT = 0.001
+LEARNING_RATE = 0.01
 BATCH = 16
 EPOCHS = 5
 
-Model = Mapping[str, Node]
-Choose = Callable[[Floats], Places]
+ModelWeights = Mapping[str, Variable]
+ChoiceRule = Callable[[Floats], Indices]
 """From logits (b, n) to one place for each row (b,)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class SystemChoices:
     """What was chosen for each question of a batch, and what the losses need."""
 
-    classes_bt: Node
+    classes_bt: Variable
     """Logits."""
-    variational: Node
-    modes_b: Places
-    agents_b: Places
+    variational: Variable
+    modes_b: Indices
+    agents_b: Indices
     """How many; 1 in the modes of one agent."""
-    roles_ba: Places
-    models_ba: Places
+    roles_ba: Indices
+    models_ba: Indices
     """Only the first `agents_b` of both count."""
-    log_p_b: Node
+    log_p_b: Variable
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MasRouter:
     """The conductor."""
 
     name: str
     workers: tuple[WorkerId, ...]
-    model: Model
+    model: ModelWeights
     embed: Features
-    modes: tuple[Mode, ...] = MODES
-    drawn: bool = False
+    modes: tuple[CollaborationMode, ...] = MODES
+    sample_choices: bool = False
 
-    async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
+    async def plan(
+        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
         """The mode, the agents and their models; in a later round, the answer stands."""
         if brief.previous:
-            return Accepted()
+            return AcceptedAnswer()
         there_m = np.asarray([worker in brief.pool for worker in self.workers])
         if not there_m.any():
-            return Malformed(Draft(), f"{self.name} was fitted on none of the pool's workers")
+            return MalformedPlan(
+                draft=Draft(), reason=f"{self.name} was fitted on none of the pool's workers"
+            )
         recorded = all("recorded" in worker.tags for worker in brief.pool)
-        modes = (Mode.IO,) if recorded else self.modes
+        modes = (CollaborationMode.IO,) if recorded else self.modes
         said = f"{brief.seed} {brief.question.text}".encode()
         rng = np.random.default_rng(int.from_bytes(blake2b(said, digest_size=8).digest(), "big"))
-        choose = _by_lot(rng) if self.drawn else _greatest
+        choose = _gumbel_choice(rng) if self.sample_choices else _choose_greatest
         points_1d = self.embed([brief.question.text])
-        draw = walk(self.model, points_1d, choose, modes, there_m)
+        draw = choose_systems(self.model, points_1d, choose=choose, modes=modes, there_m=there_m)
         mode = MODES[int(draw.modes_b[0])]
         agents = [
-            Agent(int(draw.roles_ba[0, a]), self.workers[int(draw.models_ba[0, a])])
+            RoleAgent(int(draw.roles_ba[0, a]), self.workers[int(draw.models_ba[0, a])])
             for a in range(int(draw.agents_b[0]))
         ]
-        return Plan(workflow(mode, agents, brief.max_steps))
+        return Plan(build_mode_workflow(mode, agents, brief.max_steps))
 
 
-def fit(
+def fit_masrouter(
     history: History,
     *,
     seed: int = 0,
-    rate: float = 0.0,
-    modes: Sequence[Mode] = MODES,
-    drawn: bool = False,
+    dollar_rate: float = 0.0,
+    modes: Sequence[CollaborationMode] = MODES,
+    sample_choices: bool = False,
     epochs: int = EPOCHS,
     features: Features | None = None,
 ) -> MasRouter:
@@ -118,37 +137,51 @@ def fit(
     Args:
         history: what to learn from.
         seed: of the first weights, the batches and what is drawn in training.
-        rate: what a dollar takes from a utility.
+        dollar_rate: what a dollar takes from a utility.
         modes: among which to choose.
-        drawn: each choice is drawn, not the most probable one.
+        sample_choices: each choice is drawn, not the most probable one.
         epochs: over the questions.
         features: of the questions, not fitted yet.
 
     Raises:
         ConfigError: the history has no questions, or a rate is given and dollars are unknown.
     """
-    values_qm = utilities(history, rate)
-    embed, points_qd = embedding(history, features)
+    values_qm = compute_utilities(history, dollar_rate)
+    embed, points_qd = fit_embedding(history, features)
     names = sorted(set(history.families))
     classes_q = np.asarray([names.index(family) for family in history.families])
     rng = np.random.default_rng(seed)
     model = first_weights(points_qd.shape[1], len(names), len(history.workers), rng)
     # The number of agents has no gradient; see the header.
-    adam = Adam({name: node for name, node in model.items() if name != "number"}, RATE)
+    adam = Adam({name: node for name, node in model.items() if name != "number"}, LEARNING_RATE)
     everyone_m = np.ones(len(history.workers), bool)
-    outcome = _Outcome(history.scores_qm.astype(np.float64), values_qm)
+    outcome = _SystemOutcome(history.scores_qm.astype(np.float64), values_qm)
     for _ in range(epochs):
         order = rng.permutation(len(points_qd))
         for start in range(0, len(order), BATCH):
             batch = order[start : start + BATCH]
-            draw = walk(model, points_qd[batch], _by_lot(rng), modes, everyone_m, rng)
-            adam.step(loss_of(draw, classes_q[batch], outcome.utility(batch, draw)))
-    return MasRouter("masrouter", history.workers, model, embed, tuple(modes), drawn)
+            draw = choose_systems(
+                model,
+                points_qd[batch],
+                choose=_gumbel_choice(rng),
+                modes=modes,
+                there_m=everyone_m,
+                noise=rng,
+            )
+            adam.step(batch_loss(draw, classes_q[batch], outcome.utility(batch, draw)))
+    return MasRouter(
+        name="masrouter",
+        workers=history.workers,
+        model=model,
+        embed=embed,
+        modes=tuple(modes),
+        sample_choices=sample_choices,
+    )
 
 
 def first_weights(
     dimensions: int, classes: int, workers: int, rng: np.random.Generator
-) -> dict[str, Node]:
+) -> dict[str, Variable]:
     """Maps of the question for each stage, and a vector for each thing that can be chosen."""
     maps = ("class map", "mean map", "spread map", "role map", "model map")
     shapes = dict.fromkeys(maps, (dimensions, WIDTH)) | {
@@ -160,19 +193,20 @@ def first_weights(
         "models": (workers, WIDTH),
     }
     return {
-        name: Node(rng.standard_normal(shape, np.float32) / shape[0] ** 0.5)
+        name: Variable(rng.standard_normal(shape, np.float32) / shape[0] ** 0.5)
         for name, shape in shapes.items()
     }
 
 
-def walk(
-    model: Model,
+def choose_systems(
+    model: ModelWeights,
     points_bd: Floats,
-    choose: Choose,
-    modes: Sequence[Mode],
-    there_m: Flags,
+    choose: ChoiceRule,
+    modes: Sequence[CollaborationMode],
+    *,
+    there_m: Masks,
     noise: np.random.Generator | None = None,
-) -> Drawn:
+) -> SystemChoices:
     """The four choices for each question.
 
     Args:
@@ -183,102 +217,121 @@ def walk(
         there_m: which models may be chosen.
         noise: of the latent; None: its mean is taken.
     """
-    classes, mode_vectors = unit(model["classes"]), unit(model["modes"])
-    classes_bt = unit(model["class map"].mapping(points_bd)) @ classes.transposed
-    latent, variational = _latent(model, points_bd, noise)
+    classes, mode_vectors = normalize_rows(model["classes"]), normalize_rows(model["modes"])
+    classes_bt = normalize_rows(model["class map"].premultiply(points_bd)) @ classes.transpose
+    latent, variational = _encode_latent(model, points_bd, noise)
     about = latent + classes[classes_bt.value.argmax(axis=1)]
     allowed = np.asarray([mode in modes for mode in MODES])
-    modes_b, log_p = _chosen(about, mode_vectors, MODE_HEAT, choose, allowed)
+    modes_b, log_p = _choose_option(
+        about, mode_vectors, temperature=MODE_TEMPERATURE, choose=choose, allowed=allowed
+    )
     share_b = 1 / (1 + np.exp(-(latent.value @ model["number"].value)[:, 0]))
-    agents_b = np.clip(np.round(AGENTS * share_b), 1, AGENTS).astype(int)
-    agents_b[np.isin(modes_b, [MODES.index(Mode.IO), MODES.index(Mode.COT)])] = 1
+    agents_b = np.clip(np.round(MAX_AGENTS * share_b), 1, MAX_AGENTS).astype(int)
+    agents_b[
+        np.isin(modes_b, [MODES.index(CollaborationMode.IO), MODES.index(CollaborationMode.COT)])
+    ] = 1
     mode = mode_vectors[modes_b]
     count = int(agents_b.max())
-    roles: list[Places] = []
-    models: list[Places] = []
-    context = model["role map"].mapping(points_bd) + mode
-    roles_done = unit(model["roles"])
+    roles: list[Indices] = []
+    models: list[Indices] = []
+    context = model["role map"].premultiply(points_bd) + mode
+    roles_done = normalize_rows(model["roles"])
     for place in range(count):
-        role_b, log_q = _chosen(context, roles_done, ROLE_HEAT, choose)
+        role_b, log_q = _choose_option(context, roles_done, ROLE_TEMPERATURE, choose)
         roles.append(role_b)
-        context += roles_done[role_b].times((place < agents_b)[:, None])
-        log_p += log_q.times(place < agents_b)
-    wanted = model["model map"].mapping(points_bd) + context
-    model_log_p = _log_p(wanted, unit(model["models"]), 1.0, there_m)
+        context += roles_done[role_b].multiply((place < agents_b)[:, None])
+        log_p += log_q.multiply(place < agents_b)
+    wanted = model["model map"].premultiply(points_bd) + context
+    model_log_p = _log_probabilities(wanted, normalize_rows(model["models"]), 1.0, there_m)
     for place in range(count):
         model_b = choose(model_log_p.value)
         models.append(model_b)
-        log_p += _of(model_log_p, model_b).times(place < agents_b)
-    return Drawn(
-        classes_bt, variational, modes_b, agents_b, np.stack(roles, 1), np.stack(models, 1), log_p
+        log_p += _select_log_probability(model_log_p, model_b).multiply(place < agents_b)
+    return SystemChoices(
+        classes_bt=classes_bt,
+        variational=variational,
+        modes_b=modes_b,
+        agents_b=agents_b,
+        roles_ba=np.stack(roles, 1),
+        models_ba=np.stack(models, 1),
+        log_p_b=log_p,
     )
 
 
-def loss_of(draw: Drawn, classes_b: Places, utility_b: Floats) -> Node:
+def batch_loss(draw: SystemChoices, classes_b: Indices, utility_b: Floats) -> Variable:
     """The mean over the batch of the three terms."""
     rows_b = np.arange(len(classes_b))
     known = log_softmax(draw.classes_bt)[rows_b, classes_b].sum()
-    earned = draw.log_p_b.times(utility_b).sum()
-    return (known + earned).times(-1 / len(rows_b)) + draw.variational.times(VARIATIONAL)
+    earned = draw.log_p_b.multiply(utility_b).sum()
+    return (known + earned).multiply(-1 / len(rows_b)) + draw.variational.multiply(
+        VARIATIONAL_WEIGHT
+    )
 
 
-def _latent(
-    model: Model, points_bd: Floats, noise: np.random.Generator | None
-) -> tuple[Node, Node]:
+def _encode_latent(
+    model: ModelWeights, points_bd: Floats, noise: np.random.Generator | None
+) -> tuple[Variable, Variable]:
     """The latent (b, 64), and the variational loss, a mean over the batch.
 
     The loss is how badly the latent is undone, and how far it is from a standard normal.
     """
-    mean = model["mean map"].mapping(points_bd)
-    log_variance = model["spread map"].mapping(points_bd)
+    mean = model["mean map"].premultiply(points_bd)
+    log_variance = model["spread map"].premultiply(points_bd)
     shape = mean.value.shape
     lots = np.zeros(shape) if noise is None else noise.standard_normal(shape, np.float32)
-    latent = mean + log_variance.times(0.5).exp().times(lots)
-    missed = (latent @ model["decoder"]).plus(-points_bd)
-    divergence = (mean * mean + log_variance.exp() - log_variance.plus(1.0)).sum().times(0.5)
-    return latent, ((missed * missed).sum() + divergence).times(1 / shape[0])
+    latent = mean + log_variance.multiply(0.5).exp().multiply(lots)
+    missed = (latent @ model["decoder"]).add(-points_bd)
+    divergence = (mean * mean + log_variance.exp() - log_variance.add(1.0)).sum().multiply(0.5)
+    return latent, ((missed * missed).sum() + divergence).multiply(1 / shape[0])
 
 
-def _chosen(
-    context: Node, vectors: Node, heat: float, choose: Choose, allowed: Flags | None = None
-) -> tuple[Places, Node]:
+def _choose_option(
+    context: Variable,
+    vectors: Variable,
+    temperature: float,
+    choose: ChoiceRule,
+    *,
+    allowed: Masks | None = None,
+) -> tuple[Indices, Variable]:
     """The chosen places and the logarithms of their probabilities: (b,) each."""
-    log_p = _log_p(context, vectors, heat, allowed)
+    log_p = _log_probabilities(context, vectors, temperature, allowed)
     chosen_b = choose(log_p.value)
-    return chosen_b, _of(log_p, chosen_b)
+    return chosen_b, _select_log_probability(log_p, chosen_b)
 
 
-def _log_p(context: Node, vectors: Node, heat: float, allowed: Flags | None = None) -> Node:
+def _log_probabilities(
+    context: Variable, vectors: Variable, temperature: float, allowed: Masks | None = None
+) -> Variable:
     """The logarithm of the probability of everything that can be chosen: (b, n)."""
-    logits = (unit(context) @ vectors.transposed).times(1 / heat)
+    logits = (normalize_rows(context) @ vectors.transpose).multiply(1 / temperature)
     if allowed is not None:
-        logits = logits.plus(np.where(allowed, 0.0, -np.inf))
+        logits = logits.add(np.where(allowed, 0.0, -np.inf))
     return log_softmax(logits)
 
 
-def _of(log_p_bn: Node, chosen_b: Places) -> Node:
+def _select_log_probability(log_p_bn: Variable, chosen_b: Indices) -> Variable:
     """The logarithms of the probabilities of what was chosen: (b,)."""
     return log_p_bn[np.arange(len(chosen_b)), chosen_b]
 
 
-def _greatest(log_p_bn: Floats) -> Places:
+def _choose_greatest(log_p_bn: Floats) -> Indices:
     return log_p_bn.argmax(axis=1)
 
 
-def _by_lot(rng: np.random.Generator) -> Choose:
+def _gumbel_choice(rng: np.random.Generator) -> ChoiceRule:
     """Drawn with these probabilities, by the Gumbel-max trick."""
     return lambda log_p_bn: (log_p_bn + rng.gumbel(size=log_p_bn.shape)).argmax(axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Outcome:
+class _SystemOutcome:
     """What a history says of a system; of several agents, what we make of it."""
 
     scores_qm: Floats
     values_qm: Floats
     """Scores less the dollars of a call."""
 
-    def utility(self, batch: Places, draw: Drawn) -> Floats:
+    def utility(self, batch: Indices, draw: SystemChoices) -> Floats:
         """For each question of the batch: (b,)."""
         depth: int = draw.models_ba.shape[1]
         counts_ba = np.arange(depth) < draw.agents_b[:, None]

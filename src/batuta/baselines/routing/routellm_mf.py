@@ -24,22 +24,22 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from batuta.baselines.routing.arrays import Floats, Places
-from batuta.baselines.routing.router import Router, embedding, utilities
-from batuta.baselines.routing.tape import Adam, Node, log_sigmoid, unit
+from batuta.baselines.routing.arrays import Floats, Indices
+from batuta.baselines.routing.autodiff import Adam, Variable, log_sigmoid, normalize_rows
+from batuta.baselines.routing.router import Router, compute_utilities, fit_embedding
 from batuta.errors import ConfigError
 from batuta.solvers.features import Features
 from batuta.solvers.history import History
 
 WIDTH = 128
 NOISE = 0.1
-RATE = 3e-4
-DECAY = 1e-5
+LEARNING_RATE = 3e-4
+WEIGHT_DECAY = 1e-5
 STEPS = 3000
 BATCH = 128
 
 
-def fit(
+def fit_routellm(
     history: History,
     *,
     seed: int = 0,
@@ -62,20 +62,20 @@ def fit(
     """
     if share is not None and not 0 <= share <= 1:
         raise ConfigError(f"a share of calls is in [0, 1], not {share}")
-    embed, points_qd = embedding(history, features)
+    embed, points_qd = fit_embedding(history, features)
     rng = np.random.default_rng(seed)
     model = _first_weights(points_qd.shape[1], len(history.workers), rng)
-    _learn(model, points_qd, _wins(utilities(history)), rng, steps)
+    _train_weights(model, points_qd, _winning_pairs(compute_utilities(history)), rng, steps=steps)
 
     def score(text: str) -> Floats:
-        return deltas(model, embed([text]))[0]
+        return worker_scores(model, embed([text]))[0]
 
     if share is None:
         return Router("routellm-mf", history.workers, score)
     means_m = history.mean_m()
     pair = int(np.nanargmax(means_m)), int(np.nanargmin(means_m))
-    known_qm = deltas(model, points_qd)
-    margin = _threshold(known_qm[:, pair[0]] - known_qm[:, pair[1]], share)
+    known_qm = worker_scores(model, points_qd)
+    margin = _share_threshold(known_qm[:, pair[0]] - known_qm[:, pair[1]], share)
 
     def between_two(text: str) -> Floats:
         delta_m = score(text)
@@ -86,24 +86,26 @@ def fit(
     return Router(f"routellm-mf/{share:g}", history.workers, between_two)
 
 
-def deltas(model: Mapping[str, Node], points_qd: Floats) -> Floats:
+def worker_scores(model: Mapping[str, Variable], points_qd: Floats) -> Floats:
     """The score of every worker on every question, (q, m)."""
     hidden_qh = points_qd @ model["projection"].value + model["bias"].value
-    workers_mh = unit(model["workers"]).value
+    workers_mh = normalize_rows(model["workers"]).value
     return (hidden_qh * model["last"].value) @ workers_mh.T
 
 
-def loss_of(model: Mapping[str, Node], points_bd: Floats, won_b: Places, lost_b: Places) -> Node:
+def batch_loss(
+    model: Mapping[str, Variable], points_bd: Floats, won_b: Indices, lost_b: Indices
+) -> Variable:
     """The mean cross-entropy of the pairs, each of one question."""
-    workers_mh = unit(model["workers"])
+    workers_mh = normalize_rows(model["workers"])
     each_m = np.arange(len(workers_mh.value))
     sides_bm = (won_b[:, None] == each_m) - (lost_b[:, None] == each_m).astype(points_bd.dtype)
-    hidden_bh = model["projection"].mapping(points_bd) + model["bias"]
-    ahead_bh = workers_mh.mapping(sides_bm) * hidden_bh * model["last"]
-    return log_sigmoid(ahead_bh.sum(axis=1)).sum().times(-1 / len(points_bd))
+    hidden_bh = model["projection"].premultiply(points_bd) + model["bias"]
+    ahead_bh = workers_mh.premultiply(sides_bm) * hidden_bh * model["last"]
+    return log_sigmoid(ahead_bh.sum(axis=1)).sum().multiply(-1 / len(points_bd))
 
 
-def _first_weights(dimensions: int, workers: int, rng: np.random.Generator) -> dict[str, Node]:
+def _first_weights(dimensions: int, workers: int, rng: np.random.Generator) -> dict[str, Variable]:
     edge, inner = dimensions**-0.5, WIDTH**-0.5
     first = {
         "workers": rng.standard_normal((workers, WIDTH)),
@@ -111,10 +113,10 @@ def _first_weights(dimensions: int, workers: int, rng: np.random.Generator) -> d
         "bias": rng.uniform(-edge, edge, WIDTH),
         "last": rng.uniform(-inner, inner, WIDTH),
     }
-    return {name: Node(value.astype(np.float32)) for name, value in first.items()}
+    return {name: Variable(value.astype(np.float32)) for name, value in first.items()}
 
 
-def _wins(scores_qm: Floats) -> Places:
+def _winning_pairs(scores_qm: Floats) -> Indices:
     """Question, winner, loser of every pair that has one: (n, 3).
 
     Raises:
@@ -126,17 +128,22 @@ def _wins(scores_qm: Floats) -> Places:
     return wins
 
 
-def _learn(
-    model: dict[str, Node], points_qd: Floats, wins_n3: Places, rng: np.random.Generator, steps: int
+def _train_weights(
+    model: dict[str, Variable],
+    points_qd: Floats,
+    wins_n3: Indices,
+    rng: np.random.Generator,
+    *,
+    steps: int,
 ) -> None:
-    adam = Adam(model, RATE, DECAY)
+    adam = Adam(model, LEARNING_RATE, WEIGHT_DECAY)
     for _ in range(steps):
         asked_b, won_b, lost_b = wins_n3[rng.integers(len(wins_n3), size=BATCH)].T
         noise_bd = NOISE * rng.standard_normal((BATCH, points_qd.shape[1]), np.float32)
-        adam.step(loss_of(model, points_qd[asked_b] + noise_bd, won_b, lost_b))
+        adam.step(batch_loss(model, points_qd[asked_b] + noise_bd, won_b, lost_b))
 
 
-def _threshold(margins_q: Floats, share: float) -> float:
+def _share_threshold(margins_q: Floats, share: float) -> float:
     """A margin that this share of the questions reaches."""
     wanted = round(share * len(margins_q))
     ordered = np.sort(margins_q)[::-1]
@@ -145,7 +152,7 @@ def _threshold(margins_q: Floats, share: float) -> float:
     return float(ordered[wanted - 1])
 
 
-def recovered(weak_q: Floats, strong_q: Floats, margins_q: Floats) -> Floats:
+def pgr_curve(weak_q: Floats, strong_q: Floats, margins_q: Floats) -> Floats:
     """PGR with 0, 1, … n calls of the strong worker, those with the greatest margins: (n + 1,).
 
     Raises:
@@ -159,12 +166,12 @@ def recovered(weak_q: Floats, strong_q: Floats, margins_q: Floats) -> Floats:
     return gained / len(order) / gap
 
 
-def apgr(recovered_n: Floats) -> float:
+def average_pgr(recovered_n: Floats) -> float:
     """The mean PGR over all shares, by trapezia; 0.5 by lot."""
     return float((recovered_n[1:] + recovered_n[:-1]).mean() / 2)
 
 
-def cpt(recovered_n: Floats, wanted: float) -> float:
+def call_performance_threshold(recovered_n: Floats, wanted: float) -> float:
     """The least share of strong calls with a PGR of at least `wanted`; 1 if none has."""
     enough = np.flatnonzero(recovered_n >= wanted - 1e-9)
     return float(enough[0] / (len(recovered_n) - 1)) if len(enough) else 1.0

@@ -10,18 +10,18 @@ import numpy as np
 
 from batuta.baselines.routing.arrays import Floats
 from batuta.core import (
-    Accepted,
-    Brief,
+    AcceptedAnswer,
+    CallListener,
     Decision,
     Draft,
-    Listener,
-    Malformed,
+    MalformedPlan,
     Plan,
+    PlanningContext,
     Step,
     WorkerId,
     Workflow,
 )
-from batuta.core.conductor import SILENT
+from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import ConfigError
 from batuta.solvers.features import Features, HashedNgrams
 from batuta.solvers.history import History
@@ -39,19 +39,23 @@ class Router:
     score: Callable[[str], Floats]
     """From the question's text to a number for each worker: (m,)."""
 
-    async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
+    async def plan(
+        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
         """One step; in a later round, the answer stands."""
         if brief.previous:
-            return Accepted()
+            return AcceptedAnswer()
         places = [m for m, worker in enumerate(self.workers) if worker in brief.pool]
         if not places:
-            return Malformed(Draft(), f"{self.name} was fitted on none of the pool's workers")
+            return MalformedPlan(
+                draft=Draft(), reason=f"{self.name} was fitted on none of the pool's workers"
+            )
         scores_m = self.score(brief.question.text)
         best = max(places, key=lambda m: float(scores_m[m]))
-        return Plan(Workflow((Step("", self.workers[best]),)))
+        return Plan(Workflow((Step(subtask="", worker=self.workers[best]),)))
 
 
-def embedding(history: History, features: Features | None = None) -> tuple[Features, Floats]:
+def fit_embedding(history: History, features: Features | None = None) -> tuple[Features, Floats]:
     """Features fitted to the history's questions, and the questions' vectors, (q, d).
 
     Without `features` they are `HashedNgrams`, which is fitted once for all routers of a history.
@@ -60,26 +64,26 @@ def embedding(history: History, features: Features | None = None) -> tuple[Featu
         ConfigError: there are no questions.
     """
     if features is None:
-        return _hashed(history.questions)
+        return _fit_hashed_embedding(history.questions)
     fitted = features.fit(history.questions)
     return fitted, fitted(history.questions)
 
 
 @lru_cache(maxsize=2)
-def _hashed(questions: tuple[str, ...]) -> tuple[Features, Floats]:
+def _fit_hashed_embedding(questions: tuple[str, ...]) -> tuple[Features, Floats]:
     fitted = HashedNgrams().fit(questions)
     return fitted, fitted(questions)
 
 
-def utilities(history: History, rate: float = 0.0) -> Floats:
+def compute_utilities(history: History, dollar_rate: float = 0.0) -> Floats:
     """Score less `rate` times dollars, (q, m); NaN: the score is unknown.
 
     Raises:
         ConfigError: dollars count and some are unknown.
     """
     scores_qm = history.scores_qm.astype(np.float64)
-    if not rate:
+    if not dollar_rate:
         return scores_qm
     if np.isnan(history.usd_qm[~np.isnan(scores_qm)]).any():
         raise ConfigError("the history has calls of unknown cost: leave the rate of dollars at 0")
-    return scores_qm - rate * history.usd_qm
+    return scores_qm - dollar_rate * history.usd_qm

@@ -29,79 +29,89 @@ from typing import Literal
 
 import numpy as np
 
-from batuta.baselines.answers import final, normal
-from batuta.baselines.routing.arrays import Flags, Floats
-from batuta.baselines.routing.router import embedding
-from batuta.baselines.samples import everybody
-from batuta.baselines.solver import Players, play, said, settled_on
+from batuta.baselines.answers import find_final_answer, normalize_answer
+from batuta.baselines.parallel_answers import ask_workers_in_parallel
+from batuta.baselines.routing.arrays import Floats, Masks
+from batuta.baselines.routing.router import fit_embedding
+from batuta.baselines.solver import SolverContext, round_replies, run_conductor, with_final_reply
 from batuta.core import Question, Reply, Run, WorkerId
 from batuta.errors import ConfigError
-from batuta.solvers import best
+from batuta.solvers import best_single_worker
 from batuta.solvers.features import Features, HashedNgrams
 from batuta.solvers.history import History
 
-Form = Literal["answers", "embeddings"]
-K = 20
-LEAST = 3
+AnswerForm = Literal["answers", "embeddings"]
+NEIGHBOURS = 20
+MIN_WORKERS = 3
 """Workers that a triangle of distances needs."""
-_APART = 2.0
+_DIFFERENT_DISTANCE = 2.0
 """Squared distance of two different answers."""
 
-Extract = Callable[[Question, Reply], str | None]
+AnswerExtractor = Callable[[Question, Reply], str | None]
 """A reply's answer; None: it states none."""
-Distances = Callable[[Sequence[str | None]], Floats]
+DistanceFunction = Callable[[Sequence[str | None]], Floats]
 """From a question's answers, one a worker, to their squared distances: (m, m)."""
 
 
-def final_answer(_: Question, reply: Reply) -> str | None:
+def extract_final_answer(_: Question, reply: Reply) -> str | None:
     """What the reply calls its answer, else its last line."""
-    return final(reply.text)
+    return find_final_answer(reply.text)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Smoothie:
     """Calls every worker at once and takes one reply."""
 
     name: str
     workers: tuple[WorkerId, ...]
-    distances: Distances
-    nearby: Callable[[str], tuple[Floats, Floats]]
+    distances: DistanceFunction
+    neighbour_sums: Callable[[str], tuple[Floats, Floats]]
     """From the question's text to the sums of squared distances on its neighbours, and to the
     numbers of questions they are of: (m, m) each."""
-    extract: Extract = final_answer
+    extract: AnswerExtractor = extract_final_answer
 
     @property
     def calls(self) -> int:
         """One of each worker."""
         return len(self.workers)
 
-    async def answer(self, question: Question, players: Players, seed: int) -> Run:
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
         """The most central reply; of a pool of strangers the best worker's."""
-        who = [worker.id for worker in players.pool.ranked() if worker.id in self.workers]
+        who = [worker.id for worker in context.pool.ranked() if worker.id in self.workers]
         if not who:
-            return await play(question, best(), players, seed, 1)
-        run = await everybody(self.name, question, players.only(*who), seed, who)
-        replies = {self.workers.index(who[index]): reply for index, reply in said(run).items()}
+            return await run_conductor(
+                question, best_single_worker(), context=context, seed=seed, max_steps=1
+            )
+        run = await ask_workers_in_parallel(
+            self.name, question, context=context.restrict_to(*who), seed=seed, workers=who
+        )
+        replies = {
+            self.workers.index(who[index]): reply for index, reply in round_replies(run).items()
+        }
         if not replies:
             return run
         told = [
             self.extract(question, replies[m]) if m in replies else None for m in range(self.calls)
         ]
         there_m = np.isin(np.arange(self.calls), list(replies))
-        delta_m = self.deltas(question.text, told, there_m)
-        return settled_on(run, replies[min(sorted(replies), key=lambda m: delta_m[m])])
+        delta_m = self.estimate_question_deltas(question.text, told, there_m)
+        return with_final_reply(run, replies[min(sorted(replies), key=lambda m: delta_m[m])])
 
-    def deltas(self, text: str, told: Sequence[str | None], there_m: Flags) -> Floats:
+    def estimate_question_deltas(
+        self, text: str, told: Sequence[str | None], there_m: Masks
+    ) -> Floats:
         """The estimates for a question, its answers, and who replied at all: (m,)."""
-        sums_mm, counts_mm = self.nearby(text)
+        sums_mm, counts_mm = self.neighbour_sums(text)
         both_mm = there_m[:, None] & there_m
         own_mm = np.where(both_mm, self.distances(told), 0)
         counts_mm = counts_mm + both_mm
         known_mm = counts_mm > 0
-        return estimates(np.where(known_mm, (sums_mm + own_mm) / np.maximum(counts_mm, 1), _APART))
+        return estimate_deltas(
+            np.where(known_mm, (sums_mm + own_mm) / np.maximum(counts_mm, 1), _DIFFERENT_DISTANCE)
+        )
 
 
-def estimates(distances_mm: Floats) -> Floats:
+def estimate_deltas(distances_mm: Floats) -> Floats:
     """delta_i, the mean over pairs j < k of (D_ij + D_ik - D_jk) / 2: (m,)."""
     m = len(distances_mm)
     mine_m = distances_mm.sum(axis=1)
@@ -109,12 +119,12 @@ def estimates(distances_mm: Floats) -> Floats:
     return mine_m / (m - 1) - others_m / ((m - 1) * (m - 2))
 
 
-def fit(
+def fit_smoothie(
     history: History,
     *,
     seed: int = 0,  # noqa: ARG001 - every fit has one
     k: int | None = None,
-    form: Form = "answers",
+    form: AnswerForm = "answers",
     features: Features | None = None,
 ) -> Smoothie:
     """The method.
@@ -129,18 +139,20 @@ def fit(
     Raises:
         ConfigError: there are fewer than three workers.
     """
-    if len(history.workers) < LEAST:
-        raise ConfigError(f"Smoothie compares at least {LEAST} workers, not {len(history.workers)}")
+    if len(history.workers) < MIN_WORKERS:
+        raise ConfigError(
+            f"Smoothie compares at least {MIN_WORKERS} workers, not {len(history.workers)}"
+        )
     answers = history.answers or ()
-    distances = _equality if form == "answers" else _embedded(answers)
+    distances = _equality_distances if form == "answers" else _embedding_distances(answers)
     local = "" if k is None else f"-local@{k}"
     name = f"smoothie{local}/{form}"
-    nearby = _neighbourhood(history, distances, k, features)
-    return Smoothie(name, history.workers, distances, nearby)
+    nearby = _neighbour_sums(history, distances, k, features)
+    return Smoothie(name=name, workers=history.workers, distances=distances, neighbour_sums=nearby)
 
 
-def _neighbourhood(
-    history: History, distances: Distances, k: int | None, features: Features | None
+def _neighbour_sums(
+    history: History, distances: DistanceFunction, k: int | None, features: Features | None
 ) -> Callable[[str], tuple[Floats, Floats]]:
     size = len(history.workers)
     if not history.answers:
@@ -153,7 +165,7 @@ def _neighbourhood(
     if k is None:
         sums = apart_qmm.sum(axis=0, dtype=np.float64), both_qmm.sum(axis=0)
         return lambda _: sums
-    embed, known_qd = embedding(history, features)
+    embed, known_qd = fit_embedding(history, features)
 
     def nearby(text: str) -> tuple[Floats, Floats]:
         near = np.argsort(-(known_qd @ embed([text])[0]), kind="stable")[: k - 1]
@@ -162,26 +174,26 @@ def _neighbourhood(
     return nearby
 
 
-def _equality(told: Sequence[str | None]) -> Floats:
+def _equality_distances(told: Sequence[str | None]) -> Floats:
     """Two answers are equal or they are not; none is equal to nothing."""
     codes: dict[str, int] = {}
     places = [
-        -1 - m if answer is None else codes.setdefault(normal(answer), len(codes))
+        -1 - m if answer is None else codes.setdefault(normalize_answer(answer), len(codes))
         for m, answer in enumerate(told)
     ]
     codes_m = np.asarray(places)
-    return np.where(codes_m[:, None] == codes_m, 0.0, _APART)
+    return np.where(codes_m[:, None] == codes_m, 0.0, _DIFFERENT_DISTANCE)
 
 
-def _embedded(answers: Sequence[Sequence[str | None]]) -> Distances:
+def _embedding_distances(answers: Sequence[Sequence[str | None]]) -> DistanceFunction:
     known = [answer for told in answers for answer in told if answer]
     embed = HashedNgrams(buckets=1024, dimensions=None).fit(known or [""])
 
     def distances(told: Sequence[str | None]) -> Floats:
-        points_md = embed([normal(answer or "") for answer in told])
+        points_md = embed([normalize_answer(answer or "") for answer in told])
         cosines_mm = points_md @ points_md.T
         there_m = np.asarray([answer is not None for answer in told])
-        apart_mm = np.where(there_m[:, None] & there_m, 2 - 2 * cosines_mm, _APART)
+        apart_mm = np.where(there_m[:, None] & there_m, 2 - 2 * cosines_mm, _DIFFERENT_DISTANCE)
         np.fill_diagonal(apart_mm, 0.0)
         return np.maximum(apart_mm, 0)
 

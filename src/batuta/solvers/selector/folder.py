@@ -13,31 +13,31 @@ from safetensors import SafetensorError
 from safetensors import numpy as saved
 
 from batuta.core import WorkerId
-from batuta.embedded.conductor import FILE
-from batuta.embedded.folder import read_json
+from batuta.embedded.model_files import read_json
+from batuta.embedded.policy import CARD_FILE
 from batuta.errors import ConfigError, StoreError
 from batuta.solvers import features
-from batuta.solvers.selector.guard import Guard
-from batuta.solvers.selector.head import TEMPERATURE, Head
-from batuta.solvers.selector.model import KIND, VALUES, Selector
-from batuta.solvers.selector.values import Smoothing, Values
+from batuta.solvers.selector.guard import SelectorGuard
+from batuta.solvers.selector.head import TEMPERATURE, CorrectionHead
+from batuta.solvers.selector.model import SELECTOR_KIND, VALUE_ARRAYS, Selector
+from batuta.solvers.selector.value_model import Smoothing, ValueModel
 
-TENSORS = "selector.safetensors"
-Tensors = dict[str, NDArray[np.float32]]
-_save = cast(
-    "Callable[[Tensors, Path], None]",
+TENSOR_FILE = "selector.safetensors"
+TensorDict = dict[str, NDArray[np.float32]]
+_save_tensors = cast(
+    "Callable[[TensorDict, Path], None]",
     saved.save_file,  # pyright: ignore[reportUnknownMemberType] - its stub says too little
 )
-_load = cast(
-    "Callable[[Path], Tensors]",
+_load_tensors = cast(
+    "Callable[[Path], TensorDict]",
     saved.load_file,  # pyright: ignore[reportUnknownMemberType] - its stub says too little
 )
 
 
 def is_selector(folder: Path) -> bool:
     """Whether a selector lies there."""
-    card = folder / FILE
-    return card.is_file() and read_json(card).get("kind") == KIND
+    card = folder / CARD_FILE
+    return card.is_file() and read_json(card).get("kind") == SELECTOR_KIND
 
 
 def save_selector(selector: Selector, folder: Path) -> None:
@@ -50,8 +50,8 @@ def save_selector(selector: Selector, folder: Path) -> None:
     ordered = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _save(ordered, folder / TENSORS)
-        (folder / FILE).write_bytes(orjson.dumps(card, option=orjson.OPT_INDENT_2))
+        _save_tensors(ordered, folder / TENSOR_FILE)
+        (folder / CARD_FILE).write_bytes(orjson.dumps(card, option=orjson.OPT_INDENT_2))
     except OSError as error:
         raise StoreError(f"{folder} cannot be written: {error.strerror}") from None
 
@@ -62,29 +62,31 @@ def open_selector(folder: Path) -> Selector:
     Raises:
         ConfigError: there is none, or it cannot be used.
     """
-    card = read_json(folder / FILE)
-    if card.get("kind") != KIND:
-        raise ConfigError(f"{folder / FILE} is no selector's card: its kind is {card.get('kind')}")
+    card = read_json(folder / CARD_FILE)
+    if card.get("kind") != SELECTOR_KIND:
+        raise ConfigError(
+            f"{folder / CARD_FILE} is no selector's card: its kind is {card.get('kind')}"
+        )
     try:
-        tensors = _load(folder / TENSORS)
+        tensors = _load_tensors(folder / TENSOR_FILE)
     except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{folder / TENSORS} cannot be read: {error}") from None
+        raise ConfigError(f"{folder / TENSOR_FILE} cannot be read: {error}") from None
     try:
-        return _selector(card, tensors)
+        return _build_selector(card, tensors)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{folder} holds no usable selector: {error!r}") from None
 
 
-def _selector(card: Mapping[str, Any], tensors: Tensors) -> Selector:
+def _build_selector(card: Mapping[str, Any], tensors: TensorDict) -> Selector:
     if card["temperature"] != TEMPERATURE:
         raise ValueError(f"trained at temperature {card['temperature']}, not {TEMPERATURE}")
     workers = tuple(WorkerId(str(name)) for name in card["workers"])
-    arrays = {name: tensors[f"values.{name}"] for name in VALUES}
-    values = Values(workers=workers, smoothing=Smoothing(**card["smoothing"]), **arrays)
+    arrays = {name: tensors[f"values.{name}"] for name in VALUE_ARRAYS}
+    values = ValueModel(workers=workers, smoothing=Smoothing(**card["smoothing"]), **arrays)
     return Selector(
-        str(card["name"]),
-        features.load(card["features"], tensors),
-        values,
-        Head(tensors["head.weights_fm"], tensors["head.bias_m"]),
-        Guard(**card["guard"]),
+        title=str(card["name"]),
+        features=features.load_features(card["features"], tensors),
+        values=values,
+        head=CorrectionHead(tensors["head.weights_fm"], tensors["head.bias_m"]),
+        guard=SelectorGuard(**card["guard"]),
     )

@@ -21,12 +21,12 @@ ADVANTAGES = (0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2)
 """Bounds that are tried, in credit."""
 _QUANTILES = 20
 """Bounds on closeness that are tried."""
-_ERRORS = 1.0
+_STANDARD_ERRORS = 1.0
 """Standard errors by which a gain must be above 0."""
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
+class SelectorGuard:
     """The bounds."""
 
     advantage: float = 0.0
@@ -49,7 +49,7 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trial:
+class HeldOutTrial:
     """Training questions as they looked while they were held out."""
 
     value_nm: Floats
@@ -57,7 +57,7 @@ class Trial:
     reward_nm: Floats
     """NaN: unknown."""
 
-    def gain_n(self, guard: Guard, best: int) -> NDArray[np.float64]:
+    def gain_n(self, guard: SelectorGuard, best: int) -> NDArray[np.float64]:
         """What each question earns more than with the best single worker; 0 where unknown."""
         rows = np.arange(len(self.close_n))
         picked = guard(self.value_nm, self.close_n, best)
@@ -66,8 +66,11 @@ class Trial:
 
 
 def fit_guard(
-    by_lot: Trial, by_family: Trial, family_n: NDArray[np.signedinteger[Any]], best: int
-) -> Guard:
+    by_lot: HeldOutTrial,
+    by_family: HeldOutTrial,
+    family_n: NDArray[np.signedinteger[Any]],
+    best: int,
+) -> SelectorGuard:
     """The bounds that earn most by lot and lose nothing on families never seen.
 
     What they gain there is less its standard error over families not below 0, so that luck with a
@@ -79,23 +82,23 @@ def fit_guard(
         family_n: each question's family.
         best: the best single worker.
     """
-    chosen, most = Guard(), 0.0
+    chosen, most = SelectorGuard(), 0.0
     quantiles = np.linspace(0, 1, _QUANTILES, endpoint=False)
     bounds = np.unique(np.quantile(np.append(by_lot.close_n, by_family.close_n), quantiles))
     for closeness in bounds:
         for advantage in ADVANTAGES:
-            guard = Guard(advantage, float(closeness))
+            guard = SelectorGuard(advantage, float(closeness))
             gain_n = by_lot.gain_n(guard, best)
             strange_f = np.bincount(family_n, by_family.gain_n(guard, best)).astype(np.float64)
             if (
                 gain_n.sum() > most
-                and gain_n.sum() >= _doubt(gain_n - gain_n.mean())
-                and strange_f.sum() >= _doubt(strange_f)
+                and gain_n.sum() >= _standard_error(gain_n - gain_n.mean())
+                and strange_f.sum() >= _standard_error(strange_f)
             ):
                 chosen, most = guard, float(gain_n.sum())
     return chosen
 
 
-def _doubt(part_n: NDArray[np.float64]) -> float:
+def _standard_error(part_n: NDArray[np.float64]) -> float:
     """The standard error of a sum of independent parts around 0."""
-    return _ERRORS * float(np.sqrt(np.sum(part_n**2)))
+    return _STANDARD_ERRORS * float(np.sqrt(np.sum(part_n**2)))

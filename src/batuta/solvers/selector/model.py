@@ -12,32 +12,39 @@ import orjson
 from numpy.typing import NDArray
 
 from batuta.core import (
-    Accepted,
-    Brief,
+    AcceptedAnswer,
+    CallListener,
     Decision,
-    Listener,
     Plan,
+    PlanningContext,
     Pool,
+    Question,
+    Role,
     Step,
     WorkerId,
     Workflow,
 )
-from batuta.core.conductor import SILENT
-from batuta.embedded.blas import one_thread
+from batuta.core.conductor import NULL_LISTENER
+from batuta.embedded.blas import single_blas_thread
 from batuta.errors import SourceError
-from batuta.solvers.features import Features, Saved
-from batuta.solvers.selector.guard import Guard
-from batuta.solvers.selector.head import TEMPERATURE, Head
-from batuta.solvers.selector.values import Values
+from batuta.solvers.features import Features, SavedFeatures
+from batuta.solvers.selector.guard import SelectorGuard
+from batuta.solvers.selector.head import TEMPERATURE, CorrectionHead
+from batuta.solvers.selector.value_model import ValueModel
 
 Floats = NDArray[np.float32]
 
-KIND = "selector"
-VALUES = ("mean_m", "memory_nd", "credit_nm", "known_nm", "linear_dm", "mean_j", "mixture_mj")
-"""The arrays of `Values`."""
+SELECTOR_KIND = "selector"
+SWITCH = 0.05
+"""Credit by which another worker must be expected to earn more before a conversation changes to
+it: what is lost are prompt caches and one voice."""
+LOOK_BACK = 32
+"""Turns of a conversation that are looked at besides the first, the newest ones."""
+VALUE_ARRAYS = ("mean_m", "memory_nd", "credit_nm", "known_nm", "linear_dm", "mean_j", "mixture_mj")
+"""The arrays of `ValueModel`."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
 class Selector:
     """A conductor whose workflow is one step: the chosen worker and no subtask.
 
@@ -48,14 +55,14 @@ class Selector:
     title: str
     """Its own name, without the version."""
     features: Features
-    values: Values
-    head: Head
-    guard: Guard
+    values: ValueModel
+    head: CorrectionHead
+    guard: SelectorGuard
     digest: str = field(init=False)
     """SHA-256 of all that it knows: the version."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "digest", digest_of(*self.state()))
+        object.__setattr__(self, "digest", state_digest(*self.state()))
 
     def __repr__(self) -> str:
         return f"Selector({self.name!r}, {len(self.workers)} workers)"
@@ -70,22 +77,55 @@ class Selector:
         """Those it can choose."""
         return self.values.workers
 
-    async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
+    async def plan(
+        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
         """The workflow; in a later round, the answer stands."""
         if brief.previous:
-            return Accepted()
-        return Plan(Workflow((Step("", self.choose(brief.question.text, brief.pool)),)))
+            return AcceptedAnswer()
+        turns = user_turns(brief.question)
+        return Plan(
+            Workflow((Step(subtask="", worker=self.choose_in_conversation(turns, brief.pool)),))
+        )
 
-    def choose(self, question: str, pool: Pool) -> WorkerId:
+    def choose_in_conversation(self, turns: Sequence[str], pool: Pool) -> WorkerId:
+        """Who of the pool is to answer the last turn.
+
+        The choices of the earlier turns are made again, so that a conversation stays with its
+        worker (and the worker's prompt cache is kept) unless another one is expected to earn
+        `SWITCH` more. A request needs to bring nothing but its turns for that.
+
+        Args:
+            turns: what the user said, the first turn first; at least one.
+            pool: who may answer.
+        """
+        chosen = self.choose_worker(turns[0], pool)
+        later = turns[1:][-LOOK_BACK:]
+        if not later or chosen not in self.workers:
+            return chosen
+        places = {worker: place for place, worker in enumerate(self.workers)}
+        with single_blas_thread():
+            earned_nm, close_n = self.expected_credit(later)
+        for turn, earned_m, close in zip(later, earned_nm, close_n, strict=True):
+            if close < self.guard.closeness:
+                continue  # "and now?" says nothing of who should answer it
+            other = self.choose_worker(turn, pool)
+            if earned_m[places[other]] - earned_m[places[chosen]] > SWITCH:
+                chosen = other
+        return chosen
+
+    def choose_worker(self, question: str, pool: Pool) -> WorkerId:
         """Who of the pool is to answer."""
         known = [place for place, worker in enumerate(self.workers) if worker in pool]
         if not known:
             return pool.ranked()[0].id
-        with one_thread():
-            chosen = self.choices([question], known)[0]
+        with single_blas_thread():
+            chosen = self.choose_indices([question], known)[0]
         return self.workers[chosen]
 
-    def choices(self, questions: Sequence[str], among: Sequence[int] | None = None) -> list[int]:
+    def choose_indices(
+        self, questions: Sequence[str], among: Sequence[int] | None = None
+    ) -> list[int]:
         """The place of the worker for each question.
 
         Args:
@@ -94,7 +134,7 @@ class Selector:
         """
         places = np.arange(len(self.workers)) if among is None else np.asarray(among, int)
         logits, close_n = self.logits(questions)
-        best = int(self.means[places].argmax())
+        best = int(self.mean_credit_m[places].argmax())
         chosen = self.guard(logits[:, places] * np.float32(TEMPERATURE), close_n, best)
         return [int(places[place]) for place in chosen]
 
@@ -103,30 +143,30 @@ class Selector:
         features_nd = self.features(questions)
         value_nm, close_n = self.values(features_nd)
         known = len(self.values.mean_m)
-        inputs = inputs_of(features_nd, value_nm[:, :known], self.values.mean_m)
+        inputs = head_inputs(features_nd, value_nm[:, :known], self.values.mean_m)
         logits = value_nm / np.float32(TEMPERATURE)
         logits[:, :known] += self.head(inputs)
         return logits, close_n
 
-    def expected(self, questions: Sequence[str]) -> tuple[Floats, Floats]:
+    def expected_credit(self, questions: Sequence[str]) -> tuple[Floats, Floats]:
         """What each worker is expected to earn on each question (n, m), and how familiar it is.
 
         On a question that is not close to a trained one, what the worker earns on average.
         """
         value_nm, close_n = self.values(self.features(questions))
         familiar_n1 = (close_n >= self.guard.closeness)[:, None]
-        return np.where(familiar_n1, value_nm, self.means), close_n
+        return np.where(familiar_n1, value_nm, self.mean_credit_m), close_n
 
     @property
-    def means(self) -> Floats:
+    def mean_credit_m(self) -> Floats:
         """What each worker earns on average (m,)."""
         return np.concatenate([self.values.mean_m, self.values.mean_j])
 
-    def state(self) -> Saved:
+    def state(self) -> SavedFeatures:
         """All that it knows: a card (JSON values) and tensors by name."""
         shown, tensors = self.features.save()
         card = {
-            "kind": KIND,
+            "kind": SELECTOR_KIND,
             "name": self.title,
             "workers": list(self.workers),
             "temperature": TEMPERATURE,
@@ -134,11 +174,13 @@ class Selector:
             "smoothing": asdict(self.values.smoothing),
             "guard": asdict(self.guard),
         }
-        own = {f"values.{name}": getattr(self.values, name) for name in VALUES}
+        own = {f"values.{name}": getattr(self.values, name) for name in VALUE_ARRAYS}
         head = {"head.weights_fm": self.head.weights_fm, "head.bias_m": self.head.bias_m}
         return card, {**tensors, **own, **head}
 
-    def join(self, worker: str, questions: Sequence[str], scores: Sequence[float]) -> Selector:
+    def add_worker(
+        self, worker: str, questions: Sequence[str], scores: Sequence[float]
+    ) -> Selector:
         """The same with one more worker, known by its outcomes on a few questions.
 
         Raises:
@@ -146,19 +188,25 @@ class Selector:
         """
         if len(questions) != len(scores):
             raise SourceError(f"{worker} has {len(scores)} scores for {len(questions)} questions")
-        with one_thread():
-            values = self.values.join(
+        with single_blas_thread():
+            values = self.values.add_worker(
                 worker, self.features(questions), np.asarray(scores, np.float32)
             )
         return replace(self, values=values)
 
 
-def inputs_of(features_nd: Floats, value_nm: Floats, mean_m: Floats) -> Floats:
+def user_turns(question: Question) -> list[str]:
+    """What the user said in each turn; the text of the last message if the user said nothing."""
+    said = [message.text for message in question.messages if message.role is Role.USER]
+    return [text for text in said if text] or [question.text]
+
+
+def head_inputs(features_nd: Floats, value_nm: Floats, mean_m: Floats) -> Floats:
     """What the head reads: the features, and each known worker's value less its mean."""
     return np.concatenate([features_nd, value_nm - mean_m], axis=1)
 
 
-def digest_of(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> str:
+def state_digest(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> str:
     """SHA-256 of a selector's state, the same on every machine."""
     digest = hashlib.sha256(orjson.dumps(card, option=orjson.OPT_SORT_KEYS))
     for name in sorted(tensors):

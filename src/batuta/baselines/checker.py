@@ -1,0 +1,55 @@
+"""A checker: a worker that reads an answer and says whether it is right.
+
+What it says is evidence, not a verdict: it moves the probability that the answer is right by how
+often such a worker is believed to pass a right answer and to notice a wrong one (Bayes' rule).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from batuta.baselines.roles import CHECKING, best_worker_for_role
+from batuta.baselines.self_reflection import FEEDBACK, says_solution_is_right
+from batuta.core import Pool, Reply, Step, WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class Checker:
+    """Who checks, and how much is believed of it."""
+
+    worker: WorkerId | None = None
+    """None: the one whose description praises it most for checking."""
+    pass_rate: float = 0.9
+    """How likely it is to call a right answer right."""
+    catch_rate: float = 0.7
+    """How likely it is to call a wrong answer wrong."""
+
+    def __post_init__(self) -> None:
+        if not 0 < 1 - self.catch_rate < self.pass_rate < 1:
+            raise ValueError(
+                f"a checker that passes {self.pass_rate} of the right answers and notices "
+                f"{self.catch_rate} of the wrong ones says nothing: both are in (0, 1), and "
+                "together more than 1"
+            )
+
+    def pick_worker(self, pool: Pool) -> WorkerId | None:
+        """Who of the pool checks; None: the one that was named is not there."""
+        if self.worker is None:
+            return best_worker_for_role(pool, CHECKING)
+        return self.worker if self.worker in pool else None
+
+    def check_step(self, worker: WorkerId) -> Step:
+        """The check of what the last round answered."""
+        return Step(subtask=FEEDBACK, worker=worker, previous=True)
+
+    def evidence(self, reply: Reply) -> float:
+        """What the reply adds to the log-odds that the answer is right."""
+        if says_solution_is_right(reply):
+            return math.log(self.pass_rate / (1 - self.catch_rate))
+        return math.log((1 - self.pass_rate) / self.catch_rate)
+
+
+def is_check(step: Step) -> bool:
+    """Whether the step is a checker's."""
+    return step.previous and step.subtask == FEEDBACK

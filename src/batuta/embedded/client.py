@@ -1,0 +1,149 @@
+"""A tiny Qwen2 as a client: no server, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self, final
+
+import anyio
+from anyio import to_thread
+
+from batuta.core import CallListener, Delta, Reply, Request, Sampling, Usage
+from batuta.core.conductor import NULL_LISTENER
+from batuta.embedded.bpe import Tokenizer
+from batuta.embedded.chat_template import check_template, format_chat_prompt
+from batuta.embedded.constrained_decoding import NameConstraint, NameTokens
+from batuta.embedded.generation import Generation
+from batuta.embedded.model_files import SafetensorsFile, read_json
+from batuta.embedded.qwen2 import Qwen2, Qwen2Config
+from batuta.errors import BadRequestError, ConfigError, ContextLengthError
+
+DEFAULT_SAMPLING = Sampling(temperature=0.0, max_tokens=256)
+"""Where the request leaves the choice: greedy, and not for ever."""
+_SLICE_SECONDS = 0.02
+"""Seconds of computing after which another call gets its turn and a cancelled one ends."""
+_STREAM_SLICE_SECONDS = 0.002
+"""The same where the reply is streamed: a few tokens."""
+
+
+@final
+class EmbeddedClient:
+    """A model of a Hugging Face folder, computed in this process, free of charge.
+
+    One worker thread computes, a slice of each call in turn: on the event loop itself, even in
+    slices of 2 ms, it held up everything else many times longer (`bench/embedded.py`).
+    """
+
+    def __init__(self, name: str, model: Qwen2, tokenizer: Tokenizer, ends: frozenset[int]) -> None:
+        """Takes what `open` has read.
+
+        Args:
+            name: what replies call the model.
+            model: the weights.
+            tokenizer: of the same vocabulary.
+            ends: the tokens that end a reply.
+        """
+        self._name = name
+        self._model = model
+        self._tokenizer = tokenizer
+        self._ends = ends
+        self._spelling = NameTokens(tokenizer)
+        self._compute_limiter = anyio.CapacityLimiter(1)
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """The model saved in `folder`.
+
+        Raises:
+            ConfigError: the folder, a file, a tensor or a setting is missing or not as needed.
+        """
+        try:
+            return cls._load_folder(folder)
+        except ConfigError as error:
+            raise ConfigError(f"the model in {folder} cannot be used: {error}") from None
+
+    @classmethod
+    def _load_folder(cls, folder: Path) -> Self:
+        if not folder.is_dir():
+            raise ConfigError("there is no such folder")
+        config = read_json(folder / "config.json")
+        shape = Qwen2Config.read(config)
+        check_template(folder)
+        tokenizer = Tokenizer(read_json(folder / "tokenizer.json"))
+        if len(tokenizer) > shape.vocabulary:
+            raise ConfigError(
+                f"tokenizer.json has {len(tokenizer)} tokens, config.json {shape.vocabulary}"
+            )
+        model = Qwen2(shape, SafetensorsFile.read(folder / "model.safetensors"))
+        return cls(folder.name, model, tokenizer, _eos_tokens(folder, config))
+
+    def __repr__(self) -> str:
+        return f"Embedded({self._name!r})"
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """The model's reply; its text starts with the request's prefill.
+
+        Raises:
+            BadRequest: the request asks for something that the model cannot do.
+            ContextTooLong: the prompt leaves no position for a reply.
+        """
+        generation = await to_thread.run_sync(
+            self._start_generation, request, limiter=self._compute_limiter
+        )
+        seconds = _STREAM_SLICE_SECONDS if listener.streaming else _SLICE_SECONDS
+        said = [request.prefill]
+        await _send_delta(listener, request.prefill)
+        while generation.finish is None:
+            text = await to_thread.run_sync(
+                generation.advance, seconds, limiter=self._compute_limiter
+            )
+            said.append(text)
+            await _send_delta(listener, text)
+        usage = Usage(calls=1, input=generation.prompt_tokens, output=generation.output_tokens)
+        return Reply(text="".join(said), usage=usage, finish=generation.finish, model=self._name)
+
+    def _start_generation(self, request: Request) -> Generation:
+        sampling = request.sampling.with_defaults(DEFAULT_SAMPLING)
+        if sampling.max_tokens is not None and sampling.max_tokens < 1:
+            raise BadRequestError("max_tokens is at least 1")
+        tokens = self._encode_prompt(format_chat_prompt(request))
+        names = NameConstraint(request.names, self._spelling) if request.names else None
+        if names:
+            names.append_text(request.prefill.encode())
+        return Generation(
+            self._model,
+            self._tokenizer,
+            ends=self._ends,
+            prompt=tokens,
+            sampling=sampling,
+            names=names,
+        )
+
+    def _encode_prompt(self, text: str) -> list[int]:
+        """The prompt's tokens; a text that is far too long is not even looked at."""
+        positions = self._model.shape.positions
+        if self._tokenizer.min_tokens(text) < positions:
+            tokens = self._tokenizer.encode(text)
+            if len(tokens) < positions:
+                return tokens
+        raise ContextLengthError(
+            f"the prompt leaves no room for a reply in the {positions} positions of "
+            f"{self._name}: shorten it"
+        )
+
+
+async def _send_delta(listener: CallListener, text: str) -> None:
+    if text and listener.streaming:
+        await listener.on_delta(Delta(text=text))
+
+
+def _eos_tokens(folder: Path, config: Mapping[str, Any]) -> frozenset[int]:
+    """The tokens that end a reply: one or a list, in generation_config.json or in config.json."""
+    path = folder / "generation_config.json"
+    told: Any = read_json(path).get("eos_token_id") if path.exists() else None
+    told = config.get("eos_token_id") if told is None else told
+    ends: list[Any] = told if isinstance(told, list) else [told]  # pyright: ignore[reportUnknownVariableType] - JSON
+    if not ends or not all(isinstance(end, int) for end in ends):
+        raise ConfigError("neither generation_config.json nor config.json has an eos_token_id")
+    return frozenset(ends)

@@ -1,0 +1,96 @@
+"""The files of a Hugging Face folder: JSON and tensors, with errors that say what is wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self, cast, final
+
+import numpy as np
+import safetensors
+from numpy.typing import NDArray
+
+from batuta.errors import ConfigError
+
+Floats = NDArray[np.float32]
+_deserialize = cast(
+    "Callable[[bytes], list[tuple[str, dict[str, Any]]]]",
+    safetensors.deserialize,  # pyright: ignore[reportUnknownMemberType] - its stub says nothing
+)
+_DTYPES = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2")}
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file.
+
+    Raises:
+        ConfigError: it is missing or cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        ConfigError: it is missing, cannot be read or holds something else.
+    """
+    try:
+        data = json.loads(read_bytes(path))
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} holds no JSON object")
+    return cast("dict[str, Any]", data)
+
+
+@final
+class SafetensorsFile:
+    """The content of a safetensors file, taken by name and shape."""
+
+    def __init__(self, name: str, tensors: Mapping[str, Mapping[str, Any]]) -> None:
+        """Holds what `safetensors.deserialize` found in the file called `name`."""
+        self._name = name
+        self._tensors = tensors
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The tensors of a file.
+
+        Raises:
+            ConfigError: it is missing or no safetensors file.
+        """
+        data = read_bytes(path)
+        try:
+            tensors = dict(_deserialize(data))
+        except safetensors.SafetensorError as error:
+            raise ConfigError(f"{path.name} is damaged: {error}") from None
+        return cls(path.name, tensors)
+
+    def take(self, name: str, *shape: int) -> Floats:
+        """The tensor of that name as float32.
+
+        Raises:
+            ConfigError: there is none, its shape is another, or it is neither float32 nor float16.
+        """
+        found = self._tensors.get(name)
+        if found is None:
+            raise ConfigError(f"{self._name} has no tensor {name}")
+        if tuple(found["shape"]) != shape:
+            raise ConfigError(
+                f"{name} in {self._name} has shape {tuple(found['shape'])}, but config.json asks "
+                f"for {shape}"
+            )
+        dtype = _DTYPES.get(found["dtype"])
+        if dtype is None:
+            raise ConfigError(
+                f"{name} in {self._name} is {found['dtype']}: save the model as float32 or float16"
+            )
+        values = np.frombuffer(found["data"], dtype).reshape(shape).astype(np.float32)
+        if not np.isfinite(values).all():
+            raise ConfigError(f"{name} in {self._name} holds numbers that are not finite")
+        return values

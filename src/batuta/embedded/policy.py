@@ -1,0 +1,124 @@
+"""A trained policy's folder: the model, and what it is to be shown."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from batuta.core import Sampling
+from batuta.embedded.client import EmbeddedClient
+from batuta.embedded.model_files import read_json
+from batuta.errors import ConfigError, StoreError
+from batuta.language import PromptOptions
+
+CARD_FILE = "batuta.json"
+"""Beside the model: the prompt that it was trained on and how it is best sampled."""
+_VERSION_LENGTH = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConductorCard:
+    """What serving must know of a trained conductor."""
+
+    name: str
+    rendering: PromptOptions
+    temperature: float = 0.0
+    """0: the likeliest workflow."""
+    max_tokens: int = 256
+    rounds: int = 1
+    """Rounds that it has learned; after so many it lets the answer stand."""
+    prompt: str = ""
+    """Version of the wording that it was trained on; empty: not written down."""
+    workers: tuple[str, ...] = ()
+    """Who could be called in its training, in the order of their numbers; empty: not written
+    down."""
+
+    def check_prompt(self) -> None:
+        """Makes sure that it is prompted now as it was in training.
+
+        Raises:
+            ConfigError: the wording is another one by now.
+        """
+        was = self.prompt or ("compact-1" if self.rendering.compact else "1")
+        if was != self.rendering.version:
+            raise ConfigError(
+                f"the conductor {self.name} was trained on prompt {was} and this Batuta writes "
+                f"prompt {self.rendering.version}: train it again, or serve it with the Batuta "
+                "that trained it"
+            )
+
+    def check_pool(self, workers: Iterable[str]) -> None:
+        """Makes sure that it can call somebody of the pool.
+
+        Raises:
+            ConfigError: it has learned on other workers.
+        """
+        present = tuple(workers)
+        by_number = not (self.rendering.compact or self.rendering.descriptions)
+        fits = present == self.workers if by_number else set(present) & set(self.workers)
+        if self.workers and not fits:
+            raise ConfigError(
+                f"the conductor {self.name} has learned on the workers {', '.join(self.workers)} "
+                f"and the pool has {', '.join(present)}: name the pool that it was trained on"
+            )
+
+    @property
+    def sampling(self) -> Sampling:
+        """How drafts are sampled."""
+        return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
+
+    def write(self, folder: Path) -> None:
+        """Put it beside the model.
+
+        Raises:
+            StoreError: the folder cannot be written.
+        """
+        dated = replace(self, prompt=self.prompt or self.rendering.version)
+        try:
+            (folder / CARD_FILE).write_bytes(
+                orjson.dumps(asdict(dated), option=orjson.OPT_INDENT_2)
+            )
+        except OSError as error:
+            raise StoreError(f"{folder / CARD_FILE} cannot be written: {error.strerror}") from None
+
+    @staticmethod
+    def read(folder: Path) -> ConductorCard:
+        """The card of that folder.
+
+        Raises:
+            ConfigError: there is none, or it cannot be used.
+        """
+        read: dict[str, Any] = dict(read_json(folder / CARD_FILE))
+        try:
+            shown = PromptOptions(**read.pop("rendering"))
+            card = ConductorCard(rendering=shown, **read)
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"{folder / CARD_FILE} is not a conductor's card: {error}") from None
+        card = replace(card, workers=tuple(card.workers))
+        for name, least in (("temperature", 0), ("max_tokens", 1), ("rounds", 1)):
+            value = getattr(card, name)
+            if not isinstance(value, int | float) or value < least:
+                raise ConfigError(f"{folder / CARD_FILE}: {name} is a number from {least} on")
+        return card
+
+
+def is_policy(folder: Path) -> bool:
+    """Whether a trained conductor lies there."""
+    return (folder / CARD_FILE).is_file()
+
+
+def open_policy(folder: Path) -> tuple[EmbeddedClient, ConductorCard, str]:
+    """The model, its card, and its name with the version of its weights.
+
+    Raises:
+        ConfigError: something is missing or cannot be used.
+    """
+    card = ConductorCard.read(folder)
+    model = EmbeddedClient.open(folder)
+    weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    return model, card, f"embedded/{card.name}@{weights[:_VERSION_LENGTH]}"

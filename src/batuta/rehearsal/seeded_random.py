@@ -1,0 +1,33 @@
+"""Chance that is the same on every machine: uniform numbers from digests, never `hash()`."""
+
+from __future__ import annotations
+
+import random
+import struct
+from hashlib import blake2b
+
+NUMBERS_PER_DIGEST = 16
+"""Uniform numbers that one digest gives."""
+
+_DIGEST_WORDS = struct.Struct("<16I")
+_SCALE = 1 / 2**32
+
+
+def hash_parts(*parts: object) -> bytes:
+    """Sixty-four bytes that depend on every part and on nothing else."""
+    return blake2b("\x1f".join(map(str, parts)).encode("utf-8", "replace")).digest()
+
+
+def uniform_numbers(*parts: object) -> tuple[float, ...]:
+    """Sixteen uniform numbers in [0, 1)."""
+    return tuple(word * _SCALE for word in _DIGEST_WORDS.unpack(hash_parts(*parts)))
+
+
+def uniform_number(*parts: object) -> float:
+    """One uniform number in [0, 1)."""
+    return uniform_numbers(*parts)[0]
+
+
+def seeded_generator(*parts: object) -> random.Random:
+    """A seeded generator."""
+    return random.Random(int.from_bytes(hash_parts(*parts)[:8], "little"))

@@ -1,0 +1,109 @@
+"""Hand-made workflows: the same for every question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from batuta.core import (
+    AcceptedAnswer,
+    CallListener,
+    Decision,
+    MalformedPlan,
+    Plan,
+    PlanningContext,
+    Pool,
+    Step,
+    WorkerId,
+    Workflow,
+)
+from batuta.core.conductor import NULL_LISTENER, Draft
+
+SOLVE = "Solve the task step by step and give the answer."
+PLAN = "Plan how to solve the task: list the steps, do not carry them out."
+FOLLOW_PLAN = "Solve the task by following the plan."
+VERIFY = "Check the solution step by step, correct what is wrong, and give the final answer."
+DECIDE = "Compare the solutions and give the answer that most of them support."
+
+
+@dataclass(frozen=True, slots=True)
+class FixedConductor:
+    """A conductor that always writes the workflow that `write` gives for the pool."""
+
+    name: str
+    build_workflow: Callable[[Pool], Workflow]
+
+    async def plan(
+        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """The workflow; in a later round, the answer stands."""
+        if brief.previous:
+            return AcceptedAnswer()
+        try:
+            return Plan(self.build_workflow(brief.pool))
+        except KeyError as error:
+            return MalformedPlan(draft=Draft(), reason=f"the pool has no worker {error}")
+
+
+def _known_worker_id(worker_id: str, pool: Pool) -> WorkerId:
+    return pool[worker_id].id
+
+
+def single_worker(worker_id: str) -> FixedConductor:
+    """That worker alone, with the question as it stands."""
+
+    def write(pool: Pool) -> Workflow:
+        return Workflow((Step(subtask="", worker=_known_worker_id(worker_id, pool)),))
+
+    return FixedConductor(f"single/{worker_id}", write)
+
+
+def best_single_worker() -> FixedConductor:
+    """The pool's best worker alone, with the question as it stands."""
+    return FixedConductor(
+        "best", lambda pool: Workflow((Step(subtask="", worker=pool.ranked()[0].id),))
+    )
+
+
+def sequential_chain(subtasks: Sequence[str], worker_ids: Sequence[str] = ()) -> FixedConductor:
+    """One subtask after another, each reading all before it; the best worker by default."""
+
+    def write(pool: Pool) -> Workflow:
+        workers = list(worker_ids) or [pool.ranked()[0].id] * len(subtasks)
+        steps = zip(subtasks, workers, strict=True)
+        return Workflow(
+            tuple(
+                Step(subtask=s, worker=_known_worker_id(w, pool), access=tuple(range(i)))
+                for i, (s, w) in enumerate(steps)
+            )
+        )
+
+    return FixedConductor("chain", write)
+
+
+def plan_solve_verify(worker_ids: Sequence[str] = ()) -> FixedConductor:
+    """Plan, solve, verify: the fixed pipeline of hand-coded frameworks."""
+    return FixedConductor(
+        "plan-solve-verify",
+        sequential_chain((PLAN, FOLLOW_PLAN, VERIFY), worker_ids).build_workflow,
+    )
+
+
+def parallel_vote(voters: int = 3, worker_ids: Sequence[str] = ()) -> FixedConductor:
+    """Independent solutions at the same time, then the best worker decides between them.
+
+    Raises:
+        ValueError: fewer than one voter.
+    """
+    if voters < 1:
+        raise ValueError(f"a vote needs at least one voter, not {voters}")
+
+    def write(pool: Pool) -> Workflow:
+        ranked = [worker.id for worker in pool.ranked()]
+        workers = [_known_worker_id(w, pool) for w in worker_ids] or ranked
+        votes = [Step(subtask=SOLVE, worker=workers[i % len(workers)]) for i in range(voters)]
+        return Workflow(
+            (*votes, Step(subtask=DECIDE, worker=ranked[0], access=tuple(range(voters))))
+        )
+
+    return FixedConductor(f"vote@{voters}", write)

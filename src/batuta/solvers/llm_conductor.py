@@ -1,0 +1,123 @@
+"""A language model writes the workflow (Conductor paper, section 3).
+
+Deviation: after a malformed draft the engine samples again, a bounded number of times, and then
+lets the best single worker answer; the authors' server returns an empty reply.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import anyio
+
+from batuta.clients.circuit_breaker import WorkerHealth
+from batuta.core import (
+    AcceptedAnswer,
+    CallListener,
+    Client,
+    Decision,
+    Draft,
+    Failure,
+    Finish,
+    MalformedPlan,
+    Plan,
+    PlanningContext,
+    Request,
+    Sampling,
+    Usage,
+    Worker,
+)
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.token_estimate import estimate_request_tokens
+from batuta.core.usage import ZERO_COST, ZERO_USAGE, usage_cost
+from batuta.errors import ClientError, LimitReachedError, WorkflowError
+from batuta.language import PromptOptions, conductor_request, parse_workflow
+from batuta.solvers.draft_breaker import left_alone, may_draft, note_decision
+
+PAPER_SAMPLING = Sampling(temperature=1.0, max_tokens=1024)
+"""Completion at most 1,024 tokens at temperature 1 (paper, section 4.1)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LLMConductor:
+    """Any Client as the conductor's model."""
+
+    name: str
+    client: Client
+    rendering: PromptOptions = PromptOptions()
+    sampling: Sampling = PAPER_SAMPLING
+    rounds: int | None = None
+    """Rounds that the model has learned to write; after so many the answer stands, and it is not
+    asked. None: any."""
+    worker: Worker | None = None
+    """Whose model it is: what a call of it may cost follows from that. None: it costs nothing."""
+    health: WorkerHealth | None = None
+    """Leaves the model alone for a while after malformed drafts in a row; None: nobody looks."""
+
+    async def plan(
+        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """Ask the model once, read what it wrote."""
+        if self.rounds is not None and len(brief.previous) >= self.rounds:
+            return AcceptedAnswer()
+        health = self.health
+        if health is None:
+            return await self._draft(brief, listener)
+        if not may_draft(health, brief):
+            return left_alone(health)
+        began = time.perf_counter()
+        try:
+            decision = await self._draft(brief, listener)
+        except BaseException:
+            health.record_abandoned()
+            raise
+        note_decision(health, brief, decision, time.perf_counter() - began)
+        return decision
+
+    async def _draft(self, brief: PlanningContext, listener: CallListener) -> Decision:
+        seed = (brief.seed * 1_000_003 + brief.sample) % 2**31
+        sampling = replace(self.sampling, seed=seed)
+        request = conductor_request(brief, self.rendering, sampling)
+        try:
+            if self.worker is not None:
+                request = await listener.before_call(request, self.worker)
+        except LimitReachedError as error:
+            return MalformedPlan(draft=Draft(), reason=str(error), outage=True)
+        try:
+            reply = await self.client.complete(request, listener)
+        except anyio.get_cancelled_exc_class():
+            await self._report_cancelled_call(request, listener)
+            raise
+        except LimitReachedError as error:
+            return MalformedPlan(draft=Draft(request=request), reason=str(error), outage=True)
+        except ClientError as error:
+            lost = Draft(
+                text="",
+                usage=error.usage or ZERO_USAGE,
+                cost=error.cost or ZERO_COST,
+                request=request,
+            )
+            return MalformedPlan(
+                draft=lost, reason=f"the conductor's model failed: {error}", outage=True
+            )
+        draft = Draft(text=reply.text, usage=reply.usage, cost=reply.cost, request=request)
+        try:
+            revise = bool(brief.previous)
+            read = parse_workflow(reply.text, brief.pool, max_steps=brief.max_steps, revise=revise)
+        except WorkflowError as error:
+            cut = reply.finish is Finish.LENGTH
+            room = f"the reply was cut at {self.sampling.max_tokens} tokens: " if cut else ""
+            return MalformedPlan(draft=draft, reason=f"{room}{error}")
+        return AcceptedAnswer(draft) if isinstance(read, AcceptedAnswer) else Plan(read, draft)
+
+    async def _report_cancelled_call(self, request: Request, listener: CallListener) -> None:
+        """Tell what the cut call is likely to have consumed."""
+        usage = Usage(calls=1, input=estimate_request_tokens(request), estimated=1)
+        cost = usage_cost(usage, self.worker.price if self.worker else None)
+        failure = Failure(
+            code="cancelled", message="planning was cancelled", usage=usage, cost=cost
+        )
+        with suppress(LimitReachedError):  # there is no further attempt to forbid
+            await listener.on_failure(failure)

@@ -1,0 +1,79 @@
+"""From a conductor's name, or the folder of a trained one, to a conductor over a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from batuta.core import Client, Conductor, Pool, WorkerId
+from batuta.embedded.policy import ConductorCard, is_policy, open_policy
+from batuta.errors import ConfigError
+from batuta.solvers.fixed_workflows import (
+    best_single_worker,
+    parallel_vote,
+    plan_solve_verify,
+    single_worker,
+)
+from batuta.solvers.llm_conductor import LLMConductor
+from batuta.solvers.prompted import ConductorOptions, prompted_conductor
+from batuta.solvers.selector import is_selector, open_selector
+from batuta.solvers.workflow_selector import is_workflow_selector, open_workflow_selector
+
+PROMPTED = "prompted/"
+"""What the name of a conductor that is prompted begins with."""
+FIXED = {"best": best_single_worker, "plan-solve-verify": plan_solve_verify, "vote": parallel_vote}
+"""Conductors that write the same workflow for every question."""
+_SINGLE = "single/"
+
+
+def open_trained(folder: Path) -> LLMConductor:
+    """The conductor that was trained into that folder, computed in this process.
+
+    Raises:
+        ConfigError: the folder cannot be used.
+    """
+    model, card, name = open_policy(folder)
+    card.check_prompt()
+    return LLMConductor(
+        name=name,
+        client=model,
+        rendering=card.rendering,
+        sampling=card.sampling,
+        rounds=card.rounds,
+    )
+
+
+def open_conductor(
+    name: str, pool: Pool, clients: Mapping[WorkerId, Client], options: ConductorOptions
+) -> Conductor:
+    """The conductor of that name, or of that folder.
+
+    Args:
+        name: a worker's id, whose model is prompted; one of `FIXED`; `single/<id>`; or the
+            folder of a trained conductor or selector.
+        pool: whom it conducts.
+        clients: how the workers are called.
+        options: of a prompted conductor.
+
+    Raises:
+        ConfigError: there is none, or its folder cannot be used.
+    """
+    folder = Path(name)
+    if is_selector(folder):
+        return open_selector(folder)
+    if is_workflow_selector(folder):
+        return open_workflow_selector(folder)
+    if is_policy(folder):
+        ConductorCard.read(folder).check_pool(worker.id for worker in pool)
+        return open_trained(folder)
+    if name in FIXED:
+        return FIXED[name]()
+    if name.startswith(_SINGLE) and name.removeprefix(_SINGLE) in pool:
+        return single_worker(name.removeprefix(_SINGLE))
+    if name not in pool:
+        known = ", ".join((*FIXED, *(f"{worker.id}" for worker in pool)))
+        raise ConfigError(
+            f"no conductor {name!r}; choose the folder of a trained policy, or one of: {known}"
+        )
+    worker = pool[name]
+    return prompted_conductor(f"{PROMPTED}{worker.id}", worker, clients[worker.id], options)

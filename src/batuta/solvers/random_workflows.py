@@ -1,0 +1,122 @@
+"""Random well-formed workflows: what a conductor writes before it has learned anything.
+
+The warm start teaches the syntax from these, and evaluation holds a trained conductor against them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from batuta.core import (
+    MAX_STEPS,
+    AcceptedAnswer,
+    CallListener,
+    Decision,
+    Draft,
+    Plan,
+    PlanningContext,
+    Pool,
+    Step,
+    Workflow,
+)
+from batuta.core.conductor import NULL_LISTENER
+from batuta.language import render_workflow
+
+SOLUTION, PLAN, FACTS = "solution", "plan", "facts"
+
+
+@dataclass(frozen=True, slots=True)
+class SubtaskTemplate:
+    """What a step may be told to do."""
+
+    instruction: str
+    produces: str = SOLUTION
+    needed_solutions: int = 0
+    """Solutions that it must be able to read, or the words have no object."""
+
+
+SUBTASK_TEMPLATES = (
+    SubtaskTemplate("Solve the question"),
+    SubtaskTemplate("Plan the steps", PLAN),
+    SubtaskTemplate("Look up the facts", FACTS),
+    SubtaskTemplate("Verify the solution", needed_solutions=1),
+    SubtaskTemplate("Repair the solution", needed_solutions=1),
+    SubtaskTemplate("Compare the solutions", needed_solutions=2),
+)
+MANNER_PHRASES = {"by the plan": PLAN, "from the facts": FACTS, "independently": None}
+"""How, and what must have been read for it; most steps are not told."""
+_MANNER_RATE = 0.15
+_READ_RATE = 0.6
+"""Chance that a step reads a certain earlier one."""
+_ACCEPT_RATE = 0.3
+"""Chance that a later round lets the answer stand."""
+
+
+def _random_template(
+    rng: Random, read: Sequence[str] = (), *, last: bool = False
+) -> SubtaskTemplate:
+    """Any deed whose words have their object in what was read; the last one makes a solution."""
+    solutions = read.count(SOLUTION)
+    fitting = [
+        d
+        for d in SUBTASK_TEMPLATES
+        if d.needed_solutions <= solutions and not (last and d.produces != SOLUTION)
+    ]
+    return rng.choice(fitting)
+
+
+def _random_subtask(rng: Random, template: SubtaskTemplate, read: Sequence[str] = ()) -> str:
+    """The deed as an instruction, now and then with a manner."""
+    manners = [words for words, needs in MANNER_PHRASES.items() if needs is None or needs in read]
+    manner = f" {rng.choice(manners)}" if rng.random() < _MANNER_RATE else ""
+    return f"{template.instruction}{manner}."
+
+
+def random_workflow(
+    rng: Random, pool: Pool, max_steps: int = MAX_STEPS, *, revise: bool = False
+) -> Workflow:
+    """Any workflow of 1 to `max_steps` steps; with `revise`, some steps read the last round.
+
+    Workers, number of steps, who reads whom, and what is done are left to chance; only that words
+    mean something at their place is not: a solution is there before it is verified, and the last
+    step answers.
+    """
+    steps: list[Step] = []
+    made: list[str] = []
+    count = rng.randint(1, max_steps)
+    for index in range(count):
+        previous = revise and rng.random() < _READ_RATE
+        earlier = tuple(i for i in range(index) if previous or rng.random() < _READ_RATE)
+        read = [made[i] for i in earlier] + [SOLUTION] * previous
+        deed = _random_template(rng, read, last=index == count - 1)
+        made.append(deed.produces)
+        worker = rng.choice(pool.workers).id
+        steps.append(
+            Step(
+                subtask=_random_subtask(rng, deed, read),
+                worker=worker,
+                access=earlier,
+                previous=previous,
+            )
+        )
+    return Workflow(tuple(steps))
+
+
+@dataclass(frozen=True, slots=True)
+class RandomConductor:
+    """A conductor that writes a random workflow; the same one for the same seed."""
+
+    name: str = "random"
+
+    async def plan(
+        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """The workflow; in a later round the answer stands now and then."""
+        rng = Random(f"{brief.seed} {brief.sample} {len(brief.previous)} {brief.question.text}")
+        revise = bool(brief.previous)
+        if revise and rng.random() < _ACCEPT_RATE:
+            return AcceptedAnswer()
+        flow = random_workflow(rng, brief.pool, brief.max_steps, revise=revise)
+        return Plan(flow, Draft(text=render_workflow(flow, brief.pool, names=True)))

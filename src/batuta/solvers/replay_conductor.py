@@ -1,0 +1,41 @@
+"""The workflows of a stored run, played again."""
+
+from __future__ import annotations
+
+from batuta.core import (
+    AcceptedAnswer,
+    CallListener,
+    Decision,
+    MalformedPlan,
+    Plan,
+    PlanningContext,
+    Run,
+    WorkerId,
+)
+from batuta.core.conductor import NULL_LISTENER, Draft
+
+
+class ReplayConductor:
+    """Decides in each round as was decided then, and drafts nothing."""
+
+    def __init__(self, run: Run) -> None:
+        self.name = f"recorded/{run.id}"
+        self._workflows = [played.workflow for played in run.rounds]
+
+    @property
+    def workers(self) -> tuple[WorkerId, ...]:
+        """Every worker that the workflows name."""
+        named = (step.worker for flow in self._workflows if flow for step in flow.steps)
+        return tuple(dict.fromkeys(named))
+
+    async def plan(
+        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """The workflow of that round; none there: the answer stands."""
+        number = len(brief.previous)
+        workflow = self._workflows[number] if number < len(self._workflows) else None
+        if workflow is not None:
+            return Plan(workflow)
+        if number:
+            return AcceptedAnswer()
+        return MalformedPlan(draft=Draft(), reason="the stored run has no workflow")

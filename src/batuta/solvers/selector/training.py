@@ -1,0 +1,216 @@
+"""A selector learns from a history: features, expected credits, two stages, the guard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.errors import SourceError
+from batuta.solvers.features import Features, HashedNgrams
+from batuta.solvers.history import History
+from batuta.solvers.selector.guard import HeldOutTrial, fit_guard
+from batuta.solvers.selector.head import (
+    TEMPERATURE,
+    CorrectionHead,
+    HeadBatch,
+    ProgressCallback,
+    evolve_head,
+    fit_soft_targets,
+    import_search_library,
+)
+from batuta.solvers.selector.model import Selector, head_inputs
+from batuta.solvers.selector.value_model import Smoothing, ValueModel, fit_values, held_out_values
+
+Floats = NDArray[np.float32]
+Folds = NDArray[np.signedinteger[Any]]
+
+FOLDS = 5
+_VALIDATION_FOLD = 0
+"""The fold whose questions judge the two stages."""
+_MIN_QUESTIONS = 20
+"""Questions below which nothing can be learned and held out too."""
+_SMOOTHING_GRID = tuple(Smoothing(neighbours=share) for share in (0.0, 0.5, 1.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectorRecipe:
+    """How a selector is trained."""
+
+    name: str = "mini"
+    features: Features = HashedNgrams()
+    dollar: float = 0.0
+    """Credit that a dollar is worth; the reward is the credit less that."""
+    evolve: bool = True
+    """Stage 2; it needs the package cmaes."""
+
+
+def fit_selector(
+    history: History,
+    recipe: SelectorRecipe | None = None,
+    *,
+    seed: int = 0,
+    on_progress: ProgressCallback | None = None,
+) -> Selector:
+    """The selector that this history teaches.
+
+    Args:
+        history: outcomes on training questions.
+        recipe: how; by default the published one.
+        seed: of the folds and of the search.
+        on_progress: hears of every step.
+
+    Raises:
+        SourceError: the history has too few questions, or not the costs that the recipe needs.
+        ConfigError: stage 2 is wanted and cmaes is missing.
+    """
+    recipe = recipe or SelectorRecipe()
+    if recipe.evolve:
+        import_search_library()
+    history = history.drop_unscored()
+    reward_nm = compute_rewards(history, recipe.dollar)
+    features = recipe.features.fit(history.questions)
+    features_nd = features(history.questions)
+    rng = np.random.Generator(np.random.PCG64(seed))
+    family_n = family_numbers(history, features_nd, rng)
+    by_lot, by_family = random_folds(len(reward_nm), rng), grouped_folds(family_n, rng)
+    smoothing = _choose_smoothing(history, features_nd, reward_nm, by_lot)
+    values = fit_values(history.workers, features_nd, reward_nm, smoothing)
+    tried, close_n = held_out_values(values, by_lot)
+    batch = HeadBatch(head_inputs(features_nd, tried, values.mean_m), tried, reward_nm)
+    head = _fit_head(
+        batch, by_lot != _VALIDATION_FOLD, recipe=recipe, seed=seed, on_progress=on_progress
+    )
+    best = int(values.mean_m.argmax())
+    guard = fit_guard(
+        _held_out_trial(
+            values,
+            features_nd,
+            reward_nm=reward_nm,
+            tried=(tried, close_n),
+            fold_n=by_lot,
+            head=head,
+        ),
+        _held_out_trial(
+            values,
+            features_nd,
+            reward_nm=reward_nm,
+            tried=held_out_values(values, by_family),
+            fold_n=by_family,
+            head=head,
+        ),
+        family_n,
+        best,
+    )
+    return Selector(title=recipe.name, features=features, values=values, head=head, guard=guard)
+
+
+def compute_rewards(history: History, dollar: float) -> Floats:
+    """Credit less what its cost is worth (n, m); NaN: unknown.
+
+    Raises:
+        SourceError: too few questions, or a cost is needed and unknown.
+    """
+    known = ~np.isnan(history.scores_qm)
+    if len(history.questions) < _MIN_QUESTIONS:
+        raise SourceError(
+            f"a selector needs outcomes on at least {_MIN_QUESTIONS} questions, not on "
+            f"{len(history.questions)}"
+        )
+    if not dollar:
+        return history.scores_qm
+    unknown = np.argwhere(known & np.isnan(history.usd_qm))
+    if len(unknown):
+        raise SourceError(
+            f"the cost of some of {history.workers[int(unknown[0, 1])]}'s calls is unknown: write "
+            "their usd into the history, or train without a price for dollars"
+        )
+    return (history.scores_qm - dollar * history.usd_qm).astype(np.float32)
+
+
+def random_folds(count: int, rng: np.random.Generator) -> Folds:
+    """A fold for each question, by lot; all of about one size."""
+    return rng.permutation(count) % FOLDS
+
+
+def grouped_folds(group_n: Folds, rng: np.random.Generator) -> Folds:
+    """A fold for each question; a group is never torn, and the folds are of about one size."""
+    sizes = np.bincount(group_n)
+    fold_of, filled = np.zeros(len(sizes), np.int64), np.zeros(FOLDS)
+    drawn = rng.permutation(len(sizes))
+    for group in drawn[np.argsort(-sizes[drawn], kind="stable")]:
+        fold_of[group] = filled.argmin()
+        filled[fold_of[group]] += sizes[group]
+    return fold_of[group_n]
+
+
+def family_numbers(history: History, features_nd: Floats, rng: np.random.Generator) -> Folds:
+    """The number of each question's family; where families are unknown, of its cluster."""
+    names, family_n = np.unique(np.asarray(history.families), return_inverse=True)
+    if len(names) >= FOLDS:
+        return family_n
+    centres_kd = features_nd[rng.permutation(len(features_nd))[: 4 * FOLDS]]
+    cluster_n = np.zeros(len(features_nd), np.int64)
+    for _ in range(10):  # spherical k-means; an empty cluster keeps its centre
+        cluster_n = (features_nd @ centres_kd.T).argmax(axis=1)
+        for cluster in np.unique(cluster_n):
+            centre = features_nd[cluster_n == cluster].sum(axis=0)
+            centres_kd[cluster] = centre / max(float(np.linalg.norm(centre)), 1e-9)
+    return np.unique(cluster_n, return_inverse=True)[1]
+
+
+def _choose_smoothing(
+    history: History, features_nd: Floats, reward_nm: Floats, fold_n: Folds
+) -> Smoothing:
+    """The smoothing whose picks earn most on questions held out by lot."""
+
+    def earned(smoothing: Smoothing) -> float:
+        values = fit_values(history.workers, features_nd, reward_nm, smoothing)
+        picked = held_out_values(values, fold_n)[0].argmax(axis=1)
+        return float(np.nanmean(reward_nm[np.arange(len(picked)), picked]))
+
+    return max(_SMOOTHING_GRID, key=earned)
+
+
+def _fit_head(
+    batch: HeadBatch,
+    is_training: NDArray[np.bool_],
+    recipe: SelectorRecipe,
+    seed: int,
+    *,
+    on_progress: ProgressCallback | None,
+) -> CorrectionHead:
+    """Both stages; of no stage, the first and both, what the validation questions favour."""
+    train, validation = batch.select_rows(is_training), batch.select_rows(~is_training)
+    idle = CorrectionHead.zeros(batch.inputs_nf.shape[1], batch.values_nm.shape[1])
+    first = fit_soft_targets(train, on_progress)
+    head = max((idle, first), key=lambda one: one.mean_reward(validation))
+    return (
+        evolve_head(head, train, validation=validation, seed=seed, on_progress=on_progress)
+        if recipe.evolve
+        else head
+    )
+
+
+def _held_out_trial(
+    values: ValueModel,
+    features_nd: Floats,
+    reward_nm: Floats,
+    tried: tuple[Floats, Floats],
+    *,
+    fold_n: Folds,
+    head: CorrectionHead,
+) -> HeldOutTrial:
+    """How the policy would have picked; a head that learned is learned again without each fold."""
+    value_nm, close_n = tried
+    batch = HeadBatch(head_inputs(features_nd, value_nm, values.mean_m), value_nm, reward_nm)
+    logits_nm = batch.values_nm / np.float32(TEMPERATURE)
+    if head.weights_fm.any():
+        for fold in np.unique(fold_n):
+            inside = fold_n == fold
+            logits_nm[inside] = fit_soft_targets(batch.select_rows(~inside)).logits(
+                batch.select_rows(inside)
+            )
+    return HeldOutTrial(logits_nm * np.float32(TEMPERATURE), close_n, reward_nm)

@@ -1,0 +1,201 @@
+"""What each worker is expected to earn on a question, read from its text alone.
+
+The mean of two estimates, both shrunk to what the worker earns on average: ridge regression on the
+question's features, and the outcomes on similar training questions, weighted by similarity. Both
+are solved in closed form. A worker that joins later is a mixture of the known ones: its few
+outcomes are regressed on their main components, so nothing is trained again.
+
+Axes: n training questions, q questions, d features, m known workers, j joined workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.core import WorkerId
+from batuta.errors import SourceError
+
+Floats = NDArray[np.float32]
+
+NEIGHBOURS = 60
+"""Training questions that are looked at."""
+MAX_COMPONENTS = 3
+"""Directions in which a joining worker may differ from its own mean."""
+_PRIOR_OUTCOMES = 8.0
+"""Outcomes of a joining worker that weigh as much as what is believed without them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Smoothing:
+    """How much is believed of few outcomes."""
+
+    ridge: float = 0.3
+    """Weight of the penalty; features have length 1."""
+    sharpness: float = 10.0
+    """A neighbour's weight falls by e where its cosine is less by one part of so many."""
+    prior: float = 3.0
+    """Outcomes that the worker's mean counts as."""
+    neighbours: float = 0.5
+    """Share of the neighbours' estimate, in [0, 1]; the rest is the ridge's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
+class ValueModel:
+    """Expected credit by question and worker."""
+
+    workers: tuple[WorkerId, ...]
+    """The known ones, then the joined ones."""
+    smoothing: Smoothing
+    mean_m: Floats
+    memory_nd: Floats
+    """The training questions' features."""
+    credit_nm: Floats
+    """Less the worker's mean; 0 where it is unknown."""
+    known_nm: Floats
+    """1 where it is known, else 0."""
+    linear_dm: Floats
+    mean_j: Floats
+    mixture_mj: Floats
+    """What a joined worker has of each known worker's difference to its mean."""
+
+    def __call__(self, features_qd: Floats) -> tuple[Floats, Floats]:
+        """Expected credit (q, m + j), and the cosine to the closest training question (q,)."""
+        return self._blend_estimates(features_qd, features_qd @ self.memory_nd.T)
+
+    def _blend_estimates(self, features_qd: Floats, close_qn: Floats) -> tuple[Floats, Floats]:
+        share, count = self.smoothing.neighbours, min(NEIGHBOURS, close_qn.shape[1])
+        near_qk = np.argpartition(-close_qn, count - 1, axis=1)[:, :count]
+        cosine_qk = np.take_along_axis(close_qn, near_qk, axis=1)
+        close_q = cosine_qk.max(axis=1)
+        weight_qk = np.exp(self.smoothing.sharpness * (cosine_qk - close_q[:, None]))
+        total_qm = np.einsum("qk,qkm->qm", weight_qk, self.credit_nm[near_qk])
+        count_qm = np.einsum("qk,qkm->qm", weight_qk, self.known_nm[near_qk])
+        local_qm = total_qm / (count_qm + self.smoothing.prior)
+        less_qm = share * local_qm + (1 - share) * (features_qd @ self.linear_dm)
+        joined_qj = self.mean_j + less_qm @ self.mixture_mj
+        values_q = np.concatenate([self.mean_m + less_qm, joined_qj], axis=1)
+        return values_q.astype(np.float32), close_q.astype(np.float32)
+
+    def add_worker(self, worker: str, features_qd: Floats, scores_q: Floats) -> ValueModel:
+        """The same with one more worker, known by its outcomes on a few questions.
+
+        Args:
+            worker: its id.
+            features_qd: of the questions that it was asked; any, known or new.
+            scores_q: what it earned, in [0, 1].
+
+        Raises:
+            SourceError: the worker is there already, or it has no outcome.
+        """
+        if worker in self.workers:
+            raise SourceError(f"{worker} is among the selector's workers already")
+        if not len(scores_q):
+            raise SourceError(f"{worker} has no outcome: ask it at least one question")
+        basis_mc = self._main_components()
+        known = len(self.mean_m)
+        less_qc = (self(features_qd)[0][:, :known] - self.mean_m) @ basis_mc
+        mean, weights_c = _joining_posterior(less_qc, scores_q, float(self.mean_m.mean()))
+        mixture_m = (basis_mc @ weights_c).astype(np.float32)
+        return replace(
+            self,
+            workers=(*self.workers, WorkerId(worker)),
+            mean_j=np.append(self.mean_j, np.float32(mean)),
+            mixture_mj=np.column_stack([self.mixture_mj, mixture_m]).astype(np.float32),
+        )
+
+    def _main_components(self) -> NDArray[np.float64]:
+        """The directions in which the known workers' values differ most, (m, c); unit spread."""
+        values, _ = self(self.memory_nd)
+        less_nm = (values[:, : len(self.mean_m)] - self.mean_m).astype(np.float64)
+        spread, right = np.linalg.eigh(less_nm.T @ less_nm / len(less_nm))
+        chosen = np.argsort(-spread)[:MAX_COMPONENTS]
+        chosen = chosen[spread[chosen] > np.finfo(np.float32).eps]
+        return right[:, chosen] / np.sqrt(spread[chosen])
+
+
+def _joining_posterior(
+    less_qc: NDArray[Any], scores_q: Floats, usual: float
+) -> tuple[float, NDArray[np.float64]]:
+    """A joining worker's mean and its weights on the components.
+
+    Ridge regression: the mean is drawn to what workers usually earn, with the weight of one
+    outcome; a weight on a component, to none, with the weight of several.
+    """
+    design = np.column_stack([np.ones(len(less_qc)), less_qc]).astype(np.float64)
+    penalty = np.diag([1.0, *[_PRIOR_OUTCOMES] * less_qc.shape[1]])
+    target = design.T @ (scores_q.astype(np.float64) - usual)
+    found = np.linalg.solve(design.T @ design + penalty, target)
+    return usual + float(found[0]), found[1:].astype(np.float64)
+
+
+def fit_values(
+    workers: Sequence[WorkerId], features_nd: Floats, scores_nm: Floats, smoothing: Smoothing
+) -> ValueModel:
+    """The estimates from outcomes on training questions; NaN: unknown.
+
+    Raises:
+        SourceError: of a worker there is no outcome at all.
+    """
+    known_nm = ~np.isnan(scores_nm)
+    unknown = np.flatnonzero(~known_nm.any(axis=0))
+    if len(unknown):
+        name = workers[int(unknown[0])]
+        raise SourceError(f"the history has no outcome of {name}: ask it, or leave it out")
+    mean_m = (np.nansum(scores_nm, axis=0) / known_nm.sum(axis=0)).astype(np.float32)
+    credit_nm = np.where(known_nm, scores_nm - mean_m, 0).astype(np.float32)
+    return ValueModel(
+        workers=tuple(workers),
+        smoothing=smoothing,
+        mean_m=mean_m,
+        memory_nd=features_nd,
+        credit_nm=credit_nm,
+        known_nm=known_nm.astype(np.float32),
+        linear_dm=_fit_ridge(features_nd, credit_nm, known_nm, smoothing.ridge),
+        mean_j=np.empty(0, np.float32),
+        mixture_mj=np.empty((len(workers), 0), np.float32),
+    )
+
+
+def _fit_ridge(
+    features_nd: Floats, credit_nm: Floats, known_nm: NDArray[np.bool_], penalty: float
+) -> Floats:
+    """One regression a worker, over the questions where it is known: (d, m)."""
+    alike: dict[bytes, list[int]] = {}
+    for m in range(known_nm.shape[1]):
+        alike.setdefault(known_nm[:, m].tobytes(), []).append(m)
+    linear_dm = np.zeros((features_nd.shape[1], credit_nm.shape[1]), np.float32)
+    for columns in alike.values():
+        rows = known_nm[:, columns[0]]
+        x_nd = features_nd[rows]
+        gram_dd = x_nd.T @ x_nd + penalty * np.eye(x_nd.shape[1], dtype=np.float32)
+        linear_dm[:, columns] = np.linalg.solve(gram_dd, x_nd.T @ credit_nm[rows][:, columns])
+    return linear_dm
+
+
+def held_out_values(
+    values: ValueModel, fold_n: NDArray[np.signedinteger[Any]]
+) -> tuple[Floats, Floats]:
+    """What would be expected of each training question without those of its own fold.
+
+    Returns:
+        Expected credit (n, m) and closeness (n,), as `ValueModel` gives them.
+    """
+    width = values.credit_nm.shape[1]
+    value_nm = np.empty((len(fold_n), width), np.float32)
+    close_n = np.empty(len(fold_n), np.float32)
+    scores_nm = np.where(values.known_nm > 0, values.credit_nm + values.mean_m, np.nan)
+    for fold in np.unique(fold_n):
+        inside = fold_n == fold
+        others = fit_values(
+            values.workers[:width],
+            values.memory_nd[~inside],
+            scores_nm[~inside].astype(np.float32),
+            values.smoothing,
+        )
+        value_nm[inside], close_n[inside] = others(values.memory_nd[inside])
+    return value_nm, close_n
