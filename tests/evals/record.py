@@ -3,7 +3,7 @@
 import numpy as np
 
 from batuta.core import Task, TaskId
-from batuta.tasks.recorded import GRADER, Recorded, Spent
+from batuta.tasks.recorded import GRADER, RecordedOutcomes, RecordedUsage
 
 MODELS = ("strong", "nimble", "weak")
 FAMILIES = ("sums", "words", "maps", "codes", "games")
@@ -25,24 +25,30 @@ def made_up(questions=200, samples=2, priced=False, answered=True):
         if samples > 1 and n % 2:
             scores[n, 0, 1] = 1 - scores[n, 0, 0]
     tasks = tuple(
-        Task(TaskId(f"q{n}"), f"Question {n} of {family}?", "right", GRADER, (family,))
+        Task(
+            id=TaskId(f"q{n}"),
+            question=f"Question {n} of {family}?",
+            target="right",
+            grader=GRADER,
+            tags=(family,),
+        )
         for n, family in enumerate(families)
     )
-    spent = Spent(
-        np.full(scores.shape, 100, np.int32),
-        np.full(scores.shape, 10, np.int32),
-        np.broadcast_to(np.array([0.01, 0.002, 0.001])[None, :, None], scores.shape),
-        np.full(scores.shape, np.nan, np.float32),
+    spent = RecordedUsage(
+        input_qms=np.full(scores.shape, 100, np.int32),
+        output_qms=np.full(scores.shape, 10, np.int32),
+        usd_qms=np.broadcast_to(np.array([0.01, 0.002, 0.001])[None, :, None], scores.shape),
+        seconds_qms=np.full(scores.shape, np.nan, np.float32),
     )
-    return Recorded(
-        "made/up",
-        tasks,
-        families,
-        MODELS,
-        scores,
-        None,
-        (1 - scores).astype(np.int32) if answered else None,
-        ("right", "wrong") if answered else (),
-        None,
-        spent if priced else None,
+    return RecordedOutcomes(
+        name="made/up",
+        tasks=tasks,
+        families=families,
+        models=MODELS,
+        scores_qms=scores,
+        solved_from=None,
+        answers_qms=(1 - scores).astype(np.int32) if answered else None,
+        answers=("right", "wrong") if answered else (),
+        texts=None,
+        usage=spent if priced else None,
     )

@@ -2,14 +2,14 @@
 
 from decimal import Decimal
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Pool, Price, Task, TaskId, Worker, WorkerId
-from batuta.evals import Result, Subject, TaskSet
-from batuta.evals.ledger import Played
-from batuta.evals.marking import mark
-from batuta.solvers import vote
+from batuta.evals import Subject, TaskSet, TrialResult
+from batuta.evals.grading import grade_by_task
+from batuta.evals.result_log import StepSummary
+from batuta.solvers import parallel_vote
 
-PRICE = Price(Decimal(1), Decimal(3))
+PRICE = Price(input=Decimal(1), output=Decimal(3))
 
 
 def subject(say=None, workers=("good", "fair", "bad"), price=PRICE, conductor=None, **options):
@@ -21,24 +21,35 @@ def subject(say=None, workers=("good", "fair", "bad"), price=PRICE, conductor=No
         return f"Answer: {number if right else -1}"
 
     speak = say or default
-    pool = Pool(tuple(Worker(WorkerId(w), f"model-{w}", price=price) for w in workers))
+    pool = Pool(tuple(Worker(id=WorkerId(w), model=f"model-{w}", price=price) for w in workers))
     clients = {
-        worker.id: Scripted(lambda r, w=worker.id: speak(w, r), price=price) for worker in pool
+        worker.id: ScriptedClient(lambda r, w=worker.id: speak(w, r), price=price)
+        for worker in pool
     }
-    return Subject(pool, clients, conductor or vote(2), **options)
+    return Subject(pool=pool, clients=clients, conductor=conductor or parallel_vote(2), **options)
 
 
 def questions(count, start=0):
     return tuple(
         Task(
-            TaskId(f"t{n}"), f"What is number {n}?", str(n), "integer", (f"f{n % 2}",), 1.0 + n % 3
+            id=TaskId(f"t{n}"),
+            question=f"What is number {n}?",
+            target=str(n),
+            grader="integer",
+            tags=(f"f{n % 2}",),
+            difficulty=1.0 + n % 3,
         )
         for n in range(start, start + count)
     )
 
 
 def task_set(count, calibration=0):
-    return TaskSet("made up", questions(count), questions(calibration, 1000), mark)
+    return TaskSet(
+        name="made up",
+        tasks=questions(count),
+        calibration=questions(calibration, 1000),
+        grade=grade_by_task,
+    )
 
 
 def result(task="t0", score=1.0, **fields):
@@ -61,8 +72,8 @@ def result(task="t0", score=1.0, **fields):
         "calls": 2,
         "rounds": 1,
         "depth": 1,
-        "steps": (Played("good", "solve"),),
+        "steps": (StepSummary("good", "solve"),),
         "failed": 0,
         "seconds": 0.5,
     }
-    return Result(**{**made, **fields})
+    return TrialResult(**{**made, **fields})

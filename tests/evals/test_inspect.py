@@ -15,7 +15,7 @@ def evaluated(folder, model, count=6, **options):
 
     import batuta.evals.inspect  # noqa: F401 - it registers the provider
 
-    tasks = rehearsal.tasks("arithmetic", count, 3)
+    tasks = rehearsal.draw_tasks("arithmetic", count, 3)
     samples = [Sample(input=task.question, target=task.target, id=str(task.id)) for task in tasks]
     task = inspect_ai.Task(dataset=samples, solver=generate(), scorer=includes())
     (log,) = inspect_ai.eval(

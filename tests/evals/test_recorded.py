@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from record import MODELS, made_up
 
-from batuta.baselines import Players
-from batuta.baselines.chorus import Chorus
+from batuta.baselines import SolverContext
+from batuta.baselines.answer_cache import AnswerCache
 from batuta.core import Pool, Question, Reply, WorkerId
 from batuta.errors import ConfigError, SourceError
-from batuta.evals import Ledger, Terms, measure, recorded_parts
-from batuta.evals.each import Each, Vote, any_right, repeatable
-from batuta.evals.markdown import markdown, rows
-from batuta.evals.recorded import parts_of
-from batuta.evals.report import report
-from batuta.evals.systems import everything
-from batuta.tasks.recorded import Deck
+from batuta.evals import EvalOptions, ResultLog, evaluate_parts, open_recorded_parts
+from batuta.evals.all_workers import AllWorkers, Vote, oracle_score, skill_oracle_score
+from batuta.evals.markdown_report import render_markdown, table_rows
+from batuta.evals.recorded_sets import make_record_parts
+from batuta.evals.report import build_report
+from batuta.evals.systems import playable_systems
+from batuta.tasks.recorded import ReplayPool
 
 pytestmark = pytest.mark.anyio
 DATA = pytest.mark.skipif(
@@ -32,8 +32,8 @@ DATA = pytest.mark.skipif(
 
 
 async def measured(folder, parts, *names, **options):
-    with Ledger(folder) as ledger:
-        return await measure(parts, names, Terms(), ledger, **options)
+    with ResultLog(folder) as ledger:
+        return await evaluate_parts(parts, names, EvalOptions(), ledger, **options)
 
 
 def right(found, name):
@@ -44,30 +44,30 @@ def right(found, name):
 class TestParts:
     @pytest.mark.parametrize("split", ["random", "unseen"])
     def test_what_is_measured_is_never_known_beforehand(self, split):
-        for part in parts_of(made_up(), split, (0, 1, 2)):
+        for part in make_record_parts(made_up(), split, (0, 1, 2)):
             asked = {task.question for task in part.tasks.tasks}
             assert asked and not asked & set(part.history.questions)
             assert len(asked) + len(part.history.questions) == 200
 
     def test_unseen_families_are_unseen(self):
-        for part in parts_of(made_up(), "unseen", range(5)):
+        for part in make_record_parts(made_up(), "unseen", range(5)):
             tested = {part.tasks.family(task) for task in part.tasks.tasks}
             assert tested and not tested & set(part.history.families)
 
     def test_every_seed_is_another_split_and_the_same_one_again(self):
-        first, second = parts_of(made_up(), "random", (0, 1))
+        first, second = make_record_parts(made_up(), "random", (0, 1))
         assert {t.id for t in first.tasks.tasks} != {t.id for t in second.tasks.tasks}
-        (again,) = parts_of(made_up(), "random", (1,))
+        (again,) = make_record_parts(made_up(), "random", (1,))
         assert again.tasks.tasks == second.tasks.tasks
 
     def test_workers_are_as_strong_as_they_were_on_what_is_known(self):
-        (part,) = parts_of(made_up(samples=1), "random", (0,))
+        (part,) = make_record_parts(made_up(samples=1), "random", (0,))
         known = part.history.scores_qm.mean(axis=0)
         assert [w.strength for w in part.subject.pool] == pytest.approx(known.tolist())
 
     def test_an_unknown_set_is_told_with_the_known_ones(self):
         with pytest.raises(ConfigError, match=r"no recorded set .* reasoning_gym/hard"):
-            recorded_parts("chess", "random", (0,))
+            open_recorded_parts("chess", "random", (0,))
 
 
 LOOKING = ("vote", "mini", "oracle", "smoothie", "smoothie-local")
@@ -76,16 +76,18 @@ LOOKING = ("vote", "mini", "oracle", "smoothie", "smoothie-local")
 
 class TestPlaying:
     async def test_side_by_side_systems_earn_and_cost_what_they_do_alone(self, tmp_path):
-        parts = parts_of(made_up(), "random", (0, 1))
+        parts = make_record_parts(made_up(), "random", (0, 1))
         found = await measured(tmp_path / "all", parts, *LOOKING)
         assert [one.name for one in found.systems] == list(found.results) == list(LOOKING)
         for name in LOOKING:
-            alone = await measured(tmp_path / name, parts_of(made_up(), "random", (0, 1)), name)
+            alone = await measured(
+                tmp_path / name, make_record_parts(made_up(), "random", (0, 1)), name
+            )
             assert found.results[name] == alone.results[name]
 
     async def test_what_everybody_said_is_asked_once_for_all_who_look_at_it(self):
         record = made_up()
-        (part,) = parts_of(record, "random", (0,))
+        (part,) = make_record_parts(record, "random", (0,))
         asked = []
 
         class Listening:
@@ -96,11 +98,13 @@ class TestPlaying:
                 asked.append(request)
                 return await self.client.complete(request)
 
-        clients = {worker: Listening(client) for worker, client in Deck(record).deal().items()}
-        players = Players(part.subject.pool, clients, chorus=Chorus())
+        clients = {
+            worker: Listening(client) for worker, client in ReplayPool(record).clients().items()
+        }
+        players = SolverContext(pool=part.subject.pool, clients=clients, answer_cache=AnswerCache())
         question = Question.of(part.tasks.tasks[0].question)
         async with anyio.create_task_group() as group:
-            for solver in (Vote(), Each(), Each()):
+            for solver in (Vote(), AllWorkers(), AllWorkers()):
                 group.start_soon(solver.answer, question, players, 5)
         assert len(asked) == len(MODELS)
         other = Question.of(part.tasks.tasks[1].question)
@@ -108,7 +112,7 @@ class TestPlaying:
         assert len(asked) == 2 * len(MODELS)
 
     async def test_scores_are_those_of_the_record(self, tmp_path):
-        found = await measured(tmp_path, parts_of(made_up(), "random", (0, 1)), *MODELS)
+        found = await measured(tmp_path, make_record_parts(made_up(), "random", (0, 1)), *MODELS)
         record = made_up()
         where = {task.id: n for n, task in enumerate(record.tasks)}
         for m, name in enumerate(MODELS):
@@ -117,15 +121,17 @@ class TestPlaying:
         assert right(found, "weak") == 0 and right(found, "strong") > 0.3
 
     async def test_what_the_record_has_not_is_unknown(self, tmp_path):
-        found = await measured(tmp_path, parts_of(made_up(), "random", (0,)), "strong", "vote")
+        found = await measured(
+            tmp_path, make_record_parts(made_up(), "random", (0,)), "strong", "vote"
+        )
         assert {(r.tokens, r.usd, r.seconds) for r in found.results["vote"]} == {(None, None, None)}
-        text = markdown(report(found))
+        text = render_markdown(build_report(found))
         assert "a record of what real models once answered" in text
-        (row,) = (row for row in rows(report(found)) if row[0] == "vote")
+        (row,) = (row for row in table_rows(build_report(found)) if row[0] == "vote")
         assert row[6:9] == ["–", "–", "–"]
 
     async def test_what_it_has_is_counted(self, tmp_path):
-        parts = parts_of(made_up(priced=True), "random", (0,))
+        parts = make_record_parts(made_up(priced=True), "random", (0,))
         found = await measured(tmp_path, parts, "strong", "oracle")
         assert {(r.tokens, r.usd) for r in found.results["strong"]} == {(110, Decimal("0.01"))}
         assert {(r.tokens, r.usd, r.calls) for r in found.results["oracle"]} == {
@@ -133,7 +139,9 @@ class TestPlaying:
         }
 
     async def test_samples_of_a_run_are_distinct_and_every_run_has_a_fresh_hand(self, tmp_path):
-        found = await measured(tmp_path, parts_of(made_up(), "random", (0,)), "pass@2", "strong")
+        found = await measured(
+            tmp_path, make_record_parts(made_up(), "random", (0,)), "pass@2", "strong"
+        )
         for run in found.results["pass@2"]:
             number = int(run.task[1:])
             assert run.calls == 2 and run.score == (
@@ -141,38 +149,40 @@ class TestPlaying:
             )
 
     async def test_a_plan_that_a_record_cannot_know_is_wrong_and_no_outage(self, tmp_path):
-        parts = parts_of(made_up(), "random", (0,))
+        parts = make_record_parts(made_up(), "random", (0,))
         found = await measured(tmp_path, parts, "pipeline", "self-consistency@2")
         assert {(r.score, r.unscored, r.outcome) for r in found.results["pipeline"]} == {
             (0.0, None, "invalid")
         }
         assert {r.outcome for r in found.results["self-consistency@2"]} == {"answered"}
-        said = report(found)
+        said = build_report(found)
         assert said["systems"]["pipeline"]["invalid"] == len(found.results["pipeline"])
-        assert "asked for what the record has not, counted as wrong: pipeline" in markdown(said)
+        assert "asked for what the record has not, counted as wrong: pipeline" in render_markdown(
+            said
+        )
 
     async def test_simulated_replies_are_called_so(self, tmp_path):
-        parts = parts_of(made_up(), "random", (0,), simulate=True)
+        parts = make_record_parts(made_up(), "random", (0,), simulate=True)
         found = await measured(tmp_path, parts, "pipeline", "vote")
         assert all(run.simulated == 5 for run in found.results["pipeline"])
         assert not any(run.simulated for run in found.results["vote"])
-        text = markdown(report(found))
+        text = render_markdown(build_report(found))
         assert "| pipeline* |" in text and "| vote |" in text
         assert "simulated by one of the model's recorded answers" in text
 
     async def test_nobody_conducts_a_record_unless_he_is_named(self, tmp_path):
         with pytest.raises(ConfigError, match="no system 'ultra'"):
-            await measured(tmp_path, parts_of(made_up(), "random", (0,)), "ultra")
+            await measured(tmp_path, make_record_parts(made_up(), "random", (0,)), "ultra")
 
 
 class TestLines:
     async def test_the_order_that_lines_must_have(self, tmp_path):
-        parts = parts_of(made_up(), "random", (0, 1, 2))
+        parts = make_record_parts(made_up(), "random", (0, 1, 2))
         names = ("best-single", "oracle", "pass@2", "skill-oracle@2")
         found = await measured(tmp_path, parts, *names)
         best, oracle, passed, skill = (right(found, name) for name in names)
         assert best < oracle and best < passed and best < skill
-        assert report(found)["references"] == ["oracle", "pass@2", "skill-oracle@2"]
+        assert build_report(found)["references"] == ["oracle", "pass@2", "skill-oracle@2"]
 
     @settings(max_examples=30, deadline=None)
     @given(
@@ -184,7 +194,7 @@ class TestLines:
     )
     def test_repeatable_skill_is_at_most_what_any_sample_earns(self, by_worker):
         scored = [(WorkerId(str(w)), s) for w, own in enumerate(by_worker) for s in own]
-        assert 0 <= repeatable(scored) <= any_right(scored) <= 1
+        assert 0 <= skill_oracle_score(scored) <= oracle_score(scored) <= 1
 
     @pytest.mark.parametrize("gaps", [False, True])
     async def test_one_workflow_on_a_record_says_what_a_workflow_a_worker_says(self, gaps):
@@ -192,12 +202,15 @@ class TestLines:
         if gaps:
             record.scores_qms[::3, 1] = np.nan
             record.scores_qms[::4, 0, 1] = np.nan
-        deck, pool = Deck(record), record.pool()
+        deck, pool = ReplayPool(record), record.pool()
         bare = Pool(tuple(replace(worker, tags=()) for worker in pool))
         for task in record.tasks:
             question = Question.of(task.question)
             fast, slow = [
-                await Each(2).answer(question, Players(one, deck.deal()), 7) for one in (pool, bare)
+                await AllWorkers(2).answer(
+                    question, SolverContext(pool=one, clients=deck.clients()), 7
+                )
+                for one in (pool, bare)
             ]
             told = [
                 sorted((s.worker, s.result.text) for s in run.steps if isinstance(s.result, Reply))
@@ -208,87 +221,108 @@ class TestLines:
     def test_luck_is_not_skill(self):
         lucky, steady = WorkerId("lucky"), WorkerId("steady")
         once = [(steady, 0.0), (steady, 0.0), (lucky, 1.0), (lucky, 0.0)]
-        assert any_right(once) == 1 and repeatable(once) == 0
+        assert oracle_score(once) == 1 and skill_oracle_score(once) == 0
         always = [(lucky, 0.0), (lucky, 0.0), (steady, 1.0), (steady, 1.0)]
-        assert repeatable(always) == 1
-        assert repeatable([(steady, 1.0)]) == 0
+        assert skill_oracle_score(always) == 1
+        assert skill_oracle_score([(steady, 1.0)]) == 0
 
 
 class TestFitted:
     async def test_all_stands_for_what_the_record_can_play(self, tmp_path):
-        (part,) = parts_of(made_up(), "random", (0,))
-        names = everything(part.subject)
+        (part,) = make_record_parts(made_up(), "random", (0,))
+        names = playable_systems(part.subject)
         assert {"knn", "vote", "best-single", "oracle", "skill-oracle@2", "pass@2"} <= set(names)
         assert not {"moa", "pipeline", "ultra", "prompted", "random"} & set(names)
-        (bare,) = parts_of(made_up(samples=1, answered=False), "random", (0,))
-        assert not {"vote", "smoothie", "pass@1"} & set(everything(bare.subject))
-        (loose,) = parts_of(made_up(), "random", (0,), simulate=True)
-        assert {"moa", "pipeline"} <= set(everything(loose.subject))
+        (bare,) = make_record_parts(made_up(samples=1, answered=False), "random", (0,))
+        assert not {"vote", "smoothie", "pass@1"} & set(playable_systems(bare.subject))
+        (loose,) = make_record_parts(made_up(), "random", (0,), simulate=True)
+        assert {"moa", "pipeline"} <= set(playable_systems(loose.subject))
 
-    async def test_of_all_what_cannot_learn_is_left_out_and_what_is_named_is_an_error(
-        self, tmp_path
-    ):
-        few = parts_of(made_up(20), "random", (0,))
+    async def test_what_cannot_learn_is_left_out_with_the_reason(self, tmp_path):
+        few = make_record_parts(made_up(20), "random", (0,))
         found = await measured(tmp_path / "a", few, "all")
         assert "mini" in found.left_out and {"vote", "random-routing"} <= set(found.results)
-        assert "Left out: mini (a selector needs outcomes" in markdown(report(found))
-        with pytest.raises(SourceError, match="needs outcomes on at least"):
-            await measured(tmp_path / "b", few, "mini")
+        assert "Left out: mini (a selector needs outcomes" in render_markdown(build_report(found))
+        named = await measured(tmp_path / "b", few, "mini", "vote")
+        assert list(named.results) == ["vote"] and "at least" in named.left_out["mini"]
+        with pytest.raises(ConfigError, match=r"nothing can be measured\. mini: a selector needs"):
+            await measured(tmp_path / "c", few, "mini")
+
+    async def test_without_answers_nothing_that_compares_them_is_measured(self, tmp_path):
+        parts = make_record_parts(made_up(answered=False), "random", (0,))
+        asked = ("best-single", "vote", "cascade", "cascade@0.001", "smoothie")
+        found = await measured(tmp_path, parts, *asked, "self-consistency@2")
+        assert list(found.results) == ["best-single"]
+        assert set(found.left_out) == {*asked[1:], "self-consistency@2"}
+        assert "Left out: vote (the record has no answers to compare" in render_markdown(
+            build_report(found)
+        )
+
+    async def test_the_table_and_the_difference_agree(self, tmp_path):
+        """A question is in the tests of several splits, each time with another best worker."""
+        parts = make_record_parts(made_up(60), "random", range(6))
+        found = build_report(await measured(tmp_path, parts, "best-single", "vote", "nimble"))
+        table = found["systems"]
+        for name in ("vote", "nimble"):
+            points = table[name]["accuracy"] - table["best-single"]["accuracy"]
+            assert found["differences"]["systems"][name]["mean"] == pytest.approx(points)
 
     async def test_a_router_learns_from_what_is_known(self, tmp_path):
         found = await measured(
-            tmp_path, parts_of(made_up(), "random", (0, 1)), "knn", "best-single"
+            tmp_path, make_record_parts(made_up(), "random", (0, 1)), "knn", "best-single"
         )
         assert right(found, "knn") > right(found, "best-single")
         teams = Counter(step.worker for run in found.results["knn"] for step in run.steps)
         assert teams["nimble"] > 0 and teams["strong"] > 0
-        assert report(found)["fitted"] == ["knn"]
+        assert build_report(found)["fitted"] == ["knn"]
 
     async def test_the_same_again_is_read_and_not_learned_anew(self, tmp_path):
-        parts = parts_of(made_up(), "random", (0, 1))
+        parts = make_record_parts(made_up(), "random", (0, 1))
         first = await measured(tmp_path, parts, "knn", "masrouter", "vote")
         size = (tmp_path / "results.jsonl").stat().st_size
         again = await measured(tmp_path, parts, "knn", "masrouter", "vote")
-        assert report(first) == report(again)
+        assert build_report(first) == build_report(again)
         assert (tmp_path / "results.jsonl").stat().st_size == size
 
 
 class TestSeeds:
     async def test_means_over_splits_have_their_scatter(self, tmp_path):
-        found = report(
-            await measured(tmp_path, parts_of(made_up(), "unseen", range(14)), "strong", "vote")
+        found = build_report(
+            await measured(
+                tmp_path, make_record_parts(made_up(), "unseen", range(14)), "strong", "vote"
+            )
         )
         figures = found["systems"]["strong"]
         assert list(figures["by_seed"]) == [str(n) for n in range(14)] and figures["seed_sd"] >= 0
         assert found["split"] == "unseen" and found["seeds"] == list(range(14))
         assert found["differences"]["systems"]["vote"]["test"] == "paired bootstrap"
-        assert "14 splits of whole families" in markdown(found)
+        assert "14 splits of whole families" in render_markdown(found)
 
     async def test_of_few_families_no_interval_is_told(self, tmp_path):
-        parts = parts_of(made_up(), "unseen", (0,), limit=12)
+        parts = make_record_parts(made_up(), "unseen", (0,), limit=12)
         evaluation = await measured(tmp_path, parts, "strong", "vote")
-        found = report(evaluation)
+        found = build_report(evaluation)
         assert {len(s["by_family"]) for s in found["systems"].values()} <= {1, 2, 3, 4}
         assert [s["ci95"] for s in found["systems"].values()] == [None, None]
         assert found["differences"]["systems"] == {}
-        assert "| vote | " in markdown(found) and "## Against" not in markdown(found)
+        assert "| vote | " in render_markdown(found) and "## Against" not in render_markdown(found)
         if importlib.util.find_spec("matplotlib"):
-            from batuta.evals.plots import draw
+            from batuta.evals.plots import draw_figures
 
-            assert {path.stem for path in draw(evaluation, tmp_path)} == {
+            assert {path.stem for path in draw_figures(evaluation, tmp_path)} == {
                 "accuracy",
                 "front",
                 "team",
             }
 
     async def test_a_limit_takes_questions_by_lot(self):
-        (part,) = parts_of(made_up(), "random", (0,), limit=15)
-        (whole,) = parts_of(made_up(), "random", (0,))
+        (part,) = make_record_parts(made_up(), "random", (0,), limit=15)
+        (whole,) = make_record_parts(made_up(), "random", (0,))
         assert len(part.tasks.tasks) == 15 and set(part.tasks.tasks) < set(whole.tasks.tasks)
         assert part.tasks.tasks != whole.tasks.tasks[:15]
 
     async def test_equal_cost_is_what_the_first_system_took(self, tmp_path):
-        parts = parts_of(made_up(priced=True), "random", (0,))
+        parts = make_record_parts(made_up(priced=True), "random", (0,))
         found = await measured(tmp_path, parts, "vote", equal=("cost", "calls"))
         cost, calls = found.budgets
         assert (cost.of, cost.what, cost.k) == ("vote", "dollars", 2)
@@ -300,11 +334,11 @@ class TestSeeds:
 @DATA
 class TestRealRecords:
     async def test_lines_of_reasoning_gym_are_those_that_were_published(self, tmp_path):
-        parts = recorded_parts("reasoning_gym/easy", "random", (0,), limit=300)
+        parts = open_recorded_parts("reasoning_gym/easy", "random", (0,), limit=300)
         found = await measured(tmp_path, parts, "best-single", "skill-oracle@3", "pass@3")
         best, skill, passed = (right(found, n) for n in ("best-single", "skill-oracle@3", "pass@3"))
         assert 0.72 < best < 0.89 and best < skill < passed + 0.05
 
     def test_a_model_that_is_not_recorded_is_told(self):
         with pytest.raises(SourceError, match="has no model 'hal'"):
-            recorded_parts("reasoning_gym/hard", "random", (0,), models=["hal"])
+            open_recorded_parts("reasoning_gym/hard", "random", (0,), models=["hal"])

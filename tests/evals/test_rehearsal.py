@@ -4,22 +4,30 @@ import pytest
 
 from batuta import rehearsal
 from batuta.core import Limits
-from batuta.evals import Ledger, Subject, Terms, evaluate, open_tasks
-from batuta.evals.report import summary
-from batuta.rehearsal import HandWritten
-from batuta.solvers import Learned
+from batuta.evals import EvalOptions, ResultLog, Subject, evaluate_task_set, open_tasks
+from batuta.evals.report import summarize_runs
+from batuta.rehearsal import HandWrittenClient
+from batuta.solvers import LLMConductor
 
 pytestmark = pytest.mark.anyio
 NAMES = ("ultra", "random", "best-single", "self-consistency@3", "self-reflection", "moa", "pipeline", "oracle", "pass@3", "ultra-solve-only")  # fmt: skip
 
 
 async def test_methods_that_act_on_answers_gain_and_bounds_bound(tmp_path):
-    conductor = Learned("rehearsal/hand-written", HandWritten(0))
-    played = Subject(rehearsal.pool(), rehearsal.clients(time_scale=0), conductor, Limits(), True)
+    conductor = LLMConductor(name="rehearsal/hand-written", client=HandWrittenClient(0))
+    played = Subject(
+        pool=rehearsal.rehearsal_pool(),
+        clients=rehearsal.rehearsal_clients(time_scale=0),
+        conductor=conductor,
+        limits=Limits(),
+        simulated=True,
+    )
     tasks = open_tasks("rehearsal", 150, 150)
-    with Ledger(tmp_path) as ledger:
-        found = await evaluate(played, tasks, NAMES, Terms(), ledger)
-    right = {name: summary(runs)["accuracy"] for name, runs in found.results.items()}
+    with ResultLog(tmp_path) as ledger:
+        found = await evaluate_task_set(
+            played, tasks, names=NAMES, options=EvalOptions(), result_log=ledger
+        )
+    right = {name: summarize_runs(runs)["accuracy"] for name, runs in found.results.items()}
     assert right["ultra"] > right["moa"] > right["best-single"] + 0.1
     assert right["pipeline"] > right["best-single"] + 0.1
     assert right["ultra"] > right["ultra-solve-only"]

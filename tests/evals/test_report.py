@@ -7,12 +7,20 @@ import pytest
 from stage import result, subject, task_set
 
 from batuta.errors import ConfigError
-from batuta.evals import Budget, Evaluation, Ledger, Terms, evaluate, index, system
-from batuta.evals.folder import publish_all
-from batuta.evals.ledger import Played
-from batuta.evals.markdown import markdown, rows
-from batuta.evals.plots import draw
-from batuta.evals.report import report, summary
+from batuta.evals import (
+    EvalOptions,
+    Evaluation,
+    MatchedBudget,
+    ResultLog,
+    evaluate_task_set,
+    find_system,
+    report_index,
+)
+from batuta.evals.markdown_report import render_markdown, table_rows
+from batuta.evals.plots import draw_figures
+from batuta.evals.report import build_report, summarize_runs
+from batuta.evals.report_files import publish_report_index
+from batuta.evals.result_log import StepSummary
 
 pytestmark = pytest.mark.anyio
 KEYS = {"n", "accuracy", "ci95", "tokens", "usd", "calls", "steps", "seconds"}
@@ -20,9 +28,9 @@ KEYS = {"n", "accuracy", "ci95", "tokens", "usd", "calls", "steps", "seconds"}
 
 class TestSummary:
     def test_means_are_of_scored_runs(self):
-        found = summary([
-            result("a", 1.0, tokens=10, calls=1, seconds=1.0, steps=(Played("w", "solve"),) * 3),
-            result("b", 0.0, tokens=30, calls=3, seconds=2.0, steps=(Played("w", "solve"),)),
+        found = summarize_runs([
+            result("a", 1.0, tokens=10, calls=1, seconds=1.0, steps=(StepSummary("w", "solve"),) * 3),
+            result("b", 0.0, tokens=30, calls=3, seconds=2.0, steps=(StepSummary("w", "solve"),)),
             result("c", None, unscored="outage", tokens=999, calls=99, outcome="failed"),
         ])  # fmt: skip
         assert found.keys() >= KEYS
@@ -34,15 +42,20 @@ class TestSummary:
         assert found["outcomes"] == {"answered": 2, "failed": 1}
 
     def test_one_call_without_a_price_makes_the_dollars_unknown(self):
-        assert summary([result("a"), result("b", usd=None)])["usd"] is None
-        assert summary([result("a", usd=Decimal(0))])["usd"] == 0.0
+        assert summarize_runs([result("a"), result("b", usd=None)])["usd"] is None
+        assert summarize_runs([result("a", usd=Decimal(0))])["usd"] == 0.0
+
+    def test_one_missing_count_of_many_does_not_blank_the_column(self):
+        runs = [result(f"t{n}", tokens=10 if n else None) for n in range(20)]
+        found = summarize_runs(runs)
+        assert (found["tokens"], found["tokens_unknown"], found["usd_unknown"]) == (10, 1, 0)
 
     def test_of_nothing_scored_nothing_is_known(self):
-        found = summary([result("a", None, unscored="outage")])
+        found = summarize_runs([result("a", None, unscored="outage")])
         assert (found["n"], found["accuracy"], found["ci95"], found["usd"]) == (0, None, None, None)
 
     def test_parts(self):
-        found = summary([
+        found = summarize_runs([
             result("a", 1.0, difficulty=1.0, family="x", calls=2),
             result("b", 0.0, difficulty=2.0, family="x", calls=4),
             result("c", 1.0, difficulty=2.0, family="y", calls=6),
@@ -59,22 +72,26 @@ class TestSummary:
 
     def test_several_seeds_widen_nothing_and_count_all(self):
         runs = [result(f"t{n}", float(n % 2), seed=s) for n in range(20) for s in (0, 1)]
-        found = summary(runs)
+        found = summarize_runs(runs)
         assert found["n"] == 40 and found["accuracy"] == 0.5
         assert found["ci95"][1] - found["ci95"][0] > 0.3
 
 
 async def an_evaluation(tmp_path, *names, tasks=None, **options):
-    with Ledger(tmp_path) as ledger:
-        return await evaluate(
-            subject(simulated=True, **options), tasks or task_set(12, 6), names, Terms(), ledger
+    with ResultLog(tmp_path) as ledger:
+        return await evaluate_task_set(
+            subject(simulated=True, **options),
+            tasks or task_set(12, 6),
+            names=names,
+            options=EvalOptions(),
+            result_log=ledger,
         )
 
 
 class TestReport:
     async def test_it_is_json_with_every_system(self, tmp_path):
         names = ("good", "fair", "ultra", "oracle", "best-single")
-        found = report(await an_evaluation(tmp_path, *names), "batuta eval")
+        found = build_report(await an_evaluation(tmp_path, *names), "batuta eval")
         assert json.loads(json.dumps(found)) == found
         assert list(found["systems"]) == list(names)
         for figures in found["systems"].values():
@@ -90,12 +107,12 @@ class TestReport:
     async def test_the_markdown_says_what_must_be_known(self, tmp_path):
         names = ("fair", "ultra", "oracle", "best-single")
         evaluation = await an_evaluation(tmp_path, *names, tasks=task_set(12))
-        text = markdown(report(evaluation, "batuta eval --tasks x"))
+        text = render_markdown(build_report(evaluation, "batuta eval --tasks x"))
         for words in (
             "The workers are simulated",
             "Command: `batuta eval --tasks x`",
             "| (oracle) |",
-            "no questions to calibrate on",
+            "no other questions to measure the workers on",
             "Seconds are of a run beside up to 63 others",
             "## Against fair, on the same questions",
             "## Right % by family",
@@ -112,18 +129,22 @@ class TestReport:
             result("t0", None, unscored="outage", system="good"),
         )
         broken = Evaluation(
-            evaluation.parts, Terms(sub_pool=2), evaluation.systems, {"good": lost}, {},
-            (Budget("good", "calls", 3.2, 4),),
+            parts=evaluation.parts, options=EvalOptions(sub_pool=2), systems=evaluation.systems, results={"good": lost}, strengths={},
+            budgets=(MatchedBudget(of="good", what="calls", amount=3.2, k=4),),
         )  # fmt: skip
-        text = markdown(report(broken))
+        text = render_markdown(build_report(broken))
         assert "11 (+1 unscored)" in text
         assert "not counted as wrong: good 1" in text
         assert "2 workers" in text and "comes to 4 samples" in text
-        assert next(row for row in rows(report(broken)) if row[0] == "good")[7] == "–"
+        assert next(row for row in table_rows(build_report(broken)) if row[0] == "good")[7] == "–"
 
     def test_rows_are_sorted_best_first_and_survive_nothing_scored(self):
-        best, none = summary([result("a")]), summary([result("a", None, unscored="outage")])
-        found = rows({"systems": {"none": none, "best": best}, "references": []})
+        best, none = (
+            summarize_runs([result("a")]),
+            summarize_runs([result("a", None, unscored="outage")]),
+        )
+        bare = {"references": [], "calibration": {"unmeasured": []}}
+        found = table_rows({"systems": {"none": none, "best": best}, **bare})
         assert [row[0] for row in found] == ["best", "none"]
         assert found[1][1:3] == ["–", "–––"]
 
@@ -135,7 +156,7 @@ class TestPlots:
     async def test_every_figure_is_drawn(self, tmp_path):
         pytest.importorskip("matplotlib")
         names = ("good", "fair", "ultra", "ultra+recursion", "oracle", "random", "moa", "pass@5", "pipeline", "best-single", "self-reflection", "best-of-5", "ultra-solve-only")  # fmt: skip
-        paths = draw(await an_evaluation(tmp_path, *names), tmp_path)
+        paths = draw_figures(await an_evaluation(tmp_path, *names), tmp_path)
         drawn = {"accuracy", "front", "difficulty", "team", "calls", "depth"}
         assert {p.name for p in paths} == {f"{n}.{form}" for n in drawn for form in ("png", "svg")}
         assert all(p.read_bytes().startswith(PNG) for p in paths if p.suffix == ".png")
@@ -143,7 +164,7 @@ class TestPlots:
 
     async def test_without_difficulties_planners_or_prices_there_are_fewer(self, tmp_path):
         pytest.importorskip("matplotlib")
-        paths = draw(
+        paths = draw_figures(
             await an_evaluation(tmp_path, "good", "bad", price=None, tasks=task_set(1)), tmp_path
         )
         assert {path.stem for path in paths} == {"accuracy", "front"}
@@ -153,11 +174,11 @@ async def test_a_system_that_is_asked_for_twice_is_measured_once(tmp_path):
     found = await an_evaluation(tmp_path, "good", "good")
     assert [one.name for one in found.systems] == ["good"]
     with pytest.raises(ConfigError):
-        system("good ", subject())
+        find_system("good ", subject())
 
 
 def test_difficulties_are_in_order_of_size():
-    found = summary([result(f"t{n}", difficulty=float(n)) for n in (10, 2, 1)])
+    found = summarize_runs([result(f"t{n}", difficulty=float(n)) for n in (10, 2, 1)])
     assert list(found["by_difficulty"]) == ["1", "2", "10"]
 
 
@@ -166,7 +187,7 @@ class TestIndex:
 
     async def reports(self, tmp_path):
         return {
-            folder: report(await an_evaluation(tmp_path / folder, *names))
+            folder: build_report(await an_evaluation(tmp_path / folder, *names))
             for folder, names in {
                 "one": ("good", "fair", "oracle"),
                 "two": ("fair", "bad"),
@@ -177,8 +198,15 @@ class TestIndex:
         self, tmp_path
     ):
         found = await self.reports(tmp_path)
-        assert index.heads(found) == ["set", "questions", "good", "fair", "bad", "(oracle)"]
-        one, two = index.lines(found)
+        assert report_index.index_heads(found) == [
+            "set",
+            "questions",
+            "good",
+            "fair",
+            "bad",
+            "(oracle)",
+        ]
+        one, two = report_index.index_rows(found)
         assert [cell.text for cell in one.cells][2] == "–" and two.cells[0].text == "–"
         right = found["one"]["systems"]["good"]["accuracy"]
         assert one.cells[0].text == f"{100 * right:.1f}"
@@ -187,7 +215,7 @@ class TestIndex:
 
     async def test_it_leads_to_the_folders_and_is_on_disk_in_every_form(self, tmp_path):
         found = await self.reports(tmp_path)
-        publish_all(tmp_path / "all", found)
+        publish_report_index(tmp_path / "all", found)
         page, text = ((tmp_path / "all" / f"report.{form}").read_text() for form in ("html", "md"))
         assert json.loads((tmp_path / "all" / "report.json").read_text()) == list(found.values())
         assert 'href="one/report.html"' in page and "[made up](two/report.md)" in text
@@ -197,6 +225,6 @@ class TestIndex:
     async def test_simulated_replies_carry_a_star(self, tmp_path):
         found = await self.reports(tmp_path)
         found["one"]["systems"]["fair"]["simulated_runs"] = 3
-        assert [cell.text.endswith("*") for cell in index.lines(found)[0].cells] == [
+        assert [cell.text.endswith("*") for cell in report_index.index_rows(found)[0].cells] == [
             False, True, False, False,
         ]  # fmt: skip

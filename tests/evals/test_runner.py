@@ -14,21 +14,23 @@ import anyio
 import pytest
 from stage import PRICE, questions, result, subject, task_set
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Grade, Pool, Reply, Usage
-from batuta.errors import BadRequest, ConfigError, Overloaded, StoreError
-from batuta.evals import Ledger, TaskSet, Terms, evaluate
-from batuta.evals.markdown import markdown
-from batuta.evals.marking import marking
-from batuta.evals.report import report
-from batuta.solvers import Learned
+from batuta.errors import BadRequestError, ConfigError, ProviderOverloadedError, StoreError
+from batuta.evals import EvalOptions, ResultLog, TaskSet, evaluate_task_set
+from batuta.evals.grading import open_answer_grader
+from batuta.evals.markdown_report import render_markdown, table_rows
+from batuta.evals.report import build_report
+from batuta.solvers import LLMConductor
 
 pytestmark = pytest.mark.anyio
 
 
 async def measured(folder, played, tasks, *names, terms=None, **options):
-    with Ledger(folder) as ledger:
-        return await evaluate(played, tasks, names, terms or Terms(), ledger, **options)
+    with ResultLog(folder) as ledger:
+        return await evaluate_task_set(
+            played, tasks, names=names, options=terms or EvalOptions(), result_log=ledger, **options
+        )
 
 
 def calls(played):
@@ -48,7 +50,9 @@ class TestPlaying:
 
     async def test_every_seed_is_a_run_of_its_own(self, tmp_path):
         played = subject()
-        found = await measured(tmp_path, played, task_set(3), "good", terms=Terms(seeds=(4, 5)))
+        found = await measured(
+            tmp_path, played, task_set(3), "good", terms=EvalOptions(seeds=(4, 5))
+        )
         assert [(r.task, r.seed) for r in found.results["good"]] == [
             (f"t{n}", seed) for n in range(3) for seed in (4, 5)
         ]
@@ -65,11 +69,11 @@ class TestPlaying:
                 most = max(most, now)
                 await anyio.sleep(0.002)
                 now -= 1
-                return Reply("Answer: 1", usage=Usage(1, 1))
+                return Reply(text="Answer: 1", usage=Usage(calls=1, input=1))
 
         slow = subject()
         slow = replace(slow, clients={worker.id: Slow() for worker in slow.pool})
-        await measured(tmp_path, slow, task_set(20), "good", terms=Terms(concurrency=3))
+        await measured(tmp_path, slow, task_set(20), "good", terms=EvalOptions(concurrency=3))
         assert most == 3
 
     async def test_a_reference_line_is_right_if_any_reply_is(self, tmp_path):
@@ -115,20 +119,30 @@ class TestCalibration:
     async def test_a_router_is_taught_by_the_calibration_and_refused_without(self, tmp_path):
         found = await measured(tmp_path / "a", subject(), task_set(3, 40), "knn", "best-single")
         assert [r.score for r in found.results["knn"]] == [1.0] * 3
-        assert report(found)["calibration"]["questions"] == 40
-        with pytest.raises(ConfigError, match="knn must learn from other questions"):
-            await measured(tmp_path / "b", subject(), task_set(3), "good", "knn")
-        assert not (tmp_path / "b" / "results.jsonl").read_bytes()
+        assert build_report(found)["calibration"]["questions"] == 40
+        bare = await measured(tmp_path / "b", subject(), task_set(3), "good", "knn")
+        assert list(bare.results) == ["good"]
+        assert "must learn from other questions" in bare.left_out["knn"]
+        with pytest.raises(ConfigError, match=r"nothing can be measured. knn: it must learn"):
+            await measured(tmp_path / "c", subject(), task_set(3), "knn")
+        assert not (tmp_path / "c" / "results.jsonl").read_bytes()
 
     async def test_without_other_questions_the_pools_own_belief_is_taken(self, tmp_path):
         found = await measured(tmp_path, subject(), task_set(3), "best-single")
         assert found.strengths == {} and found.results["best-single"][0].steps[0].worker == "good"
+        ((label, *_),) = table_rows(build_report(found))
+        assert label == "best-single [good‡]"
+        assert "‡ There were no other questions to measure the workers on" in render_markdown(
+            build_report(found)
+        )
+        measured_by = await measured(tmp_path, subject(), task_set(3, 6), "best-single")
+        assert table_rows(build_report(measured_by))[0][0] == "best-single"
 
 
 class TestSubPools:
     async def test_a_fresh_pool_for_each_question_the_same_for_each_system(self, tmp_path):
         many = subject(workers=tuple("abcdefg"), say=lambda w, r: "Answer: 1")
-        terms = Terms(sub_pool=2, pool_seed=3)
+        terms = EvalOptions(sub_pool=2, pool_seed=3)
         names = ("oracle", "ultra", "a")
         found = await measured(tmp_path, many, task_set(30), *names, terms=terms)
         teams = [{s.worker for s in r.steps} for r in found.results["oracle"]]
@@ -148,7 +162,7 @@ class TestSubPools:
             return f"Answer: {number if number % 7 >= ranks.index(worker) else -1}"
 
         many = subject(say, workers=tuple(ranks))
-        terms = Terms(sub_pool=3)
+        terms = EvalOptions(sub_pool=3)
         found = await measured(
             tmp_path, many, task_set(20, 14), "oracle", "best-single", terms=terms
         )
@@ -167,7 +181,7 @@ class TestEqualCalls:
         assert {r.calls for r in found.results["self-consistency@3"]} == {3}
 
     async def test_without_a_run_of_ultra_nothing_is_added(self, tmp_path):
-        dead = subject(lambda w, r: Overloaded("full"))
+        dead = subject(lambda w, r: ProviderOverloadedError("full"))
         found = await measured(tmp_path, dead, task_set(2), "ultra", equal=("calls", "cost"))
         assert list(found.results) == ["ultra"] and found.budgets == ()
 
@@ -176,10 +190,10 @@ class TestUnscored:
     @pytest.mark.parametrize(
         ("said", "unscored", "score"),
         [
-            (Overloaded("the house is full"), "outage", None),
-            (BadRequest("no such parameter"), "outage", None),
-            (Reply("", usage=Usage(1, 1)), None, 0.0),
-            (Reply("Answer: 5"), None, 0.0),
+            (ProviderOverloadedError("the house is full"), "outage", None),
+            (BadRequestError("no such parameter"), "outage", None),
+            (Reply(text="", usage=Usage(calls=1, input=1)), None, 0.0),
+            (Reply(text="Answer: 5"), None, 0.0),
         ],
     )
     async def test_an_outage_is_never_a_wrong_answer(self, tmp_path, said, unscored, score):
@@ -189,12 +203,14 @@ class TestUnscored:
         assert one.reason
 
     async def test_a_conductor_that_cannot_be_asked_is_an_outage(self, tmp_path):
-        dead = Learned("dead", Scripted(lambda _: Overloaded("full")))
+        dead = LLMConductor(
+            name="dead", client=ScriptedClient(lambda _: ProviderOverloadedError("full"))
+        )
         found = await measured(tmp_path, subject(conductor=dead), task_set(2), "ultra")
         assert {r.unscored for r in found.results["ultra"]} == {"outage"}
 
     async def test_a_conductor_that_writes_nonsense_is_not(self, tmp_path):
-        lost = Learned("lost", Scripted(lambda _: "no lists at all"))
+        lost = LLMConductor(name="lost", client=ScriptedClient(lambda _: "no lists at all"))
         found = await measured(tmp_path, subject(conductor=lost), task_set(2), "ultra")
         assert {(r.unscored, r.outcome, r.calls) for r in found.results["ultra"]} == {
             (None, "fallback", 4)
@@ -212,21 +228,21 @@ class TestUnscored:
 
     async def test_what_a_judge_takes_is_counted_and_told_apart(self, tmp_path):
         tasks = tuple(replace(task, grader="judge") for task in questions(2))
-        judge = Scripted(lambda _: "GRADE: 1", price=PRICE)
-        async with marking(tasks, judge) as grade:
-            asked = TaskSet("judged", tasks, (), grade)
+        judge = ScriptedClient(lambda _: "GRADE: 1", price=PRICE)
+        async with open_answer_grader(tasks, judge) as grade:
+            asked = TaskSet(name="judged", tasks=tasks, calibration=(), grade=grade)
             found = await measured(tmp_path, subject(), asked, "good")
             alone = await measured(tmp_path / "b", subject(), task_set(2), "good")
         one, same = found.results["good"][0], alone.results["good"][0]
         assert one.judge_usd > 0 and one.usd == same.usd + one.judge_usd and one.calls == 1
-        assert "what judging the answer took: good $" in markdown(report(found))
+        assert "what judging the answer took: good $" in render_markdown(build_report(found))
 
     async def test_an_outage_is_tried_again_and_nothing_else_is(self, tmp_path):
         dark = True
 
         def say(worker, request):
             number = int(request.messages[-1].text.split("number ")[1][:-1])
-            return Overloaded("full") if dark and number == 1 else f"Answer: {number}"
+            return ProviderOverloadedError("full") if dark and number == 1 else f"Answer: {number}"
 
         played = subject(say)
         first = await measured(tmp_path, played, task_set(3), "good")
@@ -238,7 +254,9 @@ class TestUnscored:
         assert [r.score for r in again.results["good"]] == [1.0] * 3
 
     async def test_a_step_that_another_worker_took_over_is_told(self, tmp_path):
-        played = subject(lambda w, r: Overloaded("full") if w == "good" else "Answer: 0")
+        played = subject(
+            lambda w, r: ProviderOverloadedError("full") if w == "good" else "Answer: 0"
+        )
         found = await measured(tmp_path, played, task_set(1), "ultra")
         assert found.results["ultra"][0].failed > 0 and found.results["ultra"][0].score == 1.0
 
@@ -246,36 +264,50 @@ class TestUnscored:
 class TestLedger:
     def test_what_is_written_is_read_again(self, tmp_path):
         made = [result("t0"), result("t1", None, unscored="outage", usd=None), result("t2", 0.5)]
-        with Ledger(tmp_path) as ledger:
+        with ResultLog(tmp_path) as ledger:
             for one in made:
                 ledger.add(one)
-        with Ledger(tmp_path) as ledger:
+        with ResultLog(tmp_path) as ledger:
             assert [ledger[one.key] for one in made] == made
-            assert [ledger.done(one.key) for one in made] == [True, False, True]
-            assert not ledger.done("another")
+            assert [ledger.is_done(one.key) for one in made] == [True, False, True]
+            assert not ledger.is_done("another")
             assert isinstance(ledger[made[0].key].usd, Decimal)
 
     def test_a_torn_line_is_forgotten_and_the_next_one_whole(self, tmp_path):
-        with Ledger(tmp_path) as ledger:
+        with ResultLog(tmp_path) as ledger:
             ledger.add(result("t0"))
             path = ledger.path
         with path.open("ab") as file:
             file.write(b'{"key": "torn')
-        with Ledger(tmp_path) as ledger:
+        with ResultLog(tmp_path) as ledger:
             ledger.add(result("t1"))
-        with Ledger(tmp_path) as ledger:
-            assert ledger.done(result("t0").key) and ledger.done(result("t1").key)
+        with ResultLog(tmp_path) as ledger:
+            assert ledger.is_done(result("t0").key) and ledger.is_done(result("t1").key)
         assert len(path.read_bytes().splitlines()) == 2
+
+    def test_two_evaluations_cannot_write_to_one_folder(self, tmp_path):
+        """Another process holds it; killed, it holds it no longer."""
+        code = (
+            "import sys, time; from pathlib import Path; from batuta.evals import ResultLog\n"
+            "kept = ResultLog(Path(sys.argv[1])); print('open', flush=True); time.sleep(60)"
+        )
+        args = [sys.executable, "-c", code, str(tmp_path)]
+        with subprocess.Popen(args, stdout=subprocess.PIPE) as other:
+            assert other.stdout.readline() == b"open\n"
+            with pytest.raises(StoreError, match="another evaluation writes to"):
+                ResultLog(tmp_path)
+            other.kill()
+        ResultLog(tmp_path).__exit__(None, None, None)
 
     def test_a_line_that_is_no_result_is_named(self, tmp_path):
         (tmp_path / "results.jsonl").write_text('{"key": 1}\n')
         with pytest.raises(StoreError, match=r"line 1 is no result of this version"):
-            Ledger(tmp_path)
+            ResultLog(tmp_path)
 
     def test_a_folder_that_cannot_be_is_told(self, tmp_path):
         (tmp_path / "file").write_text("")
         with pytest.raises(StoreError, match="cannot be used"):
-            Ledger(tmp_path / "file" / "folder")
+            ResultLog(tmp_path / "file" / "folder")
 
     async def test_any_change_of_what_is_measured_is_measured_anew(self, tmp_path):
         tasks, played = task_set(1), subject()
@@ -285,7 +317,10 @@ class TestLedger:
         assert calls(played) == before
         reworded = replace(tasks, tasks=(replace(tasks.tasks[0], target="9"),))
         for other, asked in (
-            (subject(conductor=Learned("other", Scripted(["x"] * 9))), tasks),
+            (
+                subject(conductor=LLMConductor(name="other", client=ScriptedClient(["x"] * 9))),
+                tasks,
+            ),
             (subject(workers=("good", "fair")), tasks),
             (played, reworded),
         ):
@@ -301,8 +336,8 @@ import anyio
 from pathlib import Path
 from dataclasses import replace
 from stage import subject, task_set
-from batuta.evals import Ledger, Terms, evaluate
-from batuta.evals.report import report
+from batuta.evals import EvalOptions, ResultLog, evaluate_task_set
+from batuta.evals.report import build_report
 
 log = os.open("calls.log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
@@ -319,10 +354,10 @@ played = subject()
 played = replace(played, clients={{w: Logged(c) for w, c in played.clients.items()}})
 
 async def main():
-    with Ledger(Path("out")) as ledger:
-        found = await evaluate(played, task_set(60), ("fair",), Terms(concurrency=2), ledger)
+    with ResultLog(Path("out")) as ledger:
+        found = await evaluate_task_set(played, task_set(60), ("fair",), EvalOptions(concurrency=2), ledger)
     import json
-    print(json.dumps(report(found)))
+    print(json.dumps(build_report(found)))
 
 anyio.run(main)
 """
@@ -362,11 +397,11 @@ async def test_the_report_of_kept_results_is_the_same_to_the_last_digit(tmp_path
     names = ("good", "fair", "ultra", "oracle", "random", "moa")
     first = await measured(tmp_path, subject(), task_set(12, 6), *names)
     again = await measured(tmp_path, subject(), task_set(12, 6), *names)
-    assert report(first) == report(again)
+    assert build_report(first) == build_report(again)
 
 
 async def test_a_worker_that_could_not_be_measured_is_not_taken_for_the_best(tmp_path):
-    strong = subject(lambda w, r: Overloaded("full") if w == "good" else "Answer: 0")
+    strong = subject(lambda w, r: ProviderOverloadedError("full") if w == "good" else "Answer: 0")
     workers = [replace(w, strength=0.99 if w.id == "good" else 0.1) for w in strong.pool]
     found = await measured(
         tmp_path, replace(strong, pool=Pool(tuple(workers))), task_set(2, 2), "best-single"

@@ -3,24 +3,24 @@
 import pytest
 from stage import subject
 
-from batuta.baselines import Conducted, Single
+from batuta.baselines import ConductorSolver, SingleWorker
 from batuta.errors import ConfigError
-from batuta.evals import names, system
-from batuta.evals.fitted import FITTED
+from batuta.evals import find_system, system_names
+from batuta.evals.learned_methods import LEARNED_METHODS
 
-KNOWN = names(subject())
+KNOWN = system_names(subject())
 
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_every_name_is_a_system_under_that_name(name):
-    found = system(name, subject())
+    found = find_system(name, subject())
     assert found.name == name
     assert found.solver.name
 
 
 def test_no_two_systems_are_filed_under_the_same_method():
     rehearsed = subject(simulated=True)
-    methods = {n: system(n, rehearsed).solver.name for n in names(rehearsed)}
+    methods = {n: find_system(n, rehearsed).solver.name for n in system_names(rehearsed)}
     doubles = {"prompted", "hand-written"}
     filed = [method for name, method in methods.items() if name not in doubles]
     assert len(set(filed)) == len(filed)
@@ -42,7 +42,7 @@ def test_no_two_systems_are_filed_under_the_same_method():
     ],
 )
 def test_calls(name, calls):
-    assert system(name, subject()).solver.calls == calls
+    assert find_system(name, subject()).solver.calls == calls
 
 
 @pytest.mark.parametrize(
@@ -50,28 +50,28 @@ def test_calls(name, calls):
 )
 def test_an_unknown_name_is_told_with_the_known_ones(name):
     with pytest.raises(ConfigError, match=r"there is no system .* ultra\+recursion"):
-        system(name, subject())
+        find_system(name, subject())
 
 
 def test_the_hand_written_conductor_belongs_to_the_rehearsal():
     assert "hand-written" not in KNOWN
     with pytest.raises(ConfigError):
-        system("hand-written", subject())
-    assert system("prompted", subject()).calibrated
-    played = system("prompted", subject(simulated=True))
-    assert played.solver.name == "rehearsal/hand-written" and not played.calibrated
+        find_system("hand-written", subject())
+    assert find_system("prompted", subject()).needs_calibration
+    played = find_system("prompted", subject(simulated=True))
+    assert played.solver.name == "rehearsal/hand-written" and not played.needs_calibration
 
 
 def test_what_they_need_and_are():
-    found = {name: system(name, subject()) for name in KNOWN}
-    assert {n for n, s in found.items() if s.reference} == {"oracle", "pass@5", "skill-oracle@5"}
-    assert {n for n, s in found.items() if s.fitted} == {*FITTED, "cascade@0.001"}
+    found = {name: find_system(name, subject()) for name in KNOWN}
+    assert {n for n, s in found.items() if s.is_reference} == {"oracle", "pass@5", "skill-oracle@5"}
+    assert {n for n, s in found.items() if s.fitter} == {*LEARNED_METHODS, "cascade@0.001"}
     assert {n for n, s in found.items() if s.worker} == {"good", "fair", "bad"}
-    assert {n for n, s in found.items() if s.plans} == {
+    assert {n for n, s in found.items() if s.has_conductor} == {
         "random", "prompted", "ultra", "ultra+recursion", "ultra-solve-only",
         "ultra-shuffled-access", "ultra-best-worker",
     }  # fmt: skip
-    assert not found["ultra"].calibrated and found["ultra-best-worker"].calibrated
-    assert isinstance(found["good"].solver, Single)
+    assert not found["ultra"].needs_calibration and found["ultra-best-worker"].needs_calibration
+    assert isinstance(found["good"].solver, SingleWorker)
     recursive = found["ultra+recursion"].solver
-    assert isinstance(recursive, Conducted) and recursive.rounds == 2
+    assert isinstance(recursive, ConductorSolver) and recursive.rounds == 2

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Task, TaskId
 from batuta.errors import ConfigError, SourceError
 from batuta.evals import open_tasks
-from batuta.evals.marking import mark, marking
-from batuta.evals.tasksets import family
-from batuta.rehearsal import FAMILIES
+from batuta.evals.grading import grade_by_task, open_answer_grader
+from batuta.evals.task_sets import task_family
+from batuta.rehearsal import TRAINING_FAMILIES
 
 pytestmark = pytest.mark.anyio
 
@@ -19,8 +19,8 @@ class TestRehearsal:
     @pytest.mark.parametrize(
         ("name", "families", "held_out"),
         [
-            ("rehearsal", set(FAMILIES), False),
-            ("rehearsal:held-out", set(FAMILIES), True),
+            ("rehearsal", set(TRAINING_FAMILIES), False),
+            ("rehearsal:held-out", set(TRAINING_FAMILIES), True),
             ("rehearsal:facts", {"facts"}, False),
             ("rehearsal:mixed:held-out", {"mixed"}, True),
         ],
@@ -28,15 +28,15 @@ class TestRehearsal:
     def test_names(self, name, families, held_out):
         found = open_tasks(name, 30, 40)
         assert len(found.tasks) == 30
-        assert {family(task) for task in found.tasks} == families
+        assert {task_family(task) for task in found.tasks} == families
         assert all(("held-out wording" in task.tags) == held_out for task in found.tasks)
         assert not any("held-out wording" in task.tags for task in found.calibration)
 
     def test_calibration_is_of_training_families_and_of_other_questions(self):
         found = open_tasks("rehearsal:mixed", 40, 60)
-        assert {family(task) for task in found.calibration} == set(FAMILIES)
+        assert {task_family(task) for task in found.calibration} == set(TRAINING_FAMILIES)
         own = open_tasks("rehearsal:lists", 300, 300)
-        assert {family(task) for task in own.calibration} == {"lists"}
+        assert {task_family(task) for task in own.calibration} == {"lists"}
         assert not {t.id for t in own.tasks} & {t.id for t in own.calibration}
 
     def test_every_question_is_there_once_and_the_same_again(self):
@@ -71,7 +71,7 @@ class TestFiles:
         assert [t.target for t in found.tasks] == list("012345")
         assert [t.target for t in found.calibration] == list("678")
         assert open_tasks(str(path), 10, 3).calibration == ()
-        assert found.name == "own.jsonl" and found.own_grader
+        assert found.name == "own.jsonl" and found.uses_task_graders
 
     def test_a_family_is_the_first_tag(self, tmp_path):
         lines = ({"question": "a?", "answer": 1}, {"question": "b?", "answer": 1, "tags": ["geo"]})
@@ -113,7 +113,7 @@ class TestBenchmarks:
 
     async def test_they_are_graded_by_the_grader_that_each_names(self, copy):
         found = open_tasks("gsm8k", 3, 0, files=[copy])
-        async with marking(found.tasks) as grade:
+        async with open_answer_grader(found.tasks) as grade:
             for task in found.tasks:
                 assert (await grade(task, f"The answer is {task.target}.")).score == 1
                 assert (await grade(task, f"The answer is {int(task.target) + 1}.")).score == 0
@@ -121,20 +121,24 @@ class TestBenchmarks:
     async def test_a_grader_that_cannot_be_had_is_told_before_anything_is_played(self):
         for grader, words in (("vibes", "there are: "), ("judge", "name one as the judge")):
             with pytest.raises(ConfigError, match=words):
-                async with marking([Task(TaskId("t"), "q", "a", grader)]):
+                async with open_answer_grader(
+                    [Task(id=TaskId("t"), question="q", target="a", grader=grader)]
+                ):
                     pass
 
     async def test_programs_run_in_a_sandbox(self):
         data = json.dumps({"tests": "assert double(4) == 8"})
-        task = Task(TaskId("t"), "Write double.", "", "code-assert", data=data)
-        async with marking([task], tier="none") as grade:
+        task = Task(
+            id=TaskId("t"), question="Write double.", target="", grader="code-assert", data=data
+        )
+        async with open_answer_grader([task], tier="none") as grade:
             for body, score in (("2 * x", 1), ("x", 0)):
                 answer = f"```python\ndef double(x):\n    return {body}\n```"
                 assert (await grade(task, answer)).score == score
 
     async def test_a_judge_grades_what_no_rule_decides(self):
-        task = Task(TaskId("t"), "Why?", "because", "judge")
-        async with marking([task], Scripted(["GRADE: 1"])) as grade:
+        task = Task(id=TaskId("t"), question="Why?", target="because", grader="judge")
+        async with open_answer_grader([task], ScriptedClient(["GRADE: 1"])) as grade:
             assert (await grade(task, "for that reason")).score == 1
 
 
@@ -155,5 +159,5 @@ class TestBenchmarks:
     ],
 )  # fmt: skip
 async def test_grades(grader, target, answer, score):
-    task = Task(TaskId("t"), "q", target, grader)
-    assert (await mark(task, answer)).score == score
+    task = Task(id=TaskId("t"), question="q", target=target, grader=grader)
+    assert (await grade_by_task(task, answer)).score == score

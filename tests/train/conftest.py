@@ -12,10 +12,10 @@ import torch
 import transformers
 
 from batuta import rehearsal
-from batuta.train.learn import learn
+from batuta.train.conductor_training import train_conductor
 from batuta.train.model import make_model
-from batuta.train.start import start
 from batuta.train.tokenizer import make_tokenizer
+from batuta.train.warmup_stage import run_warmup
 from train.stage import LEARNING, NETWORK, POLICY, settings
 
 transformers.logging.set_verbosity_error()
@@ -27,7 +27,7 @@ torch.set_num_threads(1)
 def random_policy(tmp_path_factory) -> Path:
     """A policy that knows nothing."""
     folder = tmp_path_factory.mktemp("random")
-    tokenizer = make_tokenizer([t.question for t in rehearsal.tasks(None, 50, 1)], 400)
+    tokenizer = make_tokenizer([t.question for t in rehearsal.draw_tasks(None, 50, 1)], 400)
     torch.manual_seed(0)
     sizes = {key: NETWORK[key] for key in ("hidden", "layers", "heads", "kv_heads", "inner")}
     make_model(tokenizer, **sizes).save_pretrained(folder)
@@ -38,7 +38,7 @@ def random_policy(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session")
 def warm(tmp_path_factory) -> Path:
     """A policy that has seen the syntax and writes it now and then."""
-    return start(settings(tmp_path_factory.mktemp("warm"), **POLICY), lambda step, loss: None)
+    return run_warmup(settings(tmp_path_factory.mktemp("warm"), **POLICY), lambda step, loss: None)
 
 
 @pytest.fixture(scope="session")
@@ -48,5 +48,5 @@ def learned(warm, tmp_path_factory) -> Path:
     told = settings(folder, optimiser=LEARNING, policy={"start": str(warm)})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
-        learn(told, ["pytest"], lambda line: None)
+        train_conductor(told, ["pytest"], lambda line: None)
     return folder

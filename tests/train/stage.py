@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Grade, Pool, Task, TaskId, Worker, WorkerId
-from batuta.language import Rendering
-from batuta.train.play import Players
-from batuta.train.settings import RewardSettings, Settings, checked
+from batuta.language import PromptOptions
+from batuta.train.rollouts import RolloutRunner
+from batuta.train.settings import RewardSettings, TrainSettings, validate_settings
 
 LIBRARIES = [
     pytest.mark.timeout(600),
@@ -50,15 +50,21 @@ LEARNING = {
 """The optimiser of a training that learns something in half a minute."""
 
 FLUTE, OBOE = WorkerId("flute"), WorkerId("oboe")
-POOL = Pool((Worker(FLUTE, "m"), Worker(OBOE, "n")))
+POOL = Pool((Worker(id=FLUTE, model="m"), Worker(id=OBOE, model="n")))
 ONE = 'model_id = ["flute"]\nsubtasks = ["Solve it."]\naccess_list = [[]]'
 TWO = 'model_id = ["oboe", "flute"]\nsubtasks = ["Plan it.", "Solve it."]\naccess_list = [[], [0]]'
-SIX_TIMES_SEVEN = Task(TaskId("t"), "What is six times seven?", "42", "integer", difficulty=1.0)
+SIX_TIMES_SEVEN = Task(
+    id=TaskId("t"),
+    question="What is six times seven?",
+    target="42",
+    grader="integer",
+    difficulty=1.0,
+)
 
 
 def settings(
     output: Path, *, optimiser: Mapping[str, Any] | None = None, **sections: Any
-) -> Settings:
+) -> TrainSettings:
     """A training of two steps on the rehearsal's arithmetic, changed as told."""
     told = {
         "output": output,
@@ -68,25 +74,32 @@ def settings(
         "optimiser": {**SMALL, **(optimiser or {})},
         "log": {"checkpoint_every": 100, "sample_every": 1},
     }
-    return checked({**told, **sections}, "the test")
+    return validate_settings({**told, **sections}, "the test")
 
 
 def players(
-    say: Callable[..., Any] | Mapping[WorkerId, Scripted],
+    say: Callable[..., Any] | Mapping[WorkerId, ScriptedClient],
     *,
     rewards: RewardSettings | None = None,
     judge: Callable[[str], float | None] = lambda answer: float("42" in answer),
     concurrency: int = 64,
     seconds: float | None = None,
-) -> Players:
+) -> RolloutRunner:
     """Scripted workers, and a judge who looks for 42."""
-    clients = say if isinstance(say, Mapping) else {w.id: Scripted(say) for w in POOL}
+    clients = say if isinstance(say, Mapping) else {w.id: ScriptedClient(say) for w in POOL}
 
     async def grade(task: Task, answer: str) -> Grade:
         return Grade(judge(answer))
 
-    rendering = Rendering(descriptions=False, compact=True)
-    return Players(clients, grade, rendering, rewards or RewardSettings(), concurrency, seconds)
+    rendering = PromptOptions(descriptions=False, compact=True)
+    return RolloutRunner(
+        clients=clients,
+        judge=grade,
+        rendering=rendering,
+        rewards=rewards or RewardSettings(),
+        concurrency=concurrency,
+        seconds=seconds,
+    )
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

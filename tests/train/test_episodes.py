@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from batuta import rehearsal
 from batuta.errors import ConfigError, SourceError
-from batuta.language import Rendering
-from batuta.train.episodes import VEIL, drawn_pool, episodes, veiled
-from batuta.train.questions import questions, source
+from batuta.language import PromptOptions
+from batuta.train.episodes import DROPPED_WORD, apply_word_dropout, draw_pool, make_episodes
+from batuta.train.questions import draw_from_source, draw_questions
 from batuta.train.settings import PoolSettings
 from train.stage import settings
 
-WHOLE = rehearsal.pool()
+WHOLE = rehearsal.rehearsal_pool()
 N = len(WHOLE)
 
 
 @given(seed=st.integers(0, 2**32), fewest=st.integers(1, N), extra=st.integers(0, N))
 def test_a_drawn_pool_has_k_of_the_n_workers(seed, fewest, extra):
     most = min(fewest + extra, N)
-    drawn = drawn_pool(WHOLE, PoolSettings(fewest=fewest, most=most), Random(seed))
+    drawn = draw_pool(WHOLE, PoolSettings(fewest=fewest, most=most), Random(seed))
     assert fewest <= len(drawn) <= most
     assert set(drawn) <= set(WHOLE)
     assert [w for w in WHOLE if w in set(drawn)] == list(drawn), "unpermuted keeps the order"
@@ -31,21 +31,21 @@ def test_a_drawn_pool_has_k_of_the_n_workers(seed, fewest, extra):
 @given(seed=st.integers(0, 2**32), fewest=st.integers(1, N))
 def test_a_permuted_pool_has_the_same_workers_in_any_order(seed, fewest):
     told = PoolSettings(fewest=fewest, most=fewest)
-    plain = drawn_pool(WHOLE, told, Random(seed))
-    permuted = drawn_pool(WHOLE, told.model_copy(update={"permute": True}), Random(seed))
+    plain = draw_pool(WHOLE, told, Random(seed))
+    permuted = draw_pool(WHOLE, told.model_copy(update={"permute": True}), Random(seed))
     assert set(plain) == set(permuted)
 
 
 @given(seed=st.integers(0, 2**32))
 def test_the_same_seed_draws_the_same_pools(seed):
-    tasks = rehearsal.tasks("arithmetic", 4, 1)
+    tasks = rehearsal.draw_tasks("arithmetic", 4, 1)
     told = PoolSettings(fewest=2, most=5, permute=True)
-    assert episodes(tasks, WHOLE, told, seed) == episodes(tasks, WHOLE, told, seed)
+    assert make_episodes(tasks, WHOLE, told, seed) == make_episodes(tasks, WHOLE, told, seed)
 
 
 def test_every_size_every_worker_and_every_place_comes_up():
     told = PoolSettings(fewest=2, most=4, permute=True)
-    drawn = [drawn_pool(WHOLE, told, Random(seed)) for seed in range(600)]
+    drawn = [draw_pool(WHOLE, told, Random(seed)) for seed in range(600)]
     assert {len(pool) for pool in drawn} == {2, 3, 4}
     first = [pool.workers[0].id for pool in drawn]
     assert {w.id for w in WHOLE} == set(first)
@@ -54,19 +54,19 @@ def test_every_size_every_worker_and_every_place_comes_up():
 
 def test_a_share_of_the_questions_lists_the_whole_pool_all_the_same():
     told = PoolSettings(fewest=1, most=3, whole=0.25)
-    sizes = [len(drawn_pool(WHOLE, told, Random(seed))) for seed in range(400)]
+    sizes = [len(draw_pool(WHOLE, told, Random(seed))) for seed in range(400)]
     assert 60 < sizes.count(N) < 140
 
 
 def test_without_a_wish_the_pool_is_whole_and_in_its_order():
-    assert drawn_pool(WHOLE, PoolSettings(), Random(0)) == WHOLE
+    assert draw_pool(WHOLE, PoolSettings(), Random(0)) == WHOLE
 
 
 def test_an_episodes_prompt_lists_its_own_pool():
-    (task,) = rehearsal.tasks("arithmetic", 1, 1)
+    (task,) = rehearsal.draw_tasks("arithmetic", 1, 1)
     told = PoolSettings(fewest=2, most=2, permute=True)
-    (episode,) = episodes([task], WHOLE, told, 3)
-    text = episode.request(Rendering(descriptions=False, compact=True)).messages[0].text
+    (episode,) = make_episodes([task], WHOLE, told, 3)
+    text = episode.request(PromptOptions(descriptions=False, compact=True)).messages[0].text
     assert task.question in text
     assert [w.id for w in WHOLE if w.id in text] == [w.id for w in WHOLE if w.id in episode.pool]
     assert len(episode.pool) == 2
@@ -81,20 +81,20 @@ def test_the_curriculum_is_followed_step_by_step(tmp_path):
             {"step": 0, "tasks": {"rehearsal:arithmetic": 1.0}},
         ],
     )
-    asked = questions(told)
+    asked = draw_questions(told)
     assert len(asked) == 48
     assert all("arithmetic" in task.tags for task in asked[:24])
     later = [tag for task in asked[24:] for tag in task.tags]
     assert later.count("facts") + later.count("lists") == 24
     assert later.count("lists") > later.count("facts") > 0
-    assert questions(told) == asked
+    assert draw_questions(told) == asked
     again = told.model_copy(update={"seed": 2})
-    assert questions(again) != asked
+    assert draw_questions(again) != asked
 
 
 def test_training_questions_are_not_those_of_a_test():
-    trained = {task.id for task in source("rehearsal:arithmetic", 300, 7919)}
-    from batuta.evals.tasksets import open_tasks
+    trained = {task.id for task in draw_from_source("rehearsal:arithmetic", 300, 7919)}
+    from batuta.evals.task_sets import open_tasks
 
     tested = open_tasks("rehearsal:arithmetic", 300, 0)
     known = {task.id for task in tested.tasks}
@@ -105,7 +105,7 @@ def test_a_file_of_ones_own_is_asked_over_and_over(tmp_path):
     path = tmp_path / "mine.jsonl"
     lines = [f'{{"question": "What is {n} plus 1?", "answer": {n + 1}}}' for n in range(5)]
     path.write_text("\n".join(lines))
-    asked = source(str(path), 12, 1)
+    asked = draw_from_source(str(path), 12, 1)
     assert len(asked) == 12
     assert {t.question for t in asked[:5]} == {t.question for t in asked[5:10]}
     assert len({t.question for t in asked[:5]}) == 5, "all of them before the first comes again"
@@ -114,7 +114,7 @@ def test_a_file_of_ones_own_is_asked_over_and_over(tmp_path):
 @pytest.mark.parametrize("name", ["rehearsal:cooking", "rehearsal:lists:x", "no/such/file.jsonl"])
 def test_an_unknown_source_is_one_sentence(name):
     with pytest.raises((ConfigError, SourceError)) as caught:
-        source(name, 1, 1)
+        draw_from_source(name, 1, 1)
     said = str(caught.value)
     assert "\n" not in said and name.split(":")[-1] in said
 
@@ -126,16 +126,16 @@ QUESTIONS = st.text(st.sampled_from('abcÄé 0123456789[](),.;:?-"\n'), max_size
 
 @given(question=QUESTIONS, share=st.floats(0, 0.99), seed=st.integers(0, 1000))
 def test_only_words_are_hidden(question, share, seed):
-    shown = veiled(question, share, Random(seed))
+    shown = apply_word_dropout(question, share, Random(seed))
     signs = "".join(sign for sign in question if not sign.isalpha())
-    assert "".join(sign for sign in shown if not sign.isalpha() and sign != VEIL) == signs
+    assert "".join(sign for sign in shown if not sign.isalpha() and sign != DROPPED_WORD) == signs
     words = [re.findall(r"[^\W\d_]+|_", text) for text in (shown, question)]
-    assert all(s == VEIL or sorted(s) == sorted(q) for s, q in zip(*words, strict=True))
+    assert all(s == DROPPED_WORD or sorted(s) == sorted(q) for s, q in zip(*words, strict=True))
 
 
 @given(question=QUESTIONS, seed=st.integers(0, 1000))
 def test_nothing_is_hidden_without_a_wish(question, seed):
-    assert veiled(question, 0.0, Random(seed)) == question
+    assert apply_word_dropout(question, 0.0, Random(seed)) == question
 
 
 def test_a_clause_is_mostly_hidden_or_mostly_not():
@@ -143,25 +143,27 @@ def test_a_clause_is_mostly_hidden_or_mostly_not():
     shares = [
         sum(s != q for s, q in zip(shown.split(), clause.split(), strict=True)) / 12
         for seed in range(300)
-        for shown in veiled(f"{clause}; {clause}; {clause}", 0.35, Random(seed)).split("; ")
+        for shown in apply_word_dropout(f"{clause}; {clause}; {clause}", 0.35, Random(seed)).split(
+            "; "
+        )
     ]
     assert 0.3 < sum(shares) / len(shares) < 0.37
     assert sum(0.25 < share < 0.75 for share in shares) < 0.35 * len(shares)
 
 
 def test_about_the_share_is_hidden_and_only_the_policy_misses_it():
-    asked = rehearsal.tasks(None, 200, 1)
-    met = episodes(asked, WHOLE, PoolSettings(), 3, 0.35)
+    asked = rehearsal.draw_tasks(None, 200, 1)
+    met = make_episodes(asked, WHOLE, settings=PoolSettings(), seed=3, word_dropout=0.35)
     words = sum(len(re.findall("[a-zA-Z]+", task.question)) for task in asked)
-    hidden = sum(episode.shown.count(VEIL) for episode in met)
+    hidden = sum(episode.policy_question.count(DROPPED_WORD) for episode in met)
     assert 0.13 < hidden / words < 0.21
     changed = (
         s != q
         for episode in met
-        for s, q in zip(episode.shown.split(), episode.task.question.split(), strict=True)
+        for s, q in zip(episode.policy_question.split(), episode.task.question.split(), strict=True)
     )
     assert 0.25 < sum(changed) / words < 0.45
     for task, episode in zip(asked, met, strict=True):
-        prompt = episode.request(Rendering(descriptions=False, compact=True)).messages[0].text
-        assert episode.shown in prompt
+        prompt = episode.request(PromptOptions(descriptions=False, compact=True)).messages[0].text
+        assert episode.policy_question in prompt
         assert episode.task.question == task.question

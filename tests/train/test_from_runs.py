@@ -12,18 +12,23 @@ from typer.testing import CliRunner
 
 from batuta import rehearsal
 from batuta.cli.train import app
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.errors import ConfigError
 from batuta.store import Store
-from batuta.train.from_runs import Source, served, served_tasks, with_runs
-from batuta.train.questions import questions
-from batuta.train.settings import Stage
+from batuta.train.questions import draw_questions
+from batuta.train.settings import CurriculumStage
+from batuta.train.tasks_from_runs import (
+    TargetSource,
+    mix_in_runs,
+    read_judged_runs,
+    read_judged_tasks,
+)
 from gateway.house import Serving, orchestra, stored
 from train.stage import LIBRARIES, SMALL, metrics, settings
 
 pytestmark = LIBRARIES
 
-WORLDLY = rehearsal.tasks("arithmetic", 3, 41, difficulty=2)
+WORLDLY = rehearsal.draw_tasks("arithmetic", 3, 41, difficulty=2)
 ESSAY = "It depends. " * 20
 SAID = {"six times seven": "I multiply.\nAnswer: 42", "seven times seven": "Answer: 47",
         "as JSON": '{"capital": "Paris"}', "capital": "Answer: Paris", "essay": ESSAY}  # fmt: skip
@@ -53,7 +58,7 @@ async def ask(server, text, *, score=None, comment="", before=(), **body):
 async def serving(path, *talks):
     """Serves from a store at `path`, and lets each talk speak with the server."""
     async with Store(path) as store:
-        async with Serving(orchestra({"ada": Scripted(say)}, store=store)) as server:
+        async with Serving(orchestra({"ada": ScriptedClient(say)}, store=store)) as server:
             for talk in talks:
                 await talk(server, store)
         await store.flush()
@@ -75,7 +80,7 @@ async def test_each_judged_run_teaches_what_can_be_checked(tmp_path):
         await ask(server, "Name the capital of Spain.")
 
     await serving(tmp_path / "runs.db", talk)
-    found = await served(str(tmp_path / "runs.db"))
+    found = await read_judged_runs(str(tmp_path / "runs.db"))
     taught = {task.question: (task.target, task.grader) for task in found.tasks}
     assert taught == {
         "What is six times seven?": ("42", "integer"),
@@ -84,7 +89,7 @@ async def test_each_judged_run_teaches_what_can_be_checked(tmp_path):
         WORLDLY[0].question: (WORLDLY[0].target, WORLDLY[0].grader),
     }
     assert found.runs == {
-        Source.SCORED: 2, Source.EXPECTED: 1, Source.COMPUTED: 1, Source.UNCHECKED: 3
+        TargetSource.SCORED: 2, TargetSource.EXPECTED: 1, TargetSource.COMPUTED: 1, TargetSource.UNCHECKED: 3
     }  # fmt: skip
     assert str(found) == (
         "4 questions of 7 judged runs can be learned from; "
@@ -104,9 +109,9 @@ async def test_what_was_not_to_be_kept_is_never_read(tmp_path):
         assert len(await stored(store, 3)) == 3
 
     await serving(tmp_path / "runs.db", talk)
-    found = await served(str(tmp_path / "runs.db"))
+    found = await read_judged_runs(str(tmp_path / "runs.db"))
     assert [task.question for task in found.tasks] == ["What is six times seven?"]
-    assert found.runs == {Source.SCORED: 1, Source.UNKEPT: 1}
+    assert found.runs == {TargetSource.SCORED: 1, TargetSource.UNKEPT: 1}
 
 
 @pytest.mark.anyio
@@ -119,9 +124,9 @@ async def test_a_question_that_is_more_than_its_text_is_left_out(tmp_path):
         await ask(server, "The capital, as JSON?", score=1, response_format={"type": "json_object"})
 
     await serving(tmp_path / "runs.db", talk)
-    found = await served(str(tmp_path / "runs.db"))
+    found = await read_judged_runs(str(tmp_path / "runs.db"))
     assert [task.question for task in found.tasks] == ["What is six times seven?"]
-    assert found.runs[Source.UNFIT] == 3
+    assert found.runs[TargetSource.UNFIT] == 3
 
 
 @pytest.mark.anyio
@@ -139,14 +144,14 @@ async def test_of_several_runs_of_a_question_the_surest_decides_then_the_newest(
         SAID["capital"] = "Answer: Paris"
 
     await serving(tmp_path / "runs.db", first, later)
-    tasks = await served_tasks(str(tmp_path / "runs.db"))
+    tasks = await read_judged_tasks(str(tmp_path / "runs.db"))
     assert {task.question: task.target for task in tasks} == {told: "49", "The capital?": "Rome"}
 
 
 @pytest.mark.anyio
 async def test_where_there_is_nothing_to_learn_one_sentence_says_what_to_do(tmp_path):
     with pytest.raises(ConfigError, match=r"there are no runs at .*elsewhere\.db"):
-        await served(str(tmp_path / "elsewhere.db"))
+        await read_judged_runs(str(tmp_path / "elsewhere.db"))
     assert not (tmp_path / "elsewhere.db").exists()
 
     async def unjudged(server, store):
@@ -157,10 +162,10 @@ async def test_where_there_is_nothing_to_learn_one_sentence_says_what_to_do(tmp_
 
     await serving(tmp_path / "runs.db", unjudged)
     with pytest.raises(ConfigError, match=r"no run in .* was judged; score .*feedback$"):
-        await served(str(tmp_path / "runs.db"))
+        await read_judged_runs(str(tmp_path / "runs.db"))
     await serving(tmp_path / "runs.db", scored)
     with pytest.raises(ConfigError, match=r"0 questions of 1 judged runs .* 1 with a score"):
-        await served(str(tmp_path / "runs.db"))
+        await read_judged_runs(str(tmp_path / "runs.db"))
 
 
 # -- the curriculum -----------------------------------------------------------------------
@@ -175,9 +180,9 @@ MIX = st.dictionaries(
 @hypothesis_settings(deadline=None)
 @given(st.lists(MIX, min_size=1, max_size=3), st.floats(0.01, 1))
 def test_every_stage_asks_that_share_of_runs_and_keeps_its_own_proportions(mixes, share):
-    stages = [Stage(step=10 * at, tasks=mix) for at, mix in enumerate(mixes)]
+    stages = [CurriculumStage(step=10 * at, tasks=mix) for at, mix in enumerate(mixes)]
     told = settings(Path("out")).model_copy(update={"curriculum": stages})
-    for old, new in zip(stages, with_runs(told, "runs", share).curriculum, strict=True):
+    for old, new in zip(stages, mix_in_runs(told, "runs", share).curriculum, strict=True):
         assert new.step == old.step and sum(new.tasks.values()) == pytest.approx(1)
         others = {name: weight for name, weight in old.tasks.items() if name != "runs"}
         alone = not others or share == 1
@@ -205,7 +210,7 @@ def judged(tmp_path):
 
 def test_the_questions_of_a_training_come_from_runs_in_that_share(tmp_path, judged):
     told = settings(tmp_path, optimiser={"steps": 50, "questions": 8, "micro_batch": 32})
-    asked = questions(with_runs(told, f"runs:{judged}", 0.25))
+    asked = draw_questions(mix_in_runs(told, f"runs:{judged}", 0.25))
     from_runs = [task for task in asked if "served" in task.tags]
     assert len(asked) == 400 and 60 <= len(from_runs) <= 140
     assert {task.question for task in from_runs} == {task.question for task in WORLDLY}
@@ -216,7 +221,7 @@ def test_a_training_learns_from_served_runs_alone(tmp_path, judged):
     out, config = tmp_path / "out", tmp_path / "train.toml"
     wanted = {**SMALL, "questions": 3, "group": 6, "micro_batch": 18}
     lines = [f"{key} = {json.dumps(value)}" for key, value in wanted.items()]
-    start = json.dumps(str(rehearsal.trained()))
+    start = json.dumps(str(rehearsal.shipped_policy_folder()))
     config.write_text(
         f"[policy]\nstart = {start}\n[prompt]\ncompact = true\n[log]\nsample_every = 1\n"
         "[optimiser]\n" + "\n".join(lines)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from batuta.train.conducted import Conducted
+from batuta.train.conductor_training import make_trainer
 from batuta.train.grpo import SharedPromptTrainer
-from batuta.train.learn import made
-from batuta.train.rundir import RunFolder
+from batuta.train.reward_function import RewardFunction
+from batuta.train.run_folder import RunFolder
 from train.stage import LIBRARIES, settings
 
 pytestmark = LIBRARIES
@@ -23,8 +23,10 @@ def trainer(tmp_path, policy, sampler, temperature):
     async def opened():
         raise AssertionError("nothing is played here")
 
-    reward = Conducted(told, [], opened, lambda step, played: None)
-    return made(told, [], reward, RunFolder(tmp_path), lambda line: None)
+    reward = RewardFunction(told, [], opened, lambda step, played: None)
+    return make_trainer(
+        told, [], reward=reward, folder=RunFolder(tmp_path), on_metrics=lambda line: None
+    )
 
 
 def batch(prompts, group, *, shuffled=True, lengths=None):

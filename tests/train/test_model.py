@@ -5,10 +5,10 @@ import json
 import pytest
 from transformers import AutoTokenizer
 
-from batuta.embedded.conductor import Card
+from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
-from batuta.train.learn import card
-from batuta.train.model import keep_stage, load_policy, make_model, read_tokenizer
+from batuta.train.conductor_training import policy_card
+from batuta.train.model import load_policy, make_model, read_tokenizer, save_stage
 from batuta.train.tokenizer import make_tokenizer
 from train.stage import LIBRARIES, ONE, TWO, settings
 
@@ -65,5 +65,5 @@ def test_a_tokenizer_with_more_pieces_than_its_model_knows_is_refused(folder):
 def test_the_card_says_how_many_rounds_were_learned(tmp_path, tokenizer, share, rounds):
     told = settings(tmp_path, recursion={"share": share})
     model = make_model(tokenizer, hidden=16, layers=1, heads=2, inner=16)
-    assert Card.read(keep_stage(model, tokenizer, told, "rejection")).rounds == rounds
-    assert card(told).rounds == rounds
+    assert ConductorCard.read(save_stage(model, tokenizer, told, "rejection")).rounds == rounds
+    assert policy_card(told).rounds == rounds

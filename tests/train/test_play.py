@@ -3,26 +3,32 @@
 import anyio
 import pytest
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Outcome, Reply
-from batuta.errors import Overloaded
+from batuta.errors import ProviderOverloadedError
 from batuta.train.episodes import Episode
-from batuta.train.play import Draft
+from batuta.train.rollouts import PolicyDraft
 from batuta.train.settings import RewardSettings
 from train.stage import FLUTE, ONE, POOL, SIX_TIMES_SEVEN, TWO, players
 
-EPISODE = Episode(0, SIX_TIMES_SEVEN, POOL, 0)
+EPISODE = Episode(number=0, task=SIX_TIMES_SEVEN, pool=POOL, seed=0)
 STANDS = "model_id = []\nsubtasks = []\naccess_list = []"
 AGAIN = 'model_id = ["oboe"]\nsubtasks = ["Repair it."]\naccess_list = [["all"]]'
 
 
 async def played(among, *drafts, seeds=None):
-    rows = [(EPISODE, draft if isinstance(draft, Draft) else Draft(draft)) for draft in drafts]
-    return await among.play(rows, seeds or range(len(rows)), 0)
+    rows = [
+        (EPISODE, draft if isinstance(draft, PolicyDraft) else PolicyDraft(text=draft))
+        for draft in drafts
+    ]
+    return await among.run_drafts(rows, seeds or range(len(rows)), 0)
 
 
 async def test_each_draft_earns_what_its_answer_is_worth():
-    say = {FLUTE: Scripted(lambda _: "42"), POOL.workers[1].id: Scripted(lambda _: "41")}
+    say = {
+        FLUTE: ScriptedClient(lambda _: "42"),
+        POOL.workers[1].id: ScriptedClient(lambda _: "41"),
+    }
     wrong = ONE.replace("flute", "oboe")
     found = await played(players(say), ONE, "I would ask the flute.", wrong, TWO)
     assert [each.reward for each in found] == [1.0, 0.0, 0.5, 1.0]
@@ -32,22 +38,25 @@ async def test_each_draft_earns_what_its_answer_is_worth():
 
 
 async def test_a_malformed_draft_keeps_its_tokens_and_costs_no_call():
-    worker = Scripted(lambda _: "42")
-    (each,) = await played(players({w.id: worker for w in POOL}), Draft("nonsense", 70, 30))
+    worker = ScriptedClient(lambda _: "42")
+    (each,) = await played(
+        players({w.id: worker for w in POOL}),
+        PolicyDraft(text="nonsense", prompt_tokens=70, tokens=30),
+    )
     assert worker.requests == []
     assert (each.run.usage.input, each.run.usage.output) == (70, 30)
 
 
 async def test_an_outage_is_nobodys_fault():
-    say = players(lambda _: Overloaded("busy"))
+    say = players(lambda _: ProviderOverloadedError("busy"))
     (each,) = await played(say, ONE)
     assert each.reward is None and each.run.outcome is Outcome.FAILED
 
 
 async def test_nor_is_one_where_a_substitute_stepped_in():
     say = {
-        FLUTE: Scripted(lambda _: Overloaded("busy")),
-        POOL.workers[1].id: Scripted(lambda _: "42"),
+        FLUTE: ScriptedClient(lambda _: ProviderOverloadedError("busy")),
+        POOL.workers[1].id: ScriptedClient(lambda _: "42"),
     }
     (each,) = await played(players(say), ONE)
     assert each.run.answer == "42" and each.reward is None
@@ -59,9 +68,9 @@ async def test_an_undecided_answer_leaves_its_group():
 
 
 async def test_several_executions_are_averaged_and_an_outage_among_them_is_left_out():
-    said = iter(["42", "41", Overloaded("busy"), Overloaded("busy")])
+    said = iter(["42", "41", ProviderOverloadedError("busy"), ProviderOverloadedError("busy")])
     rewards = RewardSettings(executions=3)
-    (each,) = await played(players({w.id: Scripted(lambda _: next(said)) for w in POOL},
+    (each,) = await played(players({w.id: ScriptedClient(lambda _: next(said)) for w in POOL},
                                    rewards=rewards), ONE)  # fmt: skip
     assert each.reward == pytest.approx(0.75)
 
@@ -69,7 +78,10 @@ async def test_several_executions_are_averaged_and_an_outage_among_them_is_left_
 @pytest.mark.parametrize(("by_ease", "paid"), [(0, 0.9), (1, 0.95), (2, 0.975)])
 async def test_what_is_solved_anyway_shall_be_cheap_and_what_is_hard_may_cost(by_ease, paid):
     rewards = RewardSettings(cost="calls", unit=1, coefficient=0.1, by_ease=by_ease)
-    say = {FLUTE: Scripted(lambda _: "42"), POOL.workers[1].id: Scripted(lambda _: "41")}
+    say = {
+        FLUTE: ScriptedClient(lambda _: "42"),
+        POOL.workers[1].id: ScriptedClient(lambda _: "41"),
+    }
     wrong = ONE.replace("flute", "oboe")
     found = await played(players(say, rewards=rewards), ONE, ONE, wrong, "I would ask the flute.")
     assert [each.reward for each in found] == pytest.approx([paid, paid, 0.5, 0.0])
@@ -78,31 +90,45 @@ async def test_what_is_solved_anyway_shall_be_cheap_and_what_is_hard_may_cost(by
 @pytest.mark.parametrize(("later", "paid"), [(None, 0.9), (0.02, 0.98), (0.0, 1.0)])
 async def test_a_later_round_may_have_a_price_of_its_own(later, paid):
     rewards = RewardSettings(cost="calls", unit=1, coefficient=0.1, coefficient_later=later)
-    say = {w.id: Scripted(lambda _: "42") for w in POOL} | {FLUTE: Scripted(lambda _: "41")}
-    rows = [(EPISODE, Draft(ONE.replace("flute", "oboe")))]
-    rows += [(EPISODE, Draft(each, root=Draft(ONE))) for each in (AGAIN, STANDS)]
-    found = await players(say, rewards=rewards).play(rows, [0, 0, 0], 0)
+    say = {w.id: ScriptedClient(lambda _: "42") for w in POOL} | {
+        FLUTE: ScriptedClient(lambda _: "41")
+    }
+    rows = [(EPISODE, PolicyDraft(text=ONE.replace("flute", "oboe")))]
+    rows += [
+        (EPISODE, PolicyDraft(text=each, root=PolicyDraft(text=ONE))) for each in (AGAIN, STANDS)
+    ]
+    found = await players(say, rewards=rewards).run_drafts(rows, [0, 0, 0], 0)
     assert [each.reward for each in found] == pytest.approx([0.9, paid, 0.5])
 
 
 async def test_groups_are_eased_apart_and_an_outage_is_in_none():
     rewards = RewardSettings(cost="calls", unit=1, coefficient=0.1, by_ease=1)
-    say = {FLUTE: Scripted(lambda _: "42"), POOL.workers[1].id: Scripted(lambda _: "41")}
-    other = Episode(1, SIX_TIMES_SEVEN, POOL, 0)
+    say = {
+        FLUTE: ScriptedClient(lambda _: "42"),
+        POOL.workers[1].id: ScriptedClient(lambda _: "41"),
+    }
+    other = Episode(number=1, task=SIX_TIMES_SEVEN, pool=POOL, seed=0)
     among = players(say, rewards=rewards)
     wrong = ONE.replace("flute", "oboe")
-    rows = [(EPISODE, Draft(ONE)), (other, Draft(ONE)), (other, Draft(wrong))]
-    rows += [(other, Draft(STANDS, root=Draft(ONE))), (other, Draft(AGAIN, root=Draft(ONE)))]
-    found = await among.play(rows, [0, 1, 2, 3, 3], 0)
+    rows = [
+        (EPISODE, PolicyDraft(text=ONE)),
+        (other, PolicyDraft(text=ONE)),
+        (other, PolicyDraft(text=wrong)),
+    ]
+    rows += [
+        (other, PolicyDraft(text=STANDS, root=PolicyDraft(text=ONE))),
+        (other, PolicyDraft(text=AGAIN, root=PolicyDraft(text=ONE))),
+    ]
+    found = await among.run_drafts(rows, [0, 1, 2, 3, 3], 0)
     assert [each.reward for each in found] == pytest.approx([0.9, 0.95, 0.5, 1.0, 0.5])
-    said = iter(["42", Overloaded("busy")])
-    shaky = players({w.id: Scripted(lambda _: next(said)) for w in POOL}, rewards=rewards)
+    said = iter(["42", ProviderOverloadedError("busy")])
+    shaky = players({w.id: ScriptedClient(lambda _: next(said)) for w in POOL}, rewards=rewards)
     found = await played(shaky, ONE, ONE)
     assert sorted(each.reward or 0 for each in found) == pytest.approx([0.0, 0.9])
 
 
 async def test_executions_and_rows_have_seeds_of_their_own():
-    worker = Scripted(lambda _: "42")
+    worker = ScriptedClient(lambda _: "42")
     among = players({w.id: worker for w in POOL}, rewards=RewardSettings(executions=2))
     await played(among, ONE, ONE, seeds=[10, 20])
     assert len({request.sampling.seed for request in worker.requests}) == 4
@@ -119,7 +145,7 @@ class Counting:
         self.most = max(self.most, self.now)
         await anyio.sleep(0.01)
         self.now -= 1
-        return Reply("42")
+        return Reply(text="42")
 
 
 @pytest.mark.parametrize("places", [1, 5, 40])
@@ -135,10 +161,10 @@ def asked(worker):
 
 
 async def test_a_second_round_follows_its_first_exactly_as_it_was():
-    first = Scripted(lambda _: "41")
+    first = ScriptedClient(lambda _: "41")
     await played(players({w.id: first for w in POOL}), TWO, seeds=[7])
-    both = Scripted(lambda _: "41")
-    second = Draft(AGAIN, root=Draft(TWO))
+    both = ScriptedClient(lambda _: "41")
+    second = PolicyDraft(text=AGAIN, root=PolicyDraft(text=TWO))
     (each,) = await played(players({w.id: both for w in POOL}), second, seeds=[7])
     assert len(each.run.rounds) == 2
     assert asked(both)[:2] == asked(first)
@@ -147,14 +173,14 @@ async def test_a_second_round_follows_its_first_exactly_as_it_was():
 
 @pytest.mark.parametrize(("answer", "earned"), [("42", 1.0), ("41", 0.5)])
 async def test_letting_the_answer_stand_earns_what_the_answer_is_worth(answer, earned):
-    worker = Scripted(lambda _: answer)
-    second = Draft(STANDS, root=Draft(ONE))
+    worker = ScriptedClient(lambda _: answer)
+    second = PolicyDraft(text=STANDS, root=PolicyDraft(text=ONE))
     (each,) = await played(players({w.id: worker for w in POOL}), second)
     assert each.run.answer == answer and each.reward == earned
     assert len(worker.requests) == 1, "nobody is asked again"
 
 
 async def test_a_malformed_second_round_earns_nothing():
-    second = Draft("no lists", root=Draft(ONE))
+    second = PolicyDraft(text="no lists", root=PolicyDraft(text=ONE))
     (each,) = await played(players(lambda _: "42"), second)
     assert each.reward == 0.0

@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file
 
 from batuta import rehearsal
-from batuta.train.conducted import Conducted
-from batuta.train.episodes import episodes
-from batuta.train.learn import Opening, made
-from batuta.train.questions import questions
-from batuta.train.rundir import RunFolder
+from batuta.train.conductor_training import RolloutRunnerFactory, make_trainer
+from batuta.train.episodes import make_episodes
+from batuta.train.questions import draw_questions
+from batuta.train.reward_function import RewardFunction
+from batuta.train.run_folder import RunFolder
 from train.stage import LIBRARIES, metrics, settings
 
 pytestmark = LIBRARIES
@@ -27,10 +27,10 @@ CHILD = """
 import sys, warnings
 warnings.simplefilter("ignore")
 from pathlib import Path
-from batuta.train.learn import learn
-from batuta.train.settings import Settings
-settings = Settings.model_validate_json(Path(sys.argv[1]).read_text())
-learn(settings, ["child"], lambda line: None)
+from batuta.train.conductor_training import train_conductor
+from batuta.train.settings import TrainSettings
+settings = TrainSettings.model_validate_json(Path(sys.argv[1]).read_text())
+train_conductor(settings, ["child"], lambda line: None)
 """
 
 
@@ -75,19 +75,21 @@ class Halves:
         self.rewards.append(rewards)
         return rewards
 
-    def play_roots(self, chosen, trainer):
+    def play_first_rounds(self, chosen, trainer):
         raise AssertionError("there is one round only")
 
 
 def trained_in_one(told_):
-    asked = episodes(questions(told_), rehearsal.pool(), told_.pool, told_.seed)
+    asked = make_episodes(draw_questions(told_), rehearsal.rehearsal_pool(), told_.pool, told_.seed)
     folder = RunFolder(told_.output)
-    opening = Opening(told_, folder)
+    opening = RolloutRunnerFactory(told_, folder)
     whole = told_.model_copy(
         update={"optimiser": told_.optimiser.model_copy(update={"micro_batch": 2 * HALF})}
     )
-    halves = Halves(Conducted(told_, asked, opening, lambda step, played: None), None)
-    trainer = made(whole, asked, halves, folder, folder.add_metrics)
+    halves = Halves(RewardFunction(told_, asked, opening, lambda step, played: None), None)
+    trainer = make_trainer(
+        whole, asked, reward=halves, folder=folder, on_metrics=folder.add_metrics
+    )
     halves.rollout, trainer.rollout_func = trainer.rollout_func, halves.sample
     trainer.train()
     asyncio.run_coroutine_threadsafe(opening.close(), trainer.async_loop).result()

@@ -19,20 +19,20 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils.launch import prepare_multi_gpu_env
 from anyio import to_thread
 
-from batuta.cli.train import overridden
+from batuta.cli.train import override_settings
+from batuta.config.settings import read_settings as read_pool
 from batuta.core import Pool, Worker, WorkerId
 from batuta.language.prompt import PREFILL
-from batuta.settings import read_settings as read_pool
-from batuta.train.check import GIB, check
-from batuta.train.episodes import episodes
-from batuta.train.footprint import KNOWN, Devices, footprint
-from batuta.train.learn import learn
-from batuta.train.machine import devices_of
+from batuta.train.conductor_training import train_conductor
+from batuta.train.episodes import make_episodes
+from batuta.train.hardware import read_devices
+from batuta.train.memory_estimate import KNOWN_ARCHITECTURES, Devices, estimate_memory
 from batuta.train.model import make_model
-from batuta.train.questions import questions
+from batuta.train.preflight import GIB, check_training
+from batuta.train.questions import draw_questions
 from batuta.train.settings import WarmupSettings, read_settings
 from batuta.train.tokenizer import make_tokenizer
-from batuta.train.warmup import warm_up
+from batuta.train.warmup import fit_warmup
 from fakes import FakeAnthropic, FakeGemini, FakeOpenAI
 from fakes.server import KEY
 from train.loopback import questions_file
@@ -47,7 +47,7 @@ pytestmark = [
 RECIPE = Path(__file__).parents[2] / "recipes" / "conductor-7b"
 SMALL = RECIPE.parent / "rehearsal-conductor" / "conductor.toml"
 FULL, LORA = RECIPE / "full.toml", RECIPE / "one-gpu-lora.toml"
-SEVEN = KNOWN["Qwen/Qwen2.5-7B-Instruct"]
+SEVEN = KNOWN_ARCHITECTURES["Qwen/Qwen2.5-7B-Instruct"]
 PROMPT = 1500
 
 
@@ -91,28 +91,34 @@ SIZE = 28 * LAYER + 2 * 152_064 * 3584 + 3584
 
 
 def test_all_weights_take_sixteen_bytes_a_parameter_and_a_copy_in_bf16():
-    found = footprint(read_settings(FULL), SEVEN, PROMPT, Devices())
-    assert found.parameters == found.trained == SIZE == 7_615_616_512
+    found = estimate_memory(read_settings(FULL), SEVEN, PROMPT, Devices())
+    assert found.parameters == found.trainable == SIZE == 7_615_616_512
     assert (found.weights, found.gradients, found.moments) == (4 * SIZE, 4 * SIZE, 8 * SIZE)
-    assert found.copy == 2 * SIZE and found.host == 0
+    assert found.working_copy == 2 * SIZE and found.host == 0
 
 
 def test_two_processes_hold_half_each_in_the_hosts_memory():
-    found = footprint(read_settings(FULL), SEVEN, PROMPT, Devices(2, 2, True, True), 80 * GIB)
+    found = estimate_memory(
+        read_settings(FULL),
+        SEVEN,
+        PROMPT,
+        Devices(processes=2, local_processes=2, sharded=True, offloaded=True),
+        device_bytes=80 * GIB,
+    )
     assert (found.weights, found.gradients, found.moments) == (0, 0, 0)
     assert 2 * found.host == 16 * SIZE
-    assert found.copy == 2 * 2 * SIZE // 28, "about two layers at a time"
+    assert found.working_copy == 2 * 2 * SIZE // 28, "about two layers at a time"
     assert found.generation == int(0.45 * 80 * GIB)
     assert found.total < 80 * GIB
 
 
 def test_adapters_leave_the_moments_of_seven_billion_out():
     told = read_settings(LORA)
-    found = footprint(told, SEVEN, PROMPT, Devices(), 80 * GIB)
+    found = estimate_memory(told, SEVEN, PROMPT, Devices(), device_bytes=80 * GIB)
     inner, kept, wide = 3584, 512, 18_944
     each = 2 * (inner + inner) + 2 * (inner + kept) + 3 * (inner + wide)
     trained = 28 * told.policy.lora.rank * each
-    assert found.trained == trained
+    assert found.trainable == trained
     assert found.weights == 4 * (SIZE + trained)
     assert (found.gradients, found.moments) == (4 * trained, 8 * trained)
     assert found.total < 80 * GIB
@@ -124,16 +130,16 @@ def test_accelerate_reads_its_file_and_tells_the_check_how_the_training_is_divid
     environ = prepare_multi_gpu_env(told)
     assert (told.num_processes, told.mixed_precision) == (2, "bf16")
     assert environ["FSDP_VERSION"] == "2" and environ["FSDP_STATE_DICT_TYPE"] == "FULL_STATE_DICT"
-    seen = devices_of({**environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"})
-    assert seen == Devices(2, 2, sharded=True, offloaded=True)
+    seen = read_devices({**environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"})
+    assert seen == Devices(processes=2, local_processes=2, sharded=True, offloaded=True)
 
 
 def test_the_check_needs_no_key_no_question_and_no_gpu(tmp_path, monkeypatch):
     monkeypatch.chdir(RECIPE.parents[1])
-    told = overridden(read_settings(FULL), [f"output='{tmp_path}'"], "the test")
-    report = check(told, {"BATUTA_DATA": str(tmp_path)})
+    told = override_settings(read_settings(FULL), [f"output='{tmp_path}'"], "the test")
+    report = check_training(told, {"BATUTA_DATA": str(tmp_path)})
     figures = {figure.name: figure.value for figure in report.figures}
-    assert not report.ready
+    assert not report.is_ready
     missing = " ".join(report.missing)
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY"):
         assert name in missing
@@ -141,13 +147,13 @@ def test_the_check_needs_no_key_no_question_and_no_gpu(tmp_path, monkeypatch):
     assert 1 <= figures["steps a workflow"] <= 5
     assert figures["calls"] == pytest.approx(51_200 * figures["steps a workflow"], rel=0.01)
     assert figures["dollars"] > 0 and figures["wall time"] > 0
-    assert 0 < figures["calls without a price"] < figures["calls"], "four of seven have none"
+    assert "calls without a price" not in figures, "genai-prices knows all seven"
 
 
 def test_the_check_counts_the_stage_before_and_only_until_it_is_done(tmp_path):
     changes = [f"output='{tmp_path}'", "rejection.rounds=2", "rejection.questions=300"]
-    told = overridden(read_settings(SMALL), changes, "the test")
-    before = check(told)
+    told = override_settings(read_settings(SMALL), changes, "the test")
+    before = check_training(told)
     (sampling,) = (each for each in before.figures if each.name == "rejection sampling")
     assert sampling.value == 2 * 300 * told.rejection.group
     calls = next(each.value for each in before.figures if each.name == "calls")
@@ -157,13 +163,15 @@ def test_the_check_counts_the_stage_before_and_only_until_it_is_done(tmp_path):
     assert f"{round(calls * share):,} calls" in sampling.source
     assert any("batuta train rejection" in note for note in before.notes)
     (tmp_path / "rejection").mkdir()
-    assert "rejection sampling" not in {each.name for each in check(told).figures}
+    assert "rejection sampling" not in {each.name for each in check_training(told).figures}
 
 
 def test_the_check_names_a_spoilt_tokenizer(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "tokenizer_config.json").write_text("[1]")
-    report = check(overridden(read_settings(SMALL), [f"policy.start='{tmp_path}'"], "the test"))
+    report = check_training(
+        override_settings(read_settings(SMALL), [f"policy.start='{tmp_path}'"], "the test")
+    )
     assert any("tokenizer_config.json holds no JSON object" in each for each in report.missing)
 
 
@@ -223,7 +231,7 @@ def told(recipe, folder, start, pool, asked):
         "optimiser.steps=2", "optimiser.group=8", "optimiser.completion=80",
         "log.sample_every=1",
     ]  # fmt: skip
-    return overridden(read_settings(recipe), changes, "the test")
+    return override_settings(read_settings(recipe), changes, "the test")
 
 
 @pytest.fixture(scope="module")
@@ -237,9 +245,9 @@ def tiny(tmp_path_factory, asked):
     folder = tmp_path_factory.mktemp("tiny")
     settings = told(FULL, folder, folder, "", asked)
     workers = read_pool(RECIPE / "pool.toml").workers
-    pool = Pool(tuple(Worker(WorkerId(worker.id), worker.model) for worker in workers))
+    pool = Pool(tuple(Worker(id=WorkerId(worker.id), model=worker.model) for worker in workers))
     rendering = settings.prompt.rendering()
-    rows = episodes(questions(settings), pool, settings.pool, settings.seed)
+    rows = make_episodes(draw_questions(settings), pool, settings.pool, settings.seed)
     prompts = [row.request(rendering).messages[0].text for row in rows]
     assert "EXAMPLE 4" in prompts[0] and "Model id 6" in prompts[0], "the whole prompt"
     tokenizer = make_tokenizer([*prompts[:8], *DRAFTS], 1200)
@@ -250,7 +258,7 @@ def tiny(tmp_path_factory, asked):
     pairs = zip(cycle(prompts[:7]), drafts, strict=False)  # each prompt meets each draft
     warm = WarmupSettings(steps=110, batch=4, learning_rate=6e-3, prompt_weight=0.0)
     losses: list[float] = []
-    warm_up(model, tokenizer, pairs, warm, lambda step, loss: losses.append(loss))
+    fit_warmup(model, tokenizer, pairs, warm, on_step=lambda step, loss: losses.append(loss))
     assert losses[-1] < 0.06, "all four drafts are likely: which one is left open only"
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -268,7 +276,7 @@ async def test_first_steps_call_every_dialect_and_grade_what_came_of_it(
         for name, value in providers.environment().items():
             monkeypatch.setenv(name, value)
         run = told(recipe, tmp_path / "run", tiny, providers.pool(tmp_path), asked)
-        await to_thread.run_sync(lambda: learn(run, ["pytest"], lambda line: None))
+        await to_thread.run_sync(lambda: train_conductor(run, ["pytest"], lambda line: None))
     for provider in providers.all:
         assert provider.wrong == []
         assert provider.requests, f"{type(provider).__name__} was never called"

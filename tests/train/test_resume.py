@@ -10,8 +10,8 @@ import pytest
 from anyio import to_thread
 from safetensors.torch import load_file
 
-from batuta.train.learn import last_checkpoint, learn
-from batuta.train.rundir import RunFolder
+from batuta.train.conductor_training import last_checkpoint, train_conductor
+from batuta.train.run_folder import RunFolder
 from train.loopback import ENVIRONMENT, NAMES, Provider, pool_file, questions_file
 from train.stage import LIBRARIES, metrics, settings, untimed
 
@@ -39,17 +39,17 @@ def told(folder, policy, pool, questions):
 
 async def trained(told_, *, resume=False, heard=lambda line: None):
     """The training in a thread, while the provider answers in this one."""
-    await to_thread.run_sync(lambda: learn(told_, ["pytest"], heard, resume=resume))
+    await to_thread.run_sync(lambda: train_conductor(told_, ["pytest"], heard, resume=resume))
 
 
 CHILD = """
 import sys, warnings
 warnings.simplefilter("ignore")
 from pathlib import Path
-from batuta.train.learn import learn
-from batuta.train.settings import Settings
-settings = Settings.model_validate_json(Path(sys.argv[1]).read_text())
-learn(settings, ["child"], lambda line: None)
+from batuta.train.conductor_training import train_conductor
+from batuta.train.settings import TrainSettings
+settings = TrainSettings.model_validate_json(Path(sys.argv[1]).read_text())
+train_conductor(settings, ["child"], lambda line: None)
 """
 
 

@@ -11,27 +11,27 @@ from batuta.core import (
     Draft,
     Failure,
     Grade,
-    Header,
     Limits,
-    Malformed,
+    MalformedPlan,
     Outcome,
     Plan,
     Question,
     Reply,
     Round,
     Run,
+    RunHeader,
     RunId,
-    Span,
     Step,
     StepRun,
+    TimeSpan,
     Usage,
     Workflow,
 )
-from batuta.train.reward import charged, cost, reward
+from batuta.train.reward import round_cost, run_reward, scheduled_cost_weight
 from batuta.train.settings import RewardSettings
 from train.stage import POOL
 
-FLOW = Workflow((Step("Solve it.", POOL.workers[0].id),))
+FLOW = Workflow((Step(subtask="Solve it.", worker=POOL.workers[0].id),))
 RIGHT, WRONG, UNDECIDED = Grade(1.0), Grade(0.0), Grade(None)
 PAPER = RewardSettings()
 PRICED = RewardSettings(cost="tokens", coefficient=0.1, unit=1000, ceiling=0.4)
@@ -41,37 +41,51 @@ def run(*results, answer="42", decision=None, outcome=Outcome.ANSWERED, played_b
     """A run of one round whose steps ended so."""
     worker = POOL.workers[0].id
     steps = tuple(
-        StepRun(i, worker, played_by or worker, None, result, Span(0, 1))
+        StepRun(
+            index=i,
+            planned=worker,
+            worker=played_by or worker,
+            request=None,
+            result=result,
+            span=TimeSpan(0, 1),
+        )
         for i, result in enumerate(results)
     )
-    header = Header(RunId("r"), Question.of("q"), POOL, 0, Limits(), "policy")
-    played = Round(decision or Plan(FLOW), workflow=FLOW if steps else None, steps=steps)
-    return Run(header, (played,), outcome, answer)
+    header = RunHeader(
+        id=RunId("r"),
+        question=Question.of("q"),
+        pool=POOL,
+        seed=0,
+        limits=Limits(),
+        conductor="policy",
+    )
+    played = Round(decision=decision or Plan(FLOW), workflow=FLOW if steps else None, steps=steps)
+    return Run(header=header, rounds=(played,), outcome=outcome, answer=answer)
 
 
 def reply(tokens=0, usd="0"):
     usage = Usage(calls=1, input=tokens)
-    return Reply("42", usage=usage, cost=Cost(Decimal(usd)))
+    return Reply(text="42", usage=usage, cost=Cost(Decimal(usd)))
 
 
 @pytest.mark.parametrize(
     ("played", "grade", "earned"),
     [
-        (run(decision=Malformed(Draft("?"), "no list"), answer=None), None, 0.0),
-        (run(decision=Malformed(Draft(), "no model", outage=True), answer=None), None, None),
+        (run(decision=MalformedPlan(draft=Draft(text="?"), reason="no list"), answer=None), None, 0.0),
+        (run(decision=MalformedPlan(draft=Draft(), reason="no model", outage=True), answer=None), None, None),
         (run(reply()), WRONG, 0.5),
         (run(reply()), RIGHT, 1.0),
         (run(reply()), Grade(0.5), 0.75),
         (run(reply()), UNDECIDED, None),
-        (run(Failure("overloaded", "busy"), answer=None, outcome=Outcome.FAILED), None, None),
-        (run(Failure("overloaded", "busy"), reply()), RIGHT, None),
+        (run(Failure(code="overloaded", message="busy"), answer=None, outcome=Outcome.FAILED), None, None),
+        (run(Failure(code="overloaded", message="busy"), reply()), RIGHT, None),
         (run(reply(), outcome=Outcome.CANCELLED), RIGHT, None),
-        (run(Failure("limit", "too much"), answer=None, outcome=Outcome.LIMITED), None, 0.5),
-        (run(Failure("limit", "too much"), reply(), outcome=Outcome.LIMITED), WRONG, 0.5),
+        (run(Failure(code="limit", message="too much"), answer=None, outcome=Outcome.LIMITED), None, 0.5),
+        (run(Failure(code="limit", message="too much"), reply(), outcome=Outcome.LIMITED), WRONG, 0.5),
     ],
 )  # fmt: skip
 def test_the_reward_of_the_paper(played, grade, earned):
-    assert reward(played, grade, PAPER, 0.0) == earned
+    assert run_reward(played, grade, PAPER, 0.0) == earned
 
 
 @pytest.mark.parametrize(
@@ -86,25 +100,26 @@ def test_the_reward_of_the_paper(played, grade, earned):
     ],
 )
 def test_a_cost_is_charged_only_when_the_answer_is_right(tokens, grade, charge, earned):
-    assert reward(run(reply(tokens)), grade, PRICED, charge) == pytest.approx(earned)
+    assert run_reward(run(reply(tokens)), grade, PRICED, charge) == pytest.approx(earned)
 
 
 def test_the_conductors_own_tokens_cost_too_and_dollars_are_dollars():
-    draft = Draft("…", Usage(calls=1, output=500), Cost(Decimal("0.02")))
+    draft = Draft(text="…", usage=Usage(calls=1, output=500), cost=Cost(Decimal("0.02")))
     played = run(reply(1500, "0.03"), decision=Plan(FLOW, draft))
-    assert cost(played, PRICED) == pytest.approx(2.0)
+    assert round_cost(played, PRICED) == pytest.approx(2.0)
     dollars = RewardSettings(cost="usd", coefficient=1.0, unit=0.1)
-    assert cost(played, dollars) == pytest.approx(0.5)
+    assert round_cost(played, dollars) == pytest.approx(0.5)
     assert (
-        cost(played, RewardSettings(cost="calls", coefficient=1.0, unit=2)) == len(played.steps) / 2
+        round_cost(played, RewardSettings(cost="calls", coefficient=1.0, unit=2))
+        == len(played.steps) / 2
     )
-    assert cost(played, PAPER) == 0.0
+    assert round_cost(played, PAPER) == 0.0
 
 
 @given(step=st.integers(0, 400), begins=st.integers(0, 200), ramp=st.integers(1, 200))
 def test_the_charge_grows_from_nothing_to_the_whole(step, begins, ramp):
     told = RewardSettings(cost="tokens", from_step=begins, ramp=ramp)
-    now, later = charged(step, told), charged(step + 1, told)
+    now, later = scheduled_cost_weight(step, told), scheduled_cost_weight(step + 1, told)
     assert 0.0 <= now <= later <= 1.0
     assert now == 0.0 if step < begins else now > 0.0
     assert now == 1.0 or step < begins + ramp
@@ -116,11 +131,11 @@ def test_the_charge_grows_from_nothing_to_the_whole(step, begins, ramp):
     charge=st.floats(0, 1),
 )
 def test_a_valid_workflow_never_earns_less_than_a_wrong_one(score, tokens, charge):
-    earned = reward(run(reply(tokens)), Grade(score), PRICED, charge)
+    earned = run_reward(run(reply(tokens)), Grade(score), PRICED, charge)
     assert earned is None if score is None else 0.5 <= earned <= 1.0
 
 
 def test_a_substitutes_answer_says_nothing_about_the_plan():
     """The planned worker was out; whoever stepped in was not the policy's choice."""
     stood_in = run(reply(), played_by=POOL.workers[1].id)
-    assert reward(stood_in, RIGHT, PAPER, 0.0) is None
+    assert run_reward(stood_in, RIGHT, PAPER, 0.0) is None

@@ -9,14 +9,19 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from batuta import rehearsal
-from batuta.language import parse
-from batuta.train.conducted import Conducted, mixed
-from batuta.train.episodes import episodes
-from batuta.train.grpo import Rollout, Root
-from batuta.train.learn import Opening, learn, made, rows
-from batuta.train.play import Draft
-from batuta.train.questions import questions
-from batuta.train.rundir import RunFolder
+from batuta.language import parse_workflow
+from batuta.train.conductor_training import (
+    RolloutRunnerFactory,
+    make_dataset,
+    make_trainer,
+    train_conductor,
+)
+from batuta.train.episodes import make_episodes
+from batuta.train.grpo import FirstRound, RolloutFunction
+from batuta.train.questions import draw_questions
+from batuta.train.reward_function import RewardFunction, mix_rewards
+from batuta.train.rollouts import PolicyDraft
+from batuta.train.run_folder import RunFolder
 from train.stage import LIBRARIES, metrics, settings
 
 pytestmark = LIBRARIES
@@ -24,13 +29,13 @@ GROUP = 8
 
 
 def root(row):
-    return Root(Draft("x"), row, ())
+    return FirstRound(PolicyDraft(text="x"), row, ())
 
 
 def test_a_continued_first_round_is_paid_for_what_the_second_made_of_it():
     roots = [None, None, root(1), root(1), None, None, root(4), root(4)]
     rewards = [0.5, 0.5, 1.0, 0.5, 1.0, 0.0, None, None]
-    assert mixed(rewards, roots, 0.25) == [
+    assert mix_rewards(rewards, roots, 0.25) == [
         0.5, pytest.approx(0.75 * 0.5 + 0.25 * 0.75), 1.0, 0.5, 1.0, 0.0, None, None
     ]  # fmt: skip
 
@@ -41,7 +46,7 @@ reward = st.one_of(st.none(), st.floats(0, 1))
 @given(rewards=st.lists(reward, min_size=4, max_size=4), later=st.lists(reward, min_size=3),
        discount=st.floats(0, 1))  # fmt: skip
 def test_only_continued_first_rounds_are_paid_otherwise(rewards, later, discount):
-    paid = mixed([*rewards, *later], [None] * 4 + [root(2)] * len(later), discount)
+    paid = mix_rewards([*rewards, *later], [None] * 4 + [root(2)] * len(later), discount)
     assert paid[:2] == rewards[:2] and paid[3:] == [rewards[3], *later]
     known = [value for value in later if value is not None]
     if rewards[2] is None or not known:
@@ -63,16 +68,24 @@ class Recorded:
             pool={"permute": True},
         )
         self.settings, self.plays, self.seeds = told, [], []
-        self.episodes = episodes(questions(told), rehearsal.pool(), told.pool, told.seed)
-        opening = Opening(told, RunFolder(folder))
-        conducted = Conducted(told, self.episodes, opening, self._heard)
-        self.trainer = made(told, self.episodes, conducted, RunFolder(folder), lambda line: None)
+        self.episodes = make_episodes(
+            draw_questions(told), rehearsal.rehearsal_pool(), told.pool, told.seed
+        )
+        opening = RolloutRunnerFactory(told, RunFolder(folder))
+        conducted = RewardFunction(told, self.episodes, opening, self._heard)
+        self.trainer = make_trainer(
+            told,
+            self.episodes,
+            reward=conducted,
+            folder=RunFolder(folder),
+            on_metrics=lambda line: None,
+        )
 
     def _heard(self, step, played):
         self.plays.append(played)
 
     def prompts(self):
-        return [row["prompt"] for row in rows(self.settings) for _ in range(GROUP)]
+        return [row["prompt"] for row in make_dataset(self.settings) for _ in range(GROUP)]
 
     def rollout(self):
         return self.trainer.rollout_func(self.prompts(), self.trainer)
@@ -107,7 +120,7 @@ def test_a_second_rounds_prompt_shows_the_first_round(recorded):
         first = roots[0]
         assert first.row in range((block - 1) * GROUP, block * GROUP), "one of its own question"
         assert "Played:" in text
-        for step in parse(first.draft.text, episode.pool).steps:
+        for step in parse_workflow(first.draft.text, episode.pool).steps:
             assert f"{step.worker}: {step.subtask}" in text
 
 
@@ -136,7 +149,7 @@ def test_a_training_with_second_rounds_tells_of_them(learned, tmp_path):
         policy={"start": str(learned / "policy")},
         recursion={"share": 0.5},
     )
-    learn(told, ["pytest"], lambda line: None)
+    train_conductor(told, ["pytest"], lambda line: None)
     for line in metrics(tmp_path):
         assert 0 <= line["second/stands"] <= 1 and 0 <= line["second/right"] <= 1
 
@@ -167,11 +180,11 @@ def test_log_probabilities_of_another_engine_reach_trl(tmp_path, learned, share)
         optimiser={"sampler": "vllm-server", "group": 3, "micro_batch": 12, "questions": 4},
         recursion={"share": share},
     )
-    asked = episodes(questions(told), rehearsal.pool(), told.pool, told.seed)
+    asked = make_episodes(draw_questions(told), rehearsal.rehearsal_pool(), told.pool, told.seed)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(learned / "policy")
     engine = Engine()
-    prompts = [row["prompt"] for row in list(rows(told))[:4] for _ in range(3)]
-    written = Rollout(tokenizer, told, asked, lambda chosen, trainer: [None] * len(chosen))(
+    prompts = [row["prompt"] for row in list(make_dataset(told))[:4] for _ in range(3)]
+    written = RolloutFunction(tokenizer, told, asked, lambda chosen, trainer: [None] * len(chosen))(
         prompts, engine
     )
     assert len(engine.asked) == (2 if share else 1) and engine.asked[0][1] == 3

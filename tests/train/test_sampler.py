@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from batuta.train.sampler import Closing, Sampler
+from batuta.train.sampler import ListEndDetector, Sampler
 
 PAD, END, WORDS = 0, 1, 50
 
@@ -38,7 +38,7 @@ def greedy(model, asked, most, end):
 
 def sampled(model, asked, group, most, *, end, temperature=0.0, seed=0):
     return Sampler(model, pad=PAD, end=end).sample(
-        asked, group, most=most, temperature=temperature,
+        asked, group, max_tokens=most, temperature=temperature,
         generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
 
@@ -130,19 +130,21 @@ SIGNS = ["_", ".", "a", "]", "]]", "[", "[]]", "a]", "]\n"]
 
 
 def test_a_draft_is_closed_by_two_brackets_however_they_are_cut():
-    closing = Closing(Words(SIGNS))
+    closing = ListEndDetector(Words(SIGNS))
     pairs = [(a, b) for a in range(len(SIGNS)) for b in range(len(SIGNS))]
     before, tokens = torch.tensor(pairs).T
-    found = closing.closed(before, tokens).tolist()
+    found = closing.is_closed(before, tokens).tolist()
     texts = [(SIGNS[a], SIGNS[b]) for a, b in pairs]
     assert found == ["]]" in b or (a[-1] == "]" and b[0] == "]") for a, b in texts]
 
 
 def test_nothing_is_written_after_the_lists_are_closed():
     words = ["_", ".", *(["]]"] * 6), *("a" * (WORDS - 8))]
-    sampler = Sampler(network(4, 2, 2), pad=PAD, end=END, closing=Closing(Words(words)))
+    sampler = Sampler(
+        network(4, 2, 2), pad=PAD, end=END, end_detector=ListEndDetector(Words(words))
+    )
     chance = torch.Generator().manual_seed(0)
-    rows = sampler.sample(prompts((6, 9)), 200, most=12, temperature=2.0, generator=chance)
+    rows = sampler.sample(prompts((6, 9)), 200, max_tokens=12, temperature=2.0, generator=chance)
     closed = [row for row in rows if any(2 <= token < 8 for token in row)]
     assert len(closed) > 100 and len({len(row) for row in closed}) > 5
     for row in closed:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from batuta.train.learn import Schedule
+from batuta.train.conductor_training import ScheduleCallback
 from train.stage import settings
 
 
@@ -16,7 +16,7 @@ def after(schedule, trainer, step, steps=11):
 def test_the_entropy_bonus_moves_in_a_straight_line(tmp_path):
     trainer = SimpleNamespace(entropy_coef=0.02, scale_rewards="group")
     told = settings(tmp_path, optimiser={"entropy": 0.02, "entropy_last": 0.0})
-    schedule = Schedule(trainer, told)
+    schedule = ScheduleCallback(trainer, told)
     bonus = [after(schedule, trainer, step)[0] for step in range(11)]
     assert bonus == pytest.approx([0.002 * left for left in range(10, -1, -1)])
 
@@ -24,7 +24,7 @@ def test_the_entropy_bonus_moves_in_a_straight_line(tmp_path):
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 def test_what_is_not_asked_for_stays(tmp_path, scale):
     trainer = SimpleNamespace(entropy_coef=0.02, scale_rewards=scale)
-    schedule = Schedule(trainer, settings(tmp_path, optimiser={"scale": scale}))
+    schedule = ScheduleCallback(trainer, settings(tmp_path, optimiser={"scale": scale}))
     assert {after(schedule, trainer, step) for step in range(11)} == {(0.02, scale)}
 
 
@@ -35,6 +35,6 @@ def test_advantages_are_divided_by_the_batch_once_a_cost_is_charged(tmp_path):
         optimiser={"scale": "group-then-batch"},
         reward={"cost": "tokens", "coefficient": 0.1, "from_step": 4},
     )
-    schedule = Schedule(trainer, told)
+    schedule = ScheduleCallback(trainer, told)
     scales = [after(schedule, trainer, step)[1] for step in range(7)]
     assert scales == ["group"] * 4 + ["batch"] * 3

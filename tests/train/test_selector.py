@@ -14,9 +14,9 @@ from batuta.cli.selector import selector
 from batuta.core import WorkerId
 from batuta.errors import ConfigError, SourceError, StoreError
 from batuta.solvers.features import HashedNgrams
-from batuta.solvers.history import History, Samples, write_history
-from batuta.solvers.selector import Recipe, open_selector
-from batuta.train.selector import outcomes, train
+from batuta.solvers.history import History, RunSamples, write_history
+from batuta.solvers.selector import SelectorRecipe, open_selector
+from batuta.train.selector_training import read_outcomes, train_selector
 
 SMALL = HashedNgrams(buckets=512, dimensions=8)
 KINDS = {
@@ -42,30 +42,36 @@ def history(number=60):
     ]
     shape = (len(rows), 2)
     return History(
-        tuple(row[0] for row in rows),
-        (WorkerId("sums"), WorkerId("words")),
-        np.asarray([row[1] for row in rows], np.float32),
-        np.full(shape, np.nan),
-        np.ones(shape, np.int32),
-        tuple(row[2] for row in rows),
+        questions=tuple(row[0] for row in rows),
+        workers=(WorkerId("sums"), WorkerId("words")),
+        scores_qm=np.asarray([row[1] for row in rows], np.float32),
+        usd_qm=np.full(shape, np.nan),
+        runs_qm=np.ones(shape, np.int32),
+        families=tuple(row[2] for row in rows),
     )
 
 
 def test_what_is_trained_is_measured_on_questions_that_it_never_saw(tmp_path):
     told = []
-    trained = train(
-        history(), tmp_path / "mini", Recipe(features=SMALL), seed=3, tell=lambda *s: told.append(s)
+    trained = train_selector(
+        history(),
+        tmp_path / "mini",
+        SelectorRecipe(features=SMALL),
+        seed=3,
+        on_progress=lambda *s: told.append(s),
     )
-    assert (trained.taught, trained.held_out, trained.workers) == (144, 36, 2)
-    assert trained.best_single + 0.1 < trained.earned <= trained.oracle <= 1
+    assert (trained.training_questions, trained.held_out_questions, trained.workers) == (144, 36, 2)
+    assert trained.best_single + 0.1 < trained.credit <= trained.oracle <= 1
     assert open_selector(trained.folder).name == trained.name
     stages = {stage for stage, _, _ in told}
     assert len(stages) == 2 and all(1 <= done <= steps for _, done, steps in told)
 
 
 def test_the_same_seed_trains_the_same_selector(tmp_path):
-    recipe = Recipe(features=SMALL)
-    names = [train(history(20), tmp_path / "mini", recipe, seed=seed).name for seed in (1, 1, 2)]
+    recipe = SelectorRecipe(features=SMALL)
+    names = [
+        train_selector(history(20), tmp_path / "mini", recipe, seed=seed).name for seed in (1, 1, 2)
+    ]
     assert names[0] == names[1] != names[2]
 
 
@@ -79,13 +85,13 @@ def test_the_command_writes_a_folder_and_says_in_one_line_what_it_is_worth(tmp_p
     (line,) = told.stdout.splitlines()
     assert line.startswith("selector/duo@") and "best single worker" in line
     opened = open_selector(out)
-    assert opened.workers[opened.choices(["Rhyme with 17 and 4."])[0]] == "words"
+    assert opened.workers[opened.choose_indices(["Rhyme with 17 and 4."])[0]] == "words"
 
 
 def test_outcomes_with_their_answers_teach_the_cascade_too(tmp_path):
     plain = history()
     right = plain.scores_qm[:, :, None]
-    samples = Samples(right, np.where(right > 0, 0, 1).astype(np.int32), ("4", "5"))
+    samples = RunSamples(right, np.where(right > 0, 0, 1).astype(np.int32), ("4", "5"))
     write_history(replace(plain, samples=samples), tmp_path / "h.jsonl")
     out = tmp_path / "duo"
     told = CliRunner().invoke(
@@ -98,21 +104,21 @@ def test_outcomes_with_their_answers_teach_the_cascade_too(tmp_path):
 
 def test_what_is_missing_is_an_error_that_says_what_to_do(tmp_path):
     with pytest.raises(ConfigError, match="give --history FILE or --tasks recorded:NAME"):
-        outcomes(None, None)
+        read_outcomes(None, None)
     with pytest.raises(ConfigError, match="name a set as recorded:NAME"):
-        outcomes(None, "math500")
+        read_outcomes(None, "math500")
     with pytest.raises(SourceError, match="there is no recorded set 'none'"):
-        outcomes(None, "recorded:none", tmp_path)
+        read_outcomes(None, "recorded:none", tmp_path)
     with pytest.raises(SourceError, match="cannot be read"):
-        outcomes(tmp_path / "none.jsonl", None)
+        read_outcomes(tmp_path / "none.jsonl", None)
     with pytest.raises(SourceError, match="a selector needs far more"):
-        train(history(1), tmp_path, Recipe(features=SMALL))
+        train_selector(history(1), tmp_path, SelectorRecipe(features=SMALL))
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StoreError, match="cannot be written"):
-        train(history(20), tmp_path / "file", Recipe(features=SMALL, evolve=False))
+        train_selector(history(20), tmp_path / "file", SelectorRecipe(features=SMALL, evolve=False))
 
 
 @pytest.mark.skipif("BATUTA_DATA" not in os.environ, reason="BATUTA_DATA names no data folder")
 def test_a_recorded_set_teaches_too():
-    found = outcomes(None, "recorded:routellm/gsm8k")
+    found = read_outcomes(None, "recorded:routellm/gsm8k")
     assert len(found.workers) == 2 and len(found.questions) == 1319

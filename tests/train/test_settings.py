@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from batuta.cli.train import overridden
+from batuta.cli.train import override_settings
 from batuta.errors import ConfigError
-from batuta.train.settings import Settings, checked, read_settings
+from batuta.train.settings import TrainSettings, read_settings, validate_settings
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted(
@@ -43,7 +43,7 @@ def test_every_shipped_training_can_be_read(path):
 )
 def test_a_wrong_setting_is_named_in_one_sentence(values, named):
     with pytest.raises(ConfigError) as caught:
-        checked(values, "mine.toml")
+        validate_settings(values, "mine.toml")
     said = str(caught.value)
     assert said.startswith("mine.toml: ") and named in said and "\n" not in said
 
@@ -59,8 +59,8 @@ def test_a_file_that_is_missing_or_no_toml_is_one_sentence(tmp_path, text):
 
 
 def test_settings_are_overridden_one_by_one():
-    told = overridden(
-        Settings(),
+    told = override_settings(
+        TrainSettings(),
         [
             "optimiser.steps=7",
             "policy.start=Qwen/Qwen2.5-7B-Instruct",
@@ -71,7 +71,7 @@ def test_settings_are_overridden_one_by_one():
         ],
         "x",
     )
-    assert told.optimiser.steps == 7 and told.optimiser.group == Settings().optimiser.group
+    assert told.optimiser.steps == 7 and told.optimiser.group == TrainSettings().optimiser.group
     assert told.policy.start == "Qwen/Qwen2.5-7B-Instruct"
     assert told.policy.lora is not None and told.policy.lora.rank == 8
     assert told.curriculum[0].tasks == {"a.jsonl": 2.0}
@@ -82,7 +82,7 @@ def test_settings_are_overridden_one_by_one():
 @pytest.mark.parametrize("change", ["steps", "=3", "a b=3", "optimiser.stepz=3", "seed=x"])
 def test_a_wrong_override_is_one_sentence(change):
     with pytest.raises(ConfigError) as caught:
-        overridden(Settings(), [change], "x")
+        override_settings(TrainSettings(), [change], "x")
     assert "\n" not in str(caught.value)
 
 

@@ -13,23 +13,23 @@ from transformers import AutoModelForCausalLM
 from batuta import rehearsal
 from batuta.core import (
     Grade,
-    Header,
     Limits,
     Outcome,
     Plan,
     Question,
     Round,
     Run,
+    RunHeader,
     RunId,
     Step,
     Workflow,
 )
-from batuta.train.conducted import Conducted
-from batuta.train.episodes import episodes
-from batuta.train.learn import learn, made
-from batuta.train.play import Played
-from batuta.train.questions import questions
-from batuta.train.rundir import RunFolder
+from batuta.train.conductor_training import make_trainer, train_conductor
+from batuta.train.episodes import make_episodes
+from batuta.train.questions import draw_questions
+from batuta.train.reward_function import RewardFunction
+from batuta.train.rollouts import GradedRollout
+from batuta.train.run_folder import RunFolder
 from train.stage import LIBRARIES, metrics, settings, untimed
 
 pytestmark = LIBRARIES
@@ -82,7 +82,7 @@ def test_time_is_split(learned):
 # -- TRL's rules --------------------------------------------------------------------------
 
 
-FLOW = Workflow((Step("Solve it.", rehearsal.pool().workers[0].id),))
+FLOW = Workflow((Step(subtask="Solve it.", worker=rehearsal.rehearsal_pool().workers[0].id),))
 
 
 class Paying:
@@ -91,26 +91,42 @@ class Paying:
     def __init__(self, rewards):
         self.rewards = rewards
 
-    async def play(self, drafts, seeds, step):
+    async def run_drafts(self, drafts, seeds, step):
         rows = zip(drafts, self.rewards, strict=True)
         return [self._played(episode, draft, reward) for (episode, draft), reward in rows]
 
     def _played(self, episode, draft, reward):
-        header = Header(RunId("r"), Question.of("q"), episode.pool, 0, Limits(), "policy")
-        run = Run(header, (Round(Plan(FLOW), workflow=FLOW),), Outcome.ANSWERED, "7")
-        return Played(episode, draft, run, Grade(reward), reward)
+        header = RunHeader(
+            id=RunId("r"),
+            question=Question.of("q"),
+            pool=episode.pool,
+            seed=0,
+            limits=Limits(),
+            conductor="policy",
+        )
+        run = Run(
+            header=header,
+            rounds=(Round(decision=Plan(FLOW), workflow=FLOW),),
+            outcome=Outcome.ANSWERED,
+            answer="7",
+        )
+        return GradedRollout(
+            episode=episode, draft=draft, run=run, grade=Grade(reward), reward=reward
+        )
 
 
 def trainer_paying(tmp_path, policy, rewards, **optimiser):
     told = settings(tmp_path, optimiser={"steps": 1, **optimiser}, policy={"start": str(policy)})
-    asked = episodes(questions(told), rehearsal.pool(), told.pool, told.seed)
+    asked = make_episodes(draw_questions(told), rehearsal.rehearsal_pool(), told.pool, told.seed)
 
     async def opened():
         return Paying(rewards)
 
     lines = []
-    reward = Conducted(told, asked, opened, lambda step, played: None)
-    trainer = made(told, asked, reward, RunFolder(tmp_path), lines.append)
+    reward = RewardFunction(told, asked, opened, lambda step, played: None)
+    trainer = make_trainer(
+        told, asked, reward=reward, folder=RunFolder(tmp_path), on_metrics=lines.append
+    )
     return trainer, lines
 
 
@@ -158,7 +174,7 @@ def weights(folder):
 def test_a_training_can_be_repeated(tmp_path, learned):
     policy = {"start": str(learned / "policy")}
     for name in ("a", "b"):
-        learn(settings(tmp_path / name, policy=policy), ["pytest"], heard_nothing)
+        train_conductor(settings(tmp_path / name, policy=policy), ["pytest"], heard_nothing)
     assert untimed(metrics(tmp_path / "a")) == untimed(metrics(tmp_path / "b"))
     first, second = weights(tmp_path / "a" / "policy"), weights(tmp_path / "b" / "policy")
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -167,7 +183,7 @@ def test_a_training_can_be_repeated(tmp_path, learned):
 def test_transformers_can_sample_instead(tmp_path, learned):
     told = settings(tmp_path, optimiser={"sampler": "transformers"},
                     policy={"start": str(learned / "policy")})  # fmt: skip
-    learn(told, ["pytest"], heard_nothing)
+    train_conductor(told, ["pytest"], heard_nothing)
     lines = metrics(tmp_path)
     assert [line["step"] for line in lines] == [1, 2]
     assert fmean(line["valid"] for line in lines) > 0.5, "the same policy writes the same way"
@@ -176,7 +192,7 @@ def test_transformers_can_sample_instead(tmp_path, learned):
 def test_adapters_can_be_learned_instead_of_all_weights(tmp_path, learned):
     told = settings(tmp_path, optimiser={"learning_rate": 1e-2, "questions": 16, "temperature": 1.3},
                     policy={"start": str(learned / "policy"), "lora": {"rank": 4, "alpha": 8}})  # fmt: skip
-    learn(told, ["pytest"], heard_nothing)
+    train_conductor(told, ["pytest"], heard_nothing)
     saved = load_file(tmp_path / "policy" / "adapter_model.safetensors")
     assert all("lora" in name for name in saved)
     moved = [float(value.abs().max()) for name, value in saved.items() if "lora_B" in name]
@@ -188,7 +204,7 @@ def test_adapters_can_be_learned_instead_of_all_weights(tmp_path, learned):
 def test_tensorboard_gets_the_figures(tmp_path, learned):
     told = settings(tmp_path, policy={"start": str(learned / "policy")},
                     log={"to": ["tensorboard"], "checkpoint_every": 100})  # fmt: skip
-    learn(told, ["pytest"], heard_nothing)
+    train_conductor(told, ["pytest"], heard_nothing)
     (events,) = tmp_path.rglob("events.out.tfevents.*")
     board = EventAccumulator(str(events.parent)).Reload()
     shown = [event.value for event in board.Scalars("train/reward")]
@@ -198,7 +214,7 @@ def test_tensorboard_gets_the_figures(tmp_path, learned):
 def test_the_pool_is_drawn_anew_for_each_question(tmp_path, learned):
     told = settings(tmp_path, policy={"start": str(learned / "policy")},
                     pool={"fewest": 2, "most": 3, "permute": True}, optimiser={"steps": 4})  # fmt: skip
-    learn(told, ["pytest"], heard_nothing)
+    train_conductor(told, ["pytest"], heard_nothing)
     samples = [json.loads(x) for x in (tmp_path / "samples.jsonl").read_text().splitlines()]
     pools = {tuple(sample["pool"]) for sample in samples}
     assert len(pools) > 3 and {len(pool) for pool in pools} == {2, 3}

@@ -11,18 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta import rehearsal
-from batuta.core import Plan, Pool, Reply, Round, Span, StepRun, Worker, WorkerId, Workflow
-from batuta.language import ACCEPTED, Rendering, parse
-from batuta.solvers.random import random_workflow
+from batuta.core import Plan, Pool, Reply, Round, StepRun, TimeSpan, Worker, WorkerId, Workflow
+from batuta.language import ACCEPTED, PromptOptions, parse_workflow
+from batuta.solvers.random_workflows import random_workflow
 from batuta.train import warmup
 from batuta.train.model import make_model
 from batuta.train.settings import WarmupSettings
 from batuta.train.tokenizer import END, PAD, make_tokenizer
-from batuta.train.warmup import CUSTOMS, Example, by_custom, chat, fit, hints, texts
+from batuta.train.warmup import (
+    ROLE_ASSIGNMENTS,
+    TrainingExample,
+    apply_role_assignment,
+    draw_hints,
+    fit_examples,
+    render_user_prompt,
+    warmup_texts,
+)
 
-POOL = rehearsal.pool()
-COMPACT = Rendering(descriptions=False, compact=True)
-ASKED = rehearsal.tasks(None, 40, 3)
+POOL = rehearsal.rehearsal_pool()
+COMPACT = PromptOptions(descriptions=False, compact=True)
+ASKED = rehearsal.draw_tasks(None, 40, 3)
 
 
 def first_rounds():
@@ -31,10 +39,17 @@ def first_rounds():
     for task in ASKED[:10]:
         flow = random_workflow(rng, POOL)
         steps = tuple(
-            StepRun(i, s.worker, s.worker, None, Reply("Answer: 7"), Span(0, 1))
+            StepRun(
+                index=i,
+                planned=s.worker,
+                worker=s.worker,
+                request=None,
+                result=Reply(text="Answer: 7"),
+                span=TimeSpan(0, 1),
+            )
             for i, s in enumerate(flow.steps)
         )
-        yield task, POOL, Round(Plan(flow), workflow=flow, steps=steps)
+        yield task, POOL, Round(decision=Plan(flow), workflow=flow, steps=steps)
 
 
 @pytest.mark.parametrize(
@@ -46,12 +61,22 @@ def first_rounds():
     ids=["every kind", "hints and a name more"],
 )
 def test_every_draft_can_be_read_and_calls_only_whom_the_prompt_lists(told):
-    more = tuple(Worker(WorkerId(name), name) for name in told.names)
+    more = tuple(Worker(id=WorkerId(name), model=name) for name in told.names)
     anyone = Pool((*POOL.workers, *more))
     kinds = set()
-    for prompt, draft in islice(texts(ASKED, POOL, COMPACT, told, list(first_rounds()), 1), 400):
+    for prompt, draft in islice(
+        warmup_texts(
+            ASKED,
+            POOL,
+            rendering=COMPACT,
+            settings=told,
+            played_rounds=list(first_rounds()),
+            seed=1,
+        ),
+        400,
+    ):
         later = "\nPlayed:\n" in prompt
-        read = parse(draft, anyone, revise=later)
+        read = parse_workflow(draft, anyone, revise=later)
         kinds.add("stands" if draft == ACCEPTED else "later" if later else "first")
         if draft != ACCEPTED:
             (listed,) = re.findall(r"^Models: (\[.*\])$", prompt, re.MULTILINE)
@@ -68,18 +93,18 @@ def test_hints_disclose_true_facts(seed):
     for at, step in enumerate(flow.steps):
         true |= {f"Step {at} {step.worker}.", f"Step {at}: {step.subtask}"}
         true.add(f"Let step {at} read {', '.join(map(str, step.access))}.")
-    told = hints(flow, rng)
+    told = draw_hints(flow, rng)
     assert told and set(told) <= true
 
 
 TOKENIZER = make_tokenizer([task.question for task in ASKED], 400)
 
 
-@given(st.integers(0, 10**6), st.integers(0, CUSTOMS - 1), st.integers(0, 99))
+@given(st.integers(0, 10**6), st.integers(0, ROLE_ASSIGNMENTS - 1), st.integers(0, 99))
 def test_a_custom_says_who_does_what_wherever_the_workers_are_listed(seed, number, order):
     flow = random_workflow(Random(seed), POOL)
-    found = by_custom(flow, number, POOL)
-    assert found == by_custom(flow, number, POOL.shuffled(Random(order)))
+    found = apply_role_assignment(flow, number, POOL)
+    assert found == apply_role_assignment(flow, number, POOL.shuffled(Random(order)))
     assert [(s.subtask, s.access) for s in found.steps] == [
         (s.subtask, s.access) for s in flow.steps
     ]
@@ -89,8 +114,11 @@ def test_a_custom_says_who_does_what_wherever_the_workers_are_listed(seed, numbe
 
 def test_customs_differ_and_none_has_one_worker_for_all():
     every = [step for seed in range(40) for step in random_workflow(Random(seed), POOL).steps]
-    told = [by_custom(Workflow(tuple(every)), number, POOL) for number in range(CUSTOMS)]
-    assert len(set(told)) == CUSTOMS
+    told = [
+        apply_role_assignment(Workflow(tuple(every)), number, POOL)
+        for number in range(ROLE_ASSIGNMENTS)
+    ]
+    assert len(set(told)) == ROLE_ASSIGNMENTS
     assert all(len({step.worker for step in flow.steps}) > 2 for flow in told)
 
 
@@ -101,7 +129,7 @@ def test_any_text_can_be_said_in_the_tokenizer(text):
 
 
 def test_the_chat_template_opens_the_reply_and_the_signs_are_single_tokens():
-    said = chat(TOKENIZER, "Hello")
+    said = render_user_prompt(TOKENIZER, "Hello")
     assert said.endswith("<|assistant|>") and "Hello" in said
     for sign in (PAD, END, "<|user|>"):
         assert len(TOKENIZER(sign)["input_ids"]) == 1
@@ -110,7 +138,13 @@ def test_the_chat_template_opens_the_reply_and_the_signs_are_single_tokens():
 
 def test_the_frame_of_the_three_lists_costs_few_tokens():
     drafts = [
-        draft for _, draft in islice(texts(ASKED, POOL, COMPACT, WarmupSettings(), [], 2), 300)
+        draft
+        for _, draft in islice(
+            warmup_texts(
+                ASKED, POOL, rendering=COMPACT, settings=WarmupSettings(), played_rounds=[], seed=2
+            ),
+            300,
+        )
     ]
     made = make_tokenizer(drafts, 500)
     lengths = [len(made(draft)["input_ids"]) for draft in drafts]
@@ -121,9 +155,17 @@ def test_the_frame_of_the_three_lists_costs_few_tokens():
 def seven_examples():
     """A tokenizer, and examples of different lengths and weights."""
     told = WarmupSettings(steps=10, batch=8, drills=0.5, revisions=0.0)
-    pairs = list(islice(texts(ASKED, POOL, COMPACT, told, [], 1), 44))
+    pairs = list(
+        islice(
+            warmup_texts(ASKED, POOL, rendering=COMPACT, settings=told, played_rounds=[], seed=1),
+            44,
+        )
+    )
     tokenizer = make_tokenizer((text for pair in pairs for text in pair), 400)
-    some = [Example(chat(tokenizer, p), d, 1 + n % 3) for n, (p, d) in enumerate(pairs[-7:])]
+    some = [
+        TrainingExample(render_user_prompt(tokenizer, p), d, 1 + n % 3)
+        for n, (p, d) in enumerate(pairs[-7:])
+    ]
     return tokenizer, some
 
 
@@ -133,7 +175,7 @@ def test_a_batch_in_parts_teaches_what_it_teaches_whole(monkeypatch, prompt_weig
 
     def fitted(parts):
         """The weights and the losses of three steps with a batch in so many parts."""
-        monkeypatch.setattr(warmup, "PARTS", parts)
+        monkeypatch.setattr(warmup, "BATCH_PARTS", parts)
         torch.manual_seed(1)
         model = make_model(tokenizer, hidden=32, layers=2, heads=2, kv_heads=1, inner=32)
         losses = []
@@ -141,7 +183,15 @@ def test_a_batch_in_parts_teaches_what_it_teaches_whole(monkeypatch, prompt_weig
         def heard(_, loss):
             losses.append(loss)
 
-        fit(model, tokenizer, iter([some] * 3), 3, 1e-3, heard, prompt_weight=prompt_weight)
+        fit_examples(
+            model,
+            tokenizer,
+            batches=iter([some] * 3),
+            steps=3,
+            learning_rate=1e-3,
+            on_step=heard,
+            prompt_weight=prompt_weight,
+        )
         return torch.cat([each.flatten() for each in model.parameters()]), losses
 
     whole, losses = fitted(1)

@@ -1,27 +1,33 @@
 """Systems are measured on tasks: run, counted, reported with their uncertainty."""
 
-from batuta.evals.evaluate import Budget, Evaluation, Part, evaluate, measure
-from batuta.evals.ledger import Ledger, Result
-from batuta.evals.recorded import recorded_parts
-from batuta.evals.runner import Terms
+from batuta.evals.evaluation import (
+    EvalPart,
+    Evaluation,
+    MatchedBudget,
+    evaluate_parts,
+    evaluate_task_set,
+)
+from batuta.evals.recorded_sets import open_recorded_parts
+from batuta.evals.result_log import ResultLog, TrialResult
+from batuta.evals.runner import EvalOptions
 from batuta.evals.subject import Subject
-from batuta.evals.systems import System, names, system
-from batuta.evals.tasksets import TaskSet, open_tasks
+from batuta.evals.systems import System, find_system, system_names
+from batuta.evals.task_sets import TaskSet, open_tasks
 
 __all__ = [
-    "Budget",
+    "EvalOptions",
+    "EvalPart",
     "Evaluation",
-    "Ledger",
-    "Part",
-    "Result",
+    "MatchedBudget",
+    "ResultLog",
     "Subject",
     "System",
     "TaskSet",
-    "Terms",
-    "evaluate",
-    "measure",
-    "names",
+    "TrialResult",
+    "evaluate_parts",
+    "evaluate_task_set",
+    "find_system",
+    "open_recorded_parts",
     "open_tasks",
-    "recorded_parts",
-    "system",
+    "system_names",
 ]

@@ -12,9 +12,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from batuta.evals.ledger import Result
 from batuta.evals.report import Json
-from batuta.evals.stats import mean
+from batuta.evals.result_log import TrialResult
+from batuta.evals.stats import mean_or_none
 from batuta.evals.systems import BEST_SINGLE, RECURSIVE, ULTRA
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ Box = tuple[float, float, float, float]
 
 INK, GREY, GRID, PAPER, ACCENT = "#22272e", "#6b7480", "#e3e6ea", "#fefefe", "#c0392b"
 LINES = (ACCENT, "#1f6fb2", "#2e8b57", "#8e5bb5", "#d98e04", "#3aa6a6", "#9a6b3f", "#5c6670")
-OURS = frozenset({ULTRA, RECURSIVE, "mini", "cascade"})
+OWN_SYSTEMS = frozenset({ULTRA, RECURSIVE, "mini", "cascade"})
 """What is drawn in the accent's colour: this project's own systems."""
-MOST_LINES = len(LINES)
+MAX_LINES = len(LINES)
 """Lines in one figure at most; more cannot be told apart."""
-MOST_COLUMNS = 12
+MAX_COLUMNS = 12
 """Columns of a map at most; what is rarer is put together."""
 OTHER = "other"
-_PLACES = (
+_LABEL_OFFSETS = (
     (7, 0),
     (7, 7),
     (7, -7),
@@ -49,20 +49,20 @@ _PLACES = (
 """Where a label may stand beside its point, in points; the first free place is taken."""
 
 
-def ranked(found: Json) -> list[str]:
+def rank_systems(found: Json) -> list[str]:
     """The systems that were scored, the best first."""
     known: Json = {n: s for n, s in found["systems"].items() if s["accuracy"] is not None}
     return sorted(known, key=lambda name: -known[name]["accuracy"])
 
 
-def accuracy(axes: Axes, found: Json) -> None:
+def draw_accuracy(axes: Axes, found: Json) -> None:
     """Right answers with their intervals, a line a system, the best on top."""
-    names = ranked(found)[::-1]
+    names = rank_systems(found)[::-1]
     for row, name in enumerate(names):
         figures = found["systems"][name]
         at = 100 * figures["accuracy"]
-        low, high = _bounds(figures)
-        colour, fill = _colours(name, found)
+        low, high = _accuracy_bounds(figures)
+        colour, fill = _system_colours(name, found)
         axes.hlines(row, low, high, color=colour, linewidth=2.2, alpha=0.35)
         axes.scatter(at, row, s=34, facecolor=fill, edgecolor=colour, linewidth=1.4, zorder=3)
         axes.annotate(
@@ -80,35 +80,35 @@ def accuracy(axes: Axes, found: Json) -> None:
     axes.set_xlabel("right, %, with 95% interval")
 
 
-def _bounds(figures: Json) -> Point:
+def _accuracy_bounds(figures: Json) -> Point:
     """The interval in per cent; without one, the accuracy itself."""
     low, high = figures["ci95"] or (figures["accuracy"], figures["accuracy"])
     return 100 * low, 100 * high
 
 
-def _colours(name: str, found: Json) -> tuple[str, str]:
+def _system_colours(name: str, found: Json) -> tuple[str, str]:
     """Of the edge and of the face; hollow for a reference line."""
-    colour = ACCENT if _ours(name) else INK
+    colour = ACCENT if _is_own_system(name) else INK
     return colour, PAPER if name in found["references"] else colour
 
 
-def _ours(name: str) -> bool:
-    return name in OURS or name.startswith(ULTRA)
+def _is_own_system(name: str) -> bool:
+    return name in OWN_SYSTEMS or name.startswith(ULTRA)
 
 
-def front(axes: Axes, found: Json) -> None:
+def draw_pareto_front(axes: Axes, found: Json) -> None:
     """Accuracy over what a question costs: dollars if they are known, else tokens, else calls."""
-    unit, words = _unit(found)
+    unit, words = _cost_unit(found)
     systems: Json = found["systems"]
-    names = [name for name in ranked(found) if systems[name][unit]]
+    names = [name for name in rank_systems(found) if systems[name][unit]]
     points = {n: (float(systems[n][unit]), 100 * float(systems[n]["accuracy"])) for n in names}
     for name, at in points.items():
-        low, high = _bounds(systems[name])
-        colour, fill = _colours(name, found)
+        low, high = _accuracy_bounds(systems[name])
+        colour, fill = _system_colours(name, found)
         if unit != "calls":  # where many systems stand above one another, they would cover all
             axes.vlines(at[0], low, high, color=colour, linewidth=0.8, alpha=0.45)
         axes.scatter(*at, s=30, facecolor=fill, edgecolor=colour, linewidth=1.2, zorder=3)
-    best = pareto({n: p for n, p in points.items() if n not in found["references"]})
+    best = pareto_points({n: p for n, p in points.items() if n not in found["references"]})
     if best:
         axes.plot(*zip(*best, strict=True), color=GREY, linewidth=1, linestyle="--", zorder=1)
     axes.set_xscale("log")
@@ -117,10 +117,10 @@ def front(axes: Axes, found: Json) -> None:
     axes.set_xlabel(f"{words} a question")
     axes.set_ylabel("right, %")
     axes.margins(x=0.16)
-    _label(axes, _merged(points))
+    _draw_labels(axes, _merge_points(points))
 
 
-def _unit(found: Json) -> tuple[str, str]:
+def _cost_unit(found: Json) -> tuple[str, str]:
     scored = [s for s in found["systems"].values() if s["accuracy"] is not None]
     for unit, words in (("usd", "dollars"), ("tokens", "tokens")):
         if scored and all(figures[unit] for figures in scored):
@@ -128,19 +128,19 @@ def _unit(found: Json) -> tuple[str, str]:
     return "calls", "calls"
 
 
-def _merged(points: Mapping[str, Point]) -> dict[str, Point]:
+def _merge_points(points: Mapping[str, Point]) -> dict[str, Point]:
     """Points with the names of all that lie there."""
     names: dict[Point, list[str]] = defaultdict(list)
     for name, point in points.items():
         names[point].append(name)
-    return {" = ".join(_ours_first(same)): point for point, same in names.items()}
+    return {" = ".join(_sort_own_first(same)): point for point, same in names.items()}
 
 
-def _ours_first(names: Iterable[str]) -> list[str]:
-    return sorted(names, key=lambda name: not _ours(name))
+def _sort_own_first(names: Iterable[str]) -> list[str]:
+    return sorted(names, key=lambda name: not _is_own_system(name))
 
 
-def pareto(points: Mapping[str, Point]) -> list[Point]:
+def pareto_points(points: Mapping[str, Point]) -> list[Point]:
     """The points that no cheaper point is as good as, cheapest first."""
     best: list[Point] = []
     for cost, right in sorted(points.values(), key=lambda point: (point[0], -point[1])):
@@ -149,7 +149,7 @@ def pareto(points: Mapping[str, Point]) -> list[Point]:
     return best
 
 
-def _label(axes: Axes, points: Mapping[str, Point]) -> None:
+def _draw_labels(axes: Axes, points: Mapping[str, Point]) -> None:
     """Names beside their points, where they cover no other name as far as that is possible."""
     figure = axes.get_figure(root=True)
     assert figure is not None  # noqa: S101 - these axes belong to one
@@ -158,11 +158,11 @@ def _label(axes: Axes, points: Mapping[str, Point]) -> None:
     taken: list[Box] = [(x - 4, y - 4, x + 4, y + 4) for x, y in dots]
     for name, point in sorted(points.items(), key=lambda item: -item[1][1]):
         tried: list[tuple[int, Annotation, Box]] = []
-        for place in _PLACES:
-            text = _annotated(axes, name, point, place)
+        for place in _LABEL_OFFSETS:
+            text = _annotate_point(axes, name, point, place)
             box = text.get_window_extent().extents
             corners = (float(box[0]), float(box[1]), float(box[2]), float(box[3]))
-            tried.append((sum(_overlap(corners, other) for other in taken), text, corners))
+            tried.append((sum(_is_overlapping(corners, other) for other in taken), text, corners))
             if not tried[-1][0]:
                 break
         _, kept, corners = min(tried, key=lambda found: found[0])
@@ -172,14 +172,14 @@ def _label(axes: Axes, points: Mapping[str, Point]) -> None:
         taken.append(corners)
 
 
-def _annotated(axes: Axes, name: str, point: Point, place: tuple[int, int]) -> Annotation:
+def _annotate_point(axes: Axes, name: str, point: Point, place: tuple[int, int]) -> Annotation:
     return axes.annotate(
         name,
         point,
         place,
         textcoords="offset points",
         fontsize=7.5,
-        color=ACCENT if _ours(name.partition(" = ")[0]) else INK,
+        color=ACCENT if _is_own_system(name.partition(" = ")[0]) else INK,
         ha="left" if place[0] > 0 else "right",
         va="center",
         bbox={"facecolor": PAPER, "edgecolor": "none", "alpha": 0.9, "pad": 0.6},
@@ -187,51 +187,53 @@ def _annotated(axes: Axes, name: str, point: Point, place: tuple[int, int]) -> A
     )
 
 
-def _overlap(a: Box, b: Box) -> bool:
+def _is_overlapping(a: Box, b: Box) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
-def difficulty(axes: Axes, found: Json) -> None:
+def draw_difficulty(axes: Axes, found: Json) -> None:
     """Right answers by difficulty, a line a system; single workers' own lines are left out."""
-    names = [name for name in ranked(found) if name not in found["pool"]] or ranked(found)
+    names = [name for name in rank_systems(found) if name not in found["pool"]] or rank_systems(
+        found
+    )
     lines: dict[tuple[Point, ...], list[str]] = defaultdict(list)
     for name in names:
-        lines[_by_difficulty(found, name)].append(name)
-    merged = [(_ours_first(same), series) for series, same in lines.items()]
+        lines[_difficulty_points(found, name)].append(name)
+    merged = [(_sort_own_first(same), series) for series, same in lines.items()]
     others = iter(LINES[1:])
-    for same, series in _chosen(merged):
+    for same, series in _choose_lines(merged):
         main = ULTRA in same
         axes.plot(*zip(*series, strict=True), "--" if same[0] in found["references"] else "-",
                   color=ACCENT if main else next(others), linewidth=2.4 if main else 1.4,
                   marker="o", markersize=3.5, label=" = ".join(same))  # fmt: skip
-    legend(axes)
+    draw_legend(axes)
     axes.set_xlabel("difficulty")
     axes.set_ylabel("right, %")
     axes.set_ylim(-2, 102)
 
 
-def _by_difficulty(found: Json, name: str) -> tuple[Point, ...]:
+def _difficulty_points(found: Json, name: str) -> tuple[Point, ...]:
     parts: Json = found["systems"][name]["by_difficulty"]
     return tuple(sorted((float(level), 100 * part["accuracy"]) for level, part in parts.items()))
 
 
-Line = tuple[list[str], tuple[Point, ...]]
+ChartLine = tuple[list[str], tuple[Point, ...]]
 """The systems that a line stands for, and its points."""
 
 
-def _chosen(lines: Sequence[Line]) -> list[Line]:
+def _choose_lines(lines: Sequence[ChartLine]) -> list[ChartLine]:
     """As many lines as can be told apart: `ultra`, the best single worker, some of all ranks."""
     wanted = [at for at, line in enumerate(lines) if {ULTRA, BEST_SINGLE} & set(line[0])]
     rest = [at for at in range(len(lines)) if at not in wanted]
-    room = MOST_LINES - len(wanted) - (not any(ULTRA in lines[at][0] for at in wanted))
+    room = MAX_LINES - len(wanted) - (not any(ULTRA in lines[at][0] for at in wanted))
     if len(rest) > room:
         rest = [rest[round(i * (len(rest) - 1) / (room - 1))] for i in range(room)]
     return [lines[at] for at in sorted((*wanted, *rest))]
 
 
-def depth(axes: Axes, name: str, runs: Sequence[Result]) -> None:
+def draw_depth(axes: Axes, name: str, runs: Sequence[TrialResult]) -> None:
     """Mean depth of a system's workflows by difficulty, a line a family."""
-    families = sorted({run.family for run in runs if run.difficulty is not None})[:MOST_LINES]
+    families = sorted({run.family for run in runs if run.difficulty is not None})[:MAX_LINES]
     for number, (family, colour) in enumerate(zip(families, LINES, strict=False)):
         series = _mean_depth(run for run in runs if run.family == family)
         width = 1.4 + 1.3 * (len(families) - 1 - number)  # lines that coincide stay visible
@@ -243,32 +245,34 @@ def depth(axes: Axes, name: str, runs: Sequence[Result]) -> None:
     axes.locator_params(integer=True)
 
 
-def _mean_depth(runs: Iterable[Result]) -> list[Point]:
+def _mean_depth(runs: Iterable[TrialResult]) -> list[Point]:
     depths: dict[float, list[int]] = defaultdict(list)
     for run in runs:
         if run.difficulty is not None:
             depths[run.difficulty].append(run.depth)
-    return [(level, mean(found) or 0.0) for level, found in sorted(depths.items())]
+    return [(level, mean_or_none(found) or 0.0) for level, found in sorted(depths.items())]
 
 
-def team(axes: Axes, found: Json) -> None:
+def draw_worker_shares(axes: Axes, found: Json) -> None:
     """Whom each system calls: the share of its calls by worker."""
-    names = [n for n in ranked(found) if n not in found["references"] and n not in found["pool"]]
+    names = [
+        n for n in rank_systems(found) if n not in found["references"] and n not in found["pool"]
+    ]
     workers: list[str] = found["pool"]
     pairs: Counter[tuple[str, str]] = Counter()
     for name in names:
         for worker, kinds in found["systems"][name]["workers"].items():
             pairs[name, worker] += sum(kinds.values())
-    heat(axes, pairs, workers, names)
+    draw_heatmap(axes, pairs, workers, names)
     axes.tick_params(axis="x", labelrotation=40)
     for text in axes.get_xticklabels():
         text.set_horizontalalignment("right")
         text.set_rotation_mode("anchor")
 
 
-def by_family(runs: Sequence[Result]) -> Counter[tuple[str, str]]:
+def count_by_family(runs: Sequence[TrialResult]) -> Counter[tuple[str, str]]:
     """How often each worker is called for each family; rare families together."""
-    common = {name for name, _ in Counter(run.family for run in runs).most_common(MOST_COLUMNS)}
+    common = {name for name, _ in Counter(run.family for run in runs).most_common(MAX_COLUMNS)}
     return Counter(
         (run.family if run.family in common else OTHER, step.worker)
         for run in runs
@@ -276,12 +280,12 @@ def by_family(runs: Sequence[Result]) -> Counter[tuple[str, str]]:
     )
 
 
-def by_kind(runs: Sequence[Result]) -> Counter[tuple[str, str]]:
+def count_by_kind(runs: Sequence[TrialResult]) -> Counter[tuple[str, str]]:
     """How often each worker is called for each kind of subtask."""
     return Counter((step.kind, step.worker) for run in runs for step in run.steps)
 
 
-def heat(
+def draw_heatmap(
     axes: Axes,
     pairs: Counter[tuple[str, str]],
     workers: Sequence[str],
@@ -315,6 +319,6 @@ def heat(
     axes.spines[:].set_visible(False)
 
 
-def legend(axes: Axes) -> None:
+def draw_legend(axes: Axes) -> None:
     """The lines' names, to the right of the axes."""
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))

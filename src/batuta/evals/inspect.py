@@ -18,14 +18,15 @@ from typing import Any
 
 import anyio
 
-from batuta.baselines import Players
-from batuta.clients import Http
-from batuta.config import open_ensemble
+from batuta.baselines import SolverContext
+from batuta.clients import HttpTransport
+from batuta.config.load import load_config
 from batuta.core import Message, Question, Role, Run, Sampling, Text
+from batuta.distribution import install_hint
 from batuta.errors import ConfigError
-from batuta.evals.outage import outage
+from batuta.evals.outage import outage_reason
 from batuta.evals.subject import Subject
-from batuta.evals.systems import System, system
+from batuta.evals.systems import System, find_system
 
 try:
     from inspect_ai.model import (
@@ -37,19 +38,19 @@ try:
         modelapi,
     )
 except ImportError:
-    raise ConfigError("the bridge needs inspect_ai: pip install 'batuta[inspect]'") from None
+    raise ConfigError(f"the bridge needs inspect_ai: {install_hint('inspect')}") from None
 
-SEEDS = 31
+SEED_BITS = 31
 """Bits of a seed where inspect_ai names none."""
 
 
 @modelapi(name="batuta")
-def batuta() -> type[ModelAPI]:
+def batuta_model_api() -> type[ModelAPI]:
     """The provider, as inspect_ai looks for it."""
-    return Batuta
+    return BatutaModelAPI
 
 
-class Batuta(ModelAPI):
+class BatutaModelAPI(ModelAPI):
     """A system over a pool."""
 
     def __init__(
@@ -100,36 +101,42 @@ class Batuta(ModelAPI):
             raise ConfigError("batuta's systems answer without tools: use a solver that has none")
         subject, one = await self._open()
         sampling = Sampling(temperature=config.temperature, max_tokens=config.max_tokens)
-        question = Question(tuple(map(_message, input)), sampling=sampling)
-        seed = secrets.randbits(SEEDS) if config.seed is None else config.seed
-        players = Players(subject.pool, subject.deal(), subject.limits)
+        question = Question(messages=tuple(map(_core_message, input)), sampling=sampling)
+        seed = secrets.randbits(SEED_BITS) if config.seed is None else config.seed
+        players = SolverContext(
+            pool=subject.pool, clients=subject.clients_for_run(), limits=subject.limits
+        )
         run = await one.solver.answer(question, players, seed)
-        if (lost := outage(run)) is not None:
+        if (lost := outage_reason(run)) is not None:
             raise RuntimeError(lost)
-        return _output(self.model_name, run)
+        return _model_output(self.model_name, run)
 
     async def _open(self) -> tuple[Subject, System]:
         """The pool and the system, the same for every question."""
         async with self._lock:
             if self._opened is None:
-                http = await self._stack.enter_async_context(Http())
+                http = await self._stack.enter_async_context(HttpTransport())
                 pool, conductor = self._wanted
-                found = await open_ensemble(http, pool=pool, conductor=conductor, time_scale=0.0)
+                found = await load_config(http, pool=pool, conductor=conductor, time_scale=0.0)
                 subject = Subject(
-                    found.pool, found.clients, found.conductor, found.limits, found.simulated
+                    pool=found.pool,
+                    clients=found.clients,
+                    conductor=found.conductor,
+                    limits=found.limits,
+                    simulated=found.simulated,
                 )
-                one = system(self.model_name, subject)
-                if one.fitted is not None:
+                one = find_system(self.model_name, subject)
+                if one.fitter is not None:
                     raise ConfigError(f"{one.name} learns from outcomes, which inspect_ai has not")
                 self._opened = subject, one
         return self._opened
 
 
-def _message(message: ChatMessage) -> Message:
-    return Message(Role(message.role), (Text(message.text),))
+def _core_message(message: ChatMessage) -> Message:
+    return Message(role=Role(message.role), parts=(Text(message.text),))
 
 
-def _output(name: str, run: Run) -> ModelOutput:
+def _model_output(name: str, run: Run) -> ModelOutput:
     usage, cost = run.usage, run.cost
     output = ModelOutput.from_content(name, run.answer or "")
     output.usage = ModelUsage(

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from batuta.core import Failure, Malformed, Outcome, Run
-from batuta.engine.outcome import last_step
-from batuta.errors import NotRecorded
+from batuta.core import Failure, MalformedPlan, Outcome, Run
+from batuta.engine.finalize import last_step
+from batuta.errors import NotRecordedError
 
-OWN_FAULT = frozenset(
+SYSTEM_FAULT_CODES = frozenset(
     {
         "limit",
         "malformed_plan",
         "empty_reply",
         "context_too_long",
         "cancelled",
-        NotRecorded.code,
+        NotRecordedError.code,
     }
 )
 """Codes of failures that a system brings on itself; with any other a model's API failed."""
 
 
-def outage(run: Run) -> str | None:
+def outage_reason(run: Run) -> str | None:
     """What failed, in a sentence; None if the run's answer, or its lack, is the system's own.
 
     An outage decides where the conductor's model could not be asked, and where no worker could
@@ -28,15 +28,15 @@ def outage(run: Run) -> str | None:
     if run.outcome is Outcome.LIMITED:
         return None
     for played in run.rounds:
-        if isinstance(played.decision, Malformed) and played.decision.outage:
+        if isinstance(played.decision, MalformedPlan) and played.decision.outage:
             return played.decision.reason
     if run.outcome is Outcome.FAILED:
-        blamed = run.error_code is None or run.error_code in OWN_FAULT
+        blamed = run.error_code is None or run.error_code in SYSTEM_FAULT_CODES
         return None if blamed else run.error
-    return _degraded(run) if run.outcome is Outcome.DEGRADED else None
+    return _fallback_outage(run) if run.outcome is Outcome.DEGRADED else None
 
 
-def _degraded(run: Run) -> str | None:
+def _fallback_outage(run: Run) -> str | None:
     """Why nobody could play the last step of the last workflow, if that was an outage."""
     played = next((played for played in reversed(run.rounds) if played.workflow), None)
     last = last_step(played) if played else None
@@ -44,11 +44,11 @@ def _degraded(run: Run) -> str | None:
         return None
     failures = [attempt.failure for attempt in last.attempts if last.as_fallback]
     failures += [last.result] if isinstance(last.result, Failure) else []
-    outages = [failure.message for failure in failures if failure.code not in OWN_FAULT]
+    outages = [failure.message for failure in failures if failure.code not in SYSTEM_FAULT_CODES]
     return outages[-1] if outages else None
 
 
-def unrecorded(run: Run) -> str | None:
+def unrecorded_reason(run: Run) -> str | None:
     """Why the plan is none for the record that played it; None if it is one.
 
     It is none where the record does not know what it asks for, so that another worker took over
@@ -56,10 +56,10 @@ def unrecorded(run: Run) -> str | None:
     """
     for step in run.steps:
         for attempt in step.attempts:
-            if attempt.failure.code == NotRecorded.code:
+            if attempt.failure.code == NotRecordedError.code:
                 return attempt.failure.message
         if run.outcome is Outcome.ANSWERED or not isinstance(step.result, Failure):
             continue
-        if step.result.code == NotRecorded.code:
+        if step.result.code == NotRecordedError.code:
             return step.result.message
     return None

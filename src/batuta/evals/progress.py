@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-Bar = Callable[[str, int], Callable[[], None]]
+StartProgress = Callable[[str, int], Callable[[], None]]
 """Shows a piece of work by its name and size; what it returns is called for each part done."""
 
 
 @contextmanager
-def bars() -> Generator[Bar]:
+def open_progress() -> Generator[StartProgress]:
     """A bar for each piece of work; nothing where stderr is no terminal."""
     console = Console(stderr=True)
     columns = (

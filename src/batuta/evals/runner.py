@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b
 from random import Random
+from typing import Protocol, final
 
-import anyio
-
-from batuta.baselines import Players
+from batuta.baselines import SolverContext
 from batuta.core import (
     Cost,
     Grade,
@@ -24,23 +24,24 @@ from batuta.core import (
     Task,
     WorkerId,
 )
-from batuta.core.usage import FREE
-from batuta.engine.conduct import VERSIONS
-from batuta.evals.ledger import Ledger, Played, Result, Unscored
-from batuta.evals.marking import Marking
-from batuta.evals.outage import outage, unrecorded
+from batuta.core.usage import ZERO_COST
+from batuta.engine.run_loop import VERSIONS
+from batuta.evals.grading import AnswerGrader
+from batuta.evals.outage import outage_reason, unrecorded_reason
+from batuta.evals.result_log import ResultLog, StepSummary, TrialResult, UnscoredReason
 from batuta.evals.subject import Subject
 from batuta.evals.systems import System
-from batuta.rehearsal.heard import understand
-from batuta.tasks.graders import Judged, grade_answer
-from batuta.tasks.recorded import SIMULATED
+from batuta.executor import LocalExecutor
+from batuta.rehearsal.prompt_parser import classify_instruction
+from batuta.tasks.graders import JudgeGrade, grade_answer
+from batuta.tasks.recorded import SIMULATED_PREFIX
 
-INVALID = "invalid"
+INVALID_PLAN = "invalid"
 """The outcome of a plan that asks a record for what it cannot know."""
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalOptions:
     """Under which terms systems are measured."""
 
     seeds: tuple[int, ...] = (0,)
@@ -50,10 +51,12 @@ class Terms:
     sub_pool: int | None = None
     """Each task gets a pool of its own: so many workers, drawn and in a random order."""
     pool_seed: int = 0
+    player: TrialPlayer | None = None
+    """Where trials are played; None: in this process."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalTrial:
     """One run to be played."""
 
     key: str
@@ -66,141 +69,214 @@ class Trial:
     subject: Subject
 
 
-def trials(
+def plan_trials(
     system: System,
     tasks: Iterable[tuple[Task, str]],
     subject: Subject,
-    terms: Terms,
-    learned: str = "",
-) -> tuple[Trial, ...]:
+    options: EvalOptions,
+    *,
+    history_digest: str = "",
+) -> tuple[EvalTrial, ...]:
     """Every run of the system; none where a worker's own line lacks its worker.
 
     Args:
         system: what is measured.
         tasks: each with its family.
         subject: who plays.
-        terms: seeds and sub-pools.
-        learned: digest of what the system learned from.
+        options: seeds and sub-pools.
+        history_digest: digest of what the system learned from.
     """
-    method = repr((system.name, system.solver.name, VERSIONS, learned)) + subject.about
-    everyone = _digest(method + repr(subject.pool))
-    found: list[Trial] = []
+    method = repr((system.name, system.solver.name, VERSIONS, history_digest)) + subject.key_text
+    everyone = _start_digest(method + repr(subject.pool))
+    found: list[EvalTrial] = []
     for task, family in tasks:
-        pool = pool_of(task, subject.pool, terms)
+        pool = trial_pool(task, subject.pool, options)
         if system.worker is not None and system.worker not in pool:
             continue
-        about = everyone.copy() if pool is subject.pool else _digest(method + repr(pool))
-        about.update(_described(task))
+        about = everyone.copy() if pool is subject.pool else _start_digest(method + repr(pool))
+        about.update(_task_bytes(task))
         found += (
-            Trial(_key(about, seed), system, task, family, seed, pool, subject)
-            for seed in terms.seeds
+            EvalTrial(
+                key=_trial_key(about, seed),
+                system=system,
+                task=task,
+                family=family,
+                seed=seed,
+                pool=pool,
+                subject=subject,
+            )
+            for seed in options.seeds
         )
     return tuple(found)
 
 
-def _digest(about: str) -> blake2b:
+def _start_digest(about: str) -> blake2b:
     return blake2b(about.encode("utf-8", "replace"), digest_size=16)
 
 
 @lru_cache(maxsize=2**14)
-def _described(task: Task) -> bytes:
+def _task_bytes(task: Task) -> bytes:
     """The task as every system's keys have it."""
     return repr(task).encode("utf-8", "replace")
 
 
-def _key(about: blake2b, seed: int) -> str:
+def _trial_key(about: blake2b, seed: int) -> str:
     whole = about.copy()
     whole.update(f" {seed}".encode())
     return whole.hexdigest()
 
 
-def pool_of(task: Task, pool: Pool, terms: Terms) -> Pool:
+def trial_pool(task: Task, pool: Pool, options: EvalOptions) -> Pool:
     """The pool that the task is played with; drawn by the task and the seed alone."""
-    if terms.sub_pool is None:
+    if options.sub_pool is None:
         return pool
-    rng = Random(f"{terms.pool_seed} {task.id}")
-    drawn = rng.sample([worker.id for worker in pool], terms.sub_pool)
+    rng = Random(f"{options.pool_seed} {task.id}")
+    drawn = rng.sample([worker.id for worker in pool], options.sub_pool)
     return pool.subset(drawn).shuffled(rng)
 
 
-async def play_all(
-    planned: Sequence[Trial],
-    grade: Marking,
-    ledger: Ledger,
-    concurrency: int,
-    tell: Callable[[str], None] = lambda _: None,
-) -> tuple[Result, ...]:
+async def run_trials(
+    planned: Sequence[EvalTrial],
+    grade: AnswerGrader,
+    result_log: ResultLog,
+    options: EvalOptions,
+    *,
+    on_result: Callable[[str], None] = lambda _: None,
+) -> tuple[TrialResult, ...]:
     """The results of all trials; those that the ledger has are not played again.
 
     Args:
         planned: what to play.
         grade: the tasks' grader.
-        ledger: where every result is written as soon as it is there.
-        concurrency: runs at the same time at most.
-        tell: called once for every result, with its system's name.
+        result_log: where every result is written as soon as it is there.
+        options: where they are played, and how many at the same time.
+        on_result: called once for every result, with its system's name.
 
     Raises:
         ExceptionGroup: of the StoreError, where a result could not be written.
     """
-    missing: list[Trial] = []
+    missing: list[EvalTrial] = []
     for trial in planned:
-        if ledger.done(trial.key):
-            tell(trial.system.name)
+        if result_log.is_done(trial.key):
+            on_result(trial.system.name)
         else:
             missing.append(trial)
-    waiting = iter(missing)
 
-    async def work() -> None:
-        for trial in waiting:
-            ledger.add(await _played(trial, grade))
-            tell(trial.system.name)
+    def deliver(result: TrialResult) -> None:
+        result_log.add(result)
+        on_result(result.system)
 
-    async with anyio.create_task_group() as group:
-        for _ in range(min(concurrency, len(missing))):
-            group.start_soon(work)
-    return tuple(ledger[trial.key] for trial in planned)
+    player = options.player or LocalTrials()
+    await player.play_trials(missing, grade, deliver, concurrency=options.concurrency)
+    return tuple(result_log[trial.key] for trial in planned)
 
 
-async def _played(trial: Trial, grade: Marking) -> Result:
+class TrialPlayer(Protocol):
+    """Plays trials somewhere; the results are the same wherever that is."""
+
+    async def play_trials(
+        self,
+        trials: Sequence[EvalTrial],
+        grade: AnswerGrader,
+        deliver: Callable[[TrialResult], None],
+        *,
+        concurrency: int,
+    ) -> None:
+        """Play every trial.
+
+        Args:
+            trials: what is played.
+            grade: the tasks' grader.
+            deliver: called in this process with each result as soon as it is there.
+            concurrency: trials at the same time at most.
+
+        Raises:
+            ExceptionGroup: of the first error.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _TrialJob:
+    """Plays trials on the subject that they bring."""
+
+    grade: AnswerGrader
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Callable[[EvalTrial], Awaitable[TrialResult]]]:
+        """What plays a trial."""
+        yield lambda trial: play_trial(trial, self.grade)
+
+
+@final
+class LocalTrials:
+    """Plays trials in this process."""
+
+    async def play_trials(
+        self,
+        trials: Sequence[EvalTrial],
+        grade: AnswerGrader,
+        deliver: Callable[[TrialResult], None],
+        *,
+        concurrency: int,
+    ) -> None:
+        """Play every trial; see `TrialPlayer`.
+
+        Raises:
+            ExceptionGroup: of the first error.
+        """
+        await LocalExecutor().run_all(
+            _TrialJob(grade), trials, lambda _, result: deliver(result), concurrency=concurrency
+        )
+
+
+async def play_trial(trial: EvalTrial, grade: AnswerGrader) -> TrialResult:
     """One run from its question to its grade."""
     question = Question.of(trial.task.question)
     subject = trial.subject
-    players = Players(trial.pool, subject.deal(), subject.limits, chorus=subject.chorus)
-    run = await trial.system.solver.answer(question, players, _seed(trial))
-    lost = outage(run)
+    players = SolverContext(
+        pool=trial.pool,
+        clients=subject.clients_for_run(),
+        limits=subject.limits,
+        answer_cache=subject.answer_cache,
+    )
+    run = await trial.system.solver.answer(question, players, _trial_seed(trial))
+    lost = outage_reason(run)
     if lost is not None:
-        return _result(trial, run, Grade(None, None, lost), "outage")
-    best, paid = await _graded(trial, run, grade)
-    return _result(trial, run, best, "undecided" if best.score is None else None, paid)
+        return _make_result(trial, run, Grade(None, None, lost), "outage")
+    best, paid = await _grade_run(trial, run, grade)
+    return _make_result(
+        trial, run, grade=best, unscored="undecided" if best.score is None else None, judging=paid
+    )
 
 
-def _seed(trial: Trial) -> int:
+def _trial_seed(trial: EvalTrial) -> int:
     """A seed of the run's own, so that two questions do not share their chances."""
     digest = blake2b(f"{trial.task.id} {trial.seed}".encode("utf-8", "replace"), digest_size=4)
     return int.from_bytes(digest.digest(), "big") >> 1
 
 
-async def _graded(trial: Trial, run: Run, grade: Marking) -> tuple[Grade, Cost]:
+async def _grade_run(trial: EvalTrial, run: Run, grade: AnswerGrader) -> tuple[Grade, Cost]:
     """The grade of the run's answer, or of all that was said on a line; what judging cost."""
-    line = trial.system.line
+    line = trial.system.upper_bound
     if line is not None:
         replies = _own_replies(run)
         graded = [(who, await grade_answer(grade, trial.task, text)) for who, text in replies]
         scored = [(who, g.score) for who, g in graded if g.score is not None]
-        paid = sum((_cost(g) for _, g in graded), FREE)
+        paid = sum((_judge_cost(g) for _, g in graded), ZERO_COST)
         said = "no answer" if not graded else f"{len(scored)} replies"
         lost = bool(graded) and not scored
         return Grade(None if lost else line(scored), None, said), paid
-    if (missing := unrecorded(run)) is not None:
-        return Grade(0.0, None, missing), FREE
+    if (missing := unrecorded_reason(run)) is not None:
+        return Grade(0.0, None, missing), ZERO_COST
     if run.answer is None:
-        return Grade(0.0, None, run.error or "no answer"), FREE
+        return Grade(0.0, None, run.error or "no answer"), ZERO_COST
     found = await grade_answer(grade, trial.task, run.answer)
-    return found, _cost(found)
+    return found, _judge_cost(found)
 
 
-def _cost(grade: Grade) -> Cost:
-    return grade.cost if isinstance(grade, Judged) else FREE
+def _judge_cost(grade: Grade) -> Cost:
+    return grade.cost if isinstance(grade, JudgeGrade) else ZERO_COST
 
 
 def _own_replies(run: Run) -> Iterator[tuple[WorkerId, str]]:
@@ -210,13 +286,18 @@ def _own_replies(run: Run) -> Iterator[tuple[WorkerId, str]]:
             yield step.worker, step.result.text
 
 
-def _result(
-    trial: Trial, run: Run, grade: Grade, unscored: Unscored | None, judging: Cost = FREE
-) -> Result:
+def _make_result(
+    trial: EvalTrial,
+    run: Run,
+    grade: Grade,
+    unscored: UnscoredReason | None,
+    *,
+    judging: Cost = ZERO_COST,
+) -> TrialResult:
     task, usage, cost = trial.task, run.usage, run.cost + judging
-    recorded = trial.subject.deck is not None
+    recorded = trial.subject.replay_pool is not None
     rounds = [(played.workflow, played.steps) for played in run.rounds if played.workflow]
-    return Result(
+    return TrialResult(
         key=trial.key,
         system=trial.system.name,
         task=task.id,
@@ -226,33 +307,35 @@ def _result(
         score=grade.score,
         unscored=unscored,
         reason="" if task.private else grade.reason,
-        outcome=INVALID if recorded and unrecorded(run) else run.outcome.value,
+        outcome=INVALID_PLAN if recorded and unrecorded_reason(run) else run.outcome.value,
         answer=None if task.private else grade.extracted,
         tokens=None if recorded and usage.estimated else usage.total,
         conductor_tokens=run.conductor_usage.total,
-        usd=_known(cost),
+        usd=_known_usd(cost),
         calls=usage.calls,
         rounds=len(rounds),
         depth=sum(flow.depth for flow, _ in rounds),
-        steps=tuple(_counted(flow.steps[step.index], step) for flow, ran in rounds for step in ran),
-        failed=sum(_failed(step) for step in run.steps),
+        steps=tuple(
+            _summarize_step(flow.steps[step.index], step) for flow, ran in rounds for step in ran
+        ),
+        failed=sum(_is_failed(step) for step in run.steps),
         seconds=None if recorded else run.seconds,
-        simulated=sum(_simulated(step) for step in run.steps),
-        judge_usd=_known(judging),
+        simulated=sum(_is_simulated(step) for step in run.steps),
+        judge_usd=_known_usd(judging),
     )
 
 
-def _known(cost: Cost) -> Decimal | None:
+def _known_usd(cost: Cost) -> Decimal | None:
     return None if cost.unpriced_calls else cost.usd
 
 
-def _counted(planned: Step, played: StepRun) -> Played:
-    return Played(played.worker, understand(planned.subtask).value)
+def _summarize_step(planned: Step, played: StepRun) -> StepSummary:
+    return StepSummary(played.worker, classify_instruction(planned.subtask).value)
 
 
-def _failed(step: StepRun) -> bool:
+def _is_failed(step: StepRun) -> bool:
     return not isinstance(step.result, Reply) or step.worker != step.planned
 
 
-def _simulated(step: StepRun) -> bool:
-    return isinstance(step.result, Reply) and step.result.model.startswith(SIMULATED)
+def _is_simulated(step: StepRun) -> bool:
+    return isinstance(step.result, Reply) and step.result.model.startswith(SIMULATED_PREFIX)

@@ -15,13 +15,15 @@ _CHUNK = 500
 """Resamples drawn at once, to bound memory."""
 _Z95 = 1.959963984540054
 
-FEWEST = 5
+MIN_GROUPS = 5
 """Groups of questions below which nothing can be said of how sure a mean is."""
 
 Floats = NDArray[np.float64]
+RunKey = tuple[str, int]
+"""A question and a seed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """How much better one system is than another on the same questions."""
 
@@ -38,12 +40,14 @@ class Difference:
     """For the number of systems that are compared, by Holm's method."""
 
 
-def mean(values: Sequence[float]) -> float | None:
+def mean_or_none(values: Sequence[float]) -> float | None:
     """The arithmetic mean; None of nothing."""
     return math.fsum(values) / len(values) if values else None
 
 
-def interval(scores_by_question: Sequence[Sequence[float]], seed: int = 0) -> tuple[float, float]:
+def score_interval(
+    scores_by_question: Sequence[Sequence[float]], seed: int = 0
+) -> tuple[float, float]:
     """95% interval of the mean score of all runs.
 
     Wilson's where every question was run once and is right or wrong, or all scores are alike;
@@ -58,11 +62,11 @@ def interval(scores_by_question: Sequence[Sequence[float]], seed: int = 0) -> tu
     once = len(flat) == len(scores_by_question)
     if set(flat) <= {0.0, 1.0} and (once or len(set(flat)) == 1):
         right = sum(scores[0] for scores in scores_by_question)
-        return wilson(round(right), len(scores_by_question))
-    return bootstrap(scores_by_question, seed)
+        return wilson_interval(round(right), len(scores_by_question))
+    return bootstrap_interval(scores_by_question, seed)
 
 
-def wilson(right: int, n: int) -> tuple[float, float]:
+def wilson_interval(right: int, n: int) -> tuple[float, float]:
     """Wilson's 95% interval of a share (Wilson 1927, without continuity correction).
 
     Raises:
@@ -78,52 +82,65 @@ def wilson(right: int, n: int) -> tuple[float, float]:
     return low, high
 
 
-def bootstrap(scores_by_question: Sequence[Sequence[float]], seed: int = 0) -> tuple[float, float]:
+def bootstrap_interval(
+    scores_by_question: Sequence[Sequence[float]], seed: int = 0
+) -> tuple[float, float]:
     """Percentile bootstrap 95% interval of the mean of all runs, questions resampled."""
     sums = np.array([math.fsum(scores) for scores in scores_by_question])
     counts = np.array([float(len(scores)) for scores in scores_by_question])
-    low, high = np.quantile(_resampled(sums, counts, seed), (0.025, 0.975))
+    low, high = np.quantile(_resample_means(sums, counts, seed), (0.025, 0.975))
     return float(low), float(high)
 
 
-def difference(
-    ours: Mapping[str, float],
-    theirs: Mapping[str, float],
-    groups: Mapping[str, str] | None = None,
+def paired_difference(
+    ours: Mapping[RunKey, float],
+    theirs: Mapping[RunKey, float],
+    families: Mapping[str, str] | None = None,
     seed: int = 0,
 ) -> Difference | None:
-    """Mean of `ours` minus `theirs` over the questions that both have.
+    """Mean of `ours` minus `theirs` over the runs that both have, as a table weighs them.
 
-    None if there are none, or fewer than `FEWEST` groups.
+    None if there are none, or fewer than `FEWEST` families.
 
-    McNemar's test where every question is right or wrong and stands for itself, else the
-    bootstrap's.
+    The runs of a question are resampled together. McNemar's test where every question was run once,
+    is right or wrong and stands for itself, else the bootstrap's.
 
     Args:
-        ours: mean score by question.
+        ours: score by question and seed.
         theirs: the same of the other system.
-        groups: questions that were drawn together, as by their family; None: each was alone.
+        families: of questions that were drawn together; None: each was drawn alone.
         seed: of the resampling.
     """
     common = sorted(ours.keys() & theirs.keys())
     if not common:
         return None
-    deltas = np.array([ours[question] - theirs[question] for question in common])
-    sums, counts = _grouped(deltas, [groups[question] for question in common] if groups else None)
-    if groups and len(sums) < FEWEST:
+    deltas = np.array([ours[run] - theirs[run] for run in common])
+    questions = [question for question, _ in common]
+    groups = questions if families is None else [families[question] for question in questions]
+    sums, counts = _sum_groups(deltas, groups)
+    if families is not None and len(sums) < MIN_GROUPS:
         return None
-    means = _resampled(sums, counts, seed)
+    means = _resample_means(sums, counts, seed)
     low, high = (float(bound) for bound in np.quantile(means, (0.025, 0.975)))
     values = {*ours.values(), *theirs.values()}
-    if groups is None and values <= {0.0, 1.0}:
-        test, p = "McNemar", mcnemar(int(np.sum(deltas > 0)), int(np.sum(deltas < 0)))
+    once = len(set(questions)) == len(questions)
+    if families is None and once and values <= {0.0, 1.0}:
+        test, p = "McNemar", mcnemar_p_value(int(np.sum(deltas > 0)), int(np.sum(deltas < 0)))
     else:
         beyond = min(int(np.sum(means <= 0)), int(np.sum(means >= 0)))
         test, p = "paired bootstrap", min(1.0, 2 * (beyond + 1) / (RESAMPLES + 1))
-    return Difference(len(common), float(deltas.mean()), low, high, p, test, p)
+    return Difference(
+        questions=len(set(questions)),
+        mean=float(deltas.mean()),
+        low=low,
+        high=high,
+        p=p,
+        test=test,
+        p_corrected=p,
+    )
 
 
-def mcnemar(wins: int, losses: int) -> float:
+def mcnemar_p_value(wins: int, losses: int) -> float:
     """McNemar's exact test: how likely so uneven a split is by tosses of a coin, two-sided."""
     n, few = wins + losses, min(wins, losses)
     logs = [
@@ -133,7 +150,7 @@ def mcnemar(wins: int, losses: int) -> float:
     return min(1.0, 2 * math.fsum(map(math.exp, logs)))
 
 
-def corrected(found: Mapping[str, Difference]) -> dict[str, Difference]:
+def correct_p_values(found: Mapping[str, Difference]) -> dict[str, Difference]:
     """The same, each p corrected for all of them (Holm 1979)."""
     ranked = sorted(found, key=lambda name: found[name].p)
     least, by_name = 0.0, dict[str, float]()
@@ -143,18 +160,16 @@ def corrected(found: Mapping[str, Difference]) -> dict[str, Difference]:
     return {name: replace(found[name], p_corrected=by_name[name]) for name in found}
 
 
-def _grouped(deltas: Floats, groups: Sequence[str] | None) -> tuple[Floats, Floats]:
-    """The sum and the number of the deltas of each group; without groups each is its own."""
-    if groups is None:
-        return deltas, np.ones(len(deltas))
+def _sum_groups(deltas: Floats, groups: Sequence[str]) -> tuple[Floats, Floats]:
+    """The sum and the number of the deltas of each group."""
     _, places = np.unique(np.array(groups), return_inverse=True)
     sums, counts = np.bincount(places, deltas), np.bincount(places)
     return sums.astype(np.float64), counts.astype(np.float64)
 
 
-def _resampled(sums: Floats, counts: Floats, seed: int) -> Floats:
+def _resample_means(sums: Floats, counts: Floats, seed: int) -> Floats:
     """The mean of all runs in each of `RESAMPLES` draws of as many questions, with return."""
-    often = _often(len(sums), seed)
+    often = _draw_counts(len(sums), seed)
     both = np.stack([sums, counts], axis=1)
     chunks = range(0, RESAMPLES, _CHUNK)
     found = np.concatenate([often[c : c + _CHUNK].astype(np.float64) @ both for c in chunks])
@@ -162,7 +177,7 @@ def _resampled(sums: Floats, counts: Floats, seed: int) -> Floats:
 
 
 @lru_cache(maxsize=2)
-def _often(size: int, seed: int) -> NDArray[np.uint8]:
+def _draw_counts(size: int, seed: int) -> NDArray[np.uint8]:
     """How often each of `size` questions is in each of `RESAMPLES` draws: the same for all systems.
 
     A byte is enough: of more than 255 questions none is drawn as often as that.

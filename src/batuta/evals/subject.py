@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from batuta.baselines.chorus import Chorus
-from batuta.clients.journal import Journal, Journaled
+from batuta.baselines.answer_cache import AnswerCache
+from batuta.clients.cache import CallCacheClient, CallJournal
 from batuta.core import Client, Conductor, Limits, Pool, WorkerId
-from batuta.solvers import Learned
-from batuta.tasks.recorded import Deck
+from batuta.solvers import LLMConductor
+from batuta.tasks.recorded import ReplayPool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """A pool, how its workers are called, and its conductor."""
 
@@ -24,29 +24,32 @@ class Subject:
     limits: Limits = Limits()
     simulated: bool = False
     """The workers are programs, not language models."""
-    deck: Deck | None = field(default=None, repr=False)
+    replay_pool: ReplayPool | None = field(default=None, repr=False)
     """The workers are these recorded answers."""
-    chorus: Chorus | None = field(default=None, repr=False)
+    answer_cache: AnswerCache | None = field(default=None, repr=False)
     """Of a record: what everybody said, for all systems that look at it."""
 
-    def deal(self) -> Mapping[WorkerId, Client]:
+    def clients_for_run(self) -> Mapping[WorkerId, Client]:
         """The clients of one run: of a record a fresh hand, so that its samples are distinct."""
-        return self.clients if self.deck is None else self.deck.deal()
+        return self.clients if self.replay_pool is None else self.replay_pool.clients()
 
     @property
-    def about(self) -> str:
+    def key_text(self) -> str:
         """What a run depends on beyond the pool, for its key."""
-        recorded = self.deck and (self.deck.record.name, self.deck.simulate)
+        recorded = self.replay_pool and (self.replay_pool.record.name, self.replay_pool.simulate)
+        if self.replay_pool and (version := self.replay_pool.record.version):
+            recorded = (version, recorded)
         counted = () if self.limits.usd is None else (self.limits.unknown,)
         return repr((self.limits, recorded, *counted))
 
-    def journaled(self, journal: Journal) -> Subject:
+    def with_call_cache(self, call_cache: CallJournal) -> Subject:
         """The same, whose calls are read from the journal where they were paid before."""
         clients: dict[WorkerId, Client] = {
-            worker: Journaled(client, journal, worker) for worker, client in self.clients.items()
+            worker: CallCacheClient(client, call_cache, worker)
+            for worker, client in self.clients.items()
         }
         conductor = self.conductor
-        if isinstance(conductor, Learned):
-            model = Journaled(conductor.client, journal, f"conductor {conductor.name}")
+        if isinstance(conductor, LLMConductor):
+            model = CallCacheClient(conductor.client, call_cache, f"conductor {conductor.name}")
             conductor = replace(conductor, client=model)
         return replace(self, clients=clients, conductor=conductor)

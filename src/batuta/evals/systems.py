@@ -8,191 +8,254 @@ from dataclasses import dataclass
 
 from batuta.baselines import (
     BestOfN,
-    Conducted,
+    ConductorSolver,
     MixtureOfAgents,
-    Prompted,
-    Samples,
+    PassAtK,
+    PromptedConductor,
     SelfConsistency,
     SelfReflection,
-    Single,
+    SingleWorker,
     Solver,
-    best_worker,
     fixed_pipeline,
-    shuffled_access,
-    solve_only,
+    with_best_worker,
+    with_shuffled_access,
+    with_solve_only_subtasks,
 )
-from batuta.baselines.routing import CHOOSERS
-from batuta.baselines.routing.smoothie import LEAST
+from batuta.baselines.routing import ANSWER_CHOOSERS
+from batuta.baselines.routing.smoothie import MIN_WORKERS
 from batuta.core import Conductor, WorkerId
 from batuta.errors import ConfigError
-from batuta.evals.each import Each, Line, Vote, any_right, repeatable
-from batuta.evals.fitted import CHECKED, FITTED, Fit, Untaught, cascade_at
+from batuta.evals.all_workers import AllWorkers, UpperBound, Vote, oracle_score, skill_oracle_score
+from batuta.evals.learned_methods import (
+    CHECKED_CASCADE,
+    LEARNED_METHODS,
+    SolverFitter,
+    UnfittedSolver,
+    cascade_fitter,
+)
 from batuta.evals.subject import Subject
-from batuta.rehearsal import HandWritten
-from batuta.solvers import Learned
-from batuta.solvers.random import RandomWorkflows
+from batuta.rehearsal import HandWrittenClient
+from batuta.solvers import LLMConductor
+from batuta.solvers.random_workflows import RandomConductor
 
 ULTRA = "ultra"
 RECURSIVE = "ultra+recursion"
 BEST_SINGLE = "best-single"
 ALL = "all"
 """Stands for every system that can be measured on the subject without simulated replies."""
-ROUNDS = 2
+CALIBRATION = "calibration/"
+"""Before a worker's id in the name of the system that measures its strength."""
+MAX_ROUNDS = 2
 """Rounds of `ultra+recursion` at most: as many as training rolls out."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class System:
     """A way of answering, under the name that it has in the report."""
 
     name: str
     solver: Solver
-    calibrated: bool = False
+    needs_calibration: bool = False
     """It needs to know which worker is the best."""
-    line: Line | None = None
+    upper_bound: UpperBound | None = None
     """A line to compare with, no method: what it earns for all of its replies."""
     worker: WorkerId | None = None
     """It is this worker and is played only where the pool has it."""
-    chorus: bool = False
+    uses_all_answers: bool = False
     """It looks at what everybody says to the bare question."""
-    plans: bool = False
+    has_conductor: bool = False
     """A conductor decides how many steps there are."""
 
     @property
-    def reference(self) -> bool:
+    def is_reference(self) -> bool:
         """Whether it is a line to compare with."""
-        return self.line is not None
+        return self.upper_bound is not None
 
     @property
-    def fitted(self) -> Fit | None:
+    def fitter(self) -> SolverFitter | None:
         """How it learns from outcomes; None: it does not, or it has."""
-        return self.solver.fit if isinstance(self.solver, Untaught) else None
+        return self.solver.fit if isinstance(self.solver, UnfittedSolver) else None
 
 
-_Maker = Callable[[Subject], System]
+_MakeSystem = Callable[[Subject], System]
 
 
-def _best(name: str, solver: Solver) -> System:
-    return System(name, solver, calibrated=True)
+def _calibrated_system(name: str, solver: Solver) -> System:
+    return System(name=name, solver=solver, needs_calibration=True)
 
 
-def _conducted(name: str, conductor: Conductor, rounds: int = 1) -> System:
-    return System(name, Conducted(conductor, rounds=rounds), plans=True)
+def _conductor_system(name: str, conductor: Conductor, rounds: int = 1) -> System:
+    return System(name=name, solver=ConductorSolver(conductor, rounds=rounds), has_conductor=True)
 
 
-def _prompted(name: str, subject: Subject) -> System:
+def _prompted_system(name: str, subject: Subject) -> System:
     if subject.simulated:
-        return _conducted(name, Learned("rehearsal/hand-written", HandWritten(0)))
-    return System(name, Conducted(Prompted(subject.clients)), calibrated=True, plans=True)
+        return _conductor_system(
+            name, LLMConductor(name="rehearsal/hand-written", client=HandWrittenClient(0))
+        )
+    return System(
+        name=name,
+        solver=ConductorSolver(PromptedConductor(subject.clients)),
+        needs_calibration=True,
+        has_conductor=True,
+    )
 
 
-def _ultra(subject: Subject) -> Conductor:
+def _require_conductor(subject: Subject) -> Conductor:
     if subject.conductor is None:
         raise ConfigError("a record has no conductor; name one with --conductor FOLDER")
     return subject.conductor
 
 
-def _by_the_best(subject: Subject) -> System:
-    altered = Conducted(best_worker(_ultra(subject)))
-    return System("ultra-best-worker", altered, calibrated=True, plans=True)
+def _best_worker_system(subject: Subject) -> System:
+    altered = ConductorSolver(with_best_worker(_require_conductor(subject)))
+    return System(
+        name="ultra-best-worker", solver=altered, needs_calibration=True, has_conductor=True
+    )
 
 
-_CONDUCTED: Mapping[str, _Maker] = {
-    ULTRA: lambda subject: _conducted(ULTRA, _ultra(subject)),
-    RECURSIVE: lambda subject: _conducted(RECURSIVE, _ultra(subject), ROUNDS),
-    "ultra-solve-only": lambda s: _conducted("ultra-solve-only", solve_only(_ultra(s))),
-    "ultra-shuffled-access": lambda s: _conducted(
-        "ultra-shuffled-access", shuffled_access(_ultra(s))
+_CONDUCTOR_SYSTEMS: Mapping[str, _MakeSystem] = {
+    ULTRA: lambda subject: _conductor_system(ULTRA, _require_conductor(subject)),
+    RECURSIVE: lambda subject: _conductor_system(
+        RECURSIVE, _require_conductor(subject), MAX_ROUNDS
     ),
-    "ultra-best-worker": _by_the_best,
+    "ultra-solve-only": lambda s: _conductor_system(
+        "ultra-solve-only", with_solve_only_subtasks(_require_conductor(s))
+    ),
+    "ultra-shuffled-access": lambda s: _conductor_system(
+        "ultra-shuffled-access", with_shuffled_access(_require_conductor(s))
+    ),
+    "ultra-best-worker": _best_worker_system,
 }
-_WRITING: Mapping[str, _Maker] = {
-    "self-reflection": lambda _: _best("self-reflection", SelfReflection()),
-    "moa": lambda _: _best("moa", _mixture(MixtureOfAgents())),
-    "moa-8": lambda _: _best("moa-8", _mixture(MixtureOfAgents(layers=2, proposers=7))),
-    "pipeline": lambda _: _best("pipeline", Conducted(fixed_pipeline(), calls=5)),
-    "random": lambda _: _conducted("random", RandomWorkflows()),
+_REPLY_READERS: Mapping[str, _MakeSystem] = {
+    "self-reflection": lambda _: _calibrated_system("self-reflection", SelfReflection()),
+    "moa": lambda _: _calibrated_system("moa", _mixture_solver(MixtureOfAgents())),
+    "moa-8": lambda _: _calibrated_system(
+        "moa-8", _mixture_solver(MixtureOfAgents(layers=2, proposers=7))
+    ),
+    "pipeline": lambda _: _calibrated_system(
+        "pipeline", ConductorSolver(fixed_pipeline(), calls=5)
+    ),
+    "random": lambda _: _conductor_system("random", RandomConductor()),
 }
 """Their workers read other replies, which a record cannot know."""
-_EMBEDDING = frozenset(name for name in CHOOSERS if name.endswith("embedded"))
-_PROMPTED: Mapping[str, _Maker] = {
-    "prompted": lambda subject: _prompted("prompted", subject),
-    "hand-written": lambda subject: _prompted("hand-written", subject),
+_EMBEDDING_CHOOSERS = frozenset(name for name in ANSWER_CHOOSERS if name.endswith("embedded"))
+_PROMPTED_SYSTEMS: Mapping[str, _MakeSystem] = {
+    "prompted": lambda subject: _prompted_system("prompted", subject),
+    "hand-written": lambda subject: _prompted_system("hand-written", subject),
 }
-_PLAIN: Mapping[str, _Maker] = {
-    BEST_SINGLE: lambda _: _best(BEST_SINGLE, Single()),
-    "vote": lambda _: System("vote", Vote(), chorus=True),
-    "oracle": lambda _: System("oracle", Each(), line=any_right, chorus=True),
+_BASIC_SYSTEMS: Mapping[str, _MakeSystem] = {
+    BEST_SINGLE: lambda _: _calibrated_system(BEST_SINGLE, SingleWorker()),
+    "vote": lambda _: System(name="vote", solver=Vote(), uses_all_answers=True),
+    "oracle": lambda _: System(
+        name="oracle", solver=AllWorkers(), upper_bound=oracle_score, uses_all_answers=True
+    ),
 }
-_FIXED: Mapping[str, _Maker] = {**_PLAIN, **_WRITING, **_PROMPTED, **_CONDUCTED}
-_COUNTED: Mapping[str, Callable[[str, int], System]] = {
-    "self-consistency@": lambda name, k: _best(name, SelfConsistency(k)),
-    "best-of-": lambda name, k: _best(name, BestOfN(k)),
-    "pass@": lambda name, k: System(name, Samples(k), calibrated=True, line=any_right),
-    "skill-oracle@": lambda name, k: System(name, Each(k), line=repeatable),
+_NAMED_SYSTEMS: Mapping[str, _MakeSystem] = {
+    **_BASIC_SYSTEMS,
+    **_REPLY_READERS,
+    **_PROMPTED_SYSTEMS,
+    **_CONDUCTOR_SYSTEMS,
 }
-_PRICED = re.compile(r"cascade@(0?\.\d{1,6})")
-_COUNT = re.compile(r"(.*?[@-])([1-9]\d{0,2})")
+_SAMPLED_SYSTEMS: Mapping[str, Callable[[str, int], System]] = {
+    "self-consistency@": lambda name, k: _calibrated_system(name, SelfConsistency(k)),
+    "best-of-": lambda name, k: _calibrated_system(name, BestOfN(k)),
+    "pass@": lambda name, k: System(
+        name=name, solver=PassAtK(k), needs_calibration=True, upper_bound=oracle_score
+    ),
+    "skill-oracle@": lambda name, k: System(
+        name=name, solver=AllWorkers(k), upper_bound=skill_oracle_score
+    ),
+}
+_CASCADE_PRICE_PATTERN = re.compile(r"cascade@(0?\.\d{1,6})")
+_COUNT_PATTERN = re.compile(r"(.*?[@-])([1-9]\d{0,2})")
 
 
-def _mixture(agents: MixtureOfAgents) -> Conducted:
-    return Conducted(agents, calls=agents.calls)
+def _mixture_solver(agents: MixtureOfAgents) -> ConductorSolver:
+    return ConductorSolver(agents, calls=agents.calls)
 
 
-def names(subject: Subject) -> tuple[str, ...]:
+def system_names(subject: Subject) -> tuple[str, ...]:
     """Every name that `system` knows; of those with a number one form, a cascade's its price."""
     workers = (str(worker.id) for worker in subject.pool)
-    counted = (f"{name}5" for name in _COUNTED)
-    return (*workers, *_methods(subject), *FITTED, "cascade@0.001", *counted)
+    counted = (f"{name}5" for name in _SAMPLED_SYSTEMS)
+    return (*workers, *_method_names(subject), *LEARNED_METHODS, "cascade@0.001", *counted)
 
 
-def _methods(subject: Subject) -> tuple[str, ...]:
+def _method_names(subject: Subject) -> tuple[str, ...]:
     without = set[str]() if subject.simulated else {"hand-written"}
-    if subject.deck is not None:
-        without |= {*_PROMPTED, *(_CONDUCTED if subject.conductor is None else ())}
-    return tuple(name for name in _FIXED if name not in without)
+    if subject.replay_pool is not None:
+        without |= {*_PROMPTED_SYSTEMS, *(_CONDUCTOR_SYSTEMS if subject.conductor is None else ())}
+    return tuple(name for name in _NAMED_SYSTEMS if name not in without)
 
 
-def everything(subject: Subject) -> tuple[str, ...]:
+def playable_systems(subject: Subject) -> tuple[str, ...]:
     """What `all` stands for: every method and line that the subject can play as it is.
 
     On a record without samples nothing that needs samples, without answers no vote, nothing that
     embeds replies, which are mere answers there, and nothing whose workers read other replies
     unless its replies are simulated.
     """
-    deck = subject.deck
-    without = set[str]() if len(subject.pool) >= LEAST else set(CHOOSERS)
+    deck = subject.replay_pool
+    without = set[str]() if len(subject.pool) >= MIN_WORKERS else set(ANSWER_CHOOSERS)
     if deck is None:
-        found = (*_methods(subject), *FITTED, "self-consistency@5", "pass@5")
+        found = (*_method_names(subject), *LEARNED_METHODS, "self-consistency@5", "pass@5")
         return tuple(name for name in found if name not in without)
-    without |= {*_EMBEDDING, CHECKED, *(() if deck.simulate else _WRITING)}
+    without |= {*_EMBEDDING_CHOOSERS, CHECKED_CASCADE, *(() if deck.simulate else _REPLY_READERS)}
     if deck.record.answers_qms is None:
-        without |= {"vote", "cascade", *CHOOSERS}
+        without |= {"vote", "cascade", *ANSWER_CHOOSERS}
     depth = deck.record.scores_qms.shape[2]
     sampled = ("self-consistency@", "pass@", "skill-oracle@") if depth > 1 else ()
-    found = (*_methods(subject), *FITTED, *(f"{name}{depth}" for name in sampled))
+    found = (*_method_names(subject), *LEARNED_METHODS, *(f"{name}{depth}" for name in sampled))
     return tuple(name for name in found if name not in without)
 
 
-def system(name: str, subject: Subject) -> System:
+def why_unplayable(one: System, subject: Subject) -> str | None:
+    """Why the subject cannot play this system, so that it would be no measurement; None: it can."""
+    deck = subject.replay_pool
+    if deck is None or deck.record.answers_qms is not None:
+        return None
+    compares = one.name in {"vote", *ANSWER_CHOOSERS} or one.name.startswith(
+        ("cascade", "self-consist")
+    )
+    return "the record has no answers to compare, only scores" if compares else None
+
+
+def calibration_system(worker: WorkerId) -> System:
+    """The worker alone, on the questions by which it is calibrated."""
+    return System(name=f"{CALIBRATION}{worker}", solver=SingleWorker(worker), worker=worker)
+
+
+def find_system(name: str, subject: Subject) -> System:
     """The system of that name: a worker's id, or a method.
 
     Raises:
         ConfigError: there is none.
     """
-    counted = _COUNT.fullmatch(name)
-    if name in FITTED:
-        untaught = Untaught(name, FITTED[name])
-        return System(name, untaught, calibrated=True, chorus=name in CHOOSERS)
-    if priced := _PRICED.fullmatch(name):
-        return System(name, Untaught(name, cascade_at(float(priced[1]))), calibrated=True)
-    if name in _methods(subject):
-        return _FIXED[name](subject)
-    if counted and counted[1] in _COUNTED:
-        return _COUNTED[counted[1]](name, int(counted[2]))
+    counted = _COUNT_PATTERN.fullmatch(name)
+    if name in LEARNED_METHODS:
+        untaught = UnfittedSolver(name, LEARNED_METHODS[name])
+        return System(
+            name=name,
+            solver=untaught,
+            needs_calibration=True,
+            uses_all_answers=name in ANSWER_CHOOSERS,
+        )
+    if priced := _CASCADE_PRICE_PATTERN.fullmatch(name):
+        return System(
+            name=name,
+            solver=UnfittedSolver(name, cascade_fitter(float(priced[1]))),
+            needs_calibration=True,
+        )
+    if name in _method_names(subject):
+        return _NAMED_SYSTEMS[name](subject)
+    if counted and counted[1] in _SAMPLED_SYSTEMS:
+        return _SAMPLED_SYSTEMS[counted[1]](name, int(counted[2]))
     if name in subject.pool:
         worker = subject.pool[name].id
-        return System(name, Single(worker), worker=worker)
+        return System(name=name, solver=SingleWorker(worker), worker=worker)
     if name.startswith("cascade@"):
         raise ConfigError(f"{name}: the price of a call is credit below 1: cascade@0.001")
-    raise ConfigError(f"there is no system {name!r}; choose among: {', '.join(names(subject))}")
+    raise ConfigError(
+        f"there is no system {name!r}; choose among: {', '.join(system_names(subject))}"
+    )

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from batuta.core import Brief, Pool, Question, Request, Round, Sampling, Task
-from batuta.language import Rendering, conductor_request
+from batuta.core import PlanningContext, Pool, Question, Request, Round, Sampling, Task
+from batuta.language import PromptOptions, conductor_request
 from batuta.train.settings import PoolSettings
 
-VEIL = "_"
-SHUFFLED = 0.5
+DROPPED_WORD = "_"
+SHUFFLED_SHARE = 0.5
 """Share of the hidden words that are told by their letters, in any order."""
 _WORD = re.compile(r"[^\W\d_]+")
 _CLAUSE = re.compile(r"[^.,;:?!=>\n]+")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
     """A question as the policy meets it."""
 
@@ -29,26 +29,34 @@ class Episode:
     pool: Pool
     """The workers it may call, in the order it sees them."""
     seed: int
-    shown: str | None = None
+    policy_question: str | None = None
     """The question as the policy reads it; None: as it is. Workers always read it as it is."""
 
-    def request(self, rendering: Rendering, previous: tuple[Round, ...] = ()) -> Request:
+    def request(self, rendering: PromptOptions, previous: tuple[Round, ...] = ()) -> Request:
         """The policy's prompt, in the first round or after one that was played."""
-        brief = Brief(
-            Question.of(self.shown or self.task.question), self.pool, self.seed, previous=previous
+        brief = PlanningContext(
+            question=Question.of(self.policy_question or self.task.question),
+            pool=self.pool,
+            seed=self.seed,
+            previous=previous,
         )
         return conductor_request(brief, rendering, Sampling())
 
 
-def templated(tokenizer: Any, request: Request) -> str:
+def render_chat_prompt(tokenizer: Any, request: Request) -> str:
     """The request in the policy's chat format, up to where the draft begins."""
     messages = [{"role": "user", "content": request.messages[0].text}]
     opened = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     return f"{opened}{request.prefill or ''}"
 
 
-def episodes(
-    tasks: Sequence[Task], pool: Pool, settings: PoolSettings, seed: int, hidden: float = 0.0
+def make_episodes(
+    tasks: Sequence[Task],
+    pool: Pool,
+    settings: PoolSettings,
+    seed: int,
+    *,
+    word_dropout: float = 0.0,
 ) -> list[Episode]:
     """One episode a task, each with its own draw from the pool.
 
@@ -57,21 +65,23 @@ def episodes(
         pool: who can be called.
         settings: how each episode draws from it.
         seed: of the draws.
-        hidden: share of the words that the policy does not get to read.
+        word_dropout: share of the words that the policy does not get to read.
     """
     return [
         Episode(
-            number,
-            task,
-            drawn_pool(pool, settings, Random(f"{seed} pool {number}")),
-            number,
-            veiled(task.question, hidden, Random(f"{seed} veil {number}")),
+            number=number,
+            task=task,
+            pool=draw_pool(pool, settings, Random(f"{seed} pool {number}")),
+            seed=number,
+            policy_question=apply_word_dropout(
+                task.question, word_dropout, Random(f"{seed} veil {number}")
+            ),
         )
         for number, task in enumerate(tasks)
     ]
 
 
-def veiled(text: str, share: float, rng: Random) -> str:
+def apply_word_dropout(text: str, share: float, rng: Random) -> str:
     """The text with about that share of its words hidden; figures and signs stay.
 
     A small policy made from nothing knows a question by the few words that it was trained on. With
@@ -89,14 +99,14 @@ def veiled(text: str, share: float, rng: Random) -> str:
             if rng.random() >= mine:
                 return found[0]
             shuffled = "".join(rng.sample(found[0], len(found[0])))
-            return shuffled if rng.random() < SHUFFLED else VEIL
+            return shuffled if rng.random() < SHUFFLED_SHARE else DROPPED_WORD
 
         return _WORD.sub(word, found[0])
 
     return _CLAUSE.sub(clause, text)
 
 
-def drawn_pool(pool: Pool, settings: PoolSettings, rng: Random) -> Pool:
+def draw_pool(pool: Pool, settings: PoolSettings, rng: Random) -> Pool:
     """The workers that one question lists."""
     drawn = pool
     if settings.fewest is not None and rng.random() >= settings.whole:

@@ -18,24 +18,24 @@ from transformers import DynamicCache
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from batuta.core import Round
-from batuta.train.episodes import Episode, templated
-from batuta.train.play import Draft
+from batuta.train.episodes import Episode, render_chat_prompt
+from batuta.train.rollouts import PolicyDraft
 from batuta.train.sampler import Sampler
-from batuta.train.settings import Settings
+from batuta.train.settings import TrainSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class FirstRound:
     """A first round that was played, and that a second one continues."""
 
-    draft: Draft
+    draft: PolicyDraft
     row: int
     """Of its completion, in this process's batch."""
     rounds: tuple[Round, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Completions:
+class PromptCompletions:
     """What the policy wrote to one prompt."""
 
     prompt: list[int]
@@ -44,11 +44,13 @@ class Completions:
     """Of each token, as the engine that sampled it tells; None: it tells none."""
 
 
-PlayRoots = Callable[[Sequence[tuple[Episode, Draft, int]], Any], "list[Root | None]"]
+PlayFirstRounds = Callable[
+    [Sequence[tuple[Episode, PolicyDraft, int]], Any], "list[FirstRound | None]"
+]
 """Plays first rounds: episode, draft and row of each; None where there is nothing to continue."""
 
 
-CHUNKS = 4
+BATCH_PARTS = 4
 """Parts of a batch, by length, so that short completions are not padded to the longest."""
 
 
@@ -85,8 +87,9 @@ class SharedPromptTrainer(GRPOTrainer):
         input_ids: torch.Tensor,
         attention_mask: torch.Tensor,
         logits_to_keep: int,
+        *,
         batch_size: int | None = None,
-        compute_entropy: bool = False,  # noqa: FBT001, FBT002 - TRL's signature
+        compute_entropy: bool = False,
         **_: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, None]:
         """Log-probabilities (B, T) and entropies (B, T) of the completions' tokens, in nats."""
@@ -107,7 +110,7 @@ class SharedPromptTrainer(GRPOTrainer):
         logps_BT = input_ids.new_zeros(written_BT.shape, dtype=torch.float32)
         entropies_BT = torch.zeros_like(logps_BT)
         lengths_B = written_BT.sum(1)
-        for rows in lengths_B.argsort().chunk(CHUNKS):
+        for rows in lengths_B.argsort().chunk(BATCH_PARTS):
             most = max(1, int(lengths_B[rows].max()))
             ids = input_ids[rows, -logits_to_keep - 1 :][:, : most + 1]
             mask = torch.cat([prompt_mask_BP[rows], written_BT[rows, :most].long()], 1)[:, :-1]
@@ -122,19 +125,19 @@ class SharedPromptTrainer(GRPOTrainer):
             chosen_N = logps_NV.gather(-1, ids[:, 1:][written][:, None]).squeeze(-1)
             at = torch.zeros_like(written_BT[rows])
             at[:, :most] = written
-            logps_BT = logps_BT.index_add(0, rows, _placed(at, chosen_N))
+            logps_BT = logps_BT.index_add(0, rows, _scatter_values(at, chosen_N))
             if compute_entropy:
                 spread_N = -(logps_NV.exp() * logps_NV).sum(-1)
-                entropies_BT = entropies_BT.index_add(0, rows, _placed(at, spread_N))
+                entropies_BT = entropies_BT.index_add(0, rows, _scatter_values(at, spread_N))
         return logps_BT, entropies_BT if compute_entropy else None, None
 
 
-def _placed(at_BT: torch.Tensor, values_N: torch.Tensor) -> torch.Tensor:
+def _scatter_values(at_BT: torch.Tensor, values_N: torch.Tensor) -> torch.Tensor:
     """The values where `at_BT` says, 0 elsewhere."""
     return values_N.new_zeros(at_BT.shape).masked_scatter(at_BT, values_N)
 
 
-class Rollout:
+class RolloutFunction:
     """TRL's `rollout_func`: first rounds, and second rounds of questions whose first was played.
 
     A second round's group continues one of the first round's completions of the same question: all
@@ -144,9 +147,9 @@ class Rollout:
     def __init__(
         self,
         tokenizer: Any,
-        settings: Settings,
+        settings: TrainSettings,
         episodes: Sequence[Episode],
-        play_roots: PlayRoots,
+        play_first_rounds: PlayFirstRounds,
     ) -> None:
         """Learns how to sample.
 
@@ -154,13 +157,13 @@ class Rollout:
             tokenizer: of the policy.
             settings: of the training.
             episodes: what the rows are about.
-            play_roots: plays first rounds, so that a second one can follow.
+            play_first_rounds: plays first rounds, so that a second one can follow.
         """
         self._tokenizer = tokenizer
         self._settings = settings
         self._rendering = settings.prompt.rendering()
         self._episodes = episodes
-        self._play_roots = play_roots
+        self._play_first_rounds = play_first_rounds
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         """One completion for each row; the rows of a question and round stand together."""
@@ -171,38 +174,38 @@ class Rollout:
         texts = [self._prompt(episode) for episode in firsts]
         written = dict(zip(firsts, self._sample(texts, trainer, 0), strict=True))
         seconds = [episode for episode, turn in about if turn == 1]
-        roots = self._roots(seconds, written, about, trainer)
+        roots = self._play_chosen(seconds, written, about, trainer)
         later = [self._prompt(e, root) for e, root in zip(seconds, roots, strict=True)]
         again = dict(zip(seconds, self._sample(later, trainer, 1), strict=True))
         trainer._log_metric("time/sampling", time.perf_counter() - began)  # noqa: SLF001
-        return self._gathered(about, (written, again), dict(zip(seconds, roots, strict=True)))
+        return self._gather_rows(about, (written, again), dict(zip(seconds, roots, strict=True)))
 
-    def _roots(
+    def _play_chosen(
         self,
         seconds: Sequence[int],
-        written: Mapping[int, Completions],
+        written: Mapping[int, PromptCompletions],
         about: Sequence[tuple[int, int]],
         trainer: Any,
-    ) -> list[Root | None]:
+    ) -> list[FirstRound | None]:
         """For each second round, the first one that it continues; None: no draft was valid."""
         group = self._settings.optimiser.group
-        chosen: list[tuple[Episode, Draft, int]] = []
+        chosen: list[tuple[Episode, PolicyDraft, int]] = []
         for number in seconds:
             rng = Random(f"{self._settings.seed} root {number}")
             at = rng.randrange(group)
             ids, prompt = written[number].ids[at], written[number].prompt
             text = str(self._tokenizer.decode(ids, skip_special_tokens=True))
             row = about.index((number, 0)) * group + at
-            draft = Draft(text, len(prompt), len(ids))
+            draft = PolicyDraft(text=text, prompt_tokens=len(prompt), tokens=len(ids))
             chosen.append((self._episodes[number], draft, row))
-        return self._play_roots(chosen, trainer) if chosen else []
+        return self._play_first_rounds(chosen, trainer) if chosen else []
 
-    def _prompt(self, number: int, root: Root | None = None) -> str:
+    def _prompt(self, number: int, root: FirstRound | None = None) -> str:
         previous = () if root is None else root.rounds
         request = self._episodes[number].request(self._rendering, previous)
-        return templated(self._tokenizer, request)
+        return render_chat_prompt(self._tokenizer, request)
 
-    def _sample(self, texts: Sequence[str], trainer: Any, turn: int) -> list[Completions]:
+    def _sample(self, texts: Sequence[str], trainer: Any, turn: int) -> list[PromptCompletions]:
         """A group of completions for each text."""
         if not texts:
             return []
@@ -215,31 +218,35 @@ class Rollout:
             model = trainer.accelerator.unwrap_model(trainer.model)
             if self._settings.policy.lora:  # the adapters stand inside the base model's layers
                 model = model.get_base_model()
-            sampler = Sampler.of(model, tokenizer)
-            chance, told = torch.Generator().manual_seed(self._chance(trainer, turn)), None
+            sampler = Sampler.for_workflows(model, tokenizer)
+            chance, told = torch.Generator().manual_seed(self._sampling_seed(trainer, turn)), None
             rows = sampler.sample(
-                prompts, o.group, most=o.completion, temperature=o.temperature, generator=chance
+                prompts,
+                o.group,
+                max_tokens=o.completion,
+                temperature=o.temperature,
+                generator=chance,
             )
         else:
             repeated = [prompt for prompt in prompts for _ in range(o.group)]
             rows, told = trainer._generate_single_turn(repeated, None, {}, o.group)  # noqa: SLF001
         parts = [slice(at * o.group, (at + 1) * o.group) for at in range(len(prompts))]
         return [
-            Completions(prompt, rows[part], told and told[part])
+            PromptCompletions(prompt, rows[part], told and told[part])
             for prompt, part in zip(prompts, parts, strict=True)
         ]
 
-    def _chance(self, trainer: Any, turn: int) -> int:
+    def _sampling_seed(self, trainer: Any, turn: int) -> int:
         """A seed that depends on the training, the step, the round and the process alone."""
         rank = int(trainer.accelerator.process_index)
         step = int(trainer.state.global_step)
         return ((self._settings.seed * 1_000_003 + step) * 2 + turn) * 1009 + rank
 
-    def _gathered(
+    def _gather_rows(
         self,
         about: Sequence[tuple[int, int]],
-        written: tuple[Mapping[int, Completions], Mapping[int, Completions]],
-        roots: Mapping[int, Root | None],
+        written: tuple[Mapping[int, PromptCompletions], Mapping[int, PromptCompletions]],
+        roots: Mapping[int, FirstRound | None],
     ) -> dict[str, Any]:
         """The rows in TRL's form, and what the reward needs to know of each."""
         rows: dict[str, list[Any]] = {"prompt_ids": [], "completion_ids": [], "root": []}

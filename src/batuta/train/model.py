@@ -14,12 +14,12 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from batuta.embedded.conductor import Card
-from batuta.embedded.folder import read_json
+from batuta.embedded.model_files import read_json
+from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError, StoreError
-from batuta.train.settings import Settings
+from batuta.train.settings import TrainSettings
 
-_GENERAL = ("TokenizersBackend", "PreTrainedTokenizerFast")
+_GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 """Names of the tokenizer that is nothing but its file, of this transformers and of older ones."""
 
 
@@ -109,17 +109,17 @@ def read_tokenizer(start: str, revision: str | None = None) -> Any:
         ConfigError: what the folder says of it is no JSON object.
         OSError, ValueError: there is none.
     """
-    kind: Any = PreTrainedTokenizerFast if _general(Path(start)) else AutoTokenizer
+    kind: Any = PreTrainedTokenizerFast if _is_generic_tokenizer(Path(start)) else AutoTokenizer
     return kind.from_pretrained(start, padding_side="left", revision=revision)
 
 
-def _general(folder: Path) -> bool:
+def _is_generic_tokenizer(folder: Path) -> bool:
     """Whether the folder's tokenizer says that it is nothing but its tokenizer.json."""
     path = folder / "tokenizer_config.json"
-    return path.is_file() and read_json(path).get("tokenizer_class") in _GENERAL
+    return path.is_file() and read_json(path).get("tokenizer_class") in _GENERIC_TOKENIZERS
 
 
-def starting(settings: Settings, *, sampling: bool = False) -> str | None:
+def find_policy_start(settings: TrainSettings, *, sampling: bool = False) -> str | None:
     """The folder or hub id that a stage starts from: what the stage before it has left.
 
     Args:
@@ -137,13 +137,13 @@ def starting(settings: Settings, *, sampling: bool = False) -> str | None:
     return str(warm) if (warm / "config.json").is_file() else None
 
 
-def policy_start(settings: Settings, *, sampling: bool = False) -> str:
-    """As `starting`.
+def require_policy_start(settings: TrainSettings, *, sampling: bool = False) -> str:
+    """As `find_policy_start`.
 
     Raises:
         ConfigError: there is nothing to start from.
     """
-    start = starting(settings, sampling=sampling)
+    start = find_policy_start(settings, sampling=sampling)
     if start is None:
         raise ConfigError(
             "there is no policy to start from: name one as policy.start, or make "
@@ -152,13 +152,13 @@ def policy_start(settings: Settings, *, sampling: bool = False) -> str:
     return start
 
 
-def use_threads(settings: Settings) -> None:
+def set_threads(settings: TrainSettings) -> None:
     """As many threads as the settings say, where there is no GPU."""
     if settings.optimiser.threads and not torch.cuda.is_available():
         torch.set_num_threads(settings.optimiser.threads)
 
 
-def keep_stage(model: Any, tokenizer: Any, settings: Settings, stage: str) -> Path:
+def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) -> Path:
     """Write the policy that a stage before reinforcement learning ended with.
 
     Returns:
@@ -173,7 +173,13 @@ def keep_stage(model: Any, tokenizer: Any, settings: Settings, stage: str) -> Pa
         tokenizer.save_pretrained(folder)
         rendering, most = settings.prompt.rendering(), settings.optimiser.completion
         rounds = settings.recursion.rounds
-        Card(f"{settings.name}-{stage}", rendering, 1.0, most, rounds).write(folder)
+        ConductorCard(
+            name=f"{settings.name}-{stage}",
+            rendering=rendering,
+            temperature=1.0,
+            max_tokens=most,
+            rounds=rounds,
+        ).write(folder)
     except OSError as error:
         raise StoreError(f"the policy cannot be written to {folder}: {error.strerror}") from None
     return folder

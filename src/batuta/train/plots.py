@@ -15,23 +15,24 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from batuta.distribution import install_hint
 from batuta.errors import ConfigError, StoreError
-from batuta.train.rundir import METRICS, read_lines
+from batuta.train.run_folder import METRICS_FILE, read_jsonl
 
 try:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 except ImportError:
-    raise ConfigError("figures need matplotlib: pip install 'batuta[plots]'") from None
+    raise ConfigError(f"figures need matplotlib: {install_hint('plots')}") from None
 
 COLOURS = ("#c0392b", "#1f6fb2", "#2e8b57", "#d98e04")
 DPI = 150
-SMOOTHED = 0.04
+SMOOTHING_SHARE = 0.04
 """Share of a run that the running mean looks back on."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
     """What is drawn in one figure."""
 
@@ -46,36 +47,60 @@ class Panel:
 
 PANELS = (
     Panel(
-        "reward", "Reward", "mean of a step", (("reward", "reward"), ("right", "right")), share=True
-    ),
-    Panel("valid", "Validity", "share of drafts", (("valid", "well-formed"),), share=True),
-    Panel(
-        "steps",
-        "Steps of a workflow",
-        "steps",
-        (("steps", "all"), ("steps_easy", "easy questions"), ("steps_hard", "hard questions")),
-    ),
-    Panel("entropy", "Entropy of the policy", "nats a token", (("entropy", "entropy"),)),
-    Panel(
-        "spread",
-        "Groups without spread",
-        "share of groups",
-        (("frac_reward_zero_std", "all completions earn the same"),),
-        share=True,
-    ),
-    Panel("tokens", "Tokens of a workflow", "tokens", (("worker_tokens", "of its workers"),)),
-    Panel(
-        "rounds",
-        "Second rounds",
-        "share",
-        (("second/right", "right in the end"), ("second/stands", "first answer let stand")),
+        file="reward",
+        title="Reward",
+        unit="mean of a step",
+        curves=(("reward", "reward"), ("right", "right")),
         share=True,
     ),
     Panel(
-        "seconds",
-        "Time of a step",
-        "seconds",
-        (("step_time", "whole"), ("time/sampling", "sampling"), ("time/playing", "playing")),
+        file="valid",
+        title="Validity",
+        unit="share of drafts",
+        curves=(("valid", "well-formed"),),
+        share=True,
+    ),
+    Panel(
+        file="steps",
+        title="Steps of a workflow",
+        unit="steps",
+        curves=(
+            ("steps", "all"),
+            ("steps_easy", "easy questions"),
+            ("steps_hard", "hard questions"),
+        ),
+    ),
+    Panel(
+        file="entropy",
+        title="Entropy of the policy",
+        unit="nats a token",
+        curves=(("entropy", "entropy"),),
+    ),
+    Panel(
+        file="spread",
+        title="Groups without spread",
+        unit="share of groups",
+        curves=(("frac_reward_zero_std", "all completions earn the same"),),
+        share=True,
+    ),
+    Panel(
+        file="tokens",
+        title="Tokens of a workflow",
+        unit="tokens",
+        curves=(("worker_tokens", "of its workers"),),
+    ),
+    Panel(
+        file="rounds",
+        title="Second rounds",
+        unit="share",
+        curves=(("second/right", "right in the end"), ("second/stands", "first answer let stand")),
+        share=True,
+    ),
+    Panel(
+        file="seconds",
+        title="Time of a step",
+        unit="seconds",
+        curves=(("step_time", "whole"), ("time/sampling", "sampling"), ("time/playing", "playing")),
     ),
 )
 
@@ -83,7 +108,7 @@ Point = tuple[float, float]
 """Step and value."""
 
 
-def draw(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
+def draw_curves(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
     """Write the figures that the runs have data for; the files.
 
     Args:
@@ -94,11 +119,11 @@ def draw(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
         ConfigError: a folder has no metrics.
         StoreError: the files cannot be written.
     """
-    runs = [_lines(folder) for folder in folders]
+    runs = [_read_metrics(folder) for folder in folders]
     try:
         out.mkdir(parents=True, exist_ok=True)
         return tuple(
-            _saved(panel, runs, out / f"{panel.file}.png")
+            _save_panel(panel, runs, out / f"{panel.file}.png")
             for panel in PANELS
             if any(key in line for key, _ in panel.curves for run in runs for line in run)
         )
@@ -106,21 +131,21 @@ def draw(folders: Sequence[Path], out: Path) -> tuple[Path, ...]:
         raise StoreError(f"figures cannot be written to {out}: {error.strerror}") from None
 
 
-def _lines(folder: Path) -> list[dict[str, Any]]:
-    lines = read_lines(folder / METRICS)
+def _read_metrics(folder: Path) -> list[dict[str, Any]]:
+    lines = read_jsonl(folder / METRICS_FILE)
     if not lines:
-        raise ConfigError(f"{folder} has no {METRICS} with a step in it; train there first")
+        raise ConfigError(f"{folder} has no {METRICS_FILE} with a step in it; train there first")
     return lines
 
 
-def _saved(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], path: Path) -> Path:
+def _save_panel(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], path: Path) -> Path:
     figure = Figure(figsize=(8.0, 4.4), layout="constrained")
     axes = figure.add_subplot()
     for number, (key, name) in enumerate(panel.curves):
-        series = [points for run in runs if (points := series_of(run, key))]
+        series = [points for run in runs if (points := metric_points(run, key))]
         if series:
             wide = 1.9 + 1.3 * (len(panel.curves) - 1 - number)  # curves that coincide stay visible
-            _curve(axes, series, name, COLOURS[number], wide)
+            _draw_curve(axes, series, name=name, colour=COLOURS[number], width=wide)
     many = f", {len(runs)} runs: mean, lowest to highest" if len(runs) > 1 else ""
     axes.set_title(f"{panel.title}{many}", loc="left", fontsize=11)
     axes.set_xlabel("step")
@@ -137,8 +162,8 @@ def _saved(panel: Panel, runs: Sequence[Sequence[Mapping[str, Any]]], path: Path
     return path
 
 
-def _curve(
-    axes: Axes, series: Sequence[Sequence[Point]], name: str, colour: str, width: float
+def _draw_curve(
+    axes: Axes, series: Sequence[Sequence[Point]], name: str, colour: str, *, width: float
 ) -> None:
     """One curve of all runs."""
     means = [running_mean(points) for points in series]
@@ -146,26 +171,26 @@ def _curve(
         axes.plot(*zip(*series[0], strict=True), color=colour, linewidth=0.8, alpha=0.35)
         axes.plot(*zip(*means[0], strict=True), color=colour, linewidth=width, label=name)
         return
-    steps, lowest, middle, highest = zip(*band(means), strict=True)
+    steps, lowest, middle, highest = zip(*spread_band(means), strict=True)
     axes.fill_between(steps, lowest, highest, color=colour, alpha=0.18, linewidth=0)
     axes.plot(steps, middle, color=colour, linewidth=width, label=name)
 
 
-def series_of(lines: Sequence[Mapping[str, Any]], key: str) -> list[Point]:
+def metric_points(lines: Sequence[Mapping[str, Any]], key: str) -> list[Point]:
     """Steps and values of the figure of that name, where it was measured."""
     return [(float(line["step"]), float(line[key])) for line in lines if line.get(key) is not None]
 
 
 def running_mean(points: Sequence[Point]) -> list[Point]:
     """Each value with those shortly before it; fewer of them at the beginning."""
-    back = max(1, round(len(points) * SMOOTHED))
+    back = max(1, round(len(points) * SMOOTHING_SHARE))
     return [
         (step, fmean(value for _, value in points[max(0, at - back + 1) : at + 1]))
         for at, (step, _) in enumerate(points)
     ]
 
 
-def band(runs: Sequence[Sequence[Point]]) -> list[tuple[float, float, float, float]]:
+def spread_band(runs: Sequence[Sequence[Point]]) -> list[tuple[float, float, float, float]]:
     """Step, lowest, mean and highest of the runs, as far as the shortest of them goes."""
     known = [dict(points) for points in runs]
     end = min(max(points) for points in known)

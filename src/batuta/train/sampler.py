@@ -17,13 +17,13 @@ from torch.nn import functional
 from transformers import DynamicCache, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import rotate_half
 
-LAST = "]]"
+LIST_END = "]]"
 """How the last list of a draft ends."""
-ENDED = 0.25
+COMPACT_SHARE = 0.25
 """Share of rows that have ended above which they are let go."""
 
 
-class Closing:
+class ListEndDetector:
     """Knows when a draft's last list is closed: nothing that comes after it is read.
 
     Without it an entropy bonus pays for any words behind the lists.
@@ -32,11 +32,11 @@ class Closing:
     def __init__(self, tokenizer: Any) -> None:
         """Reads every token; a draft ends with two closing brackets, and has them nowhere else."""
         texts = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
-        self._whole = torch.tensor([LAST in text for text in texts])
-        self._first = torch.tensor([text.endswith(LAST[0]) for text in texts])
-        self._second = torch.tensor([text.startswith(LAST[1]) for text in texts])
+        self._whole = torch.tensor([LIST_END in text for text in texts])
+        self._first = torch.tensor([text.endswith(LIST_END[0]) for text in texts])
+        self._second = torch.tensor([text.startswith(LIST_END[1]) for text in texts])
 
-    def closed(self, before_B: Tensor, tokens_B: Tensor) -> Tensor:
+    def is_closed(self, before_B: Tensor, tokens_B: Tensor) -> Tensor:
         """For each row whether it is closed by its newest token, given the one before."""
         return self._whole[tokens_B] | (self._first[before_B] & self._second[tokens_B])
 
@@ -45,7 +45,12 @@ class Sampler:
     """Samples completions of a `Qwen2ForCausalLM`, always with its present weights."""
 
     def __init__(
-        self, model: Qwen2ForCausalLM, *, pad: int, end: int, closing: Closing | None = None
+        self,
+        model: Qwen2ForCausalLM,
+        *,
+        pad: int,
+        end: int,
+        end_detector: ListEndDetector | None = None,
     ) -> None:
         """Learns whose weights to read.
 
@@ -53,18 +58,18 @@ class Sampler:
             model: the policy.
             pad: token that fills up prompts.
             end: token that ends a completion.
-            closing: after which `end` follows by itself.
+            end_detector: after which `end` follows by itself.
         """
         self._model = model
         self._pad = pad
         self._end = end
-        self._closing = closing
+        self._closing = end_detector
 
     @classmethod
-    def of(cls, model: Qwen2ForCausalLM, tokenizer: Any) -> Self:
+    def for_workflows(cls, model: Qwen2ForCausalLM, tokenizer: Any) -> Self:
         """For drafts of workflows, which end with their lists."""
         pad, end = int(tokenizer.pad_token_id), int(tokenizer.eos_token_id)
-        return cls(model, pad=pad, end=end, closing=Closing(tokenizer))
+        return cls(model, pad=pad, end=end, end_detector=ListEndDetector(tokenizer))
 
     @torch.inference_mode()
     def sample(
@@ -72,7 +77,7 @@ class Sampler:
         prompts: Sequence[Sequence[int]],
         group: int,
         *,
-        most: int,
+        max_tokens: int,
         temperature: float,
         generator: torch.Generator,
     ) -> list[list[int]]:
@@ -81,32 +86,32 @@ class Sampler:
         Args:
             prompts: token ids.
             group: completions of each.
-            most: tokens of a completion at most, its end included.
+            max_tokens: tokens of a completion at most, its end included.
             temperature: 0 takes the likeliest token.
             generator: of the chance.
         """
-        decoding = _Decoding(self._model, prompts, self._pad, group, most)
-        written = torch.full((len(prompts) * group, most), self._end)
+        decoding = _Decoding(self._model, prompts, pad=self._pad, group=group, most=max_tokens)
+        written = torch.full((len(prompts) * group, max_tokens), self._end)
         rows = torch.arange(len(written))
         logits = decoding.first
         over = torch.zeros(len(rows), dtype=torch.bool)
-        for at in range(most):
-            chosen = _choose(logits, temperature, generator).masked_fill(over, self._end)
+        for at in range(max_tokens):
+            chosen = _sample_tokens(logits, temperature, generator).masked_fill(over, self._end)
             written[rows, at] = chosen
             over |= chosen == self._end
             if self._closing is not None:
-                over |= self._closing.closed(written[rows, max(0, at - 1)], chosen)
-            if at == most - 1 or over.all():
+                over |= self._closing.is_closed(written[rows, max(0, at - 1)], chosen)
+            if at == max_tokens - 1 or over.all():
                 break
-            if over.float().mean() > ENDED:
+            if over.float().mean() > COMPACT_SHARE:
                 going = ~over
                 decoding.keep(going)
                 rows, chosen, over = rows[going], chosen[going], over[going]
             logits = decoding.step(chosen, at)
-        return [_until(row, self._end) for row in written.tolist()]
+        return [_cut_at_end(row, self._end) for row in written.tolist()]
 
 
-def _choose(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
+def _sample_tokens(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:
     """A token a row, by inversion: `torch.multinomial` took half of all sampling time."""
     if temperature <= 0:
         return logits.argmax(-1)
@@ -115,7 +120,7 @@ def _choose(logits: Tensor, temperature: float, generator: torch.Generator) -> T
     return torch.searchsorted(heaps, drawn).squeeze(1).clamp_(max=heaps.shape[-1] - 1)
 
 
-def _until(row: list[int], end: int) -> list[int]:
+def _cut_at_end(row: list[int], end: int) -> list[int]:
     """The tokens up to and with the first `end`."""
     return row[: row.index(end) + 1] if end in row else row
 
@@ -129,6 +134,7 @@ class _Decoding:
         prompts: Sequence[Sequence[int]],
         pad: int,
         group: int,
+        *,
         most: int,
     ) -> None:
         config: Any = model.config
@@ -174,12 +180,12 @@ class _Decoding:
         cos, sin = core.rotary_emb(hidden, (self.lengths_B + at)[:, None])
         for index, layer in enumerate(core.layers):
             normed = layer.input_layernorm(hidden)
-            hidden = hidden + self._attend(layer.self_attn, index, normed, (cos, sin), at)
+            hidden = hidden + self._attend(layer.self_attn, index, normed, (cos, sin), at=at)
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
         return self.model.lm_head(core.norm(hidden[:, 0]))
 
     def _attend(
-        self, attention: Any, index: int, hidden: Tensor, turn: tuple[Tensor, Tensor], at: int
+        self, attention: Any, index: int, hidden: Tensor, turn: tuple[Tensor, Tensor], *, at: int
     ) -> Tensor:
         rows = len(hidden)
         cos, sin = turn

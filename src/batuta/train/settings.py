@@ -9,14 +9,14 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
 from batuta.errors import ConfigError
-from batuta.language import Rendering
+from batuta.language import PromptOptions
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Network(_Section):
+class NetworkSettings(_Section):
     """The size of a policy made from nothing."""
 
     vocabulary: int = 1024
@@ -28,7 +28,7 @@ class Network(_Section):
     positions: int = 1024
 
 
-class Lora(_Section):
+class LoraSettings(_Section):
     """Low-rank adapters instead of all weights."""
 
     rank: int = 16
@@ -37,19 +37,19 @@ class Lora(_Section):
     targets: str | list[str] = "all-linear"
 
 
-class Policy(_Section):
+class PolicySettings(_Section):
     """The model that learns."""
 
     start: str = ""
     """A folder or a hub id; empty: a network made from nothing (warm start only)."""
-    network: Network = Network()
-    lora: Lora | None = None
+    network: NetworkSettings = NetworkSettings()
+    lora: LoraSettings | None = None
     bf16: bool = False
     """Computes in bfloat16; the weights that the optimiser changes stay fp32."""
     revision: str | None = None
 
 
-class Stage(_Section):
+class CurriculumStage(_Section):
     """From which step on which mix of tasks is asked."""
 
     step: int = 0
@@ -78,8 +78,8 @@ class PoolSettings(_Section):
     """Keep every finished call, so that none is paid for twice."""
 
 
-class Prompting(_Section):
-    """What the policy is shown; `Rendering`, in the file's words."""
+class PromptSettings(_Section):
+    """What the policy is shown; `PromptOptions`, in the file's words."""
 
     compact: bool = False
     descriptions: bool = False
@@ -89,9 +89,14 @@ class Prompting(_Section):
     """Share of a question's words that the policy does not get to read in training, so that it does
     not hang on their wording; workers read them all."""
 
-    def rendering(self) -> Rendering:
+    def rendering(self) -> PromptOptions:
         """The same as the language knows it."""
-        return Rendering(self.descriptions, self.prices, self.examples, self.compact)
+        return PromptOptions(
+            descriptions=self.descriptions,
+            prices=self.prices,
+            examples=self.examples,
+            compact=self.compact,
+        )
 
 
 class RewardSettings(_Section):
@@ -120,7 +125,7 @@ class RewardSettings(_Section):
     """How often a workflow is played; its reward is the mean."""
 
 
-class Recursion(_Section):
+class RecursionSettings(_Section):
     """Rollouts of a second round beside those of the first (paper, section 3.3)."""
 
     share: float = Field(default=0.0, ge=0, le=0.5)
@@ -135,7 +140,7 @@ class Recursion(_Section):
         return 2 if self.share else 1
 
 
-class Optimiser(_Section):
+class OptimiserSettings(_Section):
     """How the weights move."""
 
     steps: PositiveInt = 200
@@ -225,7 +230,7 @@ class RejectionSettings(_Section):
     learning_rate: float = 1e-3
 
 
-class Logging(_Section):
+class LogSettings(_Section):
     """What is kept of a run."""
 
     checkpoint_every: int = 50
@@ -235,25 +240,25 @@ class Logging(_Section):
     to: list[Literal["tensorboard", "wandb"]] = []
 
 
-class Settings(_Section):
+class TrainSettings(_Section):
     """The whole file."""
 
     name: str = "conductor"
     seed: int = 1
     output: Path = Path("runs/conductor")
-    policy: Policy = Policy()
-    curriculum: list[Stage] = Field(default=[Stage()], min_length=1)
+    policy: PolicySettings = PolicySettings()
+    curriculum: list[CurriculumStage] = Field(default=[CurriculumStage()], min_length=1)
     pool: PoolSettings = PoolSettings()
-    prompt: Prompting = Prompting()
+    prompt: PromptSettings = PromptSettings()
     reward: RewardSettings = RewardSettings()
-    recursion: Recursion = Recursion()
-    optimiser: Optimiser = Optimiser()
+    recursion: RecursionSettings = RecursionSettings()
+    optimiser: OptimiserSettings = OptimiserSettings()
     warmup: WarmupSettings = WarmupSettings()
     rejection: RejectionSettings = RejectionSettings()
-    log: Logging = Logging()
+    log: LogSettings = LogSettings()
 
 
-def read_settings(path: Path) -> Settings:
+def read_settings(path: Path) -> TrainSettings:
     """The settings in a TOML file; relative paths in it are relative to the working folder.
 
     Raises:
@@ -265,17 +270,17 @@ def read_settings(path: Path) -> Settings:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
-    return checked(read, str(path))
+    return validate_settings(read, str(path))
 
 
-def checked(read: dict[str, object], source: str) -> Settings:
+def validate_settings(values: dict[str, object], source: str) -> TrainSettings:
     """The settings, or one sentence about the first that is wrong.
 
     Raises:
         ConfigError: a setting is unknown or out of range.
     """
     try:
-        return Settings.model_validate(read)
+        return TrainSettings.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

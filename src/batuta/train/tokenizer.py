@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-PIECES = (
+SPLIT_PATTERN = (
     r'(?:"?\]\n)?(?:model_id|subtasks|access_list) = \[+"?'
     r"| ?\d| ?[A-Za-z]+| ?[^\sA-Za-z\d]+(?: [^\sA-Za-z\d]+)*|\s+"
 )
@@ -30,7 +30,7 @@ def make_tokenizer(texts: Iterable[str], size: int = 1024) -> PreTrainedTokenize
         size: of the vocabulary, at least 256 + 5.
     """
     tokenizer = Tokenizer(models.BPE())
-    split = pre_tokenizers.Split(Regex(PIECES), "isolated")
+    split = pre_tokenizers.Split(Regex(SPLIT_PATTERN), "isolated")
     as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, as_bytes])
     tokenizer.decoder = decoders.ByteLevel()

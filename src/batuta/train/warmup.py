@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from batuta.core import (
     MAX_STEPS,
-    Brief,
+    PlanningContext,
     Pool,
     Question,
     Round,
@@ -28,28 +28,29 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
-from batuta.language import ACCEPTED, Rendering, conductor_request, render
-from batuta.solvers.random import DEEDS, random_workflow
+from batuta.language import ACCEPTED, PromptOptions, conductor_request, render_workflow
+from batuta.solvers.random_workflows import SUBTASK_TEMPLATES, random_workflow
 from batuta.train.settings import WarmupSettings
 
-CUSTOMS = 8
-_CUSTOM = 0.6
-_WHOLE = 0.5
-_DRILLED = 0.25
-_DISCLOSED = 0.3
-_STANDS = 0.4
-_FEWER_STEPS = 0.15
-_MOST_HINTS = 3
-PARTS = 3
+ROLE_ASSIGNMENTS = 8
+_ROLE_SHARE = 0.6
+_WHOLE_POOL_SHARE = 0.5
+_DRILL_SHARE = 0.25
+_DISCLOSURE_SHARE = 0.3
+_ACCEPT_SHARE = 0.4
+_FEWER_STEPS_SHARE = 0.15
+_MAX_HINTS = 3
+BATCH_PARTS = 3
 """Of a batch that is fitted."""
 
 
-def texts(
-    asked: Sequence[Task],
+def warmup_texts(
+    tasks: Sequence[Task],
     pool: Pool,
-    rendering: Rendering,
+    rendering: PromptOptions,
     settings: WarmupSettings,
-    played: Sequence[tuple[Task, Pool, Round]],
+    *,
+    played_rounds: Sequence[tuple[Task, Pool, Round]],
     seed: int,
 ) -> Iterator[tuple[str, str]]:
     """Prompts and drafts without end; a batch of them at a time is of one kind.
@@ -58,36 +59,40 @@ def texts(
     them a small network never comes to look at its prompt. Then all kinds, mixed.
     """
     rng = Random(f"warm start {seed}")
-    names = (Worker(WorkerId(name), name) for name in settings.names)
+    names = (Worker(id=WorkerId(name), model=name) for name in settings.names)
     anyone = Pool((*pool.workers, *names))
     for _ in range(int(settings.steps * settings.drills) * settings.batch):
-        yield _drill(anyone, rendering, rng)
+        yield _make_drill(anyone, rendering, rng=rng)
     while True:
         kind = rng.random()
         for _ in range(settings.batch):
-            if kind < _DRILLED:
-                yield _drill(anyone, rendering, rng)
-            elif played and kind < _DRILLED + settings.revisions:
-                yield _revision(*rng.choice(played), rendering, rng)
+            if kind < _DRILL_SHARE:
+                yield _make_drill(anyone, rendering, rng)
+            elif played_rounds and kind < _DRILL_SHARE + settings.revisions:
+                yield _make_revision(*rng.choice(played_rounds), rendering, rng=rng)
             else:
-                among = pool if rng.random() < _WHOLE else _some(anyone, rng)
-                yield _first(rng.choice(asked), among, rendering, settings, rng)
+                among = pool if rng.random() < _WHOLE_POOL_SHARE else _sample_workers(anyone, rng)
+                yield _make_first_round(
+                    rng.choice(tasks), among, rendering=rendering, settings=settings, rng=rng
+                )
 
 
-def _drill(pool: Pool, rendering: Rendering, rng: Random) -> tuple[str, str]:
+def _make_drill(pool: Pool, rendering: PromptOptions, rng: Random) -> tuple[str, str]:
     """A prompt that asks nothing: it discloses the whole workflow, or names a custom."""
-    customary = rng.random() < _CUSTOM
-    among = pool.shuffled(rng) if customary else _some(pool, rng)
+    customary = rng.random() < _ROLE_SHARE
+    among = pool.shuffled(rng) if customary else _sample_workers(pool, rng)
     flow = random_workflow(rng, among)
-    said = disclosed(flow)
+    said = describe_steps(flow)
     if customary:
-        number = rng.randrange(CUSTOMS)
-        flow = by_custom(flow, number, pool)
+        number = rng.randrange(ROLE_ASSIGNMENTS)
+        flow = apply_role_assignment(flow, number, pool)
         said = f"Custom {number}."
-    return _prompt(Brief(Question.of(said), among), rendering), render(flow, among, names=True)
+    return _conductor_prompt(
+        PlanningContext(question=Question.of(said), pool=among), rendering
+    ), render_workflow(flow, among, names=True)
 
 
-def by_custom(flow: Workflow, number: int, pool: Pool) -> Workflow:
+def apply_role_assignment(flow: Workflow, number: int, pool: Pool) -> Workflow:
     """The workflow with every deed done by whom that custom has do it, at whatever place.
 
     Customs are arbitrary and there are several, so that none is a strategy. They teach that who
@@ -95,7 +100,10 @@ def by_custom(flow: Workflow, number: int, pool: Pool) -> Workflow:
     independently of each other, and later finds no division of labour.
     """
     names = sorted(worker.id for worker in pool)
-    offices = {deed.words: Random(f"{number} {deed.words}").choice(names) for deed in DEEDS}
+    offices = {
+        deed.instruction: Random(f"{number} {deed.instruction}").choice(names)
+        for deed in SUBTASK_TEMPLATES
+    }
     return Workflow(
         tuple(
             replace(step, worker=next(w for d, w in offices.items() if step.subtask.startswith(d)))
@@ -104,45 +112,47 @@ def by_custom(flow: Workflow, number: int, pool: Pool) -> Workflow:
     )
 
 
-def _some(pool: Pool, rng: Random) -> Pool:
+def _sample_workers(pool: Pool, rng: Random) -> Pool:
     """Part of the pool, in any order."""
     return Pool(tuple(rng.sample(pool.workers, rng.randint(1, len(pool)))))
 
 
-def _first(
-    task: Task, pool: Pool, rendering: Rendering, settings: WarmupSettings, rng: Random
+def _make_first_round(
+    task: Task, pool: Pool, rendering: PromptOptions, settings: WarmupSettings, *, rng: Random
 ) -> tuple[str, str]:
     among = pool.shuffled(rng)
-    most = rng.randint(1, MAX_STEPS) if rng.random() < _FEWER_STEPS else MAX_STEPS
+    most = rng.randint(1, MAX_STEPS) if rng.random() < _FEWER_STEPS_SHARE else MAX_STEPS
     flow = random_workflow(rng, among, most)
     question = task.question
     if rng.random() < settings.hints:
-        whole = rng.random() < _DISCLOSED
-        question = f"{question} {disclosed(flow) if whole else ' '.join(hints(flow, rng))}"
-    brief = Brief(Question.of(question), among, max_steps=most)
-    return _prompt(brief, rendering), render(flow, among, names=True)
+        whole = rng.random() < _DISCLOSURE_SHARE
+        question = (
+            f"{question} {describe_steps(flow) if whole else ' '.join(draw_hints(flow, rng))}"
+        )
+    brief = PlanningContext(question=Question.of(question), pool=among, max_steps=most)
+    return _conductor_prompt(brief, rendering), render_workflow(flow, among, names=True)
 
 
-def _revision(
-    task: Task, pool: Pool, played: Round, rendering: Rendering, rng: Random
+def _make_revision(
+    task: Task, pool: Pool, played: Round, rendering: PromptOptions, *, rng: Random
 ) -> tuple[str, str]:
-    brief = Brief(Question.of(task.question), pool, previous=(played,))
-    if rng.random() < _STANDS:
-        return _prompt(brief, rendering), ACCEPTED
+    brief = PlanningContext(question=Question.of(task.question), pool=pool, previous=(played,))
+    if rng.random() < _ACCEPT_SHARE:
+        return _conductor_prompt(brief, rendering), ACCEPTED
     flow = random_workflow(rng, pool, MAX_STEPS, revise=True)
-    return _prompt(brief, rendering), render(flow, pool, names=True)
+    return _conductor_prompt(brief, rendering), render_workflow(flow, pool, names=True)
 
 
-def _prompt(brief: Brief, rendering: Rendering) -> str:
+def _conductor_prompt(brief: PlanningContext, rendering: PromptOptions) -> str:
     return conductor_request(brief, rendering, Sampling()).messages[0].text
 
 
-def disclosed(flow: Workflow) -> str:
+def describe_steps(flow: Workflow) -> str:
     """Every step of the workflow, in words."""
     return " ".join(f"{step.worker}: {step.subtask}" for step in flow.steps)
 
 
-def hints(flow: Workflow, rng: Random) -> list[str]:
+def draw_hints(flow: Workflow, rng: Random) -> list[str]:
     """Some facts of the workflow, in words."""
     facts = [f"Take {len(flow)} steps."]
     for index, step in enumerate(flow.steps):
@@ -150,10 +160,10 @@ def hints(flow: Workflow, rng: Random) -> list[str]:
         facts.append(f"Step {index}: {step.subtask}")
         if step.access:
             facts.append(f"Let step {index} read {', '.join(map(str, step.access))}.")
-    return rng.sample(facts, min(len(facts), rng.randint(1, _MOST_HINTS)))
+    return rng.sample(facts, min(len(facts), rng.randint(1, _MAX_HINTS)))
 
 
-class Example(NamedTuple):
+class TrainingExample(NamedTuple):
     """A prompt in the policy's chat format, and the draft that is to follow it."""
 
     prompt: str
@@ -161,12 +171,13 @@ class Example(NamedTuple):
     weight: float = 1.0
 
 
-def warm_up(
+def fit_warmup(
     model: Any,
     tokenizer: Any,
     pairs: Iterator[tuple[str, str]],
     settings: WarmupSettings,
-    heard: Callable[[int, float], None],
+    *,
+    on_step: Callable[[int, float], None],
 ) -> None:
     """Fit `model` to the drafts by their likelihood.
 
@@ -175,21 +186,31 @@ def warm_up(
         tokenizer: of its texts.
         pairs: prompts and drafts.
         settings: how long and how fast.
-        heard: is told each step's number and loss, nats a token of the drafts.
+        on_step: is told each step's number and loss, nats a token of the drafts.
     """
-    examples = (Example(chat(tokenizer, prompt), draft) for prompt, draft in pairs)
+    examples = (
+        TrainingExample(render_user_prompt(tokenizer, prompt), draft) for prompt, draft in pairs
+    )
     batches = iter(lambda: list(islice(examples, settings.batch)), [])
     rate, weight = settings.learning_rate, settings.prompt_weight
-    fit(model, tokenizer, batches, settings.steps, rate, heard, prompt_weight=weight)
+    fit_examples(
+        model,
+        tokenizer,
+        batches=batches,
+        steps=settings.steps,
+        learning_rate=rate,
+        on_step=on_step,
+        prompt_weight=weight,
+    )
 
 
-def fit(
+def fit_examples(
     model: Any,
     tokenizer: Any,
-    batches: Iterator[Sequence[Example]],
+    batches: Iterator[Sequence[TrainingExample]],
     steps: int,
     learning_rate: float,
-    heard: Callable[[int, float], None],
+    on_step: Callable[[int, float], None],
     *,
     prompt_weight: float = 0.0,
 ) -> None:
@@ -201,7 +222,7 @@ def fit(
         batches: at least `steps` of them.
         steps: how many.
         learning_rate: at its highest; it rises for 8 % of the steps and then falls to 0.
-        heard: is told each step's number and loss, nats a token of the drafts.
+        on_step: is told each step's number and loss, nats a token of the drafts.
         prompt_weight: of a prompt's token, where a draft's has its example's weight.
     """
     optimiser = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=0.01)
@@ -215,12 +236,12 @@ def fit(
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         schedule.step()
-        heard(step, loss)
+        on_step(step, loss)
     model.eval()
 
 
 def _add_gradients(
-    model: Any, tokenizer: Any, batch: Sequence[Example], prompt_weight: float
+    model: Any, tokenizer: Any, batch: Sequence[TrainingExample], prompt_weight: float
 ) -> float:
     """The gradients of the batch's weighted loss; returns the mean over its drafts' tokens, nats.
 
@@ -228,9 +249,9 @@ def _add_gradients(
     those tokens only that have a weight.
     """
     ordered = sorted(batch, key=lambda one: len(one.prompt) + len(one.draft))
-    size = -(-len(ordered) // PARTS)
+    size = -(-len(ordered) // BATCH_PARTS)
     parts = [
-        _tokens(ordered[at : at + size], tokenizer, prompt_weight)
+        _tokenize_batch(ordered[at : at + size], tokenizer, prompt_weight)
         for at in range(0, len(ordered), size)
     ]
     whole = sum(float(weights_BT.sum()) for _, weights_BT, _, _ in parts)
@@ -247,8 +268,8 @@ def _add_gradients(
     return lost / tokens
 
 
-def _tokens(
-    batch: Sequence[Example], tokenizer: Any, prompt_weight: float
+def _tokenize_batch(
+    batch: Sequence[TrainingExample], tokenizer: Any, prompt_weight: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Token ids, each next token's weight and whether it is a draft's, and what is no padding."""
     after = [f"{one.draft}{tokenizer.eos_token}" for one in batch]
@@ -268,7 +289,7 @@ def _tokens(
     return ids, weights[:, 1:], drafted[:, 1:], mask
 
 
-def chat(tokenizer: Any, prompt: str) -> str:
+def render_user_prompt(tokenizer: Any, prompt: str) -> str:
     """One user message in the policy's chat format, up to where the reply begins."""
     messages = [{"role": "user", "content": prompt}]
     return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,32 +21,38 @@ from transformers import (
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from batuta.clients import Http, Journal, Journaled
-from batuta.config import open_ensemble
+from batuta.clients import CallCache, CallCacheClient, HttpTransport
+from batuta.config.load import load_config
 from batuta.core import Grade, Pool, Task
-from batuta.embedded.conductor import Card
+from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
-from batuta.evals.marking import marking
-from batuta.evals.tasksets import REHEARSAL
-from batuta.rehearsal import grade as rehearsal_grade
-from batuta.train.conducted import Conducted
-from batuta.train.episodes import Episode, episodes
-from batuta.train.grpo import Rollout, SharedPromptTrainer
-from batuta.train.memory import keep_memory
-from batuta.train.model import check_own_sampler, load_policy, policy_start, use_threads
-from batuta.train.play import Played, Players
-from batuta.train.questions import questions
-from batuta.train.rundir import RunFolder
-from batuta.train.settings import Optimiser, Settings
+from batuta.evals.grading import open_answer_grader
+from batuta.evals.task_sets import REHEARSAL
+from batuta.rehearsal import grade_answer as rehearsal_grade
+from batuta.train.allocator import retain_freed_memory
+from batuta.train.episodes import Episode, make_episodes
+from batuta.train.grpo import RolloutFunction, SharedPromptTrainer
+from batuta.train.model import check_own_sampler, load_policy, require_policy_start, set_threads
+from batuta.train.questions import draw_questions
+from batuta.train.reward_function import RewardFunction
+from batuta.train.rollouts import GradedRollout, RolloutRunner
+from batuta.train.run_folder import RunFolder
+from batuta.train.settings import OptimiserSettings, TrainSettings
 
-Told = Callable[[dict[str, Any]], None]
+MetricsListener = Callable[[dict[str, Any]], None]
 """Is told each step's figures."""
-BOTH = "group-then-batch"
-SAMPLED = 4
+GROUP_THEN_BATCH = "group-then-batch"
+SAMPLES_PER_STEP = 4
 """Workflows kept of a sampled step."""
 
 
-def learn(settings: Settings, command: Sequence[str], told: Told, *, resume: bool = False) -> Path:
+def train_conductor(
+    settings: TrainSettings,
+    command: Sequence[str],
+    on_metrics: MetricsListener,
+    *,
+    resume: bool = False,
+) -> Path:
     """Train the policy; with `resume`, from the last checkpoint on.
 
     Returns:
@@ -55,30 +62,34 @@ def learn(settings: Settings, command: Sequence[str], told: Told, *, resume: boo
         ConfigError: the settings cannot be carried out.
         StoreError: the run folder cannot be written.
     """
-    keep_memory()
+    retain_freed_memory()
     folder = RunFolder(settings.output)
-    pool = anyio.run(listed, settings)
-    asked = episodes(
-        questions(settings), pool, settings.pool, settings.seed, settings.prompt.hidden
+    pool = anyio.run(load_pool, settings)
+    asked = make_episodes(
+        draw_questions(settings),
+        pool,
+        settings.pool,
+        settings.seed,
+        word_dropout=settings.prompt.hidden,
     )
-    opening = Opening(settings, folder, [each.task for each in asked])
+    opening = RolloutRunnerFactory(settings, folder, [each.task for each in asked])
     main = int(os.environ.get("RANK", "0")) == 0
 
-    def hear(step: int, played: Sequence[Played]) -> None:
+    def hear(step: int, played: Sequence[GradedRollout]) -> None:
         if main and step % settings.log.sample_every == 0:
-            folder.add_samples(step, played[:: max(1, len(played) // SAMPLED)])
+            folder.add_samples(step, played[:: max(1, len(played) // SAMPLES_PER_STEP)])
 
     def note(line: dict[str, Any]) -> None:
         if main:
             folder.add_metrics(line)
-            told(line)
+            on_metrics(line)
 
-    reward = Conducted(settings, asked, opening, hear)
-    trainer = made(settings, asked, reward, folder, note)
+    reward = RewardFunction(settings, asked, opening, hear)
+    trainer = make_trainer(settings, asked, reward=reward, folder=folder, on_metrics=note)
     checkpoint = last_checkpoint(folder) if resume else None
     if main:
         folder.begin(settings, command)
-        folder.back_to(0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2]))
+        folder.rewind(0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2]))
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     finally:
@@ -86,61 +97,64 @@ def learn(settings: Settings, command: Sequence[str], told: Told, *, resume: boo
         closing.result()
     trainer.save_model(str(folder.policy))
     if main:
-        card(settings).write(folder.policy)
+        known = () if settings.pool.permute else tuple(str(worker.id) for worker in pool)
+        replace(policy_card(settings), workers=known).write(folder.policy)
     return folder.policy
 
 
-def card(settings: Settings) -> Card:
+def policy_card(settings: TrainSettings) -> ConductorCard:
     """What serving must know of the policy."""
-    return Card(
-        settings.name,
-        settings.prompt.rendering(),
+    return ConductorCard(
+        name=settings.name,
+        rendering=settings.prompt.rendering(),
         max_tokens=settings.optimiser.completion,
         rounds=settings.recursion.rounds,
     )
 
 
-async def listed(settings: Settings) -> Pool:
+async def load_pool(settings: TrainSettings) -> Pool:
     """The workers, without a connection that lasts."""
-    async with Http() as http:
+    async with HttpTransport() as http:
         return (
-            await open_ensemble(http, pool=settings.pool.source, conductor="best", time_scale=0.0)
+            await load_config(http, pool=settings.pool.source, conductor="best", time_scale=0.0)
         ).pool
 
 
 def last_checkpoint(folder: RunFolder) -> Path | None:
     """The newest whole checkpoint; None: there is none, training begins anew."""
     found = sorted(
-        (path for path in folder.checkpoints.glob("checkpoint-*") if _whole(path)),
+        (path for path in folder.checkpoints.glob("checkpoint-*") if _is_whole(path)),
         key=lambda path: int(path.name.rpartition("-")[2]),
     )
     return found[-1] if found else None
 
 
-def _whole(path: Path) -> bool:
+def _is_whole(path: Path) -> bool:
     """Written to its end: the trainer's state comes last."""
     return (path / "trainer_state.json").is_file()
 
 
-class Opening:
+class RolloutRunnerFactory:
     """Opens the workers' clients in the loop in which they are called, and closes them there."""
 
-    def __init__(self, settings: Settings, folder: RunFolder, tasks: Sequence[Task] = ()) -> None:
+    def __init__(
+        self, settings: TrainSettings, folder: RunFolder, tasks: Sequence[Task] = ()
+    ) -> None:
         self._settings = settings
         self._folder = folder
         self._others = [task for task in tasks if REHEARSAL not in task.tags]
         self._stack = AsyncExitStack()
 
-    async def __call__(self) -> Players:
+    async def __call__(self) -> RolloutRunner:
         """Everything that a rollout needs."""
         pool = self._settings.pool
-        http = await self._stack.enter_async_context(Http())
-        ensemble = await open_ensemble(http, pool=pool.source, conductor="best", time_scale=0.0)
+        http = await self._stack.enter_async_context(HttpTransport())
+        ensemble = await load_config(http, pool=pool.source, conductor="best", time_scale=0.0)
         clients = dict(ensemble.clients)
         if pool.journal and not ensemble.simulated:
-            journal = self._stack.enter_context(Journal(self._folder.path / "calls.db"))
-            clients = {w: Journaled(client, journal, w) for w, client in clients.items()}
-        grade = await self._stack.enter_async_context(marking(self._others))
+            journal = self._stack.enter_context(CallCache(self._folder.path / "calls.db"))
+            clients = {w: CallCacheClient(client, journal, w) for w, client in clients.items()}
+        grade = await self._stack.enter_async_context(open_answer_grader(self._others))
 
         async def judge(task: Task, answer: str) -> Grade:
             """The grade, by the grader of the source that the task came from."""
@@ -150,13 +164,13 @@ class Opening:
                 else await grade(task, answer)
             )
 
-        return Players(
-            clients,
-            judge,
-            self._settings.prompt.rendering(),
-            self._settings.reward,
-            pool.concurrency,
-            pool.seconds,
+        return RolloutRunner(
+            clients=clients,
+            judge=judge,
+            rendering=self._settings.prompt.rendering(),
+            rewards=self._settings.reward,
+            concurrency=pool.concurrency,
+            seconds=pool.seconds,
         )
 
     async def close(self) -> None:
@@ -164,19 +178,20 @@ class Opening:
         await self._stack.aclose()
 
 
-def made(
-    settings: Settings,
-    asked: Sequence[Episode],
-    reward: Conducted,
+def make_trainer(
+    settings: TrainSettings,
+    episodes: Sequence[Episode],
+    reward: RewardFunction,
     folder: RunFolder,
-    told: Told,
+    *,
+    on_metrics: MetricsListener,
 ) -> GRPOTrainer:
     """TRL's trainer, ready to run.
 
     Raises:
         ConfigError: there is no policy to start from, or the batch cannot be divided.
     """
-    start = policy_start(settings)
+    start = require_policy_start(settings)
     model, tokenizer = load_policy(start, settings.policy.revision)
     o, lora = settings.optimiser, settings.policy.lora
     own = o.sampler == "own"
@@ -190,18 +205,18 @@ def made(
         model=model,
         reward_funcs=reward,
         args=grpo_config(settings, folder),
-        train_dataset=rows(settings),
+        train_dataset=make_dataset(settings),
         processing_class=tokenizer,
         peft_config=adapters,
-        rollout_func=Rollout(tokenizer, settings, asked, reward.play_roots),
-        callbacks=[Figures(told)],
+        rollout_func=RolloutFunction(tokenizer, settings, episodes, reward.play_first_rounds),
+        callbacks=[MetricsCallback(on_metrics)],
     )
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(Schedule(trainer, settings))
+    trainer.add_callback(ScheduleCallback(trainer, settings))
     return trainer
 
 
-def rows(settings: Settings) -> Dataset:
+def make_dataset(settings: TrainSettings) -> Dataset:
     """A row for every group of every step, in order; a second round follows its first.
 
     Raises:
@@ -230,7 +245,7 @@ def rows(settings: Settings) -> Dataset:
     return Dataset.from_dict({"prompt": prompts, "episode": number})
 
 
-def grpo_config(settings: Settings, folder: RunFolder) -> GRPOConfig:
+def grpo_config(settings: TrainSettings, folder: RunFolder) -> GRPOConfig:
     """The same training in TRL's words (Conductor paper, section 4.1, by default).
 
     Raises:
@@ -245,7 +260,7 @@ def grpo_config(settings: Settings, folder: RunFolder) -> GRPOConfig:
             f"into micro-batches of {o.micro_batch} on {processes} processes"
         )
     cuda = torch.cuda.is_available()
-    use_threads(settings)
+    set_threads(settings)
     return GRPOConfig(
         output_dir=str(folder.checkpoints),
         max_steps=o.steps,
@@ -267,12 +282,12 @@ def grpo_config(settings: Settings, folder: RunFolder) -> GRPOConfig:
         log_completions=False,
         disable_tqdm=True,
         disable_dropout=True,
-        **_generation(o),
-        **_descent(o),
+        **_generation_options(o),
+        **_descent_options(o),
     )
 
 
-def _generation(o: Optimiser) -> dict[str, Any]:
+def _generation_options(o: OptimiserSettings) -> dict[str, Any]:
     """How completions are sampled."""
     return {
         "num_generations": o.group,
@@ -288,13 +303,13 @@ def _generation(o: Optimiser) -> dict[str, Any]:
     }
 
 
-def _descent(o: Optimiser) -> dict[str, Any]:
+def _descent_options(o: OptimiserSettings) -> dict[str, Any]:
     """The loss and how the weights follow it."""
     return {
         "beta": o.kl,
         "epsilon": o.clip,
         "loss_type": o.loss,
-        "scale_rewards": "group" if o.scale == BOTH else o.scale,
+        "scale_rewards": "group" if o.scale == GROUP_THEN_BATCH else o.scale,
         "entropy_coef": o.entropy,
         "use_adaptive_entropy": o.entropy_target is not None,
         "entropy_target": o.entropy_target or 0.0,
@@ -310,10 +325,10 @@ def _descent(o: Optimiser) -> dict[str, Any]:
     }
 
 
-class Schedule(TrainerCallback):
+class ScheduleCallback(TrainerCallback):
     """What changes from step to step: the entropy bonus, and what advantages are divided by."""
 
-    def __init__(self, trainer: Any, settings: Settings) -> None:
+    def __init__(self, trainer: Any, settings: TrainSettings) -> None:
         self._trainer = trainer
         self._settings = settings
 
@@ -323,17 +338,17 @@ class Schedule(TrainerCallback):
         if o.entropy_last is not None:
             done = step / max(1, state.max_steps - 1)
             self._trainer.entropy_coef = o.entropy + (o.entropy_last - o.entropy) * done
-        if o.scale == BOTH and step >= self._settings.reward.from_step:
+        if o.scale == GROUP_THEN_BATCH and step >= self._settings.reward.from_step:
             self._trainer.scale_rewards = "batch"
 
 
-class Figures(TrainerCallback):
+class MetricsCallback(TrainerCallback):
     """Hands every step's figures on."""
 
-    def __init__(self, told: Told) -> None:
-        self._told = told
+    def __init__(self, on_metrics: MetricsListener) -> None:
+        self._on_metrics = on_metrics
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         """TRL logs once a step."""
         if logs and "reward" in logs:
-            self._told({"step": int(state.global_step), **logs})
+            self._on_metrics({"step": int(state.global_step), **logs})

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from batuta.errors import StoreError
-from batuta.train.play import Played
-from batuta.train.settings import Settings
+from batuta.train.rollouts import GradedRollout
+from batuta.train.settings import TrainSettings
 
 LIBRARIES = ("batuta", "torch", "transformers", "trl", "accelerate", "peft", "tokenizers", "numpy")
-METRICS, SAMPLES, SETTINGS = "metrics.jsonl", "samples.jsonl", "settings.json"
+METRICS_FILE, SAMPLES_FILE, SETTINGS_FILE = "metrics.jsonl", "samples.jsonl", "settings.json"
 
 
 class RunFolder:
@@ -43,15 +43,15 @@ class RunFolder:
         """Where training can go on from."""
         return self.path / "checkpoints"
 
-    def begin(self, settings: Settings, command: Sequence[str]) -> None:
+    def begin(self, settings: TrainSettings, command: Sequence[str]) -> None:
         """Write down what is about to happen.
 
         Raises:
             StoreError: the folder cannot be written.
         """
-        found = {name: _version(name) for name in LIBRARIES}
+        found = {name: _package_version(name) for name in LIBRARIES}
         about = {"command": list(command), "python": platform.python_version(), "libraries": found}
-        self._write(SETTINGS, settings.model_dump_json(indent=2))
+        self._write(SETTINGS_FILE, settings.model_dump_json(indent=2))
         self._write("versions.json", json.dumps(about, indent=2))
 
     def _write(self, name: str, text: str) -> None:
@@ -60,14 +60,14 @@ class RunFolder:
         except OSError as error:
             raise StoreError(f"{self.path / name} cannot be written: {error.strerror}") from None
 
-    def back_to(self, step: int) -> None:
+    def rewind(self, step: int) -> None:
         """Forget what was written after that step, checkpoints too: training goes on from there.
 
         Raises:
             StoreError: the files cannot be written.
         """
-        for name in (METRICS, SAMPLES):
-            kept = [line for line in read_lines(self.path / name) if int(line["step"]) <= step]
+        for name in (METRICS_FILE, SAMPLES_FILE):
+            kept = [line for line in read_jsonl(self.path / name) if int(line["step"]) <= step]
             self._write_lines(name, kept, "w")
         for path in self.checkpoints.glob("checkpoint-*"):
             if int(path.name.rpartition("-")[2]) > step:
@@ -79,15 +79,15 @@ class RunFolder:
         Raises:
             StoreError: the disk is full.
         """
-        self._write_lines(METRICS, [line], "a")
+        self._write_lines(METRICS_FILE, [line], "a")
 
-    def add_samples(self, step: int, played: Iterable[Played]) -> None:
+    def add_samples(self, step: int, rollouts: Iterable[GradedRollout]) -> None:
         """Some workflows of a step, as they were drafted, played and graded.
 
         Raises:
             StoreError: the disk is full.
         """
-        self._write_lines(SAMPLES, [sample(step, each) for each in played], "a")
+        self._write_lines(SAMPLES_FILE, [rollout_record(step, each) for each in rollouts], "a")
 
     def _write_lines(self, name: str, lines: Iterable[Mapping[str, Any]], mode: str) -> None:
         try:
@@ -97,28 +97,28 @@ class RunFolder:
             raise StoreError(f"{self.path / name} cannot be written: {error.strerror}") from None
 
 
-def sample(step: int, played: Played) -> dict[str, Any]:
+def rollout_record(step: int, rollout: GradedRollout) -> dict[str, Any]:
     """A rollout, as it is kept and shown."""
-    task, run = played.episode.task, played.run
+    task, run = rollout.episode.task, rollout.run
     return {
         "step": step,
         "task": task.id,
         "tags": list(task.tags),
         "difficulty": task.difficulty,
         "question": task.question,
-        "pool": [worker.id for worker in played.episode.pool],
-        "draft": played.draft.text,
+        "pool": [worker.id for worker in rollout.episode.pool],
+        "draft": rollout.draft.text,
         "rounds": len(run.rounds),
         "steps": len(run.steps),
         "tokens": run.usage.total,
         "answer": run.answer,
         "target": task.target,
-        "score": None if played.grade is None else played.grade.score,
-        "reward": played.reward,
+        "score": None if rollout.grade is None else rollout.grade.score,
+        "reward": rollout.reward,
     }
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a JSONL file; none if it is not there; a line cut short is left out."""
     if not path.is_file():
         return []
@@ -131,7 +131,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def _version(name: str) -> str | None:
+def _package_version(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:

@@ -13,40 +13,40 @@ from typing import Any
 
 import torch
 
-from batuta.train.footprint import Devices
-from batuta.train.settings import Settings
+from batuta.train.memory_estimate import Devices
+from batuta.train.settings import TrainSettings
 
 
-def devices_of(environ: Mapping[str, str]) -> Devices:
+def read_devices(environ: Mapping[str, str]) -> Devices:
     """How `accelerate launch` divides the training, by what it tells its processes."""
     sharded = any(environ.get(f"ACCELERATE_USE_{how}") == "true" for how in ("FSDP", "DEEPSPEED"))
     offloaded = sharded and environ.get("FSDP_OFFLOAD_PARAMS") == "true"
     processes = int(environ.get("WORLD_SIZE", "1"))
     here = int(environ.get("LOCAL_WORLD_SIZE", str(processes)))
-    return Devices(processes, here, sharded, offloaded)
+    return Devices(processes=processes, local_processes=here, sharded=sharded, offloaded=offloaded)
 
 
-def wants_gpu(settings: Settings) -> bool:
+def needs_gpu(settings: TrainSettings) -> bool:
     """Whether the settings make sense on a GPU only."""
     return settings.policy.bf16 or settings.optimiser.sampler.startswith("vllm")
 
 
-def room(settings: Settings) -> tuple[int | None, str]:
+def device_memory(settings: TrainSettings) -> tuple[int | None, str]:
     """Bytes of memory that one device has, and which device; None: it is not here."""
     if torch.cuda.is_available():
         about: Any = torch.cuda.get_device_properties(0)
         return int(about.total_memory), f"of one {about.name}"
-    if wants_gpu(settings):
+    if needs_gpu(settings):
         return None, "there is no GPU here"
-    return host_room(), "of this machine"
+    return host_memory(), "of this machine"
 
 
-def host_room() -> int:
+def host_memory() -> int:
     """Bytes of memory that this machine has beside its GPUs' own."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def missing_extras(settings: Settings) -> list[str]:
+def missing_extras(settings: TrainSettings) -> list[str]:
     """Packages that the settings call for and that are not installed, a sentence each."""
     wanted = {"peft": settings.policy.lora is not None}
     wanted["vllm"] = settings.optimiser.sampler.startswith("vllm")
@@ -58,7 +58,7 @@ def missing_extras(settings: Settings) -> list[str]:
     ]
 
 
-def undivided(settings: Settings, processes: int) -> list[str]:
+def divisibility_problems(settings: TrainSettings, processes: int) -> list[str]:
     """Sizes that do not go into each other, a sentence each."""
     o = settings.optimiser
     again = round(o.questions * settings.recursion.share)
@@ -77,11 +77,11 @@ def undivided(settings: Settings, processes: int) -> list[str]:
     return found
 
 
-def unsuited(settings: Settings, devices: Devices) -> list[str]:
+def hardware_problems(settings: TrainSettings, devices: Devices) -> list[str]:
     """What this machine is not, and settings that exclude each other, a sentence each."""
     o, found = settings.optimiser, list[str]()
     cuda = torch.cuda.device_count()
-    if wants_gpu(settings) and cuda < devices.here:
+    if needs_gpu(settings) and cuda < devices.local_processes:
         why = "policy.bf16" if settings.policy.bf16 else f'optimiser.sampler = "{o.sampler}"'
         have = f"only {cuda}" if cuda else "none"
         found.append(f"{why} needs a GPU for each process, and this machine has {have}")

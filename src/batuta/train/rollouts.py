@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from batuta.core import (
+    CallListener,
     Client,
     Grade,
     Limits,
-    Listener,
     Question,
     Reply,
     Request,
@@ -19,37 +19,37 @@ from batuta.core import (
     Usage,
     WorkerId,
 )
-from batuta.core.conductor import SILENT
-from batuta.core.usage import FREE
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.usage import ZERO_COST
 from batuta.engine import conduct
-from batuta.language import Rendering
-from batuta.solvers import Learned, Recursive
+from batuta.language import PromptOptions
+from batuta.solvers import LLMConductor, RecursiveConductor
 from batuta.tasks.graders import grade_answer
 from batuta.train.episodes import Episode
-from batuta.train.reward import Executions, charged, reward, shares_right
+from batuta.train.reward import Executions, right_shares, run_reward, scheduled_cost_weight
 from batuta.train.settings import RewardSettings
 
-Judge = Callable[[Task, str], Awaitable[Grade]]
+AnswerGrader = Callable[[Task, str], Awaitable[Grade]]
 """Grades an answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyDraft:
     """A completion, as the policy wrote it."""
 
     text: str
     prompt_tokens: int = 0
     tokens: int = 0
-    root: Draft | None = None
+    root: PolicyDraft | None = None
     """The first round's draft, if this one is of a second round."""
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradedRollout:
     """A completion, played and graded."""
 
     episode: Episode
-    draft: Draft
+    draft: PolicyDraft
     run: Run
     grade: Grade | None
     reward: float | None
@@ -57,31 +57,31 @@ class Played:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class DraftClient:
     """A client that says what the policy has already written."""
 
-    draft: Draft
+    draft: PolicyDraft
 
-    async def complete(self, request: Request, listener: Listener = SILENT) -> Reply:
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """The draft, with its tokens; the policy's own are free."""
         usage = Usage(calls=1, input=self.draft.prompt_tokens, output=self.draft.tokens)
-        return Reply(self.draft.text, usage=usage, cost=FREE)
+        return Reply(text=self.draft.text, usage=usage, cost=ZERO_COST)
 
 
-@dataclass(frozen=True, slots=True)
-class Players:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutRunner:
     """Who plays and who judges."""
 
     clients: Mapping[WorkerId, Client]
-    judge: Judge
-    rendering: Rendering
+    judge: AnswerGrader
+    rendering: PromptOptions
     rewards: RewardSettings
     concurrency: int
     seconds: float | None = None
 
-    async def play(
-        self, drafts: Sequence[tuple[Episode, Draft]], seeds: Sequence[int], step: int
-    ) -> list[Played]:
+    async def run_drafts(
+        self, drafts: Sequence[tuple[Episode, PolicyDraft]], seeds: Sequence[int], step: int
+    ) -> list[GradedRollout]:
         """Every draft played, in their order.
 
         Args:
@@ -91,10 +91,10 @@ class Players:
         """
         places = asyncio.Semaphore(self.concurrency)
 
-        async def one(episode: Episode, draft: Draft, seed: int) -> Executions:
+        async def one(episode: Episode, draft: PolicyDraft, seed: int) -> Executions:
             async with places:
                 times = range(self.rewards.executions)
-                return [await self._once(episode, draft, seed + n) for n in times]
+                return [await self._run_draft(episode, draft, seed + n) for n in times]
 
         async with asyncio.TaskGroup() as group:
             playing = [
@@ -102,27 +102,39 @@ class Players:
                 for (episode, draft), seed in zip(drafts, seeds, strict=True)
             ]
         played = [task.result() for task in playing]
-        charge = charged(step, self.rewards)
+        charge = scheduled_cost_weight(step, self.rewards)
         groups = [(episode.number, draft.root is not None) for episode, draft in drafts]
-        shares = shares_right(groups, played, self.rewards)
+        shares = right_shares(groups, played, self.rewards)
         return [
-            self._rewarded(episode, draft, parts, charge * share**self.rewards.by_ease)
+            self._reward_executions(episode, draft, parts, charge * share**self.rewards.by_ease)
             for (episode, draft), parts, share in zip(drafts, played, shares, strict=True)
         ]
 
-    def _rewarded(self, episode: Episode, draft: Draft, parts: Executions, charge: float) -> Played:
-        earned = [reward(run, grade, self.rewards, charge) for run, grade in parts]
+    def _reward_executions(
+        self, episode: Episode, draft: PolicyDraft, parts: Executions, cost_weight: float
+    ) -> GradedRollout:
+        earned = [run_reward(run, grade, self.rewards, cost_weight) for run, grade in parts]
         known = [value for value in earned if value is not None]
         run, grade = parts[0]
-        return Played(episode, draft, run, grade, sum(known) / len(known) if known else None)
+        return GradedRollout(
+            episode=episode,
+            draft=draft,
+            run=run,
+            grade=grade,
+            reward=sum(known) / len(known) if known else None,
+        )
 
-    async def _once(self, episode: Episode, draft: Draft, seed: int) -> tuple[Run, Grade | None]:
+    async def _run_draft(
+        self, episode: Episode, draft: PolicyDraft, seed: int
+    ) -> tuple[Run, Grade | None]:
         """One run; a second round comes after its first, played again with the same seed."""
-        conductor = Learned("policy", Said(draft), self.rendering)
-        first = draft.root and Learned("policy", Said(draft.root), self.rendering)
+        conductor = LLMConductor(name="policy", client=DraftClient(draft), rendering=self.rendering)
+        first = draft.root and LLMConductor(
+            name="policy", client=DraftClient(draft.root), rendering=self.rendering
+        )
         run = await conduct(
             Question.of(episode.task.question),
-            Recursive(first, conductor) if first else conductor,
+            RecursiveConductor(first, conductor) if first else conductor,
             episode.pool,
             self.clients,
             limits=Limits(rounds=2 if first else 1, seconds=self.seconds),

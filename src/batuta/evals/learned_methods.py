@@ -10,27 +10,27 @@ from typing import Protocol
 
 import numpy as np
 
-from batuta.baselines import Conducted, Players, Solver
-from batuta.baselines.cascade import PRICE, Cascade, answers_of, fit_cascade
-from batuta.baselines.checking import Checker
-from batuta.baselines.routing import CHOOSERS, ROUTERS
+from batuta.baselines import ConductorSolver, Solver, SolverContext
+from batuta.baselines.cascade import PRICE, Cascade, fit_cascade, recorded_extractor
+from batuta.baselines.checker import Checker
+from batuta.baselines.routing import ANSWER_CHOOSERS, ROUTERS
 from batuta.baselines.routing.smoothie import Smoothie
 from batuta.core import Conductor, Question, Run, Task, WorkerId
 from batuta.errors import ConfigError
-from batuta.evals.ledger import Result
-from batuta.solvers.history import History, Samples
-from batuta.solvers.once import Once
-from batuta.solvers.selector import Recipe, Selector, fit_selector
-from batuta.tasks.recorded import Recorded
+from batuta.evals.result_log import TrialResult
+from batuta.solvers.cached_features import CachedFeatures
+from batuta.solvers.history import History, RunSamples
+from batuta.solvers.selector import Selector, SelectorRecipe, fit_selector
+from batuta.tasks.recorded import RecordedOutcomes
 
-CHECKED = "cascade+checker"
+CHECKED_CASCADE = "cascade+checker"
 """Its checker reads what another worker said, which no record can know."""
 
-FEATURES = Once()
+QUESTION_FEATURES = CachedFeatures()
 """Of the questions, for all methods: what each of them takes when it is given none, read once."""
 
 
-class Fit(Protocol):
+class SolverFitter(Protocol):
     """Learns from outcomes how to answer."""
 
     def __call__(self, history: History, *, seed: int = 0) -> Solver:
@@ -38,7 +38,7 @@ class Fit(Protocol):
         ...
 
 
-class FitConductor(Protocol):
+class ConductorFitter(Protocol):
     """Learns from outcomes whom to ask."""
 
     def __call__(self, history: History, *, seed: int = 0) -> Conductor:
@@ -46,7 +46,7 @@ class FitConductor(Protocol):
         ...
 
 
-class FitCascade(Protocol):
+class CascadeFitter(Protocol):
     """Learns from outcomes whom to ask first, and when an answer is good enough."""
 
     def __call__(self, history: History, *, seed: int = 0) -> Cascade:
@@ -55,14 +55,14 @@ class FitCascade(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Untaught:
+class UnfittedSolver:
     """A method before it has learned."""
 
     name: str
-    fit: Fit
+    fit: SolverFitter
     calls: None = None
 
-    async def answer(self, question: Question, players: Players, seed: int) -> Run:
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
         """Refused.
 
         Raises:
@@ -71,48 +71,53 @@ class Untaught:
         raise ConfigError(f"{self.name} must learn from outcomes before it can answer")
 
 
-def conducting(fit: FitConductor) -> Fit:
+def conductor_fitter(fit: ConductorFitter) -> SolverFitter:
     """The same for a conductor, whose workflows are played by the engine."""
-    return lambda history, *, seed=0: Conducted(fit(history, seed=seed))
+    return lambda history, *, seed=0: ConductorSolver(fit(history, seed=seed))
 
 
 @lru_cache(maxsize=32)
-def _selector(history: History, seed: int) -> Selector:
+def _fit_shared_selector(history: History, seed: int) -> Selector:
     """Fitted once for all methods that need it."""
-    return fit_selector(history, Recipe(features=FEATURES), seed=seed)
+    return fit_selector(history, SelectorRecipe(features=QUESTION_FEATURES), seed=seed)
 
 
-def cascade_at(price: float) -> FitCascade:
+def cascade_fitter(price: float) -> CascadeFitter:
     """The cascade to which a call is worth that much credit."""
     return lambda history, *, seed=0: fit_cascade(
-        history, seed=seed, price=price, selector=_selector(history, seed)
+        history, seed=seed, price=price, selector=_fit_shared_selector(history, seed)
     )
 
 
-def _checked(history: History, *, seed: int = 0) -> Cascade:
-    return replace(cascade_at(PRICE)(history, seed=seed), checker=Checker())
+def _fit_checked_cascade(history: History, *, seed: int = 0) -> Cascade:
+    return replace(cascade_fitter(PRICE)(history, seed=seed), checker=Checker())
 
 
-FITTED: Mapping[str, Fit] = {
-    "mini": lambda history, *, seed=0: Conducted(_selector(history, seed), calls=1),
-    "cascade": cascade_at(PRICE),
-    CHECKED: _checked,
-    **{name: conducting(partial(fit, features=FEATURES)) for name, fit in ROUTERS.items()},
-    **{name: partial(fit, features=FEATURES) for name, fit in CHOOSERS.items()},
+LEARNED_METHODS: Mapping[str, SolverFitter] = {
+    "mini": lambda history, *, seed=0: ConductorSolver(
+        _fit_shared_selector(history, seed), calls=1
+    ),
+    "cascade": cascade_fitter(PRICE),
+    CHECKED_CASCADE: _fit_checked_cascade,
+    **{
+        name: conductor_fitter(partial(fit, features=QUESTION_FEATURES))
+        for name, fit in ROUTERS.items()
+    },
+    **{name: partial(fit, features=QUESTION_FEATURES) for name, fit in ANSWER_CHOOSERS.items()},
 }
 """By name; a new method is one line."""
 
 
-def on_record(solver: Solver, record: Recorded) -> Solver:
+def adapt_to_record(solver: Solver, record: RecordedOutcomes) -> Solver:
     """The same; what looks at answers takes those that the record extracted."""
     looks = isinstance(solver, Cascade | Smoothie)
-    return replace(solver, extract=answers_of(record)) if looks else solver
+    return replace(solver, extract=recorded_extractor(record)) if looks else solver
 
 
 def measured_history(
     tasks: Sequence[Task],
     workers: Sequence[WorkerId],
-    ran: Callable[[WorkerId, Task], Result | None],
+    find_result: Callable[[WorkerId, Task], TrialResult | None],
     family: Callable[[Task], str],
 ) -> History:
     """What was measured of each worker alone, one run a question.
@@ -120,7 +125,7 @@ def measured_history(
     Args:
         tasks: the questions.
         workers: who was asked.
-        ran: the result of a worker's run; None: it was not asked.
+        find_result: the result of a worker's run; None: it was not asked.
         family: of a task.
     """
     shape = (len(tasks), len(workers))
@@ -129,7 +134,7 @@ def measured_history(
     said: list[list[str | None]] = [[None] * len(workers) for _ in tasks]
     for q, task in enumerate(tasks):
         for m, worker in enumerate(workers):
-            result = ran(worker, task)
+            result = find_result(worker, task)
             if result is None or result.score is None:
                 continue
             credit_qm[q, m] = result.score
@@ -138,21 +143,21 @@ def measured_history(
     texts = sorted({answer for row in said for answer in row if answer is not None})
     codes: dict[str | None, int] = {text: code for code, text in enumerate(texts)}
     answers_qm = np.array([[codes.get(a, -1) for a in row] for row in said], np.int32)
-    samples = Samples(credit_qm[:, :, None], answers_qm.reshape(*shape, 1), tuple(texts))
+    samples = RunSamples(credit_qm[:, :, None], answers_qm.reshape(*shape, 1), tuple(texts))
     return History(
-        tuple(task.question for task in tasks),
-        tuple(workers),
-        credit_qm,
-        usd_qm,
-        (~np.isnan(credit_qm)).astype(np.int32),
-        tuple(family(task) for task in tasks),
-        tuple(map(tuple, said)),
-        samples,
+        questions=tuple(task.question for task in tasks),
+        workers=tuple(workers),
+        scores_qm=credit_qm,
+        usd_qm=usd_qm,
+        runs_qm=(~np.isnan(credit_qm)).astype(np.int32),
+        families=tuple(family(task) for task in tasks),
+        answers=tuple(map(tuple, said)),
+        samples=samples,
     )
 
 
 @lru_cache(maxsize=32)
-def digest(history: History) -> str:
+def history_digest(history: History) -> str:
     """A short name of all that the outcomes say."""
     words = repr((history.questions, history.workers, history.families, history.answers))
     found = blake2b(words.encode("utf-8", "replace"), digest_size=8)

@@ -17,29 +17,29 @@ from typing import Any
 from pydantic import ValidationError
 
 from batuta.core import Question
-from batuta.core.usage import FREE, ZERO
-from batuta.engine.estimate import EXPECTED_OUTPUT, estimate
-from batuta.solvers.random import random_workflow
+from batuta.core.usage import ZERO_COST, ZERO_USAGE
+from batuta.engine.workflow_estimate import EXPECTED_OUTPUT_TOKENS, estimate_workflow
+from batuta.solvers.random_workflows import random_workflow
 from batuta.train.episodes import Episode
-from batuta.train.rundir import METRICS, SETTINGS, read_lines
-from batuta.train.settings import Settings
+from batuta.train.run_folder import METRICS_FILE, SETTINGS_FILE, read_jsonl
+from batuta.train.settings import TrainSettings
 
-PRICED = 300
+PRICED_WORKFLOWS = 300
 """Random workflows that are priced."""
-RECENT = 20
+RECENT_STEPS = 20
 """Steps of an earlier run that say what comes next."""
 SECONDS_A_CALL = 15.0
 """Assumed of a worker that is no simulation."""
 SIMULATED_SECONDS = 0.0005
 """Of a simulated worker's call, on one core."""
-GENERATING = {"cpu": 1e10, "cuda": 5e13}
+GENERATION_SPEED = {"cpu": 1e10, "cuda": 5e13}
 """Operations a second that are assumed of a device while it writes."""
-LEARNING = {"cpu": 3e10, "cuda": 2e14}
+LEARNING_SPEED = {"cpu": 3e10, "cuda": 2e14}
 """And while the weights are moved."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outlay:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostEstimate:
     """Expected of the whole training."""
 
     workflows: int
@@ -51,7 +51,7 @@ class Outlay:
     """Of the workers."""
     usd: Decimal
     """For the calls whose price is known."""
-    unpriced: int | None
+    unpriced_calls: int | None
     """Calls whose price is not known; None: an earlier run did not count them."""
     depth: float | None
     """Calls one after another; None: not told by an earlier run."""
@@ -60,120 +60,145 @@ class Outlay:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepTime:
     """How long a step is expected to take."""
 
     seconds: float
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimeInputs:
     """What the time depends on beside the settings."""
 
     parameters: int
-    prompt: int
+    prompt_tokens: int
     """Tokens."""
     device: str
     """`cpu` or `cuda`."""
     processes: int
-    places: int
+    call_slots: int
     """Calls that the pool takes at the same time."""
     simulated: bool
 
 
-def earlier(settings: Settings) -> list[dict[str, Any]]:
+def read_earlier_metrics(settings: TrainSettings) -> list[dict[str, Any]]:
     """The last figures of a run in the same folder, if it was of the same policy and sizes."""
     try:
-        text = (settings.output / SETTINGS).read_text("utf-8")
-        before = Settings.model_validate_json(text)
+        text = (settings.output / SETTINGS_FILE).read_text("utf-8")
+        before = TrainSettings.model_validate_json(text)
     except (OSError, ValidationError):
         return []
     sizes = before.optimiser.model_copy(update={"steps": settings.optimiser.steps})
     if (before.policy, before.pool, sizes) != (settings.policy, settings.pool, settings.optimiser):
         return []
-    return read_lines(settings.output / METRICS)[-RECENT:]
+    return read_jsonl(settings.output / METRICS_FILE)[-RECENT_STEPS:]
 
 
-def outlay(settings: Settings, asked: Sequence[Episode], lines: Sequence[dict[str, Any]]) -> Outlay:
+def estimate_cost(
+    settings: TrainSettings, episodes: Sequence[Episode], lines: Sequence[dict[str, Any]]
+) -> CostEstimate:
     """What is expected to be spent, by an earlier run's figures or by random workflows."""
     o = settings.optimiser
     workflows = o.steps * o.questions * o.group * settings.reward.executions
     told = [line for line in lines if line.get("steps")]
-    return _measured(workflows, told) if told else _priced(workflows, asked, settings.seed)
+    return (
+        _measured_cost(workflows, told)
+        if told
+        else _priced_cost(workflows, episodes, settings.seed)
+    )
 
 
-def _measured(workflows: int, lines: Sequence[dict[str, Any]]) -> Outlay:
+def _measured_cost(workflows: int, lines: Sequence[dict[str, Any]]) -> CostEstimate:
     valid, steps = fmean(each["valid"] for each in lines), fmean(each["steps"] for each in lines)
     played = workflows * valid
     tokens = fmean(each["worker_tokens"] for each in lines)
     usd = Decimal(str(round(played * fmean(each["usd"] for each in lines), 4)))
     source = f"the last {len(lines)} steps of the run in this folder"
-    return Outlay(
-        workflows, steps, round(played * steps), round(played * tokens), usd, None, None, source
+    return CostEstimate(
+        workflows=workflows,
+        steps=steps,
+        calls=round(played * steps),
+        tokens=round(played * tokens),
+        usd=usd,
+        unpriced_calls=None,
+        depth=None,
+        source=source,
     )
 
 
-def _priced(workflows: int, asked: Sequence[Episode], seed: int) -> Outlay:
+def _priced_cost(workflows: int, episodes: Sequence[Episode], seed: int) -> CostEstimate:
     rng = Random(f"outlay {seed}")
-    usage, cost, depth = ZERO, FREE, 0
-    some = list(islice(asked, PRICED))
+    usage, cost, depth = ZERO_USAGE, ZERO_COST, 0
+    some = list(islice(episodes, PRICED_WORKFLOWS))
     for episode in some:
         flow = random_workflow(rng, episode.pool)
-        expected = estimate(Question.of(episode.task.question), flow, episode.pool)
+        expected = estimate_workflow(Question.of(episode.task.question), flow, episode.pool)
         usage, cost, depth = usage + expected.usage, cost + expected.cost, depth + flow.depth
     times = workflows / len(some)
-    return Outlay(
-        workflows,
-        usage.calls / len(some),
-        round(usage.calls * times),
-        round(usage.total * times),
-        (cost.usd * workflows / len(some)).quantize(Decimal("0.0001")),
-        round(cost.unpriced_calls * times),
-        depth / len(some),
-        f"{len(some)} random workflows on the training's questions, {EXPECTED_OUTPUT} tokens "
-        "a reply, every draft valid",
+    return CostEstimate(
+        workflows=workflows,
+        steps=usage.calls / len(some),
+        calls=round(usage.calls * times),
+        tokens=round(usage.total * times),
+        usd=(cost.usd * workflows / len(some)).quantize(Decimal("0.0001")),
+        unpriced_calls=round(cost.unpriced_calls * times),
+        depth=depth / len(some),
+        source=(
+            f"{len(some)} random workflows on the training's questions, "
+            f"{EXPECTED_OUTPUT_TOKENS} tokens "
+            "a reply, every draft "
+            "valid"
+        ),
     )
 
 
-def pace(settings: Settings, spent: Outlay, stage: Stage, lines: Sequence[dict[str, Any]]) -> Pace:
+def estimate_step_time(
+    settings: TrainSettings,
+    cost: CostEstimate,
+    inputs: StepTimeInputs,
+    lines: Sequence[dict[str, Any]],
+) -> StepTime:
     """Seconds a step, by an earlier run's clock or by assumptions."""
     timed = [float(line["step_time"]) for line in lines if line.get("step_time")]
     if timed:
-        return Pace(median(timed), f"the last {len(timed)} steps of the run in this folder")
-    playing, why = _playing(settings, spent, stage)
-    thinking = _thinking(settings, stage)
+        return StepTime(median(timed), f"the last {len(timed)} steps of the run in this folder")
+    playing, why = _playing_seconds(settings, cost, inputs)
+    thinking = _policy_seconds(settings, inputs)
     speeds = (
-        f"{GENERATING[stage.device]:.0e} operations a second while the policy writes and "
-        f"{LEARNING[stage.device]:.0e} while it reads and learns, completions of half their length"
+        f"{GENERATION_SPEED[inputs.device]:.0e} operations a second while the policy writes and "
+        f"{LEARNING_SPEED[inputs.device]:.0e} while it reads and learns, completions of half "
+        f"their length"
     )
-    return Pace(playing + thinking, f"assumed: {why}, {speeds}")
+    return StepTime(playing + thinking, f"assumed: {why}, {speeds}")
 
 
-def _playing(settings: Settings, spent: Outlay, stage: Stage) -> tuple[float, str]:
+def _playing_seconds(
+    settings: TrainSettings, cost: CostEstimate, inputs: StepTimeInputs
+) -> tuple[float, str]:
     """Seconds in which a step's workflows are played, and what is assumed."""
-    calls = spent.calls / settings.optimiser.steps
-    if stage.simulated:
+    calls = cost.calls / settings.optimiser.steps
+    if inputs.simulated:
         return calls * SIMULATED_SECONDS, f"{SIMULATED_SECONDS * 1000:g} ms a simulated call"
-    runs = spent.workflows / settings.optimiser.steps
-    waves = -(-runs // settings.pool.concurrency) * (spent.depth or spent.steps)
-    queued = calls / stage.places
+    runs = cost.workflows / settings.optimiser.steps
+    waves = -(-runs // settings.pool.concurrency) * (cost.depth or cost.steps)
+    queued = calls / inputs.call_slots
     return max(waves, queued) * SECONDS_A_CALL, f"{SECONDS_A_CALL:g} s a call"
 
 
-def _thinking(settings: Settings, stage: Stage) -> float:
+def _policy_seconds(settings: TrainSettings, inputs: StepTimeInputs) -> float:
     """Seconds in which the policy writes and learns.
 
     Operations a parameter and token: 2 to read or write, 6 to learn, 8 with checkpointing, which
     computes the forward pass twice. Our sampler and vLLM read a group's prompt once.
     """
     o = settings.optimiser
-    groups, rows = o.questions / stage.processes, o.questions * o.group / stage.processes
+    groups, rows = o.questions / inputs.processes, o.questions * o.group / inputs.processes
     written = rows * o.completion / 2
-    read = (rows if o.sampler == "transformers" else groups) * stage.prompt
+    read = (rows if o.sampler == "transformers" else groups) * inputs.prompt_tokens
     shared = o.sampler == "own" and settings.policy.lora is None
-    learned = written + (groups if shared else rows) * stage.prompt
-    fast = LEARNING[stage.device]
-    writing = 2 * (written / GENERATING[stage.device] + read / fast)
+    learned = written + (groups if shared else rows) * inputs.prompt_tokens
+    fast = LEARNING_SPEED[inputs.device]
+    writing = 2 * (written / GENERATION_SPEED[inputs.device] + read / fast)
     learning = (8 if o.gradient_checkpointing else 6) * learned / fast
-    return stage.parameters * (writing + learning)
+    return inputs.parameters * (writing + learning)

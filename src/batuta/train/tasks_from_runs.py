@@ -28,24 +28,24 @@ from hashlib import blake2b
 from pathlib import Path
 
 from batuta import rehearsal
-from batuta.baselines import final
+from batuta.baselines import find_final_answer
 from batuta.core import Question, Run, Sampling, Task, TaskId
 from batuta.errors import ConfigError
-from batuta.evals.marking import is_integer
-from batuta.rehearsal.grammar import families
-from batuta.rehearsal.problem import show, solve
+from batuta.evals.grading import is_integer
+from batuta.rehearsal.grammar import question_families
+from batuta.rehearsal.problem import format_value, solve_problem
 from batuta.store import RunSummary, Store
-from batuta.train.settings import Settings, Stage
+from batuta.train.settings import CurriculumStage, TrainSettings
 
-GOOD = 0.99
+RIGHT_SCORE = 0.99
 """A feedback score from which on an answer counts as right."""
-SHORT = 64
+MAX_ANSWER_CHARACTERS = 64
 """Characters of an answer that can be compared with another, at most."""
-PAGE = 500
-_EXPECTED = re.compile(r"^\s*expected\s*[:=]\s*(\S.*?)\s*$", re.IGNORECASE | re.MULTILINE)
+PAGE_SIZE = 500
+_EXPECTED_PATTERN = re.compile(r"^\s*expected\s*[:=]\s*(\S.*?)\s*$", re.IGNORECASE | re.MULTILINE)
 
 
-class Source(StrEnum):
+class TargetSource(StrEnum):
     """What a judged run is worth."""
 
     EXPECTED = "expected"
@@ -62,25 +62,25 @@ class Source(StrEnum):
     """What it said was not to be kept."""
 
 
-_TEACHING = (Source.EXPECTED, Source.COMPUTED, Source.SCORED)
+_WITH_TARGET = (TargetSource.EXPECTED, TargetSource.COMPUTED, TargetSource.SCORED)
 """Those that give a target, the surest first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class JudgedRuns:
     """What the judged runs of a store can teach."""
 
     tasks: tuple[Task, ...]
     """One for each question, by the surest of its runs; of equal ones by the newest."""
-    runs: Counter[Source]
+    runs: Counter[TargetSource]
     """Every judged run, by what it is worth."""
 
     def __str__(self) -> str:
         """How many questions, and how many runs are left out and why."""
         reasons = (
-            (Source.UNCHECKED, "with a score and no answer that could be checked"),
-            (Source.UNFIT, "that are more than a question's text"),
-            (Source.UNKEPT, "whose content is not kept"),
+            (TargetSource.UNCHECKED, "with a score and no answer that could be checked"),
+            (TargetSource.UNFIT, "that are more than a question's text"),
+            (TargetSource.UNKEPT, "whose content is not kept"),
         )
         left = [f"{self.runs[source]} {why}" for source, why in reasons if self.runs[source]]
         out = f"; left out: {', '.join(left)}" if left else ""
@@ -88,7 +88,7 @@ class Served:
         return f"{len(self.tasks)} questions of {judged} judged runs can be learned from{out}"
 
 
-async def served(target: str) -> Served:
+async def read_judged_runs(target: str) -> JudgedRuns:
     """What can be learned from the runs of a store that were judged.
 
     Args:
@@ -100,18 +100,18 @@ async def served(target: str) -> Served:
     """
     if "://" not in target and not Path(target).exists():
         raise ConfigError(f"there are no runs at {target}; name the store that was served from")
-    runs: Counter[Source] = Counter()
+    runs: Counter[TargetSource] = Counter()
     best: dict[TaskId, tuple[int, Task]] = {}
     async with Store.open(target) as store:
-        for summary in await _judged(store):
-            source, task = _worth(await store.get(summary.id), summary)
+        for summary in await _list_judged(store):
+            source, task = _find_target(await store.get(summary.id), summary)
             runs[source] += 1
             if task is None:
                 continue
-            rank = _TEACHING.index(source)
+            rank = _WITH_TARGET.index(source)
             if task.id not in best or rank < best[task.id][0]:
                 best[task.id] = (rank, task)
-    found = Served(tuple(task for _, task in best.values()), runs)
+    found = JudgedRuns(tuple(task for _, task in best.values()), runs)
     if not found.tasks:
         said = str(found) if runs else f"no run in {target} was judged"
         raise ConfigError(
@@ -121,17 +121,17 @@ async def served(target: str) -> Served:
     return found
 
 
-async def served_tasks(target: str) -> list[Task]:
+async def read_judged_tasks(target: str) -> list[Task]:
     """The questions alone; see `served`.
 
     Raises:
         ConfigError: nothing can be learned from the store.
         StoreError: the store cannot be read.
     """
-    return list((await served(target)).tasks)
+    return list((await read_judged_runs(target)).tasks)
 
 
-def with_runs(settings: Settings, source: str, share: float) -> Settings:
+def mix_in_runs(settings: TrainSettings, source: str, share: float) -> TrainSettings:
     """The settings with `share` of every stage's questions from served runs.
 
     Args:
@@ -139,69 +139,78 @@ def with_runs(settings: Settings, source: str, share: float) -> Settings:
         source: `runs` or `runs:TARGET`.
         share: in (0, 1].
     """
-    stages: list[Stage] = []
+    stages: list[CurriculumStage] = []
     for stage in settings.curriculum:
         others = {name: weight for name, weight in stage.tasks.items() if name != source}
         whole = sum(others.values())
         kept = {name: weight / whole * (1 - share) for name, weight in others.items() if share < 1}
-        stages.append(Stage(step=stage.step, tasks={**kept, source: share if kept else 1.0}))
+        stages.append(
+            CurriculumStage(step=stage.step, tasks={**kept, source: share if kept else 1.0})
+        )
     return settings.model_copy(update={"curriculum": stages})
 
 
-async def _judged(store: Store) -> list[RunSummary]:
+async def _list_judged(store: Store) -> list[RunSummary]:
     """Runs with a score or an expected answer, newest first."""
     found: list[RunSummary] = []
     before: str | None = None
-    while page := await store.list(PAGE, before):
+    while page := await store.list(PAGE_SIZE, before):
         before = page[-1].cursor
-        found += [row for row in page if row.score is not None or _expected(row)]
+        found += [row for row in page if row.score is not None or _expected_answer(row)]
     return found
 
 
-def _expected(summary: RunSummary) -> str | None:
+def _expected_answer(summary: RunSummary) -> str | None:
     """The answer that the feedback's comment says is right, if it is short enough to compare."""
-    said = _EXPECTED.search(summary.score_comment or "")
-    return said[1] if said and len(said[1]) <= SHORT else None
+    said = _EXPECTED_PATTERN.search(summary.score_comment or "")
+    return said[1] if said and len(said[1]) <= MAX_ANSWER_CHARACTERS else None
 
 
-def _worth(run: Run | None, summary: RunSummary) -> tuple[Source, Task | None]:
+def _find_target(run: Run | None, summary: RunSummary) -> tuple[TargetSource, Task | None]:
     """What a judged run teaches: its question with the right answer, if that is known."""
     if run is None:
-        return Source.UNKEPT, None
+        return TargetSource.UNKEPT, None
     question = run.header.question
-    if not _plain(question):
-        return Source.UNFIT, None
-    if expected := _expected(summary):
-        return Source.EXPECTED, _told(question.text, expected)
-    if computed := _computed(question.text):
-        return Source.COMPUTED, computed
-    own = final(run.answer or "")
-    if own and len(own) <= SHORT and (summary.score or 0.0) >= GOOD:
-        return Source.SCORED, _told(question.text, own)
-    return Source.UNCHECKED, None
+    if not _is_plain_text(question):
+        return TargetSource.UNFIT, None
+    if expected := _expected_answer(summary):
+        return TargetSource.EXPECTED, _make_task(question.text, expected)
+    if computed := _computed_task(question.text):
+        return TargetSource.COMPUTED, computed
+    own = find_final_answer(run.answer or "")
+    if own and len(own) <= MAX_ANSWER_CHARACTERS and (summary.score or 0.0) >= RIGHT_SCORE:
+        return TargetSource.SCORED, _make_task(question.text, own)
+    return TargetSource.UNCHECKED, None
 
 
-def _plain(question: Question) -> bool:
+def _is_plain_text(question: Question) -> bool:
     """Whether its text says all of it, so that it can be asked again."""
     return replace(question, sampling=Sampling()) == Question.of(question.text)
 
 
-def _told(text: str, target: str) -> Task:
+def _make_task(text: str, target: str) -> Task:
     """The question with the answer that somebody called right."""
     grader = "integer" if is_integer(target) else "exact"
-    return Task(_id(text), text, target, grader, ("served",))
+    return Task(id=_task_id(text), question=text, target=target, grader=grader, tags=("served",))
 
 
-def _computed(text: str) -> Task | None:
+def _computed_task(text: str) -> Task | None:
     """The question with its computed answer; None: it is not of the rehearsal's world."""
-    problem = rehearsal.read(text)
-    value = None if problem is None else solve(problem)
+    problem = rehearsal.read_problem(text)
+    value = None if problem is None else solve_problem(problem)
     if problem is None or value is None:
         return None
-    grader = families()[problem.family].grader(problem, value)
+    grader = question_families()[problem.family].grader(problem, value)
     tags = ("rehearsal", problem.family, "served")
-    return Task(_id(text), text, show(value), grader, tags, float(problem.difficulty))
+    return Task(
+        id=_task_id(text),
+        question=text,
+        target=format_value(value),
+        grader=grader,
+        tags=tags,
+        difficulty=float(problem.difficulty),
+    )
 
 
-def _id(text: str) -> TaskId:
+def _task_id(text: str) -> TaskId:
     return TaskId(f"served-{blake2b(text.encode('utf-8', 'replace'), digest_size=8).hexdigest()}")

@@ -19,42 +19,42 @@ import torch
 
 from batuta.core import Pool, Round, Workflow
 from batuta.errors import ConfigError, WorkflowError
-from batuta.language import ACCEPTED, parse, render
-from batuta.solvers.random import random_workflow
-from batuta.train.conducted import continues, measured
-from batuta.train.episodes import Episode, episodes, templated
-from batuta.train.learn import Opening, listed
-from batuta.train.memory import keep_memory
+from batuta.language import ACCEPTED, parse_workflow, render_workflow
+from batuta.solvers.random_workflows import random_workflow
+from batuta.train.allocator import retain_freed_memory
+from batuta.train.conductor_training import RolloutRunnerFactory, load_pool
+from batuta.train.episodes import Episode, make_episodes, render_chat_prompt
 from batuta.train.model import (
     check_own_sampler,
-    keep_stage,
     load_policy,
-    policy_start,
-    use_threads,
+    require_policy_start,
+    save_stage,
+    set_threads,
 )
-from batuta.train.play import Draft, Played, Players
-from batuta.train.questions import drawn
-from batuta.train.rundir import RunFolder
+from batuta.train.questions import draw_mix
+from batuta.train.reward_function import is_continuable, rollout_metrics
+from batuta.train.rollouts import GradedRollout, PolicyDraft, RolloutRunner
+from batuta.train.run_folder import RunFolder
 from batuta.train.sampler import Sampler
-from batuta.train.settings import RejectionSettings, Settings
-from batuta.train.warmup import Example, fit
+from batuta.train.settings import RejectionSettings, TrainSettings
+from batuta.train.warmup import TrainingExample, fit_examples
 
-Told = Callable[[str, int, int, dict[str, float]], None]
+RejectionListener = Callable[[str, int, int, dict[str, float]], None]
 """Is told what is going on, how far it is, of how much, and its figures."""
-AT_ONCE = 48
+QUESTIONS_AT_ONCE = 48
 """Questions whose workflows are sampled together."""
-STANDS = 4
+ACCEPT_EVERY = 4
 """One of so many drafts after a first round lets its answer stand, whatever the policy writes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftGroup:
     """A question, and the first round that all its drafts go on from, if there is one."""
 
     episode: Episode
     seed: int
     """Of its runs: of each the next one, or of all the first round's."""
-    root: Draft | None = None
+    root: PolicyDraft | None = None
     rounds: tuple[Round, ...] = ()
 
     def seed_of(self, row: int) -> int:
@@ -62,24 +62,24 @@ class Group:
         return (self.seed + (0 if self.root else row)) % 2**31
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RejectionContext:
     """What every round needs."""
 
-    settings: Settings
+    settings: TrainSettings
     model: Any
     tokenizer: Any
-    told: Told
+    on_progress: RejectionListener
     pool: Pool
     """All workers, of whom a question may list some."""
 
 
-def reject(settings: Settings, told: Told) -> Path:
+def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListener) -> Path:
     """Sample, play, keep what earned more than its question's mean, fit; several rounds.
 
     Args:
         settings: the file.
-        told: hears how it goes.
+        on_progress: hears how it goes.
 
     Returns:
         The folder of the fitted policy.
@@ -90,59 +90,72 @@ def reject(settings: Settings, told: Told) -> Path:
     """
     if not settings.rejection.rounds:
         raise ConfigError("there is nothing to do: rejection.rounds is 0; 4 is a good number")
-    start = policy_start(settings, sampling=True)
-    keep_memory()
+    start = require_policy_start(settings, sampling=True)
+    retain_freed_memory()
     torch.manual_seed(settings.seed)
-    use_threads(settings)
+    set_threads(settings)
     model, tokenizer = load_policy(start, settings.policy.revision)
     check_own_sampler(model, start)
-    pool = asyncio.run(listed(settings))
-    stage = Stage(settings, model, tokenizer, told, pool)
-    asyncio.run(_rounds(stage, RunFolder(settings.output)))
-    return keep_stage(model, tokenizer, settings, "rejection")
+    pool = asyncio.run(load_pool(settings))
+    stage = RejectionContext(
+        settings=settings, model=model, tokenizer=tokenizer, on_progress=on_progress, pool=pool
+    )
+    asyncio.run(_run_rounds(stage, RunFolder(settings.output)))
+    return save_stage(model, tokenizer, settings, "rejection")
 
 
-async def _rounds(stage: Stage, folder: RunFolder) -> None:
+async def _run_rounds(stage: RejectionContext, folder: RunFolder) -> None:
     settings, rejection = stage.settings, stage.settings.rejection
     mix = rejection.tasks or settings.curriculum[0].tasks
     seeds = [settings.seed * 1009 + number + 500 for number in range(rejection.rounds)]
-    asked = [await asyncio.to_thread(drawn, mix, rejection.questions, seed) for seed in seeds]
-    opening = Opening(settings, folder, [task for tasks in asked for task in tasks])
+    asked = [await asyncio.to_thread(draw_mix, mix, rejection.questions, seed) for seed in seeds]
+    opening = RolloutRunnerFactory(settings, folder, [task for tasks in asked for task in tasks])
     players = await opening()
     try:
         for number, (tasks, seed) in enumerate(zip(asked, seeds, strict=True)):
-            met = episodes(tasks, stage.pool, settings.pool, seed, settings.prompt.hidden)
-            kept = await _kept(stage, players, met, number)
-            await asyncio.to_thread(_fitted, stage, kept, number)
+            met = make_episodes(
+                tasks,
+                stage.pool,
+                settings=settings.pool,
+                seed=seed,
+                word_dropout=settings.prompt.hidden,
+            )
+            kept = await _sample_round(stage, players, met, number)
+            await asyncio.to_thread(_fit_policy, stage, kept, number)
     finally:
         await opening.close()
 
 
-async def _kept(
-    stage: Stage, players: Players, met: Sequence[Episode], number: int
-) -> list[Example]:
+async def _sample_round(
+    stage: RejectionContext, players: RolloutRunner, met: Sequence[Episode], number: int
+) -> list[TrainingExample]:
     """Drafts of that round that earned more than the mean of their question, with their weights."""
     group, seed = stage.settings.rejection.group, stage.settings.seed
-    kept: list[Example] = []
-    all_played: list[Played] = []
-    for at in range(0, len(met), AT_ONCE):
+    kept: list[TrainingExample] = []
+    all_played: list[GradedRollout] = []
+    for at in range(0, len(met), QUESTIONS_AT_ONCE):
         first = (seed * 31 + number) * 1_000_003 + at * group
-        part = [Group(e, first + n * group) for n, e in enumerate(met[at : at + AT_ONCE])]
-        part = await _continued(stage, players, part, number)
-        prompts, drafts = await asyncio.to_thread(_sampled, stage, part, number)
+        part = [
+            DraftGroup(episode=e, seed=first + n * group)
+            for n, e in enumerate(met[at : at + QUESTIONS_AT_ONCE])
+        ]
+        part = await _continue_groups(stage, players, part, number)
+        prompts, drafts = await asyncio.to_thread(_sample_drafts, stage, part, number)
         asked = [(one, row) for one in part for row in range(group)]
         pairs = [(one.episode, draft) for (one, _), draft in zip(asked, drafts, strict=True)]
-        played = await players.play(pairs, [one.seed_of(row) for one, row in asked], step=2**31)
+        played = await players.run_drafts(
+            pairs, [one.seed_of(row) for one, row in asked], step=2**31
+        )
         all_played += played
-        kept += better(prompts, played, group, stage.settings.rejection.shorter)
-        figures = measured(all_played) | {"kept": float(len(kept))}
-        stage.told(f"round {number + 1}: playing", at + len(part), len(met), figures)
+        kept += keep_right_drafts(prompts, played, group, stage.settings.rejection.shorter)
+        figures = rollout_metrics(all_played) | {"kept": float(len(kept))}
+        stage.on_progress(f"round {number + 1}: playing", at + len(part), len(met), figures)
     return kept
 
 
-async def _continued(
-    stage: Stage, players: Players, part: Sequence[Group], number: int
-) -> list[Group]:
+async def _continue_groups(
+    stage: RejectionContext, players: RolloutRunner, part: Sequence[DraftGroup], number: int
+) -> list[DraftGroup]:
     """The groups, `recursion.share` of them after a first round that the policy wrote."""
     settings = stage.settings
     rng = Random(f"rejection {settings.seed} {number} again {part[0].episode.number}")
@@ -150,35 +163,35 @@ async def _continued(
     if not chosen:
         return list(part)
     some = [part[at] for at in chosen]
-    prompts = [_prompt(stage, one) for one in some]
-    drafts = await asyncio.to_thread(_written, stage, some, prompts, 1, number)
+    prompts = [_group_prompt(stage, one) for one in some]
+    drafts = await asyncio.to_thread(_write_drafts, stage, some, prompts, 1, number=number)
     pairs = [(one.episode, draft) for one, draft in zip(some, drafts, strict=True)]
-    played = await players.play(pairs, [one.seed_of(0) for one in some], step=2**31)
+    played = await players.run_drafts(pairs, [one.seed_of(0) for one in some], step=2**31)
     found = list(part)
     for at, each in zip(chosen, played, strict=True):
-        if continues(each):
+        if is_continuable(each):
             found[at] = replace(part[at], root=each.draft, rounds=each.run.rounds)
     return found
 
 
-def better(
-    prompts: Sequence[str], played: Sequence[Played], group: int, shorter: float
-) -> list[Example]:
+def keep_right_drafts(
+    prompts: Sequence[str], rollouts: Sequence[GradedRollout], group: int, shorter: float
+) -> list[TrainingExample]:
     """The right drafts of each group, with their weights."""
-    kept: list[Example] = []
+    kept: list[TrainingExample] = []
     for number, prompt in enumerate(prompts):
-        mine = [p for p in played[number * group : (number + 1) * group] if p.reward is not None]
+        mine = [p for p in rollouts[number * group : (number + 1) * group] if p.reward is not None]
         right = [p for p in mine if p.grade is not None and (p.grade.score or 0.0) >= 1]
-        weights = weighed([len(p.run.rounds[-1].steps) for p in right], len(mine), shorter)
+        weights = draft_weights([len(p.run.rounds[-1].steps) for p in right], len(mine), shorter)
         kept += [
-            Example(prompt, p.draft.text, weight)
+            TrainingExample(prompt, p.draft.text, weight)
             for p, weight in zip(right, weights, strict=True)
             if weight > 0
         ]
     return kept
 
 
-def weighed(calls: Sequence[int], among: int, shorter: float) -> list[float]:
+def draft_weights(calls: Sequence[int], draft_count: int, shorter: float) -> list[float]:
     """How much each right draft of a question counts.
 
     A draft is worth 1 if no right one calls fewer workers, and `shorter` times less for each call
@@ -187,45 +200,52 @@ def weighed(calls: Sequence[int], among: int, shorter: float) -> list[float]:
 
     Args:
         calls: of each right draft.
-        among: so many drafts there are, right and wrong.
+        draft_count: so many drafts there are, right and wrong.
         shorter: at least 1.
     """
     worth = [shorter ** (min(calls) - each) for each in calls]
-    lack = 1 - sum(worth) / max(1, among)
+    lack = 1 - sum(worth) / max(1, draft_count)
     return [each * lack / sum(worth) for each in worth]
 
 
-def _sampled(stage: Stage, part: Sequence[Group], number: int) -> tuple[list[str], list[Draft]]:
+def _sample_drafts(
+    stage: RejectionContext, part: Sequence[DraftGroup], number: int
+) -> tuple[list[str], list[PolicyDraft]]:
     """The prompts, and a group of drafts for each."""
     group = stage.settings.rejection.group
-    prompts = [_prompt(stage, one) for one in part]
+    prompts = [_group_prompt(stage, one) for one in part]
     if number < stage.settings.rejection.random:
         drafts = [draft for one in part for draft in random_drafts(stage, one)]
     else:
-        drafts = _written(stage, part, prompts, group, number)
+        drafts = _write_drafts(stage, part, prompts=prompts, group=group, number=number)
     for at, one in enumerate(part):  # what nobody tries is never found to be right
         if one.root:
-            stands = [Draft(ACCEPTED, root=one.root)] * (group // STANDS)
+            stands = [PolicyDraft(text=ACCEPTED, root=one.root)] * (group // ACCEPT_EVERY)
             drafts[at * group : at * group + len(stands)] = stands
     return prompts, drafts
 
 
-def _prompt(stage: Stage, one: Group) -> str:
+def _group_prompt(stage: RejectionContext, one: DraftGroup) -> str:
     rendering = stage.settings.prompt.rendering()
-    return templated(stage.tokenizer, one.episode.request(rendering, one.rounds))
+    return render_chat_prompt(stage.tokenizer, one.episode.request(rendering, one.rounds))
 
 
-def _written(
-    stage: Stage, part: Sequence[Group], prompts: Sequence[str], group: int, number: int
-) -> list[Draft]:
+def _write_drafts(
+    stage: RejectionContext,
+    part: Sequence[DraftGroup],
+    prompts: Sequence[str],
+    group: int,
+    *,
+    number: int,
+) -> list[PolicyDraft]:
     """So many drafts of the policy for each."""
     settings, tokenizer = stage.settings, stage.tokenizer
     ids: list[list[int]] = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
     chance = (settings.seed * 977 + number) * 1_000_003 + part[0].episode.number
-    rows = Sampler.of(stage.model, tokenizer).sample(
+    rows = Sampler.for_workflows(stage.model, tokenizer).sample(
         ids,
         group,
-        most=settings.optimiser.completion,
+        max_tokens=settings.optimiser.completion,
         temperature=1.0,
         generator=torch.Generator().manual_seed(chance),
     )
@@ -233,16 +253,21 @@ def _written(
     if settings.rejection.stand_ins:
         rng = Random(f"stand-ins {chance}")
         texts = [
-            with_stand_ins(text, part[row // group], stage.pool, rng)
+            replace_missing_workers(text, part[row // group], stage.pool, rng)
             for row, text in enumerate(texts)
         ]
     return [
-        Draft(text, len(ids[row // group]), len(rows[row]), part[row // group].root)
+        PolicyDraft(
+            text=text,
+            prompt_tokens=len(ids[row // group]),
+            tokens=len(rows[row]),
+            root=part[row // group].root,
+        )
         for row, text in enumerate(texts)
     ]
 
 
-def with_stand_ins(text: str, one: Group, everyone: Pool, rng: Random) -> str:
+def replace_missing_workers(text: str, one: DraftGroup, everyone: Pool, rng: Random) -> str:
     """The draft with a random listed worker for each that its question does not list.
 
     The same worker for every step of the one who is absent. A draft that is no workflow of anybody
@@ -250,41 +275,52 @@ def with_stand_ins(text: str, one: Group, everyone: Pool, rng: Random) -> str:
     """
     listed = one.episode.pool
     try:
-        flow = parse(text, everyone, revise=one.root is not None)
+        flow = parse_workflow(text, everyone, revise=one.root is not None)
     except WorkflowError:
         return text
     if not isinstance(flow, Workflow) or all(step.worker in listed for step in flow.steps):
         return text
     found = {w.id: w.id if w.id in listed else rng.choice(listed.workers).id for w in everyone}
     steps = tuple(replace(step, worker=found[step.worker]) for step in flow.steps)
-    return render(Workflow(steps), listed, names=True)
+    return render_workflow(Workflow(steps), listed, names=True)
 
 
-def random_drafts(stage: Stage, one: Group) -> list[Draft]:
+def random_drafts(stage: RejectionContext, one: DraftGroup) -> list[PolicyDraft]:
     """Random workflows: what the policy of the warm start writes, without asking it."""
     settings, pool = stage.settings, one.episode.pool
     rng = Random(f"rejection {settings.seed} {one.episode.number} {one.episode.task.id}")
     again = one.root is not None
     flows = (random_workflow(rng, pool, revise=again) for _ in range(settings.rejection.group))
-    return [Draft(render(flow, pool, names=True), root=one.root) for flow in flows]
+    return [
+        PolicyDraft(text=render_workflow(flow, pool, names=True), root=one.root) for flow in flows
+    ]
 
 
-def _fitted(stage: Stage, kept: Sequence[Example], number: int) -> None:
+def _fit_policy(stage: RejectionContext, kept: Sequence[TrainingExample], number: int) -> None:
     """The likelihood of the kept drafts, each as important as its weight says."""
     rejection = stage.settings.rejection
     steps = rejection.steps
 
     def heard(step: int, loss: float) -> None:
-        stage.told(f"round {number + 1}: fitting", step + 1, steps, {"loss": loss})
+        stage.on_progress(f"round {number + 1}: fitting", step + 1, steps, {"loss": loss})
 
     if kept:
-        batches = _batches(kept, rejection, Random(f"rejection {stage.settings.seed} {number}"))
-        fit(stage.model, stage.tokenizer, batches, steps, rejection.learning_rate, heard)
+        batches = _draw_batches(
+            kept, rejection, Random(f"rejection {stage.settings.seed} {number}")
+        )
+        fit_examples(
+            stage.model,
+            stage.tokenizer,
+            batches=batches,
+            steps=steps,
+            learning_rate=rejection.learning_rate,
+            on_step=heard,
+        )
 
 
-def _batches(
-    kept: Sequence[Example], rejection: RejectionSettings, rng: Random
-) -> Iterator[list[Example]]:
+def _draw_batches(
+    kept: Sequence[TrainingExample], rejection: RejectionSettings, rng: Random
+) -> Iterator[list[TrainingExample]]:
     """Batches drawn without end, by weight."""
     weights = [one.weight for one in kept]
     while True:

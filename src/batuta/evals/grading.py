@@ -9,40 +9,40 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 
 from batuta.core import Client, Grade, Task
-from batuta.tasks.graders import Graders, grade_answer
-from batuta.tasks.sandbox import Sandbox, Tier
+from batuta.sandbox import Sandbox, SandboxBackend
+from batuta.tasks.graders import GraderRegistry, grade_answer
 
-Marking = Callable[[Task, str], Awaitable[Grade]]
+AnswerGrader = Callable[[Task, str], Awaitable[Grade]]
 """Judges an answer; never raises for a wrong or strange one."""
 
-PROGRAM = "code-"
+PROGRAM_PREFIX = "code-"
 """How the names of graders begin that run programs."""
 _INTEGER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)")
 
 
-async def mark(task: Task, answer: str) -> Grade:
+async def grade_by_task(task: Task, answer: str) -> Grade:
     """The grade by the task's own grader, without a sandbox and without a judge.
 
     Raises:
         ConfigError: there is no such grader, or it needs an extra, a sandbox or a judge.
     """
-    return await grade_answer(_plain().grade, task, answer)
+    return await grade_answer(_shared_graders().grade, task, answer)
 
 
 @cache
-def _plain() -> Graders:
-    graders = Graders()
+def _shared_graders() -> GraderRegistry:
+    graders = GraderRegistry()
     atexit.register(graders.__exit__, None, None, None)
     return graders
 
 
 @asynccontextmanager
-async def marking(
+async def open_answer_grader(
     tasks: Iterable[Task],
     judge: Client | None = None,
-    tier: Tier | str = Tier.AUTO,
+    tier: SandboxBackend | str = SandboxBackend.AUTO,
     programs: int = 2,
-) -> AsyncGenerator[Marking]:
+) -> AsyncGenerator[AnswerGrader]:
     """A grader of those tasks, with a sandbox if one of them is graded by running programs.
 
     Args:
@@ -58,9 +58,9 @@ async def marking(
     kinds = {task.grader: task for task in tasks}
     async with AsyncExitStack() as stack:
         sandbox = None
-        if any(name.startswith(PROGRAM) for name in kinds):
+        if any(name.startswith(PROGRAM_PREFIX) for name in kinds):
             sandbox = await stack.enter_async_context(Sandbox.open(tier, slots=programs))
-        graders = stack.enter_context(Graders(sandbox=sandbox, judge=judge))
+        graders = stack.enter_context(GraderRegistry(sandbox=sandbox, judge=judge))
         for task in kinds.values():
             graders.grader_for(task)
 

@@ -10,8 +10,8 @@ from random import Random
 from batuta import rehearsal
 from batuta.core import Grade, Task
 from batuta.errors import ConfigError
-from batuta.evals.marking import Marking, mark
-from batuta.tasks import sources
+from batuta.evals.grading import AnswerGrader, grade_by_task
+from batuta.tasks import datasets
 
 REHEARSAL = "rehearsal"
 HELD_OUT = "held-out"
@@ -19,17 +19,17 @@ TEST_SEED = 7_000_000
 """Added to the seed of test questions, which training never draws."""
 CALIBRATION_SEED = 8_000_000
 """Added to the seed of calibration questions."""
-DRAWN = 2
+OVERDRAW_FACTOR = 2
 """Times as many questions are drawn as are wanted, for some come twice."""
 
 
-def family(task: Task) -> str:
+def task_family(task: Task) -> str:
     """The group that a task is counted in: its first tag that says something of its kind."""
     plain = (tag for tag in task.tags if tag not in {REHEARSAL, "held-out wording"})
     return next(plain, "all")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSet:
     """Questions to be measured on, others to choose the best single worker by, and the grader."""
 
@@ -37,19 +37,19 @@ class TaskSet:
     tasks: tuple[Task, ...]
     calibration: tuple[Task, ...]
     """Training questions, none of them in `tasks`; empty: there are none."""
-    grade: Marking = mark
-    family: Callable[[Task], str] = family
+    grade: AnswerGrader = grade_by_task
+    family: Callable[[Task], str] = task_family
     split: str = ""
     """How a record was divided: `random` or `unseen`; empty: it is no record."""
 
     @property
-    def own_grader(self) -> bool:
+    def uses_task_graders(self) -> bool:
         """Whether each task names its grader, which may need processes, a sandbox, a judge."""
-        return self.grade is mark
+        return self.grade is grade_by_task
 
 
 def open_tasks(
-    name: str, limit: int, calibration: int, seed: int = 0, files: Sequence[Path] = ()
+    name: str, limit: int, calibration: int, seed: int = 0, *, files: Sequence[Path] = ()
 ) -> TaskSet:
     """The task set of that name.
 
@@ -68,23 +68,27 @@ def open_tasks(
     """
     kind, *parts = name.split(":")
     if kind == REHEARSAL:
-        return _rehearsal(name, parts, limit, calibration, seed)
+        return _open_rehearsal(name, parts, limit=limit, calibration=calibration, seed=seed)
     wanted = limit + calibration
-    asked = list(sources.load(name, files=files, seed=seed, size=wanted))
+    asked = list(datasets.load_tasks(name, files=files, seed=seed, size=wanted))
     if ".jsonl" in Path(name).suffixes:
-        return TaskSet(Path(name).name, tuple(asked[:limit]), tuple(asked[limit:wanted]))
+        return TaskSet(
+            name=Path(name).name, tasks=tuple(asked[:limit]), calibration=tuple(asked[limit:wanted])
+        )
     Random(f"{seed} {name}").shuffle(asked)
     rest = tuple(asked[limit:wanted])
-    return TaskSet(name, tuple(asked[:limit]), rest, family=_part)
+    return TaskSet(name=name, tasks=tuple(asked[:limit]), calibration=rest, family=_benchmark_part)
 
 
-def _part(task: Task) -> str:
+def _benchmark_part(task: Task) -> str:
     """The part of its benchmark that a task belongs to: its second tag, if there is one."""
     return next(iter(task.tags[1:]), "all")
 
 
-def _rehearsal(name: str, parts: list[str], limit: int, calibration: int, seed: int) -> TaskSet:
-    families = (*rehearsal.FAMILIES, rehearsal.HELD_OUT_FAMILY)
+def _open_rehearsal(
+    name: str, parts: list[str], limit: int, calibration: int, *, seed: int
+) -> TaskSet:
+    families = (*rehearsal.TRAINING_FAMILIES, rehearsal.HELD_OUT_FAMILY)
     held_out = HELD_OUT in parts
     chosen = [part for part in parts if part != HELD_OUT]
     if len(chosen) > 1 or any(part not in families for part in chosen):
@@ -93,13 +97,20 @@ def _rehearsal(name: str, parts: list[str], limit: int, calibration: int, seed: 
             f"rehearsal:FAMILY:held-out, with FAMILY one of {', '.join(families)}"
         )
     wanted = chosen[0] if chosen else None
-    trained = wanted if wanted in rehearsal.FAMILIES else None
-    drawn = rehearsal.tasks(wanted, DRAWN * limit, TEST_SEED + seed, held_out=held_out)
+    trained = wanted if wanted in rehearsal.TRAINING_FAMILIES else None
+    drawn = rehearsal.draw_tasks(
+        wanted, OVERDRAW_FACTOR * limit, TEST_SEED + seed, held_out=held_out
+    )
     asked = dict(list({task.id: task for task in drawn}.items())[:limit])
-    more = rehearsal.tasks(trained, calibration, CALIBRATION_SEED + seed)
+    more = rehearsal.draw_tasks(trained, calibration, CALIBRATION_SEED + seed)
     others = {task.id: task for task in more if task.id not in asked}
-    return TaskSet(name, tuple(asked.values()), tuple(others.values()), _rehearsal_grade)
+    return TaskSet(
+        name=name,
+        tasks=tuple(asked.values()),
+        calibration=tuple(others.values()),
+        grade=_grade_rehearsal,
+    )
 
 
-async def _rehearsal_grade(task: Task, answer: str) -> Grade:
-    return rehearsal.grade(task, answer)
+async def _grade_rehearsal(task: Task, answer: str) -> Grade:
+    return rehearsal.grade_answer(task, answer)

@@ -8,61 +8,62 @@ from typing import Literal
 
 import numpy as np
 
-from batuta.baselines.chorus import Chorus
+from batuta.baselines.answer_cache import AnswerCache
 from batuta.core import Conductor, Grade, Task
 from batuta.errors import ConfigError
-from batuta.evals.evaluate import Part
+from batuta.evals.evaluation import EvalPart
 from batuta.evals.subject import Subject
-from batuta.evals.tasksets import TaskSet
-from batuta.solvers.history import of_record
+from batuta.evals.task_sets import TaskSet
+from batuta.solvers.history import history_from_record
+from batuta.tasks.datasets import data_folder
 from batuta.tasks.recorded import (
-    NAMES,
-    SETS,
-    Deck,
-    Division,
-    Recorded,
-    load,
+    RECORDED_NAMES,
+    RECORDED_SETS,
+    QuestionSplit,
+    RecordedOutcomes,
+    ReplayPool,
+    is_outcomes_file,
+    load_recorded,
     random_split,
-    unseen_split,
+    unseen_family_split,
 )
-from batuta.tasks.sources import data_folder
 
-PREFIX = "recorded:"
+RECORDED_PREFIX = "recorded:"
 """Before the name of a recorded set."""
 
-Split = Literal["random", "unseen"]
+SplitKind = Literal["random", "unseen"]
 """Questions by lot, or whole task families."""
 
-_SPLITS: Mapping[Split, Callable[[Recorded, int], Division]] = {
+_SPLITS: Mapping[SplitKind, Callable[[RecordedOutcomes, int], QuestionSplit]] = {
     "random": random_split,
-    "unseen": unseen_split,
+    "unseen": unseen_family_split,
 }
 
 
-def here() -> tuple[str, ...]:
+def available_sets() -> tuple[str, ...]:
     """The recorded sets whose files are in the data folder."""
     folder = data_folder() / "recorded"
     return tuple(
         name
-        for name in NAMES
-        if (folder / SETS[name.partition("/")[0]].folder / "outcomes.parquet").is_file()
+        for name in RECORDED_NAMES
+        if (folder / RECORDED_SETS[name.partition("/")[0]].folder / "outcomes.parquet").is_file()
     )
 
 
-def recorded_parts(
+def open_recorded_parts(
     name: str,
-    split: Split,
+    split: SplitKind,
     seeds: Sequence[int],
     *,
     models: Sequence[str] = (),
     limit: int | None = None,
     simulate: bool = False,
     conductor: Conductor | None = None,
-) -> tuple[Part, ...]:
+) -> tuple[EvalPart, ...]:
     """The parts of a recorded set, as `parts_of` makes them.
 
     Args:
-        name: as in `batuta.tasks.recorded.NAMES`.
+        name: as in `batuta.tasks.recorded.NAMES`, or the path of a file of outcomes.
         split: how questions are divided.
         seeds: of the splits.
         models: which are kept; empty: all.
@@ -74,21 +75,24 @@ def recorded_parts(
         ConfigError: no such set.
         SourceError: its files are missing, it has no such model, or too few families.
     """
-    if name not in NAMES:
-        raise ConfigError(f"there is no recorded set {name!r}; choose among: {', '.join(NAMES)}")
-    record = load(name, with_texts=False).select(models=models or None)
-    return parts_of(record, split, seeds, limit=limit, simulate=simulate, conductor=conductor)
+    if name not in RECORDED_NAMES and not is_outcomes_file(name):
+        known = ", ".join(RECORDED_NAMES)
+        raise ConfigError(f"there is no recorded set {name!r}; choose among: {known}, FILE.jsonl")
+    record = load_recorded(name, with_texts=is_outcomes_file(name), models=models)
+    return make_record_parts(
+        record, split, seeds, limit=limit, simulate=simulate, conductor=conductor
+    )
 
 
-def parts_of(
-    record: Recorded,
-    split: Split,
+def make_record_parts(
+    record: RecordedOutcomes,
+    split: SplitKind,
     seeds: Sequence[int],
     *,
     limit: int | None = None,
     simulate: bool = False,
     conductor: Conductor | None = None,
-) -> tuple[Part, ...]:
+) -> tuple[EvalPart, ...]:
     """A part for each seed: the test of its split is measured, the rest is known beforehand.
 
     Replies are the extracted answers, where the record has them: what votes and graders read.
@@ -96,22 +100,33 @@ def parts_of(
     Raises:
         SourceError: too few families for whole ones to be held out.
     """
-    deck = Deck(record, simulate=simulate)
+    deck = ReplayPool(record, simulate=simulate)
     groups = dict(zip((task.id for task in record.tasks), record.families, strict=True))
 
     async def grade(task: Task, answer: str) -> Grade:
         return record.grade(task, answer)
 
-    def part(seed: int) -> Part:
+    def part(seed: int) -> EvalPart:
         division = _SPLITS[split](record, seed)
         known = np.sort(np.concatenate([division.train, division.calibration]))
         pool = record.pool(calibration=known)
-        subject = Subject(pool, {}, conductor, deck=deck, chorus=Chorus())
+        subject = Subject(
+            pool=pool, clients={}, conductor=conductor, replay_pool=deck, answer_cache=AnswerCache()
+        )
         places: list[int] = division.test.tolist()
         if limit is not None and limit < len(places):
             places = sorted(Random(f"{seed} {record.name}").sample(places, limit))
         asked = tuple(record.tasks[place] for place in places)
-        tasks = TaskSet(f"{PREFIX}{record.name}", asked, (), grade, lambda t: groups[t.id], split)
-        return Part(subject, tasks, (seed,), of_record(record, known))
+        tasks = TaskSet(
+            name=f"{RECORDED_PREFIX}{record.name}",
+            tasks=asked,
+            calibration=(),
+            grade=grade,
+            family=lambda t: groups[t.id],
+            split=split,
+        )
+        return EvalPart(
+            subject=subject, tasks=tasks, seeds=(seed,), history=history_from_record(record, known)
+        )
 
     return tuple(part(seed) for seed in seeds)

@@ -9,27 +9,27 @@ import numpy as np
 
 from batuta.baselines import fit_cascade, save_cascade
 from batuta.errors import ConfigError, SourceError
-from batuta.solvers.history import History, of_record, read_history
-from batuta.solvers.selector import Recipe, fit_selector, save_selector
-from batuta.solvers.selector.fit import FOLDS, lots
-from batuta.solvers.selector.head import Told
-from batuta.tasks.recorded import load
+from batuta.solvers.history import History, history_from_record, read_history
+from batuta.solvers.selector import SelectorRecipe, fit_selector, save_selector
+from batuta.solvers.selector.head import ProgressCallback
+from batuta.solvers.selector.training import FOLDS, random_folds
+from batuta.tasks.recorded import load_recorded
 
-RECORDED = "recorded:"
+RECORDED_PREFIX = "recorded:"
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectorTraining:
     """What a training gave; shares are of the held-out questions, in [0, 1]."""
 
     folder: Path
     name: str
     workers: int
-    taught: int
+    training_questions: int
     """Training questions."""
-    held_out: int
+    held_out_questions: int
     """Questions by lot that it never saw."""
-    earned: float
+    credit: float
     """Mean credit of the workers it picked."""
     best_single: float
     """Mean credit of the worker that is the best on the training questions."""
@@ -39,7 +39,7 @@ class Trained:
     """Mean credit of the cascade, and its calls a question; None: there were no answers."""
 
 
-def outcomes(history: Path | None, tasks: str | None, data: Path | None = None) -> History:
+def read_outcomes(history: Path | None, tasks: str | None, data: Path | None = None) -> History:
     """The history that a command line names.
 
     Args:
@@ -57,19 +57,21 @@ def outcomes(history: Path | None, tasks: str | None, data: Path | None = None) 
         )
     if history is not None:
         return read_history(history)
-    if tasks is None or not tasks.startswith(RECORDED):
+    if tasks is None or not tasks.startswith(RECORDED_PREFIX):
         raise ConfigError(f"{tasks} has no recorded outcomes; name a set as recorded:NAME")
-    return of_record(load(tasks.removeprefix(RECORDED), folder=data, with_texts=False))
+    return history_from_record(
+        load_recorded(tasks.removeprefix(RECORDED_PREFIX), folder=data, with_texts=False)
+    )
 
 
-def train(
+def train_selector(
     history: History,
     out: Path,
-    recipe: Recipe | None = None,
+    recipe: SelectorRecipe | None = None,
     *,
     seed: int = 0,
-    tell: Told | None = None,
-) -> Trained:
+    on_progress: ProgressCallback | None = None,
+) -> SelectorTraining:
     """Fit on four fifths of the questions, measure on the last fifth, write the folder.
 
     Where the history has the answers of each run, the cascade too.
@@ -79,31 +81,31 @@ def train(
         ConfigError: a package is missing.
         StoreError: the folder cannot be written.
     """
-    known = history.scored()
+    known = history.drop_unscored()
     if len(known.questions) < 2 * FOLDS:
         raise SourceError(
             f"{len(known.questions)} questions have a score; a selector needs far more"
         )
-    fold_n = lots(len(known.questions), np.random.Generator(np.random.PCG64(seed)))
+    fold_n = random_folds(len(known.questions), np.random.Generator(np.random.PCG64(seed)))
     taught, held = (known.select(np.flatnonzero(part)) for part in (fold_n > 0, fold_n == 0))
-    selector = fit_selector(taught, recipe, seed=seed, tell=tell)
+    selector = fit_selector(taught, recipe, seed=seed, on_progress=on_progress)
     save_selector(selector, out)
     earned: tuple[float, float] | None = None
     if taught.samples is not None:
         cascade = fit_cascade(taught, seed=seed, selector=selector)
         save_cascade(cascade, out)
-        credit_n, calls_n = cascade.on_record(held)
+        credit_n, calls_n = cascade.replay_history(held)
         earned = float(credit_n.mean()), float(calls_n.mean())
-    picked = np.asarray(selector.choices(held.questions))
-    best = taught.workers.index(taught.best())
-    return Trained(
-        out,
-        selector.name,
-        len(history.workers),
-        len(taught.questions),
-        len(held.questions),
-        float(np.nanmean(held.scores_qm[np.arange(len(picked)), picked])),
-        float(np.nanmean(held.scores_qm[:, best])),
-        float(np.nanmean(np.nanmax(held.scores_qm, axis=1))),
-        earned,
+    picked = np.asarray(selector.choose_indices(held.questions))
+    best = taught.workers.index(taught.best_worker())
+    return SelectorTraining(
+        folder=out,
+        name=selector.name,
+        workers=len(history.workers),
+        training_questions=len(taught.questions),
+        held_out_questions=len(held.questions),
+        credit=float(np.nanmean(held.scores_qm[np.arange(len(picked)), picked])),
+        best_single=float(np.nanmean(held.scores_qm[:, best])),
+        oracle=float(np.nanmean(np.nanmax(held.scores_qm, axis=1))),
+        cascade=earned,
     )

@@ -5,57 +5,73 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from batuta.distribution import install_hint
 from batuta.errors import ConfigError
-from batuta.evals import index
+from batuta.evals import report_index
 from batuta.evals.charts import ACCENT, GREY, GRID, INK, PAPER
-from batuta.evals.markdown import HEADS, PAIRED, headline, notes, paired, percent, rows, title
+from batuta.evals.markdown_report import (
+    COMPARISON_HEADS,
+    TABLE_HEADS,
+    comparison_rows,
+    format_percent,
+    report_headline,
+    report_notes,
+    report_title,
+    table_rows,
+)
 from batuta.evals.report import Json
 
 try:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 except ImportError:
-    raise ConfigError("a page needs jinja2: pip install 'batuta[plots]'") from None
+    raise ConfigError(f"a page needs jinja2: {install_hint('plots')}") from None
 
-_VARIABLES = {INK: "--ink", GREY: "--grey", GRID: "--grid", PAPER: "--paper", ACCENT: "--accent"}
+_COLOUR_VARIABLES = {
+    INK: "--ink",
+    GREY: "--grey",
+    GRID: "--grid",
+    PAPER: "--paper",
+    ACCENT: "--accent",
+}
 """Colours of the figures that follow the page's own, by day and by night."""
 
 
-def html(found: Json, figures: Mapping[str, str]) -> str:
+def render_report_html(found: Json, figures: Mapping[str, str]) -> str:
     """The page.
 
     Args:
         found: the report.
         figures: SVG documents by the figures' names.
     """
-    return _rendered(
+    return _render_template(
         "report.html.jinja",
-        title=title(found),
-        headline=headline(found),
-        percent=percent,
+        title=report_title(found),
+        headline=report_headline(found),
+        percent=format_percent,
         found=found,
-        heads=HEADS,
-        rows=rows(found),
-        notes=notes(found),
-        paired_heads=PAIRED,
-        paired=paired(found) if found["differences"] else [],
-        figures={name: Markup(_inline(text)) for name, text in figures.items()},  # noqa: S704
+        heads=TABLE_HEADS,
+        rows=table_rows(found),
+        notes=report_notes(found),
+        paired_heads=COMPARISON_HEADS,
+        paired=comparison_rows(found) if found["differences"] else [],
+        figures={name: Markup(_inline_svg(text)) for name, text in figures.items()},  # noqa: S704
         families=sorted({f for s in found["systems"].values() for f in s["by_family"]}),
     )
 
 
-def index_html(found: index.Reports) -> str:
+def render_index_html(found: report_index.Reports) -> str:
     """The page that leads to the page of each report, in its folder."""
-    return _rendered(
+    return _render_template(
         "index.html.jinja",
-        title=index.title(found),
-        about=index.ABOUT,
-        heads=index.heads(found),
-        lines=index.lines(found),
+        title=report_index.index_title(found),
+        about=report_index.TABLE_LEGEND,
+        heads=report_index.index_heads(found),
+        lines=report_index.index_rows(found),
     )
 
 
-def _rendered(template: str, **values: Any) -> str:
+def _render_template(template: str, **values: Any) -> str:
     environment = Environment(
         loader=PackageLoader("batuta.evals", ""),
         autoescape=True,
@@ -66,9 +82,9 @@ def _rendered(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def _inline(svg: str) -> str:
+def _inline_svg(svg: str) -> str:
     """The picture alone, in the page's colours and as wide as there is room."""
     svg = svg[svg.index("<svg") :]
-    for colour, variable in _VARIABLES.items():
+    for colour, variable in _COLOUR_VARIABLES.items():
         svg = svg.replace(colour, f"var({variable})")
     return svg.replace("<svg ", '<svg aria-hidden="true" style="max-width:100%;height:auto" ', 1)

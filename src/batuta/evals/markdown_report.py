@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from batuta.evals.report import Json
-from batuta.evals.stats import FEWEST
+from batuta.evals.stats import MIN_GROUPS
+from batuta.evals.systems import BEST_SINGLE
 
-HEADS = (
+TABLE_HEADS = (
     "system",
     "right %",
     "95 %",
@@ -22,36 +23,41 @@ HEADS = (
 )
 """Means per question; the last column is the part of the tokens that planning took."""
 
-FEW = 12
+UNKNOWN = "–"
+"""Which is not zero."""
+
+MAX_FAMILIES = 12
 """Families that fit into a table's columns."""
 
 
-def markdown(report: Json) -> str:
+def render_markdown(report: Json) -> str:
     """The whole report as Markdown."""
     systems = report["systems"]
-    families = _keys(systems, "by_family")
-    levels = sorted(_keys(systems, "by_difficulty"), key=float)
+    families = _group_keys(systems, "by_family")
+    levels = sorted(_group_keys(systems, "by_difficulty"), key=float)
     parts = [
-        f"# {title(report)}",
-        headline(report),
-        "\n".join(f"- {line}" for line in notes(report)),
-        table(HEADS, rows(report)),
+        f"# {report_title(report)}",
+        report_headline(report),
+        "\n".join(f"- {line}" for line in report_notes(report)),
+        markdown_table(TABLE_HEADS, table_rows(report)),
     ]
     if (differences := report["differences"]) and differences["systems"]:
         against = f"## Against {differences['against']}, on the same questions"
-        parts.append(f"{against}\n\n{table(PAIRED, paired(report))}")
-    if 1 < len(families) <= FEW:
-        parts.append(f"## Right % by family\n\n{_accuracies(systems, 'by_family', families)}")
-        parts.append(f"## Depth by family\n\n{_figures(systems, 'by_family', families)}")
-    elif families[FEW:]:
+        parts.append(f"{against}\n\n{markdown_table(COMPARISON_HEADS, comparison_rows(report))}")
+    if 1 < len(families) <= MAX_FAMILIES:
+        parts.append(f"## Right % by family\n\n{_accuracy_table(systems, 'by_family', families)}")
+        parts.append(f"## Depth by family\n\n{_depth_table(systems, 'by_family', families)}")
+    elif families[MAX_FAMILIES:]:
         parts.append(f"Right % by family: {len(families)} families, in report.json.")
     if len(levels) > 1:
-        parts.append(f"## Right % by difficulty\n\n{_accuracies(systems, 'by_difficulty', levels)}")
-        parts.append(f"## Depth by difficulty\n\n{_figures(systems, 'by_difficulty', levels)}")
+        parts.append(
+            f"## Right % by difficulty\n\n{_accuracy_table(systems, 'by_difficulty', levels)}"
+        )
+        parts.append(f"## Depth by difficulty\n\n{_depth_table(systems, 'by_difficulty', levels)}")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def title(report: Json) -> str:
+def report_title(report: Json) -> str:
     """What was asked, in a line."""
     questions = f"{report['tasks']}: {report['questions']} questions"
     if not report["split"]:
@@ -62,7 +68,7 @@ def title(report: Json) -> str:
     return f"{questions} held out, {of}{unseen}"
 
 
-def headline(report: Json) -> str:
+def report_headline(report: Json) -> str:
     """The outcome in a sentence; empty if nothing was scored."""
     systems: Json = report["systems"]
     known = [n for n in systems if n not in report["references"] and systems[n]["n"]]
@@ -71,8 +77,9 @@ def headline(report: Json) -> str:
     best = max(known, key=lambda name: systems[name]["accuracy"])
     low, high = systems[best]["ci95"] or (None, None)
     found = (
-        f"Right most often: {label(best, report)}, {percent(systems[best]['accuracy'])} % "
-        f"({percent(low)}–{percent(high)})"
+        f"Right most often: {system_label(best, report)}, "
+        f"{format_percent(systems[best]['accuracy'])} % "
+        f"({format_percent(low)}–{format_percent(high)})"
     )
     delta = report["differences"] and report["differences"]["systems"].get(best)
     if not delta:
@@ -83,45 +90,57 @@ def headline(report: Json) -> str:
     )
 
 
-def rows(report: Json) -> list[list[str]]:
+def table_rows(report: Json) -> list[list[str]]:
     """The main table's lines, best first."""
     systems: Json = report["systems"]
     order = sorted(systems, key=lambda name: -(systems[name]["accuracy"] or 0))
-    return [_row(name, systems[name], report) for name in order]
+    return [_table_row(name, systems[name], report) for name in order]
 
 
-def _row(name: str, figures: Json, report: Json) -> list[str]:
+def _table_row(name: str, figures: Json, report: Json) -> list[str]:
     low, high = figures["ci95"] or (None, None)
     unscored = f" (+{figures['unscored']} unscored)" if figures["unscored"] else ""
     return [
-        label(name, report),
-        percent(figures["accuracy"]),
-        f"{percent(low)}–{percent(high)}",
+        system_label(name, report),
+        format_percent(figures["accuracy"]),
+        f"{format_percent(low)}–{format_percent(high)}",
         f"{figures['n']}{unscored}",
-        decimal(figures["calls"]),
-        decimal(figures["steps"]),
-        whole(figures["tokens"]),
-        dollars(figures["usd"]),
-        decimal(figures["seconds"]),
-        whole(figures["conductor_tokens"]),
+        format_decimal(figures["calls"]),
+        format_decimal(figures["steps"]),
+        _mark_partial_mean(format_count(figures["tokens"]), figures, "tokens_unknown"),
+        _mark_partial_mean(format_dollars(figures["usd"]), figures, "usd_unknown"),
+        format_decimal(figures["seconds"]),
+        format_count(figures["conductor_tokens"]),
     ]
 
 
-def label(name: str, report: Json) -> str:
+def _mark_partial_mean(shown: str, figures: Json, unknown: str) -> str:
+    """The mean, marked where it is that of some runs only."""
+    return f"{shown}†" if figures[unknown] and shown != UNKNOWN else shown
+
+
+def system_label(name: str, report: Json) -> str:
     """The system's name: in brackets a reference line, with a star if its replies are simulated."""
     star = "*" if report["systems"][name]["simulated_runs"] else ""
+    if name in report["calibration"]["unmeasured"]:
+        star += f" [{report['calibration']['assumed']}‡]" if name == BEST_SINGLE else "‡"
     return f"({name}){star}" if name in report["references"] else f"{name}{star}"
 
 
-def notes(report: Json) -> list[str]:
+def report_notes(report: Json) -> list[str]:
     """What a reader must know to read the table."""
-    said = [*_who(report), *_chosen(report), *_reading(report), *_lost(report)]
+    said = [
+        *_worker_notes(report),
+        *_calibration_notes(report),
+        *_reading_notes(report),
+        *_missing_notes(report),
+    ]
     if report["command"]:
         said.append(f"Command: `{report['command']}`")
     return said
 
 
-def _who(report: Json) -> list[str]:
+def _worker_notes(report: Json) -> list[str]:
     said: list[str] = []
     if report["simulated"]:
         said.append("The workers are simulated: programs of the rehearsal orchestra, no models.")
@@ -138,17 +157,16 @@ def _who(report: Json) -> list[str]:
     return said
 
 
-def _chosen(report: Json) -> list[str]:
+def _calibration_notes(report: Json) -> list[str]:
     found: dict[str, float | None] = report["calibration"]["strengths"]
     known = {worker: strength for worker, strength in found.items() if strength is not None}
     if not known:
-        needed = report["calibration"]["needed"]
-        lacking = "There were no questions to calibrate on: the pool's own strengths decide."
-        return [lacking] if needed else []
+        return _unmeasured_best_worker_lines(report) if report["calibration"]["needed"] else []
     best = max(known, key=lambda worker: known[worker])
     questions = report["calibration"]["questions"]
     chosen = (
-        f"Best single worker on {questions} other questions: {best}, {percent(known[best])} % "
+        f"Best single worker on {questions} other questions: {best}, "
+        f"{format_percent(known[best])} % "
         "right there; it was chosen by those, not by the questions of this table."
     )
     said = [chosen]
@@ -157,7 +175,20 @@ def _chosen(report: Json) -> list[str]:
     return said
 
 
-def _reading(report: Json) -> list[str]:
+def _unmeasured_best_worker_lines(report: Json) -> list[str]:
+    """What stands for the best worker where no other questions were left to measure by."""
+    believed = report["calibration"]["believed"]
+    why = "the pool's own strengths name it" if believed else "it is the first of the pool"
+    who = report["calibration"]["assumed"]
+    told = (
+        "‡ There were no other questions to measure the workers on: for the best single worker "
+        f"stands {who}, since {why}; another one may be better. Ask fewer questions with --limit, "
+        "and the rest measure it."
+    )
+    return [told]
+
+
+def _reading_notes(report: Json) -> list[str]:
     said: list[str] = []
     if report["references"]:
         said.append(
@@ -168,7 +199,7 @@ def _reading(report: Json) -> list[str]:
     if report["split"] == "unseen":
         said.append(
             "Intervals and tests resample whole families, as they were drawn; of fewer than "
-            f"{FEWEST} families there are none."
+            f"{MIN_GROUPS} families there are none."
         )
     if report["sub_pool"]:
         said.append(f"Each question had {report['sub_pool']} workers, drawn and in random order.")
@@ -182,9 +213,16 @@ def _reading(report: Json) -> list[str]:
     return said
 
 
-def _lost(report: Json) -> list[str]:
+def _missing_notes(report: Json) -> list[str]:
     said = [f"Left out: {name} ({reason})." for name, reason in report["left_out"].items()]
     systems = report["systems"].items()
+    if report["incomplete"]:
+        few = f"{report['incomplete']:,}"
+        said.append(f"Questions that not every worker answered, left out: {few}.")
+    for what, word in (("tokens", "tokens"), ("usd", "dollars")):
+        partly = [(name, s[f"{what}_unknown"]) for name, s in systems if s[what] is not None]
+        if told := ", ".join(f"{name} {n}" for name, n in partly if n):
+            said.append(f"† Runs whose {word} are not known, left out of that mean: {told}.")
     if told := ", ".join(f"{name} {s['unscored']}" for name, s in systems if s["unscored"]):
         said.append(
             f"Runs without a score (outages, undecided grades), not counted as wrong: {told}."
@@ -196,70 +234,70 @@ def _lost(report: Json) -> list[str]:
     return said
 
 
-def table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
+def markdown_table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
     """A Markdown table."""
     heads = list(heads)
     rule = ["---", *(["---:"] * (len(heads) - 1))]
     return "\n".join(f"| {' | '.join(line)} |" for line in (heads, rule, *map(list, lines)))
 
 
-def percent(share: float | None) -> str:
+def format_percent(share: float | None) -> str:
     """A share as per cent with one decimal."""
-    return "–" if share is None else f"{100 * share:.1f}"
+    return UNKNOWN if share is None else f"{100 * share:.1f}"
 
 
-def dollars(value: float | None) -> str:
+def format_dollars(value: float | None) -> str:
     """Dollars, six places; a dash if not known."""
-    return "–" if value is None else f"{value:.6f}"
+    return UNKNOWN if value is None else f"{value:.6f}"
 
 
-def decimal(value: float | None) -> str:
+def format_decimal(value: float | None) -> str:
     """Two places; a dash if not known."""
-    return "–" if value is None else f"{value:.2f}"
+    return UNKNOWN if value is None else f"{value:.2f}"
 
 
-def whole(value: float | None) -> str:
+def format_count(value: float | None) -> str:
     """A large number; a dash if not known."""
-    return "–" if value is None else f"{value:,.0f}"
+    return UNKNOWN if value is None else f"{value:,.0f}"
 
 
-def _keys(systems: Json, part: str) -> list[str]:
+def _group_keys(systems: Json, part: str) -> list[str]:
     return sorted({key for figures in systems.values() for key in figures[part]})
 
 
-def _accuracies(systems: Json, part: str, keys: list[str]) -> str:
+def _accuracy_table(systems: Json, part: str, keys: list[str]) -> str:
     lines = (
-        [name, *(percent(_of(figures, part, key, "accuracy")) for key in keys)]
+        [name, *(format_percent(_group_figure(figures, part, key, "accuracy")) for key in keys)]
         for name, figures in systems.items()
     )
-    return table(["system", *keys], lines)
+    return markdown_table(["system", *keys], lines)
 
 
-def _figures(systems: Json, part: str, keys: list[str]) -> str:
+def _depth_table(systems: Json, part: str, keys: list[str]) -> str:
     lines = (
-        [name, *(decimal(_of(figures, part, key, "depth")) for key in keys)]
+        [name, *(format_decimal(_group_figure(figures, part, key, "depth")) for key in keys)]
         for name, figures in systems.items()
     )
-    return table(["system", *keys], lines)
+    return markdown_table(["system", *keys], lines)
 
 
-def _of(figures: Json, part: str, key: str, figure: str) -> Any:
+def _group_figure(figures: Json, part: str, key: str, figure: str) -> Any:
     return figures[part].get(key, {}).get(figure)
 
 
-PAIRED = ("system", "points", "95 %", "p", "p, Holm", "test", "questions")
+COMPARISON_HEADS = ("system", "points", "95 %", "p", "p, Holm", "test", "questions")
 """The columns of the comparison with the first system."""
 
 
-def paired(report: Json) -> list[list[str]]:
+def comparison_rows(report: Json) -> list[list[str]]:
     """The lines of the comparison with the first system."""
     return [
         [
-            label(name, report),
+            system_label(name, report),
             f"{100 * delta['mean']:+.1f}",
             f"{100 * delta['low']:+.1f} to {100 * delta['high']:+.1f}",
-            _chance(delta["p"]),
-            _chance(delta["p_corrected"]),
+            _format_p_value(delta["p"]),
+            _format_p_value(delta["p_corrected"]),
             delta["test"],
             str(delta["questions"]),
         ]
@@ -267,5 +305,5 @@ def paired(report: Json) -> list[list[str]]:
     ]
 
 
-def _chance(p: float) -> str:
+def _format_p_value(p: float) -> str:
     return "< 0.0001" if p < 0.0001 else f"{p:.4f}"  # noqa: PLR2004 - four places

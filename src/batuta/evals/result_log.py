@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -14,14 +15,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from batuta.errors import StoreError
 
-FILE = "results.jsonl"
+if sys.platform != "win32":
+    import fcntl
 
-Unscored = Literal["outage", "undecided"]
+RESULTS_FILE = "results.jsonl"
+
+UnscoredReason = Literal["outage", "undecided"]
 """Why a run has no score: an outage decided its answer, or the grader could not decide."""
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class StepSummary:
     """A step as it counts for the question who is called for what."""
 
     worker: str
@@ -29,8 +33,8 @@ class Played:
     """What its subtask asks for: solve, plan, verify…"""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
     """One system's run of one task with one seed."""
 
     key: str
@@ -42,7 +46,7 @@ class Result:
     seed: int
     score: float | None
     """In [0, 1]; None: `unscored` says why."""
-    unscored: Unscored | None
+    unscored: UnscoredReason | None
     reason: str
     """The grader's words, or the outage."""
     outcome: str
@@ -58,7 +62,7 @@ class Result:
     rounds: int
     depth: int
     """Steps on the longest chain, over all rounds."""
-    steps: tuple[Played, ...]
+    steps: tuple[StepSummary, ...]
     failed: int
     """Steps without a reply, and steps that another worker had to take over."""
     seconds: float | None
@@ -70,22 +74,28 @@ class Result:
     """Of `usd`, what the model took that graded the answer; None: not known."""
 
 
-class Ledger:
+class ResultLog:
     """The results of one folder."""
 
     def __init__(self, folder: Path) -> None:
         """Reads what is there and opens the file to append to it.
 
         Raises:
-            StoreError: the folder cannot be written, or a line is no result.
+            StoreError: the folder cannot be written, another process writes to it, or a line is
+                no result.
         """
-        self.path = folder / FILE
+        self.path = folder / RESULTS_FILE
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._results = _read(self.path)
             self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         except OSError as error:
             raise StoreError(f"{self.path} cannot be used: {error.strerror}") from None
+        try:
+            _lock_file(self._file, folder)
+            self._results = _read_results(self.path)
+        except BaseException:
+            os.close(self._file)
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -98,12 +108,12 @@ class Ledger:
     ) -> None:
         os.close(self._file)
 
-    def done(self, key: str) -> bool:
+    def is_done(self, key: str) -> bool:
         """Whether the run of that key need not be played; one that met an outage is tried again."""
         found = self._results.get(key)
         return found is not None and found.unscored != "outage"
 
-    def add(self, result: Result) -> None:
+    def add(self, result: TrialResult) -> None:
         """Write the result at once, in one piece.
 
         Raises:
@@ -116,7 +126,7 @@ class Ledger:
             raise StoreError(f"{self.path} cannot be written: {error.strerror}") from None
         self._results[result.key] = result
 
-    def __getitem__(self, key: str) -> Result:
+    def __getitem__(self, key: str) -> TrialResult:
         """The result of that key.
 
         Raises:
@@ -125,15 +135,29 @@ class Ledger:
         return self._results[key]
 
 
-def _read(path: Path) -> dict[str, Result]:
+def _lock_file(file: int, folder: Path) -> None:
+    """Held until the file is closed, also by the end of the process, however it ends."""
+    if sys.platform == "win32":  # it has no such locks
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise StoreError(
+            f"another evaluation writes to {folder}: wait for it, or name another folder with --out"
+        ) from None
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be locked: {error.strerror}") from None
+
+
+def _read_results(path: Path) -> dict[str, TrialResult]:
     """The results in the file by their keys, later ones in the place of earlier ones."""
     if not path.exists():
         return {}
     *lines, torn = path.read_bytes().split(b"\n")
     if torn:  # the machine went down in the middle of a line
         os.truncate(path, path.stat().st_size - len(torn))
-    adapter = TypeAdapter(Result)
-    results: dict[str, Result] = {}
+    adapter = TypeAdapter(TrialResult)
+    results: dict[str, TrialResult] = {}
     for number, line in enumerate(lines, 1):
         try:
             result = adapter.validate_json(line)

@@ -9,63 +9,68 @@ from typing import Any
 import orjson
 
 from batuta.errors import StoreError
-from batuta.evals import index
-from batuta.evals.markdown import markdown
+from batuta.evals import report_index
+from batuta.evals.markdown_report import render_markdown
 from batuta.evals.report import Json
 
 
-def keep(folder: Path, found: Json, figures: Sequence[Path] = ()) -> None:
+def write_report(folder: Path, found: Json, figures: Sequence[Path] = ()) -> None:
     """Write report.json and report.md; the figures are shown where they are PNG files.
 
     Raises:
         StoreError: the folder cannot be written.
     """
     shown = "".join(f"\n![{f.stem}]({f.name})\n" for f in figures if f.suffix == ".png")
-    _write(folder, {"report.json": _json(found), "report.md": markdown(found) + shown})
+    _write_files(
+        folder, {"report.json": _json_text(found), "report.md": render_markdown(found) + shown}
+    )
 
 
-def publish(folder: Path, found: Json, figures: Sequence[Path]) -> None:
+def publish_report(folder: Path, found: Json, figures: Sequence[Path]) -> None:
     """Write the same and report.html, one file that needs no other.
 
     Raises:
         ConfigError: jinja2 is not installed.
         StoreError: the folder cannot be written.
     """
-    from batuta.evals.html import html  # noqa: PLC0415 - an extra
+    from batuta.evals.html_report import render_report_html  # noqa: PLC0415 - an extra
 
-    keep(folder, found, figures)
+    write_report(folder, found, figures)
     drawn = {f.stem: f.read_text(encoding="utf-8") for f in figures if f.suffix == ".svg"}
-    _write(folder, {"report.html": html(found, drawn)})
+    _write_files(folder, {"report.html": render_report_html(found, drawn)})
 
 
-def keep_all(folder: Path, found: index.Reports) -> None:
+def write_report_index(folder: Path, found: report_index.Reports) -> None:
     """Write report.json and report.md of several reports, which are in folders below.
 
     Raises:
         StoreError: the folder cannot be written.
     """
-    files = {"report.json": _json(list(found.values())), "report.md": index.markdown(found)}
-    _write(folder, files)
+    files = {
+        "report.json": _json_text(list(found.values())),
+        "report.md": report_index.render_index_markdown(found),
+    }
+    _write_files(folder, files)
 
 
-def publish_all(folder: Path, found: index.Reports) -> None:
+def publish_report_index(folder: Path, found: report_index.Reports) -> None:
     """Write the same and report.html, which leads to those of the folders.
 
     Raises:
         ConfigError: jinja2 is not installed.
         StoreError: the folder cannot be written.
     """
-    from batuta.evals.html import index_html  # noqa: PLC0415 - an extra
+    from batuta.evals.html_report import render_index_html  # noqa: PLC0415 - an extra
 
-    keep_all(folder, found)
-    _write(folder, {"report.html": index_html(found)})
+    write_report_index(folder, found)
+    _write_files(folder, {"report.html": render_index_html(found)})
 
 
-def _json(found: Any) -> str:
+def _json_text(found: Any) -> str:
     return orjson.dumps(found, option=orjson.OPT_INDENT_2).decode()
 
 
-def _write(folder: Path, files: Mapping[str, str]) -> None:
+def _write_files(folder: Path, files: Mapping[str, str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():

@@ -6,11 +6,11 @@ import ctypes
 import sys
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
-_KEPT = 2**31 - 1
-_AHEAD = 256 * 2**20
+_TRIM_BYTES = 2**31 - 1
+_PAD_BYTES = 256 * 2**20
 
 
-def keep_memory() -> bool:
+def retain_freed_memory() -> bool:
     """Tell glibc not to hand freed memory back to the system; False on another C library.
 
     A step's activations are some hundred megabytes in pieces that glibc maps and unmaps one by one:
@@ -22,5 +22,5 @@ def keep_memory() -> bool:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
         return False
-    wishes = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _KEPT), (_TOP_PAD, _AHEAD))
+    wishes = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _TRIM_BYTES), (_TOP_PAD, _PAD_BYTES))
     return sum(int(mallopt(name, value)) for name, value in wishes) == len(wishes)

@@ -1,7 +1,7 @@
 """Every worker is asked: the vote, and the lines that no choice between workers can pass.
 
-`Vote`: the answer that most workers give. `Each`: everybody answers n times and nothing is chosen;
-who plays it judges all replies:
+`Vote`: the answer that most workers give. `AllWorkers`: everybody answers n times and nothing is
+chosen; who plays it judges all replies:
 
 - the oracle (n = 1) is right if any worker is;
 - the repeatable-skill oracle (n > 1) goes to the worker that did best on the other samples of the
@@ -17,24 +17,24 @@ from dataclasses import dataclass, replace
 
 import anyio
 
-from batuta.baselines import Players, majority
-from batuta.baselines.samples import everybody, sampled
-from batuta.baselines.solver import play, settled_on
+from batuta.baselines import SolverContext, majority_reply
+from batuta.baselines.parallel_answers import ask_workers_in_parallel, build_parallel_workflow
+from batuta.baselines.solver import run_conductor, with_final_reply
 from batuta.core import Question, Reply, Run, StepRun, WorkerId, Workflow
-from batuta.solvers import Fixed
+from batuta.solvers import FixedConductor
 
-RECORDED = "recorded"
+RECORDED_TAG = "recorded"
 """The tag of a worker that is a record."""
 
-Scored = tuple[WorkerId, float]
+WorkerScore = tuple[WorkerId, float]
 """Who said it, and what it earned."""
 
-Line = Callable[[Sequence[Scored]], float]
+UpperBound = Callable[[Sequence[WorkerScore]], float]
 """What a reference line earns for all replies to a question."""
 
 
 @dataclass(frozen=True, slots=True)
-class Each:
+class AllWorkers:
     """Every worker of the pool, n times."""
 
     samples: int = 1
@@ -49,32 +49,38 @@ class Each:
         """How often everybody is asked."""
         return f"each@{self.samples}"
 
-    async def answer(self, question: Question, players: Players, seed: int) -> Run:
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
         """All calls at the same time, the best worker's first."""
-        workers = [worker.id for worker in players.pool.ranked()]
-        if all(RECORDED in worker.tags for worker in players.pool):
-            return await self._at_once(workers, question, players, seed)
+        workers = [worker.id for worker in context.pool.ranked()]
+        if all(RECORDED_TAG in worker.tags for worker in context.pool):
+            return await self._ask_in_one_run(workers, question, context, seed)
         runs: dict[WorkerId, Run] = {}
 
         async def ask(worker: WorkerId) -> None:
-            conductor = Fixed(self.name, lambda _: sampled([worker] * self.samples))
-            alone = players.only(worker)
-            runs[worker] = await play(question, conductor, alone, seed, self.samples)
+            conductor = FixedConductor(
+                self.name, lambda _: build_parallel_workflow([worker] * self.samples)
+            )
+            alone = context.restrict_to(worker)
+            runs[worker] = await run_conductor(
+                question, conductor, context=alone, seed=seed, max_steps=self.samples
+            )
 
         async with anyio.create_task_group() as group:
             for worker in workers:
                 group.start_soon(ask, worker)
-        return _joined([runs[worker] for worker in workers])
+        return _join_runs([runs[worker] for worker in workers])
 
-    async def _at_once(
-        self, workers: Sequence[WorkerId], question: Question, players: Players, seed: int
+    async def _ask_in_one_run(
+        self, workers: Sequence[WorkerId], question: Question, context: SolverContext, seed: int
     ) -> Run:
         """One workflow, which on a record of ten models takes a third of the time.
 
         Substitutes, which cost nothing there, are asked after everybody else and left out.
         """
         asked = [worker for worker in workers for _ in range(self.samples)]
-        run = await everybody(self.name, question, players, seed, asked)
+        run = await ask_workers_in_parallel(
+            self.name, question, context=context, seed=seed, workers=asked
+        )
         (played,) = run.rounds
         own = [step for step in played.steps if step.worker == step.planned]
         own.sort(key=lambda step: step.index)
@@ -88,14 +94,14 @@ class Vote:
     name: str = "vote"
     calls: None = None
 
-    async def answer(self, question: Question, players: Players, seed: int) -> Run:
+    async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
         """One call of every worker."""
-        run = await Each().answer(question, players, seed)
+        run = await AllWorkers().answer(question, context, seed)
         replies = [step.result for step in run.steps if isinstance(step.result, Reply)]
-        return settled_on(run, majority(replies))
+        return with_final_reply(run, majority_reply(replies))
 
 
-def _joined(runs: Sequence[Run]) -> Run:
+def _join_runs(runs: Sequence[Run]) -> Run:
     """One run of all steps at the same time; it answers as the first that has an answer."""
     first = next((run for run in runs if run.answer is not None), runs[0])
     flows = [(played.workflow, played) for run in runs for played in run.rounds if played.workflow]
@@ -111,19 +117,19 @@ def _joined(runs: Sequence[Run]) -> Run:
     return replace(first, rounds=(played,), seconds=max(run.seconds for run in runs))
 
 
-def any_right(scored: Sequence[Scored]) -> float:
+def oracle_score(scores: Sequence[WorkerScore]) -> float:
     """The best score of all."""
-    return max((score for _, score in scored), default=0.0)
+    return max((score for _, score in scores), default=0.0)
 
 
-def repeatable(scored: Sequence[Scored]) -> float:
+def skill_oracle_score(scores: Sequence[WorkerScore]) -> float:
     """The mean score of the worker that did best on the other samples; of equals, the first.
 
     The mean is over the samples that are left out in turn. A worker with fewer samples is only
     chosen for those that it has.
     """
     by_worker: dict[WorkerId, list[float]] = {}
-    for worker, score in scored:
+    for worker, score in scores:
         by_worker.setdefault(worker, []).append(score)
     depth = max(map(len, by_worker.values()), default=0)
     kept = [own for own in by_worker.values() if len(own) == depth]

@@ -17,11 +17,11 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Qwen2Config
 
-from batuta.train.settings import Lora, Network, Settings
+from batuta.train.settings import LoraSettings, NetworkSettings, TrainSettings
 
 FP32, BF16 = 4, 2
 """Bytes of a number."""
-KNOWN = {
+KNOWN_ARCHITECTURES = {
     "Qwen/Qwen2.5-7B-Instruct": Qwen2Config(
         vocab_size=152_064,
         hidden_size=3584,
@@ -37,13 +37,13 @@ KNOWN = {
 """Architectures that are known without a download."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
     """What the training runs on."""
 
     processes: int = 1
     """One for each device."""
-    here: int = 1
+    local_processes: int = 1
     """Of these, on this machine."""
     sharded: bool = False
     """Weights, gradients and moments are divided among the processes."""
@@ -51,18 +51,18 @@ class Devices:
     """Weights, gradients and moments stay in the host's memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Footprint:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryEstimate:
     """Bytes on one device, and the numbers that are learned."""
 
     parameters: int
-    trained: int
+    trainable: int
     """Of `parameters`, and of the adapters', those that change."""
     weights: int
     gradients: int
     moments: int
     """Adam's two, in fp32."""
-    copy: int
+    working_copy: int
     """The weights once more, in the precision that is computed in."""
     activations: int
     generation: int
@@ -73,20 +73,20 @@ class Footprint:
     @property
     def total(self) -> int:
         """Bytes on the device at the same time, at most."""
-        held = self.weights + self.gradients + self.moments + self.copy
+        held = self.weights + self.gradients + self.moments + self.working_copy
         return held + self.activations + self.generation
 
 
-def architecture(start: str, revision: str | None = None) -> PreTrainedConfig | None:
+def read_architecture(start: str, revision: str | None = None) -> PreTrainedConfig | None:
     """The architecture behind a folder or hub id, without the network; None: not known here."""
     try:
         found: Any = AutoConfig.from_pretrained(start, revision=revision, local_files_only=True)
     except (OSError, ValueError):
-        return KNOWN.get(start)
+        return KNOWN_ARCHITECTURES.get(start)
     return found
 
 
-def made_from_nothing(network: Network) -> PreTrainedConfig:
+def new_architecture(network: NetworkSettings) -> PreTrainedConfig:
     """The architecture that a warm start makes."""
     return Qwen2Config(
         vocab_size=network.vocabulary,
@@ -100,7 +100,7 @@ def made_from_nothing(network: Network) -> PreTrainedConfig:
     )
 
 
-def parameters(config: PreTrainedConfig, lora: Lora | None) -> tuple[int, int]:
+def count_parameters(config: PreTrainedConfig, lora: LoraSettings | None) -> tuple[int, int]:
     """How many numbers the network has, adapters included, and how many of them are trained."""
     with torch.device("meta"):
         bare: Any = AutoModelForCausalLM.from_config(config)
@@ -110,40 +110,49 @@ def parameters(config: PreTrainedConfig, lora: Lora | None) -> tuple[int, int]:
     return sum(size for size, _ in sizes), sum(size for size, learns in sizes if learns)
 
 
-def footprint(
-    settings: Settings,
+def estimate_memory(
+    settings: TrainSettings,
     config: PreTrainedConfig,
-    prompt: int,
+    prompt_tokens: int,
     devices: Devices,
+    *,
     device_bytes: int | None = None,
-) -> Footprint:
+) -> MemoryEstimate:
     """The memory of a training step with prompts of `prompt` tokens and the longest completions.
 
     Args:
         settings: of the training.
         config: of the policy.
-        prompt: tokens.
+        prompt_tokens: tokens.
         devices: how the step is divided.
         device_bytes: memory of one device, of which a colocated vLLM takes a share; None: unknown.
     """
-    count, trained = parameters(config, settings.policy.lora)
+    count, trained = count_parameters(config, settings.policy.lora)
     shards = devices.processes if devices.sharded else 1
     held = [FP32 * count // shards, FP32 * trained // shards, 2 * FP32 * trained // shards]
     weights, gradients, moments = (0, 0, 0) if devices.offloaded else held
-    return Footprint(
-        count,
-        trained,
-        weights,
-        gradients,
-        moments,
-        _copy(settings, count, int(_of(config, "num_hidden_layers")), devices),
-        _activations(settings, config, prompt, devices),
-        _generation(settings, config, prompt, devices.processes, device_bytes),
-        sum(held) if devices.offloaded else 0,
+    return MemoryEstimate(
+        parameters=count,
+        trainable=trained,
+        weights=weights,
+        gradients=gradients,
+        moments=moments,
+        working_copy=_working_copy_bytes(
+            settings, count, int(_config_value(config, "num_hidden_layers")), devices
+        ),
+        activations=_activation_bytes(settings, config, prompt_tokens, devices),
+        generation=_generation_bytes(
+            settings,
+            config,
+            prompt_tokens=prompt_tokens,
+            processes=devices.processes,
+            device_bytes=device_bytes,
+        ),
+        host=sum(held) if devices.offloaded else 0,
     )
 
 
-def _copy(settings: Settings, count: int, layers: int, devices: Devices) -> int:
+def _working_copy_bytes(settings: TrainSettings, count: int, layers: int, devices: Devices) -> int:
     """The bf16 weights that lie beside the fp32 ones: all of them, or about two layers' at a time.
 
     A shard's neighbours are gathered by layers. autocast keeps a copy of what is learned for the
@@ -155,49 +164,59 @@ def _copy(settings: Settings, count: int, layers: int, devices: Devices) -> int:
     return 2 * BF16 * count // layers if devices.sharded or fleeting else BF16 * count
 
 
-def _activations(
-    settings: Settings, config: PreTrainedConfig, prompt: int, devices: Devices
+def _activation_bytes(
+    settings: TrainSettings, config: PreTrainedConfig, prompt_tokens: int, devices: Devices
 ) -> int:
     """What the forward pass of one micro-batch keeps for its backward pass."""
     o = settings.optimiser
-    hidden, layers = int(_of(config, "hidden_size")), int(_of(config, "num_hidden_layers"))
+    hidden, layers = (
+        int(_config_value(config, "hidden_size")),
+        int(_config_value(config, "num_hidden_layers")),
+    )
     shared = o.sampler == "own" and settings.policy.lora is None
     groups = max(1, o.micro_batch // o.group)
-    tokens = (groups if shared else o.micro_batch) * prompt + o.micro_batch * o.completion
+    tokens = (groups if shared else o.micro_batch) * prompt_tokens + o.micro_batch * o.completion
     wide = BF16 if settings.policy.bf16 else FP32
-    inside = 4 * int(_of(config, "intermediate_size")) + 2 * kept_width(config)
+    inside = 4 * int(_config_value(config, "intermediate_size")) + 2 * kv_width(config)
     layer = 8 * FP32 * hidden + wide * inside
     if o.gradient_checkpointing:
         stream = wide if devices.sharded else FP32  # autocast leaves the residual stream in fp32
         return tokens * (layers * stream * hidden + layer)
-    logits = 2 * FP32 * int(_of(config, "vocab_size")) * o.micro_batch * o.completion
+    logits = 2 * FP32 * int(_config_value(config, "vocab_size")) * o.micro_batch * o.completion
     return tokens * layers * layer + (logits if shared else 0)
 
 
-def _generation(
-    settings: Settings, config: PreTrainedConfig, prompt: int, processes: int, room: int | None
+def _generation_bytes(
+    settings: TrainSettings,
+    config: PreTrainedConfig,
+    prompt_tokens: int,
+    processes: int,
+    *,
+    device_bytes: int | None,
 ) -> int:
     """Keys and values of all completions of a step on one device."""
     o = settings.optimiser
     if o.sampler == "vllm-server":
         return 0
     if o.sampler == "vllm-colocate":
-        return int(o.vllm_memory * (room or 0))
+        return int(o.vllm_memory * (device_bytes or 0))
     questions = o.questions / processes
     prompts = questions if o.sampler == "own" else questions * o.group
-    tokens = prompts * prompt + questions * o.group * o.completion
-    layers = int(_of(config, "num_hidden_layers"))
-    return int(2 * FP32 * layers * kept_width(config) * tokens)
+    tokens = prompts * prompt_tokens + questions * o.group * o.completion
+    layers = int(_config_value(config, "num_hidden_layers"))
+    return int(2 * FP32 * layers * kv_width(config) * tokens)
 
 
-def kept_width(config: PreTrainedConfig) -> int:
+def kv_width(config: PreTrainedConfig) -> int:
     """Numbers of one token's keys in one layer; its values have as many."""
-    heads = int(_of(config, "num_attention_heads"))
+    heads = int(_config_value(config, "num_attention_heads"))
     kept = int(getattr(config, "num_key_value_heads", None) or heads)
-    width = int(getattr(config, "head_dim", None) or int(_of(config, "hidden_size")) // heads)
+    width = int(
+        getattr(config, "head_dim", None) or int(_config_value(config, "hidden_size")) // heads
+    )
     return kept * width
 
 
-def _of(config: PreTrainedConfig, name: str) -> Any:
+def _config_value(config: PreTrainedConfig, name: str) -> Any:
     text: Any = config.get_text_config()
     return getattr(text, name)

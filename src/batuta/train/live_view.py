@@ -18,18 +18,18 @@ from rich.table import Table
 from rich.text import Text
 
 from batuta.errors import ConfigError
-from batuta.train.rundir import METRICS, SAMPLES, SETTINGS, read_lines
+from batuta.train.run_folder import METRICS_FILE, SAMPLES_FILE, SETTINGS_FILE, read_jsonl
 
-EVERY = 1.0
+REFRESH_SECONDS = 1.0
 """Seconds between two looks at the folder."""
-PATIENCE = 120.0
+STALL_SECONDS = 120.0
 """Seconds without a new line, beyond a few steps' time, after which a run counts as stopped."""
-RECENT = 10
+RECENT_STEPS = 10
 """Steps whose time is split."""
-BARS = "▁▂▃▄▅▆▇█"
+BAR_CHARACTERS = "▁▂▃▄▅▆▇█"
 WIDTH = 48
 """Characters of a curve at most."""
-CLIPPED = 80
+MAX_ANSWER_CHARACTERS = 80
 """Characters of an answer that are shown."""
 CURVES = (
     ("reward", "reward"),
@@ -48,7 +48,7 @@ CURVES = (
 """What is shown of each step, and its name for people."""
 
 
-class State(StrEnum):
+class TrainingState(StrEnum):
     """What a run folder tells of its run."""
 
     EMPTY = "nothing has been trained here yet"
@@ -58,12 +58,12 @@ class State(StrEnum):
     FINISHED = "finished"
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingView:
     """What a run folder holds at one moment."""
 
     folder: Path
-    state: State
+    state: TrainingState
     lines: tuple[Mapping[str, Any], ...]
     """The figures of each step."""
     samples: tuple[Mapping[str, Any], ...]
@@ -72,7 +72,7 @@ class View:
     """Of the whole training; None: not written down."""
 
 
-def look(folder: Path, now: float) -> View:
+def read_view(folder: Path, now: float) -> TrainingView:
     """The folder as it is.
 
     Args:
@@ -86,36 +86,42 @@ def look(folder: Path, now: float) -> View:
         raise ConfigError(
             f"there is no run folder {folder}; a training makes it with --out {folder}"
         )
-    lines = tuple(read_lines(folder / METRICS))
-    samples = read_lines(folder / SAMPLES)
+    lines = tuple(read_jsonl(folder / METRICS_FILE))
+    samples = read_jsonl(folder / SAMPLES_FILE)
     latest = tuple(each for each in samples if each["step"] == samples[-1]["step"])
-    steps = _steps(folder)
-    return View(folder, _state(folder, lines, steps, now), lines, latest, steps)
+    steps = _planned_steps(folder)
+    return TrainingView(
+        folder=folder,
+        state=_find_state(folder, lines, steps, now),
+        lines=lines,
+        samples=latest,
+        steps=steps,
+    )
 
 
-def _steps(folder: Path) -> int | None:
+def _planned_steps(folder: Path) -> int | None:
     try:
-        return int(json.loads((folder / SETTINGS).read_text("utf-8"))["optimiser"]["steps"])
+        return int(json.loads((folder / SETTINGS_FILE).read_text("utf-8"))["optimiser"]["steps"])
     except (OSError, ValueError, KeyError):
         return None
 
 
-def _state(
+def _find_state(
     folder: Path, lines: Sequence[Mapping[str, Any]], steps: int | None, now: float
-) -> State:
+) -> TrainingState:
     if not lines:
-        begun = (folder / SETTINGS).is_file()
-        if begun and now - (folder / SETTINGS).stat().st_mtime < PATIENCE:
-            return State.RUNNING
-        return State.WARM if (folder / "warmup").is_dir() else State.EMPTY
+        begun = (folder / SETTINGS_FILE).is_file()
+        if begun and now - (folder / SETTINGS_FILE).stat().st_mtime < STALL_SECONDS:
+            return TrainingState.RUNNING
+        return TrainingState.WARM if (folder / "warmup").is_dir() else TrainingState.EMPTY
     if steps is not None and lines[-1]["step"] >= steps and (folder / "policy").is_dir():
-        return State.FINISHED
-    quiet = now - (folder / METRICS).stat().st_mtime
-    usual = max(float(line.get("step_time") or 0.0) for line in lines[-RECENT:])
-    return State.RUNNING if quiet < PATIENCE + 3 * usual else State.STOPPED
+        return TrainingState.FINISHED
+    quiet = now - (folder / METRICS_FILE).stat().st_mtime
+    usual = max(float(line.get("step_time") or 0.0) for line in lines[-RECENT_STEPS:])
+    return TrainingState.RUNNING if quiet < STALL_SECONDS + 3 * usual else TrainingState.STOPPED
 
 
-def picture(view: View) -> RenderableType:
+def render_view(view: TrainingView) -> RenderableType:
     """The view as it is drawn."""
     done = view.lines[-1]["step"] if view.lines else 0
     of = "" if view.steps is None else f" of {view.steps}"
@@ -123,10 +129,12 @@ def picture(view: View) -> RenderableType:
     head = Text.assemble((str(view.folder), "bold"), f" · {at}{view.state}")
     if not view.lines:
         return head
-    return Group(head, _curves(view.lines), Text(time_split(view.lines), "dim"), *_sampled(view))
+    return Group(
+        head, _curve_table(view.lines), Text(describe_time(view.lines), "dim"), *_sample_texts(view)
+    )
 
 
-def _curves(lines: Sequence[Mapping[str, Any]]) -> Table:
+def _curve_table(lines: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("")
     for name in ("first", "last", "lowest", "highest"):
@@ -137,42 +145,42 @@ def _curves(lines: Sequence[Mapping[str, Any]]) -> Table:
         known = [value for value in values if value is not None]
         if known and (key != "outages" or any(known)):
             shown = (known[0], known[-1], min(known), max(known))
-            table.add_row(name, *map(_number, shown), sparkline(values))
+            table.add_row(name, *map(_format_number, shown), draw_sparkline(values))
     return table
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004 - digits
 
 
-def sparkline(values: Sequence[float | None], width: int = WIDTH) -> str:
+def draw_sparkline(values: Sequence[float | None], width: int = WIDTH) -> str:
     """The values as bars from their lowest to their highest; means where there are too many.
 
     Where there is no value there is a gap.
     """
     columns = min(width, len(values))
     edges = [round(at * len(values) / columns) for at in range(columns + 1)]
-    means = [_mean(values[start:end]) for start, end in pairwise(edges)]
+    means = [_known_mean(values[start:end]) for start, end in pairwise(edges)]
     known = [each for each in means if each is not None]
     low, spread = min(known), max(known) - min(known)
-    top = len(BARS) - 1
+    top = len(BAR_CHARACTERS) - 1
 
     def bar(mean: float | None) -> str:
         if mean is None:
             return " "
-        return BARS[round((mean - low) / spread * top) if spread else 0]
+        return BAR_CHARACTERS[round((mean - low) / spread * top) if spread else 0]
 
     return "".join(map(bar, means))
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _known_mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
 
 
-def time_split(lines: Sequence[Mapping[str, Any]]) -> str:
+def describe_time(lines: Sequence[Mapping[str, Any]]) -> str:
     """Where the time of the last steps went, in words."""
-    recent = [line for line in lines[-RECENT:] if line.get("step_time")]
+    recent = [line for line in lines[-RECENT_STEPS:] if line.get("step_time")]
     if not recent:
         return "no step was timed"
     whole = sum(float(line["step_time"]) for line in recent)
@@ -188,7 +196,7 @@ def time_split(lines: Sequence[Mapping[str, Any]]) -> str:
     return f"{whole / len(recent):.2f} s a step: {shares}"
 
 
-def _sampled(view: View) -> list[RenderableType]:
+def _sample_texts(view: TrainingView) -> list[RenderableType]:
     """The workflows sampled last."""
     if not view.samples:
         return []
@@ -198,18 +206,18 @@ def _sampled(view: View) -> list[RenderableType]:
         paid = "left out" if each["reward"] is None else f"reward {each['reward']:.2f}"
         parts.append(Text(each["question"], "italic"))
         parts.append(Text(each["draft"].strip()))
-        about = f"→ {_ending(each['answer'])} ({told}; wanted {each['target']}; {paid})"
+        about = f"→ {_last_line(each['answer'])} ({told}; wanted {each['target']}; {paid})"
         parts.append(Text(f"{about}\n", "dim"))
     return parts
 
 
-def _ending(answer: str | None) -> str:
+def _last_line(answer: str | None) -> str:
     """The last line of an answer, clipped."""
     lines = (answer or "").strip().splitlines() or ["no answer"]
-    return lines[-1][-CLIPPED:]
+    return lines[-1][-MAX_ANSWER_CHARACTERS:]
 
 
-def watch(folder: Path, console: Console, *, once: bool = False) -> None:
+def watch_training(folder: Path, console: Console, *, once: bool = False) -> None:
     """Draw the folder, and again at every change until its run ends or the reader leaves.
 
     Args:
@@ -220,12 +228,12 @@ def watch(folder: Path, console: Console, *, once: bool = False) -> None:
     Raises:
         ConfigError: there is no such folder.
     """
-    view = look(folder, time.time())
+    view = read_view(folder, time.time())
     if once or not console.is_terminal:
-        console.print(picture(view))
+        console.print(render_view(view))
         return
-    with Live(picture(view), console=console, auto_refresh=False) as live:
-        while view.state is not State.FINISHED:
-            time.sleep(EVERY)
-            view = look(folder, time.time())
-            live.update(picture(view), refresh=True)
+    with Live(render_view(view), console=console, auto_refresh=False) as live:
+        while view.state is not TrainingState.FINISHED:
+            time.sleep(REFRESH_SECONDS)
+            view = read_view(folder, time.time())
+            live.update(render_view(view), refresh=True)

@@ -11,34 +11,34 @@ from pathlib import Path
 import anyio
 import torch
 
-from batuta.clients import Http
-from batuta.config import open_ensemble
+from batuta.clients import HttpTransport
+from batuta.config.load import load_config
 from batuta.core import Limits, Pool, Question, Round, Task
 from batuta.engine import conduct
-from batuta.solvers.random import RandomWorkflows
-from batuta.train.episodes import veiled
-from batuta.train.memory import keep_memory
-from batuta.train.model import keep_stage, make_model, use_threads
-from batuta.train.questions import source
-from batuta.train.rundir import RunFolder
-from batuta.train.settings import Settings
+from batuta.solvers.random_workflows import RandomConductor
+from batuta.train.allocator import retain_freed_memory
+from batuta.train.episodes import apply_word_dropout
+from batuta.train.model import make_model, save_stage, set_threads
+from batuta.train.questions import draw_from_source
+from batuta.train.run_folder import RunFolder
+from batuta.train.settings import TrainSettings
 from batuta.train.tokenizer import make_tokenizer
-from batuta.train.warmup import texts, warm_up
+from batuta.train.warmup import fit_warmup, warmup_texts
 
-QUESTIONS = 8000
+QUESTION_COUNT = 8000
 """Whose wording is read; none of them is graded."""
-READ = 4000
+TOKENIZER_EXAMPLES = 4000
 """Prompts and drafts that the tokenizer is made from."""
-ROUNDS = 600
+PLAYED_ROUNDS = 600
 """Random workflows that are played, so that second rounds can be shown."""
 
 
-def start(settings: Settings, told: Callable[[int, float], None]) -> Path:
+def run_warmup(settings: TrainSettings, on_step: Callable[[int, float], None]) -> Path:
     """A policy that writes well-formed workflows at random.
 
     Args:
         settings: the file.
-        told: hears each step's number and loss.
+        on_step: hears each step's number and loss.
 
     Returns:
         Its folder.
@@ -48,19 +48,39 @@ def start(settings: Settings, told: Callable[[int, float], None]) -> Path:
         StoreError: the folder cannot be written.
     """
     warm = settings.warmup
-    keep_memory()
+    retain_freed_memory()
     RunFolder(settings.output)
     torch.manual_seed(settings.seed)
-    use_threads(settings)
+    set_threads(settings)
     names = list(settings.curriculum[0].tasks)
-    asked = [t for n in names for t in source(n, QUESTIONS // len(names), settings.seed + 90_001)]
-    pool, played = anyio.run(_played, settings, asked[: ROUNDS if warm.revisions else 0])
+    asked = [
+        t
+        for n in names
+        for t in draw_from_source(n, QUESTION_COUNT // len(names), settings.seed + 90_001)
+    ]
+    pool, played = anyio.run(
+        _play_random_rounds, settings, asked[: PLAYED_ROUNDS if warm.revisions else 0]
+    )
     rng, rendering = random.Random(f"veil {settings.seed}"), settings.prompt.rendering()
     hidden = settings.prompt.hidden
-    asked = [replace(task, question=veiled(task.question, hidden, rng)) for task in asked]
-    pairs = texts(asked, pool, rendering, warm, played, settings.seed)
+    asked = [
+        replace(task, question=apply_word_dropout(task.question, hidden, rng)) for task in asked
+    ]
+    pairs = warmup_texts(
+        asked, pool, rendering=rendering, settings=warm, played_rounds=played, seed=settings.seed
+    )
     mixed = warm.model_copy(update={"drills": 0.0})
-    read = islice(texts(asked, pool, rendering, mixed, played, settings.seed), READ)
+    read = islice(
+        warmup_texts(
+            asked,
+            pool,
+            rendering=rendering,
+            settings=mixed,
+            played_rounds=played,
+            seed=settings.seed,
+        ),
+        TOKENIZER_EXAMPLES,
+    )
     tokenizer = make_tokenizer(
         (text for pair in read for text in pair), settings.policy.network.vocabulary
     )
@@ -74,27 +94,27 @@ def start(settings: Settings, told: Callable[[int, float], None]) -> Path:
         inner=net.inner,
         positions=net.positions,
     )
-    warm_up(model, tokenizer, pairs, warm, told)
-    return keep_stage(model, tokenizer, settings, "warmup")
+    fit_warmup(model, tokenizer, pairs=pairs, settings=warm, on_step=on_step)
+    return save_stage(model, tokenizer, settings, "warmup")
 
 
-async def _played(
-    settings: Settings, asked: list[Task]
+async def _play_random_rounds(
+    settings: TrainSettings, tasks: list[Task]
 ) -> tuple[Pool, list[tuple[Task, Pool, Round]]]:
     """The pool, and random workflows played by it if its workers are simulated."""
-    async with Http() as http:
-        ensemble = await open_ensemble(
+    async with HttpTransport() as http:
+        ensemble = await load_config(
             http, pool=settings.pool.source, conductor="best", time_scale=0.0
         )
         if not ensemble.simulated:
             return ensemble.pool, []
         rng = random.Random(settings.seed)
         rounds: list[tuple[Task, Pool, Round]] = []
-        for task in asked:
+        for task in tasks:
             pool = ensemble.pool.shuffled(rng)
             run = await conduct(
                 Question.of(task.question),
-                RandomWorkflows(),
+                RandomConductor(),
                 pool,
                 ensemble.clients,
                 limits=Limits(),

@@ -1,0 +1,105 @@
+"""How a subject and its grader are opened: by names, so that any machine can do it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from batuta.clients import HttpTransport
+from batuta.clients.cache import CallCache, CallJournal
+from batuta.clients.cache_shared import open_shared_journal
+from batuta.config.load import load_config
+from batuta.core import Client, Task, WorkerId
+from batuta.errors import ConfigError
+from batuta.evals.grading import AnswerGrader, open_answer_grader
+from batuta.evals.subject import Subject
+from batuta.sandbox import SandboxBackend
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubjectSetup:
+    """Names of what is evaluated; the files that they mean are the same on every machine."""
+
+    pool: str | None = None
+    """As for `load_config`."""
+    rehearses: bool = False
+    """Whether the questions are the rehearsal's: then it plays where no pool is named."""
+    conductor: str | None = None
+    journal: str | None = None
+    """A file, or the URL of a PostgreSQL database; None: calls are not kept."""
+    scope: str = ""
+    """Within which a database's calls are shared: the evaluation's name."""
+    judge: str | None = None
+    """The worker that grades what no rule decides."""
+    sandbox: str = SandboxBackend.AUTO.value
+
+    async def open_subject(self, stack: AsyncExitStack) -> Subject:
+        """The pool and its conductor; the connections end with the stack.
+
+        Raises:
+            ConfigError: there is no such pool or conductor, or a key is missing.
+        """
+        http = await stack.enter_async_context(HttpTransport())
+        ensemble = await load_config(
+            http,
+            pool=self.pool,
+            conductor=self.conductor,
+            time_scale=0.0,
+            rehearses=self.rehearses,
+        )
+        return Subject(
+            pool=ensemble.pool,
+            clients=ensemble.clients,
+            conductor=ensemble.conductor,
+            limits=ensemble.limits,
+            simulated=ensemble.simulated,
+        )
+
+    async def open_journal(self, subject: Subject, stack: AsyncExitStack) -> Subject:
+        """The same, whose finished calls are kept, if they are to be.
+
+        Raises:
+            ConfigError: the extra is missing.
+            StoreError: the journal cannot be opened.
+        """
+        if self.journal is None:
+            return subject
+        if is_shared(self.journal):
+            opened: CallJournal = await stack.enter_async_context(
+                open_shared_journal(self.journal, self.scope)
+            )
+        else:
+            opened = stack.enter_context(CallCache(Path(self.journal)))
+        return subject.with_call_cache(opened)
+
+    async def open_marking(
+        self, tasks: Sequence[Task], subject: Subject, stack: AsyncExitStack
+    ) -> AnswerGrader:
+        """The grader of those tasks.
+
+        Raises:
+            ConfigError: there is no such grader, sandbox or judge.
+            SandboxError: programs cannot be run apart from the machine here.
+        """
+        if self.sandbox not in set(SandboxBackend):
+            raise ConfigError(
+                f"no sandbox {self.sandbox!r}; choose among: {', '.join(SandboxBackend)}"
+            )
+        judge = _find_judge(self.judge, subject)
+        return await stack.enter_async_context(open_answer_grader(tasks, judge, self.sandbox))
+
+
+def is_shared(journal: str) -> bool:
+    """Whether that journal can be written from several machines."""
+    return journal.startswith(("postgresql://", "postgres://", "postgresql+asyncpg://"))
+
+
+def _find_judge(name: str | None, subject: Subject) -> Client | None:
+    if name is None:
+        return None
+    if name not in subject.pool:
+        known = ", ".join(str(worker.id) for worker in subject.pool)
+        raise ConfigError(f"there is no worker {name!r} to be the judge; choose among: {known}")
+    return subject.clients[WorkerId(name)]

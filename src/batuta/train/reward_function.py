@@ -1,0 +1,186 @@
+"""TRL's asynchronous reward: every completion of a step is conducted, all at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from batuta.core import MalformedPlan
+from batuta.train.episodes import Episode
+from batuta.train.grpo import FirstRound
+from batuta.train.rollouts import GradedRollout, PolicyDraft, RolloutRunner
+from batuta.train.settings import TrainSettings
+
+RolloutListener = Callable[[int, Sequence[GradedRollout]], None]
+"""Is told every step's played completions."""
+
+EASY_LEVEL, HARD_LEVEL = 1, 6
+"""Difficulty of what is counted as easy at most and as hard at least."""
+
+
+class RewardFunction:
+    """Plays, grades, and rewards."""
+
+    __name__ = "conducted"
+
+    def __init__(
+        self,
+        settings: TrainSettings,
+        episodes: Sequence[Episode],
+        open_runner: Callable[[], Awaitable[RolloutRunner]],
+        on_rollouts: RolloutListener,
+    ) -> None:
+        """Learns what to play.
+
+        Args:
+            settings: of the training.
+            episodes: what the rows are about.
+            open_runner: opens the workers' clients, in the loop where they will be called.
+            on_rollouts: is told what was played.
+        """
+        self._settings = settings
+        self._episodes = episodes
+        self._open_runner = open_runner
+        self._runner: RolloutRunner | None = None
+        self._on_rollouts = on_rollouts
+
+    async def __call__(
+        self,
+        *,
+        completions: Sequence[Any],
+        completion_ids: Sequence[Sequence[int]],
+        episode: Sequence[int],
+        trainer_state: Any,
+        log_metric: Callable[[str, float], None],
+        root: Sequence[FirstRound | None] | None = None,
+        prompt_tokens: Sequence[int] | None = None,
+        **_: Any,
+    ) -> list[float | None]:
+        """The reward of every completion; None: it leaves its group."""
+        began = time.perf_counter()
+        step = int(trainer_state.global_step)
+        roots = root or [None] * len(completions)
+        read = prompt_tokens or [0] * len(completions)
+        drafts = [
+            (
+                self._episodes[number],
+                PolicyDraft(
+                    text=_completion_text(said),
+                    prompt_tokens=tokens,
+                    tokens=len(ids),
+                    root=start and start.draft,
+                ),
+            )
+            for number, said, tokens, ids, start in zip(
+                episode, completions, read, completion_ids, roots, strict=True
+            )
+        ]
+        seeds = [self._seed(step, start.row if start else row) for row, start in enumerate(roots)]
+        players = await self._open_runner_once()
+        played = await players.run_drafts(drafts, seeds, step)
+        for name, value in rollout_metrics(played).items():
+            log_metric(name, value)
+        log_metric("time/playing", time.perf_counter() - began)
+        self._on_rollouts(step, played)
+        return mix_rewards(
+            [each.reward for each in played], roots, self._settings.recursion.discount
+        )
+
+    def play_first_rounds(
+        self, chosen: Sequence[tuple[Episode, PolicyDraft, int]], trainer: Any
+    ) -> list[FirstRound | None]:
+        """First rounds, played now because a second round's prompt shows them."""
+        step = int(trainer.state.global_step)
+
+        async def play() -> list[GradedRollout]:
+            players = await self._open_runner_once()
+            seeds = [self._seed(step, row) for _, _, row in chosen]
+            return await players.run_drafts([(e, draft) for e, draft, _ in chosen], seeds, step)
+
+        played = asyncio.run_coroutine_threadsafe(play(), trainer.async_loop).result()
+        return [
+            None if not is_continuable(each) else FirstRound(draft, row, each.run.rounds)
+            for each, (_, draft, row) in zip(played, chosen, strict=True)
+        ]
+
+    async def _open_runner_once(self) -> RolloutRunner:
+        if self._runner is None:
+            self._runner = await self._open_runner()
+        return self._runner
+
+    def _seed(self, step: int, row: int) -> int:
+        return ((self._settings.seed * 100_003 + step) * 10_007 + row) % 2**31
+
+
+def is_continuable(rollout: GradedRollout) -> bool:
+    """Whether a second round can go on from it: its draft could be read."""
+    rounds = rollout.run.rounds
+    return bool(rounds) and not isinstance(rounds[-1].decision, MalformedPlan)
+
+
+def mix_rewards(
+    rewards: Sequence[float | None], roots: Sequence[FirstRound | None], discount: float
+) -> list[float | None]:
+    """First rounds are also paid for what the second made of them (paper, section 3.3).
+
+    Reward of a continued first round: (1 - discount) of its own and `discount` of the mean of the
+    second round's group.
+    """
+    later: dict[int, list[float]] = {}
+    for value, root in zip(rewards, roots, strict=True):
+        if root is not None and value is not None:
+            later.setdefault(root.row, []).append(value)
+    paid = list(rewards)
+    for row, values in later.items():
+        own = paid[row]
+        if own is not None:
+            paid[row] = (1 - discount) * own + discount * sum(values) / len(values)
+    return paid
+
+
+def _completion_text(completion: Any) -> str:
+    return completion if isinstance(completion, str) else str(completion[-1]["content"])
+
+
+def rollout_metrics(rollouts: Sequence[GradedRollout]) -> dict[str, float]:
+    """What a step's rollouts say about the policy."""
+    valid = [each for each in rollouts if each.run.rounds and each.run.rounds[-1].workflow]
+    accepted = sum(not isinstance(each.run.rounds[-1].decision, MalformedPlan) for each in rollouts)
+    counted = [each for each in rollouts if each.reward is not None]
+    found = {
+        "valid": accepted / len(rollouts),
+        "outages": (len(rollouts) - len(counted)) / len(rollouts),
+        "right": _mean_or_zero(
+            [(each.grade.score or 0.0) if each.grade else 0.0 for each in counted]
+        ),
+        "steps": _mean_or_zero([len(each.run.rounds[-1].steps) for each in valid]),
+        "worker_tokens": _mean_or_zero([each.run.usage.total for each in valid]),
+        "usd": _mean_or_zero([float(each.run.cost.usd) for each in valid]),
+    }
+    found |= _second_round_metrics(rollouts)
+    easy = [
+        each for each in valid if (each.episode.task.difficulty or EASY_LEVEL + 1) <= EASY_LEVEL
+    ]
+    hard = [each for each in valid if (each.episode.task.difficulty or 0) >= HARD_LEVEL]
+    for name, some in (("steps_easy", easy), ("steps_hard", hard)):
+        if some:
+            found[name] = _mean_or_zero([len(each.run.rounds[-1].steps) for each in some])
+    return found
+
+
+def _second_round_metrics(rollouts: Sequence[GradedRollout]) -> Mapping[str, float]:
+    """How often the second round lets the answer stand, and when that is right."""
+    second = [each for each in rollouts if each.draft.root]
+    if not second:
+        return {}
+    stands = [each for each in second if each.run.rounds[-1].workflow is None]
+    return {
+        "second/stands": len(stands) / len(second),
+        "second/right": _mean_or_zero([float((e.grade and e.grade.score) or 0.0) for e in second]),
+    }
+
+
+def _mean_or_zero(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
