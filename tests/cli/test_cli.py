@@ -21,6 +21,8 @@ def batuta(tmp_path):
     env = {**clean, "BATUTA_HOME": str(tmp_path / "home"), "COLUMNS": "160"}
 
     def run(*args, stdin=None, **more):
+        if not (tmp_path / "batuta.toml").exists():
+            more = {"BATUTA_CONFIG": "rehearsal", **more}
         return subprocess.run(
             [sys.executable, "-m", "batuta", *args], input=stdin, capture_output=True, text=True, check=False,
             stdin=subprocess.DEVNULL if stdin is None else None, cwd=tmp_path, env={**env, **more}, timeout=60,
@@ -31,9 +33,9 @@ def batuta(tmp_path):
 
 
 def question():
-    from batuta.rehearsal import tasks
+    from batuta.rehearsal import draw_tasks
 
-    return tasks(None, 1, seed=1, difficulty=2)[0]
+    return draw_tasks(None, 1, seed=1, difficulty=2)[0]
 
 
 def test_an_answer_on_stdout_its_workflow_on_stderr(batuta):
@@ -157,7 +159,9 @@ def test_the_pool(batuta):
     assert "simulated" in batuta("pool", "list").stdout
     assert batuta("pool", "check").returncode == 0
     with_key = json.loads(
-        batuta("pool", "list", "--json", OPENAI_API_KEY="sk-test-0123456789abcdef").stdout
+        batuta(
+            "pool", "list", "--json", BATUTA_CONFIG="", OPENAI_API_KEY="sk-test-0123456789abcdef"
+        ).stdout
     )
     assert all(w["id"].startswith("openai/") for w in with_key["workers"])
 

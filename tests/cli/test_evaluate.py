@@ -22,11 +22,11 @@ FIGURES = {"n", "accuracy", "ci95", "tokens", "usd", "calls", "steps", "seconds"
 MAIN = """
 import sys
 from batuta.cli import app, evaluate, main
-app.command("eval")(evaluate.command)
+app.command("eval")(evaluate.eval_command)
 main()
 """
 app = typer.Typer()
-app.command()(evaluate.command)
+app.command()(evaluate.eval_command)
 
 
 @pytest.fixture
@@ -308,7 +308,7 @@ def test_nothing_but_outages_is_exit_1(shell, tmp_path):
 def test_without_matplotlib_one_sentence_before_anything_is_played(shell, tmp_path):
     code = f"import sys\nsys.modules['matplotlib'] = None\n{MAIN}"
     _, err = told(shell("--plots", "--out", "out", code=code), 2)
-    assert "pip install 'batuta[plots]'" in err
+    assert "pip install -e '.[plots]'" in err
     assert not (tmp_path / "out").exists()
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from batuta.cli import ask, evaluate, keys, pool, runs, serve, tasks, train
+from batuta.cli import ask, evaluate, init, keys, pool, runs, serve, store, tasks, train, tune
 from batuta.errors import BatutaError
 
 EXIT_FAILED = 1
@@ -24,28 +24,32 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.command("ask")(ask.command)
-app.command("serve")(serve.command)
-app.command("eval")(evaluate.command)
+app.command("init")(init.command)
+app.command("ask")(ask.ask_command)
+app.command("serve")(serve.serve_command)
+app.command("eval")(evaluate.eval_command)
+app.command("tune")(tune.command)
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(train.app, name="train")
 app.add_typer(runs.app, name="runs")
 app.add_typer(pool.app, name="pool")
 app.add_typer(keys.app, name="keys")
+app.add_typer(store.app, name="store")
 
 
-def _version(value: bool) -> None:
+def _show_version(value: bool) -> None:
     if value:
-        from importlib.metadata import version  # noqa: PLC0415 - rarely needed
+        from batuta.distribution import package_version  # noqa: PLC0415 - rarely needed
 
-        typer.echo(f"batuta {version('batuta')}")
+        typer.echo(f"batuta {package_version()}")
         raise typer.Exit
 
 
 @app.callback()
-def _root(
+def _accept_options(
     show: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Nothing; it carries the options of the whole."""
@@ -60,7 +64,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code, sentence = EXIT_FAILED, ""
     except (Exception, KeyboardInterrupt) as error:
-        told = _told(_first(error))
+        told = _explain_error(_first_error(error))
         if told is None:
             raise
         code, sentence = told
@@ -69,7 +73,7 @@ def main() -> None:
     sys.exit(code)
 
 
-def _told(error: BaseException) -> tuple[int, str] | None:
+def _explain_error(error: BaseException) -> tuple[int, str] | None:
     """Exit code and sentence of an error that a user can do something about; else None."""
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return EXIT_INTERRUPTED, INTERRUPTED
@@ -81,7 +85,7 @@ def _told(error: BaseException) -> tuple[int, str] | None:
     return None
 
 
-def _first(error: BaseException) -> BaseException:
+def _first_error(error: BaseException) -> BaseException:
     """The first error inside groups of groups."""
     inner: tuple[BaseException, ...] = getattr(error, "exceptions", ())
-    return _first(inner[0]) if inner else error
+    return _first_error(inner[0]) if inner else error

@@ -11,33 +11,40 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from batuta.cli import report
-from batuta.cli.show import Stand, dollars, reads, summary, task_of, workflow_table
-from batuta.clients import Http
-from batuta.config import Ensemble, open_ensemble, store_target
-from batuta.core import MAX_STEPS, Limits, Malformed, Outcome, Question, Run
+from batuta.cli import json_output
+from batuta.cli.run_display import (
+    RunDisplay,
+    describe_access,
+    describe_subtask,
+    format_cost,
+    run_summary,
+    workflow_table,
+)
+from batuta.clients import HttpTransport
+from batuta.config.load import LoadedConfig, load_config, store_target
+from batuta.core import MAX_STEPS, Limits, MalformedPlan, Outcome, Question, Run
 from batuta.engine import conduct
 from batuta.errors import ConfigError, StoreError
 
-EXIT = {Outcome.FAILED: 1, Outcome.CANCELLED: 130, Outcome.DECLINED: 3}
+EXIT_CODES = {Outcome.FAILED: 1, Outcome.CANCELLED: 130, Outcome.DECLINED: 3}
 EXIT_LIMIT = 4
-STORING = 5.0
+STORE_SECONDS = 5.0
 """Seconds that an interrupted run may take to be stored."""
-REFRESH = 12
+REFRESH_RATE = 12
 """Pictures a second."""
 
-Pool = Annotated[
+PoolOption = Annotated[
     str | None,
     typer.Option(help="rehearsal, discover (keys and local servers), or a TOML file."),
 ]
-Conductor = Annotated[
+ConductorOption = Annotated[
     str | None,
     typer.Option(help="A worker's id, best, vote, plan-solve-verify, or single/<id>."),
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskCommandOptions:
     """What the options of `batuta ask` say."""
 
     question: str
@@ -50,14 +57,15 @@ class Wishes:
     store: bool
 
 
-def command(
+def ask_command(
     question: Annotated[str | None, typer.Argument(help="The question; - or none: stdin.")] = None,
     plan: Annotated[
         bool, typer.Option("--plan", help="Only plan and estimate; no worker.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
-    pool: Pool = None,
-    conductor: Conductor = None,
+    pool: PoolOption = None,
+    *,
+    conductor: ConductorOption = None,
     max_cost: Annotated[float | None, typer.Option(min=0, help="Dollars at most.")] = None,
     max_seconds: Annotated[float | None, typer.Option(min=0, help="Seconds at most.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=0, help="Tokens at most.")] = None,
@@ -71,16 +79,31 @@ def command(
     Exit codes: 0 an answer; 1 no answer; 2 wrong use; 3 outside what the pool can answer;
     4 a limit was reached before there was an answer; 130 interrupted.
     """
-    text = _question(question)
-    limits = Limits(max_steps or MAX_STEPS, rounds or 1, max_tokens, max_cost, max_seconds)
-    wishes = Wishes(text, plan, json, pool, conductor, limits, seed, not (no_store or plan))
+    text = _read_question(question)
+    limits = Limits(
+        steps=max_steps or MAX_STEPS,
+        rounds=rounds or 1,
+        tokens=max_tokens,
+        usd=max_cost,
+        seconds=max_seconds,
+    )
+    wishes = AskCommandOptions(
+        question=text,
+        plan=plan,
+        json=json,
+        pool=pool,
+        conductor=conductor,
+        limits=limits,
+        seed=seed,
+        store=not (no_store or plan),
+    )
     given = {"steps": max_steps, "rounds": rounds, "tokens": max_tokens, "usd": max_cost}
-    code = anyio.run(_ask, wishes, {**given, "seconds": max_seconds})
+    code = anyio.run(_answer_question, wishes, {**given, "seconds": max_seconds})
     if code:
         raise typer.Exit(code)
 
 
-def _question(question: str | None) -> str:
+def _read_question(question: str | None) -> str:
     """The question from the argument or from stdin.
 
     Raises:
@@ -95,66 +118,70 @@ def _question(question: str | None) -> str:
     return question.strip()
 
 
-async def _ask(wishes: Wishes, given: dict[str, float | int | None]) -> int:
-    async with Http() as http:
-        ensemble = await open_ensemble(http, pool=wishes.pool, conductor=wishes.conductor)
-        set_here = {name: value for name, value in given.items() if value is not None}
+async def _answer_question(
+    options: AskCommandOptions, given_limits: dict[str, float | int | None]
+) -> int:
+    async with HttpTransport() as http:
+        ensemble = await load_config(http, pool=options.pool, conductor=options.conductor)
+        set_here = {name: value for name, value in given_limits.items() if value is not None}
         limits = replace(ensemble.limits, **set_here)
-        wishes = replace(wishes, limits=limits)
-        if wishes.plan:
-            return await _plan(wishes, ensemble)
-        run = await _play(wishes, ensemble)
-    _print(wishes, run)
-    if wishes.store:
-        await _keep(run)
+        options = replace(options, limits=limits)
+        if options.plan:
+            return await _print_plan(options, ensemble)
+        run = await _play_question(options, ensemble)
+    _print_answer(options, run)
+    if options.store:
+        await _store_run(run)
     if run.outcome is Outcome.LIMITED:
         return EXIT_LIMIT if run.reply is None else 0
-    return EXIT.get(run.outcome, 0)
+    return EXIT_CODES.get(run.outcome, 0)
 
 
-async def _play(wishes: Wishes, ensemble: Ensemble) -> Run:
+async def _play_question(options: AskCommandOptions, config: LoadedConfig) -> Run:
     """Conduct the question; on a terminal, with a picture that moves."""
     console = Console(stderr=True)
-    stand = Stand(f"{ensemble.source} · conductor {ensemble.conductor.name}")
-    if wishes.json:
-        return await _conduct(wishes, ensemble, stand)
+    stand = RunDisplay(f"{config.source} · conductor {config.conductor.name}")
+    if options.json:
+        return await _conduct_question(options, config, stand)
     if console.is_terminal:
-        with Live(stand, console=console, refresh_per_second=REFRESH):
-            run = await _conduct(wishes, ensemble, stand)
+        with Live(stand, console=console, refresh_per_second=REFRESH_RATE):
+            run = await _conduct_question(options, config, stand)
     else:
-        run = await _conduct(wishes, ensemble, stand)
+        run = await _conduct_question(options, config, stand)
         console.print(stand)
-    console.print(summary(run))
+    console.print(run_summary(run))
     return run
 
 
-async def _conduct(wishes: Wishes, ensemble: Ensemble, stand: Stand) -> Run:
+async def _conduct_question(
+    options: AskCommandOptions, config: LoadedConfig, display: RunDisplay
+) -> Run:
     """The run; one that is interrupted is stored before the interruption goes on."""
     try:
         return await conduct(
-            Question.of(wishes.question),
-            ensemble.conductor,
-            ensemble.pool,
-            ensemble.clients,
-            limits=wishes.limits,
-            seed=wishes.seed,
-            emit=stand.emit,
+            Question.of(options.question),
+            config.conductor,
+            config.pool,
+            config.clients,
+            limits=options.limits,
+            seed=options.seed,
+            emit=display.emit,
             model="batuta-ultra",
-            patience=ensemble.patience,
-            policies=ensemble.policies,
-            dry_run=wishes.plan,
+            timeouts=config.timeouts,
+            guardrails=config.guardrails,
+            dry_run=options.plan,
         )
     except anyio.get_cancelled_exc_class():
-        if wishes.store and stand.recorder.ended is not None:
-            with anyio.move_on_after(STORING, shield=True):
-                await _keep(stand.recorder.run())
+        if options.store and display.recorder.ended is not None:
+            with anyio.move_on_after(STORE_SECONDS, shield=True):
+                await _store_run(display.recorder.run())
         raise
 
 
-def _print(wishes: Wishes, run: Run) -> None:
+def _print_answer(options: AskCommandOptions, run: Run) -> None:
     """The answer on stdout, or why there is none on stderr."""
-    if wishes.json:
-        report.print_json(report.run_json(run))
+    if options.json:
+        json_output.print_json(json_output.run_json(run))
     elif run.answer:
         sys.stderr.write("\n")
         sys.stderr.flush()
@@ -166,7 +193,7 @@ def _print(wishes: Wishes, run: Run) -> None:
         sys.stderr.write(f"batuta: {run.error}\n")
 
 
-async def _keep(run: Run) -> None:
+async def _store_run(run: Run) -> None:
     """Store the run; a full disk must not take the answer away."""
     from batuta.store import Store  # noqa: PLC0415 - the answer is out before this is loaded
 
@@ -177,27 +204,33 @@ async def _keep(run: Run) -> None:
         sys.stderr.write(f"batuta: the run was not stored: {error}\n")
 
 
-async def _plan(wishes: Wishes, ensemble: Ensemble) -> int:
+async def _print_plan(options: AskCommandOptions, config: LoadedConfig) -> int:
     """A dry run: what the conductor wrote, and what it is expected to take."""
-    run = await _conduct(wishes, ensemble, Stand(ensemble.source))
+    run = await _conduct_question(options, config, RunDisplay(config.source))
     planned, expected = run.rounds[-1] if run.rounds else None, run.expected
     if planned is None or planned.workflow is None or expected is None:
         sys.stderr.write(f"batuta: no workflow: {run.error}\n")
         return EXIT_LIMIT if run.outcome is Outcome.LIMITED else 1
-    if wishes.json:
-        report.print_json(report.plan_json(run))
+    if options.json:
+        json_output.print_json(json_output.plan_json(run))
         return 0
-    if isinstance(planned.decision, Malformed):
+    if isinstance(planned.decision, MalformedPlan):
         sys.stderr.write(f"batuta: the best worker would answer alone: {planned.decision.reason}\n")
     flow = planned.workflow
     console = Console()
-    console.print(f"[dim]{ensemble.source} · conductor {ensemble.conductor.name}[/dim]")
+    console.print(f"[dim]{config.source} · conductor {config.conductor.name}[/dim]")
     table = workflow_table()
     for index, step in enumerate(flow.steps):
         tokens = f"~{expected.steps[index].total:,}"
-        row = (str(index + 1), step.worker, reads(flow, index), task_of(flow, index), tokens)
+        row = (
+            str(index + 1),
+            step.worker,
+            describe_access(flow, index),
+            describe_subtask(flow, index),
+            tokens,
+        )
         table.add_row("·", *row, "", "")
     console.print(table)
-    cost = f"~{expected.usage.total:,} tokens, about {dollars(expected.cost)} expected"
+    cost = f"~{expected.usage.total:,} tokens, about {format_cost(expected.cost)} expected"
     console.print(f"[dim]{cost}; no worker was called[/dim]")
     return 0

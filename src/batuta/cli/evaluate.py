@@ -18,52 +18,52 @@ from typing import TYPE_CHECKING, Annotated, Any
 import anyio
 import typer
 
-from batuta.cli.evaluated import (
-    RECORDED,
-    end_with_the_parent,
-    folder_of,
-    lead_to,
-    say,
-    scored,
-    show,
+from batuta.cli.eval_output import (
+    RECORDED_PREFIX,
+    exit_with_parent,
+    has_scores,
+    print_message,
+    print_table,
+    set_folder,
+    write_set_index,
 )
-from batuta.cli.report import print_json
-from batuta.clients import Http
-from batuta.config import data_folder, learned_from, open_ensemble
-from batuta.core import WorkerId
-from batuta.embedded.conductor import is_policy
+from batuta.cli.json_output import print_json
+from batuta.config.load import REHEARSAL_POOL, data_folder, load_trained_conductor
+from batuta.embedded.policy import is_policy
+from batuta.environment import read_variable
 from batuta.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from batuta.core import Client, Conductor
-    from batuta.evals import Evaluation, Part, Subject, TaskSet
-    from batuta.evals.evaluate import Equal
-    from batuta.evals.marking import Marking
+    from batuta.core import Conductor
+    from batuta.evals import EvalPart, Evaluation, Subject, TaskSet
+    from batuta.evals.evaluation import EqualResource
+    from batuta.evals.runner import TrialPlayer
+    from batuta.evals.setup import SubjectSetup
 
 EXIT_UNSCORED = 1
 EXIT_INTERRUPTED = 130
-SYSTEMS = "best-single,ultra"
-OUTCOMES = "outcomes.jsonl"
+DEFAULT_SYSTEMS = "best-single,ultra"
+OUTCOMES_FILE = "outcomes.jsonl"
 """What each worker earned alone, where every one was asked: a history to learn from."""
-EVERY = "all"
+ALL_SETS = "all"
 """Stands for every recorded set whose files are here."""
-LIMIT = 100
+DEFAULT_LIMIT = 100
 """Questions where none are named; of a record, all."""
-CALIBRATION = 1000
+SIMULATED_CALIBRATION = 1000
 """Questions on which simulated workers, which cost nothing, are compared with each other."""
 
 
-class Split(StrEnum):
+class RecordSplit(StrEnum):
     """How a record is divided into what is learned from and what is measured."""
 
     RANDOM = "random"
     UNSEEN = "unseen"
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalCommandOptions:
     """What the options of `batuta eval` say."""
 
     tasks: str
@@ -74,18 +74,21 @@ class Wishes:
     conductor: str | None
     pools: int | None
     concurrency: int
-    equal: tuple[Equal, ...]
+    equal: tuple[EqualResource, ...]
     files: tuple[Path, ...]
-    split: Split
+    split: RecordSplit
     simulate: bool
     judge: str | None
     sandbox: str
     plots: bool
     report: Path | None
     out: Path
+    executor: str
+    workers: int | None
+    journal: str | None
 
 
-def command(
+def eval_command(
     tasks: Annotated[
         str,
         typer.Option(
@@ -102,6 +105,7 @@ def command(
     seeds: Annotated[
         int, typer.Option(min=1, help="Runs of each question; of a record, splits.")
     ] = 1,
+    *,
     seed: Annotated[
         int, typer.Option(min=0, help="The first seed: of questions, sampling, splits.")
     ] = 0,
@@ -135,8 +139,8 @@ def command(
         list[Path] | None, typer.Option("--from-file", help="Your own copy of the source's file.")
     ] = None,
     split: Annotated[
-        Split, typer.Option(help="Of a record: questions by lot, or whole unseen families.")
-    ] = Split.RANDOM,
+        RecordSplit, typer.Option(help="Of a record: questions by lot, or whole unseen families.")
+    ] = RecordSplit.RANDOM,
     simulate: Annotated[
         bool,
         typer.Option(
@@ -153,6 +157,16 @@ def command(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Recorded sets at the same time: one a core.")
     ] = None,
+    executor: Annotated[
+        str, typer.Option(help="Where runs are played: local, ray, ray:local, ray:HOST:PORT.")
+    ] = "local",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes of Ray: one for each free core.")
+    ] = None,
+    journal: Annotated[
+        str | None,
+        typer.Option(help="PostgreSQL for finished calls, shared by machines: a file beside."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the results; what it has is not run again.")
     ] = None,
@@ -167,232 +181,234 @@ def command(
     Exit codes: 0 measured; 1 nothing could be scored; 2 wrong use; 130 interrupted, the results
     so far are kept.
     """
-    recorded = tasks.startswith(RECORDED)
-    named = (EVERY if recorded else SYSTEMS) if systems is None else systems
+    recorded = tasks.startswith(RECORDED_PREFIX)
+    named = (ALL_SETS if recorded else DEFAULT_SYSTEMS) if systems is None else systems
     names = tuple(name.strip() for name in named.split(",") if name.strip())
     if not names:
         raise ConfigError("name at least one system: --systems best-single,ultra")
-    budgets: dict[Equal, bool] = {"calls": equal_calls, "cost": equal_cost}
-    folder = out or _fresh_folder()
-    equal: tuple[Equal, ...] = tuple(what for what in budgets if budgets[what])
-    wishes = Wishes(
-        tasks, names, limit, tuple(range(seed, seed + seeds)), pool, conductor, pools,
-        concurrency, equal, tuple(from_file or ()), split, simulate, judge, sandbox, plots,
-        report, folder,
+    budgets: dict[EqualResource, bool] = {"calls": equal_calls, "cost": equal_cost}
+    folder = out or _new_folder()
+    equal: tuple[EqualResource, ...] = tuple(what for what in budgets if budgets[what])
+    wishes = EvalCommandOptions(
+        tasks=tasks, systems=names, limit=limit, seeds=tuple(range(seed, seed + seeds)), pool=pool,
+        conductor=conductor, pools=pools, concurrency=concurrency, equal=equal,
+        files=tuple(from_file or ()), split=split, simulate=simulate, judge=judge, sandbox=sandbox,
+        plots=plots, report=report, out=folder, executor=executor, workers=workers, journal=journal,
     )  # fmt: skip
     found: list[dict[str, Any]] = []
     try:
-        for one in _measured(_each(wishes), jobs):
+        for one in _measure_sets(_expand_sets(wishes), jobs):
             found.append(one)
             if not json:
-                show(one)
+                print_table(one)
     except KeyboardInterrupt:
-        say(f"the results so far are kept; go on with --out {folder}")
+        print_message(f"the results so far are kept; go on with --out {folder}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
-    _close(found, wishes, json=json)
+    _print_outcome(found, wishes, json=json)
 
 
-def _measured(wanted: tuple[Wishes, ...], jobs: int | None) -> Iterator[dict[str, Any]]:
+def _measure_sets(
+    wanted: tuple[EvalCommandOptions, ...], jobs: int | None
+) -> Iterator[dict[str, Any]]:
     """The report of each, in order; several are measured at the same time."""
     if len(wanted) == 1:
-        yield anyio.run(_evaluate, wanted[0])
+        yield anyio.run(_evaluate_set, wanted[0])
         return
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(
-        jobs or os.cpu_count(), mp_context=spawn, initializer=end_with_the_parent
+        jobs or os.cpu_count(), mp_context=spawn, initializer=exit_with_parent
     ) as pool:
-        for wishes, found in zip(wanted, pool.map(_one_of_many, wanted), strict=True):
+        for wishes, found in zip(wanted, pool.map(_measure_one_set, wanted), strict=True):
             if isinstance(found, str):
-                say(f"{wishes.tasks} is left out: {found}")
+                print_message(f"{wishes.tasks} is left out: {found}")
             else:
                 yield found
 
 
-def _one_of_many(wishes: Wishes) -> dict[str, Any] | str:
+def _measure_one_set(options: EvalCommandOptions) -> dict[str, Any] | str:
     """The report, or why this set cannot be measured so."""
     try:
-        return anyio.run(_evaluate, wishes)
+        return anyio.run(_evaluate_set, options)
     except SourceError as error:
         return str(error)
 
 
-def _close(found: list[dict[str, Any]], wishes: Wishes, *, json: bool) -> None:
+def _print_outcome(found: list[dict[str, Any]], options: EvalCommandOptions, *, json: bool) -> None:
     """Say where everything is; several sets get a table of their own."""
-    every = wishes.tasks == RECORDED + EVERY
+    every = options.tasks == RECORDED_PREFIX + ALL_SETS
     if every:
-        lead_to(found, wishes.out, wishes.report)
+        write_set_index(found, options.out, options.report)
     if json:
         print_json(found if every else found[0])
-    say(f"results, report.json and report.md are in {wishes.out}")
-    if wishes.report is not None:
-        say(f"the report is {wishes.report / 'report.html'}")
-    if not scored(found):
-        say("no run could be scored; see the reasons in results.jsonl")
+    print_message(f"results, report.json and report.md are in {options.out}")
+    if options.report is not None:
+        print_message(f"the report is {options.report / 'report.html'}")
+    if not has_scores(found):
+        print_message("no run could be scored; see the reasons in results.jsonl")
         raise typer.Exit(EXIT_UNSCORED)
 
 
-def _fresh_folder() -> Path:
+def _new_folder() -> Path:
     """A folder of this evaluation's own."""
     return data_folder() / "evals" / datetime.now().astimezone().strftime("%Y-%m-%d-%H%M%S")
 
 
-def _each(wishes: Wishes) -> tuple[Wishes, ...]:
+def _expand_sets(options: EvalCommandOptions) -> tuple[EvalCommandOptions, ...]:
     """The same for each task set that is meant.
 
     Raises:
         ConfigError: no recorded set is here.
     """
-    if wishes.tasks != RECORDED + EVERY:
-        return (wishes,)
-    from batuta.evals.recorded import here  # noqa: PLC0415 - loads numpy
+    if options.tasks != RECORDED_PREFIX + ALL_SETS:
+        return (options,)
+    from batuta.evals.recorded_sets import available_sets  # noqa: PLC0415 - loads numpy
 
-    found = here()
+    found = available_sets()
     if not found:
         raise ConfigError("no recorded set is here: set BATUTA_DATA to a folder with them")
     return tuple(
         replace(
-            wishes,
-            tasks=RECORDED + name,
-            out=wishes.out / folder_of(name),
-            report=wishes.report and wishes.report / folder_of(name),
+            options,
+            tasks=RECORDED_PREFIX + name,
+            out=options.out / set_folder(name),
+            report=options.report and options.report / set_folder(name),
         )
         for name in found
     )
 
 
-async def _evaluate(wishes: Wishes) -> dict[str, Any]:
+async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
     """The report, which is also written to the folders."""
-    from batuta.embedded.blas import keep_to_one_thread  # noqa: PLC0415 - loads numpy
-    from batuta.evals import Ledger, Terms, measure  # noqa: PLC0415 - same
-    from batuta.evals.folder import keep, publish  # noqa: PLC0415 - same
-    from batuta.evals.progress import bars  # noqa: PLC0415 - same
-    from batuta.evals.report import report  # noqa: PLC0415 - same
+    from batuta.embedded.blas import limit_blas_to_one_thread  # noqa: PLC0415 - loads numpy
+    from batuta.evals import EvalOptions, ResultLog, evaluate_parts  # noqa: PLC0415 - same
+    from batuta.evals.progress import open_progress  # noqa: PLC0415 - same
+    from batuta.evals.report import build_report  # noqa: PLC0415 - same
+    from batuta.evals.report_files import publish_report, write_report  # noqa: PLC0415 - same
     from batuta.solvers.history import write_history  # noqa: PLC0415 - same
 
-    keep_to_one_thread()
-    draw = _drawing() if wishes.plots or wishes.report else None
+    limit_blas_to_one_thread()
+    draw = _load_drawing() if options.plots or options.report else None
     async with AsyncExitStack() as stack:
-        parts = await _parts(wishes, stack)
-        terms = Terms(wishes.seeds, wishes.concurrency, wishes.pools, wishes.seeds[0])
-        ledger = stack.enter_context(Ledger(wishes.out))
-        bar = stack.enter_context(bars())
-        evaluation = await measure(parts, wishes.systems, terms, ledger, bar, wishes.equal)
-    found = report(evaluation, shlex.join(["batuta", *sys.argv[1:]]))
-    keep(wishes.out, found)
+        parts, player = await _open_subject(options, stack)
+        first = options.seeds[0]
+        terms = EvalOptions(
+            seeds=options.seeds,
+            concurrency=options.concurrency,
+            sub_pool=options.pools,
+            pool_seed=first,
+            player=player,
+        )
+        ledger = stack.enter_context(ResultLog(options.out))
+        bar = stack.enter_context(open_progress())
+        evaluation = await evaluate_parts(
+            parts, options.systems, options=terms, result_log=ledger, bar=bar, equal=options.equal
+        )
+    found = build_report(evaluation, shlex.join(["batuta", *sys.argv[1:]]))
+    write_report(options.out, found)
     if evaluation.outcomes is not None:
-        write_history(evaluation.outcomes, wishes.out / OUTCOMES)
-    if draw is not None and wishes.plots:
-        draw(evaluation, wishes.out)
-    if draw is not None and wishes.report:
-        publish(wishes.report, found, draw(evaluation, wishes.report))
+        write_history(evaluation.outcomes, options.out / OUTCOMES_FILE)
+    if draw is not None and options.plots:
+        draw(evaluation, options.out)
+    if draw is not None and options.report:
+        publish_report(options.report, found, draw(evaluation, options.report))
     return found
 
 
-def _drawing() -> Callable[[Evaluation, Path], tuple[Path, ...]]:
+def _load_drawing() -> Callable[[Evaluation, Path], tuple[Path, ...]]:
     """What draws the figures; asked for before anything is played.
 
     Raises:
         ConfigError: matplotlib is not installed.
     """
-    from batuta.evals.plots import draw  # noqa: PLC0415 - only when figures are wanted
+    from batuta.evals.plots import draw_figures  # noqa: PLC0415 - only when figures are wanted
 
-    return draw
+    return draw_figures
 
 
-async def _parts(wishes: Wishes, stack: AsyncExitStack) -> tuple[Part, ...]:
-    """Who is asked what.
+async def _open_subject(
+    wishes: EvalCommandOptions, stack: AsyncExitStack
+) -> tuple[tuple[EvalPart, ...], TrialPlayer | None]:
+    """Who is asked what, and where that is played (None: here); refuses what is not there."""
+    from batuta.evals import EvalPart, open_tasks  # noqa: PLC0415 - loads numpy
+    from batuta.evals.setup import SubjectSetup  # noqa: PLC0415 - same
+
+    if wishes.tasks.startswith(RECORDED_PREFIX):
+        if wishes.executor != "local":
+            raise ConfigError("recorded answers are played on this machine; see --jobs")
+        return _open_record(wishes), None
+    setup = SubjectSetup(
+        pool=wishes.pool,
+        rehearses=wishes.tasks.startswith(REHEARSAL_POOL),
+        conductor=wishes.conductor,
+        judge=wishes.judge,
+        sandbox=wishes.sandbox,
+    )
+    subject = await setup.open_subject(stack)
+    _check_pool_size(wishes, subject)
+    limit = wishes.limit or DEFAULT_LIMIT
+    others = SIMULATED_CALIBRATION if subject.simulated else limit
+    tasks = open_tasks(wishes.tasks, limit, others, wishes.seeds[0], files=wishes.files)
+    if not subject.simulated and not any(t.private for t in (*tasks.tasks, *tasks.calibration)):
+        named = wishes.journal or read_variable(os.environ, "BATUTA_JOURNAL")
+        journal = named or str((wishes.out / "calls.db").absolute())
+        setup = replace(setup, journal=journal, scope=wishes.out.absolute().name)
+        subject = await setup.open_journal(subject, stack)
+    player = await _open_trial_player(wishes, setup, tasks, stack)
+    if tasks.uses_task_graders:
+        asked = (*tasks.tasks, *tasks.calibration)
+        tasks = replace(tasks, grade=await setup.open_marking(asked, subject, stack))
+    return (EvalPart(subject=subject, tasks=tasks, seeds=wishes.seeds),), player
+
+
+async def _open_trial_player(
+    wishes: EvalCommandOptions, setup: SubjectSetup, tasks: TaskSet, stack: AsyncExitStack
+) -> TrialPlayer | None:
+    """Where runs are played; None: in this process.
 
     Raises:
-        ConfigError: there is no such pool, conductor, judge or task set.
-        SourceError: the questions' files are missing or cannot be used.
+        ConfigError: there is no such executor, or its machines have no journal in common.
     """
-    from batuta.evals import Part, open_tasks  # noqa: PLC0415 - loads numpy
+    from batuta.evals.remote import RemoteTrials  # noqa: PLC0415 - loads numpy
+    from batuta.evals.setup import is_shared  # noqa: PLC0415 - same
+    from batuta.executor import LocalExecutor, open_executor  # noqa: PLC0415 - only when played
 
-    if wishes.tasks.startswith(RECORDED):
-        return _recorded(wishes)
-    http = await stack.enter_async_context(Http())
-    subject = await _subject(wishes, http)
-    limit = wishes.limit or LIMIT
-    others = CALIBRATION if subject.simulated else limit
-    tasks = open_tasks(wishes.tasks, limit, others, wishes.seeds[0], wishes.files)
-    private = any(task.private for task in (*tasks.tasks, *tasks.calibration))
-    if not subject.simulated and not private:
-        subject = _journaled(subject, wishes.out, stack)
-    if tasks.own_grader:
-        tasks = replace(tasks, grade=await _grader(wishes, subject, tasks, stack))
-    return (Part(subject, tasks, wishes.seeds),)
+    executor = await stack.enter_async_context(open_executor(wishes.executor, wishes.workers))
+    if isinstance(executor, LocalExecutor):
+        return None
+    if executor.machines > 1 and setup.journal is not None and not is_shared(setup.journal):
+        raise ConfigError(
+            "on several machines finished calls are kept in a database that all of them reach: "
+            "--journal postgresql://user@host/database"
+        )
+    return RemoteTrials(executor, setup, None if tasks.uses_task_graders else tasks.grade)
 
 
-async def _grader(
-    wishes: Wishes, subject: Subject, tasks: TaskSet, stack: AsyncExitStack
-) -> Marking:
-    from batuta.evals.marking import marking  # noqa: PLC0415 - loads the graders
-    from batuta.tasks.sandbox import Tier  # noqa: PLC0415 - same
+def _open_record(options: EvalCommandOptions) -> tuple[EvalPart, ...]:
+    from batuta.evals import open_recorded_parts  # noqa: PLC0415 - loads numpy
 
-    if wishes.sandbox not in set(Tier):
-        raise ConfigError(f"no sandbox {wishes.sandbox!r}; choose among: {', '.join(Tier)}")
-    asked = (*tasks.tasks, *tasks.calibration)
-    return await stack.enter_async_context(
-        marking(asked, _judge(wishes.judge, subject), wishes.sandbox)
-    )
-
-
-def _recorded(wishes: Wishes) -> tuple[Part, ...]:
-    from batuta.evals import recorded_parts  # noqa: PLC0415 - loads numpy
-
-    models = [name.strip() for name in (wishes.pool or "").split(",") if name.strip()]
-    parts = recorded_parts(
-        wishes.tasks.removeprefix(RECORDED),
-        wishes.split.value,
-        wishes.seeds,
+    models = [name.strip() for name in (options.pool or "").split(",") if name.strip()]
+    parts = open_recorded_parts(
+        options.tasks.removeprefix(RECORDED_PREFIX),
+        options.split.value,
+        options.seeds,
         models=models,
-        limit=wishes.limit,
-        simulate=wishes.simulate,
-        conductor=_planner(wishes.conductor),
+        limit=options.limit,
+        simulate=options.simulate,
+        conductor=_record_conductor(options.conductor),
     )
-    _enough(wishes, parts[0].subject)
+    _check_pool_size(options, parts[0].subject)
     return parts
 
 
-def _planner(folder: str | None) -> Conductor | None:
+def _record_conductor(folder: str | None) -> Conductor | None:
     """The conductor of a record: one that was trained into a folder, or none."""
     if folder is None:
         return None
     if not is_policy(Path(folder)):
         raise ConfigError(f"a record can be conducted by the folder of a policy, not by {folder!r}")
-    return learned_from(Path(folder))
+    return load_trained_conductor(Path(folder))
 
 
-async def _subject(wishes: Wishes, http: Http) -> Subject:
-    """The pool and its conductor."""
-    from batuta.evals import Subject  # noqa: PLC0415 - loads numpy
-
-    ensemble = await open_ensemble(
-        http, pool=wishes.pool, conductor=wishes.conductor, time_scale=0.0
-    )
-    subject = Subject(
-        ensemble.pool, ensemble.clients, ensemble.conductor, ensemble.limits, ensemble.simulated
-    )
-    _enough(wishes, subject)
-    return subject
-
-
-def _enough(wishes: Wishes, subject: Subject) -> None:
-    if wishes.pools is not None and wishes.pools > len(subject.pool):
-        raise ConfigError(f"--pools {wishes.pools} asks for more workers than {len(subject.pool)}")
-
-
-def _journaled(subject: Subject, out: Path, stack: AsyncExitStack) -> Subject:
-    """The same with a journal of its calls beside the results, so that none is paid twice."""
-    from batuta.clients.journal import Journal  # noqa: PLC0415 - not for the rehearsal
-
-    return subject.journaled(stack.enter_context(Journal(out / "calls.db")))
-
-
-def _judge(name: str | None, subject: Subject) -> Client | None:
-    if name is None:
-        return None
-    if name not in subject.pool:
-        known = ", ".join(str(worker.id) for worker in subject.pool)
-        raise ConfigError(f"there is no worker {name!r} to be the judge; choose among: {known}")
-    return subject.clients[WorkerId(name)]
+def _check_pool_size(options: EvalCommandOptions, subject: Subject) -> None:
+    if options.pools is not None and options.pools > len(subject.pool):
+        raise ConfigError(f"--pools {options.pools} asks for more workers than {len(subject.pool)}")

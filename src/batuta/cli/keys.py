@@ -15,21 +15,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from batuta.cli import report
-from batuta.cli.show import dollars
-from batuta.config import data_folder, store_target
+from batuta.cli import json_output
+from batuta.cli.run_display import format_cost
+from batuta.config.load import data_folder, store_target
 from batuta.errors import ConfigError
 from batuta.store import Store
-from batuta.store.keys import Key, key_json, tenant_json
-from batuta.store.mint import Issued, Mint, open_mint
-from batuta.store.policy import Policy, policy_json, read_policy
-from batuta.store.spend import GROUPS, Spent, spent, spent_json
+from batuta.store.key_hasher import IssuedKey, KeyHasher, open_key_hasher
+from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
+from batuta.store.keys import ApiKey, key_json, tenant_json
+from batuta.store.spend_report import SPEND_GROUPS, SpendGroup, report_spending, spend_group_json
 
 app = typer.Typer(help="Keys of callers, their limits and budgets.", no_args_is_help=True)
 
-DEFAULT = "default"
+DEFAULT_TENANT = "default"
 """The tenant of a key that names none."""
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _T = TypeVar("_T")
 
 Id = Annotated[str, typer.Argument(help="The key's id, as `batuta keys list` shows it.")]
@@ -55,13 +55,14 @@ Expires = Annotated[str | None, typer.Option(help="When it ends: 90s, 15m, 12h, 
 
 
 @app.command("create")
-def create(
+def create_key(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
     tenant: Annotated[
         str, typer.Option(help="Whose it is; keys of a tenant share its runs.")
-    ] = DEFAULT,
+    ] = DEFAULT_TENANT,
     model: Models = None,
     max_cost: Dollars = None,
+    *,
     rpm: Rpm = None,
     tpm: Tpm = None,
     concurrency: Concurrency = None,
@@ -73,13 +74,23 @@ def create(
     json: Json = False,
 ) -> None:
     """Make a key; it is shown once."""
-    given = _given(model, max_cost, rpm, tpm, concurrency, per_day, per_month, allow, deny)
-    policy, until = _policy(given), _moment(expires)
+    given = _given_limits(
+        model,
+        max_cost,
+        rpm=rpm,
+        tpm=tpm,
+        concurrency=concurrency,
+        per_day=per_day,
+        per_month=per_month,
+        allow=allow,
+        deny=deny,
+    )
+    policy, until = _read_permissions(given), _expiry_time(expires)
 
-    async def work(store: Store, mint: Mint) -> tuple[Key, Issued]:
+    async def work(store: Store, mint: KeyHasher) -> tuple[ApiKey, IssuedKey]:
         return await store.keys.create(mint, tenant, name, policy, expires=until)
 
-    _show_issued(*_with_mint(work), json=json)
+    _show_issued(*_with_hasher(work), json=json)
 
 
 @app.command("list")
@@ -90,7 +101,7 @@ def list_keys(
     """The keys and their limits; never their text."""
     keys = _with_store(lambda store: store.keys.list(tenant))
     if json:
-        report.print_json([key_json(key) for key in keys])
+        json_output.print_json([key_json(key) for key in keys])
         return
     console = Console()
     if not keys:
@@ -108,11 +119,12 @@ def list_keys(
 
 
 @app.command("limit")
-def limit(
+def change_limits(
     key_id: Id,
     model: Models = None,
     max_cost: Dollars = None,
     rpm: Rpm = None,
+    *,
     tpm: Tpm = None,
     concurrency: Concurrency = None,
     per_day: PerDay = None,
@@ -123,79 +135,101 @@ def limit(
     json: Json = False,
 ) -> None:
     """Change limits of a key; those that are not named stay. A running server follows in 10 s."""
-    given = _given(model, max_cost, rpm, tpm, concurrency, per_day, per_month, allow, deny)
+    given = _given_limits(
+        model,
+        max_cost,
+        rpm=rpm,
+        tpm=tpm,
+        concurrency=concurrency,
+        per_day=per_day,
+        per_month=per_month,
+        allow=allow,
+        deny=deny,
+    )
 
-    async def work(store: Store) -> Key:
-        key = _found(await store.keys.find(key_id), key_id)
-        policy = _policy(policy_json(key.policy) | given)
-        return _found(await store.keys.change(key_id, policy, expires=_moment(expires)), key_id)
+    async def work(store: Store) -> ApiKey:
+        key = _require_key(await store.keys.find(key_id), key_id)
+        policy = _read_permissions(permissions_json(key.policy) | given)
+        return _require_key(
+            await store.keys.change(key_id, policy, expires=_expiry_time(expires)), key_id
+        )
 
     key = _with_store(work)
     if json:
-        report.print_json(key_json(key))
+        json_output.print_json(key_json(key))
     else:
         sys.stderr.write(f"the key {key.id} has now: {_limits_of(key) or 'no limits'}\n")
 
 
 @app.command("revoke")
-def revoke(key_id: Id) -> None:
+def revoke_key(key_id: Id) -> None:
     """End a key for good. A running server follows in 10 s; its admin's route at once."""
-    _found(_with_store(lambda store: store.keys.revoke(key_id)), key_id)
+    _require_key(_with_store(lambda store: store.keys.revoke(key_id)), key_id)
     sys.stderr.write(f"the key {key_id} is revoked\n")
 
 
 @app.command("rotate")
-def rotate(
+def rotate_key(
     key_id: Id,
     grace: Annotated[str, typer.Option(help="How long the old text is taken too.")] = "1h",
     json: Json = False,
 ) -> None:
     """Give a key a new text; its limits, budgets and spending stay."""
-    seconds = _seconds(grace)
+    seconds = _parse_seconds(grace)
 
-    async def work(store: Store, mint: Mint) -> tuple[Key, Issued]:
+    async def work(store: Store, mint: KeyHasher) -> tuple[ApiKey, IssuedKey]:
         try:
             found = await store.keys.rotate(mint, key_id, seconds)
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        return _found(found, key_id)
+        return _require_key(found, key_id)
 
-    _show_issued(*_with_mint(work), json=json)
+    _show_issued(*_with_hasher(work), json=json)
 
 
 @app.command("budget")
-def budget(
+def set_budget(
     tenant: Annotated[str, typer.Argument(help="The tenant.")],
     per_day: PerDay = None,
     per_month: PerMonth = None,
     json: Json = False,
 ) -> None:
     """Set what all keys of a tenant may spend together; what is not named has no end."""
-    day, month = _policy({"per_day": per_day}).per_day, _policy({"per_month": per_month}).per_month
-    found = _with_store(lambda store: store.keys.budget(tenant, day, month))
+    day, month = (
+        _read_permissions({"per_day": per_day}).per_day,
+        _read_permissions({"per_month": per_month}).per_month,
+    )
+    found = _with_store(lambda store: store.keys.set_tenant_budget(tenant, day, month))
     if json:
-        report.print_json(tenant_json(found))
+        json_output.print_json(tenant_json(found))
     else:
-        sys.stderr.write(f"{found.name} may spend {_amount(day)} a day, {_amount(month)} a month\n")
+        sys.stderr.write(
+            f"{found.name} may spend {_format_amount(day)} a day, {_format_amount(month)} a month\n"
+        )
 
 
 @app.command("spend")
-def spend(
-    by: Annotated[str, typer.Option(help=f"Told apart by: {', '.join(GROUPS)}.")] = "day,tenant",
+def show_spending(
+    by: Annotated[
+        str, typer.Option(help=f"Told apart by: {', '.join(SPEND_GROUPS)}.")
+    ] = "day,tenant",
     tenant: Annotated[str | None, typer.Option(help="Only that tenant's.")] = None,
     since: Annotated[str | None, typer.Option(help="The first day, as 2026-11-21.")] = None,
     until: Annotated[str | None, typer.Option(help="The last day.")] = None,
+    *,
     json: Json = False,
 ) -> None:
     """What was spent, from the ledger."""
     groups = [name.strip() for name in by.split(",") if name.strip()]
 
-    async def work(store: Store) -> list[Spent]:
-        return await spent(store.database, groups, tenant=tenant, since=since, until=until)
+    async def work(store: Store) -> list[SpendGroup]:
+        return await report_spending(
+            store.database, groups, tenant=tenant, since=since, until=until
+        )
 
     found = _with_store(work)
     if json:
-        report.print_json([spent_json(groups, one) for one in found])
+        json_output.print_json([spend_group_json(groups, one) for one in found])
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for title in (*groups, "runs", "calls", "tokens", "cost"):
@@ -203,7 +237,7 @@ def spend(
     for one in found:
         numbers = (one.runs, one.calls, one.input_tokens + one.output_tokens)
         names = (escape(name or "–") for name in one.group)
-        table.add_row(*names, *(f"{number:,}" for number in numbers), dollars(one.cost))
+        table.add_row(*names, *(f"{number:,}" for number in numbers), format_cost(one.cost))
     Console().print(table)
 
 
@@ -218,30 +252,31 @@ def _with_store(work: Callable[[Store], Awaitable[_T]]) -> _T:
     return anyio.run(run)
 
 
-def _with_mint(work: Callable[[Store, Mint], Awaitable[_T]]) -> _T:
-    mint = open_mint(data_folder())
+def _with_hasher(work: Callable[[Store, KeyHasher], Awaitable[_T]]) -> _T:
+    mint = open_key_hasher(data_folder())
     return _with_store(lambda store: work(store, mint))
 
 
-def _show_issued(key: Key, issued: Issued, *, json: bool) -> None:
+def _show_issued(key: ApiKey, issued: IssuedKey, *, json: bool) -> None:
     if json:
-        report.print_json({**key_json(key), "key": issued.text})
+        json_output.print_json({**key_json(key), "key": issued.text})
         return
     sys.stderr.write(f"the key {key.id} of {key.tenant.name}; it is not shown again:\n")
     sys.stdout.write(f"{issued.text}\n")
 
 
-def _found(value: _T | None, key_id: str) -> _T:
+def _require_key(value: _T | None, key_id: str) -> _T:
     if value is None:
         raise ConfigError(f"there is no key {key_id}; see: batuta keys list")
     return value
 
 
-def _given(
+def _given_limits(
     model: list[str] | None,
     max_cost: str | None,
     rpm: int | None,
     tpm: int | None,
+    *,
     concurrency: int | None,
     per_day: str | None,
     per_month: str | None,
@@ -263,27 +298,27 @@ def _given(
     return {name: value for name, value in named.items() if value is not None}
 
 
-def _policy(given: dict[str, Any]) -> Policy:
+def _read_permissions(given: dict[str, Any]) -> KeyPermissions:
     try:
-        return read_policy(given)
+        return read_permissions(given)
     except ValueError as error:
         raise ConfigError(str(error)) from None
 
 
-def _limits_of(key: Key) -> dict[str, Any]:
-    return {name: value for name, value in policy_json(key.policy).items() if value}
+def _limits_of(key: ApiKey) -> dict[str, Any]:
+    return {name: value for name, value in permissions_json(key.policy).items() if value}
 
 
-def _amount(usd: Decimal | None) -> str:
+def _format_amount(usd: Decimal | None) -> str:
     return "any amount" if usd is None else f"${usd:f}"
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
     if not match:
         raise ConfigError(f"{text!r} is no length of time: write 90s, 15m, 12h or 30d")
-    return float(match[1]) * _SECONDS[match[2] or "s"]
+    return float(match[1]) * _UNIT_SECONDS[match[2] or "s"]
 
 
-def _moment(text: str | None) -> float | None:
-    return None if text is None else time.time() + _seconds(text)
+def _expiry_time(text: str | None) -> float | None:
+    return None if text is None else time.time() + _parse_seconds(text)

@@ -17,23 +17,23 @@ from rich.progress import (
 )
 
 
-class Bars(Progress):
+class ProgressBars(Progress):
     """Bars; where they cannot be drawn, in a log, a line at every tenth of the way."""
 
     def update(self, task_id: TaskID, **said: Any) -> None:
         """As rich has it."""
         (task,) = (one for one in self.tasks if one.id == task_id)
-        before = _tenths(task)
+        before = _completed_tenths(task)
         super().update(task_id, **said)
-        if not self.console.is_terminal and _tenths(task) > before:
+        if not self.console.is_terminal and _completed_tenths(task) > before:
             seconds = round(task.elapsed or 0)
             how_far = f"{task.completed:g}/{task.total or 0:g}  {seconds} s"
             self.console.print(f"{task.description}  {how_far}  {task.fields['said']}".rstrip())
 
 
-def bars() -> Bars:
+def open_progress_bars() -> ProgressBars:
     """Bars on standard error; each task is added with `said`, what is to be told of it."""
-    return Bars(
+    return ProgressBars(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
@@ -44,5 +44,5 @@ def bars() -> Bars:
     )
 
 
-def _tenths(task: Task) -> int:
+def _completed_tenths(task: Task) -> int:
     return int(10 * task.completed / task.total) if task.total else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from typing import Annotated
 
 import anyio
@@ -12,15 +13,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from batuta.cli import report
-from batuta.cli.show import dollars, show_run
-from batuta.clients import Http, Replay
-from batuta.config import open_ensemble, store_target
+from batuta.cli import json_output
+from batuta.cli.run_display import format_cost, print_run
+from batuta.clients import HttpTransport, RunReplayClient
+from batuta.config.load import load_config, store_target
 from batuta.core import Client, Failure, Outcome, Run, StepRun, WorkerId
 from batuta.engine import conduct
 from batuta.errors import ConfigError
-from batuta.rehearsal.orchestra import WORLDS
-from batuta.solvers.recorded import Recorded
+from batuta.rehearsal.pools import WORLD_PROFILES
+from batuta.solvers.replay_conductor import ReplayConductor
 from batuta.store import RunSummary, Store, encode_run
 
 app = typer.Typer(help="The stored runs: list, show, replay.", no_args_is_help=True)
@@ -35,9 +36,9 @@ def list_runs(
     json: Json = False,
 ) -> None:
     """The latest runs, newest first."""
-    summaries = anyio.run(_list, limit)
+    summaries = anyio.run(_list_summaries, limit)
     if json:
-        report.print_json([_summary_json(summary) for summary in summaries])
+        json_output.print_json([_summary_json(summary) for summary in summaries])
         return
     console = Console()
     if not summaries:
@@ -47,12 +48,12 @@ def list_runs(
     for name in ("run", "when", "outcome", "steps", "tokens", "cost", "time", "question"):
         table.add_column(name, no_wrap=name != "question", overflow="ellipsis")
     for summary in summaries:
-        table.add_row(*_row(summary))
+        table.add_row(*_summary_row(summary))
     console.print(table)
 
 
 @app.command("show")
-def show(
+def show_stored_run(
     run_id: RunArgument,
     step: Annotated[
         int | None, typer.Option(min=1, help="Show this step's prompt and reply.")
@@ -60,7 +61,7 @@ def show(
     json: Json = False,
 ) -> None:
     """A run: its workflow, its answer, and with --step the exact prompt of a step."""
-    run = anyio.run(_get, run_id)
+    run = anyio.run(_load_run, run_id)
     if json:
         sys.stdout.write(encode_run(run).decode() + "\n")
         return
@@ -69,13 +70,13 @@ def show(
         _show_step(console, run, step)
         return
     console.print(f"[bold]{escape(run.header.question.text)}[/bold]\n")
-    show_run(console, run, f"conductor {run.header.conductor}")
+    print_run(console, run, f"conductor {run.header.conductor}")
     answer = run.answer or f"[red]{escape(run.error or 'no answer')}[/red]"
     console.print(f"\n{escape(answer) if run.answer else answer}")
 
 
 @app.command("replay")
-def replay(
+def replay_stored_run(
     run_id: RunArgument,
     recorded: Annotated[
         bool, typer.Option("--recorded", help="From the stored replies, at no cost.")
@@ -84,11 +85,11 @@ def replay(
     json: Json = False,
 ) -> None:
     """Play the workflow of a stored run again; the new run is stored as well."""
-    run = anyio.run(_replay, run_id, recorded, pool)
+    run = anyio.run(_replay_run, run_id, recorded, pool)
     if json:
-        report.print_json(report.run_json(run))
+        json_output.print_json(json_output.run_json(run))
     else:
-        show_run(Console(stderr=True), run, f"replay of {run_id}")
+        print_run(Console(stderr=True), run, f"replay of {run_id}")
         sys.stdout.write(f"{run.answer}\n" if run.answer else "")
     if run.answer is None:
         sys.stderr.write(f"batuta: {run.error}\n")
@@ -96,12 +97,12 @@ def replay(
         raise typer.Exit(1)
 
 
-async def _list(limit: int) -> list[RunSummary]:
+async def _list_summaries(limit: int) -> list[RunSummary]:
     async with Store.open(store_target()) as store:
         return await store.list(limit=limit)
 
 
-async def _get(run_id: str) -> Run:
+async def _load_run(run_id: str) -> Run:
     """The stored run.
 
     Raises:
@@ -114,16 +115,16 @@ async def _get(run_id: str) -> Run:
     return run
 
 
-async def _replay(run_id: str, recorded: bool, pool: str | None) -> Run:
-    old = await _get(run_id)
-    played = Recorded(old)
+async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
+    old = await _load_run(run_id)
+    played = ReplayConductor(old)
     header = old.header
-    async with Http() as http:
+    async with HttpTransport() as http:
         clients: dict[WorkerId, Client]
         if recorded:
-            clients = {worker.id: Replay.of([old], worker.id) for worker in header.pool}
+            clients = {worker.id: RunReplayClient.of([old], worker.id) for worker in header.pool}
         else:
-            orchestra = await open_ensemble(http, pool=pool or _pool_of(old))
+            orchestra = await load_config(http, pool=pool or _rehearsal_source(old))
             missing = [w for w in played.workers if w not in orchestra.clients]
             if missing:
                 raise ConfigError(
@@ -132,9 +133,7 @@ async def _replay(run_id: str, recorded: bool, pool: str | None) -> Run:
                 )
             clients = dict(orchestra.clients)
             shared = header.pool.subset(clients)
-            header = type(header)(
-                header.id, header.question, shared, header.seed, header.limits, header.conductor
-            )
+            header = replace(header, pool=shared)
         run = await conduct(
             header.question,
             played,
@@ -150,16 +149,16 @@ async def _replay(run_id: str, recorded: bool, pool: str | None) -> Run:
     return run
 
 
-def _pool_of(run: Run) -> str | None:
+def _rehearsal_source(run: Run) -> str | None:
     """The rehearsal, if its workers played; else whatever there is now."""
     if not any("rehearsal" in worker.tags for worker in run.header.pool):
         return None
     names = {str(worker.id) for worker in run.header.pool}
-    worlds = (world for world, known in WORLDS.items() if names <= {p.name for p in known})
+    worlds = (world for world, known in WORLD_PROFILES.items() if names <= {p.name for p in known})
     return ":".join(("rehearsal", next(worlds, ""))).rstrip(":")
 
 
-def _row(summary: RunSummary) -> tuple[str, ...]:
+def _summary_row(summary: RunSummary) -> tuple[str, ...]:
     when = time.strftime("%m-%d %H:%M:%S", time.localtime(summary.created))
     tokens = f"{summary.input_tokens + summary.output_tokens:,}"
     question = escape(" ".join(summary.question_preview.split()))
@@ -170,7 +169,7 @@ def _row(summary: RunSummary) -> tuple[str, ...]:
         outcome,
         str(summary.steps),
         tokens,
-        dollars(summary.cost),
+        format_cost(summary.cost),
         f"{summary.seconds:.2f} s",
         question,
     )
@@ -189,7 +188,7 @@ def _summary_json(summary: RunSummary) -> dict[str, object]:
         "rounds": summary.rounds,
         "calls": summary.calls,
         "tokens": summary.input_tokens + summary.output_tokens,
-        "cost": report.cost_json(summary.cost),
+        "cost": json_output.cost_json(summary.cost),
         "seconds": summary.seconds,
         "score": summary.score,
     }

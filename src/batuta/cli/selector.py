@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from batuta.cli.progress import bars
+from batuta.cli.progress import open_progress_bars
 
 if TYPE_CHECKING:
-    from batuta.train.selector import Trained
+    from batuta.train.selector_training import SelectorTraining
 
 
 def selector(
@@ -23,6 +23,7 @@ def selector(
         str | None, typer.Option(help="A recorded set, such as recorded:reasoning_gym/hard.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the split, the folds, the search.")] = 0,
+    *,
     name: Annotated[str, typer.Option(help="What it is called in traces.")] = "mini",
     dollar: Annotated[
         float, typer.Option(min=0, help="Credit that a dollar is worth; 0: cost does not count.")
@@ -41,29 +42,31 @@ def selector(
     have their answers, the cascade is learned too.
     """
     from batuta.solvers.features import HashedNgrams, SentenceEmbedding  # noqa: PLC0415 - loads numpy
-    from batuta.solvers.selector import Recipe  # noqa: PLC0415
-    from batuta.train.selector import outcomes, train  # noqa: PLC0415
+    from batuta.solvers.selector import SelectorRecipe  # noqa: PLC0415
+    from batuta.train.selector_training import read_outcomes, train_selector  # noqa: PLC0415
 
     features = SentenceEmbedding(embedding) if embedding else HashedNgrams()
-    recipe = Recipe(name, features, dollar, search)
-    known = outcomes(history, tasks)
-    with bars() as bar:
+    recipe = SelectorRecipe(name=name, features=features, dollar=dollar, evolve=search)
+    known = read_outcomes(history, tasks)
+    with open_progress_bars() as bar:
         line = bar.add_task("features and folds", total=None, said="")
 
         def told(stage: str, done: int, steps: int) -> None:
             bar.update(line, description=stage, completed=done, total=steps)
 
-        trained = train(known, out, recipe, seed=seed, tell=told)
-    typer.echo(said(trained))
+        trained = train_selector(known, out, recipe, seed=seed, on_progress=told)
+    typer.echo(training_summary(trained))
 
 
-def said(trained: Trained) -> str:
+def training_summary(trained: SelectorTraining) -> str:
     """The training in one line."""
     also = ""
     if trained.cascade:
         also = f", the cascade {trained.cascade[0]:.1%} with {trained.cascade[1]:.2f} calls"
     return (
-        f"{trained.name} in {trained.folder}: {trained.workers} workers, {trained.taught:,} "
-        f"questions; on {trained.held_out:,} held-out ones {trained.earned:.1%}, best single "
+        f"{trained.name} in {trained.folder}: {trained.workers} workers, "
+        f"{trained.training_questions:,} "
+        f"questions; on {trained.held_out_questions:,} held-out ones {trained.credit:.1%}, best "
+        f"single "
         f"worker {trained.best_single:.1%}, oracle {trained.oracle:.1%}{also}"
     )

@@ -5,26 +5,28 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
 import typer
 
-from batuta.cli.ask import Conductor, Pool
-from batuta.clients import Http
-from batuta.config import data_folder, jobs_target, store_target
-from batuta.settings import LogForm
+from batuta.cli.ask import ConductorOption, PoolOption
+from batuta.clients import HttpTransport
+from batuta.config.load import data_folder, jobs_target, redis_target, store_target
+from batuta.config.settings import LogFormat, ServerSetting
 
 if TYPE_CHECKING:
-    from batuta.cli.cast import Casting
-    from batuta.gateway.models import Orchestra
+    from batuta.cli.reload import ServeOptions
+    from batuta.gateway.http.connections import ConnectionLimits
+    from batuta.gateway.serving.models import ServerState
 
 
-def command(
+def serve_command(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8765,
-    pool: Pool = None,
-    conductor: Conductor = None,
+    pool: PoolOption = None,
+    conductor: ConductorOption = None,
+    *,
     history: Annotated[
         Path | None,
         typer.Option(help="Outcomes of the workers (JSONL), for the baselines that learn."),
@@ -41,65 +43,81 @@ def command(
         typer.Option(help="Training runs and reports that the web page shows; may be repeated."),
     ] = None,
     log: Annotated[
-        LogForm, typer.Option(help="What is logged: only what goes wrong, or requests as JSON.")
-    ] = LogForm.QUIET,
+        LogFormat, typer.Option(help="What is logged: only what goes wrong, or requests as JSON.")
+    ] = LogFormat.QUIET,
 ) -> None:
     """Serve batuta-mini, batuta-ultra, workers and baselines: an OpenAI-compatible API, a page."""
     # A server is loaded only when one is wanted: it is most of the start-up time.
-    from batuta.cli.cast import Casting  # noqa: PLC0415
-    from batuta.gateway import LOOP  # noqa: PLC0415
-    from batuta.gateway.logs import start_logs  # noqa: PLC0415
+    from batuta.cli.reload import ServeOptions  # noqa: PLC0415
+    from batuta.gateway import LOOP_OPTIONS  # noqa: PLC0415
+    from batuta.gateway.telemetry.logs import start_logs  # noqa: PLC0415
 
     start_logs(log)
-    casting = Casting(pool, conductor, history, cascade, checker, tuple(runs_dir or ()))
-    anyio.run(_serve, host, port, casting, backend_options=LOOP)
+    casting = ServeOptions(
+        pool=pool,
+        conductor=conductor,
+        history=history,
+        cascade=cascade,
+        checker=checker,
+        folders=tuple(runs_dir or ()),
+    )
+    anyio.run(_run_server, host, port, casting, backend_options=LOOP_OPTIONS)
 
 
-async def _serve(host: str, port: int, casting: Casting) -> None:
-    from batuta.cli.cast import greeting, recast_on_hangup  # noqa: PLC0415 - see `command`
-    from batuta.gateway.crowd import Traffic  # noqa: PLC0415
-    from batuta.gateway.gate import Gate  # noqa: PLC0415
-    from batuta.gateway.rate import open_rates  # noqa: PLC0415
-    from batuta.gateway.serve import serve  # noqa: PLC0415
-    from batuta.gateway.traces import open_traces  # noqa: PLC0415
+async def _run_server(host: str, port: int, serve_options: ServeOptions) -> None:
+    from batuta.cli.reload import reload_on_hangup, startup_message  # noqa: PLC0415 - see `command`
+    from batuta.gateway.access.authenticate import Authenticator  # noqa: PLC0415
+    from batuta.gateway.access.rate_limit import open_rate_limiter  # noqa: PLC0415
+    from batuta.gateway.http.overload import ConcurrencyLimits  # noqa: PLC0415
+    from batuta.gateway.serve import run_server  # noqa: PLC0415
+    from batuta.gateway.telemetry.otlp import open_span_exporter  # noqa: PLC0415
     from batuta.jobs import open_jobs  # noqa: PLC0415
     from batuta.store import Store  # noqa: PLC0415
-    from batuta.store.mint import admin_token, open_mint  # noqa: PLC0415
-    from batuta.store.retention import Retention  # noqa: PLC0415
+    from batuta.store.key_hasher import admin_token, open_key_hasher  # noqa: PLC0415
+    from batuta.store.retention import RetentionSweeper  # noqa: PLC0415
 
-    async with Http() as http:
-        ensemble = await casting.choose(http)
+    async with HttpTransport() as http:
+        ensemble = await serve_options.load_config(http)
         taken = ensemble.server
         async with (
             Store.open(store_target()) as store,
             open_jobs(jobs_target(), taken.keep_days) as jobs,
-            open_traces(os.environ) as traces,
+            open_span_exporter(os.environ) as traces,
             anyio.create_task_group() as tasks,
         ):
-            gate = Gate(store, open_mint(data_folder()), admin_token())
-            await gate.keyed()
-            rates = open_rates(os.environ.get("BATUTA_REDIS") or taken.redis, taken.replicas)
-            orchestra = casting.orchestra(
+            gate = Authenticator(store, open_key_hasher(data_folder()), admin_token())
+            await gate.needs_key()
+            rates = open_rate_limiter(redis_target(taken), taken.replicas)
+            orchestra = serve_options.build_state(
                 ensemble,
                 store=store,
                 jobs=jobs,
-                traces=traces,
-                traffic=Traffic(taken.running, taken.waiting, taken.patience_s),
-                gate=gate,
-                rates=rates,
+                span_exporter=traces,
+                concurrency=ConcurrencyLimits(taken.running, taken.waiting, taken.patience_s),
+                authenticator=gate,
+                rate_limiter=rates,
+                private_pictures=taken.private_pictures,
             )
 
-            async def again() -> Orchestra:
-                return casting.orchestra(await casting.choose(http))
+            async def again() -> ServerState:
+                return serve_options.build_state(await serve_options.load_config(http))
 
             def ready(url: str) -> None:
-                sys.stderr.write(greeting(ensemble, orchestra, url))
+                sys.stderr.write(startup_message(ensemble, orchestra, url))
 
-            tasks.start_soon(recast_on_hangup, orchestra, again)
+            tasks.start_soon(reload_on_hangup, orchestra, again)
             if taken.keep_days is not None:
-                tasks.start_soon(Retention(store.database, taken.keep_days).work)
+                tasks.start_soon(RetentionSweeper(store.database, taken.keep_days).work)
             try:
-                await serve(orchestra, host, port, ready=ready, grace=taken.grace_s)
+                limits = _connection_limits(taken)
+                options: dict[str, Any] = {"grace_seconds": taken.grace_s, "connections": limits}
+                await run_server(orchestra, host, port, on_ready=ready, **options)
             finally:
                 await rates.close()
             tasks.cancel_scope.cancel()
+
+
+def _connection_limits(taken: ServerSetting) -> ConnectionLimits:
+    from batuta.gateway.http.connections import ConnectionLimits  # noqa: PLC0415 - see `command`
+
+    return ConnectionLimits(total=taken.connections, per_address=taken.connections_per_address)

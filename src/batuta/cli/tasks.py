@@ -10,18 +10,21 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from batuta.cli import report
+from batuta.cli import json_output
+from batuta.cli.outcomes import import_results
 from batuta.core import Task
 from batuta.errors import SourceError
-from batuta.tasks import sources
-from batuta.tasks.sources import Hub, Source, generated
+from batuta.tasks import datasets
+from batuta.tasks.datasets import Dataset, HubDataset, reasoning_gym
 
-RECORDED = "recorded:"
+RECORDED_PREFIX = "recorded:"
 """Before the name of a recorded set."""
 
-HIDDEN = "[its text is not shown]"
+HIDDEN_TEXT = "[its text is not shown]"
 
-app = typer.Typer(help="Questions: list, show, fetch.", no_args_is_help=True)
+app = typer.Typer(help="Questions: list, show, fetch, import.", no_args_is_help=True)
+
+app.command("import")(import_results)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Name = Annotated[
@@ -39,11 +42,11 @@ Seed = Annotated[int, typer.Option(help="Of the order of options and of generate
 @app.command("list")
 def list_sources(json: Json = False) -> None:
     """Every source: its splits, its licence, and which of it is here."""
-    folder = sources.data_folder()
-    rows = [_source_json(source, folder) for source in sources.SOURCES.values()]
+    folder = datasets.data_folder()
+    rows = [_source_json(source, folder) for source in datasets.DATASETS.values()]
     rows += [*_generated_json(), *_recorded_json(folder)]
     if json:
-        report.print_json({"folder": str(folder), "sources": rows})
+        json_output.print_json({"folder": str(folder), "sources": rows})
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("source", "splits", "here", "licence", "about"):
@@ -64,16 +67,17 @@ def show_tasks(
     id_: Annotated[str | None, typer.Argument(metavar="[ID]", help="One task.")] = None,
     limit: Annotated[int, typer.Option(help="How many tasks.", min=1)] = 1,
     from_file: Files = None,
+    *,
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
     """Tasks of a source as a model is asked them, with their answers."""
-    if name.startswith(RECORDED):
-        _show_recorded(name.removeprefix(RECORDED), json=json)
-    elif name == generated.NAME:
+    if name.startswith(RECORDED_PREFIX):
+        _show_recorded(name.removeprefix(RECORDED_PREFIX), json=json)
+    elif name == reasoning_gym.NAME:
         _print_families(json=json)
     else:
-        tasks = sources.load(name, files=from_file or (), seed=seed, size=limit)
+        tasks = datasets.load_tasks(name, files=from_file or (), seed=seed, size=limit)
         if id_ is not None:
             tasks = tuple(task for task in tasks if task.id == id_)
             if not tasks:
@@ -90,40 +94,42 @@ def fetch_files(
     json: Json = False,
 ) -> None:
     """Download a source's files from the Hugging Face hub into the data folder."""
-    source, split = sources.find(name)
-    folder = sources.data_folder()
+    source, split = datasets.find_split(name)
+    folder = datasets.data_folder()
     console = Console(stderr=True)
-    paths = sources.fetch(
+    paths = datasets.fetch_split(
         source,
         split,
         folder,
         revision=revision,
-        told=lambda path: console.print(f"[dim]{path}[/dim]"),
+        on_file=lambda path: console.print(f"[dim]{path}[/dim]"),
     )
     if json:
-        report.print_json({"name": source.name, "split": split, "files": [str(p) for p in paths]})
+        json_output.print_json(
+            {"name": source.name, "split": split, "files": [str(p) for p in paths]}
+        )
 
 
-def _source_json(source: Source, folder: Path) -> dict[str, Any]:
+def _source_json(source: Dataset, folder: Path) -> dict[str, Any]:
     origin = source.origin
     return {
         "name": source.name,
         "splits": list(source.splits),
-        "here": [split for split in source.splits if sources.here(source, split, folder)],
+        "here": [split for split in source.splits if datasets.local_files(source, split, folder)],
         "licence": source.licence,
-        "about": source.about,
-        "vendor": source.vendor,
-        "origin": origin.repo if isinstance(origin, Hub) else origin,
-        "revision": origin.revision if isinstance(origin, Hub) else None,
+        "about": source.description,
+        "vendor": source.redistributable,
+        "origin": origin.repo if isinstance(origin, HubDataset) else origin,
+        "revision": origin.revision if isinstance(origin, HubDataset) else None,
     }
 
 
 def _generated_json() -> list[dict[str, Any]]:
     return [
         {
-            "name": generated.NAME,
+            "name": reasoning_gym.NAME,
             "splits": ["FAMILY"],
-            "here": ["FAMILY"] if generated.installed() else [],
+            "here": ["FAMILY"] if reasoning_gym.is_installed() else [],
             "licence": "Apache-2.0",
             "about": "procedural generators with their own scorers; show lists the families",
             "vendor": True,
@@ -134,38 +140,38 @@ def _generated_json() -> list[dict[str, Any]]:
 
 
 def _recorded_json(folder: Path) -> list[dict[str, Any]]:
-    from batuta.tasks.recorded import SETS  # noqa: PLC0415 - it loads NumPy
+    from batuta.tasks.recorded import RECORDED_SETS  # noqa: PLC0415 - it loads NumPy
 
     return [
         {
-            "name": f"{RECORDED}{name}",
+            "name": f"{RECORDED_PREFIX}{name}",
             "splits": list(kept.parts),
-            "here": list(kept.parts) if _has(folder / "recorded" / kept.folder) else [],
+            "here": list(kept.parts) if _has_outcomes(folder / "recorded" / kept.folder) else [],
             "licence": kept.licence,
             "about": "recorded answers of models",
             "vendor": False,
             "origin": None,
             "revision": None,
         }
-        for name, kept in SETS.items()
+        for name, kept in RECORDED_SETS.items()
     ]
 
 
-def _has(folder: Path) -> bool:
+def _has_outcomes(folder: Path) -> bool:
     return (folder / "outcomes.parquet").is_file()
 
 
 def _show_recorded(name: str, *, json: bool) -> None:
-    from batuta.tasks.recorded import lines, load  # noqa: PLC0415 - it loads NumPy
+    from batuta.tasks.recorded import load_recorded, reference_scores  # noqa: PLC0415 - it loads NumPy
 
-    record = load(name, with_texts=False)
-    found = lines(record)
+    record = load_recorded(name, with_texts=False)
+    found = reference_scores(record)
     accuracies = record.credit_qm().mean(axis=0)
     models = {m: round(float(a), 4) for m, a in zip(record.models, accuracies, strict=True)}
     if json:
-        report.print_json(
+        json_output.print_json(
             {
-                "name": f"{RECORDED}{name}",
+                "name": f"{RECORDED_PREFIX}{name}",
                 "questions": found.questions,
                 "families": len(set(record.families)),
                 "samples": record.scores_qms.shape[2],
@@ -186,9 +192,9 @@ def _show_recorded(name: str, *, json: bool) -> None:
 
 
 def _print_families(*, json: bool) -> None:
-    families = generated.families()
+    families = reasoning_gym.generator_names()
     if json:
-        report.print_json({"name": generated.NAME, "families": list(families)})
+        json_output.print_json({"name": reasoning_gym.NAME, "families": list(families)})
     else:
         typer.echo("\n".join(families))
 
@@ -196,11 +202,13 @@ def _print_families(*, json: bool) -> None:
 def _print_tasks(name: str, tasks: tuple[Task, ...], limit: int, *, json: bool) -> None:
     if json:
         shown = [_task_json(task) for task in tasks[:limit]]
-        report.print_json({"name": name, "count": len(tasks), "tasks": shown})
+        json_output.print_json({"name": name, "count": len(tasks), "tasks": shown})
         return
     console = Console()
     for task in tasks[:limit]:
-        question, target = (HIDDEN, HIDDEN) if task.private else (task.question, task.target)
+        question, target = (
+            (HIDDEN_TEXT, HIDDEN_TEXT) if task.private else (task.question, task.target)
+        )
         console.print(f"[cyan]{task.id}[/cyan]  [dim]{task.grader}  {', '.join(task.tags)}[/dim]")
         console.print(question, markup=False, highlight=False)
         console.print(f"\n→ {target or 'judged by its tests'}\n", markup=False, highlight=False)

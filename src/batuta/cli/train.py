@@ -18,21 +18,22 @@ from rich.console import Console
 from rich.progress import TaskID
 from rich.table import Table
 
-from batuta.cli.progress import bars
-from batuta.cli.report import print_json
+from batuta.cli.json_output import print_json
+from batuta.cli.progress import open_progress_bars
 from batuta.cli.selector import selector
-from batuta.config import store_target
+from batuta.config.load import store_target
+from batuta.distribution import install_hint
 from batuta.errors import ConfigError
 
 if TYPE_CHECKING:
-    from batuta.train.check import Figure, Report
-    from batuta.train.settings import Settings
+    from batuta.train.preflight import ExpectedFigure, PreflightReport
+    from batuta.train.settings import TrainSettings
 
-EXIT_LACKING = 2
+EXIT_MISSING = 2
 GIB, MIB = 2**30, 2**20
 HOUR, MINUTE = 3600, 60
 
-NEEDED = ("torch", "trl", "peft", "accelerate", "datasets")
+REQUIRED_PACKAGES = ("torch", "trl", "peft", "accelerate", "datasets")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -53,16 +54,16 @@ Set = Annotated[
 @app.command()
 def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = None) -> None:
     """Make a small policy from nothing and teach it the syntax of workflows, never a strategy."""
-    settings = _settings(config, changes, seed, out)
-    from batuta.train.start import start  # noqa: PLC0415 - loads torch
+    settings = _load_settings(config, changes, seed, out)
+    from batuta.train.warmup_stage import run_warmup  # noqa: PLC0415 - loads torch
 
-    with bars() as bar:
+    with open_progress_bars() as bar:
         line = bar.add_task("warm start", total=settings.warmup.steps, said="")
 
         def told(step: int, loss: float) -> None:
             bar.update(line, completed=step + 1, said=f"loss {loss:.3f} nats a token")
 
-        folder = start(settings, told)
+        folder = run_warmup(settings, told)
     typer.echo(folder)
 
 
@@ -72,18 +73,18 @@ def rejection(config: Config, seed: Seed = None, out: Out = None, changes: Set =
 
     A stage between warm start and reinforcement learning, from which the latter then begins.
     """
-    settings = _settings(config, changes, seed, out)
-    from batuta.train.rejection import reject  # noqa: PLC0415 - loads torch
+    settings = _load_settings(config, changes, seed, out)
+    from batuta.train.rejection_sampling import run_rejection_sampling  # noqa: PLC0415 - loads torch
 
-    with bars() as bar:
+    with open_progress_bars() as bar:
         lines: dict[str, TaskID] = {}
 
         def told(doing: str, done: int, total: int, figures: dict[str, float]) -> None:
             if doing not in lines:
                 lines[doing] = bar.add_task(doing, total=total, said="")
-            bar.update(lines[doing], completed=done, said=_said(figures))
+            bar.update(lines[doing], completed=done, said=_format_metrics(figures))
 
-        folder = reject(settings, told)
+        folder = run_rejection_sampling(settings, told)
     typer.echo(folder)
 
 
@@ -93,6 +94,7 @@ def conductor(
     seed: Seed = None,
     out: Out = None,
     changes: Set = None,
+    *,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on from the last checkpoint.")
     ] = False,
@@ -120,24 +122,24 @@ def conductor(
     Exit codes: 0 trained, or --check found nothing missing; 2 the settings cannot be carried out;
     130 interrupted, --resume goes on.
     """
-    settings = _settings(config, changes, seed, out)
+    settings = _load_settings(config, changes, seed, out)
     if from_runs or store:
-        settings = _with_runs(settings, store, runs_share)
+        settings = _add_run_tasks(settings, store, runs_share)
     if check:
-        _check(settings, as_json=as_json)
+        _print_preflight(settings, as_json=as_json)
         return
-    from batuta.train.learn import learn  # noqa: PLC0415 - loads torch
-    from batuta.train.machine import missing_extras  # noqa: PLC0415
+    from batuta.train.conductor_training import train_conductor  # noqa: PLC0415 - loads torch
+    from batuta.train.hardware import missing_extras  # noqa: PLC0415
 
     for lacking in missing_extras(settings):
         raise ConfigError(lacking)
-    with bars() as bar:
+    with open_progress_bars() as bar:
         line = bar.add_task("learning", total=settings.optimiser.steps, said="")
 
         def told(figures: dict[str, Any]) -> None:
-            bar.update(line, completed=figures["step"], said=_said(figures))
+            bar.update(line, completed=figures["step"], said=_format_metrics(figures))
 
-        folder = learn(settings, sys.argv, told, resume=resume)
+        folder = train_conductor(settings, sys.argv, told, resume=resume)
     typer.echo(folder)
 
 
@@ -147,7 +149,7 @@ def watch(
     once: Annotated[bool, typer.Option("--once", help="Print what there is and exit.")] = False,
 ) -> None:
     """Follow a training: reward, validity, steps, entropy, time, and the last workflows."""
-    from batuta.train.watch import watch as follow  # noqa: PLC0415 - only here
+    from batuta.train.live_view import watch_training as follow  # noqa: PLC0415 - only here
 
     try:
         follow(folder, Console(), once=once)
@@ -163,63 +165,65 @@ def plots(
     ] = None,
 ) -> None:
     """Draw the curves of one run, or of several with the band that they span."""
-    from batuta.train.plots import draw  # noqa: PLC0415 - loads matplotlib
+    from batuta.train.plots import draw_curves  # noqa: PLC0415 - loads matplotlib
 
-    for path in draw(folders, out or folders[0] / "plots"):
+    for path in draw_curves(folders, out or folders[0] / "plots"):
         typer.echo(path)
 
 
 # -- settings -----------------------------------------------------------------------------
 
 
-def _settings(
+def _load_settings(
     config: Path, changes: Sequence[str] | None, seed: int | None, out: Path | None
-) -> Settings:
+) -> TrainSettings:
     """The file's settings, with what the command line overrides.
 
     Raises:
         ConfigError: the file cannot be used, or the `[train]` extra is missing.
     """
-    _quietly()
-    for name in NEEDED:
+    _silence_libraries()
+    for name in REQUIRED_PACKAGES:
         if find_spec(name) is None:
-            raise ConfigError(f"training needs {name}; install it: pip install 'batuta[train]'")
+            raise ConfigError(f"training needs {name}; install it: {install_hint('train')}")
     from batuta.train.settings import read_settings  # noqa: PLC0415 - after the check
 
     told = [("seed", seed), ("output", None if out is None else str(out))]
     named = [f"{name}={json.dumps(value)}" for name, value in told if value is not None]
-    return overridden(read_settings(config), [*(changes or ()), *named], str(config))
+    return override_settings(read_settings(config), [*(changes or ()), *named], str(config))
 
 
-def _with_runs(settings: Settings, store: str | None, share: float) -> Settings:
+def _add_run_tasks(settings: TrainSettings, store: str | None, share: float) -> TrainSettings:
     """The settings, part of whose questions come from served runs; says how many there are.
 
     Raises:
         ConfigError: nothing can be learned from the runs.
         StoreError: they cannot be read.
     """
-    from batuta.train.from_runs import served, with_runs  # noqa: PLC0415 - after the check
+    from batuta.train.tasks_from_runs import mix_in_runs, read_judged_runs  # noqa: PLC0415 - after the check
 
-    found = anyio.run(served, store or store_target())
+    found = anyio.run(read_judged_runs, store or store_target())
     typer.echo(f"{found}.", err=True)
-    return with_runs(settings, f"runs:{store}" if store else "runs", share)
+    return mix_in_runs(settings, f"runs:{store}" if store else "runs", share)
 
 
-def overridden(settings: Settings, changes: Sequence[str], source: str) -> Settings:
+def override_settings(
+    settings: TrainSettings, changes: Sequence[str], source: str
+) -> TrainSettings:
     """The settings with `KEY=VALUE` changes, in their order.
 
     Raises:
         ConfigError: a change has no key or value, or its setting is unknown or out of range.
     """
-    from batuta.train.settings import checked  # noqa: PLC0415 - after the check
+    from batuta.train.settings import validate_settings  # noqa: PLC0415 - after the check
 
     values: dict[str, Any] = settings.model_dump()
     for change in changes:
-        values = _merged(values, _override(change))
-    return checked(values, source)
+        values = _merge_values(values, _parse_override(change))
+    return validate_settings(values, source)
 
 
-def _override(change: str) -> dict[str, Any]:
+def _parse_override(change: str) -> dict[str, Any]:
     """`a.b=value` as a tree; a value that is no TOML is text.
 
     Raises:
@@ -238,19 +242,19 @@ def _override(change: str) -> dict[str, Any]:
         raise ConfigError(f"--set {change}: {key!r} is no key") from None
 
 
-def _merged(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
     """The values, with those of `change` in their places."""
     merged = dict(values)
     for key, value in change.items():
         if isinstance(value, dict):
             inner: dict[str, Any] = merged.get(key) or {}
-            merged[key] = _merged(inner, cast("dict[str, Any]", value))
+            merged[key] = _merge_values(inner, cast("dict[str, Any]", value))
         else:
             merged[key] = value
     return merged
 
 
-def _quietly() -> None:
+def _silence_libraries() -> None:
     """Keep the libraries' remarks to themselves."""
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -262,20 +266,20 @@ def _quietly() -> None:
 # -- saying -------------------------------------------------------------------------------
 
 
-def _check(settings: Settings, *, as_json: bool) -> None:
-    from batuta.train.check import check  # noqa: PLC0415 - loads torch
+def _print_preflight(settings: TrainSettings, *, as_json: bool) -> None:
+    from batuta.train.preflight import check_training  # noqa: PLC0415 - loads torch
 
-    report = check(settings)
+    report = check_training(settings)
     if int(os.environ.get("RANK", "0")) == 0:
         if as_json:
             print_json(_report_json(report))
         else:
-            _show(Console(), report)
-    if not report.ready:
-        raise typer.Exit(EXIT_LACKING)
+            _print_figures(Console(), report)
+    if not report.is_ready:
+        raise typer.Exit(EXIT_MISSING)
 
 
-def _report_json(report: Report) -> dict[str, Any]:
+def _report_json(report: PreflightReport) -> dict[str, Any]:
     figures = {
         figure.name.replace(" ", "_"): {
             "value": figure.value,
@@ -285,30 +289,30 @@ def _report_json(report: Report) -> dict[str, Any]:
         for figure in report.figures
     }
     return {
-        "ready": report.ready,
+        "ready": report.is_ready,
         "missing": list(report.missing),
         "notes": list(report.notes),
         "figures": figures,
     }
 
 
-def _show(console: Console, report: Report) -> None:
+def _print_figures(console: Console, report: PreflightReport) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column()
     table.add_column(justify="right", no_wrap=True)
     table.add_column(style="dim")
     for figure in report.figures:
-        table.add_row(figure.name, _shown(figure), figure.source)
+        table.add_row(figure.name, _format_figure(figure), figure.source)
     console.print(table)
     for note in report.notes:
         console.print(f"note: {note}", style="yellow", markup=False)
     for lacking in report.missing:
         console.print(f"missing: {lacking}", style="red", markup=False)
-    if report.ready:
+    if report.is_ready:
         console.print("it can start", style="green")
 
 
-def _shown(figure: Figure) -> str:
+def _format_figure(figure: ExpectedFigure) -> str:
     """The figure for people."""
     value = figure.value
     if value is None:
@@ -319,14 +323,14 @@ def _shown(figure: Figure) -> str:
         case "usd":
             return f"${value:,.2f}"
         case "seconds":
-            return _duration(value)
+            return _format_duration(value)
         case "tokens":
             return f"{value:,.0f} tokens"
         case _:
             return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     if seconds < MINUTE:
         return f"{seconds:.3g} s"
     if seconds < HOUR:
@@ -334,7 +338,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / HOUR:.1f} h"
 
 
-def _said(figures: Mapping[str, Any]) -> str:
+def _format_metrics(figures: Mapping[str, Any]) -> str:
     """A step in a line; what nobody could judge is left out."""
     names = ("loss", "reward", "right", "valid", "steps")
     known = [name for name in names if figures.get(name) is not None]

@@ -9,20 +9,20 @@ from rich.table import Table
 from rich.text import Text
 
 from batuta.core import (
-    Accepted,
-    Began,
+    AcceptedAnswer,
     Cost,
     Event,
     Failure,
-    Malformed,
-    Planned,
+    MalformedPlan,
     Reply,
-    Retried,
     Round,
+    RoundPlanned,
     Run,
-    Spoke,
-    Stepped,
+    StepDelta,
+    StepFinished,
+    StepRetried,
     StepRun,
+    StepStarted,
     Workflow,
 )
 from batuta.engine import Recorder
@@ -30,7 +30,7 @@ from batuta.engine import Recorder
 SUBTASK_WIDTH = 46
 
 
-class Stand:
+class RunDisplay:
     """A run while it is played; `rich.live` asks it for its picture."""
 
     def __init__(self, title: str) -> None:
@@ -44,14 +44,14 @@ class Stand:
         """Take in an event."""
         self.recorder.add(event)
         match event:
-            case Began():
+            case StepStarted():
                 self.playing[event.round, event.index] = 0
-            case Spoke():
+            case StepDelta():
                 heard = self.playing.get((event.round, event.index), 0)
                 self.playing[event.round, event.index] = heard + len(event.delta.text)
-            case Stepped():
+            case StepFinished():
                 self.playing.pop((event.round, event.step.index), None)
-            case Planned() | Retried():
+            case RoundPlanned() | StepRetried():
                 pass
             case _:
                 pass
@@ -62,27 +62,28 @@ class Stand:
             self.spinner.update(text=Text("the conductor is writing the workflow…", style="dim"))
             parts.append(self.spinner)
         for number, played in enumerate(self.recorder.rounds):
-            parts += _round(number, played, len(self.recorder.rounds), self.playing)
+            parts += _round_parts(number, played, len(self.recorder.rounds), self.playing)
         return Group(*parts)
 
 
-def show_run(console: Console, run: Run, title: str) -> None:
+def print_run(console: Console, run: Run, title: str) -> None:
     """Draw a finished run."""
-    stand = Stand(title)
+    stand = RunDisplay(title)
     stand.recorder.header = run.header
     stand.recorder.rounds = list(run.rounds)
     console.print(stand)
-    console.print(summary(run))
+    console.print(run_summary(run))
 
 
-def summary(run: Run) -> Text:
+def run_summary(run: Run) -> Text:
     """One line: steps, tokens, cost, time, outcome."""
     usage = run.usage
     parts = [
         f"{len(run.steps)} step{'s' if len(run.steps) != 1 else ''}",
         f"{usage.total:,} tokens",
         f"(conductor {run.conductor_usage.total:,})",
-        dollars(run.cost),
+        *([f"{usage.cached / usage.input:.0%} of input cached"] if usage.cached else []),
+        format_cost(run.cost),
         f"{run.seconds:.2f} s",
         run.outcome.value + (f" (limit on {run.limit})" if run.limit else ""),
         run.id,
@@ -90,7 +91,7 @@ def summary(run: Run) -> Text:
     return Text("  ".join(parts), style="dim")
 
 
-def dollars(cost: Cost) -> str:
+def format_cost(cost: Cost) -> str:
     """Dollars, and how many calls have no known price."""
     shown = f"${cost.usd:.6f}" if cost.usd < 1 else f"${cost.usd:.2f}"
     if not cost.unpriced_calls:
@@ -114,7 +115,7 @@ def workflow_table() -> Table:
     return table
 
 
-def reads(workflow: Workflow, index: int) -> str:
+def describe_access(workflow: Workflow, index: int) -> str:
     """Which steps a step reads, counted from 1."""
     step = workflow.steps[index]
     own = ", ".join(str(earlier + 1) for earlier in step.access)
@@ -123,13 +124,13 @@ def reads(workflow: Workflow, index: int) -> str:
     return own or "–"
 
 
-def task_of(workflow: Workflow, index: int) -> str:
+def describe_subtask(workflow: Workflow, index: int) -> str:
     """The subtask, safe to print; the question itself where there is none."""
     subtask = " ".join(workflow.steps[index].subtask.split())
     return escape(subtask) if subtask else "[dim]the question as it stands[/dim]"
 
 
-def _round(
+def _round_parts(
     number: int, played: Round, rounds: int, playing: dict[tuple[int, int], int]
 ) -> list[RenderableType]:
     parts: list[RenderableType] = []
@@ -137,28 +138,33 @@ def _round(
         parts.append(Text(f"round {number + 1}", style="bold"))
     drafts = (f"a draft was not a workflow: {draft.reason}" for draft in played.drafts)
     parts.extend(Text(line, style="yellow") for line in drafts)
-    if isinstance(played.decision, Malformed):
+    if isinstance(played.decision, MalformedPlan):
         parts.append(Text(f"no workflow: {played.decision.reason}", style="yellow"))
         if played.workflow is not None:
             parts.append(Text("the best single worker answers instead", style="yellow"))
-    if isinstance(played.decision, Accepted):
+    if isinstance(played.decision, AcceptedAnswer):
         parts.append(Text("the conductor returns the answer as it is", style="green"))
     if played.workflow is not None:
-        parts.append(_table(number, played, played.workflow, playing))
-        parts += _notes(played)
+        parts.append(_step_table(number, played, played.workflow, playing))
+        parts += _step_notes(played)
     return parts
 
 
-def _table(
+def _step_table(
     number: int, played: Round, workflow: Workflow, playing: dict[tuple[int, int], int]
 ) -> Table:
     table = workflow_table()
     for index, step in enumerate(workflow.steps):
         ended = played.step(index)
         name = ended.worker if ended else step.worker
-        cells = (str(index + 1), escape(name), reads(workflow, index), task_of(workflow, index))
+        cells = (
+            str(index + 1),
+            escape(name),
+            describe_access(workflow, index),
+            describe_subtask(workflow, index),
+        )
         if ended:
-            mark, tail = _ended(ended)
+            mark, tail = _finished_cells(ended)
         elif (number, index) in playing:
             heard = playing[number, index]
             mark, tail = "[cyan]▶[/cyan]", (f"~{heard // 4}", "", "")
@@ -168,12 +174,12 @@ def _table(
     return table
 
 
-def _ended(step: StepRun) -> tuple[str, tuple[str, str, str]]:
+def _finished_cells(step: StepRun) -> tuple[str, tuple[str, str, str]]:
     mark = "[green]✓[/green]" if isinstance(step.result, Reply) else "[red]✗[/red]"
-    return mark, (f"{step.usage.total:,}", dollars(step.cost), f"{step.span.seconds:.2f} s")
+    return mark, (f"{step.usage.total:,}", format_cost(step.cost), f"{step.span.seconds:.2f} s")
 
 
-def _notes(played: Round) -> list[RenderableType]:
+def _step_notes(played: Round) -> list[RenderableType]:
     """What went wrong at a step, in words."""
     notes: list[RenderableType] = []
     for step in sorted(played.steps, key=lambda step: step.index):

@@ -13,56 +13,56 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-RECORDED = "recorded:"
+RECORDED_PREFIX = "recorded:"
 """Before the name of a recorded set."""
 
 
-def folder_of(tasks: str) -> str:
+def set_folder(tasks: str) -> str:
     """The folder of a recorded set among those of others."""
-    return tasks.removeprefix(RECORDED).replace("/", "-")
+    return tasks.removeprefix(RECORDED_PREFIX).replace("/", "-")
 
 
-def lead_to(found: Sequence[dict[str, Any]], out: Path, report: Path | None) -> None:
+def write_set_index(found: Sequence[dict[str, Any]], out: Path, report: Path | None) -> None:
     """Write the table of all sets beside their folders.
 
     Raises:
         ConfigError: a report is wanted and jinja2 is not installed.
         StoreError: a folder cannot be written.
     """
-    from batuta.evals.folder import keep_all, publish_all  # noqa: PLC0415 - loads numpy
+    from batuta.evals.report_files import publish_report_index, write_report_index  # noqa: PLC0415 - loads numpy
 
-    reports = {folder_of(one["tasks"]): one for one in found}
-    keep_all(out, reports)
+    reports = {set_folder(one["tasks"]): one for one in found}
+    write_report_index(out, reports)
     if report is not None:
-        publish_all(report, reports)
+        publish_report_index(report, reports)
 
 
-def show(report: dict[str, Any]) -> None:
+def print_table(report: dict[str, Any]) -> None:
     """The table on stdout."""
-    from batuta.evals.markdown import HEADS, notes, rows, title  # noqa: PLC0415 - with the rest
+    from batuta.evals.markdown_report import TABLE_HEADS, report_notes, report_title, table_rows  # noqa: PLC0415 - with the rest
 
     console = Console()
-    shown = Table(title=title(report), title_justify="left", box=None, padding=(0, 1, 0, 0))
-    for number, head in enumerate(HEADS[:-1]):
+    shown = Table(title=report_title(report), title_justify="left", box=None, padding=(0, 1, 0, 0))
+    for number, head in enumerate(TABLE_HEADS[:-1]):
         shown.add_column(head, justify="right" if number else "left", no_wrap=True)
-    for row in rows(report):
+    for row in table_rows(report):
         shown.add_row(*row[:-1])
     console.print(shown)
-    for line in notes(report):
+    for line in report_notes(report):
         console.print(line, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
-def scored(found: Sequence[dict[str, Any]]) -> bool:
+def has_scores(found: Sequence[dict[str, Any]]) -> bool:
     """Whether any run has a score."""
     return any(figures["n"] for one in found for figures in one["systems"].values())
 
 
-def say(sentence: str) -> None:
+def print_message(sentence: str) -> None:
     """On stderr."""
     sys.stderr.write(f"batuta: {sentence}\n")
 
 
-def end_with_the_parent() -> None:
+def exit_with_parent() -> None:
     """Ends this process as soon as the one that began it is gone, even killed: nobody reads on."""
     parent = multiprocessing.parent_process()
 

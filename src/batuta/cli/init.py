@@ -1,0 +1,186 @@
+"""`batuta init`: what can be called from here, checked and written into a `batuta.toml`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from batuta.clients import (
+    HttpTransport,
+    WorkerCheck,
+    WorkerSpec,
+    check_worker,
+    find_provider,
+    open_client,
+)
+from batuta.clients.discovery import Discovery, discover_pool
+from batuta.clients.retry import RetryPolicy
+from batuta.config.load import DEFAULT_FILE, NO_MODELS
+from batuta.core import Pool, WorkerId
+from batuta.errors import ConfigError
+
+CHECK_SECONDS = 30.0
+"""How long a worker may take to say one word; a local model may have to be loaded first."""
+HEAD = """\
+# Written by `batuta init`. Every setting: docs/configuration.md. Keys stay in the environment.
+# Prices, abilities and what public boards say of a model are looked up; a line here goes before
+# them. Say what a worker is good at and how often it is right as soon as you know:
+#     description = "Strong at code."
+#     strength = 0.8                      # share of all questions that it answers rightly alone
+#     skills = { maths = 0.7, code = 0.5 }
+"""
+TAIL = """
+[conductor]                     # whose model writes the workflows of batuta-ultra
+worker = {conductor}
+
+[limits]
+max_cost_usd = 0.50             # of one run
+deadline_s = 300
+"""
+
+
+def command(
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path(DEFAULT_FILE),
+    force: Annotated[bool, typer.Option("--force", help="Write over an existing file.")] = False,
+    checked: Annotated[
+        bool, typer.Option("--check/--no-check", help="Ask each worker for one word first.")
+    ] = True,
+) -> None:
+    """Find keys, addresses and local servers, and write a batuta.toml.
+
+    On a terminal it asks before it writes; elsewhere it asks nothing.
+    """
+    if out.exists() and not force:
+        raise ConfigError(f"{out} exists: name another with --out, or write over it with --force")
+    found, checks = anyio.run(_look_around, os.environ, checked)
+    specs = [spec for spec in found.specs if _is_answering(checks.get(spec.worker.id))]
+    _print_found(found, checks)
+    if not specs:
+        raise ConfigError("none of them answers: see the table, and `batuta pool check`")
+    if sys.stdin.isatty() and not typer.confirm(
+        f"Write {out} with {_worker_count_text(specs)}?", default=True
+    ):
+        raise typer.Exit(1)
+    try:
+        out.write_text(settings_text(specs, os.environ), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error.strerror}") from None
+    _print_next(out, specs)
+
+
+def settings_text(specs: Iterable[WorkerSpec], environ: Mapping[str, str]) -> str:
+    """A TOML file with these workers, the best of which conducts.
+
+    Args:
+        specs: at least one.
+        environ: tells which variable holds a server's key.
+    """
+    known = list(specs)
+    best = Pool(tuple(spec.worker for spec in known)).ranked()[0]
+    workers = "".join(_worker_text(spec, environ) for spec in known)
+    return HEAD + workers + TAIL.format(conductor=_quote_toml(best.id))
+
+
+def _worker_text(spec: WorkerSpec, environ: Mapping[str, str]) -> str:
+    worker = spec.worker
+    rows = {"id": worker.id, "provider": spec.provider, "model": worker.model}
+    if spec.base_url:
+        rows["base_url"] = spec.base_url
+    if spec.key and (variable := _key_variable(spec, environ)):
+        rows["key_env"] = variable
+    if worker.description:
+        rows["description"] = worker.description
+    lines = [f"{name} = {_quote_toml(value)}" for name, value in rows.items()]
+    own = [tag for tag in worker.tags if tag != "local"]
+    if own:
+        lines.append(f"tags = [{', '.join(map(_quote_toml, own))}]")
+    if worker.context_window:
+        lines.append(f"context_window = {worker.context_window}")
+    lines += [f"# {skill.family}: {skill.share:.0%} ({skill.board})" for skill in worker.skills]
+    return "\n[[workers]]\n" + "\n".join(lines) + "\n"
+
+
+def _key_variable(spec: WorkerSpec, environ: Mapping[str, str]) -> str | None:
+    """The variable that holds the key of a server reached by another provider's variables."""
+    if find_provider(spec.provider).key_vars:
+        return None
+    names = (name for name in environ if name.endswith("_API_KEY"))
+    return next((name for name in names if environ[name].strip() == spec.key.reveal()), None)
+
+
+def _quote_toml(text: str) -> str:
+    """A TOML basic string; JSON's differ from it by one sign."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+async def _look_around(
+    environ: Mapping[str, str], checked: bool
+) -> tuple[Discovery, dict[WorkerId, WorkerCheck]]:
+    """What is there, and what it says when it is asked for a word.
+
+    Raises:
+        ConfigError: there is nothing.
+    """
+    checks: dict[WorkerId, WorkerCheck] = {}
+    async with HttpTransport(idle=CHECK_SECONDS) as http:
+        found = await discover_pool(environ, http)
+        if not found.specs:
+            silent = " and ".join(found.silent)
+            raise ConfigError(
+                f"no server answers at {silent}: start it, or unset the variable"
+                if silent
+                else NO_MODELS
+            )
+
+        async def ask_one(spec: WorkerSpec) -> None:
+            client = open_client(spec, http, policy=RetryPolicy(attempts=1))
+            checks[spec.worker.id] = await check_worker(client)
+
+        async with anyio.create_task_group() as group:
+            for spec in found.specs if checked else ():
+                group.start_soon(ask_one, spec)
+    return found, checks
+
+
+def _is_answering(result: WorkerCheck | None) -> bool:
+    return result is None or result.error is None
+
+
+def _worker_count_text(specs: list[WorkerSpec]) -> str:
+    return f"{len(specs)} worker{'' if len(specs) == 1 else 's'}"
+
+
+def _print_found(found: Discovery, checks: dict[WorkerId, WorkerCheck]) -> None:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("", "worker", "$/M in", "$/M out", "says"):
+        table.add_column(name, justify="right" if name.startswith("$") else "left")
+    for spec in found.specs:
+        result, price = checks.get(spec.worker.id), spec.worker.price
+        mark = "·" if result is None else "[red]✗[/red]" if result.error else "[green]✓[/green]"
+        told = "not asked" if result is None else f"it answers in {result.seconds:.1f} s"
+        said = str(result.error) if result and result.error else told
+        paid = (f"{price.input:f}", f"{price.output:f}") if price else ("unknown", "unknown")
+        table.add_row(mark, f"[cyan]{spec.worker.id}[/cyan]", *paid, said)
+    console = Console(stderr=True)
+    console.print(table)
+    for name in found.silent:
+        console.print(f"[yellow]no server answers at {name}[/yellow]")
+
+
+def _print_next(out: Path, specs: list[WorkerSpec]) -> None:
+    at = "" if out == Path(DEFAULT_FILE) else f" --pool {out}"
+    sys.stderr.write(
+        f"{out} has {_worker_count_text(specs)}. Next:\n"
+        f'  batuta ask{at} "…" --plan     the workflow that would be played, and its cost\n'
+        f'  batuta ask{at} "…"\n'
+        f"  batuta serve{at}              an OpenAI-compatible API and a page\n"
+    )

@@ -1,0 +1,80 @@
+"""`batuta store`: the database of runs, keys and money moves to another one."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from batuta.cli.json_output import print_json
+from batuta.config.load import store_target
+
+if TYPE_CHECKING:
+    from batuta.store.transfer import TableTransfer
+
+app = typer.Typer(help="The database of runs, keys and money.", no_args_is_help=True)
+EXIT_UNEQUAL = 1
+
+
+@app.callback()
+def _root() -> None:
+    """Nothing; it makes `migrate` a command of its own."""
+
+
+@app.command()
+def migrate(
+    target: Annotated[str, typer.Argument(help="postgresql://user@host/database, or a path.")],
+    source: Annotated[
+        str | None, typer.Option(help="A path or a URL: by default the store that is used here.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+) -> None:
+    """Copy everything to another database; run it again until both are equal.
+
+    The server may serve meanwhile; for the last time stop it. Exit codes: 0 both are equal;
+    1 the source has changed meanwhile; 2 a database cannot be used.
+    """
+    from batuta.store.transfer import transfer_store  # noqa: PLC0415 - loads SQLAlchemy
+
+    found = anyio.run(transfer_store, source or store_target(), target, _show_progress)
+    if sys.stderr.isatty():
+        sys.stderr.write("\n")
+    if json:
+        print_json([_describe_transfer(one) for one in found])
+    else:
+        _print_transfers(found)
+    if not all(one.equal for one in found):
+        sys.stderr.write("batuta: the source has changed meanwhile: run the same again\n")
+        raise typer.Exit(EXIT_UNEQUAL)
+
+
+def _show_progress(table: str, rows: int) -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\x1b[K{table}: {rows:,} rows")
+
+
+def _describe_transfer(one: TableTransfer) -> dict[str, object]:
+    return {
+        "table": one.table,
+        "source": one.source,
+        "target": one.target,
+        "written": one.written,
+        "forgotten": one.forgotten,
+        "source_usd": str(one.source_usd),
+        "target_usd": str(one.target_usd),
+        "equal": one.equal,
+    }
+
+
+def _print_transfers(found: tuple[TableTransfer, ...]) -> None:
+    table = Table("table", "source", "target", "written", "forgotten", "dollars", "")
+    for one in found:
+        dollars = f"{one.target_usd}" if one.source_usd or one.target_usd else ""
+        counts = (one.source, one.target, one.written, one.forgotten)
+        mark = "equal" if one.equal else "differs"
+        table.add_row(one.table, *(f"{count:,}" for count in counts), dollars, mark)
+    Console().print(table)

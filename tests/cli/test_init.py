@@ -1,0 +1,87 @@
+"""`batuta init`: from keys and servers to a file that opens."""
+
+import os
+import sys
+
+import anyio
+import pytest
+
+from batuta.clients import HttpTransport
+from batuta.config.load import load_config
+from fakes import FakeAnthropic, FakeOpenAI, Fault
+
+pytestmark = pytest.mark.anyio
+SILENT = "http://127.0.0.1:9/v1"
+NOWHERE = {
+    "OLLAMA_HOST": "127.0.0.1:9",
+    **{f"{name}_BASE_URL": SILENT for name in ("VLLM", "SGLANG", "LLAMACPP", "LMSTUDIO")},
+}
+WORDS = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA")
+CLEAN = {k: v for k, v in os.environ.items() if not any(word in k for word in WORDS)}
+
+
+async def batuta(folder, *args, **environ):
+    env = {**CLEAN, **environ, "BATUTA_HOME": str(folder / "home"), "COLUMNS": "160"}
+    command = [sys.executable, "-m", "batuta", *args]
+    with anyio.fail_after(60):
+        done = await anyio.run_process(command, env=env, cwd=folder, check=False)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+async def test_what_is_found_answers_and_opens_again(tmp_path):
+    async with (
+        FakeOpenAI("ok", strict_openai=False, check=False) as local,
+        FakeAnthropic("ok") as far,
+    ):
+        local.tags = ["small:1b", "big:32b"]
+        environ = NOWHERE | {
+            "OLLAMA_HOST": local.host,
+            "ANTHROPIC_API_KEY": far.key,
+            "ANTHROPIC_BASE_URL": far.origin,
+        }
+        code, _, said = await batuta(tmp_path, "init", **environ)
+        assert code == 0 and "batuta.toml has 5 workers. Next:" in said, said
+        written = (tmp_path / "batuta.toml").read_text()
+        assert far.key not in written
+        code, out, said = await batuta(tmp_path, "ask", "q", "--conductor", "best", **environ)
+        assert (code, out) == (0, "ok\n"), said
+        async with HttpTransport() as http:
+            found = await load_config(http, pool=str(tmp_path / "batuta.toml"), environ=environ)
+    assert [w.id for w in found.pool][-2:] == ["ollama/small:1b", "ollama/big:32b"]
+    assert found.conductor.name == "prompted/anthropic/claude-opus-4-5"
+
+
+async def test_a_server_behind_another_provider_s_variables_keeps_its_key_s_name(tmp_path):
+    async with FakeOpenAI("ok", strict_openai=False) as server:
+        server.models = [{"id": 'odd "name"\\'}]
+        environ = NOWHERE | {"OPENAI_API_KEY": server.key, "OPENAI_BASE_URL": server.url}
+        code, _, said = await batuta(tmp_path, "init", **environ)
+        assert code == 0, said
+        async with HttpTransport() as http:
+            found = await load_config(
+                http, pool=str(tmp_path / "batuta.toml"), environ={"OPENAI_API_KEY": server.key}
+            )
+    assert [w.model for w in found.pool] == ['odd "name"\\']
+
+
+async def test_a_worker_that_does_not_answer_is_left_out(tmp_path):
+    async with FakeOpenAI("ok", [Fault.UNAUTHORISED], strict_openai=False, check=False) as server:
+        server.models = [{"id": "first"}]
+        environ = NOWHERE | {"OPENAI_API_KEY": server.key, "OPENAI_BASE_URL": server.url}
+        code, _, said = await batuta(tmp_path, "init", **environ)
+    assert code == 2 and said.splitlines()[-1].startswith("batuta: none of them answers")
+    assert not (tmp_path / "batuta.toml").exists()
+
+
+async def test_a_file_that_exists_is_kept(tmp_path):
+    (tmp_path / "batuta.toml").write_text("mine")
+    code, _, said = await batuta(tmp_path, "init")
+    assert code == 2 and "batuta.toml exists" in said
+    assert (tmp_path / "batuta.toml").read_text() == "mine"
+
+
+async def test_where_there_is_nothing_one_sentence_says_so(tmp_path):
+    for command in (["init"], ["ask", "q"], ["pool", "list"]):
+        code, _, said = await batuta(tmp_path, *command, **NOWHERE)
+        assert code == 2 and len(said.splitlines()) == 1, said
+    assert "no server answers at" in said
