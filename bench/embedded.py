@@ -49,13 +49,13 @@ def quantiles(seconds):
 
 def request(model):
     """A prompt of `PROMPT` tokens: words, filled up with digits."""
-    from batuta.core import Request, Sampling, user
-    from batuta.embedded.chat import chat
+    from batuta.core import Request, Sampling, user_message
+    from batuta.embedded.chat_template import format_chat_prompt
 
     text = "How many positive integers below 1000 are divisible by neither 6 nor 10?"
     while True:
-        asked = Request((user(text),), Sampling(max_tokens=NEW))
-        missing = PROMPT - len(model._tokens(chat(asked)))
+        asked = Request(messages=(user_message(text),), sampling=Sampling(max_tokens=NEW))
+        missing = PROMPT - len(model._encode_prompt(format_chat_prompt(asked)))
         if not missing:
             return asked
         text += "7" * missing
@@ -65,7 +65,7 @@ def batuta(folder):
     import batuta.embedded
 
     def load():
-        return batuta.embedded.Embedded.open(Path(folder))
+        return batuta.embedded.EmbeddedClient.open(Path(folder))
 
     model = load()
     asked = request(model)
@@ -124,7 +124,7 @@ def loop(folder):
     turn = asyncio.Lock()
 
     async def call(model, asked):
-        generation = model._begin(asked)
+        generation = model._start_generation(asked)
         while generation.finish is None:
             async with turn:
                 generation.advance(0.002)
@@ -134,9 +134,9 @@ def loop(folder):
 
 
 async def at_once(folder, call):
-    from batuta.embedded import Embedded
+    from batuta.embedded import EmbeddedClient
 
-    model = Embedded.open(Path(folder))
+    model = EmbeddedClient.open(Path(folder))
     asked = request(model)
     await call(model, asked)
     delays, done = [], []

@@ -19,11 +19,11 @@ from typing import Annotated, TypedDict
 
 from batuta.core import Pool, Question, Reply, Step, Usage, Worker, WorkerId, Workflow
 from batuta.engine import conduct
-from batuta.solvers import Fixed
+from batuta.solvers import FixedConductor
 
 LATENCY = 0.02
 W = WorkerId("w")
-POOL = Pool((Worker(W, "m"),))
+POOL = Pool((Worker(id=W, model="m"),))
 DAGS = {
     "1 step": ((),),
     "3 steps, tree": ((), (), (0, 1)),
@@ -38,16 +38,23 @@ class Sleeper:
 
     async def complete(self, request, listener=None):
         await asyncio.sleep(LATENCY)
-        return Reply("An answer of some words.", usage=Usage(1, 100, 0, 0, 10))
+        return Reply(
+            text="An answer of some words.",
+            usage=Usage(calls=1, input=100, cached=0, cache_write=0, output=10),
+        )
 
 
 def workflow(dag):
-    return Workflow(tuple(Step(f"Do part {i}.", W, access) for i, access in enumerate(dag)))
+    return Workflow(
+        tuple(
+            Step(subtask=f"Do part {i}.", worker=W, access=access) for i, access in enumerate(dag)
+        )
+    )
 
 
 def ours(dag):
     flow = workflow(dag)
-    conductor = Fixed("bench", lambda pool: flow)
+    conductor = FixedConductor("bench", lambda pool: flow)
     clients = {W: Sleeper()}
     question = Question.of("What is the answer to the question of the benchmark?")
     return lambda: conduct(question, conductor, POOL, clients)

@@ -19,17 +19,17 @@ import time
 from batuta import rehearsal
 from batuta.core import Grade, Task, TaskId
 from batuta.tasks.graders import (
-    Choice,
-    Exact,
-    FreeForm,
-    Graders,
-    Integer,
-    JsonSchema,
-    Maths,
+    ChoiceGrader,
+    ExactGrader,
+    FreeFormGrader,
+    GraderRegistry,
+    IntegerGrader,
+    JsonSchemaGrader,
+    MathsGrader,
     grade_answer,
 )
-from batuta.tasks.graders.code import same_output, same_value
-from batuta.tasks.graders.source import program_in
+from batuta.tasks.graders.code import is_same_output, is_same_value
+from batuta.tasks.graders.code_extraction import extract_program
 
 ANSWERS, SEED, ALGEBRA_EACH = 1_000_000, 20, 500
 PIECES = r"""
@@ -81,22 +81,22 @@ class OutOfAlgebra:
     """A pool that compares nothing: the rules alone."""
 
     async def compare(self, target, answer, near=0.0):
-        from batuta.tasks.graders import Verdict
+        from batuta.tasks.graders import ComparisonResult
 
-        return Verdict.DIFFERENT
+        return ComparisonResult.DIFFERENT
 
 
 def kinds():
     """Every grader by name, as what grades a task's answer."""
     pool = OutOfAlgebra()
     made = {
-        "choice": Choice(),
-        "choice with options": Choice(("yes", "no", "12", "")),
-        "exact": Exact(),
-        "integer": Integer(),
-        "json-schema": JsonSchema({"type": "array", "items": {"type": "integer"}}),
-        "maths": Maths(pool),
-        "freeform": FreeForm(pool),
+        "choice": ChoiceGrader(),
+        "choice with options": ChoiceGrader(("yes", "no", "12", "")),
+        "exact": ExactGrader(),
+        "integer": IntegerGrader(),
+        "json-schema": JsonSchemaGrader({"type": "array", "items": {"type": "integer"}}),
+        "maths": MathsGrader(pool),
+        "freeform": FreeFormGrader(pool),
     }
     found = {
         name: (lambda task, answer, grader=grader: grader.grade(answer, task.target))
@@ -104,20 +104,20 @@ def kinds():
     }
 
     async def program(task, answer):
-        return Grade(float(program_in(answer) == task.target))
+        return Grade(float(extract_program(answer) == task.target))
 
     async def output(task, answer):
-        return Grade(float(same_output(task.target, answer)))
+        return Grade(float(is_same_output(task.target, answer)))
 
     async def value(task, answer):
         try:
             said = json.loads(answer[:4000])
         except (ValueError, RecursionError):
             said = answer
-        return Grade(float(same_value(task.target, said)))
+        return Grade(float(is_same_value(task.target, said)))
 
     async def simulated(task, answer):
-        return rehearsal.grade(task, answer)
+        return rehearsal.grade_answer(task, answer)
 
     return found | {"program": program, "output": output, "value": value, "rehearsal": simulated}
 
@@ -128,13 +128,16 @@ async def fuzz(answers=ANSWERS, seed=SEED, algebra_each=ALGEBRA_EACH):
     names = list(graders)
     caught, first, escaped = collections.Counter(), {}, []
     slowest, began = (0.0, "", ""), time.perf_counter()
-    with Graders() as shared:
+    with GraderRegistry() as shared:
         for number in range(answers):
             name, answer, target = names[number % len(names)], text(draw), draw.choice(TARGETS)
             grade, grader = graders[name], draw.choice(("list", "integer", "exact"))
             if name == "maths" and number // len(names) % algebra_each == 0:
                 name, grade, grader = "algebra", shared.grade, "math"
-            task, start = Task(TaskId("fuzz"), "?", target, grader), time.perf_counter()
+            task, start = (
+                Task(id=TaskId("fuzz"), question="?", target=target, grader=grader),
+                time.perf_counter(),
+            )
             try:
                 found = await grade_answer(grade, task, answer)
             except BaseException as error:  # noqa: BLE001 - to see what gets out

@@ -3,6 +3,9 @@
 Four processes on loopback: an upstream that plays an OpenAI-compatible server, `batuta serve`
 (runs stored), a thin Starlette + aiohttp proxy that parses nothing, and this one, which sends the
 load. CPU is of the server's process alone. `python bench/gateway.py`
+
+With LITELLM=/path/to/litellm (of an environment of its own, `pip install 'litellm[proxy]' uvloop`) its
+proxy is measured in the same run, with one key and without a database.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import aiohttp
 import uvloop
 
 CHUNKS = 22
-WARM, REQUESTS = 300, 3000
+WARM, REQUESTS = 300, int(os.environ.get("REQUESTS", "3000"))
 TICK = os.sysconf("SC_CLK_TCK")
 GAP = 0.005
 """Seconds between the upstream's chunks in the first-token measurement."""
@@ -201,6 +204,40 @@ async def keyed_ms(url, pid, env):
     }
 
 
+async def litellm_ms(home, target):
+    """LiteLLM's proxy, with its master key; nothing if there is none."""
+    program = os.environ.get("LITELLM")
+    if not program:
+        return {}
+    port, key = free_port(), "sk-bench"
+    file = Path(home) / "litellm.yaml"
+    file.write_text(
+        "model_list:\n  - model_name: m\n    litellm_params: {model: openai/m, api_base: "
+        f"'{target}', api_key: none}}\ngeneral_settings: {{master_key: {key}}}\n"
+        "litellm_settings: {telemetry: false, drop_params: true}\n"
+    )
+    command = [program, "--config", str(file), "--port", str(port), "--host", "127.0.0.1"]
+    env = {
+        **os.environ,
+        "LITELLM_LOG": "ERROR",
+        "LITELLM_MODE": "PRODUCTION",
+        "DISABLE_ADMIN_UI": "true",
+    }
+    process = subprocess.Popen(
+        command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        await wait_for(f"{url}/health/liveliness")
+        url, headers = f"{url}/v1/chat/completions", {"authorization": f"Bearer {key}"}
+        plain = await cpu_ms(url, process.pid, "m", False, headers)
+        stream = await cpu_ms(url, process.pid, "m", True, headers)
+        return {"litellm": {"plain_cpu_ms": round(plain, 2), "stream_cpu_ms": round(stream, 2)}}
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
 async def dialects_ms(url, pid):
     """The other dialects on the same server; responses are stored, as the API has it."""
     result = {}
@@ -280,6 +317,7 @@ async def main():
                                 "first_token_ms": first, "first_token_p95_ms": p95, "later_token_ms": rest}  # fmt: skip
             result |= await dialects_ms(url, pid)
             result["batuta, key with rates and budgets"] = await keyed_ms(url, pid, env)
+            result |= await litellm_ms(home, target)
             result["rss_after_mb"] = round(rss_mb(processes[2].pid), 1)
         finally:
             for process in processes:

@@ -19,11 +19,11 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from batuta.tasks.graders import Maths, MathsPool, forms
-from batuta.tasks.graders.latex import plain
-from batuta.tasks.graders.limits import beyond
-from batuta.tasks.graders.maths import found_answer, without_algebra
-from batuta.tasks.graders.worker import WARM_UP
+from batuta.tasks.graders import MathsGrader, MathsPool, forms
+from batuta.tasks.graders.comparison_process import WARM_UP
+from batuta.tasks.graders.latex import normalize_latex
+from batuta.tasks.graders.limits import limit_violation
+from batuta.tasks.graders.maths import compare_without_algebra, find_maths_answer
 
 CASES = Path(__file__).parents[1] / "tests" / "tasks" / "cases" / "maths.jsonl"
 HOSTILE = {
@@ -48,13 +48,17 @@ def sets():
     yield "MATH-500 solutions", [(task["solution"], task["answer"], 1) for task in tasks]
     targets = [task["answer"] for task in tasks]
     others = random.Random(0).sample(targets, len(targets))
-    pairs = [(t, a) for t, a in zip(targets, others, strict=True) if plain(t) != plain(a)]
+    pairs = [
+        (t, a)
+        for t, a in zip(targets, others, strict=True)
+        if normalize_latex(t) != normalize_latex(a)
+    ]
     yield "MATH-500 shuffled", [(f"$\\boxed{{{a}}}$", t, 0) for t, a in pairs]
 
 
 def texts_alone(answer, target):
-    found = found_answer(answer)
-    return found is not None and plain(found) == plain(target)
+    found = find_maths_answer(answer)
+    return found is not None and normalize_latex(found) == normalize_latex(target)
 
 
 def math_verify_alone(answer, target):
@@ -68,23 +72,23 @@ def math_verify_alone(answer, target):
 def ours(answer, target):
     from batuta.tasks.graders import symbolic, values
 
-    found = found_answer(answer)
-    if found is None or beyond(found):
+    found = find_maths_answer(answer)
+    if found is None or limit_violation(found):
         return False
-    wanted, given = plain(target), plain(found)
-    quick = without_algebra(wanted, given)
+    wanted, given = normalize_latex(target), normalize_latex(found)
+    quick = compare_without_algebra(wanted, given)
     if quick is not None:
         return quick
 
     def equal(one, other):
-        return values.same_value(one, other, symbolic.equal)
+        return values.is_same_value(one, other, symbolic.is_same_expression)
 
-    return forms.same(forms.read(wanted), forms.read(given), equal)
+    return forms.is_same_form(forms.parse_form(wanted), forms.parse_form(given), equal)
 
 
 async def through_the_pool(rows):
     with MathsPool() as pool:
-        grader = Maths(pool)
+        grader = MathsGrader(pool)
         await pool.compare("x", "y")
         started = time.perf_counter()
         for answer, target, _ in rows:

@@ -15,12 +15,12 @@ from pathlib import Path
 import anyio
 from starlette.testclient import TestClient
 
-from batuta.config import rehearsal
+from batuta.config.load import rehearsal_config
 from batuta.core import Limits, Question, Round
 from batuta.engine import conduct
-from batuta.gateway import Orchestra, create_app, served_models
-from batuta.gateway.ui import prepare
-from batuta.gateway.ui.assets import assets
+from batuta.gateway import ServerState, create_app, served_models
+from batuta.gateway.ui import compile_templates
+from batuta.gateway.ui.assets import load_assets
 from batuta.store import Store
 
 RUNS = 10_000
@@ -29,7 +29,7 @@ TIMES = 20
 
 async def fill(path):
     """Ten thousand runs of the embedded orchestra, each question asked once and stored often."""
-    ensemble = rehearsal(None, 0.0)
+    ensemble = rehearsal_config(None, 0.0)
     texts = (
         "Compute the result: begin at 45; square it; double it.",
         "Add 3 to 4; triple it. What is it?",
@@ -58,19 +58,19 @@ def run():
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "runs.db"
         anyio.run(fill, path)
-        ensemble = rehearsal(None, 0.0)
+        ensemble = rehearsal_config(None, 0.0)
         store = Store(path)
-        orchestra = Orchestra(
+        orchestra = ServerState(
             ensemble.pool,
             ensemble.clients,
             served_models(ensemble.pool, ensemble.conductor),
             store=store,
         )
-        prepare()  # as `serve` does beside its start
+        compile_templates()  # as `serve` does beside its start
         with TestClient(create_app(orchestra), base_url="http://localhost") as client:
             with client.portal.wrap_async_context_manager(store):
                 measure(client)
-    script = sum(len(gzip.compress(asset.body, 9)) for asset in assets().values())
+    script = sum(len(gzip.compress(asset.body, 9)) for asset in load_assets().values())
     print(f"script, styles and icon under gzip: {script / 1000:.1f} kB")
 
 

@@ -21,11 +21,11 @@ import sys
 import time
 
 from batuta.errors import SandboxError
-from batuta.tasks.sandbox import Call, End, Program, Sandbox, Script, Tier
+from batuta.sandbox import CallTest, EndReason, Program, Sandbox, SandboxBackend, ScriptTest
 
 FUNCTION = Program("import math\ndef f(n):\n    return sum(math.isqrt(i) for i in range(n))")
 SCRIPT = Program("n = int(input())\nprint(sum(int(x) for x in input().split()[:n]))")
-TEST, STDIN = Call("f", (100,)), "3\n1 2 3\n"
+TEST, STDIN = CallTest("f", (100,)), "3\n1 2 3\n"
 COLD, WARM, BARE = 40, 400, 20
 
 
@@ -46,7 +46,7 @@ async def cold(sandbox):
             outcome = await ready.run(TEST)
             starts.append(2 * first - time.perf_counter() - began)
         wholes.append(time.perf_counter() - began)
-        assert outcome.end is End.RETURNED
+        assert outcome.end is EndReason.RETURNED
     row = {
         "start": statistics.median(starts),
         "least": min(starts),
@@ -61,7 +61,7 @@ async def warm(sandbox):
     before, began = cpu(), time.perf_counter()
     async with asyncio.TaskGroup() as group:
         group.create_task(sandbox.run(FUNCTION, (TEST,) * WARM))
-        group.create_task(sandbox.run(SCRIPT, (Script(STDIN),) * WARM))
+        group.create_task(sandbox.run(SCRIPT, (ScriptTest(STDIN),) * WARM))
     took, spent = time.perf_counter() - began, (cpu() - before) / (2 * WARM)
     return {
         "tests_s": round(2 * WARM / took),
@@ -87,7 +87,7 @@ async def measure(tier):
 
 
 def run():
-    for tier in (Tier.BUBBLEWRAP, Tier.LANDLOCK, Tier.NONE):
+    for tier in (SandboxBackend.BUBBLEWRAP, SandboxBackend.LANDLOCK, SandboxBackend.NONE):
         row = {"tier": tier, **asyncio.run(measure(tier)), "python_ms": bare()}
         print(json.dumps(row | {"load": os.getloadavg()[0], "cores": os.cpu_count()}), flush=True)
 

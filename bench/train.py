@@ -25,8 +25,8 @@ PARTS = ("sampling", "playing", "update")
 
 
 def settings(folder, questions, steps):
-    from batuta.rehearsal import trained
-    from batuta.train.settings import checked
+    from batuta.rehearsal import shipped_policy_folder
+    from batuta.train.settings import validate_settings
 
     optimiser = {
         "sampler": "own", "steps": steps, "questions": questions, "group": GROUP,
@@ -34,10 +34,10 @@ def settings(folder, questions, steps):
         "scale": "batch", "loss": "dapo", "entropy": 0.012, "max_grad_norm": 0.5, "completion": 80,
         "threads": 1,
     }  # fmt: skip
-    return checked(
+    return validate_settings(
         {
             "output": folder,
-            "policy": {"start": str(trained())},
+            "policy": {"start": str(shipped_policy_folder())},
             "prompt": {"compact": True},
             "pool": {"permute": True},
             "reward": {"cost": "tokens", "coefficient": 0.03},
@@ -93,7 +93,7 @@ class TimedReward:
     __name__ = "timed"
 
     def __init__(self, reward, clock):
-        self.reward, self.clock, self.play_roots = reward, clock, reward.play_roots
+        self.reward, self.clock, self.play_first_rounds = reward, clock, reward.play_first_rounds
 
     async def __call__(self, **told):
         began = self.clock.now()
@@ -104,11 +104,11 @@ class TimedReward:
 
 def world(told):
     """The episodes of the training."""
-    from batuta.rehearsal import pool
-    from batuta.train.episodes import episodes
-    from batuta.train.questions import questions
+    from batuta.rehearsal import rehearsal_pool
+    from batuta.train.episodes import make_episodes
+    from batuta.train.questions import draw_questions
 
-    return episodes(questions(told), pool(), told.pool, told.seed)
+    return make_episodes(draw_questions(told), rehearsal_pool(), told.pool, told.seed)
 
 
 def trainer(told, clock, hand_over, own_pass):
@@ -116,9 +116,9 @@ def trainer(told, clock, hand_over, own_pass):
     from transformers import TrainerCallback
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from batuta.train.conducted import Conducted
-    from batuta.train.learn import Opening, made
-    from batuta.train.rundir import RunFolder
+    from batuta.train.conductor_training import RolloutRunnerFactory, make_trainer
+    from batuta.train.reward_function import RewardFunction
+    from batuta.train.run_folder import RunFolder
 
     class Hand(TrainerCallback):
         def on_step_begin(self, *_, **__):
@@ -131,9 +131,9 @@ def trainer(told, clock, hand_over, own_pass):
             clock.end()
 
     asked, folder = world(told), RunFolder(told.output)
-    opening = Opening(told, folder)
-    reward = TimedReward(Conducted(told, asked, opening, lambda step, played: None), clock)
-    grpo = made(told, asked, reward, folder, lambda line: None)
+    opening = RolloutRunnerFactory(told, folder)
+    reward = TimedReward(RewardFunction(told, asked, opening, lambda step, played: None), clock)
+    grpo = make_trainer(told, asked, reward=reward, folder=folder, on_metrics=lambda line: None)
     rollout = grpo.rollout_func
 
     def timed(*args):
@@ -155,12 +155,12 @@ def minimal(told, clock, hand_over):
     """GRPO with nothing around it (Conductor paper, section 4.1; loss and scale as in the recipe)."""
     import torch
 
-    from batuta.train.episodes import templated
+    from batuta.train.conductor_training import RolloutRunnerFactory
+    from batuta.train.episodes import render_chat_prompt
     from batuta.train.grpo import SharedPromptTrainer
-    from batuta.train.learn import Opening
     from batuta.train.model import load_policy
-    from batuta.train.play import Draft
-    from batuta.train.rundir import RunFolder
+    from batuta.train.rollouts import PolicyDraft
+    from batuta.train.run_folder import RunFolder
     from batuta.train.sampler import Sampler
 
     o, asked = told.optimiser, world(told)
@@ -170,35 +170,45 @@ def minimal(told, clock, hand_over):
     adamw = torch.optim.AdamW(model.parameters(), o.learning_rate, o.betas, weight_decay=0.0)
     sampler = Sampler(model, pad=pad, end=int(tokenizer.eos_token_id))
     bare = SimpleNamespace(accelerator=SimpleNamespace(unwrap_model=lambda m: m), temperature=1.0)
-    opening = Opening(told, RunFolder(told.output))
+    opening = RolloutRunnerFactory(told, RunFolder(told.output))
     with asyncio.Runner() as runner:
         players = runner.run(opening())
         for step in range(o.steps):
             clock.begin()
             batch = asked[step * o.questions : (step + 1) * o.questions]
             began = clock.now()
-            texts = [templated(tokenizer, e.request(told.prompt.rendering())) for e in batch]
+            texts = [
+                render_chat_prompt(tokenizer, e.request(told.prompt.rendering())) for e in batch
+            ]
             prompts = tokenizer(texts, add_special_tokens=False)["input_ids"]
             chance = torch.Generator().manual_seed(step)
             rows = sampler.sample(
-                prompts, o.group, most=o.completion, temperature=1.0, generator=chance
+                prompts, o.group, max_tokens=o.completion, temperature=1.0, generator=chance
             )
             clock.add("sampling", began)
             began = clock.now()
             said = tokenizer.batch_decode(rows, skip_special_tokens=True)
             prompts = [prompt for prompt in prompts for _ in range(o.group)]
             drafts = [
-                (batch[at // o.group], Draft(text, len(prompts[at]), len(rows[at])))
+                (
+                    batch[at // o.group],
+                    PolicyDraft(text=text, prompt_tokens=len(prompts[at]), tokens=len(rows[at])),
+                )
                 for at, text in enumerate(said)
             ]
-            played = runner.run(players.play(drafts, range(len(drafts)), step))
+            played = runner.run(players.run_drafts(drafts, range(len(drafts)), step))
             clock.add("playing", began)
             rewards = torch.tensor([each.reward for each in played]).view(-1, o.group)
             advantages = (rewards - rewards.mean(1, keepdim=True)).view(-1, 1)
             advantages = advantages / (rewards.std() + 1e-4)
             ids, mask, longest = padded(prompts, rows, pad)
             logps, entropies, _ = SharedPromptTrainer._get_per_token_logps_and_entropies(
-                bare, model, ids, mask, longest, compute_entropy=True
+                bare,
+                model,
+                attention_mask=ids,
+                logits_to_keep=mask,
+                batch_size=longest,
+                compute_entropy=True,
             )
             written = mask[:, -longest:]
             gain = torch.exp(logps - logps.detach()) * advantages + o.entropy * entropies
@@ -236,9 +246,9 @@ SYSTEMS = {
 
 def measured(questions, steps):
     """Each system's steps, without the cold ones."""
-    from batuta.train.memory import keep_memory
+    from batuta.train.allocator import retain_freed_memory
 
-    keep_memory()
+    retain_freed_memory()
     turns, clocks = Turns(SYSTEMS), {name: Clock() for name in SYSTEMS}
 
     def work(name, folder):
@@ -265,9 +275,9 @@ def measured(questions, steps):
 
 
 def run(questions=QUESTIONS, steps=STEPS):
-    from batuta.cli.train import _quietly
+    from batuta.cli.train import _silence_libraries
 
-    _quietly()
+    _silence_libraries()
     warnings.filterwarnings("ignore", category=FutureWarning)
     rows = measured(questions, steps)
     print(

@@ -11,9 +11,9 @@ QUESTION = (
 )
 FLOW = batuta.Workflow(
     (
-        batuta.Step("Plan the steps.", WorkerId("piano")),
-        batuta.Step("Solve the question.", WorkerId("tuba"), (0,)),
-        batuta.Step("Repair the solution.", WorkerId("oboe"), (0, 1)),
+        batuta.Step(subtask="Plan the steps.", worker=WorkerId("piano")),
+        batuta.Step(subtask="Solve the question.", worker=WorkerId("tuba"), access=(0,)),
+        batuta.Step(subtask="Repair the solution.", worker=WorkerId("oboe"), access=(0, 1)),
     )
 )
 

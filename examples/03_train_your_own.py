@@ -4,7 +4,7 @@ The workers are simulated: three small programs behind a loopback server that sp
 completions. One adds, one spells, one can do neither; what they cannot do they repeat from
 whomever they may read. So a workflow of one step is right for half of the questions at best.
 
-Takes about two minutes on one core; needs batuta[train].
+Takes about two minutes on one core; needs batuta-llm[train].
 """
 
 from __future__ import annotations

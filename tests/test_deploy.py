@@ -3,14 +3,22 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from batuta.clients import BreakerPolicy, WorkerHealth
+from batuta.config.settings import read_settings
+from batuta.gateway.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
 TOOLS = Path(sys.executable).parent
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
@@ -84,7 +92,172 @@ def test_the_server_started_as_in_the_container_is_healthy_and_stops(tmp_path):
 
 
 def test_every_extra_that_the_container_installs_exists():
-    wanted = re.search(r"'\.\[([a-z,]+)\]'", DOCKERFILE)[1].split(",")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    wanted = set(
+        re.findall(r"--extra (\S+)", re.search(r"^SERVER := (.*)$", makefile, re.MULTILINE)[1])
+    )
+    wanted |= {*re.search(r"EXTRAS=([a-z,]+)`", DOCKERFILE)[1].split(",")}
     extras = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     for extra in wanted:
         assert re.search(rf"^{extra} = \[", extras, re.MULTILINE), extra
+
+
+OVERLAYS = sorted(path.name for path in (DEPLOY / "kustomize" / "overlays").iterdir())
+
+
+def built(overlay):
+    """The overlay as Kubernetes would get it."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not installed: apt-get install kubernetes-client")
+    done = subprocess.run(
+        [kubectl, "kustomize", f"deploy/kustomize/overlays/{overlay}"],
+        capture_output=True, text=True, cwd=ROOT, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def pods(resource):
+    """The pod templates in a resource, KubeRay's too."""
+    spec = resource.get("spec", {})
+    if "template" in spec:
+        yield spec["template"]
+    for group in (spec.get("headGroupSpec"), *spec.get("workerGroupSpecs", ())):
+        if group:
+            yield group["template"]
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_overlay_is_what_kubernetes_knows(overlay, tmp_path):
+    file = tmp_path / "all.yaml"
+    file.write_text(built(overlay), encoding="utf-8")
+    code, said = run("kubernetes-validate", "--strict", str(file))
+    assert code == 0, said
+    known = [line for line in said.splitlines() if "WARN" in line]
+    assert all("RayCluster" in line for line in known), known
+    for number, resource in enumerate(yaml.safe_load_all(file.read_text(encoding="utf-8"))):
+        for place, pod in enumerate(pods(resource)):  # those of KubeRay's own kind too
+            one = tmp_path / f"pod-{number}-{place}.yaml"
+            one.write_text(
+                yaml.safe_dump(
+                    {
+                        "apiVersion": "v1",
+                        "kind": "PodTemplate",
+                        "metadata": {"name": "x"},
+                        "template": pod,
+                    }
+                )
+            )
+            code, said = run("kubernetes-validate", "--strict", str(one))
+            assert code == 0, said
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_no_pod_of_ours_is_root_and_secrets_come_by_files(overlay):
+    for resource in yaml.safe_load_all(built(overlay)):
+        assert resource["kind"] != "Secret", "secrets are made by hand"
+        for pod in pods(resource):
+            spec = pod["spec"]
+            assert spec["automountServiceAccountToken"] is False
+            for container in spec["containers"]:
+                if "batuta" not in container["image"]:
+                    continue
+                assert spec["securityContext"]["runAsNonRoot"] is True
+                assert container["securityContext"]["allowPrivilegeEscalation"] is False
+                assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+                for variable in container["env"]:
+                    secret = re.search("KEY|TOKEN|SECRET|STORE|REDIS|JOURNAL", variable["name"])
+                    assert not secret or variable["name"].endswith("_FILE")
+                server = "command" not in container and "ray" not in container["name"]
+                assert container["securityContext"].get("readOnlyRootFilesystem", False) is server
+
+
+@pytest.mark.parametrize("path", sorted(DEPLOY.rglob("batuta.toml")), ids=lambda p: p.parent.name)
+def test_the_settings_of_every_overlay_are_settings(path):
+    found = read_settings(path)
+    assert found.conductor.worker in {worker.id for worker in found.workers}
+
+
+def test_the_load_balancer_takes_its_file(tmp_path):
+    haproxy = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin")
+    if haproxy is None:
+        pytest.skip("haproxy is not installed: apt-get install haproxy")
+    addresses = {"LISTEN": "127.0.0.1:9", "BATUTA_ONE": "127.0.0.1:1", "BATUTA_TWO": "127.0.0.1:2"}
+    done = subprocess.run(
+        [haproxy, "-c", "-f", str(DEPLOY / "haproxy" / "haproxy.cfg")],
+        env={**os.environ, **addresses}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml"),
+     ("check", "config", "--syntax-only", "prometheus.yml")],
+    ids=lambda options: options[-1],
+)  # fmt: skip
+def test_prometheus_takes_the_rules(options):
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed: apt-get install --no-install-recommends prometheus")
+    done = subprocess.run([promtool, *options], cwd=DEPLOY / "prometheus", capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_metric_that_is_looked_at_exists():
+    """What the dashboard and the alerts name is what a server that worked a little gives."""
+    source = "\n".join(
+        p.read_text(encoding="utf-8")
+        for p in (DEPLOY / "grafana", DEPLOY / "prometheus")
+        for p in p.iterdir()
+    )
+    named = set(re.findall(r"\b((?:batuta|process)_[a-z_]+)", source)) - {"batuta_admin"}
+    gauges = ("running", "waiting", "turned_away_total", "unwritten_runs", "lost_runs_total")
+    health = WorkerHealth(BreakerPolicy(5, 1.0))
+    metrics = Metrics(lambda: dict.fromkeys(gauges, ("x", 0.0)), lambda: {"w": health})
+    families = text_string_to_metric_families(metrics.text().decode())
+    known = {name for family in families for name in names_of(family)}
+    assert named - known == set()
+
+
+def names_of(family):
+    """Every series that a metric may have; one with labels has none before it is used."""
+    yield from (sample.name for sample in family.samples)
+    yield family.name
+    if family.type == "counter":
+        yield f"{family.name.removesuffix('_total')}_total"
+    if family.type == "histogram":
+        yield from (f"{family.name}{part}" for part in ("_bucket", "_sum", "_count"))
+
+
+def test_the_gauges_of_the_server_have_these_names():
+    source = (ROOT / "src/batuta/gateway/serving/models.py").read_text(encoding="utf-8")
+    for name in ("running", "waiting", "turned_away_total", "unwritten_runs", "lost_runs_total"):
+        assert f'"{name}"' in source
+
+
+def test_the_dashboard_is_one_and_says_its_source():
+    board = json.loads((DEPLOY / "grafana" / "batuta.json").read_text(encoding="utf-8"))
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"]) >= 15
+    places = {tuple(panel["gridPos"].values()) for panel in board["panels"]}
+    assert len(places) == len(board["panels"]), "no two lie upon each other"
+    assert all(p["datasource"]["uid"] == "${source}" and p["targets"] for p in board["panels"])
+
+
+def test_the_collector_listens_where_the_server_sends():
+    collector = yaml.safe_load(
+        (DEPLOY / "opentelemetry" / "collector.yaml").read_text(encoding="utf-8")
+    )
+    port = collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"].rpartition(":")[2]
+    text = (DEPLOY / "opentelemetry" / "batuta.env").read_text(encoding="utf-8")
+    assert re.search(rf"^OTEL_EXPORTER_OTLP_ENDPOINT=http://\S+:{port}$", text, re.MULTILINE)
+    used = {
+        name
+        for pipe in collector["service"]["pipelines"].values()
+        for names in pipe.values()
+        for name in names
+    }
+    assert used == {
+        name for kind in ("receivers", "processors", "exporters") for name in collector[kind]
+    }

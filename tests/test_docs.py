@@ -38,7 +38,7 @@ def test_every_make_target_and_command_named_exists(page):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     for command in set(
         re.findall(
-            r"batuta ((?:ask|serve|eval|train|tasks|runs|pool|keys)(?: (?:list|show|create|limit|revoke|rotate|budget|spend|check|replay|fetch|warmup|conductor|watch|plots))?)\b",
+            r"batuta ((?:ask|serve|eval|tune|train|tasks|runs|pool|keys)(?: (?:list|show|create|limit|revoke|rotate|budget|spend|check|replay|fetch|warmup|conductor|watch|plots))?)\b",
             text,
         )
     ):
@@ -56,7 +56,7 @@ def every_option():
     """The help of every command that has options which the pages name."""
     return "".join(help_of(c) for c in (
         "", "ask", "serve", "runs list", "runs show", "runs replay", "pool list", "pool check",
-        "eval", "tasks list", "tasks show", "tasks fetch", "train warmup", "train conductor", "train watch", "train plots",
+        "eval", "tune", "tasks list", "tasks show", "tasks fetch", "train warmup", "train conductor", "train watch", "train plots",
         "keys create", "keys limit", "keys rotate", "keys spend",
     ))  # fmt: skip
 
@@ -64,7 +64,9 @@ def every_option():
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_options_named_exist(page):
     help_text, text = every_option(), page.read_text(encoding="utf-8")
-    for line in re.findall(r"batuta (?:ask|serve|eval|train|tasks|runs|pool|keys)[^`\n]*", text):
+    for line in re.findall(
+        r"batuta (?:ask|serve|eval|tune|train|tasks|runs|pool|keys)[^`\n]*", text
+    ):
         for option in re.findall(r"(--[a-z-]+)", line):
             assert option in help_text, option
 

@@ -20,22 +20,22 @@ import numpy as np
 
 from batuta.baselines.cascade import fit_cascade
 from batuta.baselines.routing import routerdc
-from batuta.embedded.blas import keep_to_one_thread
-from batuta.evals.fitted import FEATURES
-from batuta.solvers.features import load as reopened
-from batuta.solvers.history import History, of_record
-from batuta.solvers.selector import Recipe, Selector, fit_selector
-from batuta.tasks.recorded import Recorded, load, random_split, unseen_split
+from batuta.embedded.blas import limit_blas_to_one_thread
+from batuta.evals.learned_methods import QUESTION_FEATURES
+from batuta.solvers.features import load_features as reopened
+from batuta.solvers.history import History, history_from_record
+from batuta.solvers.selector import Selector, SelectorRecipe, fit_selector
+from batuta.tasks.recorded import RecordedOutcomes, load_recorded, random_split, unseen_family_split
 
 SEEDS = range(5)
 PRICES = (0.001, 0.005)
 CASES = {
     "hard, random": ("reasoning_gym/hard", random_split),
-    "hard, unseen": ("reasoning_gym/hard", unseen_split),
+    "hard, unseen": ("reasoning_gym/hard", unseen_family_split),
     "easy, random": ("reasoning_gym/easy", random_split),
     "mmlu_pro, random": ("mmlu_pro/seven", random_split),
-    "easy, unseen": ("reasoning_gym/easy", unseen_split),
-    "mmlu_pro, unseen": ("mmlu_pro/seven", unseen_split),
+    "easy, unseen": ("reasoning_gym/easy", unseen_family_split),
+    "mmlu_pro, unseen": ("mmlu_pro/seven", unseen_family_split),
     "routerdc, its split": ("routerdc/test", None),
 }
 """Name: recorded set, split; None: trained on the set's own training part."""
@@ -53,7 +53,7 @@ def main() -> None:
     if "--table" in wanted:
         table(done)
         return
-    keep_to_one_thread()
+    limit_blas_to_one_thread()
     have = {(line["case"], line["seed"]) for line in done}
     for seed in SEEDS:
         for case in wanted or CASES:
@@ -64,9 +64,9 @@ def main() -> None:
 
 
 @cache
-def recorded(name: str) -> Recorded:
+def recorded(name: str) -> RecordedOutcomes:
     """A recorded set, read once."""
-    return load(name, with_texts=False)
+    return load_recorded(name, with_texts=False)
 
 
 def parts(case: str, seed: int) -> tuple[History, History]:
@@ -74,17 +74,19 @@ def parts(case: str, seed: int) -> tuple[History, History]:
     name, split = CASES[case]
     record = recorded(name)
     if split is None:
-        return of_record(recorded(name.replace("test", "train"))), of_record(record)
+        return history_from_record(recorded(name.replace("test", "train"))), history_from_record(
+            record
+        )
     division = split(record, seed)
     known = np.concatenate([division.train, division.calibration])
-    return of_record(record, known), of_record(record, division.test)
+    return history_from_record(record, known), history_from_record(record, division.test)
 
 
 def measured(known: History, test: History, seed: int) -> Line:
     """Percent of the test questions, and calls a question; fitted on the known ones only."""
     start = time.process_time()
-    best = known.workers.index(known.best())
-    selector = fit_selector(known, Recipe(features=FEATURES), seed=seed)
+    best = known.workers.index(known.best_worker())
+    selector = fit_selector(known, SelectorRecipe(features=QUESTION_FEATURES), seed=seed)
     line: Line = {
         "questions": len(test.questions),
         "best single": 100 * float(test.scores_qm[:, best].mean()),
@@ -98,7 +100,7 @@ def measured(known: History, test: History, seed: int) -> Line:
         line |= as_in_the_paper(known, test, selector, seed)
     for price in PRICES if known.samples and test.answers else ():
         cascade = fit_cascade(known, seed=seed, price=price, selector=selector)
-        credit, calls = cascade.on_record(test)
+        credit, calls = cascade.replay_history(test)
         line[f"cascade {price:g}"] = 100 * float(credit.mean())
         line[f"calls {price:g}"] = float(calls.mean())
     return {**line, "cpu seconds": time.process_time() - start}
@@ -107,7 +109,7 @@ def measured(known: History, test: History, seed: int) -> Line:
 def earned(selector: Selector, test: History, *, guarded: bool = True) -> float:
     """The mean credit of the workers picked."""
     if guarded:
-        picked = np.asarray(selector.choices(test.questions))
+        picked = np.asarray(selector.choose_indices(test.questions))
     else:
         picked = selector.logits(test.questions)[0].argmax(axis=1)
     return float(test.scores_qm[np.arange(len(picked)), picked].mean())
@@ -119,7 +121,7 @@ def as_in_the_paper(known: History, test: History, selector: Selector, seed: int
     families = np.asarray(test.families)
     for q in np.flatnonzero([family.startswith(OPTIONS) for family in test.families]):
         right_qm[q] = right_qm[q] > 0
-    router = routerdc.fit(known, seed=seed, features=FEATURES)
+    router = routerdc.fit_routerdc(known, seed=seed, features=QUESTION_FEATURES)
 
     def mean(picked: Any) -> float:
         earned = right_qm[np.arange(len(right_qm)), picked]
@@ -129,7 +131,7 @@ def as_in_the_paper(known: History, test: History, selector: Selector, seed: int
     return {
         "five sets: best single": best,
         "five sets: RouterDC": mean([int(router.score(text).argmax()) for text in test.questions]),
-        "five sets: mini": mean(np.asarray(selector.choices(test.questions))),
+        "five sets: mini": mean(np.asarray(selector.choose_indices(test.questions))),
         "five sets: mini, no guard": mean(selector.logits(test.questions)[0].argmax(axis=1)),
     }
 
@@ -140,7 +142,7 @@ def decision(selector: Selector, test: History) -> float:
     times: list[float] = []
     for question in test.questions[:50]:
         start = time.process_time()
-        selector.choices([question])
+        selector.choose_indices([question])
         times.append(time.process_time() - start)
     return 1e6 * float(np.median(times))
 

@@ -16,20 +16,27 @@ from pathlib import Path
 
 import anyio
 
-from batuta.baselines import Conducted, MixtureOfAgents, Players, Single, Solver, fixed_pipeline
-from batuta.clients import Http
-from batuta.config import learned_from, open_ensemble
-from batuta.core import MAX_STEPS, Brief, Conductor, Plan, Pool, Question, Task, WorkerId
+from batuta.baselines import (
+    ConductorSolver,
+    MixtureOfAgents,
+    SingleWorker,
+    Solver,
+    SolverContext,
+    fixed_pipeline,
+)
+from batuta.clients import HttpTransport
+from batuta.config.load import load_config, load_trained_conductor
+from batuta.core import MAX_STEPS, Conductor, Plan, PlanningContext, Pool, Question, Task, WorkerId
 from batuta.errors import ConfigError
-from batuta.evals.stats import wilson
-from batuta.evals.tasksets import CALIBRATION_SEED, TEST_SEED
-from batuta.rehearsal import FAMILIES, HandWritten, grade, tasks
-from batuta.solvers import Fixed, Learned
-from batuta.train.rundir import METRICS, read_lines
-from batuta.train.settings import Settings, read_settings
+from batuta.evals.stats import wilson_interval
+from batuta.evals.task_sets import CALIBRATION_SEED, TEST_SEED
+from batuta.rehearsal import TRAINING_FAMILIES, HandWrittenClient, draw_tasks, grade_answer
+from batuta.solvers import FixedConductor, LLMConductor
+from batuta.train.run_folder import METRICS_FILE, read_jsonl
+from batuta.train.settings import TrainSettings, read_settings
 
 HERE = Path(__file__).parent
-BEFORE = {f"rehearsal:{family}": 1 / len(FAMILIES) for family in FAMILIES}
+BEFORE = {f"rehearsal:{family}": 1 / len(TRAINING_FAMILIES) for family in TRAINING_FAMILIES}
 """The mix that the conductor was trained on."""
 OPENS, CLOSES = "<!-- measured -->", "<!-- end -->"
 CALLS_OF = ("harp", "celesta")
@@ -41,7 +48,7 @@ AT_ONCE = 64
 class World:
     """A pool, and what it is asked."""
 
-    players: Players
+    players: SolverContext
     questions: Sequence[Task]
     measured: Pool
     """The pool with the strengths that an engineer would measure in this world."""
@@ -60,7 +67,7 @@ class Row:
 
     def __str__(self) -> str:
         """Percent and its 95 % interval."""
-        low, high = (100 * bound for bound in wilson(self.right, self.asked))
+        low, high = (100 * bound for bound in wilson_interval(self.right, self.asked))
         return f"{100 * self.right / self.asked:.1f} ({low:.1f}–{high:.1f})"
 
     def share(self, worker: str) -> float:
@@ -73,12 +80,12 @@ def drawn(mix: Mapping[str, float], count: int, seed: int) -> list[Task]:
     found = {
         task.id: task
         for name, share in mix.items()
-        for task in tasks(name.partition(":")[2], round(count * share), seed)
+        for task in draw_tasks(name.partition(":")[2], round(count * share), seed)
     }
     return list(found.values())
 
 
-async def played(solver: Solver, players: Players, questions: Sequence[Task]) -> Row:
+async def played(solver: Solver, players: SolverContext, questions: Sequence[Task]) -> Row:
     """The solver's answers to all questions, graded and counted."""
     right: list[float] = []
     tokens: list[int] = []
@@ -88,7 +95,7 @@ async def played(solver: Solver, players: Players, questions: Sequence[Task]) ->
     async def work() -> None:
         for number, task in waiting:
             run = await solver.answer(Question.of(task.question), players, number)
-            right.append(grade(task, run.answer or "").score or 0.0)
+            right.append(grade_answer(task, run.answer or "").score or 0.0)
             tokens.append(run.usage.total)
             called.update(str(step.worker) for step in run.steps)
 
@@ -98,13 +105,14 @@ async def played(solver: Solver, players: Players, questions: Sequence[Task]) ->
     return Row(round(sum(right)), len(right), sum(tokens) / len(tokens), called)
 
 
-async def opened(http: Http, pool: str, mix: Mapping[str, float], count: int) -> World:
+async def opened(http: HttpTransport, pool: str, mix: Mapping[str, float], count: int) -> World:
     """The world with fresh questions, and its workers measured on others."""
-    ensemble = await open_ensemble(http, pool=pool, conductor="best", time_scale=0.0)
-    players = Players(ensemble.pool, ensemble.clients)
+    ensemble = await load_config(http, pool=pool, conductor="best", time_scale=0.0)
+    players = SolverContext(pool=ensemble.pool, clients=ensemble.clients)
     others = drawn(mix, count, CALIBRATION_SEED)
     strengths = {
-        worker.id: await played(Single(worker.id), players, others) for worker in ensemble.pool
+        worker.id: await played(SingleWorker(worker.id), players, others)
+        for worker in ensemble.pool
     }
     measured = Pool(
         tuple(
@@ -115,32 +123,34 @@ async def opened(http: Http, pool: str, mix: Mapping[str, float], count: int) ->
     return World(players, drawn(mix, count, TEST_SEED), measured)
 
 
-async def as_set_up(conductor: Conductor, pool: Pool) -> Conducted:
+async def as_set_up(conductor: Conductor, pool: Pool) -> ConductorSolver:
     """The workflow that the conductor writes over that pool, kept for good.
 
     Raises:
         ConfigError: it writes none.
     """
-    brief = Brief(Question.of("Any."), pool, max_steps=max(MAX_STEPS, MixtureOfAgents().calls))
+    brief = PlanningContext(
+        question=Question.of("Any."), pool=pool, max_steps=max(MAX_STEPS, MixtureOfAgents().calls)
+    )
     decision = await conductor.plan(brief)
     if not isinstance(decision, Plan):
         raise ConfigError(f"{conductor.name} writes no workflow")
     workflow = decision.workflow
-    return Conducted(Fixed(conductor.name, lambda _: workflow), calls=len(workflow))
+    return ConductorSolver(FixedConductor(conductor.name, lambda _: workflow), calls=len(workflow))
 
 
 async def systems(world: World) -> dict[str, tuple[WorkerId, Solver]]:
     """What an engineer sets up in that world: its name, its best worker, and the solver."""
     best = world.measured.ranked()[0].id
     return {
-        "best single worker": (best, Single(best)),
+        "best single worker": (best, SingleWorker(best)),
         "fixed pipeline": (best, await as_set_up(fixed_pipeline(), world.measured)),
         "Mixture-of-Agents": (best, await as_set_up(MixtureOfAgents(), world.measured)),
     }
 
 
 async def measured(
-    settings: Settings, first: Path, retrained: Path | None, count: int
+    settings: TrainSettings, first: Path, retrained: Path | None, count: int
 ) -> list[str]:
     """The lines of the table and what follows it.
 
@@ -155,7 +165,7 @@ async def measured(
     def add(name: str, before: Row | None, after: Row) -> None:
         lines.append(f"| {name} | {before or '–'} | {after} | {after.tokens:,.0f} |")
 
-    async with Http() as http:
+    async with HttpTransport() as http:
         old = await opened(http, "rehearsal", BEFORE, count)
         new = await opened(http, settings.pool.source, settings.curriculum[0].tasks, count)
 
@@ -171,13 +181,13 @@ async def measured(
             again, rewired = anew[name]
             row = await played(rewired, new.players, new.questions)
             add(f"{name}, set up anew ({again} the best)", None, row)
-        written = Learned("rehearsal/hand-written", HandWritten(0))
-        add("hand-written conductor, by the descriptions", *await both(Conducted(written)))
-        before, after = await both(Conducted(learned_from(first)))
+        written = LLMConductor(name="rehearsal/hand-written", client=HandWrittenClient(0))
+        add("hand-written conductor, by the descriptions", *await both(ConductorSolver(written)))
+        before, after = await both(ConductorSolver(load_trained_conductor(first)))
         add("**conductor, as trained before**", before, after)
         rows = {"before": before, "after": after}
         if retrained is not None:
-            learned = Conducted(learned_from(retrained))
+            learned = ConductorSolver(load_trained_conductor(retrained))
             row = await played(learned, new.players, new.questions)
             add("**conductor, retrained**", None, row)
             rows["retrained"] = row
@@ -190,7 +200,7 @@ async def measured(
 
 def spent(retrained: Path | None) -> list[str]:
     """How long the retraining took, by the run folder that the policy lies in."""
-    steps = read_lines(retrained.parent / METRICS) if retrained else []
+    steps = read_jsonl(retrained.parent / METRICS_FILE) if retrained else []
     seconds = sum(step["step_time"] for step in steps)
     if not steps:
         return []

@@ -13,7 +13,6 @@ is defined; nothing is imported before it is used, so `import batuta` costs noth
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -62,7 +61,9 @@ def __getattr__(name: str) -> Any:
         AttributeError: there is no such name.
     """
     if name == "__version__":
-        return version("batuta")
+        from batuta.distribution import package_version  # noqa: PLC0415
+
+        return package_version()
     if name == "open":
         return import_module("batuta.session").open_session
     if name not in _HOMES:

@@ -5,6 +5,7 @@
     ├── ConfigError              a setting, a pool file, a missing key   (config, clients.open)
     ├── LimitReached             the run's own limit forbids another call (engine)
     ├── StoreError               the disk or the database                (store)
+    ├── ExecutorError            the machines that were to play are lost (executor)
     ├── SandboxError             no sandbox can be built here            (tasks.sandbox)
     ├── SourceError              a benchmark's or a record's file         (tasks)
     └── ClientError              a model's API                           (clients)
@@ -45,7 +46,7 @@ class ConfigError(BatutaError):
     """A setting that cannot be used; the sentence names it and its file or variable."""
 
 
-class LimitReached(BatutaError):
+class LimitReachedError(BatutaError):
     """The run's limit forbids another call."""
 
     def __init__(self, limit: str, spent: str, allowed: str) -> None:
@@ -56,6 +57,10 @@ class LimitReached(BatutaError):
 
 class StoreError(BatutaError):
     """The store could not be opened, read or written."""
+
+
+class ExecutorError(BatutaError):
+    """The processes or machines that were to play runs are lost."""
 
 
 class SourceError(BatutaError):
@@ -94,85 +99,85 @@ class ClientError(BatutaError):
         """Dollars that the broken call cost, as far as they are known."""
 
 
-class Unreachable(ClientError):
+class ProviderUnreachableError(ClientError):
     """No connection could be made."""
 
     retryable = True
     code = "unreachable"
 
 
-class TimedOut(ClientError):
+class ProviderTimeoutError(ClientError):
     """Connected, then nothing came for too long."""
 
     retryable = True
     code = "timed_out"
 
 
-class RateLimited(ClientError):
+class RateLimitError(ClientError):
     """The provider asks for patience (429)."""
 
     retryable = True
     code = "rate_limited"
 
 
-class Overloaded(ClientError):
+class ProviderOverloadedError(ClientError):
     """The provider failed on its side (5xx)."""
 
     retryable = True
     code = "overloaded"
 
 
-class Interrupted(ClientError):
+class StreamInterruptedError(ClientError):
     """A stream that ended before its end was announced."""
 
     retryable = True
     code = "interrupted"
 
 
-class BadReply(ClientError):
+class InvalidReplyError(ClientError):
     """A 200 that is not in the dialect: wrong content type, malformed JSON, no choices."""
 
     retryable = True
     code = "bad_reply"
 
 
-class Unauthorised(ClientError):
+class ProviderAuthError(ClientError):
     """The key is missing, wrong or not allowed (401, 403)."""
 
     code = "unauthorised"
 
 
-class ModelMissing(ClientError):
+class ModelNotFoundError(ClientError):
     """The provider does not have this model (404)."""
 
     code = "model_missing"
 
 
-class ContextTooLong(ClientError):
+class ContextLengthError(ClientError):
     """The prompt does not fit in the model's context window."""
 
     code = "context_too_long"
 
 
-class OutOfCredit(ClientError):
+class InsufficientCreditError(ClientError):
     """The account is empty (402) or its quota is used up."""
 
     code = "out_of_credit"
 
 
-class CircuitOpen(ClientError):
+class CircuitOpenError(ClientError):
     """The provider failed too often and is left alone for a while; nothing was sent."""
 
     code = "circuit_open"
 
 
-class NotRecorded(ClientError):
+class NotRecordedError(ClientError):
     """A recorded worker was asked for what its record cannot know."""
 
     code = "not_recorded"
 
 
-class BadRequest(ClientError):
+class BadRequestError(ClientError):
     """The provider refused the request (any other 4xx)."""
 
     code = "bad_request"

@@ -11,15 +11,15 @@ from decimal import Decimal
 import anyio
 import orjson
 
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import Finish, Pool, Price, Reply, Role, ToolCall, Usage, Worker, WorkerId
-from batuta.gateway import Orchestra, serve, served_models
-from batuta.solvers import chain
+from batuta.gateway import ServerState, run_server, served_models
+from batuta.solvers import sequential_chain
 from batuta.store import Store
 
 PLAIN = {"boolean": True, "null": None}
 SHELLS = ("exec_command", "shell", "Bash")
-USAGE = Usage(1, 50, 0, 0, 20, 0)
+USAGE = Usage(calls=1, input=50, cached=0, cache_write=0, output=20, reasoning=0)
 
 
 def fill(schema, text=""):
@@ -51,16 +51,18 @@ def answer(request):
     last = request.messages[-1]
     asked = [message.text for message in request.messages if message.role is Role.USER][-1]
     if request.response_format:
-        return Reply(orjson.dumps(formed(request.response_format, asked)).decode(), usage=USAGE)
+        return Reply(
+            text=orjson.dumps(formed(request.response_format, asked)).decode(), usage=USAGE
+        )
     if last.role is Role.TOOL:
-        return Reply(f"Done: {last.parts[0].content[:200]}", usage=USAGE)
+        return Reply(text=f"Done: {last.parts[0].content[:200]}", usage=USAGE)
     if request.tools and request.tool_choice != "none":
         named = {tool.name: tool for tool in request.tools}
         wanted = next((name for name in SHELLS if name in named), request.tools[0].name)
         arguments = orjson.dumps(fill(named[wanted].parameters, asked)).decode()
-        calls = (ToolCall("call_1", wanted, arguments),)
-        return Reply("", tool_calls=calls, usage=USAGE, finish=Finish.TOOL_CALLS)
-    return Reply("Hello there, I am ready.", usage=USAGE)
+        calls = (ToolCall(id="call_1", name=wanted, arguments=arguments),)
+        return Reply(text="", tool_calls=calls, usage=USAGE, finish=Finish.TOOL_CALLS)
+    return Reply(text="Hello there, I am ready.", usage=USAGE)
 
 
 def tell(url):
@@ -71,15 +73,17 @@ def tell(url):
 
 async def main():
     """Serves until it is stopped."""
-    price, names = Price(Decimal(1), Decimal(2)), ("ada", "bob")
-    pool = Pool(tuple(Worker(WorkerId(n), n, tags=("vision", "tools"), price=price) for n in names))
-    clients = {WorkerId(name): Scripted(answer) for name in names}
-    models = served_models(pool, chain(["Think.", "Answer."], list(names)))
+    price, names = Price(input=Decimal(1), output=Decimal(2)), ("ada", "bob")
+    pool = Pool(
+        tuple(Worker(id=WorkerId(n), model=n, tags=("vision", "tools"), price=price) for n in names)
+    )
+    clients = {WorkerId(name): ScriptedClient(answer) for name in names}
+    models = served_models(pool, sequential_chain(["Think.", "Answer."], list(names)))
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     with tempfile.TemporaryDirectory() as folder:
         async with Store(f"{folder}/runs.db") as store:
-            house = Orchestra(pool, clients, models, store=store)
-            await serve(house, port=port, ready=tell, grace=0)
+            house = ServerState(pool, clients, models, store=store)
+            await run_server(house, port=port, on_ready=tell, grace_seconds=0)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ from sqlalchemy import URL
 
 from batuta.jobs import MemoryJobs
 from batuta.jobs.durable import DurableJobs
-from batuta.jobs.open import too_old
+from batuta.jobs.factory import is_sqlite_too_old
 
 
 @pytest.fixture(autouse=True)
 def _new_enough():
-    if too_old(sqlite3.sqlite_version_info, sys.version_info):
+    if is_sqlite_too_old(sqlite3.sqlite_version_info, sys.version_info):
         pytest.skip(f"SQLite {sqlite3.sqlite_version} is too old to keep jobs")
 
 

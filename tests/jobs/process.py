@@ -15,38 +15,38 @@ from pathlib import Path
 import anyio
 from sqlalchemy import URL, make_url
 
-from batuta.clients import Http, Secret, WorkerSpec, open_clients
-from batuta.core import Pool, Question, RunId, Step, Worker, WorkerId, Workflow, user
+from batuta.clients import HttpTransport, Secret, WorkerSpec, open_clients
+from batuta.core import Pool, Question, RunId, Step, Worker, WorkerId, Workflow, user_message
 from batuta.engine import conduct
-from batuta.jobs import Ending, Job, JobState
+from batuta.jobs import Job, JobEnding, JobState
 from batuta.jobs.durable import DurableJobs
-from batuta.solvers import Fixed
+from batuta.solvers import FixedConductor
 
 IDS = ("ada", "bob", "cyd", "dan")
-POOL = Pool(tuple(Worker(WorkerId(name), f"m-{name}") for name in IDS))
+POOL = Pool(tuple(Worker(id=WorkerId(name), model=f"m-{name}") for name in IDS))
 STEPS = (
-    Step("one", WorkerId("ada")),
-    Step("two", WorkerId("bob")),
-    Step("three", WorkerId("cyd")),
-    Step("all", WorkerId("dan"), (0, 1, 2)),
+    Step(subtask="one", worker=WorkerId("ada")),
+    Step(subtask="two", worker=WorkerId("bob")),
+    Step(subtask="three", worker=WorkerId("cyd")),
+    Step(subtask="all", worker=WorkerId("dan"), access=(0, 1, 2)),
 )
 
 
 def perform_over(clients):
-    async def perform(job, desk):
+    async def perform(job, checkpoint):
         async def hear(event):
-            await desk.tell({"event": type(event).__name__})
+            await checkpoint.add_event({"event": type(event).__name__})
 
         run = await conduct(
-            Question((user(job.body["question"]),)),
-            desk.conductor(Fixed("hand", lambda _: Workflow(STEPS))),
+            Question(messages=(user_message(job.body["question"]),)),
+            checkpoint.wrap_conductor(FixedConductor("hand", lambda _: Workflow(STEPS))),
             POOL,
-            desk.clients(clients),
-            emit=desk.emit(hear),
+            checkpoint.wrap_clients(clients),
+            emit=checkpoint.wrap_emit(hear),
             run_id=RunId(job.id),
         )
         steps = {step.index: step.result.text for step in run.steps}
-        return Ending(JobState.COMPLETED, {"answer": run.answer, "steps": [steps[i] for i in range(4)], "calls": run.usage.calls})  # fmt: skip
+        return JobEnding(JobState.COMPLETED, {"answer": run.answer, "steps": [steps[i] for i in range(4)], "calls": run.usage.calls})  # fmt: skip
 
     return perform
 
@@ -56,8 +56,20 @@ async def main(folder: str, url: str, *ids: str) -> None:
     target = (
         make_url(folder) if shared else URL.create("sqlite", database=str(Path(folder) / "jobs.db"))
     )
-    async with Http() as http, DurableJobs(target) as jobs, anyio.create_task_group() as tasks:
-        specs = [WorkerSpec(w, "compatible", url, Secret(os.environ["PROVIDER_KEY"])) for w in POOL]
+    async with (
+        HttpTransport() as http,
+        DurableJobs(target) as jobs,
+        anyio.create_task_group() as tasks,
+    ):
+        specs = [
+            WorkerSpec(
+                worker=w,
+                provider="compatible",
+                base_url=url,
+                key=Secret(os.environ["PROVIDER_KEY"]),
+            )
+            for w in POOL
+        ]
         tasks.start_soon(jobs.work, perform_over(open_clients(specs, http)))
         for job_id in ids:
             await jobs.submit(Job(job_id, "ada", {"question": f"Q {job_id}?"}))

@@ -90,7 +90,7 @@ async def kept_calls(folder, count):
             await anyio.sleep(0.02)
 
 
-async def never(job, desk):
+async def never(job, checkpoint):
     raise AssertionError("nothing is left to be played")
 
 
@@ -137,7 +137,7 @@ async def test_killed_in_the_middle_of_parallel_steps(tmp_path, first):
     assert result["steps"] == [f"{model} said it, call {times}" for model, times in again.items()]
     assert result["answer"] == "m-dan said it, call 1" and result["calls"] == 4
     assert [event.number for event in events] == list(range(len(events)))
-    assert [event.body["event"] for event in events].count("Header") == 1
+    assert [event.body["event"] for event in events].count("RunHeader") == 1
 
 
 async def test_killed_before_the_last_step_only_that_is_paid_again(tmp_path):
@@ -155,13 +155,16 @@ async def test_killed_before_the_last_step_only_that_is_paid_again(tmp_path):
 
 
 async def test_cancel_stops_the_paid_calls(tmp_path):
-    from batuta.clients import Http, Secret, WorkerSpec, open_clients
+    from batuta.clients import HttpTransport, Secret, WorkerSpec, open_clients
     from batuta.jobs import Job
 
     from .process import POOL, perform_over
 
-    async with Gated() as provider, Http() as http:
-        specs = [WorkerSpec(w, "compatible", provider.url, Secret(KEY)) for w in POOL]
+    async with Gated() as provider, HttpTransport() as http:
+        specs = [
+            WorkerSpec(worker=w, provider="compatible", base_url=provider.url, key=Secret(KEY))
+            for w in POOL
+        ]
         url = URL.create("sqlite", database=str(tmp_path / "jobs.db"))
         async with DurableJobs(url) as jobs, working(jobs, perform_over(open_clients(specs, http))):
             await jobs.submit(Job("job-1", "ada", {"question": "Q?"}))

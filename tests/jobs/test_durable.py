@@ -7,12 +7,12 @@ import sys
 import anyio
 import pytest
 
-from batuta.clients import Scripted
-from batuta.core import Reply, Request, WorkerId, user
-from batuta.errors import Overloaded, StoreError
-from batuta.jobs import Ending, Job, JobState, open_jobs
-from batuta.jobs.machine import PROTOCOL
-from batuta.jobs.open import too_old
+from batuta.clients import ScriptedClient
+from batuta.core import Reply, Request, WorkerId, user_message
+from batuta.errors import ProviderOverloadedError, StoreError
+from batuta.jobs import Job, JobEnding, JobState, open_jobs
+from batuta.jobs.dbos_runner import PROTOCOL
+from batuta.jobs.factory import is_sqlite_too_old
 
 from .conftest import working
 
@@ -25,15 +25,15 @@ async def told(jobs, job_id):
 async def test_a_stopped_process_leaves_its_jobs_to_the_next(durable, tmp_path):
     begun = anyio.Event()
 
-    async def half(job, desk):
-        await desk.tell({"said": 0})
+    async def half(job, checkpoint):
+        await checkpoint.add_event({"said": 0})
         begun.set()
         await anyio.sleep_forever()
 
-    async def whole(job, desk):
-        await desk.tell({"said": 0})
-        await desk.tell({"said": 1})
-        return Ending(JobState.COMPLETED, {"text": "done"})
+    async def whole(job, checkpoint):
+        await checkpoint.add_event({"said": 0})
+        await checkpoint.add_event({"said": 1})
+        return JobEnding(JobState.COMPLETED, {"text": "done"})
 
     async with durable(tmp_path) as jobs, working(jobs, half):
         await jobs.submit(Job("job-1", "ada"))
@@ -46,8 +46,8 @@ async def test_a_stopped_process_leaves_its_jobs_to_the_next(durable, tmp_path):
 
 
 async def test_what_is_stored_is_json_in_a_write_ahead_log_under_a_fixed_version(durable, tmp_path):
-    async def echo(job, desk):
-        return Ending(JobState.INCOMPLETE, {"echo": job.body})
+    async def echo(job, checkpoint):
+        return JobEnding(JobState.INCOMPLETE, {"echo": job.body})
 
     async with durable(tmp_path) as jobs, working(jobs, echo):
         await jobs.submit(Job("job-1", "ada", {"question": "why?"}))
@@ -60,9 +60,9 @@ async def test_what_is_stored_is_json_in_a_write_ahead_log_under_a_fixed_version
 
 
 async def test_ended_jobs_are_forgotten_after_their_time(durable, tmp_path):
-    async def echo(job, desk):
-        await desk.tell({"said": 0})
-        return Ending(JobState.COMPLETED, {})
+    async def echo(job, checkpoint):
+        await checkpoint.add_event({"said": 0})
+        return JobEnding(JobState.COMPLETED, {})
 
     async with durable(tmp_path) as jobs, working(jobs, echo):
         await jobs.submit(Job("job-1", "ada"))
@@ -80,26 +80,26 @@ async def test_ended_jobs_are_forgotten_after_their_time(durable, tmp_path):
 async def test_equal_calls_of_one_place_keep_their_own_replies_and_failures_are_not_kept(
     durable, tmp_path
 ):
-    said = iter([Overloaded("busy"), Reply("first"), Reply("second")])
+    said = iter([ProviderOverloadedError("busy"), Reply(text="first"), Reply(text="second")])
     asked = []
 
     def say(request):
         asked.append(request)
         return next(said)
 
-    async def thrice(job, desk):
-        client = desk.clients({WorkerId("w"): Scripted(say)})[WorkerId("w")]
+    async def thrice(job, checkpoint):
+        client = checkpoint.wrap_clients({WorkerId("w"): ScriptedClient(say)})[WorkerId("w")]
         texts = []
         while len(texts) < 2:
             try:
-                texts.append((await client.complete(Request((user("Q?"),)))).text)
-            except Overloaded:
+                texts.append((await client.complete(Request(messages=(user_message("Q?"),)))).text)
+            except ProviderOverloadedError:
                 continue
         if len(asked) == 3 and job.id not in seen:
             seen.add(job.id)
             begun.set()
             await anyio.sleep_forever()
-        return Ending(JobState.COMPLETED, {"texts": texts})
+        return JobEnding(JobState.COMPLETED, {"texts": texts})
 
     seen, begun = set(), anyio.Event()
     async with durable(tmp_path) as jobs, working(jobs, thrice):
@@ -138,6 +138,6 @@ async def test_a_place_that_is_none_is_told(tmp_path):
 
 
 def test_an_sqlite_that_is_too_old_for_a_newer_python_is_known():
-    assert too_old((3, 40, 1), (3, 12, 1, "final", 0))
-    assert not too_old((3, 42, 0), (3, 13, 0, "final", 0))
-    assert not too_old((3, 40, 1), (3, 11, 7, "final", 0))
+    assert is_sqlite_too_old((3, 40, 1), (3, 12, 1, "final", 0))
+    assert not is_sqlite_too_old((3, 42, 0), (3, 13, 0, "final", 0))
+    assert not is_sqlite_too_old((3, 40, 1), (3, 11, 7, "final", 0))

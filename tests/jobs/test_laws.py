@@ -3,17 +3,17 @@
 import anyio
 import pytest
 
-from batuta.jobs import Ending, Job, JobState
+from batuta.jobs import Job, JobEnding, JobState
 
 from .conftest import working
 
 ADA, BOB = "ada", "bob"
 
 
-async def echo(job, desk):
+async def echo(job, checkpoint):
     for number in range(3):
-        await desk.tell({"said": number})
-    return Ending(JobState.COMPLETED, {"echo": job.body})
+        await checkpoint.add_event({"said": number})
+    return JobEnding(JobState.COMPLETED, {"echo": job.body})
 
 
 class Hanging:
@@ -22,9 +22,9 @@ class Hanging:
     def __init__(self):
         self.started, self.stopped = anyio.Event(), anyio.Event()
 
-    async def __call__(self, job, desk):
+    async def __call__(self, job, checkpoint):
         try:
-            await desk.tell({"said": "begun"})
+            await checkpoint.add_event({"said": "begun"})
             self.started.set()
             await anyio.sleep_forever()
         finally:
@@ -90,7 +90,7 @@ async def test_an_ended_job_cannot_be_cancelled(kind, tmp_path):
 
 
 async def test_a_fault_fails_the_job_and_tells_no_content(kind, tmp_path, caplog):
-    async def broken(job, desk):
+    async def broken(job, checkpoint):
         raise RuntimeError("the secret question")
 
     async with kind(tmp_path) as jobs, working(jobs, broken):
@@ -106,9 +106,9 @@ async def test_a_fault_fails_the_job_and_tells_no_content(kind, tmp_path, caplog
 async def test_the_same_job_is_taken_in_once(kind, tmp_path):
     played = []
 
-    async def count(job, desk):
+    async def count(job, checkpoint):
         played.append(job.id)
-        return Ending(JobState.COMPLETED, {})
+        return JobEnding(JobState.COMPLETED, {})
 
     async with kind(tmp_path) as jobs, working(jobs, count):
         for _ in range(3):
@@ -134,7 +134,7 @@ async def test_forget_erases_a_running_job(kind, tmp_path):
 async def test_no_more_jobs_are_played_at_once_than_allowed(kind, tmp_path):
     now, most, all_in = 0, 0, anyio.Event()
 
-    async def crowd(job, desk):
+    async def crowd(job, checkpoint):
         nonlocal now, most
         now += 1
         most = max(most, now)
@@ -143,7 +143,7 @@ async def test_no_more_jobs_are_played_at_once_than_allowed(kind, tmp_path):
         with anyio.fail_after(10):
             await all_in.wait()
         now -= 1
-        return Ending(JobState.COMPLETED, {})
+        return JobEnding(JobState.COMPLETED, {})
 
     async with kind(tmp_path, concurrency=2) as jobs, working(jobs, crowd):
         for number in range(5):
@@ -155,4 +155,4 @@ async def test_no_more_jobs_are_played_at_once_than_allowed(kind, tmp_path):
 
 def test_a_job_does_not_end_queued():
     with pytest.raises(ValueError, match="does not end"):
-        Ending(JobState.QUEUED, {})
+        JobEnding(JobState.QUEUED, {})

@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from batuta.store import Store
-from batuta.store.ledger import Bucket, day_of, nano_of
-from batuta.store.spend import spent
+from batuta.store.ledger import Bucket, usd_to_nano, utc_day
+from batuta.store.spend_report import report_spending
 from fakes.server import KEY
 from fakes.serving import Server
 
@@ -46,17 +46,17 @@ class Books:
 
     def __init__(self, folder, key):
         self.path = folder / "home" / "runs.db"
-        self.bucket = Bucket(f"key:{key.split('_')[1]}", day_of(time.time()), nano_of(CAP))
+        self.bucket = Bucket(f"key:{key.split('_')[1]}", utc_day(time.time()), usd_to_nano(CAP))
 
     async def budget(self):
         async with Store(self.path) as store:
-            [full] = await store.budgets.spending([self.bucket])
+            [full] = await store.budgets.budget_status([self.bucket])
         return full.spent, full.reserved
 
     async def lines(self):
         """By kind: the dollars, and calls of unknown price."""
         async with Store(self.path) as store:
-            found = await spent(store.database, ("kind",))
+            found = await report_spending(store.database, ("kind",))
         return {one.group[0]: (one.cost.usd, one.cost.unpriced_calls) for one in found}
 
 
@@ -74,7 +74,7 @@ async def test_a_job_is_billed_once_however_its_server_ended(tmp_path, number):
             with anyio.fail_after(60):
                 await provider.reached.wait()
             _, held = await books.budget()
-            assert 0 < held <= nano_of(CAP), "what its calls in flight may cost"
+            assert 0 < held <= usd_to_nano(CAP), "what its calls in flight may cost"
             await server.end(number)
         assert await books.budget() == (0, held), "what the job holds waits for it"
         assert await books.lines() == {}
@@ -91,7 +91,7 @@ async def test_a_job_is_billed_once_however_its_server_ended(tmp_path, number):
     assert provider.served >= 4
     lines = await books.lines()
     assert (lines["worker"], "lost" in lines) == ((owed, 0), False)
-    assert await books.budget() == (nano_of(owed), 0)
+    assert await books.budget() == (usd_to_nano(owed), 0)
 
 
 async def test_a_cancelled_job_is_billed_for_what_it_did_and_holds_nothing(tmp_path):
@@ -110,7 +110,7 @@ async def test_a_cancelled_job_is_billed_for_what_it_did_and_holds_nothing(tmp_p
             await server.end(signal.SIGTERM)
     lines = await books.lines()
     assert lines["worker"][0] >= CALL * provider.served, "and a guess for what was cut off"
-    assert await books.budget() == (nano_of(lines["worker"][0]), 0)
+    assert await books.budget() == (usd_to_nano(lines["worker"][0]), 0)
 
 
 async def test_what_a_job_holds_is_found_again_and_ends_with_its_run(tmp_path):
@@ -119,14 +119,14 @@ async def test_what_a_job_holds_is_found_again_and_ends_with_its_run(tmp_path):
     bucket = Bucket("key:k", "2026-11-22", 100)
     path = tmp_path / "runs.db"
     async with Store(path) as store:
-        held = await store.budgets.reserve(RunId("run_1"), 60, (bucket,), lasting=True)
+        held = await store.budgets.reserve(RunId("run_1"), 60, (bucket,), for_job=True)
         await store.budgets.reserve(RunId("run_2"), 30, (bucket,))
     async with Store(path) as store:
-        assert await store.budgets.held(RunId("run_1"), (bucket,)) == held
-        assert await store.budgets.held(RunId("run_2"), (bucket,)) is None
+        assert await store.budgets.find_job_reservation(RunId("run_1"), (bucket,)) == held
+        assert await store.budgets.find_job_reservation(RunId("run_2"), (bucket,)) is None
         assert await store.budgets.reap(time.time() + 100) == 1
-        [full] = await store.budgets.spending([bucket])
+        [full] = await store.budgets.budget_status([bucket])
         assert full.reserved == 60
         await store.budgets.renew(time.time())
         assert await store.budgets.reap(time.time() + 25 * 3600) == 1
-        assert not await store.budgets.settled(RunId("run_1")), "a lost run can still be played"
+        assert not await store.budgets.is_settled(RunId("run_1")), "a lost run can still be played"

@@ -56,7 +56,7 @@ async def test_what_a_killed_process_leaves_a_living_one_takes_over(tmp_path):
                             await anyio.sleep(0.05)
                     async with DurableJobs(url) as jobs, working(jobs, never):
                         with anyio.fail_after(20):
-                            while not (await jobs.status("job-1", "ada")).state.final:
+                            while not (await jobs.status("job-1", "ada")).state.is_final:
                                 await anyio.sleep(0.05)
                         assert (await jobs.status("job-1", "ada")).state is JobState.COMPLETED
                         assert (await jobs.result("job-1", "ada"))["calls"] == 4

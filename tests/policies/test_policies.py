@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batuta.config.settings import Settings
 from batuta.core import (
     Message,
     Question,
@@ -18,21 +19,26 @@ from batuta.core import (
     Role,
     ToolCall,
     ToolResult,
-    user,
+    user_message,
 )
 from batuta.errors import ConfigError
-from batuta.policies import Action, Form, Place, Policies, Policy
-from batuta.policies.finders import KINDS, Options, finder_of
-from batuta.policies.form import unfenced
-from batuta.policies.policy import screen
-from batuta.policies.settings import PolicySetting, policies_of
-from batuta.settings import Settings
+from batuta.guardrails import (
+    Guardrail,
+    GuardrailAction,
+    Guardrails,
+    GuardrailStage,
+    ResponseFormatChecker,
+)
+from batuta.guardrails.detectors import DETECTORS, DetectorOptions, build_detector
+from batuta.guardrails.guardrail import apply_guardrails
+from batuta.guardrails.response_format import strip_code_fence
+from batuta.guardrails.settings import GuardrailSetting, build_guardrails
 
 pytestmark = pytest.mark.anyio
 
 
 def found(kind, text, **options):
-    return [text[a:b] for a, b in sorted(finder_of(kind, Options(**options))(text))]
+    return [text[a:b] for a, b in sorted(build_detector(kind, DetectorOptions(**options))(text))]
 
 
 SECRETS = [
@@ -119,53 +125,62 @@ def test_size_and_schema():
                                   "eyJ" * 60_000, "DE89" + "A1 " * 60_000], ids=lambda t: t[:8])  # fmt: skip
 def test_hostile_texts_take_no_long_time(kind, text):
     began = time.perf_counter()
-    list(finder_of(kind, Options())(text))
+    list(build_detector(kind, DetectorOptions())(text))
     assert time.perf_counter() - began < 10
 
 
 # -- what becomes of it -----------------------------------------------------------------------
 
 
-def policy(kind="secrets", action=Action.REDACT, on=Place, **options):
-    return Policy(f"p-{kind}", finder_of(kind, Options(**options)), frozenset(on), action)
+def policy(kind="secrets", action=GuardrailAction.REDACT, on=GuardrailStage, **options):
+    return Guardrail(
+        name=f"p-{kind}",
+        detect=build_detector(kind, DetectorOptions(**options)),
+        stages=frozenset(on),
+        action=action,
+    )
 
 
 @given(st.lists(st.one_of(st.sampled_from(SECRETS), st.text(max_size=20)), max_size=6))
 def test_nothing_that_was_found_stays_and_the_rest_does(pieces):
     text = " ".join(pieces)
-    clean = screen([policy()], text, "input")
+    clean = apply_guardrails([policy()], text, "input")
     assert not found("secrets", clean.text) or "removed" in clean.text
     for secret in set(pieces) & set(SECRETS):
         assert secret not in clean.text
-    if not clean.acts:
+    if not clean.actions:
         assert clean.text == text
 
 
 def test_flags_leave_the_text_and_blocks_do_not():
     key = SECRETS[0]
-    flagged = screen([policy(action=Action.FLAG)], f"a {key} b", "x")
+    flagged = apply_guardrails([policy(action=GuardrailAction.FLAG)], f"a {key} b", "x")
     assert (
-        flagged.text == f"a {key} b" and flagged.acts[0].action == "flagged" and not flagged.blocked
+        flagged.text == f"a {key} b"
+        and flagged.actions[0].action == "flagged"
+        and not flagged.blocked_by
     )
-    blocked = screen([policy(action=Action.BLOCK)], f"a {key} b", "x")
-    assert key not in blocked.text and blocked.blocked == "p-secrets"
+    blocked = apply_guardrails([policy(action=GuardrailAction.BLOCK)], f"a {key} b", "x")
+    assert key not in blocked.text and blocked.blocked_by == "p-secrets"
     assert key not in str(blocked)
 
 
 def test_spans_that_overlap_are_one():
-    twice = Policy("t", lambda text: [(0, 3), (2, 5), (5, 5)], frozenset(Place))
-    clean = screen([twice], "abcdefg", "x")
-    assert clean.text == "[removed by t]fg" and clean.acts[0].count == 1
+    twice = Guardrail(
+        name="t", detect=lambda text: [(0, 3), (2, 5), (5, 5)], stages=frozenset(GuardrailStage)
+    )
+    clean = apply_guardrails([twice], "abcdefg", "x")
+    assert clean.text == "[removed by t]fg" and clean.actions[0].count == 1
 
 
 async def test_every_part_of_a_conversation_is_looked_at():
     key = SECRETS[0]
-    question = Question((
-        Message(Role.ASSISTANT, (ToolCall("c", "f", f'{{"k":"{key}"}}'),)),
-        Message(Role.TOOL, (ToolResult("c", f"it is {key}"),)),
-        user(f"and {key}"),
+    question = Question(messages=(
+        Message(role=Role.ASSISTANT, parts=(ToolCall(id="c", name="f", arguments=f'{{"k":"{key}"}}'),)),
+        Message(role=Role.TOOL, parts=(ToolResult(call_id="c", content=f"it is {key}"),)),
+        user_message(f"and {key}"),
     ))  # fmt: skip
-    clean, acts, blocked = await Policies([policy()]).question(question)
+    clean, acts, blocked = await Guardrails([policy()]).check_question(question)
     assert key not in str(clean) and len(acts) == 3 and not blocked
     assert [act.where for act in acts] == [f"input:message {n}" for n in range(3)]
     call = clean.messages[0].parts[0].arguments
@@ -174,28 +189,38 @@ async def test_every_part_of_a_conversation_is_looked_at():
 
 async def test_a_reply_is_looked_at_with_its_thoughts_and_calls():
     key = SECRETS[0]
-    reply = Reply(f"a {key}", reasoning=f"b {key}", tool_calls=(ToolCall("c", "f", f'"{key}"'),))
-    clean, acts, _ = await Policies([policy()]).reply(reply, Place.BETWEEN, 2)
+    reply = Reply(
+        text=f"a {key}",
+        reasoning=f"b {key}",
+        tool_calls=(ToolCall(id="c", name="f", arguments=f'"{key}"'),),
+    )
+    clean, acts, _ = await Guardrails([policy()]).check_reply(reply, GuardrailStage.BETWEEN, 2)
     assert key not in str(clean) and len(acts) == 3
     assert {act.where for act in acts} == {"between:step 2"}
 
 
 async def test_a_long_text_is_looked_at_in_a_thread_with_the_same_result():
     key = SECRETS[0]
-    clean, acts, _ = await Policies([policy()]).question(Question.of("word " * 10_000 + key))
+    clean, acts, _ = await Guardrails([policy()]).check_question(
+        Question.of("word " * 10_000 + key)
+    )
     assert key not in clean.text and len(acts) == 1
 
 
 async def test_a_place_without_policies_costs_and_changes_nothing():
     question = Question.of("hi")
-    same, acts, _ = await Policies([policy(on=[Place.OUTPUT])]).question(question)
+    same, acts, _ = await Guardrails([policy(on=[GuardrailStage.OUTPUT])]).check_question(question)
     assert same is question and not acts
 
 
 def test_settings_become_policies():
-    setting = PolicySetting(name="a", kind="size", on=("input",), action="block", max_characters=9)
-    policies = policies_of([setting])
-    assert policies.on(Place.INPUT) and not policies.on(Place.OUTPUT)
+    setting = GuardrailSetting(
+        name="a", kind="size", on=("input",), action="block", max_characters=9
+    )
+    policies = build_guardrails([setting])
+    assert policies.applies_to(GuardrailStage.INPUT) and not policies.applies_to(
+        GuardrailStage.OUTPUT
+    )
 
 
 @pytest.mark.parametrize(
@@ -206,53 +231,55 @@ def test_settings_become_policies():
 )  # fmt: skip
 def test_settings_that_cannot_be_used_say_why(setting, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        policies_of([PolicySetting(name="a", on=("input",), **setting)])
+        build_guardrails([GuardrailSetting(name="a", on=("input",), **setting)])
 
 
 def test_two_policies_of_one_name_are_refused():
-    one = PolicySetting(name="a", kind="secrets", on=("input",))
+    one = GuardrailSetting(name="a", kind="secrets", on=("input",))
     with pytest.raises(ConfigError, match="same name"):
-        policies_of([one, one])
+        build_guardrails([one, one])
 
 
 def test_every_kind_can_be_made():
-    options = Options(max_characters=5, schema={"type": "object"})
-    assert all(list(finder_of(kind, options)("{}")) == [] for kind in KINDS)
+    options = DetectorOptions(max_characters=5, schema={"type": "object"})
+    assert all(list(build_detector(kind, options)("{}")) == [] for kind in DETECTORS)
 
 
 # -- forms ------------------------------------------------------------------------------------
 
 
 def form(schema=None, kind="json_schema"):
-    return Form(ResponseFormat(kind, schema=schema or {}))
+    return ResponseFormatChecker(ResponseFormat(kind=kind, schema=schema or {}))
 
 
 async def test_a_form_is_json_of_that_schema():
     asked = form({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}})
-    assert await asked.fault('{"n": 1}') is None
-    assert "$.n" in await asked.fault('{"n": "1"}') and "not JSON" in await asked.fault("n = 1")
-    assert "not JSON" in await asked.fault('{"n": NaN}')
-    assert await form(kind="json_object").fault("[1]")
-    assert await form(kind="json_object").fault("{}") is None
-    assert await form().fault("[1]") is None
+    assert await asked.find_fault('{"n": 1}') is None
+    assert "$.n" in await asked.find_fault('{"n": "1"}') and "not JSON" in await asked.find_fault(
+        "n = 1"
+    )
+    assert "not JSON" in await asked.find_fault('{"n": NaN}')
+    assert await form(kind="json_object").find_fault("[1]")
+    assert await form(kind="json_object").find_fault("{}") is None
+    assert await form().find_fault("[1]") is None
 
 
 async def test_a_form_fetches_nothing_and_is_not_made_to_hang():
     far = form({"$ref": "http://127.0.0.1:1/schema.json"})
-    assert "cannot fetch" in await far.fault("{}")
+    assert "cannot fetch" in await far.find_fault("{}")
     with pytest.raises(ValueError, match="cannot fetch"):
-        await far.check()
+        await far.check_schema()
     slow = form({"type": "string", "pattern": "^(a+)+$"})
     began = time.thread_time()
-    assert await slow.fault('"' + "a" * 40 + 'b"') is not None
+    assert await slow.find_fault('"' + "a" * 40 + 'b"') is not None
     assert time.thread_time() - began < 0.5
-    assert await form({"type": "string", "pattern": "^a+$"}).fault('"aaa"') is None
-    assert await form({"type": "array"}).fault("[" * 100_000 + "]" * 100_000)
+    assert await form({"type": "string", "pattern": "^a+$"}).find_fault('"aaa"') is None
+    assert await form({"type": "array"}).find_fault("[" * 100_000 + "]" * 100_000)
 
 
 def test_a_code_block_around_the_whole_answer_is_taken_off():
-    assert unfenced('```json\n{"a": 1}\n```') == '{"a": 1}'
-    assert unfenced('Here: ```json\n{"a": 1}\n```') == 'Here: ```json\n{"a": 1}\n```'
+    assert strip_code_fence('```json\n{"a": 1}\n```') == '{"a": 1}'
+    assert strip_code_fence('Here: ```json\n{"a": 1}\n```') == 'Here: ```json\n{"a": 1}\n```'
 
 
 @pytest.mark.parametrize("page", ["policies.md", "configuration.md"])
@@ -261,12 +288,20 @@ def test_the_settings_in_the_documents_can_be_read(page):
     blocks = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     assert blocks
     for block in blocks:
-        policies_of(Settings.model_validate(tomllib.loads(block)).policies)
+        build_guardrails(Settings.model_validate(tomllib.loads(block)).policies)
 
 
 async def test_a_long_text_is_looked_at_while_others_are_served():
     """On the version before the interpreter's lock was held until the whole text was looked at."""
-    policies = Policies([Policy("keys", finder_of("secrets", Options()), frozenset({Place.INPUT}))])
+    policies = Guardrails(
+        [
+            Guardrail(
+                name="keys",
+                detect=build_detector("secrets", DetectorOptions()),
+                stages=frozenset({GuardrailStage.INPUT}),
+            )
+        ]
+    )
     ticks = 0
 
     async def tick():
@@ -277,6 +312,6 @@ async def test_a_long_text_is_looked_at_while_others_are_served():
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(tick)
-        await policies.question(Question((user('"' * 2_000_000),)))
+        await policies.check_question(Question(messages=(user_message('"' * 2_000_000),)))
         tasks.cancel_scope.cancel()
     assert ticks > 10

@@ -54,12 +54,12 @@ def test_what_a_schema_amounts_to():
     # The root; then at each of two levels the place and its list, and three references of it.
     assert measure_schema(nested(2, 3)).expanded == 1 + (4 + 3 * (1 + 4 + 3 * (1 + 1)))
     size = measure_schema(SMALL)
-    assert (size.expanded, size.chain, size.plain) == (3, 2, True)
-    assert not measure_schema(branching()).plain
-    assert not measure_schema({"pattern": "a"}).plain
-    assert not measure_schema({"$ref": "https://elsewhere.example/"}).plain
-    assert not measure_schema({"$ref": "#/nowhere"}).plain
-    assert measure_schema({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "string"}}}).plain
+    assert (size.expanded, size.chain, size.is_linear) == (3, 2, True)
+    assert not measure_schema(branching()).is_linear
+    assert not measure_schema({"pattern": "a"}).is_linear
+    assert not measure_schema({"$ref": "https://elsewhere.example/"}).is_linear
+    assert not measure_schema({"$ref": "#/nowhere"}).is_linear
+    assert measure_schema({"$ref": "#/$defs/a~1b", "$defs": {"a/b": {"type": "string"}}}).is_linear
 
 
 def test_references_by_pointer_anchor_and_root_are_followed():
@@ -68,7 +68,7 @@ def test_references_by_pointer_anchor_and_root_are_followed():
         schema = {"$defs": {"h": {**heavy, **extra}}, "anyOf": [{"$ref": reference}] * 10}
         assert measure_schema(schema).expanded > 500
     assert measure_schema({"anyOf": [{"$ref": "#/anyOf/1"}, heavy]}).expanded > 200
-    assert not measure_schema({"items": {"$ref": "#"}}).plain
+    assert not measure_schema({"items": {"$ref": "#"}}).is_linear
 
 
 JSON = st.recursive(

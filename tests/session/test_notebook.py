@@ -17,7 +17,7 @@ def test_the_quickstart_notebook_runs_and_shows_its_runs(tmp_path):
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     shown = cells[0].outputs[-1]["data"]
     assert "<svg" in shown["text/html"] and shown["text/plain"].startswith("<Run run_")
-    assert "8 answers," in printed(cells[2]) and "Ended" in printed(cells[3])
+    assert "8 answers," in printed(cells[2]) and "RunFinished" in printed(cells[3])
 
 
 def printed(cell):

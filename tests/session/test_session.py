@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 import batuta
-from batuta.clients import Scripted
+from batuta.clients import ScriptedClient
 from batuta.core import (
     Image,
     Outcome,
@@ -20,10 +20,10 @@ from batuta.core import (
     ToolCall,
     Usage,
     WorkerId,
-    assistant,
-    user,
+    assistant_message,
+    user_message,
 )
-from batuta.core.run import Ended, Header, Planned
+from batuta.core.run import RoundPlanned, RunFinished, RunHeader
 from batuta.core.worker import Finish
 from batuta.session.questions import load_image, parse_question
 from batuta.store import Store
@@ -34,8 +34,8 @@ ONE = WorkerId("one")
 
 def one_worker(reply):
     """A pool of one scripted worker, and its clients."""
-    pool = batuta.Pool((batuta.Worker(ONE, "model-a"),))
-    return pool, {ONE: Scripted(reply)}
+    pool = batuta.Pool((batuta.Worker(id=ONE, model="model-a"),))
+    return pool, {ONE: ScriptedClient(reply)}
 
 
 def test_everything_promised_is_there_and_costs_nothing_before_it_is_used():
@@ -92,7 +92,7 @@ async def test_a_stream_tells_every_event_and_has_the_run_at_the_end():
         stream = session.stream(EASY)
         events = [event async for event in stream]
         kinds = [type(event) for event in events]
-        assert kinds[0] is Header and Planned in kinds and kinds[-1] is Ended
+        assert kinds[0] is RunHeader and RoundPlanned in kinds and kinds[-1] is RunFinished
         assert stream.run is not None and "Answer:" in stream.run.answer
 
 
@@ -108,12 +108,12 @@ async def test_leaving_a_stream_early_cancels_the_run():
                 cancelled.set()
                 raise
 
-    pool = batuta.Pool((batuta.Worker(ONE, "model-a"),))
+    pool = batuta.Pool((batuta.Worker(id=ONE, model="model-a"),))
     async with batuta.open(pool, clients={ONE: Slow()}) as session:
         stream = session.stream("anything")
         events = aiter(stream)
-        assert isinstance(await anext(events), Header)
-        while not isinstance(await anext(events), Planned):
+        assert isinstance(await anext(events), RunHeader)
+        while not isinstance(await anext(events), RoundPlanned):
             pass
         with anyio.fail_after(30):
             await started.wait()
@@ -146,9 +146,12 @@ async def test_tools_are_run_for_the_workers_until_there_is_an_answer():
     def reply(request):
         results = [m.parts[0].content for m in request.messages if m.role == "tool"]
         if not results:
-            call = ToolCall("c1", "weather", json.dumps({"city": "Oslo"}))
+            call = ToolCall(id="c1", name="weather", arguments=json.dumps({"city": "Oslo"}))
             return Reply(
-                "", tool_calls=(call,), finish=Finish.TOOL_CALLS, usage=Usage(1, 5, output=1)
+                text="",
+                tool_calls=(call,),
+                finish=Finish.TOOL_CALLS,
+                usage=Usage(calls=1, input=5, output=1),
             )
         return f"It is {results[0]}."
 
@@ -157,7 +160,7 @@ async def test_tools_are_run_for_the_workers_until_there_is_an_answer():
         return "-3 C"
 
     pool, clients = one_worker(reply)
-    tools = [Tool("weather", "The weather.", {"type": "object"})]
+    tools = [Tool(name="weather", description="The weather.", parameters={"type": "object"})]
     async with batuta.open(pool, clients=clients) as session:
         run = await session.ask("How cold is it in Oslo?", tools=tools, run_tool=run_tool)
         waiting = await session.ask("How cold is it in Oslo?", tools=tools)
@@ -166,7 +169,12 @@ async def test_tools_are_run_for_the_workers_until_there_is_an_answer():
 
 
 async def test_a_workflow_by_hand_and_a_conductor_of_ones_own():
-    flow = batuta.Workflow((batuta.Step("Solve it.", ONE), batuta.Step("Check it.", ONE, (0,))))
+    flow = batuta.Workflow(
+        (
+            batuta.Step(subtask="Solve it.", worker=ONE),
+            batuta.Step(subtask="Check it.", worker=ONE, access=(0,)),
+        )
+    )
     pool, clients = one_worker(lambda _: "42")
     async with batuta.open(pool, clients=clients) as session:
         run = await session.ask("6 x 7?", workflow=flow)
@@ -207,27 +215,27 @@ def test_conversations_and_pictures(tmp_path):
     question = parse_question(
         [
             {"role": "system", "content": "Be brief."},
-            assistant("Yes?"),
+            assistant_message("Yes?"),
             {"role": "user", "content": parts},
         ],
         [picture, b"\xff\xd8jpeg", "data:image/gif;base64,R0lG"],
     )
     assert [str(m.role) for m in question.messages] == ["system", "assistant", "user"]
     text, *images = question.messages[-1].parts
-    assert text == Text("What?") and images[0] == Image(address)
+    assert text == Text("What?") and images[0] == Image(url=address)
     assert [image.url.partition(";")[0] for image in images[1:]] == [
         "data:image/png",
         "data:image/jpeg",
         "data:image/gif",
     ]
-    assert parse_question(user("hello")).text == "hello"
+    assert parse_question(user_message("hello")).text == "hello"
     with pytest.raises(OSError, match="none"):
         load_image(tmp_path / "none.png")
 
 
 async def test_a_session_says_what_is_missing():
     with pytest.raises(ValueError, match="go together"):
-        batuta.open(batuta.Pool((batuta.Worker(ONE, "m"),)))
+        batuta.open(batuta.Pool((batuta.Worker(id=ONE, model="m"),)))
     with pytest.raises(RuntimeError, match="not open"):
         await batuta.open("rehearsal").ask("x")
     with pytest.raises(Exception, match="nowhere"):

@@ -1,29 +1,29 @@
 """Requests that outlive their connections, and the processes that play them."""
 
+from batuta.jobs.factory import open_jobs
 from batuta.jobs.memory import MemoryJobs
-from batuta.jobs.open import open_jobs
 from batuta.jobs.protocol import (
-    Desk,
-    Ending,
+    Checkpoint,
     Job,
+    JobEnding,
     JobEvent,
+    JobHandler,
     Jobs,
     JobState,
     JobStatus,
     Json,
-    Perform,
 )
 
 __all__ = [
-    "Desk",
-    "Ending",
+    "Checkpoint",
     "Job",
+    "JobEnding",
     "JobEvent",
+    "JobHandler",
     "JobState",
     "JobStatus",
     "Jobs",
     "Json",
     "MemoryJobs",
-    "Perform",
     "open_jobs",
 ]

@@ -1,4 +1,4 @@
-"""Jobs that survive the process: DBOS keeps and restarts them, `Records` keeps what they paid for.
+"""Jobs that survive the process: DBOS restarts them, `JobRecords` keeps what they paid for.
 
 DBOS is started only when there is something to do for it. Its workflow is one plain function that
 hands the job to the event loop and waits in a thread; its own step numbers are not used, because
@@ -27,34 +27,41 @@ from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from batuta.errors import StoreError
-from batuta.jobs.bells import Bells
-from batuta.jobs.claim import Claim
-from batuta.jobs.desk import KeptDesk
-from batuta.jobs.machine import RECOVERIES, Found, JobFailed, Machine, Stopped, stored
-from batuta.jobs.peers import Peers
-from batuta.jobs.protocol import Job, JobEvent, JobStatus, Json, Perform
-from batuta.jobs.records import Records, is_file
+from batuta.jobs.checkpoint import DurableCheckpoint
+from batuta.jobs.dbos_runner import (
+    MAX_RECOVERIES,
+    DbosRunner,
+    JobFailed,
+    JobInterrupted,
+    StoredJob,
+    ending_json,
+)
+from batuta.jobs.heartbeats import Heartbeats
+from batuta.jobs.lock import FolderLock
+from batuta.jobs.notifier import Notifier
+from batuta.jobs.protocol import Job, JobEvent, JobHandler, JobStatus, Json
+from batuta.jobs.records import JobRecords, is_sqlite_file
 
 logger = logging.getLogger(__name__)
 
 CONCURRENCY = 16
 """Jobs that one process plays at the same time."""
-KEPT_DAYS = 30.0
+KEEP_DAYS = 30.0
 """How long a job can be asked for after it has ended."""
-_LOOK = 0.25
+_POLL_SECONDS = 0.25
 """Seconds between looks at a job that another process may be playing."""
-_BEAT = 0.5
+_HEARTBEAT_SECONDS = 0.5
 """Seconds between signs of life on a shared database."""
-_SWEEP = 3600.0
-_PAUSE = 0.5
+_SWEEP_SECONDS = 3600.0
+_RETRY_SECONDS = 0.5
 """Seconds before a job is taken up again that the database stopped; each time twice as long."""
-_LONGEST_PAUSE = 30.0
-EXECUTOR = "local"
+_MAX_RETRY_SECONDS = 30.0
+EXECUTOR_NAME = "local"
 """The name under which a restarted process finds what it left."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class _QueuedJob:
     """A job that waits to be played, and the thread that waits for its ending."""
 
     job: Job
@@ -62,11 +69,11 @@ class _Order:
 
 
 @dataclass(slots=True)
-class _Play:
+class _RunningJob:
     """A job that is being played."""
 
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    over: anyio.Event = field(default_factory=anyio.Event)
+    ended_event: anyio.Event = field(default_factory=anyio.Event)
 
 
 @final
@@ -79,7 +86,7 @@ class DurableJobs:
     durable = True
 
     def __init__(
-        self, url: URL, *, concurrency: int = CONCURRENCY, kept_days: float = KEPT_DAYS
+        self, url: URL, *, concurrency: int = CONCURRENCY, kept_days: float = KEEP_DAYS
     ) -> None:
         """Opens nothing yet.
 
@@ -89,21 +96,21 @@ class DurableJobs:
             kept_days: how long a job is kept after its end.
         """
         self._url = url
-        self._shared = not is_file(url)
+        self._shared = not is_sqlite_file(url)
         """Whether other processes may play its jobs too."""
         self._concurrency = concurrency
         self._kept_days = kept_days
-        self._claim: Claim | None = None
-        self._records: Records | None = None
-        self._machine: Machine | None = None
-        self._peers: Peers | None = None
+        self._folder_lock: FolderLock | None = None
+        self._records: JobRecords | None = None
+        self._runner: DbosRunner | None = None
+        self._heartbeats: Heartbeats | None = None
         self._starting = anyio.Lock()
         self._known = False
         """Whether the database was there before us, perhaps with jobs to be taken up again."""
-        self._plays: dict[str, _Play] = {}
+        self._running: dict[str, _RunningJob] = {}
         self._waiting: set[Future[Json]] = set()
-        self._bells = Bells()
-        self._send, self._receive = anyio.create_memory_object_stream[_Order](inf)
+        self._notifier = Notifier()
+        self._send, self._receive = anyio.create_memory_object_stream[_QueuedJob](inf)
 
     async def __aenter__(self) -> Self:
         """Claims and opens the database.
@@ -124,7 +131,7 @@ class DurableJobs:
         self._send.close()
         self._receive.close()
         for waiting in tuple(self._waiting):
-            _settle(waiting, Stopped())
+            _resolve_future(waiting, JobInterrupted())
         with anyio.CancelScope(shield=True):
             await run_sync(self._close)
 
@@ -134,8 +141,10 @@ class DurableJobs:
         Raises:
             StoreError: it could not be kept.
         """
-        machine = await self._started()
-        await run_sync(self._kept.answer)  # the machine would wait for the database without end
+        machine = await self._ensure_runner()
+        await run_sync(
+            self._open_records.check_connection
+        )  # the machine would wait for the database without end
         try:
             await run_sync(machine.enqueue, job)
         except SQLAlchemyError as error:
@@ -154,12 +163,12 @@ class DurableJobs:
     async def cancel(self, job_id: str, tenant: str) -> JobStatus | None:
         """Stops the job and its paid calls; None if there is none."""
         status = await self.status(job_id, tenant)
-        if status is None or status.state.final:
+        if status is None or status.state.is_final:
             return status
         # First the word on disk: between the two a crash must not bring the job back.
-        await run_sync((await self._started()).cancel, job_id)
+        await run_sync((await self._ensure_runner()).cancel, job_id)
         self._stop(job_id)
-        await self._bells.ring(job_id)
+        await self._notifier.notify(job_id)
         return await self.status(job_id, tenant)
 
     async def events(self, job_id: str, tenant: str, after: int = -1) -> AsyncIterator[JobEvent]:
@@ -168,72 +177,86 @@ class DurableJobs:
             status = await self.status(job_id, tenant)  # before the events, or the last is missed
             if status is None:
                 return
-            for event in await run_sync(self._kept.events, job_id, after):
+            for event in await run_sync(self._open_records.events, job_id, after):
                 after = event.number
                 yield event
-            if status.state.final:
+            if status.state.is_final:
                 return
-            await self._bells.wait(job_id, _LOOK)
+            await self._notifier.wait(job_id, _POLL_SECONDS)
 
     async def forget(self, job_id: str, tenant: str) -> bool:
         """Cancels the job and erases it with its events; whether there was one."""
         if await self.cancel(job_id, tenant) is None:
             return False
-        play = self._plays.get(job_id)
+        play = self._running.get(job_id)
         if play is not None:
-            await play.over.wait()
+            await play.ended_event.wait()
         await self._erase(job_id)
+        await run_sync(self._open_records.truncate)
         return True
 
-    async def work(self, perform: Perform) -> None:
+    async def forget_tenant(self, tenant: str) -> int:
+        """Cancels and erases every job of the tenant; how many there were."""
+        if self._runner is None and not self._known:
+            return 0
+        total = 0
+        while found := await run_sync((await self._ensure_runner()).owned_by, tenant):
+            total += sum([await self.forget(job_id, tenant) for job_id in found])
+        return total
+
+    async def work(self, perform: JobHandler) -> None:
         """Plays jobs until cancelled, those first that a crash left behind."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._sweep)
             if self._shared:
-                tasks.start_soon(self._keep_company)
+                tasks.start_soon(self._watch_processes)
             async for order in self._receive:
                 tasks.start_soon(self._play, perform, order)
 
-    async def _play(self, perform: Perform, order: _Order) -> None:
+    async def _play(self, perform: JobHandler, order: _QueuedJob) -> None:
         """Plays one job to its ending, its cancellation, or the end of this process."""
-        job, play = order.job, _Play()
-        self._plays[job.id] = play
-        outcome: Json | BaseException = Stopped()
+        job, play = order.job, _RunningJob()
+        self._running[job.id] = play
+        outcome: Json | BaseException = JobInterrupted()
         try:
             with play.scope:
-                outcome = await self._performed(perform, job, play.scope)
+                outcome = await self._perform_with_retries(perform, job, play.scope)
         except Exception as error:  # noqa: BLE001 - a fault must end the job, not the server
             kind = type(error).__name__
             logger.error("job %s failed: %s", job.id, kind)  # noqa: TRY400 - no content in logs
             outcome = JobFailed(f"the job failed: {kind}")
         finally:
-            del self._plays[job.id]
-            play.over.set()
-            _settle(order.ending, outcome)
+            del self._running[job.id]
+            play.ended_event.set()
+            _resolve_future(order.ending, outcome)
 
-    async def _performed(self, perform: Perform, job: Job, scope: anyio.CancelScope) -> Json:
+    async def _perform_with_retries(
+        self, perform: JobHandler, job: Job, scope: anyio.CancelScope
+    ) -> Json:
         """How it was played; while the database fails it is taken up again, as after a crash."""
-        pause = _PAUSE
-        for _ in range(RECOVERIES):
+        pause = _RETRY_SECONDS
+        for _ in range(MAX_RECOVERIES):
             try:
-                told = await run_sync(self._kept.told, job.id)
-                desk = KeptDesk(job, self._kept, told, self._bells.ring, scope)
-                return stored(await perform(job, desk))
+                told = await run_sync(self._open_records.count_events, job.id)
+                desk = DurableCheckpoint(
+                    job, self._open_records, told=told, ring=self._notifier.notify, scope=scope
+                )
+                return ending_json(await perform(job, desk))
             except* StoreError as errors:
                 logger.warning("job %s waits for the database: %s", job.id, errors.exceptions[0])
             await anyio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_RETRY_SECONDS)
         raise StoreError("the database failed too often")
 
     def _stop(self, job_id: str) -> None:
         """Cancels the job's calls, if they are made here."""
-        play = self._plays.get(job_id)
+        play = self._running.get(job_id)
         if play is not None:
             play.scope.cancel()
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop, body: Json) -> Json:
         """Runs in a thread of DBOS: gives the job to the loop and waits for its ending."""
-        order = _Order(Job(body["id"], body["tenant"], body["body"]), Future())
+        order = _QueuedJob(Job(body["id"], body["tenant"], body["body"]), Future())
         self._waiting.add(order.ending)
         try:
             loop.call_soon_threadsafe(self._take, order)
@@ -241,106 +264,108 @@ class DurableJobs:
         finally:
             self._waiting.discard(order.ending)
 
-    def _take(self, order: _Order) -> None:
+    def _take(self, order: _QueuedJob) -> None:
         try:
             self._send.send_nowait(order)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-            _settle(order.ending, Stopped())
+            _resolve_future(order.ending, JobInterrupted())
 
     async def _sweep(self) -> None:
         """Takes up what was left, and forgets from time to time what ended long ago."""
         if self._known:
-            await self._up()
+            await self._wait_for_runner()
         while True:
-            if self._machine is not None:
+            if self._runner is not None:
                 try:
-                    await self._forget_old(self._machine)
+                    await self._forget_old(self._runner)
                 except (StoreError, SQLAlchemyError) as error:
                     logger.warning("old jobs are not forgotten now: %s", type(error).__name__)
-            await anyio.sleep(_SWEEP)
+            await anyio.sleep(_SWEEP_SECONDS)
 
-    async def _forget_old(self, machine: Machine) -> None:
+    async def _forget_old(self, machine: DbosRunner) -> None:
         limit = time.time() - self._kept_days * 86_400
-        for job_id in await run_sync(machine.ended_before, limit):
+        for job_id in await run_sync(machine.find_ended_before, limit):
             await self._erase(job_id)
 
     async def _erase(self, job_id: str) -> None:
-        await run_sync((await self._started()).forget, job_id)
-        await run_sync(self._kept.erase, job_id)
+        await run_sync((await self._ensure_runner()).forget, job_id)
+        await run_sync(self._open_records.erase, job_id)
 
-    async def _find(self, job_id: str, tenant: str) -> Found | None:
-        if self._machine is None and not self._known:
+    async def _find(self, job_id: str, tenant: str) -> StoredJob | None:
+        if self._runner is None and not self._known:
             return None
-        return await run_sync((await self._started()).find, job_id, tenant)
+        return await run_sync((await self._ensure_runner()).find, job_id, tenant)
 
-    async def _started(self) -> Machine:
+    async def _ensure_runner(self) -> DbosRunner:
         """The machine, started when it is first wanted.
 
         Raises:
             StoreError: it cannot be started now.
         """
         async with self._starting:
-            if self._machine is None:
+            if self._runner is None:
                 play = partial(self._hand_over, asyncio.get_running_loop())
                 with anyio.CancelScope(shield=True):
-                    self._machine = await run_sync(self._start, play)
-        assert self._machine is not None  # noqa: S101 - else an error was raised
-        return self._machine
+                    self._runner = await run_sync(self._start, play)
+        assert self._runner is not None  # noqa: S101 - else an error was raised
+        return self._runner
 
-    async def _up(self) -> Machine:
+    async def _wait_for_runner(self) -> DbosRunner:
         """The machine, as soon as its database lets it start."""
         told = False
         while True:
             try:
-                return await self._started()
+                return await self._ensure_runner()
             except StoreError as error:
                 if not told:
                     logger.warning("%s", error)
                 told = True
-            await anyio.sleep(_PAUSE)
+            await anyio.sleep(_RETRY_SECONDS)
 
-    def _start(self, play: Callable[[Json], Json]) -> Machine:
-        name = f"batuta-{uuid4()}" if self._shared else EXECUTOR
-        peers: Peers | None = None
+    def _start(self, play: Callable[[Json], Json]) -> DbosRunner:
+        name = f"batuta-{uuid4()}" if self._shared else EXECUTOR_NAME
+        peers: Heartbeats | None = None
         try:
-            peers = Peers(self._url, name) if self._shared else None
-            machine = Machine(self._url, name, self._concurrency, play)
+            peers = Heartbeats(self._url, name) if self._shared else None
+            machine = DbosRunner(self._url, name, self._concurrency, play)
         except Exception as error:
             if peers is not None:
                 peers.leave()
             raise StoreError(f"jobs cannot be played now: {type(error).__name__}") from error
-        self._peers = peers
+        self._heartbeats = peers
         return machine
 
-    async def _keep_company(self) -> None:
+    async def _watch_processes(self) -> None:
         """Among several processes: lives, buries the dead, and hears of cancellations."""
-        machine = await self._up()
-        assert self._peers is not None  # noqa: S101 - the machine of a shared database has them
+        machine = await self._wait_for_runner()
+        assert self._heartbeats is not None  # noqa: S101 - the machine of a shared database has them
         deaf = False
         while True:
             try:
-                await run_sync(self._peers.beat)
-                await self._look_around(machine, await run_sync(self._peers.alive))
+                await run_sync(self._heartbeats.send)
+                await self._check_processes(
+                    machine, await run_sync(self._heartbeats.live_processes)
+                )
                 deaf = False
             except SQLAlchemyError as error:
                 if not deaf:
                     kind = type(error).__name__
                     logger.warning("the other servers cannot be heard: %s", kind)
                 deaf = True
-            await anyio.sleep(_BEAT)
+            await anyio.sleep(_HEARTBEAT_SECONDS)
 
-    async def _look_around(self, machine: Machine, alive: set[str]) -> None:
+    async def _check_processes(self, machine: DbosRunner, alive: set[str]) -> None:
         # The machine waits for its database without end; a server that stops does not.
         ask = partial(run_sync, abandon_on_cancel=True)
-        dead = await ask(machine.players) - alive
+        dead = await ask(machine.active_executors) - alive
         if dead:
             await ask(machine.take_over, tuple(dead))
-        if self._plays:
-            for job_id in await ask(machine.cancelled, tuple(self._plays)):
+        if self._running:
+            for job_id in await ask(machine.find_cancelled, tuple(self._running)):
                 self._stop(job_id)
 
     @property
-    def _kept(self) -> Records:
+    def _open_records(self) -> JobRecords:
         if self._records is None:
             raise StoreError("the jobs are closed")
         return self._records
@@ -349,28 +374,28 @@ class DurableJobs:
         if not self._shared:
             path = Path(str(self._url.database))
             self._known = path.exists()
-            self._claim = Claim(path.with_name(f"{path.name}.lock"))
+            self._folder_lock = FolderLock(path.with_name(f"{path.name}.lock"))
         else:
             self._known = True
         try:
-            self._records = Records(self._url)
+            self._records = JobRecords(self._url)
         except BaseException:
-            if self._claim is not None:
-                self._claim.release()
+            if self._folder_lock is not None:
+                self._folder_lock.release()
             raise
 
     def _close(self) -> None:
-        if self._machine is not None:
-            self._machine.stop()
-        if self._peers is not None:
-            self._peers.leave()
+        if self._runner is not None:
+            self._runner.stop()
+        if self._heartbeats is not None:
+            self._heartbeats.leave()
         if self._records is not None:
             self._records.close()
-        if self._claim is not None:
-            self._claim.release()
+        if self._folder_lock is not None:
+            self._folder_lock.release()
 
 
-def _settle(waiting: Future[Json], outcome: Json | BaseException) -> None:
+def _resolve_future(waiting: Future[Json], outcome: Json | BaseException) -> None:
     """Lets the thread go on that waits for a job; one that was told already is left alone."""
     if waiting.done():
         return

@@ -12,20 +12,20 @@ from typing import final
 
 import anyio
 
-from batuta.core import Client, Conductor, Emit, Event, WorkerId
-from batuta.jobs.bells import Bells
-from batuta.jobs.protocol import Ending, Job, JobEvent, JobState, JobStatus, Json, Perform
+from batuta.core import Client, Conductor, Event, EventHandler, WorkerId
+from batuta.jobs.notifier import Notifier
+from batuta.jobs.protocol import Job, JobEnding, JobEvent, JobHandler, JobState, JobStatus, Json
 
 logger = logging.getLogger(__name__)
 
 CONCURRENCY = 16
 """Jobs that are played at the same time."""
-KEPT = 1_000
+KEEP_JOBS = 1_000
 """Ended jobs that can be asked for; older ones are forgotten."""
 
 
-@dataclass(slots=True)
-class _Entry:
+@dataclass(slots=True, kw_only=True)
+class _JobEntry:
     """A job and everything known of it."""
 
     job: Job
@@ -41,24 +41,26 @@ class MemoryJobs:
 
     durable = False
 
-    def __init__(self, *, concurrency: int = CONCURRENCY, kept: int = KEPT) -> None:
+    def __init__(self, *, concurrency: int = CONCURRENCY, kept: int = KEEP_JOBS) -> None:
         """Nothing is played before `work`.
 
         Args:
             concurrency: jobs played at the same time.
             kept: ended jobs that can be asked for.
         """
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._entries: OrderedDict[str, _JobEntry] = OrderedDict()
         self._kept = kept
         self._places = anyio.CapacityLimiter(concurrency)
-        self._bells = Bells()
-        self._send, self._receive = anyio.create_memory_object_stream[_Entry](inf)
+        self._notifier = Notifier()
+        self._send, self._receive = anyio.create_memory_object_stream[_JobEntry](inf)
 
     async def submit(self, job: Job) -> None:
         """Takes the job in; one that is there already is left as it is."""
         if job.id in self._entries:
             return
-        entry = _Entry(job, JobStatus(job.id, JobState.QUEUED, time.time()))
+        entry = _JobEntry(
+            job=job, status=JobStatus(id=job.id, state=JobState.QUEUED, created=time.time())
+        )
         self._entries[job.id] = entry
         self._send.send_nowait(entry)
 
@@ -77,7 +79,7 @@ class MemoryJobs:
         entry = self._entry(job_id, tenant)
         if entry is None:
             return None
-        if not entry.status.state.final:
+        if not entry.status.state.is_final:
             await self._end(entry, JobState.CANCELLED)
             entry.scope.cancel()
         return entry.status
@@ -90,9 +92,9 @@ class MemoryJobs:
                 after = event.number
                 yield event
             if after + 1 >= len(entry.events):
-                if entry.status.state.final:
+                if entry.status.state.is_final:
                     return
-                await self._bells.wait(job_id, inf)
+                await self._notifier.wait(job_id, inf)
 
     async def forget(self, job_id: str, tenant: str) -> bool:
         """Cancels the job and erases it with its events; whether there was one."""
@@ -101,20 +103,25 @@ class MemoryJobs:
         del self._entries[job_id]
         return True
 
-    async def work(self, perform: Perform) -> None:
+    async def forget_tenant(self, tenant: str) -> int:
+        """Cancels and erases every job of the tenant; how many there were."""
+        own = [name for name, entry in self._entries.items() if entry.job.tenant == tenant]
+        return sum([await self.forget(name, tenant) for name in own])
+
+    async def work(self, perform: JobHandler) -> None:
         """Plays jobs until cancelled."""
         async with anyio.create_task_group() as tasks:
             async for entry in self._receive:
                 tasks.start_soon(self._play, perform, entry)
 
-    async def _play(self, perform: Perform, entry: _Entry) -> None:
+    async def _play(self, perform: JobHandler, entry: _JobEntry) -> None:
         with entry.scope:
             async with self._places:
-                if entry.status.state.final:
+                if entry.status.state.is_final:
                     return
                 entry.status = replace(entry.status, state=JobState.IN_PROGRESS)
                 try:
-                    ending = await perform(entry.job, _OpenDesk(entry, self._bells))
+                    ending = await perform(entry.job, _MemoryCheckpoint(entry, self._notifier))
                 except Exception as error:  # noqa: BLE001 - a fault must end the job, not the server
                     kind = type(error).__name__
                     logger.error("job %s failed: %s", entry.job.id, kind)  # noqa: TRY400 - no content
@@ -122,28 +129,28 @@ class MemoryJobs:
                 else:
                     await self._finish(entry, ending)
 
-    async def _finish(self, entry: _Entry, ending: Ending) -> None:
-        if not entry.status.state.final:
+    async def _finish(self, entry: _JobEntry, ending: JobEnding) -> None:
+        if not entry.status.state.is_final:
             entry.result = ending.result
             await self._end(entry, ending.state)
 
-    async def _end(self, entry: _Entry, state: JobState, error: str | None = None) -> None:
+    async def _end(self, entry: _JobEntry, state: JobState, error: str | None = None) -> None:
         entry.status = replace(entry.status, state=state, ended=time.time(), error=error)
-        await self._bells.ring(entry.job.id)
-        ended = [key for key, other in self._entries.items() if other.status.state.final]
+        await self._notifier.notify(entry.job.id)
+        ended = [key for key, other in self._entries.items() if other.status.state.is_final]
         for key in ended[: -self._kept]:
             del self._entries[key]
 
-    def _entry(self, job_id: str, tenant: str) -> _Entry | None:
+    def _entry(self, job_id: str, tenant: str) -> _JobEntry | None:
         entry = self._entries.get(job_id)
         return entry if entry is not None and entry.job.tenant == tenant else None
 
 
 @final
-class _OpenDesk:
+class _MemoryCheckpoint:
     """A desk that keeps nothing but events: there will be no second play."""
 
-    def __init__(self, entry: _Entry, bells: Bells) -> None:
+    def __init__(self, entry: _JobEntry, bells: Notifier) -> None:
         self._entry = entry
         self._bells = bells
 
@@ -152,23 +159,23 @@ class _OpenDesk:
         return self._entry.job
 
     @property
-    def goes_on(self) -> bool:
+    def will_resume(self) -> bool:
         return False
 
-    def conductor(self, conductor: Conductor) -> Conductor:
+    def wrap_conductor(self, conductor: Conductor) -> Conductor:
         return conductor
 
-    def clients(self, clients: Mapping[WorkerId, Client]) -> Mapping[WorkerId, Client]:
+    def wrap_clients(self, clients: Mapping[WorkerId, Client]) -> Mapping[WorkerId, Client]:
         return clients
 
-    def emit(self, emit: Emit | None = None) -> Emit:
-        return emit or _ignore
+    def wrap_emit(self, emit: EventHandler | None = None) -> EventHandler:
+        return emit or _ignore_event
 
-    async def tell(self, event: Json) -> None:
+    async def add_event(self, event: Json) -> None:
         events = self._entry.events
         events.append(JobEvent(len(events), event))
-        await self._bells.ring(self._entry.job.id)
+        await self._bells.notify(self._entry.job.id)
 
 
-async def _ignore(_: Event) -> None:
+async def _ignore_event(_: Event) -> None:
     """Hears nothing."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from batuta.core import Client, Conductor, Emit, WorkerId
+from batuta.core import Client, Conductor, EventHandler, WorkerId
 
 Json = dict[str, Any]
 """A JSON object."""
@@ -28,7 +28,7 @@ class JobState(StrEnum):
     INCOMPLETE = "incomplete"
 
     @property
-    def final(self) -> bool:
+    def is_final(self) -> bool:
         """Whether nothing more will happen."""
         return self not in {JobState.QUEUED, JobState.IN_PROGRESS}
 
@@ -45,7 +45,7 @@ class Job:
     """Everything that the player needs, in JSON; no secret."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
     """Where a job stands."""
 
@@ -68,18 +68,18 @@ class JobEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class JobEnding:
     """How a job was played."""
 
     state: JobState
     result: Json
 
     def __post_init__(self) -> None:
-        if not self.state.final:
+        if not self.state.is_final:
             raise ValueError(f"a job does not end {self.state.value}")
 
 
-class Desk(Protocol):
+class Checkpoint(Protocol):
     """What the player of a job works with, so that a crash repeats no finished call.
 
     The player conducts with `conductor(…)`, `clients(…)` and `emit(…)` in place of its own.
@@ -91,26 +91,26 @@ class Desk(Protocol):
         ...
 
     @property
-    def goes_on(self) -> bool:
+    def will_resume(self) -> bool:
         """Whether the job is taken up again if it is cut off now.
 
         So it is where the process ends and the job survives it, not where the job was cancelled.
         """
         ...
 
-    def conductor(self, conductor: Conductor) -> Conductor:
+    def wrap_conductor(self, conductor: Conductor) -> Conductor:
         """The conductor, whose decisions are kept."""
         ...
 
-    def clients(self, clients: Mapping[WorkerId, Client]) -> Mapping[WorkerId, Client]:
+    def wrap_clients(self, clients: Mapping[WorkerId, Client]) -> Mapping[WorkerId, Client]:
         """The clients, whose replies are kept."""
         ...
 
-    def emit(self, emit: Emit | None = None) -> Emit:
+    def wrap_emit(self, emit: EventHandler | None = None) -> EventHandler:
         """A hearer of the run's events, which tells the desk where each call belongs."""
         ...
 
-    async def tell(self, event: Json) -> None:
+    async def add_event(self, event: Json) -> None:
         """Keeps an event for the job's readers.
 
         A job that is played again after a crash tells its events again, from the first; as many
@@ -120,7 +120,7 @@ class Desk(Protocol):
         ...
 
 
-Perform = Callable[[Job, Desk], Awaitable[Ending]]
+JobHandler = Callable[[Job, Checkpoint], Awaitable[JobEnding]]
 """Plays a job. It is cancelled when the job is; what it raises makes the job fail."""
 
 
@@ -168,6 +168,10 @@ class Jobs(Protocol):
         """Cancels the job and erases it with its events; whether there was one."""
         ...
 
-    async def work(self, perform: Perform) -> None:
+    async def forget_tenant(self, tenant: str) -> int:
+        """Cancels and erases every job of the tenant; how many there were."""
+        ...
+
+    async def work(self, perform: JobHandler) -> None:
         """Plays jobs until cancelled, those first that a crash left behind."""
         ...

@@ -35,16 +35,17 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from batuta.errors import StoreError
 from batuta.jobs.protocol import JobEvent, Json
-from batuta.store.upsert import upsert
+from batuta.store.database import make_private_file, truncate_log
+from batuta.store.upsert import insert_statement
 
 BUSY_SECONDS = 30
 """How long SQLite waits for another writer."""
 
-PATIENCE = {"connect_timeout": 5, "tcp_user_timeout": 10_000}
+CONNECT_TIMEOUTS = {"connect_timeout": 5, "tcp_user_timeout": 10_000}
 """How long PostgreSQL may take to let somebody in (seconds), or be out of reach (milliseconds)."""
 
 METADATA = MetaData()
-CALLS = Table(
+CALLS_TABLE = Table(
     "job_calls",
     METADATA,
     Column("key", Text, primary_key=True),
@@ -56,7 +57,7 @@ CALLS = Table(
     Column("kept", Float(53), nullable=False),
     Index("ix_job_calls_job", "job"),
 )
-EVENTS = Table(
+EVENTS_TABLE = Table(
     "job_events",
     METADATA,
     Column("job", Text, primary_key=True),
@@ -65,7 +66,7 @@ EVENTS = Table(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CallKey:
     """A call by its content."""
 
@@ -84,8 +85,16 @@ class CallKey:
         return hashlib.sha256(orjson.dumps(parts)).hexdigest()
 
 
+class ErasingConnection(sqlite3.Connection):
+    """A connection to SQLite that overwrites what it deletes."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.execute("PRAGMA secure_delete=ON")
+
+
 @final
-class Records:
+class JobRecords:
     """The tables, through connections that block: call it from a thread."""
 
     def __init__(self, url: URL) -> None:
@@ -96,16 +105,16 @@ class Records:
         """
         self._url = url
         try:
-            self._engine = _engine(url)
+            self._engine = _create_engine(url)
             METADATA.create_all(self._engine)
         except (SQLAlchemyError, OSError, sqlite3.Error) as error:
-            raise self._explained(error) from None
+            raise self._store_error(error) from None
 
     def close(self) -> None:
         """Disconnects."""
         self._engine.dispose()
 
-    def answer(self) -> None:
+    def check_connection(self) -> None:
         """Nothing, if the database answers.
 
         Raises:
@@ -113,13 +122,17 @@ class Records:
         """
         self._read(select(1))
 
-    def calls(self, key: CallKey) -> list[str]:
+    def find_calls(self, key: CallKey) -> list[str]:
         """What was kept under the key, in order.
 
         Raises:
             StoreError: the database fails.
         """
-        query = select(CALLS.c.body).where(CALLS.c.key == key.digest).order_by(CALLS.c.sample)
+        query = (
+            select(CALLS_TABLE.c.body)
+            .where(CALLS_TABLE.c.key == key.digest)
+            .order_by(CALLS_TABLE.c.sample)
+        )
         return [row[0] for row in self._read(query)]
 
     def keep_call(self, key: CallKey, sample: int, body: str) -> None:
@@ -129,24 +142,24 @@ class Records:
             StoreError: the database fails.
         """
         row = {"key": key.digest, "sample": sample, "job": key.job, "place": key.place}
-        self._insert(CALLS, {**row, "body": body, "kept": time.time()})
+        self._insert(CALLS_TABLE, {**row, "body": body, "kept": time.time()})
 
-    def told(self, job: str) -> int:
+    def count_events(self, job: str) -> int:
         """How many events of the job are kept.
 
         Raises:
             StoreError: the database fails.
         """
-        return int(self._read(select(func.count()).where(EVENTS.c.job == job))[0][0])
+        return int(self._read(select(func.count()).where(EVENTS_TABLE.c.job == job))[0][0])
 
-    def tell(self, job: str, number: int, body: Json) -> None:
+    def add_event(self, job: str, number: int, body: Json) -> None:
         """Keeps an event.
 
         Raises:
             StoreError: the database fails.
         """
         text = orjson.dumps(body).decode()
-        self._insert(EVENTS, {"job": job, "number": number, "body": text})
+        self._insert(EVENTS_TABLE, {"job": job, "number": number, "body": text})
 
     def events(self, job: str, after: int) -> list[JobEvent]:
         """The events of the job numbered above `after`.
@@ -155,9 +168,9 @@ class Records:
             StoreError: the database fails.
         """
         query = (
-            select(EVENTS.c.number, EVENTS.c.body)
-            .where(EVENTS.c.job == job, EVENTS.c.number > after)
-            .order_by(EVENTS.c.number)
+            select(EVENTS_TABLE.c.number, EVENTS_TABLE.c.body)
+            .where(EVENTS_TABLE.c.job == job, EVENTS_TABLE.c.number > after)
+            .order_by(EVENTS_TABLE.c.number)
         )
         return [JobEvent(number, orjson.loads(body)) for number, body in self._read(query)]
 
@@ -169,10 +182,23 @@ class Records:
         """
         try:
             with self._engine.begin() as connection:
-                connection.execute(delete(CALLS).where(CALLS.c.job == job))
-                connection.execute(delete(EVENTS).where(EVENTS.c.job == job))
+                connection.execute(delete(CALLS_TABLE).where(CALLS_TABLE.c.job == job))
+                connection.execute(delete(EVENTS_TABLE).where(EVENTS_TABLE.c.job == job))
         except SQLAlchemyError as error:
-            raise self._explained(error) from None
+            raise self._store_error(error) from None
+
+    def truncate(self) -> None:
+        """Lets nothing that was erased lie about in the log of an SQLite file.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        if not is_sqlite_file(self._url):
+            return
+        try:
+            truncate_log(self._engine)
+        except SQLAlchemyError as error:
+            raise self._store_error(error) from None
 
     def _read(self, query: Any) -> list[Any]:
         try:
@@ -180,38 +206,40 @@ class Records:
                 rows: Any = connection.execute(query)
                 return list(rows)
         except SQLAlchemyError as error:
-            raise self._explained(error) from None
+            raise self._store_error(error) from None
 
     def _insert(self, table: Table, row: dict[str, Any]) -> None:
-        new = upsert(self._engine.dialect.name, table).on_conflict_do_nothing()
+        new = insert_statement(self._engine.dialect.name, table).on_conflict_do_nothing()
         try:
             with self._engine.begin() as connection:
                 connection.execute(new, row)
         except SQLAlchemyError as error:
-            raise self._explained(error) from None
+            raise self._store_error(error) from None
 
-    def _explained(self, error: Exception) -> StoreError:
+    def _store_error(self, error: Exception) -> StoreError:
         cause = getattr(error, "orig", None) or error
-        place = self._url.database if is_file(self._url) else self._url.render_as_string()
+        place = self._url.database if is_sqlite_file(self._url) else self._url.render_as_string()
         return StoreError(f"the jobs in {place} cannot be kept: {cause}")
 
 
-def is_file(url: URL) -> bool:
+def is_sqlite_file(url: URL) -> bool:
     """Whether the database is an SQLite file."""
     return url.get_backend_name() == "sqlite"
 
 
-def _engine(url: URL) -> Engine:
-    if not is_file(url):
-        return create_engine(url, connect_args=PATIENCE)
+def _create_engine(url: URL) -> Engine:
+    if not is_sqlite_file(url):
+        return create_engine(url, connect_args=CONNECT_TIMEOUTS)
     path = Path(str(url.database))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
-    event.listen(engine, "connect", _configure)
+    make_private_file(path)
+    engine = create_engine(
+        url, connect_args={"timeout": BUSY_SECONDS, "factory": ErasingConnection}
+    )
+    event.listen(engine, "connect", _set_pragmas)
     return engine
 
 
-def _configure(connection: Any, _record: object) -> None:
+def _set_pragmas(connection: Any, _record: object) -> None:
     """WAL stays with the file, so the job engine's own connections have it too."""
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")  # a kept call was paid for

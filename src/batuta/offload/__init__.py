@@ -1,19 +1,19 @@
 """Functions of this package called in processes that can be killed: hostile input costs no more."""
 
 from batuta.offload.pool import (
-    NotStarted,
-    ProcessDied,
+    ProcessDiedError,
     ProcessPool,
-    TookTooLong,
+    ProcessStartError,
+    ProcessTimeoutError,
     call_in_process,
     call_in_process_now,
 )
 
 __all__ = [
-    "NotStarted",
-    "ProcessDied",
+    "ProcessDiedError",
     "ProcessPool",
-    "TookTooLong",
+    "ProcessStartError",
+    "ProcessTimeoutError",
     "call_in_process",
     "call_in_process_now",
 ]

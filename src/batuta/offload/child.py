@@ -19,39 +19,39 @@ from typing import Any, BinaryIO
 if sys.platform != "win32":
     import resource
 
-HEAD = 8
+HEADER_BYTES = 8
 """Bytes of a message's length, big end first."""
-IDLE = 300.0
+IDLE_SECONDS = 300.0
 """Seconds without a call after which the process ends; the parent starts another when needed."""
-MEMORY = 1 << 30
+MAX_MEMORY_BYTES = 1 << 30
 """Bytes of address space."""
 _PACKAGE = "batuta."
 
 
-def main() -> None:
+def serve_calls() -> None:
     """Serve calls until the input ends or none came for a while."""
     incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)  # what a library prints is no answer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's interrupt is the parent's business
     _limit_memory()
-    while (asked := _read(incoming)) is not None:
-        answer = json.dumps(_answer(asked)).encode()
-        outgoing.write(len(answer).to_bytes(HEAD) + answer)
+    while (asked := _read_call(incoming)) is not None:
+        answer = json.dumps(_answer_call(asked)).encode()
+        outgoing.write(len(answer).to_bytes(HEADER_BYTES) + answer)
         outgoing.flush()
 
 
-def _read(incoming: BinaryIO) -> Any:
+def _read_call(incoming: BinaryIO) -> Any:
     """The next call; None if there is none."""
-    if sys.platform != "win32" and not select.select([incoming], [], [], IDLE)[0]:
+    if sys.platform != "win32" and not select.select([incoming], [], [], IDLE_SECONDS)[0]:
         return None
-    head = incoming.read(HEAD)
-    if len(head) < HEAD:
+    head = incoming.read(HEADER_BYTES)
+    if len(head) < HEADER_BYTES:
         return None
     return json.loads(incoming.read(int.from_bytes(head)))
 
 
-def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+def _answer_call(asked: dict[str, Any]) -> dict[str, Any]:
     """What the function returned, or the name of what it raised."""
     name = str(asked["module"])
     if not name.startswith(_PACKAGE):
@@ -70,17 +70,17 @@ def _limit_cpu(seconds: float) -> None:
         return
     used = resource.getrusage(resource.RUSAGE_SELF)
     wanted = math.ceil(used.ru_utime + used.ru_stime + seconds)
-    _limit(resource.RLIMIT_CPU, wanted)
+    _set_limit(resource.RLIMIT_CPU, wanted)
 
 
 def _limit_memory() -> None:
     if sys.platform == "win32":
         return
-    _limit(resource.RLIMIT_AS, MEMORY)
-    _limit(resource.RLIMIT_CORE, 0)
+    _set_limit(resource.RLIMIT_AS, MAX_MEMORY_BYTES)
+    _set_limit(resource.RLIMIT_CORE, 0)
 
 
-def _limit(kind: int, wanted: int) -> None:
+def _set_limit(kind: int, wanted: int) -> None:
     """Set a limit, or the lower one that the process has already."""
     if sys.platform == "win32":
         return
@@ -90,4 +90,4 @@ def _limit(kind: int, wanted: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve_calls()

@@ -26,7 +26,7 @@ from anyio.lowlevel import RunVar
 from anyio.to_thread import run_sync
 
 from batuta.errors import BatutaError
-from batuta.offload.child import HEAD
+from batuta.offload.child import HEADER_BYTES
 
 CPU_SECONDS = 1.0
 """Processor time of one call; the kernel counts in whole seconds and rounds up."""
@@ -35,25 +35,25 @@ WALL_SECONDS = 10.0
 PROCESSES = 2
 """Processes of an event loop that work at the same time; further calls wait."""
 _CHUNK = 1 << 16
-_MOST = 64 << 20
+_MAX_ANSWER_BYTES = 64 << 20
 """Bytes of an answer."""
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT", "LD_LIBRARY_PATH")
 """Variables that a process of the pool is given; keys are in none of them."""
 
 
-class TookTooLong(BatutaError):
+class ProcessTimeoutError(BatutaError):
     """The call used up its time, and its process was killed."""
 
 
-class ProcessDied(BatutaError):
+class ProcessDiedError(BatutaError):
     """The call ended its process, or what it called failed; nothing else was harmed."""
 
 
-class NotStarted(BatutaError):
+class ProcessStartError(BatutaError):
     """This machine has no room for another process now."""
 
 
-class _Stale(Exception):
+class _ProcessGoneError(Exception):
     """The process had ended before it was asked."""
 
 
@@ -87,18 +87,18 @@ class _Child:
         end = monotonic() + seconds
         stdin = cast("Any", self._process.stdin)
         try:
-            stdin.write(len(request).to_bytes(HEAD) + request)
+            stdin.write(len(request).to_bytes(HEADER_BYTES) + request)
             stdin.flush()
         except (BrokenPipeError, ValueError):
             self.kill()
             if self.calls > 1:
-                raise _Stale from None
-            raise NotStarted("a separate process could not be started") from None
-        head = self._read(HEAD, end)
+                raise _ProcessGoneError from None
+            raise ProcessStartError("a separate process could not be started") from None
+        head = self._read(HEADER_BYTES, end)
         size = int.from_bytes(head)
-        if size > _MOST:
+        if size > _MAX_ANSWER_BYTES:
             self.kill()
-            raise ProcessDied("the answer of a separate process is too long")
+            raise ProcessDiedError("the answer of a separate process is too long")
         return json.loads(self._read(size, end))
 
     def kill(self) -> None:
@@ -120,8 +120,8 @@ class _Child:
         parts: list[bytes] = []
         while size:
             left = end - monotonic()
-            if left <= 0 or not _readable(descriptor, left):
-                raise TookTooLong("it took too long")
+            if left <= 0 or not _is_readable(descriptor, left):
+                raise ProcessTimeoutError("it took too long")
             part = os.read(descriptor, min(size, _CHUNK))
             if not part:
                 raise self._ended()
@@ -133,12 +133,16 @@ class _Child:
         """Why there is no answer: the process is no more."""
         code = self._process.wait()
         if code == 0 and self.calls > 1:
-            return _Stale()  # it had nothing to do for so long that it went
+            return _ProcessGoneError()  # it had nothing to do for so long that it went
         late = sys.platform != "win32" and code == -signal.SIGXCPU
-        return TookTooLong("it took too long") if late else ProcessDied("it ended its process")
+        return (
+            ProcessTimeoutError("it took too long")
+            if late
+            else ProcessDiedError("it ended its process")
+        )
 
 
-def _readable(descriptor: int, seconds: float) -> bool:
+def _is_readable(descriptor: int, seconds: float) -> bool:
     """Whether there is something to read, or an end, within that time; pipes of any number."""
     if not hasattr(select, "poll"):
         return True
@@ -179,7 +183,7 @@ class ProcessPool:
             NotStarted: no process can be had.
         NotStarted: no process can be had.
         """
-        request = _request(function, arguments, cpu_seconds)
+        request = _encode_call(function, arguments, cpu_seconds)
         taken: list[_Child] = []
         work = partial(self._work, request, wall_seconds, taken)
         try:
@@ -204,7 +208,7 @@ class ProcessPool:
             NotStarted: no process can be had.
         NotStarted: no process can be had.
         """
-        return self._work(_request(function, arguments, cpu_seconds), wall_seconds, [])
+        return self._work(_encode_call(function, arguments, cpu_seconds), wall_seconds, [])
 
     def close(self) -> None:
         """End the processes that wait for work."""
@@ -227,7 +231,7 @@ class ProcessPool:
             taken[:] = [child]
             try:
                 answer = child.ask(request, seconds)
-            except _Stale:
+            except _ProcessGoneError:
                 child.close()
                 continue
             except BaseException:
@@ -236,7 +240,7 @@ class ProcessPool:
             taken.clear()
             self._put(child)
             if "error" in answer:
-                raise ProcessDied(f"it failed with {answer['error']}")
+                raise ProcessDiedError(f"it failed with {answer['error']}")
             return answer["value"]
 
     def _take(self) -> _Child:
@@ -246,7 +250,9 @@ class ProcessPool:
         try:
             return _Child()
         except OSError as error:
-            raise NotStarted(f"no separate process can be started: {error.strerror}") from None
+            raise ProcessStartError(
+                f"no separate process can be started: {error.strerror}"
+            ) from None
 
     def _put(self, child: _Child) -> None:
         with self._lock:
@@ -256,7 +262,7 @@ class ProcessPool:
         child.close()
 
 
-def _request(function: Callable[..., Any], arguments: tuple[Any, ...], cpu: float) -> bytes:
+def _encode_call(function: Callable[..., Any], arguments: tuple[Any, ...], cpu: float) -> bytes:
     asked = {
         "module": function.__module__,
         "function": function.__name__,

@@ -8,28 +8,28 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from batuta.offload import NotStarted, ProcessDied, TookTooLong, call_in_process
+from batuta.offload import ProcessDiedError, ProcessStartError, ProcessTimeoutError, call_in_process
 
-SHORT = 600
+MAX_INLINE_CHARACTERS = 600
 """Characters that are rendered in this process: the worst of them take some milliseconds."""
 CPU_SECONDS = 1.0
 
 
 async def render_answer(text: str) -> Markup:
     """The text as HTML; as it was written, if rendering it takes too long."""
-    from batuta.rendering.markdown import plain_text, rendered  # noqa: PLC0415 - for pages only
+    from batuta.rendering.markdown import plain_text, render_markdown  # noqa: PLC0415 - for pages only
 
-    if len(text) <= SHORT:
-        return rendered(text)
+    if len(text) <= MAX_INLINE_CHARACTERS:
+        return render_markdown(text)
     try:
-        html: str = await call_in_process(rendered_html, text, cpu_seconds=CPU_SECONDS)
-    except (TookTooLong, ProcessDied, NotStarted):
+        html: str = await call_in_process(render_markdown_html, text, cpu_seconds=CPU_SECONDS)
+    except (ProcessTimeoutError, ProcessDiedError, ProcessStartError):
         return plain_text(text)
     return Markup(html)  # noqa: S704 - the renderer's own, as it would be here
 
 
-def rendered_html(text: str) -> str:
-    """`rendered` with a result that is JSON."""
-    from batuta.rendering.markdown import rendered  # noqa: PLC0415 - for pages only
+def render_markdown_html(text: str) -> str:
+    """`render_markdown` with a result that is JSON."""
+    from batuta.rendering.markdown import render_markdown  # noqa: PLC0415 - for pages only
 
-    return str(rendered(text))
+    return str(render_markdown(text))

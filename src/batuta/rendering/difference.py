@@ -6,35 +6,35 @@ import re
 from difflib import SequenceMatcher
 from typing import Literal
 
-from batuta.offload import NotStarted, ProcessDied, TookTooLong, call_in_process
+from batuta.offload import ProcessDiedError, ProcessStartError, ProcessTimeoutError, call_in_process
 
-LONGEST = 20_000
+MAX_CHARACTERS = 20_000
 """Characters of an answer that are compared word by word."""
-SHORT = 400
+MAX_INLINE_CHARACTERS = 400
 """Characters of both texts that are compared in this process."""
 CPU_SECONDS = 1.0
 _WORDS = re.compile(r"\s+|[^\s\w]|\w+")
-_MOST_WORDS = 4000
+_MAX_WORDS = 4000
 
-Piece = tuple[Literal["same", "gone", "new"], str]
+DiffPiece = tuple[Literal["same", "gone", "new"], str]
 
 
-async def compare_texts(one: str, other: str) -> list[Piece]:
+async def compare_texts(one: str, other: str) -> list[DiffPiece]:
     """`difference`; where it takes too long, the one text as gone and the other as new."""
-    if len(one) + len(other) <= SHORT:
-        return difference(one, other)
+    if len(one) + len(other) <= MAX_INLINE_CHARACTERS:
+        return diff_words(one, other)
     try:
-        return await call_in_process(difference, one, other, cpu_seconds=CPU_SECONDS)
-    except (TookTooLong, ProcessDied, NotStarted):
+        return await call_in_process(diff_words, one, other, cpu_seconds=CPU_SECONDS)
+    except (ProcessTimeoutError, ProcessDiedError, ProcessStartError):
         return [("gone", one), ("new", other)]
 
 
-def difference(one: str, other: str) -> list[Piece]:
+def diff_words(one: str, other: str) -> list[DiffPiece]:
     """The words of two texts: what both have, what only the first has, what only the second."""
-    before, after = _WORDS.findall(one[:LONGEST]), _WORDS.findall(other[:LONGEST])
-    if max(len(before), len(after)) > _MOST_WORDS:
+    before, after = _WORDS.findall(one[:MAX_CHARACTERS]), _WORDS.findall(other[:MAX_CHARACTERS])
+    if max(len(before), len(after)) > _MAX_WORDS:
         return [("gone", one), ("new", other)]
-    pieces: list[Piece] = []
+    pieces: list[DiffPiece] = []
     matcher = SequenceMatcher(None, before, after, autojunk=False)
     for kind, start, end, first, last in matcher.get_opcodes():
         if kind == "equal":

@@ -19,30 +19,30 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup
 
-from batuta.rendering.mathml import mathml
+from batuta.rendering.mathml import render_mathml
 
-LONGEST = 200_000
+MAX_CHARACTERS = 200_000
 """Characters that are rendered; a longer text is shown as it is."""
-_COLOURED = 20_000
+_MAX_HIGHLIGHT_CHARACTERS = 20_000
 """Characters of code that are coloured."""
-_TOP = "top"
+_TOP_LEVEL = "top"
 """The level of a text's largest headings."""
 _LANGUAGE = re.compile(r"[A-Za-z0-9_+#.-]{1,30}")
 _ADDRESS = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _CODE = Markup('<pre role="group" tabindex="0" aria-label="Code">')
 _TABLE = '<div class="wide" role="group" tabindex="0" aria-label="Table">'
 """What may be wider than its place is scrolled, by the keyboard too."""
-_FENCES = (("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"), ("$", "$"))
+_FORMULA_DELIMITERS = (("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)"), ("$", "$"))
 
 
-def rendered(text: str) -> Markup:
+def render_markdown(text: str) -> Markup:
     """The text as HTML."""
-    if len(text) > LONGEST:
+    if len(text) > MAX_CHARACTERS:
         return plain_text(text)
-    parser, env = _parser(), dict[str, int]()
+    parser, env = _markdown_parser(), dict[str, int]()
     tokens = parser.parse(text, env)
     tops = [int(token.tag[1:]) for token in tokens if token.type == "heading_open"]
-    env[_TOP] = min(tops, default=1)
+    env[_TOP_LEVEL] = min(tops, default=1)
     return Markup(parser.renderer.render(tokens, parser.options, env))  # noqa: S704 - see the head of this module
 
 
@@ -52,12 +52,13 @@ def plain_text(text: str) -> Markup:
 
 
 @cache
-def _parser() -> MarkdownIt:
+def _markdown_parser() -> MarkdownIt:
     parser = MarkdownIt(
-        "commonmark", {"html": False, "maxNesting": 40, "breaks": True, "highlight": _coloured}
+        "commonmark",
+        {"html": False, "maxNesting": 40, "breaks": True, "highlight": _highlight_code},
     )
     parser.enable(["table", "strikethrough"])
-    parser.inline.ruler.before("escape", "formula", _formula)
+    parser.inline.ruler.before("escape", "formula", _parse_formula)
     parser.validateLink = lambda url: bool(_ADDRESS.match(url))
     rules = {"formula": _show_formula, "image": _show_image, "link_open": _show_link}
     rules |= {f"{cell}_open": _show_cell for cell in ("th", "td")}
@@ -69,9 +70,9 @@ def _parser() -> MarkdownIt:
     return parser
 
 
-def _coloured(code: str, language: str, _: str) -> str:
+def _highlight_code(code: str, language: str, _: str) -> str:
     """The code's tokens in classes; nothing if its language is not known."""
-    if not _LANGUAGE.fullmatch(language) or len(code) > _COLOURED:
+    if not _LANGUAGE.fullmatch(language) or len(code) > _MAX_HIGHLIGHT_CHARACTERS:
         return ""
     from pygments import highlight  # noqa: PLC0415 - loaded when the first code is met
     from pygments.formatters import HtmlFormatter  # noqa: PLC0415
@@ -87,9 +88,9 @@ def _coloured(code: str, language: str, _: str) -> str:
     return highlight(code, lexer, HtmlFormatter(nowrap=True, classprefix="hl-"))
 
 
-def _formula(state: StateInline, silent: bool) -> bool:  # noqa: FBT001 - markdown-it's form
-    """Takes a formula where one begins here: see `_FENCES`."""
-    for opening, closing in _FENCES:
+def _parse_formula(state: StateInline, silent: bool) -> bool:  # noqa: FBT001 - markdown-it's form
+    """Takes a formula where one begins here: see `_FORMULA_DELIMITERS`."""
+    for opening, closing in _FORMULA_DELIMITERS:
         if not state.src.startswith(opening, state.pos):
             continue
         start = state.pos + len(opening)
@@ -121,7 +122,7 @@ def _show_formula(
 ) -> str:
     token = tokens[at]
     block = token.markup in {"$$", r"\["}
-    shown = mathml(token.content, block=block)
+    shown = render_mathml(token.content, block=block)
     if shown and block:
         shown = shown.replace("<math", '<math tabindex="0"', 1)
     return shown or f"<code>{escape(token.content, quote=False)}</code>"
@@ -144,16 +145,16 @@ def _show_image(
     _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, ___: EnvType
 ) -> str:
     url, name = str(tokens[at].attrGet("src") or ""), tokens[at].content
-    return f"<a {_outside(url)}>{escape(name or 'picture')}</a>"
+    return f"<a {_link_attributes(url)}>{escape(name or 'picture')}</a>"
 
 
 def _show_link(
     _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, ___: EnvType
 ) -> str:
-    return f"<a {_outside(str(tokens[at].attrGet('href') or ''))}>"
+    return f"<a {_link_attributes(str(tokens[at].attrGet('href') or ''))}>"
 
 
-def _outside(url: str) -> str:
+def _link_attributes(url: str) -> str:
     return f'href="{escape(url)}" rel="noopener noreferrer nofollow" target="_blank"'
 
 
@@ -170,5 +171,5 @@ def _show_heading(
     _: RendererHTML, tokens: Sequence[Token], at: int, __: OptionsDict, env: EnvType
 ) -> str:
     """From the third level on: the answer stands within a page that has its own headings."""
-    level = min(6, int(tokens[at].tag[1:]) - env[_TOP] + 3)
+    level = min(6, int(tokens[at].tag[1:]) - env[_TOP_LEVEL] + 3)
     return f"<h{level}>" if tokens[at].nesting > 0 else f"</h{level}>\n"

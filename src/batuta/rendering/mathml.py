@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-LONGEST = 4000
+MAX_CHARACTERS = 4000
 """Characters of a formula that is set; a longer one is shown as it was written."""
 _MACROS = re.compile(r"\\(?:re)?newcommand|\\providecommand|\\[gex]?def|\\let|\\newenvironment")
 """A formula that defines commands could grow without end."""
-_DEEPEST = 60
+_MAX_DEPTH = 60
 _ELEMENTS = {
     *("math", "mrow", "mi", "mn", "mo", "mtext", "ms", "mspace", "msub", "msup", "msubsup"),
     *("mfrac", "msqrt", "mroot", "munder", "mover", "munderover", "mtable", "mtr", "mtd"),
@@ -33,42 +33,44 @@ _ATTRIBUTES = {
 _VALUE = re.compile(r"[A-Za-z0-9 .%+_-]{0,60}")
 
 
-def mathml(latex: str, *, block: bool) -> str | None:
+def render_mathml(latex: str, *, block: bool) -> str | None:
     """The formula as a `math` element; None if it cannot be set.
 
     Args:
         latex: without its delimiters.
         block: it stands on its own, not in a line.
     """
-    if len(latex) > LONGEST or _MACROS.search(latex):
+    if len(latex) > MAX_CHARACTERS or _MACROS.search(latex):
         return None
     # Loaded when the first formula is met: most pages have none.
     from latex2mathml.converter import Converter  # noqa: PLC0415
 
     try:
         tree = Converter(display="block" if block else "inline").convert_to_element(latex)
-        return _written(tree, 0)
+        return _write_element(tree, 0)
     except Exception:  # noqa: BLE001 - the converter raises all sorts of things for odd LaTeX
         return None
 
 
-def _written(element: Element, depth: int) -> str:
+def _write_element(element: Element, depth: int) -> str:
     """The element and what is in it.
 
     Raises:
         ValueError: it is nested too deeply, or is none that is known.
     """
-    if depth > _DEEPEST or element.tag not in _ELEMENTS:
+    if depth > _MAX_DEPTH or element.tag not in _ELEMENTS:
         raise ValueError(f"not a formula: {element.tag}")
     known = (
         f' {name}="{value}"'
         for name, value in element.attrib.items()
         if name in _ATTRIBUTES and _VALUE.fullmatch(value)
     )
-    inside = "".join(_written(child, depth + 1) + _text(child.tail) for child in element)
-    return f"<{element.tag}{''.join(known)}>{_text(element.text)}{inside}</{element.tag}>"
+    inside = "".join(
+        _write_element(child, depth + 1) + _escape_text(child.tail) for child in element
+    )
+    return f"<{element.tag}{''.join(known)}>{_escape_text(element.text)}{inside}</{element.tag}>"
 
 
-def _text(text: str | None) -> str:
+def _escape_text(text: str | None) -> str:
     """The text, whose signs the converter writes as references."""
     return escape(unescape(text or ""), quote=False)

@@ -1,12 +1,12 @@
 """JSON Schema, checked in one place: bounded first, then compiled, in a process if need be."""
 
 from batuta.schemas.bounds import SchemaSize, measure_json, measure_schema
-from batuta.schemas.validator import JsonValidator, SchemaTooSlow, validator_for
+from batuta.schemas.validator import JsonValidator, SchemaTimeoutError, validator_for
 
 __all__ = [
     "JsonValidator",
     "SchemaSize",
-    "SchemaTooSlow",
+    "SchemaTimeoutError",
     "measure_json",
     "measure_schema",
     "validator_for",

@@ -29,22 +29,22 @@ one once."""
 MAX_CHAIN = 200
 """Places one within the other, with all references followed."""
 
-_MAPS = frozenset(
+_SCHEMA_MAPS = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )
-_LISTS = frozenset({"allOf", "anyOf", "oneOf"})
-_DEFINITIONS = frozenset({"$defs", "definitions"})
-_ONE = frozenset(
+_SCHEMA_LISTS = frozenset({"allOf", "anyOf", "oneOf"})
+_DEFINITION_KEYWORDS = frozenset({"$defs", "definitions"})
+_SUBSCHEMA_KEYWORDS = frozenset(
     {
         *("items", "additionalItems", "prefixItems", "contains", "additionalProperties"),
         *("propertyNames", "not", "if", "then", "else", "unevaluatedItems"),
         *("unevaluatedProperties", "contentSchema"),
     }
 )
-_REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
-_PLAIN = frozenset(
+_REFERENCE_KEYWORDS = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
+_LINEAR_KEYWORDS = frozenset(
     {
-        *_DEFINITIONS,
+        *_DEFINITION_KEYWORDS,
         *("$schema", "$comment", "$ref", "title", "description", "default", "examples"),
         *("deprecated", "readOnly", "writeOnly", "type", "enum", "const", "properties", "required"),
         *("additionalProperties", "items", "prefixItems", "anyOf", "oneOf", "allOf", "not"),
@@ -65,7 +65,7 @@ class SchemaSize:
     """Places, and entries of their lists, with all references followed."""
     chain: int
     """Places one within the other, with all references followed."""
-    plain: bool
+    is_linear: bool
     """Whether checking costs at most `expanded` steps for each value that is checked: nothing
     refers to itself or elsewhere, and every keyword is one whose cost is known."""
 
@@ -76,12 +76,12 @@ def measure_schema(schema: Mapping[str, Any]) -> SchemaSize:
     Raises:
         ValueError: it is too large in some way; the sentence says which.
     """
-    values = _count(schema)
+    values = _count_values(schema)
     expansion = _Expansion(schema)
     expanded, chain = expansion.of(schema)
-    _bound(expanded, MAX_EXPANDED, "places once its references are followed")
-    _bound(chain, MAX_CHAIN, "places one within the other once its references are followed")
-    return SchemaSize(values=values, expanded=expanded, chain=chain, plain=expansion.plain)
+    _check_bound(expanded, MAX_EXPANDED, "places once its references are followed")
+    _check_bound(chain, MAX_CHAIN, "places one within the other once its references are followed")
+    return SchemaSize(values=values, expanded=expanded, chain=chain, is_linear=expansion.is_linear)
 
 
 def measure_json(value: object, *, values: int, depth: int) -> int:
@@ -101,8 +101,8 @@ def measure_json(value: object, *, values: int, depth: int) -> int:
             inside = cast("list[object]", one)
         else:
             continue
-        _bound(level, depth, "levels")
-        _bound(count + len(left) + len(inside), values, "values")
+        _check_bound(level, depth, "levels")
+        _check_bound(count + len(left) + len(inside), values, "values")
         left += [(each, level + 1) for each in inside]
     return count
 
@@ -126,11 +126,11 @@ class _Totals:
         self.characters += len(name)
         if isinstance(value, str):
             self.characters += len(value)
-            if name in _REFERENCES:
+            if name in _REFERENCE_KEYWORDS:
                 self.references += 1
             elif name == "pattern":
                 self._pattern(value)
-        elif isinstance(value, list) and name in _LISTS:
+        elif isinstance(value, list) and name in _SCHEMA_LISTS:
             self.branches += len(cast("list[object]", value))
         elif isinstance(value, Mapping):
             self._mapping(name, cast("Mapping[str, object]", value))
@@ -141,11 +141,11 @@ class _Totals:
         Raises:
             ValueError: it is not.
         """
-        _bound(self.characters, MAX_BYTES, "characters")
-        _bound(self.references, MAX_REFERENCES, "references")
-        _bound(self.branches, MAX_BRANCHES, "branches")
-        _bound(self.properties, MAX_PROPERTIES, "properties")
-        _bound(self.patterns, MAX_PATTERNS, "patterns")
+        _check_bound(self.characters, MAX_BYTES, "characters")
+        _check_bound(self.references, MAX_REFERENCES, "references")
+        _check_bound(self.branches, MAX_BRANCHES, "branches")
+        _check_bound(self.properties, MAX_PROPERTIES, "properties")
+        _check_bound(self.patterns, MAX_PATTERNS, "patterns")
 
     def _mapping(self, name: str, value: Mapping[str, object]) -> None:
         if name == "properties":
@@ -156,10 +156,10 @@ class _Totals:
 
     def _pattern(self, pattern: str) -> None:
         self.patterns += 1
-        _bound(len(pattern), MAX_PATTERN, "characters in a pattern")
+        _check_bound(len(pattern), MAX_PATTERN, "characters in a pattern")
 
 
-def _count(schema: Mapping[str, Any]) -> int:
+def _count_values(schema: Mapping[str, Any]) -> int:
     """The number of values; the walk ends at the first bound that is passed."""
     totals = _Totals()
     count = 0
@@ -167,8 +167,8 @@ def _count(schema: Mapping[str, Any]) -> int:
     while left:
         value, depth = left.pop()
         count += 1
-        _bound(depth, MAX_DEPTH, "levels")
-        _bound(count + len(left), MAX_VALUES, "values")
+        _check_bound(depth, MAX_DEPTH, "levels")
+        _check_bound(count + len(left), MAX_VALUES, "values")
         if isinstance(value, Mapping):
             for name, inner in cast("Mapping[str, object]", value).items():
                 totals.add(name, inner)
@@ -182,22 +182,22 @@ def _count(schema: Mapping[str, Any]) -> int:
     return count
 
 
-_Place = Mapping[str, Any]
+_SubSchema = Mapping[str, Any]
 
 
 class _Expansion:
     """The schema with its references followed, each place counted once and remembered."""
 
-    def __init__(self, root: _Place) -> None:
-        self.plain = True
+    def __init__(self, root: _SubSchema) -> None:
+        self.is_linear = True
         self._root = root
-        self._anchors: dict[str, _Place] | None = None
+        self._anchors: dict[str, _SubSchema] | None = None
         self._known: dict[int, tuple[int, int]] = {}
         self._open: set[int] = set()
-        self._left: list[tuple[_Place, list[_Place], list[_Place]]] = []
+        self._left: list[tuple[_SubSchema, list[_SubSchema], list[_SubSchema]]] = []
         """Places that were entered and not left: with what is in each, and what of that waits."""
 
-    def of(self, schema: _Place) -> tuple[int, int]:
+    def of(self, schema: _SubSchema) -> tuple[int, int]:
         """How many places, and how many of them one within the other.
 
         Without recursion of this function's own: a schema decides how deep it goes.
@@ -208,13 +208,15 @@ class _Expansion:
             if waiting:
                 inner = waiting.pop()
                 if id(inner) in self._open:
-                    self.plain = False  # it refers to itself: its cost depends on the value's depth
+                    self.is_linear = (
+                        False  # it refers to itself: its cost depends on the value's depth
+                    )
                 elif id(inner) not in self._known:
                     self._enter(inner)
                 continue
             self._left.pop()
             self._open.discard(id(place))
-            size, depth = _width(place), 0
+            size, depth = _place_width(place), 0
             for one in inside:
                 count, below = self._known.get(id(one), (1, 1))
                 size += count
@@ -222,23 +224,23 @@ class _Expansion:
             self._known[id(place)] = (min(size, MAX_EXPANDED + 1), depth + 1)
         return self._known[id(schema)]
 
-    def _enter(self, place: _Place) -> None:
+    def _enter(self, place: _SubSchema) -> None:
         self._open.add(id(place))
-        if not _PLAIN.issuperset(place):
-            self.plain = False
+        if not _LINEAR_KEYWORDS.issuperset(place):
+            self.is_linear = False
         inside = list(self._inside(place))
         self._left.append((place, inside, inside.copy()))
 
     def _inside(self, place: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         """The schemas that a value of this place must fit too, itself or its parts."""
         for name, value in place.items():
-            if name in _REFERENCES:
+            if name in _REFERENCE_KEYWORDS:
                 target = self._target(value)
                 if target is None:
-                    self.plain = False
+                    self.is_linear = False
                 else:
                     yield target
-            elif name not in _DEFINITIONS:
+            elif name not in _DEFINITION_KEYWORDS:
                 yield from _schemas_in(name, value)
 
     def _target(self, reference: object) -> Mapping[str, Any] | None:
@@ -258,32 +260,32 @@ class _Expansion:
                 value = cast("dict[str, Any]", value).get(name) if _is_map(value) else None
         return cast("Mapping[str, Any]", value) if _is_map(value) else None
 
-    def _named(self, name: str) -> _Place | None:
+    def _named(self, name: str) -> _SubSchema | None:
         """The place with that anchor."""
         if self._anchors is None:
-            self._anchors = dict(_anchors(self._root))
+            self._anchors = dict(_find_anchors(self._root))
         return self._anchors.get(name)
 
 
-def _width(place: Mapping[str, Any]) -> int:
+def _place_width(place: Mapping[str, Any]) -> int:
     """What the place itself is compared with."""
     return 1 + sum(len(cast("list[Any]", one)) for one in place.values() if isinstance(one, list))
 
 
 def _schemas_in(name: str, value: object) -> Iterator[Mapping[str, Any]]:
     """The schemas that are a keyword's value or stand in it."""
-    if name in _MAPS and isinstance(value, Mapping):
+    if name in _SCHEMA_MAPS and isinstance(value, Mapping):
         entries: Any = cast("Mapping[str, object]", value).values()
-    elif (name in _LISTS or name in _ONE) and isinstance(value, list):
+    elif (name in _SCHEMA_LISTS or name in _SUBSCHEMA_KEYWORDS) and isinstance(value, list):
         entries = cast("list[object]", value)
-    elif name in _ONE:
+    elif name in _SUBSCHEMA_KEYWORDS:
         entries = (value,)
     else:
         return
     yield from (entry for entry in entries if isinstance(entry, Mapping))
 
 
-def _anchors(root: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _find_anchors(root: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The places that have a name of their own."""
     left: list[Any] = [root]
     while left:
@@ -302,6 +304,6 @@ def _is_map(value: object) -> bool:
     return isinstance(value, Mapping)
 
 
-def _bound(count: int, most: int, what: str) -> None:
+def _check_bound(count: int, most: int, what: str) -> None:
     if count > most:
         raise ValueError(f"the schema has more than {most} {what}")

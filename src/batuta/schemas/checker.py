@@ -11,26 +11,28 @@ import json
 from collections.abc import Sequence
 from typing import Any, cast
 
-SHOWN = 300
+MAX_FAULT_CHARACTERS = 300
 """Characters of a fault that are told."""
-DEEPEST = 200
+MAX_DEPTH = 200
 """Levels of a value that is checked."""
-BACKTRACKS = 100_000
+MAX_BACKTRACKS = 100_000
 """Steps back that one regular expression may take on one text."""
 
 
-def schema_fault(schema: dict[str, Any]) -> str | None:
+def find_schema_fault(schema: dict[str, Any]) -> str | None:
     """Why this is no JSON schema; None if it is one."""
     try:
-        _compiled(schema)
-    except _rust().ValidationError as error:
-        return _told(error)
+        _compile_schema(schema)
+    except _jsonschema_rs().ValidationError as error:
+        return _describe_error(error)
     except Exception as error:  # noqa: BLE001 - the library's other errors are the schema's too
-        return str(error).partition("\n")[0][:SHOWN]
+        return str(error).partition("\n")[0][:MAX_FAULT_CHARACTERS]
     return None
 
 
-def text_fault(schema: dict[str, Any] | None, text: str, *, is_object: bool = False) -> str | None:
+def find_text_fault(
+    schema: dict[str, Any] | None, text: str, *, is_object: bool = False
+) -> str | None:
     """The first thing that is wrong with the text; None if nothing is.
 
     Args:
@@ -43,44 +45,44 @@ def text_fault(schema: dict[str, Any] | None, text: str, *, is_object: bool = Fa
     except RecursionError:
         return "it is nested too deeply"
     except ValueError as error:
-        return f"it is not JSON: {error}"[:SHOWN]
+        return f"it is not JSON: {error}"[:MAX_FAULT_CHARACTERS]
     if schema is None:
         return "it is not a JSON object" if is_object and type(value) is not dict else None
     if not _is_shallow(value):
         return "it is nested too deeply"
     try:
-        validator = _compiled(schema)
+        validator = _compile_schema(schema)
         if validator.is_valid(value):
             return None
-        return _told(next(iter(validator.iter_errors(value))))
-    except _rust().ValidationError as error:
-        return f"the schema cannot be used: {_told(error)}"[:SHOWN]
+        return _describe_error(next(iter(validator.iter_errors(value))))
+    except _jsonschema_rs().ValidationError as error:
+        return f"the schema cannot be used: {_describe_error(error)}"[:MAX_FAULT_CHARACTERS]
     except Exception as error:  # noqa: BLE001 - a value that the library cannot take
-        return f"it cannot be checked: {str(error).partition(chr(10))[0]}"[:SHOWN]
+        return f"it cannot be checked: {str(error).partition(chr(10))[0]}"[:MAX_FAULT_CHARACTERS]
 
 
-def text_fault_of(schema: dict[str, Any] | None, text: str, is_object: int) -> str | None:
-    """`text_fault` with arguments that are JSON."""
-    return text_fault(schema, text, is_object=bool(is_object))
+def find_text_fault_json(schema: dict[str, Any] | None, text: str, is_object: int) -> str | None:
+    """`find_text_fault` with arguments that are JSON."""
+    return find_text_fault(schema, text, is_object=bool(is_object))
 
 
-def _compiled(schema: dict[str, Any]) -> Any:
+def _compile_schema(schema: dict[str, Any]) -> Any:
     """A validator that fetches nothing.
 
     Raises:
         jsonschema_rs.ValidationError: this is no schema, or it refers to what is not in it.
     """
-    rust = _rust()
-    options = rust.FancyRegexOptions(backtrack_limit=BACKTRACKS)
+    rust = _jsonschema_rs()
+    options = rust.FancyRegexOptions(backtrack_limit=MAX_BACKTRACKS)
     return rust.validator_for(schema, offline=True, validate_formats=False, pattern_options=options)
 
 
-def _rust() -> Any:
+def _jsonschema_rs() -> Any:
     # Loaded on first use: most answers are free text.
     return importlib.import_module("jsonschema_rs")
 
 
-def _told(error: Any) -> str:
+def _describe_error(error: Any) -> str:
     """What is wrong and where, in one line that ends."""
     path = "$" + "".join(
         f"[{part}]" if isinstance(part, int) else f".{part}"
@@ -88,14 +90,14 @@ def _told(error: Any) -> str:
     )
     kind = type(error.kind).__name__
     if "Backtrack" in kind or "RegexEngine" in kind:
-        return f"{path}: its pattern cannot be checked"[:SHOWN]
-    return f"{path}: {error.message}"[:SHOWN]
+        return f"{path}: its pattern cannot be checked"[:MAX_FAULT_CHARACTERS]
+    return f"{path}: {error.message}"[:MAX_FAULT_CHARACTERS]
 
 
 def _is_shallow(value: object) -> bool:
     """Whether the value is nested no deeper than the checker can go."""
     level: list[object] = [value]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         inner: list[object] = []
         for one in level:
             if isinstance(one, dict):

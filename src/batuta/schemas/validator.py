@@ -11,30 +11,30 @@ from typing import Any, final
 
 from batuta.errors import BatutaError
 from batuta.offload import (
-    NotStarted,
-    ProcessDied,
-    TookTooLong,
+    ProcessDiedError,
+    ProcessStartError,
+    ProcessTimeoutError,
     call_in_process,
     call_in_process_now,
 )
 from batuta.schemas.bounds import SchemaSize, measure_schema
-from batuta.schemas.checker import schema_fault, text_fault, text_fault_of
+from batuta.schemas.checker import find_schema_fault, find_text_fault, find_text_fault_json
 
-INLINE_VALUES = 500
+MAX_INLINE_VALUES = 500
 """Values of a schema that is compiled in this process."""
-INLINE_CHAIN = 40
-INLINE_CHECKS = 20_000
+MAX_INLINE_CHAIN = 40
+MAX_INLINE_CHECKS = 20_000
 """Checks of places against values that are made in this process: some milliseconds."""
-INLINE_TEXT = 20_000
+MAX_INLINE_CHARACTERS = 20_000
 """Characters of a text that is read in this process."""
-_REMEMBERED = 1024
+_MAX_SLOW_SCHEMAS = 1024
 
 
-class SchemaTooSlow(BatutaError):
+class SchemaTimeoutError(BatutaError):
     """The check was given up at its time limit; another try would end the same way."""
 
 
-class _Slow:
+class _SlowSchemas:
     """Schemas that used up their time once: they get no second one."""
 
     def __init__(self) -> None:
@@ -43,16 +43,16 @@ class _Slow:
     def add(self, digest: bytes) -> None:
         """Remembers it, and forgets the oldest."""
         self._known[digest] = None
-        if len(self._known) > _REMEMBERED:
+        if len(self._known) > _MAX_SLOW_SCHEMAS:
             self._known.popitem(last=False)
 
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._known
 
 
-_SLOW = _Slow()
-_NOTHING = SchemaSize(values=0, expanded=1, chain=1, plain=True)
-_KEPT = 64
+_SLOW_SCHEMAS = _SlowSchemas()
+_EMPTY_SIZE = SchemaSize(values=0, expanded=1, chain=1, is_linear=True)
+_MAX_RECENT = 64
 _RECENT: dict[int, tuple[Mapping[str, Any], JsonValidator]] = {}
 
 
@@ -72,7 +72,7 @@ class JsonValidator:
         """
         self._schema = dict(schema) if schema else None
         self._is_object = is_object
-        self._size = measure_schema(self._schema) if self._schema else _NOTHING
+        self._size = measure_schema(self._schema) if self._schema else _EMPTY_SIZE
         self._digest: bytes | None = None
 
     async def check(self) -> None:
@@ -85,9 +85,9 @@ class JsonValidator:
         if self._schema is None:
             return
         if self._compiles_here:
-            fault = schema_fault(self._schema)
+            fault = find_schema_fault(self._schema)
         else:
-            fault = await self._elsewhere(schema_fault, self._schema)
+            fault = await self._call_in_process(find_schema_fault, self._schema)
         if fault is not None:
             raise ValueError(fault)
 
@@ -98,8 +98,10 @@ class JsonValidator:
             SchemaTooSlow: it cannot be told in the time there is.
         """
         if self.is_quick(text):
-            return text_fault(self._schema, text, is_object=self._is_object)
-        return await self._elsewhere(text_fault_of, self._schema, text, int(self._is_object))
+            return find_text_fault(self._schema, text, is_object=self._is_object)
+        return await self._call_in_process(
+            find_text_fault_json, self._schema, text, int(self._is_object)
+        )
 
     def find_fault_now(self, text: str) -> str | None:
         """As `find_fault`, for a thread that may wait.
@@ -108,25 +110,29 @@ class JsonValidator:
             SchemaTooSlow: it cannot be told in the time there is.
         """
         if self.is_quick(text):
-            return text_fault(self._schema, text, is_object=self._is_object)
+            return find_text_fault(self._schema, text, is_object=self._is_object)
         with self._refusing_slow():
-            return call_in_process_now(text_fault_of, self._schema, text, int(self._is_object))
+            return call_in_process_now(
+                find_text_fault_json, self._schema, text, int(self._is_object)
+            )
 
     def is_quick(self, text: str) -> bool:
         """Whether checking the text here takes no more than some milliseconds."""
-        if len(text) > INLINE_TEXT:
+        if len(text) > MAX_INLINE_CHARACTERS:
             return False
         if self._schema is None:
             return True
         values = 1 + len(text) // 64 + sum(text.count(sign) for sign in ",[{:")
-        return self._compiles_here and values * self._size.expanded <= INLINE_CHECKS
+        return self._compiles_here and values * self._size.expanded <= MAX_INLINE_CHECKS
 
     @property
     def _compiles_here(self) -> bool:
         size = self._size
-        return size.plain and size.values <= INLINE_VALUES and size.chain <= INLINE_CHAIN
+        return (
+            size.is_linear and size.values <= MAX_INLINE_VALUES and size.chain <= MAX_INLINE_CHAIN
+        )
 
-    async def _elsewhere(self, function: Any, *arguments: Any) -> str | None:
+    async def _call_in_process(self, function: Any, *arguments: Any) -> str | None:
         with self._refusing_slow():
             return await call_in_process(function, *arguments)
 
@@ -139,19 +145,19 @@ class JsonValidator:
         """
         if self._digest is None:
             self._digest = hashlib.sha256(json.dumps(self._schema).encode()).digest()
-        if self._digest in _SLOW:
-            raise SchemaTooSlow("checking this schema took too long before")
+        if self._digest in _SLOW_SCHEMAS:
+            raise SchemaTimeoutError("checking this schema took too long before")
         try:
             yield
-        except (TookTooLong, ProcessDied):
-            _SLOW.add(self._digest)
-            raise SchemaTooSlow("checking this schema takes too long") from None
-        except NotStarted as error:
-            raise SchemaTooSlow(f"the schema cannot be checked: {error}") from None
+        except (ProcessTimeoutError, ProcessDiedError):
+            _SLOW_SCHEMAS.add(self._digest)
+            raise SchemaTimeoutError("checking this schema takes too long") from None
+        except ProcessStartError as error:
+            raise SchemaTimeoutError(f"the schema cannot be checked: {error}") from None
 
 
-_ANYTHING = JsonValidator(None)
-_OBJECT = JsonValidator(None, is_object=True)
+_ANY_JSON = JsonValidator(None)
+_ANY_OBJECT = JsonValidator(None, is_object=True)
 
 
 def validator_for(schema: Mapping[str, Any] | None, *, is_object: bool = False) -> JsonValidator:
@@ -163,12 +169,12 @@ def validator_for(schema: Mapping[str, Any] | None, *, is_object: bool = False) 
         ValueError: it is too large in some way; the sentence says which.
     """
     if not schema:
-        return _OBJECT if is_object else _ANYTHING
+        return _ANY_OBJECT if is_object else _ANY_JSON
     found = _RECENT.get(id(schema))
     if found is not None and found[0] is schema:
         return found[1]
     validator = JsonValidator(schema)
     _RECENT[id(schema)] = (schema, validator)
-    if len(_RECENT) > _KEPT:
+    if len(_RECENT) > _MAX_RECENT:
         del _RECENT[next(iter(_RECENT))]
     return validator

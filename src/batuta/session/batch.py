@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-Progress = Callable[[int, int], None]
+BatchProgressCallback = Callable[[int, int], None]
 """Hears how many questions of a batch are answered, and how many there are."""
 
 
-def open_progress(progress: bool | Progress, total: int) -> Progress:  # noqa: FBT001 - a value
+def open_progress(progress: bool | BatchProgressCallback, total: int) -> BatchProgressCallback:  # noqa: FBT001 - a value
     """What is called after each question, and with -1 at the end."""
     if not isinstance(progress, bool):
         return lambda done, total: progress(done, total) if done >= 0 else None

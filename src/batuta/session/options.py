@@ -6,10 +6,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypedDict
 
-from batuta.core import Emit, Limits, Question, ResponseFormat, Sampling, Tool, ToolCall, Workflow
+from batuta.core import (
+    EventHandler,
+    Limits,
+    Question,
+    ResponseFormat,
+    Sampling,
+    Tool,
+    ToolCall,
+    Workflow,
+)
 from batuta.session.questions import ImageLike
 
-RunTool = Callable[[ToolCall], str | Awaitable[str]]
+ToolRunner = Callable[[ToolCall], str | Awaitable[str]]
 """Runs one of the caller's tools and returns what it says."""
 
 
@@ -20,7 +29,7 @@ class AskOptions(TypedDict, total=False):
     """Pictures beside the question: a path, bytes, or an `https:` or `data:` address."""
     tools: Sequence[Tool]
     """Functions that the workers may call."""
-    run_tool: RunTool
+    run_tool: ToolRunner
     """Runs them; without it a run that wants a tool ends as `waiting`, its calls in `run.reply`."""
     response_format: ResponseFormat
     """The form that the answer must have."""
@@ -39,7 +48,7 @@ class AskOptions(TypedDict, total=False):
     """Makes sampling repeatable where the workers honour seeds."""
     dry_run: bool
     """Plan and estimate (`run.expected`); call no worker."""
-    on_event: Emit
+    on_event: EventHandler
     """Hears every event as it happens."""
 
 

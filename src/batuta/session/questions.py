@@ -25,18 +25,18 @@ def parse_question(given: QuestionLike, images: Sequence[ImageLike] = ()) -> Que
         ValueError: it is empty, or a message of it is malformed.
         OSError: a picture's file cannot be read.
     """
-    question = given if isinstance(given, Question) else Question(_parse_messages(given))
+    question = given if isinstance(given, Question) else Question(messages=_parse_messages(given))
     if not images:
         return question
     *before, last = question.messages
-    shown = Message(last.role, (*last.parts, *map(load_image, images)), last.name)
+    shown = Message(role=last.role, parts=(*last.parts, *map(load_image, images)), name=last.name)
     return Question(
-        (*before, shown),
-        question.tools,
-        question.tool_choice,
-        question.parallel_tool_calls,
-        question.response_format,
-        question.sampling,
+        messages=(*before, shown),
+        tools=question.tools,
+        tool_choice=question.tool_choice,
+        parallel_tool_calls=question.parallel_tool_calls,
+        response_format=question.response_format,
+        sampling=question.sampling,
     )
 
 
@@ -47,12 +47,12 @@ def load_image(given: ImageLike) -> Image:
         OSError: the file cannot be read.
     """
     if isinstance(given, str) and given.startswith(_ADDRESSES):
-        return Image(given)
+        return Image(url=given)
     data = given if isinstance(given, bytes) else Path(given).read_bytes()
     kind = next((kind for magic, kind in _MAGIC.items() if data.startswith(magic)), None)
     if kind is None and not isinstance(given, bytes):
         kind = mimetypes.guess_type(str(given))[0]
-    return Image(f"data:{kind or 'image/webp'};base64,{base64.b64encode(data).decode()}")
+    return Image(url=f"data:{kind or 'image/webp'};base64,{base64.b64encode(data).decode()}")
 
 
 def _parse_messages(
@@ -61,7 +61,7 @@ def _parse_messages(
     if isinstance(given, str):
         if not given.strip():
             raise ValueError("the question is empty")
-        return (Message(Role.USER, (Text(given),)),)
+        return (Message(role=Role.USER, parts=(Text(given),)),)
     if isinstance(given, Message):
         return (given,)
     if not given:
@@ -74,10 +74,10 @@ def _parse_message(given: Mapping[str, Any]) -> Message:
     if role not in {"system", "developer", "user", "assistant"}:
         raise ValueError(f"a message's role is system, developer, user or assistant, not {role!r}")
     if isinstance(content, str):
-        return Message(Role(role), (Text(content),))
+        return Message(role=Role(role), parts=(Text(content),))
     if not isinstance(content, list) or not content:
         raise ValueError("a message's content is text, or a list of parts")
-    return Message(Role(role), tuple(map(_parse_part, cast("list[Any]", content))))
+    return Message(role=Role(role), parts=tuple(map(_parse_part, cast("list[Any]", content))))
 
 
 def _parse_part(given: Any) -> Part:
@@ -85,6 +85,6 @@ def _parse_part(given: Any) -> Part:
         case {"type": "text", "text": str(text)}:
             return Text(text)
         case {"type": "image_url", "image_url": {"url": str(url)}}:
-            return Image(url)
+            return Image(url=url)
         case _:
             raise ValueError(f"a part is text or image_url, not {given!r:.80}")

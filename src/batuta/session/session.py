@@ -13,13 +13,13 @@ from typing import Self, Unpack, cast, final
 
 import anyio
 
-from batuta.clients import Http
-from batuta.config import Ensemble, open_ensemble, store_target
+from batuta.clients import HttpTransport
+from batuta.config.load import LoadedConfig, load_config, store_target
 from batuta.core import (
     Client,
     Conductor,
     Cost,
-    Emit,
+    EventHandler,
     Limits,
     Outcome,
     Pool,
@@ -27,16 +27,16 @@ from batuta.core import (
     Run,
     WorkerId,
 )
-from batuta.core.usage import FREE
-from batuta.engine import Recorder, conduct, going_on
-from batuta.session.batch import Progress, open_progress
+from batuta.core.usage import ZERO_COST
+from batuta.engine import Recorder, conduct, find_resume_state
+from batuta.session.batch import BatchProgressCallback, open_progress
 from batuta.session.options import AskOptions, complete_question, merge_limits
 from batuta.session.questions import QuestionLike, parse_question
 from batuta.session.stream import RunStream
 from batuta.session.tools import answer_tool_calls
-from batuta.solvers import Fixed, best
+from batuta.solvers import FixedConductor, best_single_worker
 
-MOST_TOOL_TURNS = 16
+MAX_TOOL_TURNS = 16
 """Times that a question's tools are run before its last run is returned as it is."""
 CONCURRENCY = 8
 """Questions of a batch that are answered at the same time."""
@@ -80,10 +80,10 @@ class Session:
         self._limits = limits
         self._store = store
         self._environ = environ
-        self._http = Http()
+        self._http = HttpTransport()
         self._tasks = anyio.create_task_group()
-        self._ensemble: Ensemble | None = None
-        self.spent: Cost = FREE
+        self._ensemble: LoadedConfig | None = None
+        self.spent: Cost = ZERO_COST
         """Dollars of all runs of this session."""
 
     async def __aenter__(self) -> Self:
@@ -139,7 +139,7 @@ class Session:
         asked = complete_question(parse_question(question, options.get("images", ())), options)
         run = await self._conduct(asked, options, None)
         run_tool = options.get("run_tool")
-        for _ in range(MOST_TOOL_TURNS):
+        for _ in range(MAX_TOOL_TURNS):
             if run_tool is None or run.outcome is not Outcome.WAITING or run.reply is None:
                 break
             asked = await answer_tool_calls(asked, run.reply.tool_calls, run_tool)
@@ -152,7 +152,7 @@ class Session:
         Leaving the loop early cancels the run. Arguments as for `ask`.
         """
 
-        async def play(emit: Emit) -> Run:
+        async def play(emit: EventHandler) -> Run:
             told: AskOptions = {**options, "on_event": emit}
             return await self.ask(question, **told)
 
@@ -163,7 +163,7 @@ class Session:
         questions: Iterable[QuestionLike],
         *,
         concurrency: int = CONCURRENCY,
-        progress: bool | Progress = False,
+        progress: bool | BatchProgressCallback = False,
         **options: Unpack[AskOptions],
     ) -> list[Run]:
         """Answers many questions, some at the same time.
@@ -195,20 +195,26 @@ class Session:
         return cast("list[Run]", runs)
 
     @property
-    def _opened(self) -> Ensemble:
+    def _opened(self) -> LoadedConfig:
         if self._ensemble is None:
             raise RuntimeError("the session is not open: async with batuta.open(...) as session")
         return self._ensemble
 
-    async def _open_ensemble(self) -> Ensemble:
+    async def _open_ensemble(self) -> LoadedConfig:
         named = self._conductor if isinstance(self._conductor, str) else None
         if isinstance(self._pool, Pool) and self._clients is not None:
-            conductor = best() if self._conductor is None else self._conductor
+            conductor = best_single_worker() if self._conductor is None else self._conductor
             if isinstance(conductor, str):
                 raise ValueError("a Pool of one's own needs a conductor object, not a name")
-            return Ensemble("a pool", self._pool, self._clients, conductor, Limits())
+            return LoadedConfig(
+                source="a pool",
+                pool=self._pool,
+                clients=self._clients,
+                conductor=conductor,
+                limits=Limits(),
+            )
         source = str(self._pool) if self._pool is not None else None
-        found = await open_ensemble(self._http, pool=source, conductor=named, environ=self._environ)
+        found = await load_config(self._http, pool=source, conductor=named, environ=self._environ)
         if self._conductor is not None and named is None:
             found = replace(found, conductor=cast("Conductor", self._conductor))
         return found
@@ -216,7 +222,7 @@ class Session:
     async def _conduct(self, question: Question, options: AskOptions, before: Run | None) -> Run:
         """One run, counted and kept also if it is cancelled."""
         opened, recorder, workflow = self._opened, Recorder(), options.get("workflow")
-        conductor = Fixed("by-hand", lambda _: workflow) if workflow else opened.conductor
+        conductor = FixedConductor("by-hand", lambda _: workflow) if workflow else opened.conductor
         try:
             return await conduct(
                 question,
@@ -228,9 +234,9 @@ class Session:
                 emit=options.get("on_event"),
                 model="batuta-ultra",
                 recorder=recorder,
-                resumed=going_on(before, question, opened.pool) if before else None,
-                patience=opened.patience,
-                policies=opened.policies,
+                resumed=find_resume_state(before, question, opened.pool) if before else None,
+                timeouts=opened.timeouts,
+                guardrails=opened.guardrails,
                 dry_run=options.get("dry_run", False),
             )
         finally:

@@ -8,7 +8,7 @@ from typing import final
 import anyio
 from anyio.abc import TaskGroup
 
-from batuta.core import Emit, Event, Run
+from batuta.core import Event, EventHandler, Run
 
 _EVENTS = 64
 """Events that a stream keeps for a slow reader before the run waits for it."""
@@ -19,7 +19,10 @@ class RunStream:
     """An async iterator over a run's events."""
 
     def __init__(
-        self, play: Callable[[Emit], Awaitable[Run]], tasks: TaskGroup, hear: Emit | None = None
+        self,
+        play: Callable[[EventHandler], Awaitable[Run]],
+        tasks: TaskGroup,
+        hear: EventHandler | None = None,
     ) -> None:
         """Starts nothing yet.
 

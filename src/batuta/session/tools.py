@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from batuta.core import Message, Question, Role, ToolCall, ToolResult
-from batuta.session.options import RunTool
+from batuta.session.options import ToolRunner
 
 
 async def answer_tool_calls(
-    question: Question, calls: Sequence[ToolCall], run_tool: RunTool
+    question: Question, calls: Sequence[ToolCall], run_tool: ToolRunner
 ) -> Question:
     """The conversation with what the tools returned; a tool that fails says so to the worker."""
     results: list[Message] = []
@@ -20,6 +20,6 @@ async def answer_tool_calls(
             text = said if isinstance(said, str) else await said
         except Exception as error:  # noqa: BLE001 - the worker may try something else
             text = f"error: {error}"
-        results.append(Message(Role.TOOL, (ToolResult(call.id, text),)))
-    asked = Message(Role.ASSISTANT, tuple(calls))
+        results.append(Message(role=Role.TOOL, parts=(ToolResult(call_id=call.id, content=text),)))
+    asked = Message(role=Role.ASSISTANT, parts=tuple(calls))
     return replace(question, messages=(*question.messages, asked, *results))

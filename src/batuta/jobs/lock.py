@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import final
 
 from batuta.errors import StoreError
+from batuta.store.database import make_private_file
 
 
 @final
-class Claim:
+class FolderLock:
     """Held until `release`, or until the process dies, however it dies.
 
     It is a transaction on an SQLite file of its own, which every system that runs Python locks
@@ -24,7 +25,7 @@ class Claim:
             StoreError: another process has it, or the file cannot be made.
         """
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_file(path)
             self._file = sqlite3.connect(
                 path, timeout=0, isolation_level=None, check_same_thread=False
             )

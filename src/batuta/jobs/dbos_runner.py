@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, final
 
 from sqlalchemy import URL
 
-from batuta.jobs.protocol import Ending, Job, JobState, JobStatus, Json
-from batuta.jobs.records import is_file
+from batuta.jobs.protocol import Job, JobEnding, JobState, JobStatus, Json
+from batuta.jobs.records import ErasingConnection, is_sqlite_file
 
 if TYPE_CHECKING:
     from dbos import WorkflowStatus
@@ -21,11 +21,11 @@ PROTOCOL = "batuta-jobs-1"
 compute from the code: every deploy would leave the jobs of the one before to lie."""
 QUEUE = "batuta"
 WORKFLOW = "batuta.job"
-POLL = 0.2
+POLL_SECONDS = 0.2
 """Seconds between looks for queued jobs."""
-RECOVERIES = 20
+MAX_RECOVERIES = 20
 """Times that a job may be taken up again: one that kills its process must not do so for ever."""
-_BATCH = 200
+_MAX_LISTED_JOBS = 200
 _STATES = {
     "ENQUEUED": JobState.QUEUED,
     "DELAYED": JobState.QUEUED,
@@ -34,7 +34,7 @@ _STATES = {
 }
 
 
-class Stopped(BaseException):
+class JobInterrupted(BaseException):
     """Ends a thread that waits for a job, and leaves the job as it stands.
 
     No `Exception`: DBOS would write that down as the job's failure.
@@ -46,7 +46,7 @@ class JobFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredJob:
     """A job as it is stored."""
 
     status: JobStatus
@@ -54,7 +54,7 @@ class Found:
 
 
 @final
-class Machine:
+class DbosRunner:
     """The one DBOS of this process."""
 
     def __init__(
@@ -73,7 +73,9 @@ class Machine:
 
         self._dbos = DBOS
         logging.getLogger("dbos").addHandler(logging.NullHandler())  # else it brings its own
-        driverless = url if is_file(url) else url.set(drivername="postgresql")
+        driverless = url if is_sqlite_file(url) else url.set(drivername="postgresql")
+        # What is deleted is overwritten, as on our own connections to the file.
+        options = {"connect_args": {"factory": ErasingConnection}} if is_sqlite_file(url) else None
         DBOS(
             config={
                 "name": "batuta",
@@ -82,11 +84,12 @@ class Machine:
                 "executor_id": executor,
                 "serializer": DBOSPortableJSONSerializer(),
                 "log_level": "ERROR",
-                "notification_listener_polling_interval_sec": POLL,
+                "db_engine_kwargs": options,
+                "notification_listener_polling_interval_sec": POLL_SECONDS,
             }
         )
 
-        @DBOS.workflow(name=WORKFLOW, max_recovery_attempts=RECOVERIES)
+        @DBOS.workflow(name=WORKFLOW, max_recovery_attempts=MAX_RECOVERIES)
         def _job(body: Json) -> Json:  # pyright: ignore[reportUnusedFunction] - by its name
             return play(body)
 
@@ -95,7 +98,9 @@ class Machine:
         except BaseException:
             self.stop()
             raise
-        DBOS.register_queue(QUEUE, worker_concurrency=concurrency, polling_interval_sec=POLL)
+        DBOS.register_queue(
+            QUEUE, worker_concurrency=concurrency, polling_interval_sec=POLL_SECONDS
+        )
 
     def stop(self) -> None:
         """Stops it; what is being played stays unfinished."""
@@ -114,18 +119,18 @@ class Machine:
             {"id": job.id, "tenant": job.tenant, "body": job.body},
         )
 
-    def find(self, job_id: str, tenant: str) -> Found | None:
+    def find(self, job_id: str, tenant: str) -> StoredJob | None:
         """The job as it is stored, if it is that tenant's."""
         rows = self._dbos.list_workflows(
             workflow_ids=[job_id], user=tenant, name=WORKFLOW, load_input=False
         )
-        return found_of(rows[0]) if rows else None
+        return job_from_row(rows[0]) if rows else None
 
     def cancel(self, job_id: str) -> None:
         """Writes down that the job is cancelled, unless it has ended."""
         self._dbos.cancel_workflow(job_id)
 
-    def cancelled(self, job_ids: Sequence[str]) -> list[str]:
+    def find_cancelled(self, job_ids: Sequence[str]) -> list[str]:
         """Those of the jobs that were cancelled, perhaps by another process."""
         rows = self._dbos.list_workflows(
             workflow_ids=list(job_ids), status="CANCELLED", load_input=False, load_output=False
@@ -136,19 +141,26 @@ class Machine:
         """Erases the job."""
         self._dbos.delete_workflow(job_id)
 
-    def ended_before(self, when: float) -> list[str]:
+    def find_ended_before(self, when: float) -> list[str]:
         """Jobs that ended before that time (seconds since the epoch), some at a time."""
         rows = self._dbos.list_workflows(
             completed_before=datetime.fromtimestamp(when, UTC).isoformat(),
             status=["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"],
             name=WORKFLOW,
-            limit=_BATCH,
+            limit=_MAX_LISTED_JOBS,
             load_input=False,
             load_output=False,
         )
         return [row.workflow_id for row in rows]
 
-    def players(self) -> set[str]:
+    def owned_by(self, tenant: str) -> list[str]:
+        """Jobs of the tenant, some at a time."""
+        rows = self._dbos.list_workflows(
+            user=tenant, name=WORKFLOW, limit=_MAX_LISTED_JOBS, load_input=False, load_output=False
+        )
+        return [row.workflow_id for row in rows]
+
+    def active_executors(self) -> set[str]:
         """Who has jobs that have not ended."""
         rows = self._dbos.list_workflows(
             status="PENDING", name=WORKFLOW, load_input=False, load_output=False
@@ -160,21 +172,23 @@ class Machine:
         self._dbos._recover_pending_workflows(list(executors))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
-def stored(ending: Ending) -> Json:
+def ending_json(ending: JobEnding) -> Json:
     """The ending as it is stored."""
     return {"state": ending.state.value, "result": ending.result}
 
 
-def found_of(row: WorkflowStatus) -> Found:
+def job_from_row(row: WorkflowStatus) -> StoredJob:
     """A job from DBOS's words for it."""
     state, error, result = _STATES.get(row.status, JobState.FAILED), None, None
     if row.status == "SUCCESS" and row.output is not None:
         state, result = JobState(row.output["state"]), row.output["result"]
     elif row.status == "MAX_RECOVERY_ATTEMPTS_EXCEEDED":
-        error = f"the job was taken up {RECOVERIES} times and ended its process each time"
+        error = f"the job was taken up {MAX_RECOVERIES} times and ended its process each time"
     elif state is JobState.FAILED:
         error = str(row.error or "the job failed")
-    ended = row.completed_at if state.final else None
+    ended = row.completed_at if state.is_final else None
     created = (row.created_at or 0) / 1000
-    status = JobStatus(row.workflow_id, state, created, ended and ended / 1000, error)
-    return Found(status, result)
+    status = JobStatus(
+        id=row.workflow_id, state=state, created=created, ended=ended and ended / 1000, error=error
+    )
+    return StoredJob(status, result)

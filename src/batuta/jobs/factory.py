@@ -14,10 +14,10 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from batuta.errors import StoreError
-from batuta.jobs.durable import KEPT_DAYS, DurableJobs
+from batuta.jobs.durable import KEEP_DAYS, DurableJobs
 from batuta.jobs.memory import MemoryJobs
 from batuta.jobs.protocol import Jobs
-from batuta.jobs.records import is_file
+from batuta.jobs.records import is_sqlite_file
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +37,8 @@ async def open_jobs(target: str, kept_days: float | None = None) -> AsyncGenerat
     if not _has_dbos():
         yield MemoryJobs()
         return
-    url = _url(target)
-    if is_file(url) and too_old(sqlite3.sqlite_version_info, sys.version_info):
+    url = _parse_target(target)
+    if is_sqlite_file(url) and is_sqlite_too_old(sqlite3.sqlite_version_info, sys.version_info):
         logger.warning(
             "background jobs will end with this process: SQLite %s is too old to keep them, "
             "install 3.42 or later, or use PostgreSQL",
@@ -46,12 +46,12 @@ async def open_jobs(target: str, kept_days: float | None = None) -> AsyncGenerat
         )
         yield MemoryJobs()
         return
-    days = KEPT_DAYS if kept_days is None else min(kept_days, KEPT_DAYS)
+    days = KEEP_DAYS if kept_days is None else min(kept_days, KEEP_DAYS)
     async with DurableJobs(url, kept_days=days) as jobs:
         yield jobs
 
 
-def too_old(sqlite: tuple[int, ...], python: tuple[Any, ...]) -> bool:
+def is_sqlite_too_old(sqlite: tuple[int, ...], python: tuple[Any, ...]) -> bool:
     """Whether DBOS cannot work on that SQLite: from Python 3.12 on it asks it for milliseconds."""
     return python >= (3, 12) and sqlite < (3, 42)
 
@@ -63,7 +63,7 @@ def _has_dbos() -> bool:
         return False
 
 
-def _url(target: str) -> URL:
+def _parse_target(target: str) -> URL:
     if "://" not in target:
         return URL.create("sqlite", database=target)
     try:

@@ -15,43 +15,43 @@ import orjson
 from anyio.to_thread import run_sync
 from pydantic import TypeAdapter
 
-from batuta.clients import fingerprint
-from batuta.clients.scripted import fragments
+from batuta.clients import request_fingerprint
+from batuta.clients.scripted_client import split_reply
 from batuta.core import (
-    Began,
-    Brief,
+    CallListener,
     Client,
     Conductor,
     Decision,
-    Emit,
     Event,
-    Header,
-    Listener,
-    Malformed,
+    EventHandler,
+    MalformedPlan,
+    PlanningContext,
     Pool,
     Reply,
     Request,
+    RunHeader,
+    StepStarted,
     WorkerId,
 )
-from batuta.core.conductor import SILENT
+from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import StoreError
 from batuta.jobs.protocol import Job, Json
-from batuta.jobs.records import CallKey, Records
+from batuta.jobs.records import CallKey, JobRecords
 
 logger = logging.getLogger(__name__)
 
-_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0, 30.0, 0.0)
+_RETRY_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0, 30.0, 0.0)
 """Seconds between attempts to keep a call that was paid for."""
-_PLACE: ContextVar[str] = ContextVar("batuta_job_place", default="call")
+_CALL_PLACE: ContextVar[str] = ContextVar("batuta_job_place", default="call")
 """Where in its run the present task is; the engine plays each step within one task."""
 
 
-async def _ignore(_: Event) -> None:
+async def _ignore_event(_: Event) -> None:
     """Hears nothing."""
 
 
 @dataclass(slots=True)
-class _Shelf:
+class _SavedCalls:
     """Equal calls of one place."""
 
     left: deque[str]
@@ -61,15 +61,16 @@ class _Shelf:
 
 
 @final
-class KeptDesk:
-    """A desk over `Records`."""
+class DurableCheckpoint:
+    """A desk over `JobRecords`."""
 
     def __init__(
         self,
         job: Job,
-        records: Records,
+        records: JobRecords,
         told: int,
         ring: Callable[[str], Awaitable[None]],
+        *,
         scope: anyio.CancelScope,
     ) -> None:
         """Goes on where the job was left.
@@ -83,12 +84,12 @@ class KeptDesk:
         """
         self._job = job
         self._records = records
-        self._told = told
+        self._event_count = told
         self._ring = ring
         self._scope = scope
         self._next = 0
         self._order = anyio.Lock()
-        self._shelves: dict[CallKey, _Shelf] = {}
+        self._saved_calls: dict[CallKey, _SavedCalls] = {}
         self._models: dict[WorkerId, str] = {}
 
     @property
@@ -97,35 +98,35 @@ class KeptDesk:
         return self._job
 
     @property
-    def goes_on(self) -> bool:
+    def will_resume(self) -> bool:
         """Whether it is the process that ends, if the job is cut off now."""
         return not self._scope.cancel_called
 
-    def conductor(self, conductor: Conductor) -> Conductor:
+    def wrap_conductor(self, conductor: Conductor) -> Conductor:
         """The conductor, whose decisions are kept."""
-        return KeptConductor(conductor, self)
+        return CachedConductor(conductor, self)
 
-    def clients(self, clients: Mapping[WorkerId, Client]) -> Mapping[WorkerId, Client]:
+    def wrap_clients(self, clients: Mapping[WorkerId, Client]) -> Mapping[WorkerId, Client]:
         """The clients, whose replies are kept."""
-        return {worker: KeptClient(worker, client, self) for worker, client in clients.items()}
+        return {worker: CachedClient(worker, client, self) for worker, client in clients.items()}
 
-    def emit(self, emit: Emit | None = None) -> Emit:
+    def wrap_emit(self, emit: EventHandler | None = None) -> EventHandler:
         """A hearer that notes where the call that comes next belongs."""
-        then = emit or _ignore
+        then = emit or _ignore_event
 
         async def hear(event: Event) -> None:
             match event:
-                case Header():
-                    self._learn(event.pool)
-                case Began():
-                    _PLACE.set(f"call:{event.round}:{event.index}")
+                case RunHeader():
+                    self._learn_models(event.pool)
+                case StepStarted():
+                    _CALL_PLACE.set(f"call:{event.round}:{event.index}")
                 case _:
                     pass
             await then(event)
 
         return hear
 
-    async def tell(self, event: Json) -> None:
+    async def add_event(self, event: Json) -> None:
         """Keeps the event, unless it was kept before a crash.
 
         Raises:
@@ -133,46 +134,52 @@ class KeptDesk:
         """
         async with self._order:
             number, self._next = self._next, self._next + 1
-            if number >= self._told:
-                await run_sync(self._records.tell, self._job.id, number, event)
-                self._told = number + 1
+            if number >= self._event_count:
+                await run_sync(self._records.add_event, self._job.id, number, event)
+                self._event_count = number + 1
         await self._ring(self._job.id)
 
-    def key(self, worker: WorkerId, request: Request) -> CallKey:
+    def call_key(self, worker: WorkerId, request: Request) -> CallKey:
         """The key of the call that this task makes now.
 
         The cap on its output is no part of it: that follows from the money that was left.
         """
         model, asked = self._models.get(worker, ""), replace(request, max_output=None)
-        return CallKey(self._job.id, _PLACE.get(), worker, model, fingerprint(asked))
+        return CallKey(
+            job=self._job.id,
+            place=_CALL_PLACE.get(),
+            worker=worker,
+            model=model,
+            request=request_fingerprint(asked),
+        )
 
-    async def kept(self, key: CallKey) -> str | None:
+    async def load_call(self, key: CallKey) -> str | None:
         """What the call gave before the crash; each thing that was kept is given back once.
 
         Raises:
             StoreError: it cannot be read.
         """
         async with self._order:
-            if key not in self._shelves:
-                bodies = await run_sync(self._records.calls, key)
-                self._shelves[key] = _Shelf(deque(bodies), len(bodies))
-        left = self._shelves[key].left
+            if key not in self._saved_calls:
+                bodies = await run_sync(self._records.find_calls, key)
+                self._saved_calls[key] = _SavedCalls(deque(bodies), len(bodies))
+        left = self._saved_calls[key].left
         return left.popleft() if left else None
 
-    async def keep(self, key: CallKey, given: Reply | Decision) -> None:
+    async def save_call(self, key: CallKey, given: Reply | Decision) -> None:
         """Keeps what the call gave: it was paid for, so a cancellation waits.
 
         While the database fails, it is tried again. What cannot be kept is not lost for that: the
         run goes on, and a crash would repeat it.
         """
-        shelf = self._shelves[key]
+        shelf = self._saved_calls[key]
         shelf.count += 1
         try:
             text = orjson.dumps(given, default=str).decode()
         except orjson.JSONEncodeError as error:
             logger.warning("a finished call of job %s is not kept: %s", self._job.id, error)
             return
-        for pause in _PAUSES:
+        for pause in _RETRY_PAUSES:
             try:
                 with anyio.CancelScope(shield=True):
                     await run_sync(self._records.keep_call, key, shelf.count - 1, text)
@@ -182,53 +189,55 @@ class KeptDesk:
             else:
                 return
 
-    def _learn(self, pool: Pool) -> None:
+    def _learn_models(self, pool: Pool) -> None:
         self._models |= {worker.id: worker.model for worker in pool}
 
 
 @final
-class KeptClient:
+class CachedClient:
     """A client whose replies are kept; failures are not, and are tried anew."""
 
-    def __init__(self, worker: WorkerId, client: Client, desk: KeptDesk) -> None:
+    def __init__(self, worker: WorkerId, client: Client, desk: DurableCheckpoint) -> None:
         self._worker = worker
         self._client = client
-        self._desk = desk
+        self._checkpoint = desk
 
-    async def complete(self, request: Request, listener: Listener = SILENT) -> Reply:
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """The kept reply, with the usage and cost of the time it was paid; else the client's.
 
         Raises:
             ClientError: as the client does.
             StoreError: what is kept cannot be read.
         """
-        key = self._desk.key(self._worker, request)
-        body = await self._desk.kept(key)
+        key = self._checkpoint.call_key(self._worker, request)
+        body = await self._checkpoint.load_call(key)
         if body is None:
             reply = await self._client.complete(request, listener)
-            await self._desk.keep(key, reply)
+            await self._checkpoint.save_call(key, reply)
             return reply
-        reply = _replies().validate_json(body)
+        reply = _reply_adapter().validate_json(body)
         if listener.streaming:
-            for delta in fragments(reply, 0):
-                await listener.spoke(delta)
+            for delta in split_reply(reply, 0):
+                await listener.on_delta(delta)
         return reply
 
 
 @final
-class KeptConductor:
+class CachedConductor:
     """A conductor whose decisions are kept; that its model failed is not, and it is asked anew."""
 
-    def __init__(self, conductor: Conductor, desk: KeptDesk) -> None:
+    def __init__(self, conductor: Conductor, desk: DurableCheckpoint) -> None:
         self._conductor = conductor
-        self._desk = desk
+        self._checkpoint = desk
 
     @property
     def name(self) -> str:
         """The conductor's."""
         return self._conductor.name
 
-    async def plan(self, brief: Brief, listener: Listener = SILENT) -> Decision:
+    async def plan(
+        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
         """The kept decision; else the conductor's.
 
         Raises:
@@ -236,22 +245,24 @@ class KeptConductor:
         """
         place = f"plan:{len(brief.previous)}:{brief.sample}:{brief.seed}"
         pool = orjson.dumps([(worker.id, worker.model) for worker in brief.pool])
-        key = CallKey(self._desk.job.id, place, self.name, "", pool)
-        body = await self._desk.kept(key)
+        key = CallKey(
+            job=self._checkpoint.job.id, place=place, worker=self.name, model="", request=pool
+        )
+        body = await self._checkpoint.load_call(key)
         if body is not None:
-            return _decisions().validate_json(body)
+            return _decision_adapter().validate_json(body)
         decision = await self._conductor.plan(brief, listener)
-        if not (isinstance(decision, Malformed) and decision.outage):
-            await self._desk.keep(key, decision)
+        if not (isinstance(decision, MalformedPlan) and decision.outage):
+            await self._checkpoint.save_call(key, decision)
         return decision
 
 
 @cache
-def _replies() -> TypeAdapter[Reply]:
+def _reply_adapter() -> TypeAdapter[Reply]:
     """Built on first use, for that takes a part of the start."""
     return TypeAdapter(Reply)
 
 
 @cache
-def _decisions() -> TypeAdapter[Decision]:
+def _decision_adapter() -> TypeAdapter[Decision]:
     return TypeAdapter(Decision)

@@ -8,13 +8,13 @@ import anyio
 
 
 @final
-class Bells:
+class Notifier:
     """One bell a job, there only while somebody listens."""
 
     def __init__(self) -> None:
         self._bells: dict[str, anyio.Event] = {}
 
-    async def ring(self, job_id: str) -> None:
+    async def notify(self, job_id: str) -> None:
         """Wakes everyone who waits for the job."""
         bell = self._bells.pop(job_id, None)
         if bell is not None:
