@@ -76,7 +76,7 @@ def test_the_bill_of_materials_names_what_is_locked(tmp_path):
     command = [tool, "requirements", "--pyproject", "pyproject.toml", "--output-reproducible", "--of", "JSON", "-o", out, "locks/server.txt"]  # fmt: skip
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     bill = json.loads(out.read_text(encoding="utf-8"))
-    assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "batuta")
+    assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "batuta-llm")
     named = {canonicalize_name(one["name"]): one for one in bill["components"]}
     assert named.keys() == locked("server").keys()
     assert all(one["version"] and one["purl"] for one in named.values())

@@ -8,8 +8,8 @@ from batuta.clients import HttpTransport, ScriptedClient, WorkerSpec, open_clien
 from batuta.clients.deployments import Deployment, Deployments
 from batuta.clients.providers import DeploymentSpec
 from batuta.clients.secret import Secret
-from batuta.config.load import _spec
 from batuta.config.settings import WorkerSetting
+from batuta.config.workers import worker_spec
 from batuta.core import Request, Worker, WorkerId, assistant_message, user_message
 from batuta.core.conductor import NullListener
 from batuta.errors import BadRequestError, ConfigError, ProviderOverloadedError, RateLimitError
@@ -58,7 +58,7 @@ async def test_who_fails_is_followed_by_another_and_the_failure_is_told(error):
     bad, good, told = Counting(error), Counting(), []
 
     class Listening(NullListener):
-        async def failed(self, failure):
+        async def on_failure(self, failure):
             told.append(failure.code)
 
     both = Deployments([Deployment(bad, 1000), Deployment(good, 0)])
@@ -102,9 +102,9 @@ def test_deployments_of_the_settings_file():
         "id": "ada", "model": "m", "base_url": "http://127.0.0.1:1/v1", "key_env": "A", "weight": 3,
         "deployments": [{"base_url": "http://127.0.0.1:2/v1", "key_env": "B", "model": "m-eu", "weight": 1}],
     })  # fmt: skip
-    spec = _spec(setting, {"A": "sk-a-0123456789", "B": "sk-b-0123456789"})
+    spec = worker_spec(setting, {"A": "sk-a-0123456789", "B": "sk-b-0123456789"})
     (other,) = spec.deployments
     assert (spec.weight, other.weight, other.spec.worker.model) == (3, 1, "m-eu")
     assert (other.spec.worker.id, other.spec.key.reveal()) == ("ada", "sk-b-0123456789")
     with pytest.raises(ConfigError, match="B"):
-        _spec(setting, {"A": "sk-a-0123456789"})
+        worker_spec(setting, {"A": "sk-a-0123456789"})

@@ -260,7 +260,7 @@ async def test_the_second_round_waits_too_and_its_results_are_its_own():
         async def plan(self, brief, listener=None):
             steps = fixed(("again", 1, [])) if brief.previous else fixed(("look", 0, []))
             return await FixedConductor("f", steps.build_workflow).plan(
-                brief.__class__(brief.question, brief.pool)
+                brief.__class__(question=brief.question, pool=brief.pool)
             )
 
     crew = players(w0=[wants("look"), "cat"], w1=[wants("count"), "two"])

@@ -27,7 +27,7 @@ OLD = is_sqlite_too_old(sqlite3.sqlite_version_info, sys.version_info)
 
 
 @asynccontextmanager
-async def house(folder, ada=None, *, durable=True, gate=None):
+async def house(folder, ada=None, *, durable=True, authenticator=None):
     """A server whose runs and jobs are in files of that folder."""
     async with Store(folder / "runs.db") as store:
         url = URL.create("sqlite", database=str(folder / "jobs.db"))
@@ -39,7 +39,7 @@ async def house(folder, ada=None, *, durable=True, gate=None):
                     {"ada": ada or ScriptedClient(lambda _: SAYS, price=PRICE)},
                     store=store,
                     jobs=jobs,
-                    gate=gate(store) if gate else None,
+                    authenticator=authenticator(store) if authenticator else None,
                 )
                 async with Serving(built) as server:
                     yield server, store
@@ -190,7 +190,7 @@ async def test_a_tenant_is_forgotten_and_nobody_else(tmp_path):
     async with house(
         tmp_path,
         ScriptedClient(lambda _: "Fine."),
-        gate=lambda store: Authenticator(store, mint, ADMIN),
+        authenticator=lambda store: Authenticator(store, mint, ADMIN),
     ) as (server, store):
         keys = {}
         for tenant in ("acme", "other"):

@@ -207,7 +207,7 @@ async def test_two_replicas_share_a_budget_to_the_last_call(store, tmp_path):
 async def test_a_tenants_budget_binds_all_its_keys(store):
     async with Rush(store) as rush:
         keys = [await rush.town.key() for _ in range(3)]
-        await store.keys.budget("acme", Decimal("0.02"), None)
+        await store.keys.set_tenant_budget("acme", Decimal("0.02"), None)
         await anyio.sleep(0.01)
         async with anyio.create_task_group() as tasks:
             for key in keys:

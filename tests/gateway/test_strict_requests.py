@@ -240,7 +240,7 @@ BESIDE = {
 @pytest.mark.parametrize("name", BESIDE)
 async def test_guardrails_look_at_everything_that_is_sent(name):
     ada = ScriptedClient(lambda _: "Fine.")
-    house = orchestra({"ada": ada}, seeing=("ada",), policies=guarded())
+    house = orchestra({"ada": ada}, seeing=("ada",), guardrails=guarded())
     async with Serving(house) as server:
         status, _, said = await server.post(json=ask(**BESIDE[name]))
     assert (status, said["error"]["code"]) == (400, "policy_blocked")
@@ -257,7 +257,7 @@ async def test_what_can_be_redacted_is_and_what_cannot_is_refused(name, store):
     house = orchestra(
         {"ada": ScriptedClient(answer)},
         seeing=("ada",),
-        policies=guarded(GuardrailAction.REDACT),
+        guardrails=guarded(GuardrailAction.REDACT),
         store=store,
     )
     async with Serving(house) as server:
@@ -276,7 +276,7 @@ async def test_a_policy_of_a_form_looks_at_the_conversation_alone():
     from batuta.guardrails.settings import GuardrailSetting, build_guardrails
 
     setting = {"name": "json", "kind": "schema", "on": ["input"], "action": "block", "json_schema": {"type": "object"}}  # fmt: skip
-    house = orchestra({"ada": ScriptedClient(lambda _: "Fine.")}, policies=build_guardrails([GuardrailSetting.model_validate(setting)]))  # fmt: skip
+    house = orchestra({"ada": ScriptedClient(lambda _: "Fine.")}, guardrails=build_guardrails([GuardrailSetting.model_validate(setting)]))  # fmt: skip
     body = ask(messages=[{"role": "user", "content": "{}"}], **tool(description="No JSON."))
     async with Serving(house) as server:
         assert (await server.post(json=body))[0] == 200
@@ -333,6 +333,6 @@ async def test_opening_a_database_twice_gives_up_no_lock(tmp_path):
 
 async def test_nothing_is_logged_of_what_was_refused(caplog):
     with caplog.at_level(logging.DEBUG):
-        async with Serving(orchestra({"ada": ScriptedClient(lambda _: "x")}, policies=guarded())) as server:  # fmt: skip
+        async with Serving(orchestra({"ada": ScriptedClient(lambda _: "x")}, guardrails=guarded())) as server:  # fmt: skip
             await server.post(json=ask(**BESIDE["subtask"]))
     assert SECRET not in caplog.text

@@ -84,7 +84,7 @@ class Ear(NullListener):
     def __init__(self):
         self.said = []
 
-    async def spoke(self, delta):
+    async def on_delta(self, delta):
         self.said.append(delta.text)
 
 
@@ -96,7 +96,7 @@ class Impatient(NullListener):
     def __init__(self, scope):
         self.scope, self.heard = scope, 0
 
-    async def spoke(self, delta):
+    async def on_delta(self, delta):
         self.heard += 1
         if self.heard == 3:
             self.scope.cancel()
@@ -208,7 +208,7 @@ async def test_a_server_killed_in_the_middle_ends_the_run_with_a_sentence():
         class Killer(NullListener):
             streaming = True
 
-            async def spoke(self, delta):
+            async def on_delta(self, delta):
                 began.set()
 
         async def kill():

@@ -109,7 +109,7 @@ def test_what_is_missing_is_an_error_that_says_what_to_do(tmp_path):
         read_outcomes(None, "math500")
     with pytest.raises(SourceError, match="there is no recorded set 'none'"):
         read_outcomes(None, "recorded:none", tmp_path)
-    with pytest.raises(SourceError, match="cannot be read"):
+    with pytest.raises(SourceError, match="there is no file"):
         read_outcomes(tmp_path / "none.jsonl", None)
     with pytest.raises(SourceError, match="a selector needs far more"):
         train_selector(history(1), tmp_path, SelectorRecipe(features=SMALL))

@@ -74,7 +74,7 @@ def test_selections_keep_everything_together(record):
 
 
 def test_complete_drops_what_one_model_was_not_asked(record):
-    assert [task.id for task in record.complete().tasks] == ["q0", "q1", "q3"]
+    assert [task.id for task in record.drop_incomplete().tasks] == ["q0", "q1", "q3"]
 
 
 def test_a_pool_with_strengths_from_calibration_questions_only(record):
