@@ -51,6 +51,7 @@ from typing import Any, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from batuta.clients.providers import PYTHON
+from batuta.config.setting_errors import describe_setting_error
 from batuta.core import Skill
 from batuta.core.usage import ASSUMED_PRICE
 from batuta.embedded.policy import is_policy
@@ -347,7 +348,4 @@ def read_settings(path: Path) -> Settings:
     try:
         return Settings.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{path}: {where}: {said}") from None
+        raise ConfigError(f"{path}: {describe_setting_error(error, data, Settings)}") from None
