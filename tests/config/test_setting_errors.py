@@ -22,8 +22,10 @@ WORKER = '[[workers]]\nid = "sonnet"\nmodel = "claude"\nprovider = "anthropic"\n
         ),
         (
             WORKER + "sampling = { temprature = 1 }",
-            'in [[workers]] "sonnet": there is no setting sampling.temprature; '
-            "did you mean temperature?",
+            (
+                'in [[workers]] "sonnet": there is no setting sampling.temprature; '
+                "did you mean temperature?"
+            ),
         ),
         ('[[workers]]\nid = "a"', 'in [[workers]] "a": model is missing'),
         ("[[workers]]\nprovider = 3", "in [[workers]] number 1: id is missing"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
@@ -53,13 +53,13 @@ def describe_setting_error(error: ValidationError, data: object, model: type[Bas
     """
     found = error.errors(include_url=False)
     first = next((one for one in found if one["type"] == UNKNOWN), found[0])
-    around = _locate(first, data).path
+    around = _find_place(first, data).path
     # What is wrong inside a table says more than that it is no number.
-    inside = [one for one in found if _locate(one, data).path[: len(around)] == around]
-    first = max(inside, key=lambda one: len(_locate(one, data).path))
-    place = _locate(first, data)
-    same = [one for one in inside if _locate(one, data) == place]
-    return f"{place.prefix}{_sentence(first, same, place, model)}"
+    inside = [one for one in found if _find_place(one, data).path[: len(around)] == around]
+    first = max(inside, key=lambda one: len(_find_place(one, data).path))
+    place = _find_place(first, data)
+    same = [one for one in inside if _find_place(one, data) == place]
+    return f"{place.prefix}{_describe_error(first, same, place, model)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class _Place:
         return f"in {', '.join(self.entries)}: " if self.entries else ""
 
 
-def _locate(error: ErrorDetails, data: object) -> _Place:
+def _find_place(error: ErrorDetails, data: object) -> _Place:
     """The place in the file; what pydantic says of a union's members is left out."""
     entries: list[str] = []
     tables: list[str] = []
@@ -112,7 +112,7 @@ def _entry_name(entry: Mapping[str, object], index: int) -> str:
     return next((f'"{name}"' for name in named), f"number {index + 1}")
 
 
-def _sentence(
+def _describe_error(
     error: ErrorDetails, same: Sequence[ErrorDetails], place: _Place, model: type[BaseModel]
 ) -> str:
     """What is wrong with the setting at that place."""
@@ -127,13 +127,13 @@ def _sentence(
         return f"{name}: {said}" if name else said
     subject = name or "it"
     if kind in _BOUNDS:
-        return f"{subject} {_BOUNDS[kind].format(**error.get('ctx', {}))}{_shown(error)}"
+        return f"{subject} {_BOUNDS[kind].format(**error.get('ctx', {}))}{_describe_value(error)}"
     if kind.endswith("too_short"):
         return f"{subject} must not be empty"
-    return f"{subject} must be {' or '.join(_expectations(same))}{_shown(error)}"
+    return f"{subject} must be {' or '.join(_list_expectations(same))}{_describe_value(error)}"
 
 
-def _expectations(errors: Sequence[ErrorDetails]) -> Iterator[str]:
+def _list_expectations(errors: Sequence[ErrorDetails]) -> Iterator[str]:
     """What would have been right, once each."""
     seen: set[str] = set()
     for one in errors:
@@ -144,17 +144,17 @@ def _expectations(errors: Sequence[ErrorDetails]) -> Iterator[str]:
             yield said
 
 
-def _shown(error: ErrorDetails) -> str:
+def _describe_value(error: ErrorDetails) -> str:
     """The value that was found, as TOML would show it."""
     value: object = error["input"]
-    shown: Callable[[Any], str] = {bool: lambda v: str(v).lower(), str: lambda v: f'"{v}"'}.get(
-        type(value), str
-    )
     if isinstance(value, Mapping):
         return ", not a table"
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, str):
+        text = f'"{value}"'
+    elif isinstance(value, Sequence):
         return ", not a list"
-    text = shown(value)
+    else:
+        text = str(value).lower() if isinstance(value, bool) else str(value)
     return f", not {text}" if len(text) <= LONGEST_VALUE else ""
 
 
