@@ -10,6 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from batuta.cli import ask, evaluate, init, keys, pool, runs, serve, store, tasks, train, tune
+from batuta.cli.usage_errors import explain_usage_error
 from batuta.errors import BatutaError
 
 EXIT_FAILED = 1
@@ -80,8 +81,7 @@ def _explain_error(error: BaseException) -> tuple[int, str] | None:
     if isinstance(error, BatutaError):
         return EXIT_USAGE, str(error)
     if isinstance(error, TyperException):
-        shown = " ".join(error.format_message().split()).rstrip(".")
-        return EXIT_USAGE, f"{shown}; see: batuta --help" if shown else ""
+        return EXIT_USAGE, explain_usage_error(error)
     return None
 
 

@@ -22,7 +22,7 @@ from batuta.cli.run_display import (
 )
 from batuta.clients import HttpTransport
 from batuta.config.load import LoadedConfig, load_config, store_target
-from batuta.core import MAX_STEPS, Limits, MalformedPlan, Outcome, Question, Run
+from batuta.core import MAX_ROUNDS, MAX_STEPS, Limits, MalformedPlan, Outcome, Question, Run
 from batuta.engine import conduct
 from batuta.errors import ConfigError, StoreError
 
@@ -69,8 +69,12 @@ def ask_command(
     max_cost: Annotated[float | None, typer.Option(min=0, help="Dollars at most.")] = None,
     max_seconds: Annotated[float | None, typer.Option(min=0, help="Seconds at most.")] = None,
     max_tokens: Annotated[int | None, typer.Option(min=0, help="Tokens at most.")] = None,
-    max_steps: Annotated[int | None, typer.Option(min=1, help="Steps at most.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds at most.")] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(min=1, max=MAX_STEPS, help="Steps at most.")
+    ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, max=MAX_ROUNDS, help="Rounds at most.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
     no_store: Annotated[bool, typer.Option("--no-store", help="Keep no record.")] = False,
 ) -> None:

@@ -18,6 +18,7 @@ from rich.table import Table
 from batuta.cli import json_output
 from batuta.cli.run_display import format_cost
 from batuta.config.load import data_folder, store_target
+from batuta.core.formatting import format_count, format_usd
 from batuta.errors import ConfigError
 from batuta.store import Store
 from batuta.store.key_hasher import IssuedKey, KeyHasher, open_key_hasher
@@ -111,7 +112,7 @@ def list_keys(
     for title in ("key", "tenant", "name", "state", "limits"):
         table.add_column(title)
     for key in keys:
-        limits = ", ".join(f"{k} {v}" for k, v in _limits_of(key).items()) or "none"
+        limits = describe_permissions(key.policy) or "none"
         table.add_row(
             key.id, key.tenant.name, escape(key.name), key.state(time.time()), escape(limits)
         )
@@ -158,7 +159,9 @@ def change_limits(
     if json:
         json_output.print_json(key_json(key))
     else:
-        sys.stderr.write(f"the key {key.id} has now: {_limits_of(key) or 'no limits'}\n")
+        sys.stderr.write(
+            f"the key {key.id} has now: {describe_permissions(key.policy) or 'no limits'}\n"
+        )
 
 
 @app.command("revoke")
@@ -305,8 +308,27 @@ def _read_permissions(given: dict[str, Any]) -> KeyPermissions:
         raise ConfigError(str(error)) from None
 
 
-def _limits_of(key: ApiKey) -> dict[str, Any]:
-    return {name: value for name, value in permissions_json(key.policy).items() if value}
+def describe_permissions(policy: KeyPermissions) -> str:
+    """What a key may do, in words; empty: everything."""
+    dollars = (
+        (policy.max_cost, "a run"),
+        (policy.per_day, "a day"),
+        (policy.per_month, "a month"),
+    )
+    counts = (
+        (policy.rpm, "requests a minute"),
+        (policy.tpm, "tokens a minute"),
+        (policy.concurrency, "requests at once"),
+    )
+    names = (
+        ("models", policy.models),
+        ("workers", policy.workers_allow),
+        ("not the workers", policy.workers_deny),
+    )
+    parts = [f"{title} {' '.join(entries)}" for title, entries in names if entries]
+    parts += [f"{format_usd(usd)} {period}" for usd, period in dollars if usd is not None]
+    parts += [f"{format_count(number)} {unit}" for number, unit in counts if number is not None]
+    return ", ".join(parts)
 
 
 def _format_amount(usd: Decimal | None) -> str:

@@ -14,11 +14,10 @@ import anyio
 from batuta.baselines import open_cascade
 from batuta.clients import HttpTransport
 from batuta.config.load import LoadedConfig, load_config
-from batuta.core import Limits
+from batuta.core import MAX_ROUNDS, Limits
 from batuta.errors import BatutaError
 from batuta.gateway.serving.baselines import baseline_models, unavailable_baselines
 from batuta.gateway.serving.models import (
-    MAX_ROUNDS,
     MINI_LIMITS,
     PageContext,
     ServerState,

@@ -25,6 +25,7 @@ from batuta.core import (
     StepStarted,
     Workflow,
 )
+from batuta.core.formatting import format_cost as format_short_cost
 from batuta.engine import Recorder
 
 SUBTASK_WIDTH = 46
@@ -176,7 +177,11 @@ def _step_table(
 
 def _finished_cells(step: StepRun) -> tuple[str, tuple[str, str, str]]:
     mark = "[green]✓[/green]" if isinstance(step.result, Reply) else "[red]✗[/red]"
-    return mark, (f"{step.usage.total:,}", format_cost(step.cost), f"{step.span.seconds:.2f} s")
+    return mark, (
+        f"{step.usage.total:,}",
+        format_short_cost(step.cost),
+        f"{step.span.seconds:.2f} s",
+    )
 
 
 def _step_notes(played: Round) -> list[RenderableType]:

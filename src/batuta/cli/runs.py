@@ -26,8 +26,12 @@ from batuta.store import RunSummary, Store, encode_run
 
 app = typer.Typer(help="The stored runs: list, show, replay.", no_args_is_help=True)
 
+AMBIGUOUS_SHOWN = 5
+"""Ids that are shown where the beginning of one is not enough."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-RunArgument = Annotated[str, typer.Argument(help="The run's id.")]
+RunArgument = Annotated[
+    str, typer.Argument(help="The run's id, or as much of its beginning as no other run has.")
+]
 
 
 @app.command("list")
@@ -103,13 +107,18 @@ async def _list_summaries(limit: int) -> list[RunSummary]:
 
 
 async def _load_run(run_id: str) -> Run:
-    """The stored run.
+    """The stored run of that id, or of the only id that begins so.
 
     Raises:
-        ConfigError: there is none of that id.
+        ConfigError: there is none, or there are several.
     """
     async with Store.open(store_target()) as store:
         run = await store.get(run_id)
+        if run is None:
+            begun = await store.find_ids(run_id, AMBIGUOUS_SHOWN)
+            if len(begun) > 1:
+                raise ConfigError(f"{run_id} begins several runs: {', '.join(begun)}")
+            run = await store.get(begun[0]) if begun else None
     if run is None:
         raise ConfigError(f"there is no run {run_id}; see: batuta runs list")
     return run

@@ -51,6 +51,7 @@ def serve_command(
     from batuta.cli.reload import ServeOptions  # noqa: PLC0415
     from batuta.gateway import LOOP_OPTIONS  # noqa: PLC0415
     from batuta.gateway.telemetry.logs import start_logs  # noqa: PLC0415
+    from batuta.store.process_lock import lock_server_store  # noqa: PLC0415
 
     start_logs(log)
     casting = ServeOptions(
@@ -61,7 +62,8 @@ def serve_command(
         checker=checker,
         folders=tuple(runs_dir or ()),
     )
-    anyio.run(_run_server, host, port, casting, backend_options=LOOP_OPTIONS)
+    with lock_server_store(store_target()):
+        anyio.run(_run_server, host, port, casting, backend_options=LOOP_OPTIONS)
 
 
 async def _run_server(host: str, port: int, serve_options: ServeOptions) -> None:

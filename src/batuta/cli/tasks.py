@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from batuta.cli import json_output
 from batuta.cli.outcomes import import_results
+from batuta.config.load import REHEARSAL_POOL
 from batuta.core import Task
 from batuta.errors import SourceError
 from batuta.tasks import datasets
@@ -30,7 +32,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Name = Annotated[
     str,
     typer.Argument(
-        help="SOURCE, SOURCE:SPLIT, reasoning-gym:FAMILY, recorded:SET/PART or FILE.jsonl."
+        help="rehearsal[:FAMILY], SOURCE, SOURCE:SPLIT, reasoning-gym:FAMILY, recorded:SET/PART or "
+        "FILE.jsonl."
     ),
 ]
 Files = Annotated[
@@ -44,7 +47,7 @@ def list_sources(json: Json = False) -> None:
     """Every source: its splits, its licence, and which of it is here."""
     folder = datasets.data_folder()
     rows = [_source_json(source, folder) for source in datasets.DATASETS.values()]
-    rows += [*_generated_json(), *_recorded_json(folder)]
+    rows += [*_rehearsal_json(), *_generated_json(), *_recorded_json(folder)]
     if json:
         json_output.print_json({"folder": str(folder), "sources": rows})
         return
@@ -77,12 +80,26 @@ def show_tasks(
     elif name == reasoning_gym.NAME:
         _print_families(json=json)
     else:
-        tasks = datasets.load_tasks(name, files=from_file or (), seed=seed, size=limit)
+        tasks = _load_tasks(name, from_file or (), seed=seed, limit=limit)
         if id_ is not None:
             tasks = tuple(task for task in tasks if task.id == id_)
             if not tasks:
                 raise SourceError(f"{name} has no task {id_!r}")
         _print_tasks(name, tasks, limit, json=json)
+
+
+def _load_tasks(name: str, files: Sequence[Path], *, seed: int, limit: int) -> tuple[Task, ...]:
+    """Tasks of a source, or those of the rehearsal that `batuta eval` would ask.
+
+    Raises:
+        ConfigError: there is no such family.
+        SourceError: there is no such source, or it cannot be read.
+    """
+    if name.partition(":")[0] != REHEARSAL_POOL:
+        return datasets.load_tasks(name, files=files, seed=seed, size=limit)
+    from batuta.evals import open_tasks  # noqa: PLC0415 - loads numpy
+
+    return open_tasks(name, limit, 0, seed).tasks
 
 
 @app.command("fetch")
@@ -122,6 +139,24 @@ def _source_json(source: Dataset, folder: Path) -> dict[str, Any]:
         "origin": origin.repo if isinstance(origin, HubDataset) else origin,
         "revision": origin.revision if isinstance(origin, HubDataset) else None,
     }
+
+
+def _rehearsal_json() -> list[dict[str, Any]]:
+    from batuta.rehearsal import HELD_OUT_FAMILY, TRAINING_FAMILIES  # noqa: PLC0415 - only here
+
+    families = [*TRAINING_FAMILIES, HELD_OUT_FAMILY]
+    return [
+        {
+            "name": REHEARSAL_POOL,
+            "splits": families,
+            "here": families,
+            "licence": "Apache-2.0",
+            "about": "fresh questions of the simulated world; the default of batuta eval",
+            "vendor": True,
+            "origin": "generated here",
+            "revision": None,
+        }
+    ]
 
 
 def _generated_json() -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from batuta.cli.json_output import print_json
 from batuta.clients import HttpTransport
 from batuta.config.load import LoadedConfig, load_config
 from batuta.core import WorkerId
+from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -135,7 +136,8 @@ async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
     async with HttpTransport() as http:
         ensemble = await load_config(http, pool=options.pool, time_scale=0.0)
         if options.judge is not None and options.judge not in ensemble.pool:
-            raise ConfigError(f"there is no worker {options.judge!r} to be the judge")
+            known = suggest_names(options.judge, (worker.id for worker in ensemble.pool))
+            raise ConfigError(f"there is no worker {options.judge!r} to be the judge; {known}")
         questions = open_questions(options.tasks, options.limit, options.seed)
         parts = split_questions(questions.tasks, questions.family, options.seed)
         settings = _tune_settings(options, ensemble, questions)

@@ -62,6 +62,18 @@ def describe_setting_error(error: ValidationError, data: object, model: type[Bas
     return f"{place.prefix}{_describe_error(first, same, place, model)}"
 
 
+def describe_value_error(name: str, error: ValidationError) -> str:
+    """One sentence about a value that stands alone, such as an option's.
+
+    Args:
+        name: what it is called.
+        error: what pydantic found.
+    """
+    found = error.errors(include_url=False)
+    place = _Place(entries=(), name=name, path=())
+    return _describe_error(found[0], found, place, BaseModel).replace('"', "")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
     """Where in the file something is wrong."""

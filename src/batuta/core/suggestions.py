@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-_CUTOFF = 0.6
+_CUTOFF = 0.7
 """How like two names must be, from 0 to 1."""
 
 
