@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -285,6 +286,65 @@ def test_on_a_terminal_the_workflow_is_drawn_as_it_is_played(batuta, tmp_path):
     assert done.wait(10) == 0 and out.strip()
     os.close(parent)
     assert "▶".encode() in seen and "✓".encode() in seen
+
+
+MARKDOWN = """
+import sys
+from fakes import FakeOpenAI
+import anyio
+
+async def main():
+    text = "# Result\\n\\nThe sum is **42** and `x`."
+    async with FakeOpenAI(text, strict_openai=False, check=False, chunk=4, gap=0.05) as server:
+        print(server.origin, flush=True)
+        await anyio.to_thread.run_sync(sys.stdin.read)
+
+anyio.run(main)
+"""
+
+
+@pytest.fixture
+def model():
+    """The address of a model that answers in Markdown, a few letters at a time."""
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    with subprocess.Popen([sys.executable, "-c", MARKDOWN], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True, env={**os.environ, "PYTHONPATH": paths}) as process:  # fmt: skip
+        yield process.stdout.readline().strip()
+        process.stdin.close()
+
+
+def on_a_terminal(batuta, tmp_path, *args):
+    """What somebody sees: stdin, stdout and stderr are one terminal."""
+    parent, child = pty.openpty()
+    done = subprocess.Popen([sys.executable, "-m", "batuta", *args], cwd=tmp_path, stdout=child, stderr=child, stdin=child,
+                            env={**batuta.env, "TERM": "xterm-256color"})  # fmt: skip
+    os.close(child)
+    seen = b""
+    while True:
+        try:
+            piece = os.read(parent, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        seen += piece
+    assert done.wait(10) == 0, seen
+    os.close(parent)
+    return seen.decode()
+
+
+def test_on_a_terminal_the_answer_streams_and_its_markdown_is_rendered(batuta, tmp_path, model):
+    file = tmp_path / "batuta.toml"
+    file.write_text(
+        f'[[workers]]\nid = "a"\nmodel = "m"\nprovider = "compatible"\nbase_url = "{model}/v1"\n'
+        '[conductor]\nworker = "single/a"\n'
+    )
+    seen = on_a_terminal(batuta, tmp_path, "ask", "What is 40 + 2?")
+    streamed, _, end = seen.partition("answered")
+    assert "Resu" in streamed and "The sum" in streamed  # while it is written
+    assert "\x1b[1m42\x1b[0m" in end and "**42**" not in end  # rendered
+    raw = on_a_terminal(batuta, tmp_path, "ask", "What is 40 + 2?", "--raw")
+    assert "**42**" in raw.partition("answered")[2]
 
 
 def test_the_database_is_sqlite(batuta, tmp_path):

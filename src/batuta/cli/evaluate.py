@@ -27,6 +27,14 @@ from batuta.cli.eval_output import (
     set_folder,
     write_set_index,
 )
+from batuta.cli.help_text import (
+    EXECUTION_PANEL,
+    GRADING_PANEL,
+    OUTPUT_PANEL,
+    POOL_PANEL,
+    QUESTIONS_PANEL,
+    SYSTEMS_PANEL,
+)
 from batuta.cli.json_output import print_json
 from batuta.config.load import REHEARSAL_POOL, data_folder, load_trained_conductor
 from batuta.embedded.policy import is_policy
@@ -93,88 +101,162 @@ def eval_command(
         str,
         typer.Option(
             help="rehearsal[:FAMILY][:held-out]; a benchmark (batuta tasks list); FILE.jsonl; "
-            "recorded:SET/PART, or recorded:all."
+            "recorded:SET/PART, or recorded:all.",
+            rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = "rehearsal",
     systems: Annotated[
-        str | None, typer.Option(help="Names with commas between, or all; a wrong one lists them.")
+        str | None,
+        typer.Option(
+            help="Names with commas between, or all; a wrong one lists them.",
+            rich_help_panel=SYSTEMS_PANEL,
+        ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Questions at most: 100; of a record, all.")
+        int | None,
+        typer.Option(
+            min=1, help="Questions at most: 100; of a record, all.", rich_help_panel=QUESTIONS_PANEL
+        ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option(min=1, help="Runs of each question; of a record, splits.")
+        int,
+        typer.Option(
+            min=1,
+            help="Runs of each question; of a record, splits.",
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
     ] = 1,
     *,
     seed: Annotated[
-        int, typer.Option(min=0, help="The first seed: of questions, sampling, splits.")
+        int,
+        typer.Option(
+            min=0,
+            help="The first seed: of questions, sampling, splits.",
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
     ] = 0,
     pool: Annotated[
         str | None,
         typer.Option(
             help="rehearsal, discover (keys and local servers), or a file; of a record, the "
-            "models to keep, with commas between."
+            "models to keep, with commas between.",
+            rich_help_panel=POOL_PANEL,
         ),
     ] = None,
     conductor: Annotated[
-        str | None, typer.Option(help="Who conducts `ultra`, as for batuta ask.")
+        str | None,
+        typer.Option(help="Who conducts `ultra`, as for batuta ask.", rich_help_panel=POOL_PANEL),
     ] = None,
     pools: Annotated[
-        int | None, typer.Option(min=1, help="Each question gets so many workers, at random.")
+        int | None,
+        typer.Option(
+            min=1, help="Each question gets so many workers, at random.", rich_help_panel=POOL_PANEL
+        ),
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 64,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Runs at the same time.", rich_help_panel=EXECUTION_PANEL)
+    ] = 64,
     equal_calls: Annotated[
         bool,
         typer.Option(
-            "--equal-calls", help="Add self-consistency and best-of-N with as many calls as ultra."
+            "--equal-calls",
+            help="Add self-consistency and best-of-N with as many calls as ultra.",
+            rich_help_panel=SYSTEMS_PANEL,
         ),
     ] = False,
     equal_cost: Annotated[
         bool,
         typer.Option(
-            "--equal-cost", help="Add them with as many dollars as ultra (unknown: tokens)."
+            "--equal-cost",
+            help="Add them with as many dollars as ultra (unknown: tokens).",
+            rich_help_panel=SYSTEMS_PANEL,
         ),
     ] = False,
     from_file: Annotated[
-        list[Path] | None, typer.Option("--from-file", help="Your own copy of the source's file.")
+        list[Path] | None,
+        typer.Option(
+            "--from-file",
+            help="Your own copy of the source's file.",
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
     ] = None,
     split: Annotated[
-        RecordSplit, typer.Option(help="Of a record: questions by lot, or whole unseen families.")
+        RecordSplit,
+        typer.Option(
+            help="Of a record: questions by lot, or whole unseen families.",
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
     ] = RecordSplit.RANDOM,
     simulate: Annotated[
         bool,
         typer.Option(
             "--simulate",
             help="Of a record: what it cannot know gets a recorded answer, and is marked.",
+            rich_help_panel=POOL_PANEL,
         ),
     ] = False,
     judge: Annotated[
-        str | None, typer.Option(help="The worker that grades what no rule decides.")
+        str | None,
+        typer.Option(
+            help="The worker that grades what no rule decides.", rich_help_panel=GRADING_PANEL
+        ),
     ] = None,
     sandbox: Annotated[
-        str, typer.Option(help="Where programs run: auto, bubblewrap, landlock, or none.")
+        str,
+        typer.Option(
+            help="Where programs run: auto, bubblewrap, landlock, or none.",
+            rich_help_panel=GRADING_PANEL,
+        ),
     ] = "auto",
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Recorded sets at the same time: one a core.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Recorded sets at the same time: one a core.",
+            rich_help_panel=EXECUTION_PANEL,
+        ),
     ] = None,
     executor: Annotated[
-        str, typer.Option(help="Where runs are played: local, ray, ray:local, ray:HOST:PORT.")
+        str,
+        typer.Option(
+            help="Where runs are played: local, ray, ray:local, ray:HOST:PORT.",
+            rich_help_panel=EXECUTION_PANEL,
+        ),
     ] = "local",
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes of Ray: one for each free core.")
+        int | None,
+        typer.Option(
+            min=1, help="Processes of Ray: one for each free core.", rich_help_panel=EXECUTION_PANEL
+        ),
     ] = None,
     journal: Annotated[
         str | None,
-        typer.Option(help="PostgreSQL for finished calls, shared by machines: a file beside."),
+        typer.Option(
+            help="PostgreSQL for finished calls, shared by machines: a file beside.",
+            rich_help_panel=EXECUTION_PANEL,
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the results; what it has is not run again.")
+        Path | None,
+        typer.Option(
+            help="Folder of the results; what it has is not run again.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(help="Folder of a report for people: HTML, figures, tables.")
+        Path | None,
+        typer.Option(
+            help="Folder of a report for people: HTML, figures, tables.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
     ] = None,
-    plots: Annotated[bool, typer.Option("--plots", help="Draw figures (matplotlib).")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    plots: Annotated[
+        bool,
+        typer.Option("--plots", help="Draw figures (matplotlib).", rich_help_panel=OUTPUT_PANEL),
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON on stdout.", rich_help_panel=OUTPUT_PANEL)
+    ] = False,
 ) -> None:
     """Measure systems on tasks: accuracy, tokens, dollars, calls, with 95% intervals.
 

@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from batuta.cli import json_output
+from batuta.cli.help_text import ACCESS_PANEL, BUDGET_PANEL, RATE_PANEL, example
 from batuta.cli.run_display import format_cost
 from batuta.config.load import data_folder, store_target
 from batuta.core.formatting import format_count, format_usd
@@ -37,25 +38,58 @@ Id = Annotated[str, typer.Argument(help="The key's id, as `batuta keys list` sho
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Models = Annotated[
     list[str] | None,
-    typer.Option("--model", help="A model it may use, such as batuta-mini or worker/*; repeat."),
+    typer.Option(
+        "--model",
+        help="A model it may use, such as batuta-mini or worker/*; repeat.",
+        rich_help_panel=ACCESS_PANEL,
+    ),
 ]
 Allow = Annotated[
     list[str] | None,
-    typer.Option("--allow", help="A worker that may hear it: an id, or tag:region:eu; repeat."),
+    typer.Option(
+        "--allow",
+        help="A worker that may hear it: an id, or tag:region:eu; repeat.",
+        rich_help_panel=ACCESS_PANEL,
+    ),
 ]
 Deny = Annotated[
-    list[str] | None, typer.Option("--deny", help="A worker that may not: an id or a tag; repeat.")
+    list[str] | None,
+    typer.Option(
+        "--deny",
+        help="A worker that may not: an id or a tag; repeat.",
+        rich_help_panel=ACCESS_PANEL,
+    ),
 ]
-Dollars = Annotated[str | None, typer.Option(metavar="DOLLARS", help="A run may cost this much.")]
-PerDay = Annotated[str | None, typer.Option(metavar="DOLLARS", help="Dollars a day, in UTC.")]
-PerMonth = Annotated[str | None, typer.Option(metavar="DOLLARS", help="Dollars a month.")]
-Rpm = Annotated[int | None, typer.Option(min=1, help="Requests a minute.")]
-Tpm = Annotated[int | None, typer.Option(min=1, help="Tokens a minute.")]
-Concurrency = Annotated[int | None, typer.Option(min=1, help="Requests at the same time.")]
-Expires = Annotated[str | None, typer.Option(help="When it ends: 90s, 15m, 12h, 30d from now.")]
+Dollars = Annotated[
+    str | None,
+    typer.Option(metavar="DOLLARS", help="A run may cost this much.", rich_help_panel=BUDGET_PANEL),
+]
+PerDay = Annotated[
+    str | None,
+    typer.Option(metavar="DOLLARS", help="Dollars a day, in UTC.", rich_help_panel=BUDGET_PANEL),
+]
+PerMonth = Annotated[
+    str | None,
+    typer.Option(metavar="DOLLARS", help="Dollars a month.", rich_help_panel=BUDGET_PANEL),
+]
+Rpm = Annotated[
+    int | None, typer.Option(min=1, help="Requests a minute.", rich_help_panel=RATE_PANEL)
+]
+Tpm = Annotated[
+    int | None, typer.Option(min=1, help="Tokens a minute.", rich_help_panel=RATE_PANEL)
+]
+Concurrency = Annotated[
+    int | None, typer.Option(min=1, help="Requests at the same time.", rich_help_panel=RATE_PANEL)
+]
+Expires = Annotated[
+    str | None,
+    typer.Option(help="When it ends: 90s, 15m, 12h, 30d from now.", rich_help_panel=ACCESS_PANEL),
+]
 
 
-@app.command("create")
+@app.command(
+    "create", epilog=example("batuta keys create laptop --model batuta-mini --per-day 5 --rpm 60")
+)
 def create_key(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
     tenant: Annotated[
@@ -94,7 +128,7 @@ def create_key(
     _show_issued(*_with_hasher(work), json=json)
 
 
-@app.command("list")
+@app.command("list", epilog=example("batuta keys list --tenant acme"))
 def list_keys(
     tenant: Annotated[str | None, typer.Option(help="Only that tenant's.")] = None,
     json: Json = False,
@@ -119,7 +153,7 @@ def list_keys(
     console.print(table)
 
 
-@app.command("limit")
+@app.command("limit", epilog=example("batuta keys limit 3fa9c1 --per-day 10"))
 def change_limits(
     key_id: Id,
     model: Models = None,
@@ -164,14 +198,14 @@ def change_limits(
         )
 
 
-@app.command("revoke")
+@app.command("revoke", epilog=example("batuta keys revoke 3fa9c1"))
 def revoke_key(key_id: Id) -> None:
     """End a key for good. A running server follows in 10 s; its admin's route at once."""
     _require_key(_with_store(lambda store: store.keys.revoke(key_id)), key_id)
     sys.stderr.write(f"the key {key_id} is revoked\n")
 
 
-@app.command("rotate")
+@app.command("rotate", epilog=example("batuta keys rotate 3fa9c1 --grace 1h"))
 def rotate_key(
     key_id: Id,
     grace: Annotated[str, typer.Option(help="How long the old text is taken too.")] = "1h",
@@ -190,7 +224,7 @@ def rotate_key(
     _show_issued(*_with_hasher(work), json=json)
 
 
-@app.command("budget")
+@app.command("budget", epilog=example("batuta keys budget acme --per-month 100"))
 def set_budget(
     tenant: Annotated[str, typer.Argument(help="The tenant.")],
     per_day: PerDay = None,
@@ -211,7 +245,7 @@ def set_budget(
         )
 
 
-@app.command("spend")
+@app.command("spend", epilog=example("batuta keys spend --by tenant,worker --since 2026-11-01"))
 def show_spending(
     by: Annotated[
         str, typer.Option(help=f"Told apart by: {', '.join(SPEND_GROUPS)}.")

@@ -11,6 +11,7 @@ import anyio
 import typer
 
 from batuta.cli.ask import ConductorOption, PoolOption
+from batuta.cli.help_text import BASELINES_PANEL, OUTPUT_PANEL
 from batuta.clients import HttpTransport
 from batuta.config.load import data_folder, jobs_target, redis_target, store_target
 from batuta.config.settings import LogFormat, ServerSetting
@@ -29,21 +30,37 @@ def serve_command(
     *,
     history: Annotated[
         Path | None,
-        typer.Option(help="Outcomes of the workers (JSONL), for the baselines that learn."),
+        typer.Option(
+            help="Outcomes of the workers (JSONL), for the baselines that learn.",
+            rich_help_panel=BASELINES_PANEL,
+        ),
     ] = None,
     cascade: Annotated[
         Path | None,
-        typer.Option(help="A folder of `batuta train selector`, whose cascade is served."),
+        typer.Option(
+            help="A folder of `batuta train selector`, whose cascade is served.",
+            rich_help_panel=BASELINES_PANEL,
+        ),
     ] = None,
     checker: Annotated[
-        str | None, typer.Option(help="The worker that checks the cascade's answers.")
+        str | None,
+        typer.Option(
+            help="The worker that checks the cascade's answers.", rich_help_panel=BASELINES_PANEL
+        ),
     ] = None,
     runs_dir: Annotated[
         list[Path] | None,
-        typer.Option(help="Training runs and reports that the web page shows; may be repeated."),
+        typer.Option(
+            help="Training runs and reports that the web page shows; may be repeated.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
     ] = None,
     log: Annotated[
-        LogFormat, typer.Option(help="What is logged: only what goes wrong, or requests as JSON.")
+        LogFormat,
+        typer.Option(
+            help="What is logged: only what goes wrong, or requests as JSON.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
     ] = LogFormat.QUIET,
 ) -> None:
     """Serve batuta-mini, batuta-ultra, workers and baselines: an OpenAI-compatible API, a page."""

@@ -40,4 +40,4 @@ def _explain_value(name: str, cause: BaseException) -> str:
 def _command_path(error: TyperException) -> str:
     """The command that was meant, as it is typed."""
     path: str = getattr(getattr(error, "ctx", None), "command_path", "") or "batuta"
-    return path.removeprefix("python -m ")
+    return path
