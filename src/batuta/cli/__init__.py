@@ -10,7 +10,7 @@ import typer
 from typer.exceptions import TyperException
 
 from batuta.cli import ask, evaluate, init, keys, pool, runs, serve, store, tasks, train, tune
-from batuta.cli.help_text import example
+from batuta.cli.help_text import format_example
 from batuta.cli.usage_errors import explain_usage_error
 from batuta.errors import BatutaError
 
@@ -27,20 +27,19 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command("init", epilog=example("batuta init --out batuta.toml"))(init.command)
+app.command("init", epilog=format_example("batuta init --out batuta.toml"))(init.command)
 app.command(
-    "ask", epilog=example('batuta ask "What is 17 % of 2,340?" --max-cost 0.05 --max-seconds 60')
+    "ask",
+    epilog=format_example('batuta ask "What is 17 % of 2,340?" --max-cost 0.05'),
 )(ask.ask_command)
-app.command("serve", epilog=example("batuta serve --pool batuta.toml --port 8765"))(
+app.command("serve", epilog=format_example("batuta serve --pool batuta.toml --port 8765"))(
     serve.serve_command
 )
 app.command(
     "eval",
-    epilog=example(
-        "batuta eval --tasks mine.jsonl --systems best-single,moa,ultra --limit 100 --report out"
-    ),
+    epilog=format_example("batuta eval --tasks mine.jsonl --systems moa,ultra --report out"),
 )(evaluate.eval_command)
-app.command("tune", epilog=example("batuta tune --tasks mine.jsonl --budget 5 --check"))(
+app.command("tune", epilog=format_example("batuta tune --tasks mine.jsonl --budget 5 --check"))(
     tune.command
 )
 app.add_typer(tasks.app, name="tasks")

@@ -16,6 +16,6 @@ RUNS_PANEL = "Questions from stored runs"
 SYSTEMS_PANEL = "Systems"
 
 
-def example(command: str) -> str:
+def format_example(command: str) -> str:
     """The last line of a command's help: one that can be typed as it stands."""
     return f"Example: {command.replace('[', chr(92) + '[')}"

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from batuta.cli import json_output
-from batuta.cli.help_text import ACCESS_PANEL, BUDGET_PANEL, RATE_PANEL, example
+from batuta.cli.help_text import ACCESS_PANEL, BUDGET_PANEL, RATE_PANEL, format_example
 from batuta.cli.run_display import format_cost
 from batuta.config.load import data_folder, store_target
 from batuta.core.formatting import format_count, format_usd
@@ -88,7 +88,8 @@ Expires = Annotated[
 
 
 @app.command(
-    "create", epilog=example("batuta keys create laptop --model batuta-mini --per-day 5 --rpm 60")
+    "create",
+    epilog=format_example("batuta keys create laptop --model batuta-mini --per-day 5"),
 )
 def create_key(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
@@ -128,7 +129,7 @@ def create_key(
     _show_issued(*_with_hasher(work), json=json)
 
 
-@app.command("list", epilog=example("batuta keys list --tenant acme"))
+@app.command("list", epilog=format_example("batuta keys list --tenant acme"))
 def list_keys(
     tenant: Annotated[str | None, typer.Option(help="Only that tenant's.")] = None,
     json: Json = False,
@@ -153,7 +154,7 @@ def list_keys(
     console.print(table)
 
 
-@app.command("limit", epilog=example("batuta keys limit 3fa9c1 --per-day 10"))
+@app.command("limit", epilog=format_example("batuta keys limit 3fa9c1 --per-day 10"))
 def change_limits(
     key_id: Id,
     model: Models = None,
@@ -198,14 +199,14 @@ def change_limits(
         )
 
 
-@app.command("revoke", epilog=example("batuta keys revoke 3fa9c1"))
+@app.command("revoke", epilog=format_example("batuta keys revoke 3fa9c1"))
 def revoke_key(key_id: Id) -> None:
     """End a key for good. A running server follows in 10 s; its admin's route at once."""
     _require_key(_with_store(lambda store: store.keys.revoke(key_id)), key_id)
     sys.stderr.write(f"the key {key_id} is revoked\n")
 
 
-@app.command("rotate", epilog=example("batuta keys rotate 3fa9c1 --grace 1h"))
+@app.command("rotate", epilog=format_example("batuta keys rotate 3fa9c1 --grace 1h"))
 def rotate_key(
     key_id: Id,
     grace: Annotated[str, typer.Option(help="How long the old text is taken too.")] = "1h",
@@ -224,7 +225,7 @@ def rotate_key(
     _show_issued(*_with_hasher(work), json=json)
 
 
-@app.command("budget", epilog=example("batuta keys budget acme --per-month 100"))
+@app.command("budget", epilog=format_example("batuta keys budget acme --per-month 100"))
 def set_budget(
     tenant: Annotated[str, typer.Argument(help="The tenant.")],
     per_day: PerDay = None,
@@ -245,7 +246,7 @@ def set_budget(
         )
 
 
-@app.command("spend", epilog=example("batuta keys spend --by tenant,worker --since 2026-11-01"))
+@app.command("spend", epilog=format_example("batuta keys spend --by tenant --since 2026-11-01"))
 def show_spending(
     by: Annotated[
         str, typer.Option(help=f"Told apart by: {', '.join(SPEND_GROUPS)}.")

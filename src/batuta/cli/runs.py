@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from batuta.cli import json_output
-from batuta.cli.help_text import example
+from batuta.cli.help_text import format_example
 from batuta.cli.run_display import format_cost, print_run
 from batuta.clients import HttpTransport, RunReplayClient
 from batuta.config.load import load_config, store_target
@@ -35,7 +35,7 @@ RunArgument = Annotated[
 ]
 
 
-@app.command("list", epilog=example("batuta runs list --limit 5"))
+@app.command("list", epilog=format_example("batuta runs list --limit 5"))
 def list_runs(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
     json: Json = False,
@@ -57,7 +57,7 @@ def list_runs(
     console.print(table)
 
 
-@app.command("show", epilog=example("batuta runs show run_5f --step 2"))
+@app.command("show", epilog=format_example("batuta runs show run_5f --step 2"))
 def show_stored_run(
     run_id: RunArgument,
     step: Annotated[
@@ -80,7 +80,7 @@ def show_stored_run(
     console.print(f"\n{escape(answer) if run.answer else answer}")
 
 
-@app.command("replay", epilog=example("batuta runs replay run_5f --recorded"))
+@app.command("replay", epilog=format_example("batuta runs replay run_5f --recorded"))
 def replay_stored_run(
     run_id: RunArgument,
     recorded: Annotated[

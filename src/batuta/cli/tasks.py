@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from batuta.cli import json_output
-from batuta.cli.help_text import example
+from batuta.cli.help_text import format_example
 from batuta.cli.outcomes import import_results
 from batuta.config.load import REHEARSAL_POOL
 from batuta.core import Task
@@ -27,9 +27,7 @@ HIDDEN_TEXT = "[its text is not shown]"
 
 app = typer.Typer(help="Questions: list, show, fetch, import.", no_args_is_help=True)
 
-app.command("import", epilog=example("batuta tasks import inspect logs --out outcomes.jsonl"))(
-    import_results
-)
+app.command("import", epilog=format_example("batuta tasks import inspect logs"))(import_results)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Name = Annotated[
@@ -45,7 +43,7 @@ Files = Annotated[
 Seed = Annotated[int, typer.Option(help="Of the order of options and of generated questions.")]
 
 
-@app.command("list", epilog=example("batuta tasks list"))
+@app.command("list", epilog=format_example("batuta tasks list"))
 def list_sources(json: Json = False) -> None:
     """Every source: its splits, its licence, and which of it is here."""
     folder = datasets.data_folder()
@@ -67,7 +65,7 @@ def list_sources(json: Json = False) -> None:
     console.print(table)
 
 
-@app.command("show", epilog=example("batuta tasks show rehearsal:lists --limit 3"))
+@app.command("show", epilog=format_example("batuta tasks show rehearsal:lists --limit 3"))
 def show_tasks(
     name: Name,
     id_: Annotated[str | None, typer.Argument(metavar="[ID]", help="One task.")] = None,
@@ -105,7 +103,7 @@ def _load_tasks(name: str, files: Sequence[Path], *, seed: int, limit: int) -> t
     return open_tasks(name, limit, 0, seed).tasks
 
 
-@app.command("fetch", epilog=example("batuta tasks fetch gsm8k:test"))
+@app.command("fetch", epilog=format_example("batuta tasks fetch gsm8k:test"))
 def fetch_files(
     name: Annotated[str, typer.Argument(help="SOURCE or SOURCE:SPLIT.")],
     revision: Annotated[

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import TaskID
 from rich.table import Table
 
-from batuta.cli.help_text import EXECUTION_PANEL, OUTPUT_PANEL, RUNS_PANEL, example
+from batuta.cli.help_text import EXECUTION_PANEL, OUTPUT_PANEL, RUNS_PANEL, format_example
 from batuta.cli.json_output import print_json
 from batuta.cli.progress import open_progress_bars
 from batuta.cli.selector import selector
@@ -41,7 +41,7 @@ app = typer.Typer(
     help="Train a conductor: a warm start, then reinforcement learning (needs batuta\\[train]).",
 )
 
-app.command(epilog=example("batuta train selector --history outcomes.jsonl --out runs/mini"))(
+app.command(epilog=format_example("batuta train selector --history out.jsonl --out runs/mini"))(
     selector
 )
 
@@ -54,7 +54,7 @@ Set = Annotated[
 ]
 
 
-@app.command(epilog=example("batuta train warmup --config training.toml"))
+@app.command(epilog=format_example("batuta train warmup --config training.toml"))
 def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = None) -> None:
     """Make a small policy from nothing and teach it the syntax of workflows, never a strategy."""
     settings = _load_settings(config, changes, seed, out)
@@ -70,7 +70,7 @@ def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = No
     typer.echo(folder)
 
 
-@app.command(epilog=example("batuta train rejection --config training.toml"))
+@app.command(epilog=format_example("batuta train rejection --config training.toml"))
 def rejection(config: Config, seed: Seed = None, out: Out = None, changes: Set = None) -> None:
     """Rejection sampling: fit the policy to those of its own workflows that earned more.
 
@@ -91,7 +91,7 @@ def rejection(config: Config, seed: Seed = None, out: Out = None, changes: Set =
     typer.echo(folder)
 
 
-@app.command(epilog=example("batuta train conductor --config training.toml --check"))
+@app.command(epilog=format_example("batuta train conductor --config training.toml --check"))
 def conductor(
     config: Config,
     seed: Seed = None,
@@ -169,7 +169,7 @@ def conductor(
     typer.echo(folder)
 
 
-@app.command(epilog=example("batuta train watch runs/mine"))
+@app.command(epilog=format_example("batuta train watch runs/mine"))
 def watch(
     folder: Annotated[Path, typer.Argument(help="The run's folder.")],
     once: Annotated[bool, typer.Option("--once", help="Print what there is and exit.")] = False,
@@ -183,7 +183,7 @@ def watch(
         return
 
 
-@app.command(epilog=example("batuta train plots runs/mine --out plots"))
+@app.command(epilog=format_example("batuta train plots runs/mine --out plots"))
 def plots(
     folders: Annotated[list[Path], typer.Argument(help="Run folders; seeds of one training.")],
     out: Annotated[
