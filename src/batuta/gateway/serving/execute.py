@@ -211,7 +211,7 @@ class RunService:
             raise APIError(400, "policy_blocked", message, param=f"{ORCHESTRATION_FIELD}.workflow")
         by_hand = FixedConductor("by-hand", lambda _: clean)
         served = replace(booking.served_model, conductor=by_hand)
-        return replace(booking, served=served, guarded=acts)
+        return replace(booking, served_model=served, guarded=acts)
 
     async def execute(self, prepared: PreparedCall, emit: EventHandler | None = None) -> Run:
         """Conducts and keeps the run, also if this is cancelled."""
