@@ -1,14 +1,9 @@
 """The product: an OpenAI-compatible API in front of an orchestra."""
 
 from batuta.gateway.app import create_app
+from batuta.gateway.http.sse import StreamTimeouts
 from batuta.gateway.serve import LOOP_OPTIONS, run_server
-from batuta.gateway.serving.models import (
-    PageContext,
-    ServedModel,
-    ServerState,
-    StreamTimeouts,
-    served_models,
-)
+from batuta.gateway.serving.models import PageContext, ServedModel, ServerState, served_models
 
 __all__ = [
     "LOOP_OPTIONS",

@@ -14,11 +14,12 @@ from starlette.routing import Route
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller, CallerRole, caller_of
 from batuta.gateway.admin.routes import AdminRoutes
-from batuta.gateway.admin.runs import RunRoutes, json_response
+from batuta.gateway.admin.runs import RunRoutes
 from batuta.gateway.chat.endpoint import ChatEndpoint
 from batuta.gateway.errors import APIError, model_not_found
 from batuta.gateway.http.access_log import AccessLog
 from batuta.gateway.http.authentication import AuthenticationMiddleware
+from batuta.gateway.http.body import json_response
 from batuta.gateway.http.idempotency import IdempotencyMiddleware
 from batuta.gateway.http.middleware import (
     ErrorMiddleware,

@@ -1,10 +1,22 @@
-"""A refusal: what the caller is told when it gets no answer, in the API's error form."""
+"""An error of the API: what the caller is told when it gets no answer, in both dialects' forms."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, final
+
+_MESSAGES_TYPES = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _SERVER_ERROR = 500
@@ -113,3 +125,15 @@ def _json_type(value: object) -> str:
         type(None): "null",
     }
     return names.get(type(value), "something else")
+
+
+def messages_error_body(api_error: APIError, request_id: str | None) -> dict[str, Any]:
+    """The refusal in this dialect's form; our code and the field at fault go with it."""
+    family = "api_error" if api_error.status >= _SERVER_ERROR else "invalid_request_error"
+    error = {
+        "type": _MESSAGES_TYPES.get(api_error.status, family),
+        "message": api_error.message,
+        "code": api_error.code,
+        "param": api_error.param,
+    }
+    return {"type": "error", "error": error, "request_id": request_id}

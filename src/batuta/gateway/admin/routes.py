@@ -12,9 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from batuta.gateway.admin.runs import json_response
 from batuta.gateway.errors import APIError, invalid_value, not_found
-from batuta.gateway.http.body import ClientGone, read_fields
+from batuta.gateway.http.body import ClientGone, json_response, read_fields
 from batuta.gateway.http.fields import Fields
 from batuta.gateway.serving.deletions import Deletions
 from batuta.gateway.serving.models import ServerState
@@ -181,7 +180,7 @@ def store_of(state: ServerState) -> Store:
     """Where the keys are.
 
     Raises:
-        Refusal: nothing is kept.
+        APIError: nothing is kept.
     """
     if state.store is None:
         raise APIError(404, "not_found", "This server keeps no keys.")
@@ -192,7 +191,7 @@ def key_hasher_of(state: ServerState) -> KeyHasher:
     """What makes new keys.
 
     Raises:
-        Refusal: none are made.
+        APIError: none are made.
     """
     if state.authenticator.key_hasher is None:
         raise APIError(404, "not_found", "This server makes no keys.")
@@ -213,7 +212,7 @@ async def _read_body(request: Request, known: set[str]) -> Fields:
     """The body, which may have these fields and no others.
 
     Raises:
-        Refusal: it has another one: a misspelt limit must not be a limit that is not there.
+        APIError: it has another one: a misspelt limit must not be a limit that is not there.
     """
     try:
         body = await read_fields(request.scope, request.receive)

@@ -10,12 +10,11 @@ from starlette.responses import Response
 
 from batuta.core import Outcome
 from batuta.gateway.access.caller import caller_of
-from batuta.gateway.chat.response import trace_of
 from batuta.gateway.errors import APIError, invalid_value, not_found
-from batuta.gateway.http.body import ClientGone, read_fields
-from batuta.gateway.http.json_codec import encode_json
+from batuta.gateway.http.body import ClientGone, json_response, read_fields
 from batuta.gateway.serving.deletions import Deletions
 from batuta.gateway.serving.models import ServerState
+from batuta.gateway.serving.trace import trace_of
 from batuta.store import RunSummary, Store
 
 MAX_PAGE = 100
@@ -96,11 +95,6 @@ class RunRoutes:
         if self._state.store is None:
             raise APIError(404, "not_found", "This server keeps no runs.")
         return self._state.store
-
-
-def json_response(body: Any, status: int = 200) -> Response:
-    """The value as a response."""
-    return Response(encode_json(body), status, media_type="application/json")
 
 
 def run_entry(row: RunSummary) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class ChatEndpoint:
         """Serve one request.
 
         Raises:
-            Refusal: before anything was said.
+            APIError: before anything was said.
         """
         try:
             body = await read_fields(scope, receive)

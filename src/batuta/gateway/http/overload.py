@@ -64,7 +64,7 @@ class ConcurrencyLimiter:
         """A place for the length of a block.
 
         Raises:
-            Refusal: there is none, and none came free in time; or the server stops.
+            APIError: there is none, and none came free in time; or the server stops.
         """
         if self.is_closing:
             raise server_closing()

@@ -10,12 +10,11 @@ from starlette.types import Receive, Scope, Send
 
 from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
 from batuta.gateway.access.caller import caller_of
-from batuta.gateway.admin.runs import json_response
-from batuta.gateway.errors import APIError
-from batuta.gateway.http.body import ClientGone, read_fields
+from batuta.gateway.errors import APIError, messages_error_body
+from batuta.gateway.http.body import ClientGone, json_response, read_fields
 from batuta.gateway.http.fields import Fields
 from batuta.gateway.http.middleware import request_id
-from batuta.gateway.http.sse import SSEWriter
+from batuta.gateway.http.sse import SSEWriter, event_frame
 from batuta.gateway.messages.conversation import REASONING_SIGNATURE
 from batuta.gateway.messages.request import (
     MessageCall,
@@ -23,8 +22,7 @@ from batuta.gateway.messages.request import (
     parse_message,
     parse_question,
 )
-from batuta.gateway.messages.response import MessageEventWriter, message_object, messages_error_body
-from batuta.gateway.responses.stream import event_frame
+from batuta.gateway.messages.response import MessageEventWriter, message_object
 from batuta.gateway.serving.deliver import send_answer, stream_answer
 from batuta.gateway.serving.execute import PreparedCall, RunService
 from batuta.gateway.serving.models import ServerState
@@ -45,7 +43,7 @@ class MessagesEndpoint:
         """Serve one request.
 
         Raises:
-            Refusal: before anything was said.
+            APIError: before anything was said.
         """
         try:
             body = await read_fields(scope, receive)
@@ -84,7 +82,7 @@ class TokenCounter:
         """Serve one request; an estimate, as the workers' tokenizers differ.
 
         Raises:
-            Refusal: the body is malformed, or no such model is served.
+            APIError: the body is malformed, or no such model is served.
         """
         try:
             body: Fields = await read_fields(request.scope, request.receive)

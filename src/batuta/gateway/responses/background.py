@@ -16,14 +16,14 @@ from batuta.gateway.http.fields import Fields
 from batuta.gateway.http.json_codec import encode_json, plain_json
 from batuta.gateway.responses.events import ResponseEventWriter
 from batuta.gateway.responses.request import ResponseCall, ResponseHistory, parse_response
-from batuta.gateway.responses.response import failed_response, new_response, response_id, run_id_of
+from batuta.gateway.responses.response import failed_response, new_response
 from batuta.gateway.responses.store import ResponseStore, body_of
 from batuta.gateway.responses.stream import EventSink, ResponsesStreamRenderer, SaveResponse
 from batuta.gateway.serving.deliver import execute_and_render
 from batuta.gateway.serving.execute import PreparedCall, RunService
 from batuta.gateway.serving.models import ServerState
 from batuta.jobs import Checkpoint, Job, JobEnding, JobState
-from batuta.store.responses import StoredResponse
+from batuta.store.responses import StoredResponse, response_id, run_id_of
 
 Json = dict[str, Any]
 _LOST_MESSAGE = "The server was stopped before the response was finished."
@@ -56,7 +56,7 @@ class BackgroundResponses:
         """The response as it waits for its turn.
 
         Raises:
-            Refusal: it cannot be played, or there is no background here.
+            APIError: it cannot be played, or there is no background here.
         """
         if self.responses.responses is None:
             raise unsupported_parameter("background", "this server keeps no responses.")

@@ -20,13 +20,14 @@ from batuta.gateway.responses.request import (
     parse_history_references,
     parse_response,
 )
-from batuta.gateway.responses.response import finished_response, new_response, response_id
+from batuta.gateway.responses.response import finished_response, new_response
 from batuta.gateway.responses.resumed_stream import send_events
 from batuta.gateway.responses.store import ResponseStore
 from batuta.gateway.responses.stream import ResponsesStreamRenderer, SSEEventSink
 from batuta.gateway.serving.deliver import send_answer, stream_answer
 from batuta.gateway.serving.execute import PreparedCall, RunService
 from batuta.gateway.serving.models import ServerState
+from batuta.store.responses import response_id
 
 
 @final
@@ -49,7 +50,7 @@ class ResponsesEndpoint:
         """Serve one request.
 
         Raises:
-            Refusal: before anything was said.
+            APIError: before anything was said.
         """
         try:
             body = await read_fields(scope, receive)

@@ -9,8 +9,7 @@ from starlette.types import Receive, Send
 
 from batuta.gateway.http.disconnect import DisconnectReason
 from batuta.gateway.http.middleware import log_exception
-from batuta.gateway.http.sse import SSEWriter
-from batuta.gateway.responses.stream import event_frame
+from batuta.gateway.http.sse import SSEWriter, event_frame
 from batuta.gateway.serving.models import ServerState
 
 Json = dict[str, Any]

@@ -51,7 +51,7 @@ class ResponseStore:
         """What the body needs of the past.
 
         Raises:
-            Refusal: the previous response cannot be gone on from.
+            APIError: the previous response cannot be gone on from.
             StoreError: the store fails.
         """
         if self.responses is None:

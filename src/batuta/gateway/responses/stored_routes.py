@@ -12,9 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 from batuta.gateway.access.caller import caller_of
 from batuta.gateway.admin.routes import store_of
-from batuta.gateway.admin.runs import json_response
 from batuta.gateway.errors import APIError, invalid_value, not_found
-from batuta.gateway.http.body import send_json
+from batuta.gateway.http.body import json_response, send_json
 from batuta.gateway.responses.background import BackgroundResponses
 from batuta.gateway.responses.events import replay_events
 from batuta.gateway.responses.resumed_stream import send_events
@@ -44,7 +43,7 @@ class StoredResponseEndpoint:
         """Serve one request.
 
         Raises:
-            Refusal: there is no such response, or it cannot be told so.
+            APIError: there is no such response, or it cannot be told so.
         """
         request = Request(scope)
         row = await find_response(self._responses, request)
@@ -117,7 +116,7 @@ async def find_response(responses: ResponseStore, request: Request) -> StoredRes
     """The caller's response that the path names.
 
     Raises:
-        Refusal: there is none.
+        APIError: there is none.
     """
     response_id: str = request.path_params["id"]
     row = await responses.find(response_id, caller_of(request.scope))

@@ -11,11 +11,10 @@ from starlette.types import Send
 from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.json_codec import encode_json
-from batuta.gateway.http.sse import SSEWriter
+from batuta.gateway.http.sse import SSEWriter, StreamTimeouts, encoded_event_frame
 from batuta.gateway.responses.events import ResponseEventWriter
 from batuta.gateway.responses.response import failed_response, finished_response
 from batuta.gateway.serving.execute import PreparedCall
-from batuta.gateway.serving.models import StreamTimeouts
 from batuta.gateway.serving.progress import RunProgress
 
 Json = dict[str, Any]
@@ -38,16 +37,6 @@ class EventSink(Protocol):
     async def send(self, event: Json, *, last: bool = False) -> None:
         """The next event."""
         ...
-
-
-def event_frame(event: Json) -> bytes:
-    """The event as it is sent."""
-    return encoded_event_frame(event["type"], encode_json(event))
-
-
-def encoded_event_frame(kind: str, data: bytes) -> bytes:
-    """An encoded event as it is sent."""
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 
 @final

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import final
 
-from batuta.gateway.responses.response import run_id_of
 from batuta.gateway.serving.models import ServerState
 from batuta.store import Store
-from batuta.store.responses import StoredResponse
+from batuta.store.responses import StoredResponse, run_id_of
 
 
 @final

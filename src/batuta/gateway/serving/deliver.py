@@ -56,7 +56,7 @@ async def send_answer(
     """Plays and sends the body; nothing if the reader went away.
 
     Raises:
-        Refusal: the run has no answer, or the server stops.
+        APIError: the run has no answer, or the server stops.
     """
     runs: list[Run] = []
 

@@ -63,6 +63,8 @@ from batuta.gateway.serving.parsed_call import ParsedCall
 from batuta.guardrails import Guardrails, GuardrailStage
 from batuta.solvers import FixedConductor, single_worker
 
+_MAX_NAMED = 20
+"""Ignored fields that are told; what a client made up does not fill our headers."""
 _HEADER_SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -103,7 +105,7 @@ class PreparedCall:
     def headers(self) -> dict[str, str]:
         """What the answer's headers say before anything is played."""
         headers = {"x-batuta-run-id": str(self.run_id), **self.admission.headers}
-        ignored = [name for name in self.call.ignored if _HEADER_SAFE.fullmatch(name)]
+        ignored = [n for n in self.call.ignored if _HEADER_SAFE.fullmatch(n)][:_MAX_NAMED]
         if ignored:
             headers["x-batuta-ignored"] = ", ".join(ignored)
         return headers
@@ -132,7 +134,7 @@ class RunService:
         """The model served under that name.
 
         Raises:
-            Refusal: there is none.
+            APIError: there is none.
         """
         served = self._state.find_model(name)
         if served is None:
@@ -159,7 +161,7 @@ class RunService:
             durable: it is taken up again if this process ends before it does.
 
         Raises:
-            Refusal: the call cannot be played; nothing was, and nothing was said to the reader.
+            APIError: the call cannot be played; nothing was, and nothing was said to the reader.
         """
         booking = self._prepare(call, caller, run_id or new_run_id())
         resumed = await self._pending_tool_runs.find_resumed(
@@ -200,7 +202,7 @@ class RunService:
         """The booking with its caller's own workflow as the policies let it be played.
 
         Raises:
-            Refusal: a policy forbids it.
+            APIError: a policy forbids it.
         """
         workflow = booking.call.options.workflow
         if workflow is None or not booking.guardrails.applies_to(GuardrailStage.INPUT):
@@ -211,7 +213,7 @@ class RunService:
             raise APIError(400, "policy_blocked", message, param=f"{ORCHESTRATION_FIELD}.workflow")
         by_hand = FixedConductor("by-hand", lambda _: clean)
         served = replace(booking.served_model, conductor=by_hand)
-        return replace(booking, served=served, guarded=acts)
+        return replace(booking, served_model=served, guarded=acts)
 
     async def execute(self, prepared: PreparedCall, emit: EventHandler | None = None) -> Run:
         """Conducts and keeps the run, also if this is cancelled."""

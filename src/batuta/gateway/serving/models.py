@@ -18,6 +18,7 @@ from batuta.gateway.access.authenticate import Authenticator
 from batuta.gateway.access.rate_limit import LocalRateLimiter, RateLimiter
 from batuta.gateway.http.disconnect import RequestScopes
 from batuta.gateway.http.overload import ConcurrencyLimiter, ConcurrencyLimits
+from batuta.gateway.http.sse import StreamTimeouts
 from batuta.gateway.serving.pending_tool_runs import PendingToolRuns
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
@@ -157,16 +158,6 @@ def _describe_conductor(conductor: Conductor, pool: Pool) -> str:
         told += " and prices" if shown.prices else ""
     many = f"{len(pool)} worker{'' if len(pool) == 1 else 's'}"
     return f"A workflow for each question, by {conductor.name} over {many}{told}."
-
-
-@dataclass(frozen=True, slots=True)
-class StreamTimeouts:
-    """Seconds that a stream waits for things."""
-
-    keep_alive: float = 10.0
-    """Silence after which a comment is sent."""
-    write: float = 60.0
-    """How long a reader may leave what was written unread before it is cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -166,7 +166,7 @@ class KeyPages:
         """Nothing, for the admin; others see what is seen where there is nothing.
 
         Raises:
-            Refusal: somebody else.
+            APIError: somebody else.
         """
         if not session.is_admin:
             raise not_found(f"The screen {KEYS_SCREEN[0]}")

@@ -100,7 +100,7 @@ class PlaygroundEndpoint:
         """Serve one request.
 
         Raises:
-            Refusal: before anything was said.
+            APIError: before anything was said.
         """
         request = Request(scope, receive)
         visitor = self._sessions.identify(request)
@@ -147,7 +147,7 @@ async def load_run(state: ServerState, run_id: str, session: WebSession) -> Run:
     """The run of that id, if the visitor may see it.
 
     Raises:
-        Refusal: there is none, or its content was not kept.
+        APIError: there is none, or its content was not kept.
     """
     run = None if state.store is None else await state.store.get(run_id, session.tenant)
     if run is None:
