@@ -14,7 +14,7 @@ from batuta.clients import ScriptedClient
 from batuta.core import Limits, Outcome
 from batuta.errors import ConfigError
 from batuta.evals import Subject, find_system
-from batuta.gateway import ServerState, served_models
+from batuta.gateway import served_models
 from batuta.gateway.serving.baselines import (
     BASELINE_PREFIX,
     FIXED_BASELINES,
@@ -24,7 +24,7 @@ from batuta.gateway.serving.baselines import (
 )
 from batuta.solvers.history import read_history
 from batuta.solvers.selector import SelectorRecipe
-from gateway.house import HI, PRICE, Halting, Serving, pool_of, stored
+from gateway.house import HI, PRICE, Halting, Serving, pool_of, server_state, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -53,7 +53,7 @@ def house(*, history=None, clients=None, cascade=None, checker=None, **options):
         *served_models(pool),
         *baseline_models(pool, LIMITS, history=history, cascade=cascade, checker=checker),
     )
-    return ServerState(
+    return server_state(
         pool, clients, served, unavailable_models=unavailable_baselines(history, cascade), **options
     )
 

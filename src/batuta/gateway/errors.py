@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 _MESSAGES_TYPES = {
     401: "authentication_error",
@@ -20,6 +20,7 @@ _MESSAGES_TYPES = {
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _SERVER_ERROR = 500
+_Part = TypeVar("_Part")
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -101,6 +102,21 @@ def model_not_found(name: str, why: str | None = None) -> APIError:
 def not_found(what: str) -> APIError:
     """Nothing is there; `what` is the beginning of a sentence."""
     return APIError(404, "not_found", f"{what} does not exist.")
+
+
+def require_part(part: _Part | None, message: str) -> _Part:
+    """A part of the server that it may do without.
+
+    Args:
+        part: what is needed to answer.
+        message: what to say if it is not there.
+
+    Raises:
+        APIError: it is not.
+    """
+    if part is None:
+        raise APIError(404, "not_found", message)
+    return part
 
 
 def server_closing() -> APIError:
