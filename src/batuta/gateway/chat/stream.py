@@ -13,18 +13,13 @@ from batuta.core import (
     StepDelta,
     ToolCall,
 )
-from batuta.gateway.chat.response import (
-    completion_id,
-    finish_reason,
-    orchestration_of,
-    tool_call_object,
-    usage_of,
-)
+from batuta.gateway.chat.response import completion_id, finish_reason, tool_call_object
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.json_codec import encode_json
 from batuta.gateway.http.sse import SSEWriter
 from batuta.gateway.serving.execute import PreparedCall
 from batuta.gateway.serving.progress import RunProgress
+from batuta.gateway.serving.trace import orchestration_of, usage_of
 
 DONE_FRAME = b"data: [DONE]\n\n"
 

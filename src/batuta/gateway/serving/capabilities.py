@@ -20,7 +20,7 @@ def vision_workers(pool: Pool, question: Question) -> Pool:
     """The workers that may be shown the question: those that can see, if it has pictures.
 
     Raises:
-        Refusal: it has pictures and nobody can see.
+        APIError: it has pictures and nobody can see.
     """
     if not any(message.images for message in question.messages):
         return pool
@@ -35,7 +35,7 @@ async def check_response_format(question: Question) -> None:
     """Nothing, if the form that the answer must have can be checked.
 
     Raises:
-        Refusal: its schema is none, or nobody can tell in the time there is.
+        APIError: its schema is none, or nobody can tell in the time there is.
     """
     wanted = question.response_format
     if wanted is None or wanted.kind != "json_schema":
