@@ -15,6 +15,7 @@ from sqlalchemy import (
     Delete,
     Update,
     delete,
+    false,
     or_,
     select,
     tuple_,
@@ -215,6 +216,20 @@ class Store:
             query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)
         )
         return [summary_from_row(row) for row in rows]
+
+    async def find_ids(self, prefix: str, limit: int = 2) -> list[str]:
+        """The ids that begin so, newest first; `run_` before them may be left out.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        begun = [prefix, f"run_{prefix}"] if prefix else []
+        query = select(RUNS.c.id).where(
+            or_(*(RUNS.c.id.startswith(sql_text(text), autoescape=True) for text in begun), false())
+        )
+        await self._flush_if_possible()
+        rows = await self._rows(query.order_by(RUNS.c.created.desc()).limit(limit))
+        return [str(row["id"]) for row in rows]
 
     async def summary(self, run_id: str, tenant: str | None = None) -> RunSummary | None:
         """The run's summary; None if there is none (of that tenant).
