@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from batuta.core.run import HEDGE_LOST
 from batuta.core.token_estimate import estimate_request_tokens, token_weight, tokens_from_weight
 from batuta.core.usage import usage_cost
 from batuta.engine.budget import Hold
+from batuta.engine.json_filter import JsonTextFilter
 from batuta.engine.step_prompt import is_empty, lacks_call, needs_call
 from batuta.errors import ClientError, LimitReachedError, RateLimitError, StreamInterruptedError
 
@@ -54,6 +56,8 @@ class WorkerCall:
         """What came of the present attempt, as `token_weight` counts."""
         self._buffered = self._new_buffer()
         """What is told once a tool is called; None: everything is told at once."""
+        self._json_filter = self._new_filter()
+        """Of a live answer that must be JSON, what may be told as it comes; None: all of it."""
         self.has_emitted = False
         """Whether anything of the present attempt was told."""
         self.is_settled = False
@@ -81,20 +85,43 @@ class WorkerCall:
         self.received_weight += sum(map(token_weight, pieces))
         if self.hedge is not None and not self.hedge.may_emit(self):
             return
+        for each in self._tellable_deltas(delta):
+            await self._emit(each)
+
+    def _tellable_deltas(self, delta: Delta) -> Sequence[Delta]:
+        """What is told now that this fragment came: it, what waited for it, or nothing."""
         if delta.tool_index is not None:
             named = self._renumber_delta(delta, delta.tool_index)
             if named is None:
-                return
-            delta = named
-        elif self._buffered is not None:
+                return ()
+            held, self._buffered = self._buffered or [], None
+            if self._json_filter is not None and (text := self._json_filter.release()):
+                held.append(Delta(text=text))  # a reply that calls a tool need not have the form
+            return (*held, named)
+        if self._buffered is not None:
             self._buffered.append(delta)
-            return
-        held, self._buffered = self._buffered or [], None
-        self.has_emitted = True
+            return ()
+        if self._json_filter is None or not delta.text:
+            return (delta,)
+        shown = replace(delta, text=self._json_filter.add(delta.text))
+        return (shown,) if shown.text or shown.reasoning or shown.thought else ()
+
+    async def _emit(self, delta: Delta) -> None:
+        play, self.has_emitted = self.execution, True
         if self.scope is not None and self.is_exposed:
             self.scope.deadline = inf
-        for each in (*held, delta):
-            await self.context.publish(StepDelta(self.execution.number, self.execution.index, each))
+        is_answer = play.last and self.context.shows_answer(play.number)
+        if is_answer and delta.text:
+            play.has_shown_text = True
+        await self.context.publish(
+            StepDelta(
+                round=play.number,
+                index=play.index,
+                worker=self.worker.id,
+                delta=delta,
+                is_answer=is_answer,
+            )
+        )
 
     async def on_failure(self, failure: Failure) -> None:
         """An attempt failed and the client wants to try again: charge it, permit or forbid.
@@ -117,6 +144,7 @@ class WorkerCall:
             raise StreamInterruptedError(failure.message)
         self.hold = await self.context.reserve(self.request, self.worker, whole=True)
         self.received_weight, self.has_emitted, self._buffered = 0, False, self._new_buffer()
+        self._json_filter = self._new_filter()
         self._indices.clear()
 
     @staticmethod
@@ -131,11 +159,19 @@ class WorkerCall:
     def is_exposed(self) -> bool:
         """Whether a reader has seen a part of what this call says."""
         seen = self.hedge is None or self.hedge.speaker is self
-        return self.context.is_live and self.execution.last and self.has_emitted and seen
+        live = self.execution.last and self.context.shows_answer(self.execution.number)
+        return live and self.has_emitted and seen
 
     def _new_buffer(self) -> list[Delta] | None:
         """Where a tool must be called a reader sees nothing until one is: it may never be."""
         return [] if needs_call(self.request) else None
+
+    def _new_filter(self) -> JsonTextFilter | None:
+        """What keeps a reader from seeing what a repair would replace."""
+        play, wanted = self.execution, self.context.question.response_format
+        if wanted is None or not play.last or not self.context.shows_answer(play.number):
+            return None
+        return JsonTextFilter()
 
     async def run(self, timeout_seconds: float | None) -> Reply | Failure:
         """The reply or the failure; either is charged.
@@ -295,7 +331,7 @@ class Hedge:
         """Whether that call's words may be told."""
         if self.speaker is None:
             self.speaker = call
-            if self.execution.context.is_live:
+            if self.execution.context.shows_answer(self.execution.number):
                 self._cancel_all_but(call)
         return self.speaker is call
 

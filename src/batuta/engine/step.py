@@ -69,6 +69,8 @@ class StepExecution:
         self.calls: list[WorkerCall] = []
         """The calls in flight."""
         self.start = 0.0
+        self.has_shown_text = False
+        """Whether a reader has seen a part of this step's text as the answer."""
 
     async def run(self) -> StepRun:
         """Play the step to its end, whatever happens."""
@@ -226,8 +228,8 @@ class StepExecution:
         if not self.last or wanted is None:
             return reply
         form = ResponseFormatChecker(wanted)
-        checked = await _check_reply_format(form, reply, self.worker)
-        if isinstance(checked, Reply) or checked.code == FORMAT_UNCHECKED:
+        checked = await self._check_shown(form, reply)
+        if isinstance(checked, Reply) or checked.code == FORMAT_UNCHECKED or self.has_shown_text:
             return checked
         await self.record_attempt(checked, self.worker)
         worker = self.context.pool[self.worker]
@@ -238,11 +240,14 @@ class StepExecution:
             return Failure(code="limit", message=str(error))
         self.request = hold.request
         again = await WorkerCall(self, worker, hold).run(None)
-        return (
-            again
-            if isinstance(again, Failure)
-            else await _check_reply_format(form, again, self.worker)
-        )
+        return again if isinstance(again, Failure) else await self._check_shown(form, again)
+
+    async def _check_shown(self, form: ResponseFormatChecker, reply: Reply) -> Reply | Failure:
+        """The reply if it has the form; what a reader has seen of one that has not stays seen."""
+        checked = await _check_reply_format(form, reply, self.worker)
+        if isinstance(checked, Failure) and self.has_shown_text:
+            self.context.exposed_failure = checked
+        return checked
 
 
 async def _check_reply_format(

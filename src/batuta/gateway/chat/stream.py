@@ -25,6 +25,7 @@ from batuta.gateway.http.json_codec import encode_json
 from batuta.gateway.http.sse import SSEWriter
 from batuta.gateway.serving.execute import PreparedCall
 from batuta.gateway.serving.progress import RunProgress
+from batuta.gateway.serving.progress_piece import ProgressPiece
 
 DONE_FRAME = b"data: [DONE]\n\n"
 
@@ -48,6 +49,8 @@ class ChatStreamRenderer:
         self._tail = b',"logprobs":null,"finish_reason":null}]}\n\n'
         self._texts: list[str] = []
         self._tools: set[int] = set()
+        self._mid_line = False
+        """Whether the last progress told ended within a line."""
 
     async def open(self, headers: dict[str, str]) -> None:
         """The headers and the first chunk, before anything is planned."""
@@ -60,8 +63,10 @@ class ChatStreamRenderer:
             delta = self._progress.visible_delta(event)
             if delta is not None:
                 await self._write_delta(delta)
-        elif line := self._progress.progress_line(event):
-            await self._write_chunk({"reasoning_content": f"{line}\n"})
+                return
+        pieces = self._progress.pieces(event)
+        if pieces:
+            await self._writer.write(b"".join(map(self._piece_frame, pieces)))
 
     async def finish(self, run: Run, reply: Reply) -> None:
         """What was not shown yet, the reason for the end, the usage, and the end."""
@@ -90,6 +95,16 @@ class ChatStreamRenderer:
         """Whether what was shown is the beginning of that reply."""
         return reply.text.startswith("".join(self._texts))
 
+    def _piece_frame(self, piece: ProgressPiece) -> bytes:
+        text = piece.text
+        if piece.is_line:
+            text = f"\n{text}\n" if self._mid_line else f"{text}\n"
+        self._mid_line = not text.endswith("\n")
+        tail = self._tail
+        if piece.step is not None:
+            tail = self._tail[:-3] + b',"orchestration":' + encode_json(piece.step) + b"}\n\n"
+        return self._head + encode_json({"reasoning_content": text}) + tail
+
     async def _write_delta(self, delta: Delta) -> None:
         fields: dict[str, Any] = {}
         if delta.text:
@@ -111,7 +126,7 @@ class ChatStreamRenderer:
 
     async def _write_rest(self, reply: Reply) -> None:
         """What of the reply was not shown as it came."""
-        if reply.reasoning and self._progress.direct and not self._progress.can_stream:
+        if reply.reasoning and self._progress.direct and not self._progress.has_streamed:
             await self._write_chunk({"reasoning_content": reply.reasoning})
         text = reply.text[sum(map(len, self._texts)) :]
         if text:

@@ -12,6 +12,7 @@ from typing import Any, final
 
 from batuta.core import Reply, ToolCall
 from batuta.gateway.responses.response import item_id
+from batuta.gateway.serving.progress_piece import ProgressPiece
 
 Json = dict[str, Any]
 Events = list[Json]
@@ -72,6 +73,13 @@ class ResponseEventWriter:
             events.append(self._part_event("response.reasoning_summary_part.added", part=part))
         self._summary[-1]["text"] += text
         events.append(self._part_event("response.reasoning_summary_text.delta", delta=text))
+        return events
+
+    def progress(self, piece: ProgressPiece) -> Events:
+        """A line of how the run goes on, or what a step says."""
+        events = self.reasoning(piece.text, new=piece.is_line)
+        if piece.step is not None:
+            events[-1]["orchestration"] = piece.step
         return events
 
     def text(self, text: str) -> Events:

@@ -128,8 +128,9 @@ class ResponsesStreamRenderer:
             delta = self._progress.visible_delta(event)
             if delta is not None:
                 await self._send_delta(delta)
-        elif line := self._progress.progress_line(event):
-            await self._send_events(self._events.reasoning(line, new=True))
+                return
+        pieces = self._progress.pieces(event)
+        await self._send_events([e for p in pieces for e in self._events.progress(p)])
 
     def matches(self, reply: Reply) -> bool:
         """Whether what was told is the beginning of that reply."""
@@ -137,7 +138,7 @@ class ResponsesStreamRenderer:
 
     async def finish(self, run: Run, reply: Reply) -> None:
         """What was not told yet, and the response as it ended."""
-        hidden = self._progress.direct and not self._progress.can_stream
+        hidden = self._progress.direct and not self._progress.has_streamed
         await self._send_events(self._events.remaining(reply, reasoning=hidden))
         base, output = self._events.base, self._events.output
         await self._send_end(finished_response(base, output, run, reply, trace=self._trace))

@@ -90,13 +90,9 @@ class PreparedCall:
     @property
     def can_stream(self) -> bool:
         """Whether words can be shown as they come: nothing will replace them or forbid them."""
-        settled = self.limits.rounds == 1 and self.served_model.solver is None
-        unchecked = self.call.question.response_format is None
+        settled = self.served_model.solver is None
         return (
-            self.call.stream
-            and settled
-            and unchecked
-            and not self.guardrails.applies_to(GuardrailStage.OUTPUT)
+            self.call.stream and settled and not self.guardrails.applies_to(GuardrailStage.OUTPUT)
         )
 
     @property
@@ -211,7 +207,7 @@ class RunService:
             raise APIError(400, "policy_blocked", message, param=f"{ORCHESTRATION_FIELD}.workflow")
         by_hand = FixedConductor("by-hand", lambda _: clean)
         served = replace(booking.served_model, conductor=by_hand)
-        return replace(booking, served=served, guarded=acts)
+        return replace(booking, served_model=served, guarded=acts)
 
     async def execute(self, prepared: PreparedCall, emit: EventHandler | None = None) -> Run:
         """Conducts and keeps the run, also if this is cancelled."""
@@ -259,6 +255,9 @@ class RunService:
         limits = caller_limits(
             caller, call.options.limits(limits_for_effort(effort, served), limits_ceiling(served))
         )
+        if call.options.stream_steps and self._state.guardrails.applies_to(GuardrailStage.OUTPUT):
+            reason = "a policy looks at what goes out, and sees the answer alone."
+            raise unsupported_parameter(f"{ORCHESTRATION_FIELD}.stream_steps", reason)
         if call.options.dry_run and served.solver is not None:
             raise unsupported_parameter(
                 f"{ORCHESTRATION_FIELD}.dry_run", f"{served.name} writes no workflow."
