@@ -139,7 +139,7 @@ class CallCostBound:
     input_usd: Decimal
     """Dollars of the prompt."""
     token_usd: Decimal
-    """Dollars of a token of output."""
+    """Dollars of a token of output, in each of the replies that are asked for."""
     desired_output: int
     """Output tokens that it may have if money does not matter."""
     min_output: int
@@ -185,7 +185,7 @@ def bound_call_cost(
     wanted = desired_output_tokens(request, worker)
     return CallCostBound(
         input_usd=max_prompt_tokens(request, worker) * dearest / MILLION,
-        token_usd=price.output / MILLION,
+        token_usd=price.output * (request.sampling.choices or 1) / MILLION,
         desired_output=wanted,
         min_output=wanted if whole else min(wanted, MIN_OUTPUT_TOKENS),
     )

@@ -177,6 +177,19 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """A token and how probable it was."""
+
+    token: str
+    logprob: float
+    """The natural logarithm of its probability."""
+    utf8: tuple[int, ...] | None = None
+    """Its bytes, where the provider tells them: a token may be a part of a character."""
+    others: tuple[TokenLogprob, ...] = ()
+    """The most probable tokens in its place, it among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """A model's whole reply to one call."""
 
@@ -195,6 +208,16 @@ class Reply:
     """The text at which the reply was stopped, if the provider says so."""
     is_refusal: bool = False
     """Whether the text is the model's refusal to answer, told apart from an answer."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of the text's tokens, if they were asked for."""
+    alternatives: tuple[Reply, ...] = ()
+    """The other replies, if several were asked for; their tokens and dollars are in `usage` and
+    `cost` of this one."""
+
+    @property
+    def choices(self) -> tuple[Reply, ...]:
+        """This reply and its alternatives, in the order in which they are numbered."""
+        return (self, *self.alternatives)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,3 +235,7 @@ class Delta:
     """A piece of reasoning has ended; its text was in the fragments before."""
     is_refusal: bool = False
     """Whether the text belongs to a refusal."""
+    choice: int = 0
+    """Which of several replies it belongs to."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of the text's tokens."""

@@ -50,9 +50,10 @@ def estimate_request_tokens(request: Request) -> int:
 
 def estimate_usage(request: Request, reply: Reply) -> Usage:
     """The usage of one call whose provider told none, marked as an estimate."""
-    reasoning = estimate_tokens(reply.reasoning)
-    calls = sum(estimate_tokens(call.name + call.arguments) for call in reply.tool_calls)
-    output = estimate_tokens(reply.text) + calls + reasoning
+    reasoning = sum(estimate_tokens(said.reasoning) for said in reply.choices)
+    calls = (call for said in reply.choices for call in said.tool_calls)
+    output = sum(estimate_tokens(call.name + call.arguments) for call in calls)
+    output += sum(estimate_tokens(said.text) for said in reply.choices) + reasoning
     return Usage(
         calls=1,
         input=estimate_request_tokens(request),

@@ -51,6 +51,11 @@ class Sampling:
     presence_penalty: float | None = None
     top_k: int | None = None
     """Tokens among which each is drawn."""
+    choices: int | None = None
+    """Replies to the one prompt; None: one."""
+    logprobs: int | None = None
+    """For each token of the reply, how many others are told with their log probabilities, beside
+    its own; None: none is told."""
 
     def with_defaults(self, default: Sampling) -> Sampling:
         """These choices, and `default` where none was made."""
@@ -64,6 +69,8 @@ class Sampling:
             frequency_penalty=_value_or_default(self.frequency_penalty, default.frequency_penalty),
             presence_penalty=_value_or_default(self.presence_penalty, default.presence_penalty),
             top_k=_value_or_default(self.top_k, default.top_k),
+            choices=_value_or_default(self.choices, default.choices),
+            logprobs=_value_or_default(self.logprobs, default.logprobs),
         )
 
 

@@ -28,7 +28,7 @@ from batuta.core.token_estimate import estimate_request_tokens, token_weight, to
 from batuta.core.usage import usage_cost
 from batuta.engine.budget import Hold
 from batuta.engine.json_filter import JsonTextFilter
-from batuta.engine.step_prompt import is_empty, lacks_call, needs_call
+from batuta.engine.step_prompt import find_missing_field, is_empty, lacks_call, needs_call
 from batuta.errors import ClientError, LimitReachedError, RateLimitError, StreamInterruptedError
 
 if TYPE_CHECKING:
@@ -67,9 +67,9 @@ class WorkerCall:
         """Of a call that may be cut before the run is."""
         self.result: Reply | Failure | None = None
         """Once it is there, and charged."""
-        self._indices: dict[int, int | None] = {}
-        """The client's tools that are called: the worker's index to ours; None: not a tool of
-        the client's, so nobody is told of it."""
+        self._indices: dict[tuple[int, int], int | None] = {}
+        """The client's tools that are called: the reply's number and the worker's index to ours;
+        None: not a tool of the client's, so nobody is told of it."""
         # What one worker alone is asked may go on with it: then its own ids are as good.
         self._renames = len(play.workflow) > 1 or len(play.context.pool) > 1
 
@@ -260,6 +260,8 @@ class WorkerCall:
             return "unknown_tool", "it calls a tool that was not offered"
         if lacks_call(self.request, reply):
             return "no_tool_call", "it does not call the tool that it must call"
+        if (missing := find_missing_field(self.request, reply)) is not None:
+            return "bad_request", f"{self.worker.id} {missing}"
         if not is_empty(reply):
             return None
         return None if self.execution.may_be_empty(reply) else ("empty_reply", "the reply is empty")
@@ -274,10 +276,12 @@ class WorkerCall:
 
     def _renumber_delta(self, delta: Delta, index: int) -> Delta | None:
         """The fragment of a tool call under our index and id; None: it is no tool of theirs."""
-        if index not in self._indices:
-            taken = sum(mine is not None for mine in self._indices.values())
-            self._indices[index] = taken if self._is_offered(delta.tool_name) else None
-        mine = self._indices[index]
+        place = (delta.choice, index)
+        if place not in self._indices:
+            known = self._indices.items()
+            taken = sum(mine is not None and at[0] == delta.choice for at, mine in known)
+            self._indices[place] = taken if self._is_offered(delta.tool_name) else None
+        mine = self._indices[place]
         if mine is None:
             return None
         return replace(
@@ -288,6 +292,9 @@ class WorkerCall:
 
     def _drop_undeclared_calls(self, reply: Reply) -> Reply:
         """The reply without calls of tools that were not offered, under our ids."""
+        if reply.alternatives:
+            others = tuple(self._drop_undeclared_calls(other) for other in reply.alternatives)
+            reply = replace(reply, alternatives=others)
         if not reply.tool_calls:
             return reply
         offered = [call for call in reply.tool_calls if self._is_offered(call.name)]

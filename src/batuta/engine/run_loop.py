@@ -148,7 +148,9 @@ async def conduct(
         recorder=recorder,
         seed=seed,
         emit=emit,
-        is_live=live and not guardrails.applies_to(GuardrailStage.OUTPUT),
+        is_live=live
+        and not guardrails.applies_to(GuardrailStage.OUTPUT)
+        and not _needs_whole_replies(question),
         resumed=resumed,
         timeouts=timeouts or NO_TIMEOUT,
         guardrails=guardrails,
@@ -182,6 +184,13 @@ async def conduct(
             await emit(event)
     await stage.publish(await performance.finalize(latency))
     return recorder.run()
+
+
+def _needs_whole_replies(question: Question) -> bool:
+    """Whether a form is asked of what cannot be checked as it comes."""
+    sampling = question.sampling
+    several = (sampling.choices or 1) > 1 or sampling.logprobs is not None
+    return several and question.response_format is not None
 
 
 async def _run_within_deadline(limits: Limits, stage: RunContext, performance: _RunLoop) -> None:

@@ -253,7 +253,17 @@ class StepExecution:
 async def _check_reply_format(
     form: ResponseFormatChecker, reply: Reply, worker: WorkerId
 ) -> Reply | Failure:
-    """The reply if it has the form, without a code block around it; a cut one cannot have it."""
+    """The reply if it has the form, without a code block around it; a cut one cannot have it.
+
+    Of several replies each must have it.
+    """
+    alternatives: list[Reply] = []
+    for other in reply.alternatives:
+        checked = await _check_reply_format(form, other, worker)
+        if isinstance(checked, Failure):
+            return replace(checked, usage=reply.usage, cost=reply.cost)
+        alternatives.append(checked)
+    reply = replace(reply, alternatives=tuple(alternatives)) if alternatives else reply
     if reply.tool_calls or reply.finish in TRUNCATED_FINISHES:
         return reply
     text = strip_code_fence(reply.text)

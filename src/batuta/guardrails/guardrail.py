@@ -244,6 +244,8 @@ class Guardrails:
         if not policies:
             return reply, (), ""
         where = f"{place}:step {step}"
+        if reply.alternatives:
+            return await self._check_choices(reply, place, step)
         text = await _apply_to_text(policies, reply.text, where)
         thought = await _apply_to_text(policies, reply.reasoning, where)
         found = [text, thought]
@@ -255,8 +257,23 @@ class Guardrails:
         clean = replace(reply, text=text.text, reasoning=thought.text, tool_calls=tuple(calls))
         if thought.text != reply.reasoning:
             clean = replace(clean, thoughts=())  # what is signed cannot be changed
+        if text.text != reply.text:
+            clean = replace(clean, logprobs=())  # they spell what was redacted
         acts = tuple(act for each in found for act in each.actions)
         return clean, acts, next((each.blocked_by for each in found if each.blocked_by), "")
+
+    async def _check_choices(
+        self, reply: Reply, place: GuardrailStage, step: int
+    ) -> tuple[Reply, tuple[GuardrailTriggered, ...], str]:
+        """Several replies to one prompt, each as `check_reply` lets it pass."""
+        first, *others = [
+            await self.check_reply(replace(said, alternatives=()), place, step)
+            for said in reply.choices
+        ]
+        acts = tuple(act for _, found, _ in (first, *others) for act in found)
+        blocked = next((policy for _, _, policy in (first, *others) if policy), "")
+        clean = replace(first[0], alternatives=tuple(other for other, _, _ in others))
+        return clean, acts, blocked
 
 
 async def _apply_to_part(

@@ -67,6 +67,8 @@ class ChatDialect:
     """Fields sent with every request."""
     top_k: bool = True
     """Whether the server knows the field `top_k`."""
+    choices: bool = True
+    """Whether the server knows the field `n`."""
     key_header: str = ""
     """The header that carries the key alone; empty: `Authorization`, as a bearer's."""
 
@@ -95,7 +97,9 @@ OPENROUTER_DIALECT = ChatDialect(
     cache_marks=True,
     extra={"usage": {"include": True}},
 )
-DEEPSEEK_DIALECT = ChatDialect(effort="", reasoning_field="reasoning_content", top_k=False)
+DEEPSEEK_DIALECT = ChatDialect(
+    effort="", reasoning_field="reasoning_content", top_k=False, choices=False
+)
 
 
 @final
@@ -189,12 +193,16 @@ class OpenAIChatAdapter:
             refused = () if dialect.top_k else ("top_k",)
         else:
             refused = PENALTIES
-        refuse_fields(self._model, sampling, refused)
+        refuse_fields(self._model, sampling, refused if dialect.choices else (*refused, "choices"))
         for name in PENALTIES:
             _put_if_set(body, name, getattr(sampling, name))
         _put_if_set(body, dialect.max_tokens, min_cap(sampling.max_tokens, request.max_output))
         _put_if_set(body, "stop", list(sampling.stop) or None)
         _put_if_set(body, "seed", sampling.seed)
+        _put_if_set(body, "n", sampling.choices)
+        if sampling.logprobs is not None:
+            body["logprobs"] = True
+            _put_if_set(body, "top_logprobs", sampling.logprobs or None)
         if sampling.effort and dialect.effort and self._model.startswith(dialect.reasoning_models):
             effort = dialect.efforts.get(sampling.effort, sampling.effort)
             body[dialect.effort] = {"effort": effort} if dialect.effort == "reasoning" else effort

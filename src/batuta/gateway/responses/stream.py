@@ -9,6 +9,7 @@ import anyio
 from starlette.types import Send
 
 from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
+from batuta.gateway.chat.response import token_object
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.json_codec import encode_json
 from batuta.gateway.http.sse import SSEWriter
@@ -160,8 +161,10 @@ class ResponsesStreamRenderer:
         script = self._events
         if delta.reasoning and self._progress.direct:
             await self._send_events(script.reasoning(delta.reasoning, new=False))
-        if delta.text:
-            await self._send_events(script.text(delta.text))
+        if delta.text or delta.logprobs:
+            await self._send_events(
+                script.text(delta.text, [token_object(t) for t in delta.logprobs])
+            )
         if delta.tool_index is not None:
             call = ToolCall(id=delta.tool_id, name=delta.tool_name, arguments=delta.tool_arguments)
             await self._send_events(script.call(delta.tool_index, call))

@@ -10,7 +10,8 @@ from dataclasses import replace
 from batuta.core import Outcome, Pool, Question, Reply, Request, Run
 from batuta.engine.step_prompt import TRUNCATED_FINISHES, lacks_call
 from batuta.gateway.errors import invalid_value, unsupported_parameter
-from batuta.guardrails import ResponseFormatChecker
+from batuta.gateway.serving.models import ServedModel
+from batuta.guardrails import Guardrails, GuardrailStage, ResponseFormatChecker
 from batuta.schemas import SchemaTimeoutError
 
 VISION_TAG = "vision"
@@ -29,6 +30,23 @@ def vision_workers(pool: Pool, question: Question) -> Pool:
         reason = f"no worker here can see pictures; give one that can the tag '{VISION_TAG}'."
         raise unsupported_parameter("messages", reason)
     return pool.subset(able)
+
+
+def check_choices(question: Question, served: ServedModel, guardrails: Guardrails) -> None:
+    """Nothing, if as many answers as are wanted can be given, with what is to be told of them.
+
+    Raises:
+        Refusal: `n` or `logprobs` cannot be honoured.
+    """
+    sampling = question.sampling
+    several, told = (sampling.choices or 1) > 1, sampling.logprobs is not None
+    if served.solver is not None and (several or told):
+        raise unsupported_parameter("n" if several else "logprobs", f"{served.name} chooses.")
+    if several and question.tools and not (served.direct and len(served.pool) == 1):
+        reason = "where several workers play, one answer alone can call tools."
+        raise unsupported_parameter("n", reason)
+    if told and guardrails.applies_to(GuardrailStage.OUTPUT):
+        raise unsupported_parameter("logprobs", "a policy may change what goes out.")
 
 
 async def check_response_format(question: Question) -> None:

@@ -43,6 +43,7 @@ from batuta.gateway.serving.admission import (
     permitted_workers,
 )
 from batuta.gateway.serving.capabilities import (
+    check_choices,
     check_response_format,
     enforce_response_format,
     vision_workers,
@@ -258,6 +259,7 @@ class RunService:
         if call.options.stream_steps and self._state.guardrails.applies_to(GuardrailStage.OUTPUT):
             reason = "a policy looks at what goes out, and sees the answer alone."
             raise unsupported_parameter(f"{ORCHESTRATION_FIELD}.stream_steps", reason)
+        check_choices(call.question, served, self._state.guardrails)
         if call.options.dry_run and served.solver is not None:
             raise unsupported_parameter(
                 f"{ORCHESTRATION_FIELD}.dry_run", f"{served.name} writes no workflow."
