@@ -237,7 +237,12 @@ def _content(content: Any) -> None:
         return
     need(isinstance(content, list) and content, "content")
     for part in content:
-        need(part["type"] in {"text", "image_url"}, "part")
+        need(part["type"] in {"text", "image_url", "file", "input_audio"}, "part")
+        if part["type"] == "file":
+            only(part["file"], {"filename", "file_data"}, "file")
+            need(part["file"]["file_data"].startswith("data:application/pdf;base64,"), "file_data")
+        if part["type"] == "input_audio":
+            only(part["input_audio"], {"data", "format"}, "input_audio")
         if part["type"] == "image_url":
             only(part["image_url"], {"url", "detail"}, "image_url")
 

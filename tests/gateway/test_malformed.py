@@ -57,8 +57,8 @@ CASES = [
     (said({"type": "text"}), M, "messages[0].content[0].text"),
     (said({"type": "text", "text": 1}), T, "messages[0].content[0].text"),
     (said({"type": "song", "text": "x"}), V, "messages[0].content[0].type"),
-    (said({"type": "file", "file": {}}), U, "messages[0].content[0].type"),
-    (said({"type": "input_audio"}), U, "messages[0].content[0].type"),
+    (said({"type": "file", "file": {}}), M, "messages[0].content[0].file.file_data"),
+    (said({"type": "input_audio"}), M, "messages[0].content[0].input_audio"),
     (said({"type": "image_url"}), M, "messages[0].content[0].image_url"),
     (said({"type": "image_url", "image_url": "x"}), T, "messages[0].content[0].image_url"),
     (

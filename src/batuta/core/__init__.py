@@ -14,7 +14,10 @@ from batuta.core.conductor import (
     PlanningContext,
 )
 from batuta.core.message import (
+    Attachment,
+    Audio,
     Delta,
+    File,
     Image,
     Message,
     Part,
@@ -64,7 +67,9 @@ from batuta.core.workflow import MAX_STEPS, Step, Workflow
 __all__ = [
     "MAX_STEPS",
     "AcceptedAnswer",
+    "Attachment",
     "Attempt",
+    "Audio",
     "CallListener",
     "Client",
     "Conductor",
@@ -75,6 +80,7 @@ __all__ = [
     "Event",
     "EventHandler",
     "Failure",
+    "File",
     "Finish",
     "Grade",
     "Grader",

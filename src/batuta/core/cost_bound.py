@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from batuta.core.message import Image, Message, Request, Text, ToolCall
+from batuta.core.message import Audio, File, Image, Message, Request, Text, ToolCall
 from batuta.core.usage import MILLION, Price
 from batuta.core.worker import Worker
 
@@ -53,6 +53,9 @@ RESPONSE_FORMAT_TOKENS = 300
 """Allowance for what a provider says of the form of an answer."""
 IMAGE_TOKENS = 16_384
 """Of a picture at most, whatever its size."""
+FILE_TOKENS = 300_000
+"""Of a file at most besides its bytes: a hundred pages, each read as a picture too. A recording has
+less than a token a byte, at what its tokens cost more than a text's."""
 _IMAGE_TOKENS_BY_MODEL = (("gpt-4o-mini", 48_200),)
 """Models whose pictures count as more."""
 _REASONING_MODELS = (
@@ -210,6 +213,10 @@ def _max_message_tokens(message: Message, image: int) -> int:
             total += max_text_tokens(part.text)
         elif isinstance(part, Image):
             total += image
+        elif isinstance(part, File):
+            total += FILE_TOKENS + len(part.data) + max_text_tokens(part.name)
+        elif isinstance(part, Audio):
+            total += len(part.data)
         elif isinstance(part, ToolCall):
             total += MESSAGE_TOKENS + max_text_tokens(part.id + part.name)
             total += _JSON_EXPANSION * max_text_tokens(part.arguments)

@@ -43,6 +43,32 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A document that came with the request, such as a PDF."""
+
+    media_type: str
+    data: str
+    """Base64."""
+    name: str = ""
+    kind: Literal["file"] = "file"
+    cache: str | None = None
+    """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audio:
+    """A recording that came with the request."""
+
+    data: str
+    """Base64."""
+    format: str
+    """`wav` or `mp3`."""
+    kind: Literal["audio"] = "audio"
+    cache: str | None = None
+    """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
     """A model's wish to call one of the client's tools."""
 
@@ -66,7 +92,8 @@ class ToolResult:
     """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
 
 
-Part = Text | Image | ToolCall | ToolResult
+Attachment = Image | File | Audio
+Part = Text | Image | File | Audio | ToolCall | ToolResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +141,11 @@ class Message:
     def images(self) -> tuple[Image, ...]:
         """The pictures."""
         return tuple(part for part in self.parts if isinstance(part, Image))
+
+    @property
+    def attachments(self) -> tuple[Attachment, ...]:
+        """The pictures, the files and the recordings."""
+        return tuple(part for part in self.parts if isinstance(part, Image | File | Audio))
 
 
 def system_message(text: str) -> Message:

@@ -5,13 +5,15 @@ It may be too low; what is reserved for a call is bounded by `core.bound` instea
 
 from __future__ import annotations
 
-from batuta.core.message import Image, Message, Reply, Request, Text, ToolCall
+from batuta.core.message import Audio, File, Image, Message, Reply, Request, Text, ToolCall
 from batuta.core.usage import Usage
 
 CHARACTERS_PER_TOKEN = 4
 """Of English; other scripts have more tokens: see `token_weight`."""
 TOKENS_PER_IMAGE = 1000
 TOKENS_PER_MESSAGE = 4
+_BYTES_PER_TOKEN = 40
+"""Of a file or a recording, about."""
 
 
 _WEIGHT_PER_TOKEN = 12
@@ -70,6 +72,8 @@ def _estimate_message_tokens(message: Message) -> int:
             total += estimate_tokens(part.text)
         elif isinstance(part, Image):
             total += TOKENS_PER_IMAGE
+        elif isinstance(part, File | Audio):
+            total += max(TOKENS_PER_IMAGE, len(part.data) // _BYTES_PER_TOKEN)
         elif isinstance(part, ToolCall):
             total += estimate_tokens(part.name + part.arguments)
         else:

@@ -17,6 +17,10 @@ PROGRAM = "program"
 """The tag of a worker that runs programs and answers no question by itself."""
 
 
+VISION, FILES, AUDIO, TOOLS = "vision", "files", "audio", "tools"
+"""Tags of workers that see pictures, read files, hear recordings, call tools."""
+
+
 class Finish(StrEnum):
     """Why a reply ended."""
 

@@ -197,8 +197,8 @@ def substitute_workers(stage: RunContext, worker_id: str) -> list[Worker]:
 
 def _able_workers(stage: RunContext, workers: list[Worker]) -> list[Worker]:
     """Those that can see what is to be seen and call what may be called."""
-    if any(message.images for message in stage.question.messages):
-        workers = _workers_with_tag(workers, "vision")
+    for tag in stage.question.needed_tags:
+        workers = _workers_with_tag(workers, tag)
     return _workers_with_tag(workers, "tools") if stage.question.tools else workers
 
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 import anyio.to_thread
 
 from batuta.core import (
+    File,
     GuardrailTriggered,
     Message,
     Part,
@@ -279,7 +280,7 @@ class Guardrails:
 async def _apply_to_part(
     policies: tuple[Guardrail, ...], part: Part, where: str
 ) -> tuple[Part, GuardrailResult]:
-    """A part of a message with its text screened; a picture is not looked at."""
+    """A part of a message with its text screened; what is attached is not looked into."""
     if isinstance(part, Text):
         found = await _apply_to_text(policies, part.text, where)
         return replace(part, text=found.text), found
@@ -289,6 +290,9 @@ async def _apply_to_part(
     if isinstance(part, ToolCall):
         found = await _apply_to_text(policies, part.arguments, where)
         return replace(part, arguments=found.text), found
+    if isinstance(part, File):
+        found = await _apply_to_text(policies, part.name, where)
+        return replace(part, name=found.text), found
     return part, GuardrailResult("")
 
 

@@ -43,10 +43,10 @@ from batuta.gateway.serving.admission import (
     permitted_workers,
 )
 from batuta.gateway.serving.capabilities import (
+    capable_workers,
     check_choices,
     check_response_format,
     enforce_response_format,
-    vision_workers,
 )
 from batuta.gateway.serving.conversations import ConversationWorkers, tenant_key
 from batuta.gateway.serving.cost_bound import FirstCallsCost, bound_first_calls
@@ -273,7 +273,7 @@ class RunService:
             )
         allowed = permitted_workers(caller, served, call.options.select_workers(served.pool))
         call.options.check_workflow(allowed, limits)
-        pool = vision_workers(pool_for_effort(effort, served, allowed), call.question)
+        pool = capable_workers(pool_for_effort(effort, served, allowed), call.question)
         served = model_for_effort(effort, served)
         call = replace(call, question=tenant_key(call.question, caller.tenant))
         served = self._kept_on(served, call.question, pool, caller)
