@@ -12,13 +12,13 @@ from batuta.clients.secret import Secret
 from batuta.core import Audio, File, Message, Pool, Request, Role, Text, Worker, WorkerId
 from batuta.core.cost_bound import bound_call_cost
 from batuta.errors import BadRequestError
-from batuta.gateway import ServerState, served_models
+from batuta.gateway import served_models
 from batuta.guardrails import Guardrail, Guardrails, GuardrailStage
 from batuta.solvers import sequential_chain
 from batuta.store import decode_run, encode_run
 from fakes import FakeAnthropic, FakeGemini, FakeOpenAI
 from fakes.server import KEY
-from gateway.house import PRICE, Serving, orchestra, stored
+from gateway.house import PRICE, Serving, orchestra, server_state, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -104,7 +104,7 @@ def house_of(store=None, tags=("files", "audio"), **options):
     )
     clients = {"ada": ScriptedClient(lambda _: "Not for me."), "bob": bob}
     conductor = sequential_chain(["Think.", "Answer."], ["bob", "bob"])
-    state = ServerState(pool, clients, served_models(pool, conductor), store=store, **options)
+    state = server_state(pool, clients, served_models(pool, conductor), store=store, **options)
     return state, bob
 
 

@@ -31,14 +31,14 @@ from batuta.core.token_estimate import estimate_usage
 from batuta.engine import conduct
 from batuta.engine.workflow_estimate import estimate_workflow
 from batuta.errors import BadRequestError
-from batuta.gateway import ServerState, served_models
+from batuta.gateway import served_models
 from batuta.gateway.serving.baselines import baseline_models
 from batuta.guardrails import Guardrail, Guardrails, GuardrailStage
 from batuta.solvers import single_worker
 from batuta.store import decode_run, encode_run
 from fakes import FakeOpenAI
 from fakes.server import KEY
-from gateway.house import HI, PRICE, Serving, orchestra, stored
+from gateway.house import HI, PRICE, Serving, orchestra, server_state, stored
 from gateway.test_complete_answers import Told
 from gateway.test_forms import FORM, LOOK
 from gateway.test_live_steps import fragments
@@ -175,10 +175,14 @@ async def test_of_several_workers_one_that_can_plays_the_last_step():
 
 async def test_what_cannot_be_honoured_is_refused_by_name():
     house = orchestra({"ada": ScriptedClient(lambda _: "x"), "bob": ScriptedClient(lambda _: "x")})
-    methods = baseline_models(house.pool, Limits(), history=None, cascade=None, checker=None)
+    methods = baseline_models(
+        house.catalogue.pool, Limits(), history=None, cascade=None, checker=None
+    )
     solver = next(model for model in methods if model.solver is not None)
-    served = (*served_models(house.pool), solver)
-    async with Serving(ServerState(house.pool, house.clients, served)) as server:
+    served = (*served_models(house.catalogue.pool), solver)
+    async with Serving(
+        server_state(house.catalogue.pool, house.catalogue.clients, served)
+    ) as server:
         for body, param in (
             ({"model": solver.name, "n": 2}, "n"),
             ({"model": solver.name, "logprobs": True}, "logprobs"),

@@ -1,18 +1,8 @@
 """The nouns: frozen data and protocols. Standard library only; read in ten minutes."""
 
 from batuta.core.call_id import ToolCallOrigin, decode_call_id, encode_call_id
-from batuta.core.conductor import (
-    AcceptedAnswer,
-    CallListener,
-    Client,
-    Conductor,
-    Decision,
-    Draft,
-    MalformedPlan,
-    NullListener,
-    Plan,
-    PlanningContext,
-)
+from batuta.core.conductor import CallListener, Client, Conductor, NullListener, PlanningContext
+from batuta.core.decision import AcceptedAnswer, Decision, Draft, MalformedPlan, Plan
 from batuta.core.message import (
     Attachment,
     Audio,
@@ -60,9 +50,10 @@ from batuta.core.run import (
     WorkflowEstimate,
 )
 from batuta.core.task import Grade, Grader, Question, Task, TaskId
-from batuta.core.usage import Cost, Price, Usage
+from batuta.core.usage import Price
 from batuta.core.worker import Finish, Pool, Sampling, Skill, Worker, WorkerId
 from batuta.core.workflow import MAX_STEPS, Step, Workflow
+from batuta.usage import Cost, Usage
 
 __all__ = [
     "MAX_STEPS",

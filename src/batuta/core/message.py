@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from batuta.core.usage import ZERO_COST, ZERO_USAGE, Cost, Usage
+from batuta.core.usage import ZERO_COST, ZERO_USAGE
 from batuta.core.worker import Finish, Sampling
+from batuta.usage import Cost, Usage
 
 
 class Role(StrEnum):

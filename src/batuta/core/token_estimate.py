@@ -6,7 +6,7 @@ It may be too low; what is reserved for a call is bounded by `core.bound` instea
 from __future__ import annotations
 
 from batuta.core.message import Audio, File, Image, Message, Reply, Request, Text, ToolCall
-from batuta.core.usage import Usage
+from batuta.usage import Usage
 
 CHARACTERS_PER_TOKEN = 4
 """Of English; other scripts have more tokens: see `token_weight`."""

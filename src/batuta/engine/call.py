@@ -6,7 +6,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING
 
 import anyio
 
@@ -29,29 +28,27 @@ from batuta.core.usage import usage_cost
 from batuta.engine.budget import Hold
 from batuta.engine.json_filter import JsonTextFilter
 from batuta.engine.step_prompt import find_missing_field, is_empty, lacks_call, needs_call
+from batuta.engine.step_state import StepState
 from batuta.errors import ClientError, LimitReachedError, RateLimitError, StreamInterruptedError
-
-if TYPE_CHECKING:
-    from batuta.engine.step import StepExecution
 
 logger = logging.getLogger(__name__)
 
 MAX_PAUSE_SECONDS = 2.0
-"""Seconds that a step waits for a worker whose provider asks to slow down, if others can play."""
+"""Seconds that a step waits for a worker whose provider asks to slow down, if others can step."""
 _HEDGE_LOST = (HEDGE_LOST, "another worker was faster")
 
 
 class WorkerCall:
     """A call while it lasts; it is the listener of the worker's client."""
 
-    def __init__(self, play: StepExecution, worker: Worker, hold: Hold) -> None:
-        self.execution = play
-        self.context = play.context
+    def __init__(self, step: StepState, worker: Worker, hold: Hold) -> None:
+        self.step = step
+        self.context = step.context
         self.worker = worker
         self.request: Request = hold.request
         self.hold: Hold | None = hold
         """What is reserved for the present attempt; None: it was charged."""
-        self.streaming = play.context.emit is not None
+        self.streaming = step.context.emit is not None
         self.received_weight = 0
         """What came of the present attempt, as `token_weight` counts."""
         self._buffered = self._new_buffer()
@@ -71,7 +68,7 @@ class WorkerCall:
         """The client's tools that are called: the reply's number and the worker's index to ours;
         None: not a tool of the client's, so nobody is told of it."""
         # What one worker alone is asked may go on with it: then its own ids are as good.
-        self._renames = len(play.workflow) > 1 or len(play.context.pool) > 1
+        self._renames = len(step.workflow) > 1 or len(step.context.pool) > 1
 
     # -- the listener ---------------------------------------------------------------------
 
@@ -107,16 +104,16 @@ class WorkerCall:
         return (shown,) if shown.text or shown.reasoning or shown.thought else ()
 
     async def _emit(self, delta: Delta) -> None:
-        play, self.has_emitted = self.execution, True
+        step, self.has_emitted = self.step, True
         if self.scope is not None and self.is_exposed:
             self.scope.deadline = inf
-        is_answer = play.last and self.context.shows_answer(play.number)
+        is_answer = step.last and self.context.shows_answer(step.number)
         if is_answer and delta.text:
-            play.has_shown_text = True
+            step.has_shown_text = True
         await self.context.publish(
             StepDelta(
-                round=play.number,
-                index=play.index,
+                round=step.number,
+                index=step.index,
                 worker=self.worker.id,
                 delta=delta,
                 is_answer=is_answer,
@@ -132,13 +129,13 @@ class WorkerCall:
             RateLimited: the provider wants to be left alone, and others can be asked.
         """
         if (
-            self._is_rate_limited(failure) and self.execution.has_others()
+            self._is_rate_limited(failure) and self.step.has_others()
         ):  # charged and noted at its end
             usage, cost = failure.usage, failure.cost
             wait = failure.retry_after
             raise RateLimitError(failure.message, retry_after=wait, usage=usage, cost=cost)
         self._charge(failure.usage, failure.cost)
-        await self.execution.record_attempt(failure, self.worker.id)
+        await self.step.record_attempt(failure, self.worker.id)
         if self.is_exposed:
             self.is_settled = True
             raise StreamInterruptedError(failure.message)
@@ -159,7 +156,7 @@ class WorkerCall:
     def is_exposed(self) -> bool:
         """Whether a reader has seen a part of what this call says."""
         seen = self.hedge is None or self.hedge.speaker is self
-        live = self.execution.last and self.context.shows_answer(self.execution.number)
+        live = self.step.last and self.context.shows_answer(self.step.number)
         return live and self.has_emitted and seen
 
     def _new_buffer(self) -> list[Delta] | None:
@@ -168,8 +165,8 @@ class WorkerCall:
 
     def _new_filter(self) -> JsonTextFilter | None:
         """What keeps a reader from seeing what a repair would replace."""
-        play, wanted = self.execution, self.context.question.response_format
-        if wanted is None or not play.last or not self.context.shows_answer(play.number):
+        step, wanted = self.step, self.context.question.response_format
+        if wanted is None or not step.last or not self.context.shows_answer(step.number):
             return None
         return JsonTextFilter()
 
@@ -180,7 +177,7 @@ class WorkerCall:
             timeout_seconds: after which the call is given up, unless a reader has seen a part
                 of what it says; None: never.
         """
-        self.execution.calls.append(self)
+        self.step.calls.append(self)
         if timeout_seconds is None and self.hedge is None:
             self.result = await self._complete()
         else:
@@ -194,10 +191,10 @@ class WorkerCall:
             result = self.result
             self._charge(result.usage, result.cost)
         if isinstance(result, Reply):
-            result = await self.execution.apply_guardrails(result)
+            result = await self.step.apply_guardrails(result)
         elif self.is_exposed:
             self.context.exposed_failure = result
-        self.execution.calls.remove(self)
+        self.step.calls.remove(self)
         return result
 
     async def _complete_within(self, patience: float | None) -> None:
@@ -264,7 +261,7 @@ class WorkerCall:
             return "bad_request", f"{self.worker.id} {missing}"
         if not is_empty(reply):
             return None
-        return None if self.execution.may_be_empty(reply) else ("empty_reply", "the reply is empty")
+        return None if self.step.may_be_empty(reply) else ("empty_reply", "the reply is empty")
 
     # -- tools ----------------------------------------------------------------------------
 
@@ -307,10 +304,8 @@ class WorkerCall:
     def _call_id(self, given: str, number: int) -> str:
         if not self._renames:
             return given
-        played = self.context.round_offset + self.execution.number
-        return encode_call_id(
-            ToolCallOrigin(self.context.run_id, played, self.execution.index, number)
-        )
+        played = self.context.round_offset + self.step.number
+        return encode_call_id(ToolCallOrigin(self.context.run_id, played, self.step.index, number))
 
 
 class Hedge:
@@ -321,9 +316,9 @@ class Hedge:
     """
 
     def __init__(
-        self, play: StepExecution, first: WorkerCall, others: list[Worker], silence: float
+        self, step: StepState, first: WorkerCall, others: list[Worker], silence: float
     ) -> None:
-        self.execution = play
+        self.step = step
         self.calls = [first]
         self.others = others
         self.delay = silence
@@ -338,7 +333,7 @@ class Hedge:
         """Whether that call's words may be told."""
         if self.speaker is None:
             self.speaker = call
-            if self.execution.context.shows_answer(self.execution.number):
+            if self.step.context.shows_answer(self.step.number):
                 self._cancel_all_but(call)
         return self.speaker is call
 
@@ -359,8 +354,8 @@ class Hedge:
         answering = self.winner or self.speaker or first
         for call in self.calls:
             if call is not answering:
-                await self.execution.record_attempt(self._loser_failure(call), call.worker.id)
-        self.execution.worker, self.execution.request = answering.worker.id, answering.request
+                await self.step.record_attempt(self._loser_failure(call), call.worker.id)
+        self.step.worker, self.step.request = answering.worker.id, answering.request
         return self.results[answering]
 
     async def _run_call(self, call: WorkerCall) -> None:
@@ -372,8 +367,8 @@ class Hedge:
 
     async def _start_second_call(self) -> WorkerCall | None:
         """The best other worker, if there is money for two; the first may answer meanwhile."""
-        worker, budget = self.others[0], self.execution.context.budget
-        request = self.execution.build_request(worker)
+        worker, budget = self.others[0], self.step.context.budget
+        request = self.step.build_request(worker)
         try:
             hold = await budget.reserve(request, worker, whole=True, waits=False)
         except LimitReachedError:
@@ -382,7 +377,7 @@ class Hedge:
             budget.release(hold)
             return None
         del self.others[0]
-        call = WorkerCall(self.execution, worker, hold)
+        call = WorkerCall(self.step, worker, hold)
         self.calls.append(call)
         self._add_call(call)
         return call

@@ -21,7 +21,7 @@ from batuta.core import (
     assistant_message,
     user_message,
 )
-from batuta.core.conductor import Draft, Plan
+from batuta.core.decision import Draft, Plan
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.engine.context import RunContext
 from batuta.language import worker_messages

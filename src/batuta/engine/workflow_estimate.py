@@ -17,7 +17,7 @@ from batuta.core import (
     Workflow,
     WorkflowEstimate,
 )
-from batuta.core.conductor import Plan
+from batuta.core.decision import Plan
 from batuta.core.token_estimate import CHARACTERS_PER_TOKEN, estimate_request_tokens
 from batuta.core.usage import ZERO_COST, ZERO_USAGE, usage_cost
 from batuta.language import worker_messages

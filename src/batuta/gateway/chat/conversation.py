@@ -27,7 +27,7 @@ def parse_messages(body: Fields) -> tuple[Message, ...]:
     """The conversation.
 
     Raises:
-        Refusal: it is missing, empty or malformed.
+        APIError: it is missing, empty or malformed.
     """
     body.need("messages")
     turns = body.objects("messages", MAX_MESSAGES) or []

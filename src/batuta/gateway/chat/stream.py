@@ -19,9 +19,7 @@ from batuta.gateway.chat.response import (
     completion_id,
     finish_reason,
     logprobs_object,
-    orchestration_of,
     tool_call_object,
-    usage_of,
 )
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.json_codec import encode_json
@@ -29,6 +27,7 @@ from batuta.gateway.http.sse import SSEWriter
 from batuta.gateway.serving.execute import PreparedCall
 from batuta.gateway.serving.progress import RunProgress
 from batuta.gateway.serving.progress_piece import ProgressPiece
+from batuta.gateway.serving.trace import orchestration_of, usage_of
 
 DONE_FRAME = b"data: [DONE]\n\n"
 

@@ -32,7 +32,7 @@ def parse_turns(body: Fields) -> tuple[Message, ...]:
     """The system prompt and the turns.
 
     Raises:
-        Refusal: they are missing, empty or malformed.
+        APIError: they are missing, empty or malformed.
     """
     body.need("messages")
     turns = body.objects("messages", MAX_TURNS) or []

@@ -65,7 +65,7 @@ def parse_items(items: Iterable[Fields]) -> tuple[Message, ...]:
     """The conversation; an assistant's neighbouring items are one turn.
 
     Raises:
-        Refusal: an item is malformed, or a result is of a call that was never made.
+        APIError: an item is malformed, or a result is of a call that was never made.
     """
     turns: list[Message] = []
     pictures: list[Part] = []

@@ -26,7 +26,7 @@ def capable_workers(pool: Pool, question: Question) -> Pool:
     """The workers that may be shown the question: those that can take all that is attached to it.
 
     Raises:
-        Refusal: nobody can.
+        APIError: nobody can.
     """
     for tag in question.needed_tags:
         able = [worker.id for worker in pool if tag in worker.tags]
@@ -58,7 +58,7 @@ async def check_response_format(question: Question) -> None:
     """Nothing, if the form that the answer must have can be checked.
 
     Raises:
-        Refusal: its schema is none, or nobody can tell in the time there is.
+        APIError: its schema is none, or nobody can tell in the time there is.
     """
     wanted = question.response_format
     if wanted is None or wanted.kind != "json_schema":
