@@ -19,7 +19,7 @@ STAND_INS = {
     "batuta": """
 if [ "$1" = serve ]; then
     shift
-    {python} -m batuta serve --port {port} "$@" 2> serve.log &
+    {python} -m batuta serve --port {port} "$@" > serve.log 2>&1 &
     echo $! >> {pids}
     for _ in $(seq 600); do
         grep -q "web page" serve.log && exit 0
