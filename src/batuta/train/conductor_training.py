@@ -149,9 +149,9 @@ class RolloutRunnerFactory:
         """Everything that a rollout needs."""
         pool = self._settings.pool
         http = await self._stack.enter_async_context(HttpTransport())
-        ensemble = await load_config(http, pool=pool.source, conductor="best", time_scale=0.0)
-        clients = dict(ensemble.clients)
-        if pool.journal and not ensemble.simulated:
+        loaded = await load_config(http, pool=pool.source, conductor="best", time_scale=0.0)
+        clients = dict(loaded.clients)
+        if pool.journal and not loaded.simulated:
             journal = self._stack.enter_context(CallCache(self._folder.path / "calls.db"))
             clients = {w: CallCacheClient(client, journal, w) for w, client in clients.items()}
         grade = await self._stack.enter_async_context(open_answer_grader(self._others))
