@@ -28,9 +28,9 @@ from batuta.cli.eval_output import (
     write_set_index,
 )
 from batuta.cli.json_output import print_json
-from batuta.config.load import REHEARSAL_POOL, data_folder, load_trained_conductor
+from batuta.config.load import REHEARSAL_POOL, load_trained_conductor
 from batuta.embedded.policy import is_policy
-from batuta.environment import read_variable
+from batuta.environment import data_folder, read_variable
 from batuta.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:

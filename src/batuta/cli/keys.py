@@ -17,7 +17,8 @@ from rich.table import Table
 
 from batuta.cli import json_output
 from batuta.cli.run_display import format_cost
-from batuta.config.load import data_folder, store_target
+from batuta.config.load import store_target
+from batuta.environment import data_folder
 from batuta.errors import ConfigError
 from batuta.store import Store
 from batuta.store.key_hasher import IssuedKey, KeyHasher, open_key_hasher

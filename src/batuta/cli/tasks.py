@@ -13,6 +13,7 @@ from rich.table import Table
 from batuta.cli import json_output
 from batuta.cli.outcomes import import_results
 from batuta.core import Task
+from batuta.environment import benchmark_folder
 from batuta.errors import SourceError
 from batuta.tasks import datasets
 from batuta.tasks.datasets import Dataset, HubDataset, reasoning_gym
@@ -42,7 +43,7 @@ Seed = Annotated[int, typer.Option(help="Of the order of options and of generate
 @app.command("list")
 def list_sources(json: Json = False) -> None:
     """Every source: its splits, its licence, and which of it is here."""
-    folder = datasets.data_folder()
+    folder = benchmark_folder()
     rows = [_source_json(source, folder) for source in datasets.DATASETS.values()]
     rows += [*_generated_json(), *_recorded_json(folder)]
     if json:
@@ -95,7 +96,7 @@ def fetch_files(
 ) -> None:
     """Download a source's files from the Hugging Face hub into the data folder."""
     source, split = datasets.find_split(name)
-    folder = datasets.data_folder()
+    folder = benchmark_folder()
     console = Console(stderr=True)
     paths = datasets.fetch_split(
         source,
