@@ -28,8 +28,8 @@ from batuta.gateway import ServerState, run_server
 from batuta.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from fakes.openai import FakeOpenAI  # noqa: E402
-from fakes.server import KEY  # noqa: E402
+from fakes.openai import FakeOpenAI
+from fakes.server import KEY
 
 PACKAGE = Path(batuta.__file__).parent
 SETTINGS = """

@@ -274,6 +274,4 @@ def test_an_orchestra_that_cannot_play_is_refused():
     with pytest.raises(ConfigError, match="at least one"):
         Catalogue(pool=pool, clients={"ada": ScriptedClient([])}, models=())
     with pytest.raises(ConfigError, match="same name"):
-        Catalogue(
-            pool=pool, clients={"ada": ScriptedClient([])}, models=served_models(pool) * 2
-        )
+        Catalogue(pool=pool, clients={"ada": ScriptedClient([])}, models=served_models(pool) * 2)

@@ -4,7 +4,10 @@ from batuta.core.call_id import ToolCallOrigin, decode_call_id, encode_call_id
 from batuta.core.conductor import CallListener, Client, Conductor, NullListener, PlanningContext
 from batuta.core.decision import AcceptedAnswer, Decision, Draft, MalformedPlan, Plan
 from batuta.core.message import (
+    Attachment,
+    Audio,
     Delta,
+    File,
     Image,
     Message,
     Part,
@@ -15,6 +18,7 @@ from batuta.core.message import (
     Role,
     Text,
     Thought,
+    TokenLogprob,
     Tool,
     ToolCall,
     ToolResult,
@@ -48,13 +52,16 @@ from batuta.core.run import (
 from batuta.core.task import Grade, Grader, Question, Task, TaskId
 from batuta.core.usage import Price
 from batuta.core.worker import Finish, Pool, Sampling, Skill, Worker, WorkerId
-from batuta.core.workflow import MAX_STEPS, Step, Workflow
+from batuta.core.workflow import MAX_ROUNDS, MAX_STEPS, Step, Workflow
 from batuta.usage import Cost, Usage
 
 __all__ = [
+    "MAX_ROUNDS",
     "MAX_STEPS",
     "AcceptedAnswer",
+    "Attachment",
     "Attempt",
+    "Audio",
     "CallListener",
     "Client",
     "Conductor",
@@ -65,6 +72,7 @@ __all__ = [
     "Event",
     "EventHandler",
     "Failure",
+    "File",
     "Finish",
     "Grade",
     "Grader",
@@ -106,6 +114,7 @@ __all__ = [
     "Text",
     "Thought",
     "TimeSpan",
+    "TokenLogprob",
     "Tool",
     "ToolCall",
     "ToolCallOrigin",

@@ -350,13 +350,17 @@ class StepStarted:
     worker: WorkerId
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepDelta:
     """A step's worker sent a fragment; not part of the record."""
 
     round: int
     index: int
+    worker: WorkerId
+    """Who sent it: the step's, or whoever is asked in its place."""
     delta: Delta
+    is_answer: bool = False
+    """Whether it belongs to the answer, and nothing will replace it: a live reader sees it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,8 +150,8 @@ class StepExecution(StepState):
         if not self.last or wanted is None:
             return reply
         form = ResponseFormatChecker(wanted)
-        checked = await _check_reply_format(form, reply, self.worker)
-        if isinstance(checked, Reply) or checked.code == FORMAT_UNCHECKED:
+        checked = await self._check_shown(form, reply)
+        if isinstance(checked, Reply) or checked.code == FORMAT_UNCHECKED or self.has_shown_text:
             return checked
         await self.record_attempt(checked, self.worker)
         worker = self.context.pool[self.worker]
@@ -162,17 +162,30 @@ class StepExecution(StepState):
             return Failure(code="limit", message=str(error))
         self.request = hold.request
         again = await WorkerCall(self, worker, hold).run(None)
-        return (
-            again
-            if isinstance(again, Failure)
-            else await _check_reply_format(form, again, self.worker)
-        )
+        return again if isinstance(again, Failure) else await self._check_shown(form, again)
+
+    async def _check_shown(self, form: ResponseFormatChecker, reply: Reply) -> Reply | Failure:
+        """The reply if it has the form; what a reader has seen of one that has not stays seen."""
+        checked = await _check_reply_format(form, reply, self.worker)
+        if isinstance(checked, Failure) and self.has_shown_text:
+            self.context.exposed_failure = checked
+        return checked
 
 
 async def _check_reply_format(
     form: ResponseFormatChecker, reply: Reply, worker: WorkerId
 ) -> Reply | Failure:
-    """The reply if it has the form, without a code block around it; a cut one cannot have it."""
+    """The reply if it has the form, without a code block around it; a cut one cannot have it.
+
+    Of several replies each must have it.
+    """
+    alternatives: list[Reply] = []
+    for other in reply.alternatives:
+        checked = await _check_reply_format(form, other, worker)
+        if isinstance(checked, Failure):
+            return replace(checked, usage=reply.usage, cost=reply.cost)
+        alternatives.append(checked)
+    reply = replace(reply, alternatives=tuple(alternatives)) if alternatives else reply
     if reply.tool_calls or reply.finish in TRUNCATED_FINISHES:
         return reply
     text = strip_code_fence(reply.text)

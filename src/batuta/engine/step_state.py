@@ -65,6 +65,8 @@ class StepState:
         self.calls: list[CallInFlight] = []
         """The calls in flight."""
         self.start = 0.0
+        self.has_shown_text = False
+        """Whether a reader has seen a part of this step's text as the answer."""
 
     async def record_attempt(self, failure: Failure, worker: WorkerId) -> None:
         """Keep a failed attempt, which is charged already, and tell of it."""

@@ -56,7 +56,11 @@ def estimate_workflow(
         tokens = min(output, worker.sampling.max_tokens or output)
         messages = worker_messages(question, workflow, index, (so_far,))
         request = Request(messages=messages, tools=question.tools)
-        usage = Usage(calls=1, input=estimate_request_tokens(request), output=tokens, estimated=1)
+        last = index == len(workflow) - 1
+        output_tokens = tokens * (question.sampling.choices or 1) if last else tokens
+        usage = Usage(
+            calls=1, input=estimate_request_tokens(request), output=output_tokens, estimated=1
+        )
         reply = Reply(text="x" * tokens * CHARACTERS_PER_TOKEN)
         steps.append(
             StepRun(

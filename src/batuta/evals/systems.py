@@ -21,6 +21,7 @@ from batuta.baselines.registry import BASELINES, Baseline
 from batuta.baselines.routing.smoothie import MIN_WORKERS
 from batuta.config.task_sources import REHEARSAL, TASK_SOURCES
 from batuta.core import Conductor, WorkerId
+from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
 from batuta.evals.all_workers import AllWorkers, UpperBound, Vote, oracle_score, skill_oracle_score
 from batuta.evals.learned_methods import (
@@ -252,6 +253,4 @@ def find_system(name: str, subject: Subject) -> System:
         return System(name=name, solver=SingleWorker(worker), worker=worker)
     if name.startswith("cascade@"):
         raise ConfigError(f"{name}: the price of a call is credit below 1: cascade@0.001")
-    raise ConfigError(
-        f"there is no system {name!r}; choose among: {', '.join(system_names(subject))}"
-    )
+    raise ConfigError(f"there is no system {name!r}; {suggest_names(name, system_names(subject))}")

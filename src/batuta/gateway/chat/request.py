@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from batuta.core import Question, Sampling
 from batuta.gateway.chat.conversation import parse_messages
-from batuta.gateway.errors import unsupported_parameter
+from batuta.gateway.errors import invalid_value, unsupported_parameter
 from batuta.gateway.http.fields import Fields
 from batuta.gateway.serving.effort import EFFORTS
 from batuta.gateway.serving.options import ORCHESTRATION_FIELD, parse_run_options
@@ -20,10 +20,10 @@ _MAX_SEED = 2**63 - 1
 _MAX_TOKENS = 100_000_000
 _MAX_STOPS = 16
 _MOST_TOP_K = 1_000_000
+_MAX_CHOICES = 128
+_MAX_LOGPROBS = 20
 
 _UNSUPPORTED_FIELDS = {
-    "logprobs": "log probabilities are not given.",
-    "top_logprobs": "log probabilities are not given.",
     "functions": "use 'tools'.",
     "function_call": "use 'tool_choice'.",
     "audio": "answers are text.",
@@ -42,6 +42,8 @@ _USED_FIELDS = {
     "top_p",
     "stop",
     "n",
+    "logprobs",
+    "top_logprobs",
     "seed",
     "tools",
     "tool_choice",
@@ -116,6 +118,7 @@ def parse_sampling(body: Fields) -> Sampling:
         APIError: a value is out of bounds.
     """
     newer = body.whole("max_completion_tokens", 1, _MAX_TOKENS)
+    choices = body.whole("n", 1, _MAX_CHOICES)
     older = body.whole("max_tokens", 1, _MAX_TOKENS)
     return Sampling(
         temperature=body.number("temperature", 0, 2),
@@ -127,7 +130,16 @@ def parse_sampling(body: Fields) -> Sampling:
         frequency_penalty=body.number("frequency_penalty", -2, 2) or None,
         presence_penalty=body.number("presence_penalty", -2, 2) or None,
         top_k=body.whole("top_k", 1, _MOST_TOP_K),
+        choices=None if choices == 1 else choices,
+        logprobs=_parse_logprobs(body),
     )
+
+
+def _parse_logprobs(body: Fields) -> int | None:
+    wanted, others = body.flag("logprobs"), body.whole("top_logprobs", 0, _MAX_LOGPROBS)
+    if others and not wanted:
+        raise invalid_value("top_logprobs", "it needs 'logprobs' to be true.")
+    return (others or 0) if wanted else None
 
 
 def _parse_stops(body: Fields) -> tuple[str, ...]:
@@ -141,8 +153,6 @@ def _parse_stops(body: Fields) -> tuple[str, ...]:
 def _check_unsupported(body: Fields) -> None:
     """Refuses what is known and cannot be honoured."""
     check_unsupported(body, _UNSUPPORTED_FIELDS)
-    if body.whole("n", 1, 128) not in {None, 1}:
-        raise unsupported_parameter("n", "one answer is given to each request.")
     if any(form != "text" for form in body.texts("modalities", 8) or ()):
         raise unsupported_parameter("modalities", "answers are text.")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from batuta.core import Finish, Reply, Run, ToolCall
+from batuta.core import Finish, Reply, Run, TokenLogprob, ToolCall
 from batuta.gateway.serving.trace import orchestration_of, usage_of
 
 
@@ -17,18 +18,21 @@ def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) 
         model: the name that the caller asked for.
         trace: whether the whole run goes with it.
     """
-    choice = {
-        "index": 0,
-        "message": _message_object(reply),
-        "logprobs": None,
-        "finish_reason": finish_reason(reply),
-    }
+    choices = [
+        {
+            "index": index,
+            "message": _message_object(said),
+            "logprobs": logprobs_object(said.logprobs),
+            "finish_reason": finish_reason(said),
+        }
+        for index, said in enumerate(reply.choices)
+    ]
     body: dict[str, Any] = {
         "id": completion_id(run.id),
         "object": "chat.completion",
         "created": int(run.header.started),
         "model": model,
-        "choices": [choice],
+        "choices": choices,
         "usage": usage_of(run),
     }
     told = orchestration_of(run, trace=trace)
@@ -40,6 +44,22 @@ def chat_completion(run: Run, reply: Reply, model: str, *, trace: bool = False) 
 def completion_id(run_id: str) -> str:
     """The completion's id, from which the run's can be told."""
     return f"chatcmpl-{run_id}"
+
+
+def logprobs_object(tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+    """The log probabilities of a choice; null if there are none."""
+    if not tokens:
+        return None
+    return {"content": [token_object(token) for token in tokens], "refusal": None}
+
+
+def token_object(token: TokenLogprob) -> dict[str, Any]:
+    """A token with its log probability, and those of the most probable ones in its place."""
+    return {**_bare_token(token), "top_logprobs": [_bare_token(other) for other in token.others]}
+
+
+def _bare_token(token: TokenLogprob) -> dict[str, Any]:
+    return {"token": token.token, "logprob": token.logprob, "bytes": token.utf8}
 
 
 def finish_reason(reply: Reply) -> str:

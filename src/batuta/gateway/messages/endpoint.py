@@ -126,10 +126,10 @@ class MessagesStreamRenderer:
             delta = self._progress.visible_delta(event)
             if delta is not None:
                 await self._write_delta(delta)
-        elif self._call.show_thinking and (line := self._progress.progress_line(event)):
-            await self._write_events(self._events.progress(line))
-        else:
-            self._progress.progress_line(event)  # it follows the run all the same
+                return
+        pieces = self._progress.pieces(event)
+        if self._call.show_thinking or self._progress.shows_steps:
+            await self._write_events([e for p in pieces for e in self._events.progress(p)])
 
     def matches(self, reply: Reply) -> bool:
         """Whether what was told is the beginning of that reply."""
@@ -138,7 +138,7 @@ class MessagesStreamRenderer:
     async def finish(self, run: Run, reply: Reply) -> None:
         """What was not told yet, and the end."""
         hidden = (
-            self._call.show_thinking and self._progress.direct and not self._progress.can_stream
+            self._call.show_thinking and self._progress.direct and not self._progress.has_streamed
         )
         await self._write_events(self._events.remaining(reply, reasoning=hidden))
         last = self._events.end(run, reply, trace=self._call.call.options.trace)

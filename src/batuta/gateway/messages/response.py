@@ -12,6 +12,7 @@ from batuta.gateway.messages.conversation import (
     REASONING_SIGNATURE,
     thought_signature,
 )
+from batuta.gateway.serving.progress_piece import ProgressPiece
 from batuta.gateway.serving.trace import orchestration_of
 
 Json = dict[str, Any]
@@ -140,6 +141,8 @@ class MessageEventWriter:
         self._open: str | None = None
         self._tools: dict[int, int] = {}
         self._texts: list[str] = []
+        self._mid_line = False
+        """Whether the last progress told ended within a line."""
 
     @property
     def text_so_far(self) -> str:
@@ -166,9 +169,16 @@ class MessageEventWriter:
         self._open = thought_signature(thought)
         return [*events, *self._close_block()]
 
-    def progress(self, line: str) -> Events:
-        """A line of how the run goes on."""
-        return self.thinking(f"{line}\n", PROGRESS_SIGNATURE)
+    def progress(self, piece: ProgressPiece) -> Events:
+        """A line of how the run goes on, or what a step says."""
+        text = piece.text
+        if piece.is_line:
+            text = f"\n{text}\n" if self._mid_line else f"{text}\n"
+        self._mid_line = not text.endswith("\n")
+        events = self.thinking(text, PROGRESS_SIGNATURE)
+        if piece.step is not None:
+            events[-1]["orchestration"] = piece.step
+        return events
 
     def text(self, text: str) -> Events:
         """More of the answer."""

@@ -28,12 +28,13 @@ from batuta.gateway.serving.parsed_call import (
 Json = dict[str, Any]
 _MAX_TOKENS = 100_000_000
 _MAX_INCLUDED = 64
+_MAX_LOGPROBS = 20
+_LOGPROBS = "message.output_text.logprobs"
 _SUMMARIES = ("auto", "concise", "detailed", "none")
 
 _UNSUPPORTED_FIELDS = {
     "conversation": "there are no stored conversations; use 'previous_response_id'.",
     "prompt": "there are no stored prompts.",
-    "top_logprobs": "log probabilities are not given.",
     "moderation": "there is no moderation here.",
     "context_management": "conversations are not compacted.",
 }
@@ -55,6 +56,8 @@ _USED_FIELDS = {
     "metadata",
     "temperature",
     "top_p",
+    "top_logprobs",
+    "include",
     "prompt_cache_key",
     "prompt_cache_retention",
     ORCHESTRATION_FIELD,
@@ -62,7 +65,6 @@ _USED_FIELDS = {
 _TEXT_FIELDS = ("user", "safety_identifier", "service_tier")
 _OBJECT_FIELDS = ("client_metadata", "prompt_cache_options", "background_options")
 _ACCEPTED_FIELDS = {
-    "include",
     "stream_options",
     "max_tool_calls",
     "truncation",
@@ -70,7 +72,7 @@ _ACCEPTED_FIELDS = {
     *_OBJECT_FIELDS,
 }
 """Fields that are checked and bind nothing here."""
-_UNUSED = _ACCEPTED_FIELDS - {"include", "truncation"}
+_UNUSED = _ACCEPTED_FIELDS - {"truncation"}
 """Of them, those that ask for something; the answer's header names them."""
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | _UNSUPPORTED_FIELDS.keys()
 
@@ -213,7 +215,14 @@ def _parse_sampling(body: Fields) -> Sampling:
         top_p=body.number("top_p", 0, 1),
         max_tokens=body.whole("max_output_tokens", 1, _MAX_TOKENS),
         effort=reasoning.choice("effort", EFFORTS) if reasoning else None,
+        logprobs=_parse_logprobs(body),
     )
+
+
+def _parse_logprobs(body: Fields) -> int | None:
+    others = body.whole("top_logprobs", 0, _MAX_LOGPROBS)
+    wanted = _LOGPROBS in (body.texts("include", _MAX_INCLUDED) or ())
+    return (others or 0) if wanted or others else None
 
 
 def _check_unsupported(body: Fields) -> None:
@@ -223,9 +232,6 @@ def _check_unsupported(body: Fields) -> None:
         raise unsupported_parameter(
             "truncation", "a conversation that is too long is an error here."
         )
-    for index, wanted in enumerate(body.texts("include", _MAX_INCLUDED) or ()):
-        if "logprobs" in wanted:
-            raise unsupported_parameter(f"include[{index}]", "log probabilities are not given.")
 
 
 def _check_accepted(body: Fields) -> None:
@@ -274,7 +280,7 @@ def _request_echo(body: Fields) -> Json:
         "text": {"format": text.get("format") or {"type": "text"}, **_verbosity_field(text)},
         "tool_choice": raw.get("tool_choice") or "auto",
         "tools": [_function_object(tool) for tool in tools if tool["type"] == "function"],
-        "top_logprobs": 0,
+        "top_logprobs": raw.get("top_logprobs") or 0,
         "top_p": _number_or_default(raw.get("top_p")),
         "truncation": "disabled",
         "user": raw.get("user"),

@@ -9,6 +9,7 @@ import anyio
 from starlette.types import Receive, Send
 
 from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
+from batuta.gateway.chat.response import token_object
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.disconnect import DisconnectReason
 from batuta.gateway.http.json_codec import encode_json
@@ -120,8 +121,9 @@ class ResponsesStreamRenderer:
             delta = self._progress.visible_delta(event)
             if delta is not None:
                 await self._send_delta(delta)
-        elif line := self._progress.progress_line(event):
-            await self._send_events(self._events.reasoning(line, new=True))
+                return
+        pieces = self._progress.pieces(event)
+        await self._send_events([e for p in pieces for e in self._events.progress(p)])
 
     def matches(self, reply: Reply) -> bool:
         """Whether what was told is the beginning of that reply."""
@@ -129,7 +131,7 @@ class ResponsesStreamRenderer:
 
     async def finish(self, run: Run, reply: Reply) -> None:
         """What was not told yet, and the response as it ended."""
-        hidden = self._progress.direct and not self._progress.can_stream
+        hidden = self._progress.direct and not self._progress.has_streamed
         await self._send_events(self._events.remaining(reply, reasoning=hidden))
         base, output = self._events.base, self._events.output
         await self._send_end(finished_response(base, output, run, reply, trace=self._trace))
@@ -151,8 +153,10 @@ class ResponsesStreamRenderer:
         script = self._events
         if delta.reasoning and self._progress.direct:
             await self._send_events(script.reasoning(delta.reasoning, new=False))
-        if delta.text:
-            await self._send_events(script.text(delta.text))
+        if delta.text or delta.logprobs:
+            await self._send_events(
+                script.text(delta.text, [token_object(t) for t in delta.logprobs])
+            )
         if delta.tool_index is not None:
             call = ToolCall(id=delta.tool_id, name=delta.tool_name, arguments=delta.tool_arguments)
             await self._send_events(script.call(delta.tool_index, call))

@@ -44,9 +44,10 @@ from batuta.gateway.serving.admission import (
     permitted_workers,
 )
 from batuta.gateway.serving.capabilities import (
+    capable_workers,
+    check_choices,
     check_response_format,
     enforce_response_format,
-    vision_workers,
 )
 from batuta.gateway.serving.conversations import ConversationWorkers, tenant_key
 from batuta.gateway.serving.cost_bound import FirstCallsCost, bound_first_calls
@@ -97,13 +98,9 @@ class PreparedCall:
     @property
     def can_stream(self) -> bool:
         """Whether words can be shown as they come: nothing will replace them or forbid them."""
-        settled = self.limits.rounds == 1 and self.served_model.solver is None
-        unchecked = self.call.question.response_format is None
+        settled = self.served_model.solver is None
         return (
-            self.call.stream
-            and settled
-            and unchecked
-            and not self.guardrails.applies_to(GuardrailStage.OUTPUT)
+            self.call.stream and settled and not self.guardrails.applies_to(GuardrailStage.OUTPUT)
         )
 
     @property
@@ -288,6 +285,11 @@ class RunService:
         limits = caller_limits(
             caller, call.options.limits(limits_for_effort(effort, served), limits_ceiling(served))
         )
+        policies = self._catalogue.guardrails
+        if call.options.stream_steps and policies.applies_to(GuardrailStage.OUTPUT):
+            reason = "a policy looks at what goes out, and sees the answer alone."
+            raise unsupported_parameter(f"{ORCHESTRATION_FIELD}.stream_steps", reason)
+        check_choices(call.question, served, policies)
         if call.options.dry_run and served.solver is not None:
             raise unsupported_parameter(
                 f"{ORCHESTRATION_FIELD}.dry_run", f"{served.name} writes no workflow."
@@ -301,7 +303,7 @@ class RunService:
             )
         allowed = permitted_workers(caller, served, call.options.select_workers(served.pool))
         call.options.check_workflow(allowed, limits)
-        pool = vision_workers(pool_for_effort(effort, served, allowed), call.question)
+        pool = capable_workers(pool_for_effort(effort, served, allowed), call.question)
         served = model_for_effort(effort, served)
         call = replace(call, question=tenant_key(call.question, caller.tenant))
         served = self._kept_on(served, call.question, pool, caller)

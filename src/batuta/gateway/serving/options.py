@@ -24,6 +24,7 @@ _KNOWN_FIELDS = {
     "workers_allow",
     "workers_deny",
     "trace",
+    "stream_steps",
     "dry_run",
     "workflow",
 }
@@ -42,6 +43,8 @@ class RunOptions:
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
     trace: bool = False
+    stream_steps: bool = False
+    """Whether a stream shows what the steps before the answer say."""
     workflow: Workflow | None = None
     """By hand: nobody plans."""
     dry_run: bool = False
@@ -124,6 +127,7 @@ def parse_run_options(body: Fields) -> RunOptions:
         allow=given.texts("workers_allow", _MAX_WORKERS),
         deny=given.texts("workers_deny", _MAX_WORKERS) or (),
         trace=bool(given.flag("trace")),
+        stream_steps=bool(given.flag("stream_steps")),
         workflow=_parse_workflow(given.object("workflow")),
         dry_run=bool(given.flag("dry_run")),
     )
