@@ -16,13 +16,13 @@ from batuta.baselines import open_cascade
 from batuta.clients import HttpTransport
 from batuta.config.load import (
     LoadedConfig,
-    data_folder,
     jobs_target,
     load_config,
     redis_target,
     store_target,
 )
 from batuta.core import MAX_ROUNDS, Limits
+from batuta.environment import data_folder
 from batuta.errors import BatutaError
 from batuta.gateway.access.authenticate import Authenticator
 from batuta.gateway.access.rate_limit import open_rate_limiter

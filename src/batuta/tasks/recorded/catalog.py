@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from batuta.environment import benchmark_folder
 from batuta.errors import SourceError
-from batuta.tasks.datasets.loader import data_folder
 from batuta.tasks.recorded import answer_readers, score_readers
 from batuta.tasks.recorded import text_readers as texts
 from batuta.tasks.recorded.outcomes import RecordedOutcomes, ReplyRow
@@ -115,7 +115,7 @@ def load_recorded(
         raise SourceError(f"there is no recorded set {name!r}; there are {known}, and FILE.jsonl")
     wanted, _, part = name.partition("/")
     kept = RECORDED_SETS[wanted]
-    place = (folder or data_folder()) / "recorded" / kept.folder
+    place = (folder or benchmark_folder()) / "recorded" / kept.folder
     if not (place / "outcomes.parquet").is_file():
         raise SourceError(f"{place} has no outcomes.parquet; set BATUTA_DATA to a folder with it")
     try:
