@@ -17,6 +17,7 @@ from sqlalchemy import (
     Select,
     Update,
     delete,
+    false,
     func,
     or_,
     select,
@@ -244,6 +245,22 @@ class Store:
         if len(found) == _FEW:
             return None
         return sorted(found, key=lambda one: (one[1], one[0]), reverse=True)
+
+    async def find_ids(self, prefix: str, limit: int = 2) -> list[str]:
+        """The ids that begin so, newest first; `run_` before them may be left out.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        begun = [prefix, f"run_{prefix}"] if prefix else []
+        query = select(RUNS.c.id).where(
+            or_(*(RUNS.c.id.startswith(sql_text(one), autoescape=True) for one in begun), false())
+        )
+        await self._flush_if_possible()
+        if (found := await self._find_few(query)) is not None:
+            return [run_id for run_id, _ in found[:limit]]
+        rows = await self._rows(query.order_by(RUNS.c.created.desc()).limit(limit))
+        return [str(row["id"]) for row in rows]
 
     async def summary(self, run_id: str, tenant: str | None = None) -> RunSummary | None:
         """The run's summary; None if there is none (of that tenant).
