@@ -37,10 +37,14 @@ def workers():
             reply = {"id": "c", "object": "chat.completion", "model": body["model"],
                      "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
                      "usage": {"prompt_tokens": 40, "completion_tokens": 8, "total_tokens": 48}}  # fmt: skip
-            data = json.dumps(reply).encode()
+            data, kind = json.dumps(reply).encode(), "application/json"
+            if body.get("stream"):
+                chunk = reply | {"object": "chat.completion.chunk"}
+                chunk["choices"] = [{"index": 0, "delta": message, "finish_reason": "stop"}]
+                data, kind = f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode(), "text/event-stream"
             answered.append(json.dumps(body, sort_keys=True))
             self.send_response(200)
-            self.send_header("content-type", "application/json")
+            self.send_header("content-type", kind)
             self.send_header("content-length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)

@@ -15,7 +15,7 @@ _PREPARES = (StepRole.PLAN, StepRole.LOOK_UP)
 
 STEP_VARIANCES = {"base": 2.0, "worker": 1.0, "group": 0.15, "worker_group": 0.8, "level": 1.0,
                    "worker_level": 0.3, "pair": 0.3, "self": 0.5, "again": 0.3, "wording": 0.1,
-                   "own": 0.05}  # fmt: skip
+                   "own": 0.15}  # fmt: skip
 """Of the log-odds of a step's outcome, how much may differ by what."""
 SOLVER_VARIANCES = {"all": 4.0, "w": 0.5, "g": 1.0, "wg": 1.0, "l": 2.0, "lg": 1.0, "wl": 0.5,
                      "wgl": 0.5}  # fmt: skip

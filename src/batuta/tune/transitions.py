@@ -280,7 +280,8 @@ class TransitionModel:
             nothing = np.zeros_like(a)
             return 1 - a, nothing, nothing, a
         b = self._at_nodes(Candidate((*prepared, other)), group)
-        return (1 - a) * (1 - b), (1 - a) * b, a * (1 - b), a * b
+        both = _both_right(a, b, shares_plan=bool(prepared))
+        return 1 - a - b + both, b - both, a - both, both
 
     def _count_third(
         self, candidate: Candidate, begun: tuple[Matrix, Matrix, Matrix], group: int
@@ -334,7 +335,10 @@ class TransitionModel:
         chance: dict[Candidate, int] = {}
         for one in inputs:  # two answers of one worker are right or wrong together
             chance[one] = chance.get(one, 0) + 1
-        counts = _count_right([(self._at_nodes(one, group), by) for one, by in chance.items()])
+        counts = _count_right(
+            [(self._at_nodes(one, group), by) for one, by in chance.items()],
+            shares_plan=len(inputs[0]) > 1,
+        )
         return np.asarray(
             sum(
                 share * self._step_chance(candidate, (right, len(inputs)), group)
@@ -343,8 +347,31 @@ class TransitionModel:
         )
 
 
-def _count_right(chances: Sequence[tuple[Matrix, int]]) -> list[Matrix]:
+def _both_right(a: Matrix, b: Matrix, *, shares_plan: bool) -> Matrix:
+    """How likely two solvers are both right; those who read one plan err together half the time."""
+    return 0.5 * (a * b + np.minimum(a, b)) if shares_plan else a * b
+
+
+def _count_right(chances: Sequence[tuple[Matrix, int]], *, shares_plan: bool) -> list[Matrix]:
     """The chance that so many answers are right, from 0 on; each chance counts for some answers."""
+    apart = _count_apart(chances)
+    if not shares_plan or len(chances) == 1:
+        return apart
+    together = [np.zeros_like(apart[0]) for _ in apart]
+    ordered = np.stack([chance for chance, _ in chances])
+    order = np.argsort(-ordered, axis=0)
+    sizes = np.array([by for _, by in chances])
+    above, right = np.ones_like(apart[0]), np.zeros(apart[0].shape, np.intp)
+    for place in order:  # whoever is right oftener is right wherever the next is
+        chance = np.take_along_axis(ordered, place[None], axis=0)[0]
+        for many in range(len(together)):
+            together[many] += np.where(right == many, above - chance, 0.0)
+        above, right = chance, right + sizes[place]
+    together[-1] = together[-1] + above
+    return [0.5 * (one + other) for one, other in zip(apart, together, strict=True)]
+
+
+def _count_apart(chances: Sequence[tuple[Matrix, int]]) -> list[Matrix]:
     counts = [np.ones_like(chances[0][0])]
     for chance, by in chances:
         grown = [np.zeros_like(chance) for _ in range(len(counts) + by)]
