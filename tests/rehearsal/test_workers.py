@@ -23,6 +23,7 @@ from batuta.core import (
     user_message,
 )  # fmt: skip
 from batuta.language import worker_messages
+from batuta.language.instructions import InstructionKind, classify_instruction
 from batuta.rehearsal import (
     OUT_OF_SCOPE_REPLY,
     HandWrittenClient,
@@ -35,7 +36,7 @@ from batuta.rehearsal import (
     rehearsal_pool,
 )
 from batuta.rehearsal.problem import format_value, solve_problem
-from batuta.rehearsal.prompt_parser import InstructionKind, classify_instruction, parse_prompt
+from batuta.rehearsal.prompt_parser import parse_prompt
 
 pytestmark = pytest.mark.anyio
 

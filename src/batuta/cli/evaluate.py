@@ -36,7 +36,7 @@ from batuta.cli.help_text import (
     SYSTEMS_PANEL,
 )
 from batuta.cli.json_output import print_json
-from batuta.config.load import data_folder
+from batuta.environment import data_folder
 from batuta.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:

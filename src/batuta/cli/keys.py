@@ -18,8 +18,9 @@ from rich.table import Table
 from batuta.cli import json_output
 from batuta.cli.help_text import ACCESS_PANEL, BUDGET_PANEL, RATE_PANEL, format_example
 from batuta.cli.run_display import format_cost
-from batuta.config.load import data_folder, store_target
+from batuta.config.load import store_target
 from batuta.core.formatting import format_count, format_usd
+from batuta.environment import data_folder
 from batuta.errors import ConfigError
 from batuta.store import Store
 from batuta.store.key_hasher import IssuedKey, KeyHasher, open_key_hasher

@@ -19,6 +19,7 @@ from batuta.baselines import (
 )
 from batuta.baselines.registry import BASELINES, Baseline
 from batuta.baselines.routing.smoothie import MIN_WORKERS
+from batuta.config.task_sources import REHEARSAL, TASK_SOURCES
 from batuta.core import Conductor, WorkerId
 from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
@@ -31,8 +32,6 @@ from batuta.evals.learned_methods import (
     cascade_fitter,
 )
 from batuta.evals.subject import Subject
-from batuta.rehearsal import HandWrittenClient
-from batuta.solvers import LLMConductor
 
 ULTRA = "ultra"
 RECURSIVE = "ultra+recursion"
@@ -94,9 +93,7 @@ def _conductor_system(name: str, conductor: Conductor, rounds: int = 1) -> Syste
 
 def _prompted_system(name: str, subject: Subject) -> System:
     if subject.simulated:
-        return _conductor_system(
-            name, LLMConductor(name="rehearsal/hand-written", client=HandWrittenClient(0))
-        )
+        return _conductor_system(name, TASK_SOURCES[REHEARSAL]().hand_written_conductor())
     return System(
         name=name,
         solver=ConductorSolver(PromptedConductor(subject.clients)),

@@ -19,6 +19,7 @@ from batuta.gateway.access.rate_limit import LocalRateLimiter, RateLimiter
 from batuta.gateway.admin.routes import AdminRoutes
 from batuta.gateway.admin.runs import RunRoutes
 from batuta.gateway.chat.endpoint import ChatEndpoint
+from batuta.gateway.embeddings.endpoint import EmbeddingsEndpoint
 from batuta.gateway.errors import APIError, model_not_found
 from batuta.gateway.http.access_log import AccessLog
 from batuta.gateway.http.authentication import AuthenticationMiddleware
@@ -127,6 +128,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         ),
         Route("/v1/responses/{id}", stored, methods=["GET", "DELETE"]),
         *StoredResponseRoutes(responses, background).routes(),
+        Route("/v1/embeddings", EmbeddingsEndpoint(delivery), methods=["POST"]),
         Route("/v1/messages", MessagesEndpoint(delivery), methods=["POST"]),
         Route("/v1/messages/count_tokens", TokenCounter(service).count, methods=["POST"]),
         *server.routes(),

@@ -279,6 +279,9 @@ class RunService:
 
     def _prepare(self, call: ParsedCall, caller: Caller, run_id: RunId) -> PreparedCall:
         served, workflow = self.find_model(call.model), call.options.workflow
+        if served.embeds != call.embeds:
+            does = "gives embeddings and no answers" if served.embeds else "gives no embeddings"
+            raise invalid_value("model", f"{served.name} {does}.")
         check_pictures(call.question, private=self._catalogue.private_pictures)
         clients: Mapping[WorkerId, Client] = self._catalogue.clients
         effort = call.question.sampling.effort if workflow is None else None

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batuta.core.suggestions import suggest_names
+from batuta.environment import benchmark_folder
 from batuta.errors import SourceError
-from batuta.tasks.datasets.loader import data_folder
 from batuta.tasks.recorded import answer_readers, score_readers
 from batuta.tasks.recorded import text_readers as texts
 from batuta.tasks.recorded.outcomes import RecordedOutcomes, ReplyRow
@@ -116,7 +116,7 @@ def load_recorded(
         raise SourceError(f"there is no recorded set {name!r}; {known}")
     wanted, _, part = name.partition("/")
     kept = RECORDED_SETS[wanted]
-    place = (folder or data_folder()) / "recorded" / kept.folder
+    place = (folder or benchmark_folder()) / "recorded" / kept.folder
     if not (place / "outcomes.parquet").is_file():
         raise SourceError(
             f"{place} has no outcomes.parquet: this set is not distributed with Batuta; set "
