@@ -108,7 +108,7 @@ def conductor(
         bool,
         typer.Option(
             "--check",
-            help="Estimate cost and time, list what is missing; spend nothing.",
+            help="Estimate cost and time, say what is missing; spend nothing.",
             rich_help_panel=EXECUTION_PANEL,
         ),
     ] = False,
@@ -119,7 +119,7 @@ def conductor(
     from_runs: Annotated[
         bool,
         typer.Option(
-            "--from-runs", help="Train on judged runs of the server too.", rich_help_panel=RUNS_PANEL
+            "--from-runs", help="Train on the server's judged runs too.", rich_help_panel=RUNS_PANEL
         ),
     ] = False,
     store: Annotated[
