@@ -16,13 +16,13 @@ from batuta.baselines import open_cascade
 from batuta.clients import HttpTransport
 from batuta.config.load import (
     LoadedConfig,
-    data_folder,
     jobs_target,
     load_config,
     redis_target,
     store_target,
 )
-from batuta.core import Limits
+from batuta.core import MAX_ROUNDS, Limits
+from batuta.environment import data_folder
 from batuta.errors import BatutaError
 from batuta.gateway.access.authenticate import Authenticator
 from batuta.gateway.access.rate_limit import open_rate_limiter
@@ -32,7 +32,6 @@ from batuta.gateway.http.overload import ConcurrencyLimiter, ConcurrencyLimits
 from batuta.gateway.serve import run_server
 from batuta.gateway.serving.baselines import baseline_models, unavailable_baselines
 from batuta.gateway.serving.models import (
-    MAX_ROUNDS,
     MINI_LIMITS,
     Catalogue,
     PageContext,

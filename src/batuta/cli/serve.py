@@ -9,6 +9,8 @@ import anyio
 import typer
 
 from batuta.cli.ask import ConductorOption, PoolOption
+from batuta.cli.help_text import BASELINES_PANEL, OUTPUT_PANEL
+from batuta.config.load import store_target
 from batuta.config.settings import LogFormat
 
 
@@ -20,21 +22,37 @@ def serve_command(
     *,
     history: Annotated[
         Path | None,
-        typer.Option(help="Outcomes of the workers (JSONL), for the baselines that learn."),
+        typer.Option(
+            help="Outcomes of the workers (JSONL), for the baselines that learn.",
+            rich_help_panel=BASELINES_PANEL,
+        ),
     ] = None,
     cascade: Annotated[
         Path | None,
-        typer.Option(help="A folder of `batuta train selector`, whose cascade is served."),
+        typer.Option(
+            help="A folder of `batuta train selector`, whose cascade is served.",
+            rich_help_panel=BASELINES_PANEL,
+        ),
     ] = None,
     checker: Annotated[
-        str | None, typer.Option(help="The worker that checks the cascade's answers.")
+        str | None,
+        typer.Option(
+            help="The worker that checks the cascade's answers.", rich_help_panel=BASELINES_PANEL
+        ),
     ] = None,
     runs_dir: Annotated[
         list[Path] | None,
-        typer.Option(help="Training runs and reports that the web page shows; may be repeated."),
+        typer.Option(
+            help="Training runs and reports that the web page shows; may be repeated.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
     ] = None,
     log: Annotated[
-        LogFormat, typer.Option(help="What is logged: only what goes wrong, or requests as JSON.")
+        LogFormat,
+        typer.Option(
+            help="What is logged: only what goes wrong, or requests as JSON.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
     ] = LogFormat.QUIET,
 ) -> None:
     """Serve batuta-mini, batuta-ultra, workers and baselines: an OpenAI-compatible API, a page."""
@@ -42,6 +60,7 @@ def serve_command(
     from batuta.cli.reload import ServeOptions, run_configured_server  # noqa: PLC0415
     from batuta.gateway import LOOP_OPTIONS  # noqa: PLC0415
     from batuta.gateway.telemetry.logs import start_logs  # noqa: PLC0415
+    from batuta.store.process_lock import lock_server_store  # noqa: PLC0415
 
     start_logs(log)
     options = ServeOptions(
@@ -52,4 +71,5 @@ def serve_command(
         checker=checker,
         folders=tuple(runs_dir or ()),
     )
-    anyio.run(run_configured_server, host, port, options, backend_options=LOOP_OPTIONS)
+    with lock_server_store(store_target()):
+        anyio.run(run_configured_server, host, port, options, backend_options=LOOP_OPTIONS)

@@ -39,7 +39,7 @@ from batuta.core import (
 from batuta.core.worker import EMBEDDINGS, PROGRAM
 from batuta.embedded.policy import ConductorCard
 from batuta.engine import TimeoutPolicy
-from batuta.environment import read_variable
+from batuta.environment import data_folder, read_variable
 from batuta.errors import ConfigError
 from batuta.guardrails import Guardrails
 from batuta.guardrails.settings import build_guardrails
@@ -92,14 +92,6 @@ class LoadedConfig:
     """Rounds that a caller may ask for; None: the API's own limit."""
     server: ServerSetting = ServerSetting()
     """What a server over it takes on."""
-
-
-def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where runs are stored: BATUTA_HOME, or the user's data folder."""
-    if home := environ.get("BATUTA_HOME"):
-        return Path(home)
-    base = environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(base) / "batuta"
 
 
 def store_target(environ: Mapping[str, str] = os.environ) -> str:

@@ -52,10 +52,11 @@ from batuta.core.run import (
 from batuta.core.task import Grade, Grader, Question, Task, TaskId
 from batuta.core.usage import Price
 from batuta.core.worker import Finish, Pool, Sampling, Skill, Worker, WorkerId
-from batuta.core.workflow import MAX_STEPS, Step, Workflow
+from batuta.core.workflow import MAX_ROUNDS, MAX_STEPS, Step, Workflow
 from batuta.usage import Cost, Usage
 
 __all__ = [
+    "MAX_ROUNDS",
     "MAX_STEPS",
     "AcceptedAnswer",
     "Attachment",

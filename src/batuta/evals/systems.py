@@ -19,7 +19,9 @@ from batuta.baselines import (
 )
 from batuta.baselines.registry import BASELINES, Baseline
 from batuta.baselines.routing.smoothie import MIN_WORKERS
+from batuta.config.task_sources import REHEARSAL, TASK_SOURCES
 from batuta.core import Conductor, WorkerId
+from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
 from batuta.evals.all_workers import AllWorkers, UpperBound, Vote, oracle_score, skill_oracle_score
 from batuta.evals.learned_methods import (
@@ -30,8 +32,6 @@ from batuta.evals.learned_methods import (
     cascade_fitter,
 )
 from batuta.evals.subject import Subject
-from batuta.rehearsal import HandWrittenClient
-from batuta.solvers import LLMConductor
 
 ULTRA = "ultra"
 RECURSIVE = "ultra+recursion"
@@ -93,9 +93,7 @@ def _conductor_system(name: str, conductor: Conductor, rounds: int = 1) -> Syste
 
 def _prompted_system(name: str, subject: Subject) -> System:
     if subject.simulated:
-        return _conductor_system(
-            name, LLMConductor(name="rehearsal/hand-written", client=HandWrittenClient(0))
-        )
+        return _conductor_system(name, TASK_SOURCES[REHEARSAL]().hand_written_conductor())
     return System(
         name=name,
         solver=ConductorSolver(PromptedConductor(subject.clients)),
@@ -255,6 +253,4 @@ def find_system(name: str, subject: Subject) -> System:
         return System(name=name, solver=SingleWorker(worker), worker=worker)
     if name.startswith("cascade@"):
         raise ConfigError(f"{name}: the price of a call is credit below 1: cascade@0.001")
-    raise ConfigError(
-        f"there is no system {name!r}; choose among: {', '.join(system_names(subject))}"
-    )
+    raise ConfigError(f"there is no system {name!r}; {suggest_names(name, system_names(subject))}")

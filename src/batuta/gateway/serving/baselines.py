@@ -33,6 +33,7 @@ from batuta.core import (
     Run,
 )
 from batuta.core.conductor import NULL_LISTENER
+from batuta.core.suggestions import suggest_names
 from batuta.errors import BatutaError, ConfigError
 from batuta.gateway.serving.models import ServedModel
 from batuta.solvers.history import History
@@ -124,8 +125,8 @@ def _find_checker(name: str | None, pool: Pool) -> Checker | None:
     if name is None:
         return None
     if name not in pool:
-        known = ", ".join(worker.id for worker in pool)
-        raise ConfigError(f"there is no worker {name!r} to check answers; choose among: {known}")
+        known = suggest_names(name, (worker.id for worker in pool))
+        raise ConfigError(f"there is no worker {name!r} to check answers; {known}")
     return Checker(pool[name].id)
 
 

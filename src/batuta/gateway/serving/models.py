@@ -11,7 +11,7 @@ from typing import Any, final
 
 from batuta.baselines import Solver
 from batuta.clients import WorkerHealth
-from batuta.core import Client, Conductor, Limits, Pool, Price, Worker, WorkerId
+from batuta.core import MAX_ROUNDS, Client, Conductor, Limits, Pool, Price, Worker, WorkerId
 from batuta.engine import TimeoutPolicy
 from batuta.errors import ConfigError
 from batuta.guardrails import Guardrails
@@ -24,8 +24,6 @@ WORKER_PREFIX = "worker/"
 """What the name of a worker that is served as it is begins with."""
 MINI_LIMITS = Limits(steps=1, seconds=60)
 ULTRA_LIMITS = Limits(seconds=15 * 60)
-MAX_ROUNDS = 3
-"""Rounds that a caller of a conducted model may ask for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
