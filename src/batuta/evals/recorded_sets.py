@@ -10,12 +10,13 @@ import numpy as np
 
 from batuta.baselines.answer_cache import AnswerCache
 from batuta.core import Conductor, Grade, Task
+from batuta.core.suggestions import suggest_names
+from batuta.environment import benchmark_folder
 from batuta.errors import ConfigError
 from batuta.evals.evaluation import EvalPart
 from batuta.evals.subject import Subject
 from batuta.evals.task_sets import TaskSet
 from batuta.solvers.history import history_from_record
-from batuta.tasks.datasets import data_folder
 from batuta.tasks.recorded import (
     RECORDED_NAMES,
     RECORDED_SETS,
@@ -42,7 +43,7 @@ _SPLITS: Mapping[SplitKind, Callable[[RecordedOutcomes, int], QuestionSplit]] = 
 
 def available_sets() -> tuple[str, ...]:
     """The recorded sets whose files are in the data folder."""
-    folder = data_folder() / "recorded"
+    folder = benchmark_folder() / "recorded"
     return tuple(
         name
         for name in RECORDED_NAMES
@@ -76,8 +77,8 @@ def open_recorded_parts(
         SourceError: its files are missing, it has no such model, or too few families.
     """
     if name not in RECORDED_NAMES and not is_outcomes_file(name):
-        known = ", ".join(RECORDED_NAMES)
-        raise ConfigError(f"there is no recorded set {name!r}; choose among: {known}, FILE.jsonl")
+        known = suggest_names(name, (*RECORDED_NAMES, "FILE.jsonl"))
+        raise ConfigError(f"there is no recorded set {name!r}; {known}")
     record = load_recorded(name, with_texts=is_outcomes_file(name), models=models)
     return make_record_parts(
         record, split, seeds, limit=limit, simulate=simulate, conductor=conductor

@@ -11,15 +11,11 @@ import anyio.lowlevel
 from batuta.core import CallListener, Delta, Finish, Reply, Request, Usage
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.usage import usage_cost
+from batuta.language.instructions import InstructionKind, classify_instruction
 from batuta.rehearsal.grammar import read_problem
 from batuta.rehearsal.problem import format_value, phrase_step
 from batuta.rehearsal.profiles import WorkerProfile
-from batuta.rehearsal.prompt_parser import (
-    InstructionKind,
-    ParsedPrompt,
-    classify_instruction,
-    parse_prompt,
-)
+from batuta.rehearsal.prompt_parser import ParsedPrompt, parse_prompt
 from batuta.rehearsal.seeded_random import uniform_number
 from batuta.rehearsal.worker_model import WorkedSolution, WorkerModel
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from batuta.core import Price
-from batuta.rehearsal.prompt_parser import InstructionKind
+from batuta.language.instructions import InstructionKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import NamedTuple
 
+from batuta.language.instructions import InstructionKind
 from batuta.rehearsal.knowledge_base import FACTS, KINDS_OF, RELATIONS, mistaken_fact, relations_of
 from batuta.rehearsal.problem import (
     Problem,
@@ -27,7 +28,7 @@ from batuta.rehearsal.problem import (
     step_kinds,
 )
 from batuta.rehearsal.profiles import WorkerProfile
-from batuta.rehearsal.prompt_parser import InstructionKind, ParsedPrompt
+from batuta.rehearsal.prompt_parser import ParsedPrompt
 from batuta.rehearsal.seeded_random import NUMBERS_PER_DIGEST, uniform_number, uniform_numbers
 
 SYSTEMATIC_ERROR_SHARE = 0.88

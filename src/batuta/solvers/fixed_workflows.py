@@ -19,7 +19,8 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
-from batuta.core.conductor import NULL_LISTENER, Draft
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.decision import Draft
 from batuta.tasks.graders.answer_extraction import final_answer
 
 ROUNDS = 3

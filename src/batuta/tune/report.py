@@ -12,6 +12,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from batuta.core import Task
+from batuta.core.formatting import format_usd
 from batuta.errors import StoreError
 from batuta.solvers.workflow_selector import describe_steps, save_workflow_selector
 from batuta.tune.judge import Comparison, Verdict
@@ -249,8 +250,8 @@ def format_percent(share: float | None) -> str:
 
 
 def format_dollars(usd: float | None) -> str:
-    """With four digits that count."""
-    return "–" if usd is None else f"${usd:.4g}"
+    """As every screen shows dollars; a dash for nothing."""
+    return "–" if usd is None else format_usd(usd)
 
 
 _WIDTH, _HEIGHT, _EDGE = 560, 260, 46
