@@ -126,7 +126,7 @@ def command(
     ] = None,
     call_weight: Annotated[
         float, typer.Option(min=0, help="Share right that a further call must gain.")
-    ] = 0.03,
+    ] = 0.037,
     limit: Annotated[
         int, typer.Option(min=1, help="Questions at most.", rich_help_panel=QUESTIONS_PANEL)
     ] = QUESTIONS,

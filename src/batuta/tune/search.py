@@ -26,7 +26,7 @@ from batuta.tune.transitions import Cell, Observations, TransitionModel
 class SearchSettings:
     """How the search goes about it."""
 
-    call_weight: float = 0.03
+    call_weight: float = 0.037
     """Share right that a further call must gain."""
     usd_weight: float = 0.0
     """Share right that a further dollar a question must gain."""

@@ -108,7 +108,7 @@ class TuneSettings:
     """Groups of questions at most."""
     levels: int = 6
     """Levels of ease in each."""
-    call_weight: float = 0.03
+    call_weight: float = 0.037
     """Share right that a further call must gain."""
     worth: float | None = None
     """Dollars that a right answer is worth; None: dollars count in the budget only."""
