@@ -53,6 +53,11 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Overrides one setting: optimiser.steps=50."),
 ]
 
+RunsOn = Annotated[
+    str | None,
+    typer.Option("--executor", help="Where runs are played: local, ray, ray:local, ray:HOST:PORT."),
+]
+
 
 @app.command(epilog=format_example("batuta train warmup --config training.toml"))
 def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = None) -> None:
@@ -71,12 +76,19 @@ def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = No
 
 
 @app.command(epilog=format_example("batuta train rejection --config training.toml"))
-def rejection(config: Config, seed: Seed = None, out: Out = None, changes: Set = None) -> None:
+def rejection(
+    config: Config,
+    seed: Seed = None,
+    out: Out = None,
+    changes: Set = None,
+    *,
+    executor: RunsOn = None,
+) -> None:
     """Rejection sampling: fit the policy to those of its own workflows that earned more.
 
     A stage between SFT warm-up and reinforcement learning, from which the latter then begins.
     """
-    settings = _load_settings(config, changes, seed, out)
+    settings = _load_settings(config, _with_executor(changes, executor), seed, out)
     from batuta.train.rejection_sampling import run_rejection_sampling  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
@@ -138,6 +150,7 @@ def conductor(
             rich_help_panel=RUNS_PANEL,
         ),
     ] = 0.5,
+    executor: RunsOn = None,
 ) -> None:
     """Reinforcement learning: workflows are written, played, graded, and their reward is learned.
 
@@ -148,7 +161,7 @@ def conductor(
     Exit codes: 0 trained, or --check found nothing missing; 2 the settings cannot be carried out;
     130 interrupted, --resume goes on.
     """
-    settings = _load_settings(config, changes, seed, out)
+    settings = _load_settings(config, _with_executor(changes, executor), seed, out)
     if from_runs or store:
         settings = _add_run_tasks(settings, store, runs_share)
     if check:
@@ -217,6 +230,12 @@ def _load_settings(
     told = [("seed", seed), ("output", None if out is None else str(out))]
     named = [f"{name}={json.dumps(value)}" for name, value in told if value is not None]
     return override_settings(read_settings(config), [*(changes or ()), *named], str(config))
+
+
+def _with_executor(changes: list[str] | None, executor: str | None) -> list[str]:
+    """The changes, with the executor that was asked for."""
+    named = [] if executor is None else [f"pool.executor={json.dumps(executor)}"]
+    return [*(changes or ()), *named]
 
 
 def _add_run_tasks(settings: TrainSettings, store: str | None, share: float) -> TrainSettings:

@@ -22,7 +22,7 @@ from batuta.errors import ConfigError, WorkflowError
 from batuta.language import ACCEPTED, parse_workflow, render_workflow
 from batuta.solvers.random_workflows import random_workflow
 from batuta.train.allocator import retain_freed_memory
-from batuta.train.conductor_training import RolloutRunnerFactory, load_pool
+from batuta.train.conductor_training import load_pool
 from batuta.train.episodes import Episode, make_episodes, render_chat_prompt
 from batuta.train.model import (
     check_own_sampler,
@@ -34,6 +34,7 @@ from batuta.train.model import (
 from batuta.train.questions import draw_mix
 from batuta.train.reward import draft_weights
 from batuta.train.reward_function import is_continuable, rollout_metrics
+from batuta.train.rollout_setup import RolloutRunnerFactory
 from batuta.train.rollouts import GradedRollout, PolicyDraft, RolloutRunner
 from batuta.train.run_folder import RunFolder
 from batuta.train.sampler import Sampler

@@ -75,8 +75,13 @@ class PoolSettings(_Section):
     """Runs that are played at the same time."""
     seconds: float | None = None
     """A run's deadline."""
-    journal: bool = True
-    """Keep every finished call, so that none is paid for twice."""
+    journal: bool | str = True
+    """Keep every finished call, so that none is paid for twice: in the training's folder, or, by
+    postgresql://…, where all machines find it."""
+    executor: str = "local"
+    """Where runs are played: `local`, `ray`, `ray:local`, `ray:HOST:PORT`."""
+    processes: PositiveInt | None = None
+    """Of Ray; None: one for each free core."""
 
 
 class PromptSettings(_Section):
