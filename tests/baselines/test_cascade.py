@@ -10,11 +10,11 @@ from batuta.baselines import SolverContext
 from batuta.baselines.cascade import (
     Cascade,
     extract_stated_answer,
-    fit_cascade,
     recorded_extractor,
     with_recorded_answers,
 )
 from batuta.baselines.cascade_folder import TENSOR_FILE, open_cascade, save_cascade
+from batuta.baselines.cascade_training import fit_cascade
 from batuta.baselines.checker import Checker
 from batuta.clients import ScriptedClient
 from batuta.core import Outcome, Pool, Question, Reply, Task, TaskId, Worker, WorkerId

@@ -22,9 +22,10 @@ from batuta.baselines import (
     SelfReflection,
     SingleWorker,
     Solver,
+    fit_cascade,
     fixed_pipeline,
 )
-from batuta.baselines import cascade as cascades
+from batuta.baselines.cascade import CALLS as CASCADE_CALLS
 from batuta.baselines.cascade import Cascade
 from batuta.baselines.checker import Checker
 from batuta.baselines.pipeline import CALLS
@@ -160,8 +161,8 @@ def _learning_solver(name: str, history: History) -> Solver:
 
 def _lazy_cascade(history: History, checker: Checker | None) -> Solver:
     """Fitted without its selector's second stage, which wins little and needs a package."""
-    fit = partial(cascades.fit_cascade, history, SelectorRecipe(evolve=False), checker=checker)
-    return LazySolver(CASCADE, fit, cascades.CALLS)
+    fit = partial(fit_cascade, history, SelectorRecipe(evolve=False), checker=checker)
+    return LazySolver(CASCADE, fit, CASCADE_CALLS)
 
 
 def _baseline_model(name: str, solver: Solver, pool: Pool, limits: Limits) -> ServedModel:
