@@ -32,6 +32,8 @@ from batuta.solvers.selector.value_model import held_out_values
 
 PRICES = (0.02, 0.01, 0.005, 0.002, 0.001, 0.0005)
 """Credit for a call of usual cost, among which the pool's own labels choose; the dearest first."""
+_USUAL_PRICE = 0.002
+"""Where there are too few labels to choose one."""
 _SPARING = 0.25
 """Standard errors by which a dearer price may earn less than the best one."""
 _REPEAT_DISCOUNTS = (0.0, 0.02, 0.1, 1.0)
@@ -43,6 +45,8 @@ _FREE = PosteriorForm(named=False, agreement_penalty=30.0)
 _FIRM = PosteriorForm(named=False, agreement_penalty=1000.0)
 _NAMED = PosteriorForm(named=True, agreement_penalty=30.0)
 _MARGINS = (0.0, 0.05, 0.15)
+_CAREFUL = 0.0015
+"""Credit that a wider margin may cost on families never seen."""
 _MIN_FAMILIAR_QUESTIONS = 200
 """Familiar training questions from which they have a belief of their own."""
 _MAX_TRIED_QUESTIONS = 2500
@@ -129,10 +133,10 @@ def fit_cascade(
     cost_m = price * strange.calls_worth_m
     if recipe.dollar and usd_m is not None:
         cost_m = cost_m + recipe.dollar * usd_m
-    unknown = _fit_posterior(strange, cost_m, by_family, (_FIRM,))
+    unknown = _fit_posterior(strange, cost_m, by_family, (_FIRM,), is_familiar=False)
     known = unknown
     if familiar is not None:
-        known = _fit_posterior(familiar, cost_m, by_lot, (_NAMED,))
+        known = _fit_posterior(familiar, cost_m, by_lot, (_NAMED,), is_familiar=True)
     most_m = (~np.isnan(history.samples.credit_qms)).sum(axis=2).max(axis=0)
     return Cascade(
         selector=selector,
@@ -251,6 +255,8 @@ def _attempt(
 def _choose_price(attempts: Sequence[_Attempt]) -> float:
     """The dearest price that earns about as much as the best one on held-out questions."""
     worth_m = attempts[0].lesson.calls_worth_m
+    if len(attempts[0].lesson.half_n) < _MIN_FAMILIAR_QUESTIONS:
+        return _USUAL_PRICE
     tried = {
         price: max(
             (one.priced(price * worth_m)[1] for one in attempts), key=lambda found: found.value
@@ -271,8 +277,14 @@ def _fit_posterior(
     cost_m: Floats,
     attempts: Sequence[_Attempt],
     forms: Sequence[PosteriorForm],
+    *,
+    is_familiar: bool,
 ) -> AnswerPosterior:
-    """The belief of the order, the form and the margin that earn most on held-out questions."""
+    """The belief of the order, the form and the margin that earn most on held-out questions.
+
+    For questions unlike those trained on, of margins that earn about the same the widest, so that
+    the best worker is overruled only for good reason.
+    """
     first = max(attempts, key=lambda one: one.priced(cost_m)[1].value)
     order, prior = first.drawn.order, first.prior
     ways = [first, *(_attempt(first.lesson, order, form, prior) for form in forms)]
@@ -283,8 +295,9 @@ def _fit_posterior(
     whole = way if way.lesson is lesson else _attempt(lesson, order, way.form, prior)
     onward_kg, found = whole.priced(cost_m, margin)
     alone = DrawOrder(again=_REPEAT_DISCOUNTS[-1])
-    best = lesson.draw(alone, cost_m)
-    if found.value <= float((best.credit_nk[:, 0] - best.draw_costs_nk()[:, 0]).mean()):
+    best = whole.lesson.draw(alone, cost_m)
+    ahead_n = found.earned_n - found.spent_n - best.credit_nk[:, 0] + best.draw_costs_nk()[:, 0]
+    if ahead_n.mean() <= -ahead_n.std() / np.sqrt(len(ahead_n)):
         order, onward_kg = alone, np.zeros_like(onward_kg)  # the best worker alone
     return AnswerPosterior(
         weights_kf=whole.drawn.fit_weights(way.form, prior),

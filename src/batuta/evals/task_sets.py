@@ -71,7 +71,7 @@ def open_tasks(
         return _open_rehearsal(name, parts, limit=limit, calibration=calibration, seed=seed)
     wanted = limit + calibration
     asked = list(datasets.load_tasks(name, files=files, seed=seed, size=wanted))
-    if ".jsonl" in Path(name).suffixes:
+    if ".jsonl" in Path(name).suffixes or Path(name).suffix in datasets.SUITE_ENDINGS:
         return TaskSet(
             name=Path(name).name, tasks=tuple(asked[:limit]), calibration=tuple(asked[limit:wanted])
         )
