@@ -288,10 +288,12 @@ def _fit_posterior(
     first = max(attempts, key=lambda one: one.priced(cost_m)[1].value)
     order, prior = first.drawn.order, first.prior
     ways = [first, *(_attempt(first.lesson, order, form, prior) for form in forms)]
-    _, way, margin = max(
-        ((one.priced(cost_m, margin)[1].value, one, margin) for one in ways for margin in _MARGINS),
-        key=lambda found: found[0],
-    )
+    tried = [
+        (one.priced(cost_m, margin)[1].value, one, margin) for one in ways for margin in _MARGINS
+    ]
+    most = max(value for value, _, _ in tried)
+    good = [found for found in tried if found[0] >= most - (0 if is_familiar else _CAREFUL)]
+    _, way, margin = max(good, key=lambda found: (0 if is_familiar else found[2], found[0]))
     whole = way if way.lesson is lesson else _attempt(lesson, order, way.form, prior)
     onward_kg, found = whole.priced(cost_m, margin)
     alone = DrawOrder(again=_REPEAT_DISCOUNTS[-1])
