@@ -67,6 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("cases", nargs="*", help="such as 'hard, unseen'; none: all")
     parser.add_argument("--seeds", default="0-4")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="no stage 2, one price, all labels")
     asked = parser.parse_args(arguments)
     out: Path = asked.out
     done = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
@@ -79,7 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for seed in range(int(first), int(last or first) + 1):
         for case in asked.cases or CASES:
             if (case, seed) not in have:
-                line = {"case": case, "seed": seed, **measure(case, seed, out.parent)}
+                line = {
+                    "case": case,
+                    "seed": seed,
+                    **measure(case, seed, out.parent, quick=asked.quick),
+                }
                 with out.open("a") as file:
                     file.write(json.dumps(line) + "\n")
 
@@ -99,7 +104,7 @@ def prior_without(source: str, folder: Path) -> AgreementPrior:
     return AgreementPrior.from_json(orjson.loads(path.read_bytes()))
 
 
-def measure(case: str, seed: int, folder: Path) -> Line:
+def measure(case: str, seed: int, folder: Path, *, quick: bool = False) -> Line:
     """What each arm earned on each test question, and its calls a question."""
     start = time.process_time()
     name, split = CASES[case]
@@ -111,7 +116,8 @@ def measure(case: str, seed: int, folder: Path) -> Line:
     best = known.workers.index(known.best_worker())
     earned: dict[str, Floats] = {"best single": first_credit(test, best)}
     calls: dict[str, float] = {"best single": 1.0}
-    selector = fit_selector(known, SelectorRecipe(features=QUESTION_FEATURES), seed=seed)
+    whole = SelectorRecipe(features=QUESTION_FEATURES, evolve=not quick)
+    selector = fit_selector(known, whole, seed=seed)
     earned["mini"] = picked_credit(test, selector.choose_indices(test.questions))
     for router in (knn.fit_knn, avengers.fit_avengers):
         fitted = router(known, seed=seed, features=QUESTION_FEATURES)
@@ -121,7 +127,7 @@ def measure(case: str, seed: int, folder: Path) -> Line:
     if known.runs_qm[:, best].max() >= 3 <= test.runs_qm[:, best].min():  # noqa: PLR2004 - three
         earned["self-consistency@3"] = majority_credit(test, best)
         calls["self-consistency@3"] = 3.0
-    for price in PRICES:
+    for price in PRICES[:1] if quick else PRICES:
         cascade = fit_cascade(known, seed=seed, price=price, selector=selector, prior=prior)
         name = "cascade" if price is None else f"cascade@{price:g}"
         earned[name], drawn_n = cascade.replay_history(test)
@@ -130,6 +136,28 @@ def measure(case: str, seed: int, folder: Path) -> Line:
             calls["(default price)"] = cascade.price
     assert test.samples is not None  # noqa: S101 - all of these sets have answers
     earned["oracle"] = np.nan_to_num(test.samples.credit_qms[:, :, 0]).max(axis=1)
+    if not quick:
+        measure_few_labels(known, test, prior, seed, (earned, calls))
+    return {
+        "questions": len(test.questions),
+        "rows": division.test.tolist(),
+        "families": list(test.families),
+        "earned": {arm: np.round(credit, 3).tolist() for arm, credit in earned.items()},
+        "calls": calls,
+        "stage 2": not quick,
+        "cpu seconds": time.process_time() - start,
+    }
+
+
+def measure_few_labels(
+    known: History,
+    test: History,
+    prior: AgreementPrior,
+    seed: int,
+    found: tuple[dict[str, Floats], dict[str, float]],
+) -> None:
+    """What the best single worker and the cascade earn that know few labels, put into `found`."""
+    earned, calls = found
     rng = np.random.Generator(np.random.PCG64(seed))
     few = known.select(rng.permutation(len(known.questions))[:FEW])
     earned[f"best single, {FEW} labels"] = first_credit(
@@ -139,14 +167,6 @@ def measure(case: str, seed: int, folder: Path) -> Line:
     sparse = fit_cascade(few, recipe, seed=seed, prior=prior)
     earned[f"cascade, {FEW} labels"], drawn_n = sparse.replay_history(test)
     calls[f"cascade, {FEW} labels"] = float(drawn_n.mean())
-    return {
-        "questions": len(test.questions),
-        "rows": division.test.tolist(),
-        "families": list(test.families),
-        "earned": {arm: np.round(credit, 3).tolist() for arm, credit in earned.items()},
-        "calls": calls,
-        "cpu seconds": time.process_time() - start,
-    }
 
 
 def first_credit(test: History, worker: int) -> Floats:
