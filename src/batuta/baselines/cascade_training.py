@@ -204,7 +204,7 @@ def _make_lessons(
     return known.select(rows), strange
 
 
-def _orders(lesson: _Lesson) -> list[DrawOrder]:
+def _list_orders(lesson: _Lesson) -> list[DrawOrder]:
     again = _REPEAT_DISCOUNTS if lesson.history.runs_qm.max() > 1 else _REPEAT_DISCOUNTS[-1:]
     thrifts = _THRIFTS if np.ptp(lesson.calls_worth_m) > 0 else _THRIFTS[:1]
     return [DrawOrder(again=one, thrift=thrift) for one in again for thrift in thrifts]
@@ -215,7 +215,7 @@ def _try_orders(lesson: _Lesson | None, prior: AgreementPrior, seed: int) -> tup
     if lesson is None:
         return ()
     part = _sample_questions(lesson, seed)
-    return tuple(_attempt(part, order, _FREE, prior) for order in _orders(part))
+    return tuple(_make_attempt(part, order, _FREE, prior) for order in _list_orders(part))
 
 
 def _sample_questions(lesson: _Lesson, seed: int) -> _Lesson:
@@ -227,7 +227,7 @@ def _sample_questions(lesson: _Lesson, seed: int) -> _Lesson:
     return lesson.select(np.sort(drawn[:_MAX_TRIED_QUESTIONS]))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _Attempt:
     """A way of drawing and of weighing, as it did on questions that were held out."""
 
@@ -245,11 +245,17 @@ class _Attempt:
         return drawn.stop(self.sure_by_count, self.lesson.half_n, form, self.prior)
 
 
-def _attempt(
+def _make_attempt(
     lesson: _Lesson, order: DrawOrder, form: PosteriorForm, prior: AgreementPrior
 ) -> _Attempt:
     drawn = lesson.draw(order, np.zeros(len(lesson.calls_worth_m)))
-    return _Attempt(lesson, drawn, form, prior, drawn.cross_fit(lesson.half_n, form, prior))
+    return _Attempt(
+        lesson=lesson,
+        drawn=drawn,
+        form=form,
+        prior=prior,
+        sure_by_count=drawn.cross_fit(lesson.half_n, form, prior),
+    )
 
 
 def _choose_price(attempts: Sequence[_Attempt]) -> float:
@@ -287,14 +293,14 @@ def _fit_posterior(
     """
     first = max(attempts, key=lambda one: one.priced(cost_m)[1].value)
     order, prior = first.drawn.order, first.prior
-    ways = [first, *(_attempt(first.lesson, order, form, prior) for form in forms)]
+    ways = [first, *(_make_attempt(first.lesson, order, form, prior) for form in forms)]
     tried = [
         (one.priced(cost_m, margin)[1].value, one, margin) for one in ways for margin in _MARGINS
     ]
     most = max(value for value, _, _ in tried)
     good = [found for found in tried if found[0] >= most - (0 if is_familiar else _CAREFUL)]
     _, way, margin = max(good, key=lambda found: (0 if is_familiar else found[2], found[0]))
-    whole = way if way.lesson is lesson else _attempt(lesson, order, way.form, prior)
+    whole = way if way.lesson is lesson else _make_attempt(lesson, order, way.form, prior)
     onward_kg, found = whole.priced(cost_m, margin)
     alone = DrawOrder(again=_REPEAT_DISCOUNTS[-1])
     best = whole.lesson.draw(alone, cost_m)

@@ -55,10 +55,10 @@ def average_improvement(points: Sequence[CostQuality], low: float, high: float) 
         return None
     level = (*hull, (max(high, hull[-1][0]), hull[-1][1]))
     if start == high:
-        return _height(level, high)
+        return _hull_height(level, high)
     corners = [start, *(cost for cost, _ in level if start < cost < high), high]
     area = sum(
-        (right - left) * (_height(level, left) + _height(level, right)) / 2
+        (right - left) * (_hull_height(level, left) + _hull_height(level, right)) / 2
         for left, right in pairwise(corners)
     )
     return area / (high - start)
@@ -99,6 +99,6 @@ def _turns_up(one: CostQuality, other: CostQuality, third: CostQuality) -> bool:
     return rise <= (third[1] - one[1]) * (other[0] - one[0])
 
 
-def _height(corners: Sequence[CostQuality], cost: float) -> float:
+def _hull_height(corners: Sequence[CostQuality], cost: float) -> float:
     costs, qualities = zip(*corners, strict=True)
     return float(np.interp(cost, costs, qualities))

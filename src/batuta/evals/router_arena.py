@@ -44,7 +44,9 @@ def read_arena_questions(path: Path) -> tuple[ArenaEntry, ...]:
         raise SourceError(f"{path} cannot be read: {error.strerror}") from None
     except orjson.JSONDecodeError as error:
         raise SourceError(f"{path} is no JSON: {error}") from None
-    found: list[ArenaEntry] = [row for row in _as_list(rows) if row.get(INDEX) and _prompt(row)]
+    found: list[ArenaEntry] = [
+        row for row in _as_list(rows) if row.get(INDEX) and _entry_prompt(row)
+    ]
     if not found:
         raise SourceError(f"{path} has no entry with a `{INDEX}` and a `prompt`")
     return tuple(found)
@@ -61,7 +63,7 @@ def predict_arena(
         names: RouterArena's names of the workers' models; a worker without one keeps its own.
     """
     asked = list(entries)
-    prompts = [_prompt(entry) for entry in asked]
+    prompts = [_entry_prompt(entry) for entry in asked]
     chosen = chooser.choose_indices(prompts)
     known = names or {}
     return [
@@ -104,5 +106,5 @@ def _as_list(rows: Any) -> list[dict[str, Any]]:
     return [row for row in listed if isinstance(row, dict)]
 
 
-def _prompt(entry: ArenaEntry) -> str:
+def _entry_prompt(entry: ArenaEntry) -> str:
     return str(entry.get("prompt_formatted") or entry.get("prompt") or "")

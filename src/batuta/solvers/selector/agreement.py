@@ -114,7 +114,13 @@ def agreement_inputs(
 
 
 def stopping_inputs(
-    sure_n: Floats, rival_n: Floats, odds_nm: Floats, next_n: Integers, cost_n: Floats, again_n: Any
+    sure_n: Floats,
+    rival_n: Floats,
+    odds_nm: Floats,
+    *,
+    next_n: Integers,
+    cost_n: Floats,
+    again_n: Any,
 ) -> Floats:
     """What the decision to draw again rests on, (n, g).
 

@@ -32,7 +32,9 @@ def fit_agreement_prior(worlds: Sequence[TrainingDraws]) -> AgreementPrior:
         worlds: draws of different pools on different questions, all of one length, at least one.
     """
     most = worlds[0].credit_nk.shape[1]
-    inputs = [[one.draws.posterior_inputs(k, named=False) for one in worlds] for k in _counts(most)]
+    inputs = [
+        [one.draws.posterior_inputs(k, named=False) for one in worlds] for k in _draw_counts(most)
+    ]
     weights_kf = np.stack(
         [
             fit_logistic(
@@ -41,13 +43,18 @@ def fit_agreement_prior(worlds: Sequence[TrainingDraws]) -> AgreementPrior:
                 np.zeros(len(AGREEMENT_INPUTS)),
                 np.full(len(AGREEMENT_INPUTS), _PENALTY),
             )
-            for k, parts in zip(_counts(most), inputs, strict=True)
+            for k, parts in zip(_draw_counts(most), inputs, strict=True)
         ]
     )
     onward_kg = np.zeros((most, len(STOPPING_INPUTS)))
-    later = [_lead(one, inputs[-1][w], weights_kf[-1], most)[0] for w, one in enumerate(worlds)]
-    for k in reversed(_counts(most - 1)):
-        found = [_lead(one, inputs[k - 1][w], weights_kf[k - 1], k) for w, one in enumerate(worlds)]
+    later = [
+        _find_leader(one, inputs[-1][w], weights_kf[-1], most)[0] for w, one in enumerate(worlds)
+    ]
+    for k in reversed(_draw_counts(most - 1)):
+        found = [
+            _find_leader(one, inputs[k - 1][w], weights_kf[k - 1], k)
+            for w, one in enumerate(worlds)
+        ]
         costs = [one.draw_costs_nk()[:, k] for one in worlds]
         win_n = np.concatenate(
             [after - cost - now for after, cost, (now, _) in zip(later, costs, found, strict=True)]
@@ -65,7 +72,7 @@ def fit_agreement_prior(worlds: Sequence[TrainingDraws]) -> AgreementPrior:
     return AgreementPrior(weights_kf, onward_kg)
 
 
-def _lead(
+def _find_leader(
     one: TrainingDraws, inputs_nkf: Floats, weights_f: Floats, count: int
 ) -> tuple[Floats, Floats]:
     """What the leading answer earns after so many draws, and the state to stop in."""
@@ -74,5 +81,5 @@ def _lead(
     return earned_n, one.draws.stopping_state(found, count, one.next_n(count), named=False)
 
 
-def _counts(most: int) -> range:
+def _draw_counts(most: int) -> range:
     return range(1, most + 1)

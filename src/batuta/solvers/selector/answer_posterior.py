@@ -125,7 +125,12 @@ class AnswerDraws:
         who_n = np.maximum(next_n, 0)
         again_n = (self.worker_nk[:, :count] == who_n[:, None]).any(axis=1)
         general = stopping_inputs(
-            found.sure_n, found.rival_n, self.odds_nm, who_n, self.cost_m[who_n], again_n
+            found.sure_n,
+            found.rival_n,
+            self.odds_nm,
+            next_n=who_n,
+            cost_n=self.cost_m[who_n],
+            again_n=again_n,
         )
         return np.column_stack([general, self.odds_nm]) if named else general
 
@@ -256,7 +261,7 @@ class TrainingDraws:
             prior: what they are shrunk towards.
         """
         found: list[Floats] = []
-        for count in _counts(self.credit_nk.shape[1]):
+        for count in _draw_counts(self.credit_nk.shape[1]):
             inputs = self.draws.posterior_inputs(count, named=form.named)
             sure_nk = np.empty(inputs.shape[:2])
             for half in (0, 1):
@@ -288,7 +293,7 @@ class TrainingDraws:
         width = len(STOPPING_INPUTS) + (self.draws.odds_nm.shape[1] if form.named else 0)
         onward_kg = np.zeros((most, width))
         earned_n, spent_n, draws_n = earned[-1], np.zeros(len(rows)), np.full(len(rows), most)
-        for count in reversed(_counts(most - 1)):
+        for count in reversed(_draw_counts(most - 1)):
             next_n, now_n = self.next_n(count), earned[count - 1]
             state = self.draws.stopping_state(found[count - 1], count, next_n, named=form.named)
             win_n = earned_n - spent_n - cost_nk[:, count] - now_n
@@ -310,7 +315,7 @@ class TrainingDraws:
                     form,
                     prior,
                 )
-                for count in _counts(self.credit_nk.shape[1])
+                for count in _draw_counts(self.credit_nk.shape[1])
             ]
         )
 
@@ -342,7 +347,7 @@ def collision_rate(answers_qms: Integers, credit_qms: Floats) -> float:
     return alike / pairs
 
 
-def _counts(most: int) -> range:
+def _draw_counts(most: int) -> range:
     return range(1, most + 1)
 
 

@@ -56,7 +56,7 @@ def convert_bbh(row: Row) -> Task:
 
 def convert_simple_qa(row: Row) -> Task:
     """A question of SimpleQA; what no rule decides needs a judge."""
-    question, tags = str(row["problem"]).strip(), ("simpleqa", *_topic(row.get("metadata")))
+    question, tags = str(row["problem"]).strip(), ("simpleqa", *_find_topic(row.get("metadata")))
     return Task(
         id=TaskId(f"simpleqa/{text_digest(question)}"),
         question=f"{question}\n\nEnd with a line such as `Answer: the answer`.",
@@ -66,7 +66,7 @@ def convert_simple_qa(row: Row) -> Task:
     )
 
 
-def _topic(metadata: object) -> tuple[str, ...]:
+def _find_topic(metadata: object) -> tuple[str, ...]:
     """SimpleQA writes its metadata as a Python dictionary."""
     found = _TOPIC.search(str(metadata or ""))
     return (found[1],) if found else ()

@@ -38,13 +38,13 @@ def canonical_answer(answer: str) -> str:
     for _ in range(_MAX_ROUNDS):  # until nothing changes, so that a form is its own form
         previous = text
         plain = text if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
-        text = _undress(plain)
+        text = _undress_text(plain)
         if text == previous:
             break
     return "" if text in _NO_ANSWERS else text
 
 
-def _undress(text: str) -> str:
+def _undress_text(text: str) -> str:
     if "\\" in text:
         found = _BOX.search(text)
         text = _TEXT.sub(r"\1", found[1] if found else text)
