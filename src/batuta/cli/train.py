@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import TaskID
 from rich.table import Table
 
+from batuta.cli.help_text import EXECUTION_PANEL, OUTPUT_PANEL, RUNS_PANEL, format_example
 from batuta.cli.json_output import print_json
 from batuta.cli.progress import open_progress_bars
 from batuta.cli.selector import selector
@@ -37,10 +38,12 @@ REQUIRED_PACKAGES = ("torch", "trl", "peft", "accelerate", "datasets")
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Train a conductor: a warm start, then reinforcement learning (needs batuta\\[train]).",
+    help="Train a conductor: SFT warm-up, then reinforcement learning (needs batuta\\[train]).",
 )
 
-app.command()(selector)
+app.command(epilog=format_example("batuta train selector --history out.jsonl --out runs/mini"))(
+    selector
+)
 
 Config = Annotated[Path, typer.Option("--config", help="The training's TOML file.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Overrides the file's seed.")]
@@ -50,15 +53,20 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Overrides one setting: optimiser.steps=50."),
 ]
 
+RunsOn = Annotated[
+    str | None,
+    typer.Option("--executor", help="Where runs are played: local, ray, ray:local, ray:HOST:PORT."),
+]
 
-@app.command()
+
+@app.command(epilog=format_example("batuta train warmup --config training.toml"))
 def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = None) -> None:
     """Make a small policy from nothing and teach it the syntax of workflows, never a strategy."""
     settings = _load_settings(config, changes, seed, out)
     from batuta.train.warmup_stage import run_warmup  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
-        line = bar.add_task("warm start", total=settings.warmup.steps, said="")
+        line = bar.add_task("SFT warm-up", total=settings.warmup.steps, said="")
 
         def told(step: int, loss: float) -> None:
             bar.update(line, completed=step + 1, said=f"loss {loss:.3f} nats a token")
@@ -67,13 +75,20 @@ def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = No
     typer.echo(folder)
 
 
-@app.command()
-def rejection(config: Config, seed: Seed = None, out: Out = None, changes: Set = None) -> None:
+@app.command(epilog=format_example("batuta train rejection --config training.toml"))
+def rejection(
+    config: Config,
+    seed: Seed = None,
+    out: Out = None,
+    changes: Set = None,
+    *,
+    executor: RunsOn = None,
+) -> None:
     """Rejection sampling: fit the policy to those of its own workflows that earned more.
 
-    A stage between warm start and reinforcement learning, from which the latter then begins.
+    A stage between SFT warm-up and reinforcement learning, from which the latter then begins.
     """
-    settings = _load_settings(config, changes, seed, out)
+    settings = _load_settings(config, _with_executor(changes, executor), seed, out)
     from batuta.train.rejection_sampling import run_rejection_sampling  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
@@ -88,7 +103,7 @@ def rejection(config: Config, seed: Seed = None, out: Out = None, changes: Set =
     typer.echo(folder)
 
 
-@app.command()
+@app.command(epilog=format_example("batuta train conductor --config training.toml --check"))
 def conductor(
     config: Config,
     seed: Seed = None,
@@ -96,22 +111,46 @@ def conductor(
     changes: Set = None,
     *,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint.")
+        bool,
+        typer.Option(
+            "--resume", help="Resume from the last checkpoint.", rich_help_panel=EXECUTION_PANEL
+        ),
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Say what it takes and what is missing; spend nothing.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Estimate cost and time, say what is missing; spend nothing.",
+            rich_help_panel=EXECUTION_PANEL,
+        ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --check: for programs.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="With --check: for programs.", rich_help_panel=OUTPUT_PANEL),
+    ] = False,
     from_runs: Annotated[
-        bool, typer.Option("--from-runs", help="Ask also what was served and judged.")
+        bool,
+        typer.Option(
+            "--from-runs", help="Train on the server's judged runs too.", rich_help_panel=RUNS_PANEL
+        ),
     ] = False,
     store: Annotated[
         str | None,
-        typer.Option(help="Whose runs: a database file or URL, by default this machine's."),
+        typer.Option(
+            help="Whose runs: a database file or URL, by default this machine's.",
+            rich_help_panel=RUNS_PANEL,
+        ),
     ] = None,
     runs_share: Annotated[
-        float, typer.Option(min=0.01, max=1, help="Share of the questions that come from runs.")
+        float,
+        typer.Option(
+            min=0.01,
+            max=1,
+            help="Share of the questions that come from runs.",
+            rich_help_panel=RUNS_PANEL,
+        ),
     ] = 0.5,
+    executor: RunsOn = None,
 ) -> None:
     """Reinforcement learning: workflows are written, played, graded, and their reward is learned.
 
@@ -122,7 +161,7 @@ def conductor(
     Exit codes: 0 trained, or --check found nothing missing; 2 the settings cannot be carried out;
     130 interrupted, --resume goes on.
     """
-    settings = _load_settings(config, changes, seed, out)
+    settings = _load_settings(config, _with_executor(changes, executor), seed, out)
     if from_runs or store:
         settings = _add_run_tasks(settings, store, runs_share)
     if check:
@@ -143,7 +182,7 @@ def conductor(
     typer.echo(folder)
 
 
-@app.command()
+@app.command(epilog=format_example("batuta train watch runs/mine"))
 def watch(
     folder: Annotated[Path, typer.Argument(help="The run's folder.")],
     once: Annotated[bool, typer.Option("--once", help="Print what there is and exit.")] = False,
@@ -157,7 +196,7 @@ def watch(
         return
 
 
-@app.command()
+@app.command(epilog=format_example("batuta train plots runs/mine --out plots"))
 def plots(
     folders: Annotated[list[Path], typer.Argument(help="Run folders; seeds of one training.")],
     out: Annotated[
@@ -191,6 +230,12 @@ def _load_settings(
     told = [("seed", seed), ("output", None if out is None else str(out))]
     named = [f"{name}={json.dumps(value)}" for name, value in told if value is not None]
     return override_settings(read_settings(config), [*(changes or ()), *named], str(config))
+
+
+def _with_executor(changes: list[str] | None, executor: str | None) -> list[str]:
+    """The changes, with the executor that was asked for."""
+    named = [] if executor is None else [f"pool.executor={json.dumps(executor)}"]
+    return [*(changes or ()), *named]
 
 
 def _add_run_tasks(settings: TrainSettings, store: str | None, share: float) -> TrainSettings:
