@@ -12,10 +12,11 @@ import torch
 from safetensors.torch import load_file
 
 from batuta import rehearsal
-from batuta.train.conductor_training import RolloutRunnerFactory, make_trainer
+from batuta.train.conductor_training import make_trainer
 from batuta.train.episodes import make_episodes
 from batuta.train.questions import draw_questions
 from batuta.train.reward_function import RewardFunction
+from batuta.train.rollout_setup import RolloutRunnerFactory
 from batuta.train.run_folder import RunFolder
 from train.stage import LIBRARIES, metrics, settings
 

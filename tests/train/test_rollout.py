@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerFast
 from batuta import rehearsal
 from batuta.language import parse_workflow
 from batuta.train.conductor_training import (
-    RolloutRunnerFactory,
     make_dataset,
     make_trainer,
     train_conductor,
@@ -21,6 +20,7 @@ from batuta.train.grpo import RolloutFunction
 from batuta.train.questions import draw_questions
 from batuta.train.reward import mix_rewards
 from batuta.train.reward_function import RewardFunction
+from batuta.train.rollout_setup import RolloutRunnerFactory
 from batuta.train.run_folder import RunFolder
 from train.stage import LIBRARIES, metrics, settings
 

@@ -77,7 +77,7 @@ def _create_limited_client(
 def _create_deployments_client(
     spec: WorkerSpec, first: Client, http: HttpTransport, shared: RedisConnections | None
 ) -> Client:
-    """The clients of every address as one; who fails is left alone for a while at once."""
+    """The clients of every address as one; who fails is skipped for a while at once."""
     places = [(first, spec.weight)]
     places += [
         (_create_limited_client(each.spec, http, shared=shared), each.weight)

@@ -47,7 +47,7 @@ def open_tasks(
         name: `rehearsal[:family][:held-out]` (fresh questions; `held-out` takes the wordings kept
             from training), a benchmark as `batuta tasks list` names it, or the path of a JSONL
             file.
-        limit: how many questions at most; of a file the first ones, of a benchmark some by lot.
+        limit: how many questions at most; of a file the first ones, of a benchmark some at random.
         calibration: how many others to calibrate on at most; of a file, those past the limit.
         seed: of the rehearsal's questions and of the lot.
         files: your own copy of the benchmark's files.

@@ -103,7 +103,7 @@ def create_app(state: ServerState) -> Starlette:
 
 
 def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
-    """The ASGI app, and who plays its background jobs while `work` goes on."""
+    """The ASGI app, and who runs its background jobs while `work` goes on."""
     catalogue, store, authenticator = state.catalogue, state.store, state.authenticator
     metrics, pending = Metrics(state.gauges, lambda: catalogue.health), PendingToolRuns(store)
     service = RunService(

@@ -82,7 +82,7 @@ class HistoryReferences:
     """What of the past a body needs."""
 
     previous_id: str | None
-    """The id of the response that it goes on from."""
+    """The id of the response that it continues from."""
     references: tuple[str, ...]
     """The ids of items that it names and does not hold."""
 
