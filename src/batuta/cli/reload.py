@@ -16,13 +16,13 @@ from batuta.baselines import open_cascade
 from batuta.clients import HttpTransport
 from batuta.config.load import (
     LoadedConfig,
-    data_folder,
     jobs_target,
     load_config,
     redis_target,
     store_target,
 )
 from batuta.core import MAX_ROUNDS, Limits
+from batuta.environment import data_folder
 from batuta.errors import BatutaError
 from batuta.gateway.access.authenticate import Authenticator
 from batuta.gateway.access.rate_limit import open_rate_limiter
@@ -35,6 +35,7 @@ from batuta.gateway.serving.models import (
     MINI_LIMITS,
     Catalogue,
     PageContext,
+    embedding_models,
     served_models,
 )
 from batuta.gateway.telemetry.otlp import open_span_exporter
@@ -75,7 +76,7 @@ class ServeOptions:
         """The models over the workers: the variants, the workers themselves, the baselines.
 
         Args:
-            config: who plays.
+            config: who runs.
 
         Raises:
             BatutaError: the settings or the outcomes cannot be used.
@@ -98,7 +99,7 @@ class ServeOptions:
         return Catalogue(
             pool=config.pool,
             clients=config.clients,
-            models=(*models, *methods),
+            models=(*models, *methods, *embedding_models(config.embedders, limits.unknown)),
             unavailable_models=unavailable_baselines(known, cascade),
             page_context=PageContext(
                 source=config.source,

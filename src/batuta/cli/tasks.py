@@ -16,6 +16,7 @@ from batuta.cli.help_text import format_example
 from batuta.cli.outcomes import import_results
 from batuta.config.load import REHEARSAL_POOL
 from batuta.core import Task
+from batuta.environment import benchmark_folder
 from batuta.errors import SourceError
 from batuta.tasks import datasets
 from batuta.tasks.datasets import Dataset, HubDataset, reasoning_gym
@@ -46,7 +47,7 @@ Seed = Annotated[int, typer.Option(help="Of the order of options and of generate
 @app.command("list", epilog=format_example("batuta tasks list"))
 def list_sources(json: Json = False) -> None:
     """Every source: its splits, its licence, and which of it is here."""
-    folder = datasets.data_folder()
+    folder = benchmark_folder()
     rows = [_source_json(source, folder) for source in datasets.DATASETS.values()]
     rows += [*_rehearsal_json(), *_generated_json(), *_recorded_json(folder)]
     if json:
@@ -113,7 +114,7 @@ def fetch_files(
 ) -> None:
     """Download a source's files from the Hugging Face hub into the data folder."""
     source, split = datasets.find_split(name)
-    folder = datasets.data_folder()
+    folder = benchmark_folder()
     console = Console(stderr=True)
     paths = datasets.fetch_split(
         source,

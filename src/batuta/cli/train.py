@@ -38,7 +38,7 @@ REQUIRED_PACKAGES = ("torch", "trl", "peft", "accelerate", "datasets")
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Train a conductor: a warm start, then reinforcement learning (needs batuta\\[train]).",
+    help="Train a conductor: SFT warm-up, then reinforcement learning (needs batuta\\[train]).",
 )
 
 app.command(epilog=format_example("batuta train selector --history out.jsonl --out runs/mini"))(
@@ -66,7 +66,7 @@ def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = No
     from batuta.train.warmup_stage import run_warmup  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
-        line = bar.add_task("warm start", total=settings.warmup.steps, said="")
+        line = bar.add_task("SFT warm-up", total=settings.warmup.steps, said="")
 
         def told(step: int, loss: float) -> None:
             bar.update(line, completed=step + 1, said=f"loss {loss:.3f} nats a token")
@@ -86,7 +86,7 @@ def rejection(
 ) -> None:
     """Rejection sampling: fit the policy to those of its own workflows that earned more.
 
-    A stage between warm start and reinforcement learning, from which the latter then begins.
+    A stage between SFT warm-up and reinforcement learning, from which the latter then begins.
     """
     settings = _load_settings(config, _with_executor(changes, executor), seed, out)
     from batuta.train.rejection_sampling import run_rejection_sampling  # noqa: PLC0415 - loads torch
@@ -113,14 +113,14 @@ def conductor(
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Go on from the last checkpoint.", rich_help_panel=EXECUTION_PANEL
+            "--resume", help="Resume from the last checkpoint.", rich_help_panel=EXECUTION_PANEL
         ),
     ] = False,
     check: Annotated[
         bool,
         typer.Option(
             "--check",
-            help="Say what it takes and what is missing; spend nothing.",
+            help="Estimate cost and time, say what is missing; spend nothing.",
             rich_help_panel=EXECUTION_PANEL,
         ),
     ] = False,
@@ -131,7 +131,7 @@ def conductor(
     from_runs: Annotated[
         bool,
         typer.Option(
-            "--from-runs", help="Ask also what was served and judged.", rich_help_panel=RUNS_PANEL
+            "--from-runs", help="Train on the server's judged runs too.", rich_help_panel=RUNS_PANEL
         ),
     ] = False,
     store: Annotated[

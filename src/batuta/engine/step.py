@@ -30,8 +30,7 @@ from batuta.engine.step_prompt import (
 from batuta.engine.step_state import StepState
 from batuta.errors import LimitReachedError
 from batuta.guardrails import ResponseFormatChecker
-from batuta.guardrails.response_format import strip_code_fence
-from batuta.schemas import SchemaTimeoutError
+from batuta.schemas import SchemaTimeoutError, strip_code_fence
 
 FORMAT_UNCHECKED = "schema_too_slow"
 """The code of a reply whose form cannot be told: nobody else could do better, nor a repair."""

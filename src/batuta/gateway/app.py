@@ -19,6 +19,7 @@ from batuta.gateway.access.rate_limit import LocalRateLimiter, RateLimiter
 from batuta.gateway.admin.routes import AdminRoutes
 from batuta.gateway.admin.runs import RunRoutes
 from batuta.gateway.chat.endpoint import ChatEndpoint
+from batuta.gateway.embeddings.endpoint import EmbeddingsEndpoint
 from batuta.gateway.errors import APIError, model_not_found
 from batuta.gateway.http.access_log import AccessLog
 from batuta.gateway.http.authentication import AuthenticationMiddleware
@@ -34,6 +35,7 @@ from batuta.gateway.http.middleware import (
 from batuta.gateway.http.overload import ConcurrencyLimiter, ConcurrencyMiddleware
 from batuta.gateway.http.sse import StreamTimeouts
 from batuta.gateway.messages.endpoint import MessagesEndpoint, TokenCounter
+from batuta.gateway.openapi.endpoint import DocumentEndpoint
 from batuta.gateway.responses.background import BackgroundResponses
 from batuta.gateway.responses.endpoint import ResponsesEndpoint
 from batuta.gateway.responses.store import ResponseStore
@@ -101,7 +103,7 @@ def create_app(state: ServerState) -> Starlette:
 
 
 def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
-    """The ASGI app, and who plays its background jobs while `work` goes on."""
+    """The ASGI app, and who runs its background jobs while `work` goes on."""
     catalogue, store, authenticator = state.catalogue, state.store, state.authenticator
     metrics, pending = Metrics(state.gauges, lambda: catalogue.health), PendingToolRuns(store)
     service = RunService(
@@ -127,6 +129,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         ),
         Route("/v1/responses/{id}", stored, methods=["GET", "DELETE"]),
         *StoredResponseRoutes(responses, background).routes(),
+        Route("/v1/embeddings", EmbeddingsEndpoint(delivery), methods=["POST"]),
         Route("/v1/messages", MessagesEndpoint(delivery), methods=["POST"]),
         Route("/v1/messages/count_tokens", TokenCounter(service).count, methods=["POST"]),
         *server.routes(),
@@ -134,6 +137,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         *AdminRoutes(store, authenticator, deletions).routes(),
         *page_routes(catalogue, store, authenticator, delivery),
     ]
+    routes.append(Route("/openapi.json", DocumentEndpoint(routes).send))
     app = Starlette(
         routes=routes,
         middleware=[

@@ -1,6 +1,6 @@
 """Rejection sampling: the policy is fitted to those of its own workflows that earned more.
 
-A stage of its own between the warm start and reinforcement learning (expert iteration; the weights
+A stage of its own between the SFT warm-up and reinforcement learning (expert iteration; the weights
 are those of reward-weighted regression). What random workflows happen to succeed depends on the
 question, so that a likelihood, which asks for the whole conditional distribution, teaches the
 policy to read it; a policy gradient from a random start first finds one workflow for everything.
@@ -51,7 +51,7 @@ ACCEPT_EVERY = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftGroup:
-    """A question, and the first round that all its drafts go on from, if there is one."""
+    """A question, and the first round that all its drafts continue from, if there is one."""
 
     episode: Episode
     seed: int
@@ -271,7 +271,7 @@ def replace_missing_workers(text: str, one: DraftGroup, everyone: Pool, rng: Ran
 
 
 def random_drafts(stage: RejectionContext, one: DraftGroup) -> list[PolicyDraft]:
-    """Random workflows: what the policy of the warm start writes, without asking it."""
+    """Random workflows: what the policy of the SFT warm-up writes, without asking it."""
     settings, pool = stage.settings, one.episode.pool
     rng = Random(f"rejection {settings.seed} {one.episode.number} {one.episode.task.id}")
     again = one.root is not None

@@ -12,14 +12,13 @@ from batuta.clients import CallCache, CallCacheClient, HttpTransport
 from batuta.clients.cache import CallJournal
 from batuta.clients.cache_shared import open_shared_journal
 from batuta.config.load import load_config
+from batuta.config.task_sources import source_of_task
 from batuta.core import Grade, Task
 from batuta.errors import ConfigError
 from batuta.evals.grading import open_answer_grader
 from batuta.evals.setup import is_shared
-from batuta.evals.task_sets import REHEARSAL
 from batuta.executor import LocalExecutor, open_executor
 from batuta.language import PromptOptions
-from batuta.rehearsal import grade_answer as rehearsal_grade
 from batuta.train.reward import Executions
 from batuta.train.rollouts import DraftOrder, DraftPlayer, OpenedPlayer, RolloutRunner
 from batuta.train.run_folder import RunFolder
@@ -36,7 +35,7 @@ class RolloutSetup:
     """As `batuta ask --pool`; the files that it means are the same on every machine."""
     rendering: PromptOptions
     kinds: tuple[Task, ...]
-    """A task of each grader that is needed, but the rehearsal's."""
+    """A task of each grader that is needed; a simulated world grades its own."""
     journal: str | None
     """A file, or the URL of a PostgreSQL database; None: calls are not kept."""
     scope: str
@@ -70,10 +69,9 @@ class RolloutSetup:
 
         async def judge(task: Task, answer: str) -> Grade:
             """The grade, by the grader of the source that the task came from."""
+            source = source_of_task(task)
             return (
-                rehearsal_grade(task, answer)
-                if REHEARSAL in task.tags
-                else await grade(task, answer)
+                await grade(task, answer) if source is None else source.grade_answer(task, answer)
             )
 
         return DraftPlayer(
@@ -101,7 +99,7 @@ class RolloutRunnerFactory:
             tasks: what will be asked.
         """
         pool = settings.pool
-        others = {task.grader: task for task in tasks if REHEARSAL not in task.tags}
+        others = {task.grader: task for task in tasks if source_of_task(task) is None}
         file = str(folder.path / CALLS_FILE) if pool.journal is True else None
         self._settings = settings
         self._setup = RolloutSetup(

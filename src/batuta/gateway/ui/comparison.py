@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from batuta.core import Run
+from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.gateway.serving.models import MINI_MODEL, Catalogue
-from batuta.gateway.ui import formatting
 from batuta.gateway.ui.playground import default_model, group_models, load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment, render_page
 from batuta.gateway.ui.session import WebSession
@@ -53,20 +53,20 @@ def comparison_rows(one: Run, other: Run) -> list[ComparisonRow]:
         ),
         ComparisonRow(
             name="Tokens",
-            one=formatting.count(tokens[0]),
-            other=formatting.count(tokens[1]),
+            one=format_count(tokens[0]),
+            other=format_count(tokens[1]),
             change=_relative_change(*tokens),
         ),
         ComparisonRow(
             name="Cost",
-            one=formatting.dollars(one.cost),
-            other=formatting.dollars(other.cost),
+            one=format_cost(one.cost),
+            other=format_cost(other.cost),
             change=_relative_change(*costs) if known else "",
         ),
         ComparisonRow(
             name="Time",
-            one=formatting.seconds(one.seconds),
-            other=formatting.seconds(other.seconds),
+            one=format_seconds(one.seconds),
+            other=format_seconds(other.seconds),
             change=_relative_change(one.seconds, other.seconds),
         ),
     ]

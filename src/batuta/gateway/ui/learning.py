@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, Response
 
 from batuta.core import Pool, Round, Worker, WorkerId, Workflow
 from batuta.core.decision import Plan
+from batuta.core.formatting import format_percent
 from batuta.errors import WorkflowError
 from batuta.gateway.errors import not_found
 from batuta.gateway.serving.models import Catalogue
@@ -137,6 +138,8 @@ def _report_headlines(found: ResultFolder) -> list[str]:
 
 
 def _report_headline(report: JsonRecord) -> str:
+    if report.get("why"):
+        return " ".join(map(str, report["why"]))
     references = report.get("references") or ()
     known = [
         each for each in rank_systems(report) if each[0] not in references and each[1].get("n")
@@ -145,7 +148,7 @@ def _report_headline(report: JsonRecord) -> str:
     if not known:
         return asked
     name, figures = known[0]
-    return f"{asked}; right most often: {name}, {100 * (figures.get('accuracy') or 0):.1f}\u00a0%"
+    return f"{asked}; right most often: {name}, {format_percent(figures.get('accuracy') or 0, 1)}"
 
 
 def _selected_step(given: str | None, steps: Sequence[int]) -> int | None:

@@ -20,11 +20,12 @@ from batuta.core import (
     StepRetried,
     StepStarted,
 )
+from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.engine import Recorder
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.json_codec import encode_json
 from batuta.gateway.http.sse import SSEWriter, encoded_event_frame
-from batuta.gateway.ui import formatting, run_view
+from batuta.gateway.ui import run_view
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment
 
 
@@ -96,8 +97,8 @@ class PageStreamRenderer:
             "id": run.id,
             "outcome": run.outcome.value,
             "seconds": run.seconds,
-            "totals": _totals_text(usage.total, formatting.dollars(cost)),
-            "time": formatting.seconds(run.seconds),
+            "totals": _totals_text(usage.total, format_cost(cost)),
+            "time": format_seconds(run.seconds),
             "html": render_fragment(
                 "answer.html.jinja", run=run, answers=await render_answers(run)
             ),
@@ -158,14 +159,14 @@ class PageStreamRenderer:
 
     def _totals_so_far(self) -> dict[str, str]:
         usage, cost = run_view.sum_rounds(self._recorder.rounds)
-        return _totals_text(usage.total, formatting.dollars(cost))
+        return _totals_text(usage.total, format_cost(cost))
 
     async def _send_event(self, name: str, **data: Any) -> None:
         await self._writer.write(encoded_event_frame(name, encode_json(data)))
 
 
 def _totals_text(tokens: int, cost: str) -> dict[str, str]:
-    return {"tokens": f"{formatting.count(tokens)} tok", "cost": cost}
+    return {"tokens": f"{format_count(tokens)} tok", "cost": cost}
 
 
 def _visible_text(delta: Delta) -> str:
