@@ -124,6 +124,13 @@ def check_training(
         *divisibility_problems(settings, devices.processes),
     ]
     found.missing += hardware_problems(settings, devices)
+    if devices.nodes > 1:
+        each = f"{devices.local_processes} processes each"
+        found.add("nodes", devices.nodes, "count", each)
+        found.notes.append(
+            f"{settings.output} must be the same folder on all {devices.nodes} nodes: the first "
+            "one writes checkpoints there and all resume from them"
+        )
     memory = _check_memory(settings, config, prompt_tokens=prompt, devices=devices, found=found)
     if asked and loaded:
         lines = read_earlier_metrics(settings)
