@@ -9,6 +9,7 @@ from batuta.core import (
     Delta,
     Failure,
     Finish,
+    NullListener,
     Plan,
     Question,
     Request,
@@ -68,7 +69,7 @@ def played(question, steps, seed=0):
     return [run.result.text for run in runs]
 
 
-class Ear:
+class RecordingListener(NullListener):
     def __init__(self, streaming=True):
         self.streaming = streaming
         self.heard = []
@@ -116,11 +117,11 @@ async def test_a_bare_question_is_solved():
 async def test_fragments_join_to_the_reply(name):
     client = HandWrittenClient(0) if name == "conductor" else CLIENTS[name]
     for task in draw_tasks(None, 10, 4):
-        ear = Ear()
+        ear = RecordingListener()
         reply = await client.complete(Request(messages=(user_message(task.question),)), ear)
         assert "".join(ear.heard) == reply.text
         assert len(ear.heard) > 1
-        deaf = Ear(streaming=False)
+        deaf = RecordingListener(streaming=False)
         assert (
             await client.complete(Request(messages=(user_message(task.question),)), deaf) == reply
         )
@@ -131,7 +132,8 @@ async def test_cancellation_ends_a_call():
     slow = rehearsal_clients(time_scale=1000)["cello"]
     with anyio.move_on_after(0.05) as scope:
         await slow.complete(
-            Request(messages=(user_message(draw_tasks(None, 1, 1)[0].question),)), Ear()
+            Request(messages=(user_message(draw_tasks(None, 1, 1)[0].question),)),
+            RecordingListener(),
         )
     assert scope.cancelled_caught
     with anyio.CancelScope() as scope:

@@ -35,6 +35,7 @@ from batuta.gateway.serving.models import (
     MINI_LIMITS,
     Catalogue,
     PageContext,
+    embedding_models,
     served_models,
 )
 from batuta.gateway.telemetry.otlp import open_span_exporter
@@ -98,7 +99,7 @@ class ServeOptions:
         return Catalogue(
             pool=config.pool,
             clients=config.clients,
-            models=(*models, *methods),
+            models=(*models, *methods, *embedding_models(config.embedders, limits.unknown)),
             unavailable_models=unavailable_baselines(known, cascade),
             page_context=PageContext(
                 source=config.source,

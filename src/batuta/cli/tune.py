@@ -126,7 +126,7 @@ def command(
     ] = None,
     call_weight: Annotated[
         float, typer.Option(min=0, help="Share right that a further call must gain.")
-    ] = 0.04,
+    ] = 0.03,
     limit: Annotated[
         int, typer.Option(min=1, help="Questions at most.", rich_help_panel=QUESTIONS_PANEL)
     ] = QUESTIONS,
@@ -254,7 +254,7 @@ async def _run_tuning(
     from batuta.tune.opening import open_player, start_clock  # noqa: PLC0415 - loads numpy
     from batuta.tune.recommend import write_settings  # noqa: PLC0415 - same
     from batuta.tune.report import describe_tuning, write_results  # noqa: PLC0415 - same
-    from batuta.tune.tuning import Tuning  # noqa: PLC0415 - same
+    from batuta.tune.tuning import ULTRA, Tuning  # noqa: PLC0415 - same
 
     judge = None if options.judge is None else WorkerId(options.judge)
     async with open_player(
@@ -279,7 +279,14 @@ async def _run_tuning(
     found = describe_tuning(result, parts, settings, player.meter)
     source = Path(options.pool) if options.pool else Path("batuta.toml")
     original = source.read_text(encoding="utf-8") if source.is_file() else ""
-    text = write_settings(original, found["recommendation"], result.cards, result.grouping.names)
+    system = (result.nominees or {}).get(ULTRA)
+    text = write_settings(
+        original,
+        found["recommendation"],
+        result.cards,
+        groups=result.grouping.names,
+        rounds=1 if system is None else system.selector.rounds,
+    )
     write_results(
         options.out,
         found,

@@ -109,12 +109,14 @@ def _model_info(provider: str, model: str, base_url: str) -> ModelInfo | None:
 def _dearest_price(info: ModelInfo, now: datetime) -> Price | None:
     """Today's price in the dearest hour, so that a budget holds all day."""
     hours = (now.replace(hour=0, minute=45) + timedelta(hours=hour) for hour in range(24))
-    prices = [price for hour in hours if (price := _price_of(info.get_prices(hour)))]
+    embeds = "embed" in info.id  # such a model has no output
+    prices = [price for hour in hours if (price := _price_of(info.get_prices(hour), embeds))]
     return max(prices, key=lambda price: price.output) if prices else None
 
 
-def _price_of(prices: Any) -> Price | None:
+def _price_of(prices: Any, embeds: bool) -> Price | None:  # noqa: FBT001 - what kind it is
     paid, output = _base_price(prices.input_mtok), _base_price(prices.output_mtok)
+    output = Decimal(0) if embeds and output is None else output
     if paid is None or output is None:
         return None
     return Price(

@@ -19,7 +19,7 @@ from batuta.core.usage import ZERO_COST
 from batuta.errors import BadRequestError, ClientError
 
 _NO_CAP_SUFFIX = b',"max_output":null}'
-_NO_CHOICES = b',"choices":null,"logprobs":null}'
+_NO_CHOICES = b',"choices":null,"logprobs":null,"dimensions":null}'
 _UNSAID = b',"frequency_penalty":null,"presence_penalty":null,"top_k":null}'
 """How a sampling ends that says nothing of what could not be said at first."""
 

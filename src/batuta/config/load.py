@@ -28,9 +28,10 @@ from batuta.core import (
     Pool,
     Price,
     Sampling,
+    Worker,
     WorkerId,
 )
-from batuta.core.worker import PROGRAM
+from batuta.core.worker import EMBEDDINGS, PROGRAM
 from batuta.embedded.policy import ConductorCard
 from batuta.engine import TimeoutPolicy
 from batuta.environment import data_folder, read_variable
@@ -76,6 +77,8 @@ class LoadedConfig:
     """The folder of the cascade that is served."""
     checker: str | None = None
     """The worker that checks its answers."""
+    embedders: tuple[Worker, ...] = ()
+    """Workers that turn texts into vectors; they are in no pool, and `clients` has theirs too."""
     health: Mapping[WorkerId, WorkerHealth] = field(default_factory=dict[WorkerId, WorkerHealth])
     """How each worker does; nobody is watched in the rehearsal."""
     timeouts: TimeoutPolicy = TimeoutPolicy()
@@ -216,13 +219,17 @@ def _build_config(
     *,
     environ: Mapping[str, str] = os.environ,
 ) -> LoadedConfig:
+    embedders = tuple(spec.worker for spec in specs if EMBEDDINGS in spec.worker.tags)
+    if len(embedders) == len(specs):
+        raise ConfigError(f"{source} has no worker that answers: those that embed answer nothing")
     try:
-        pool = Pool(tuple(spec.worker for spec in specs))
+        Pool(tuple(spec.worker for spec in specs))  # all ids differ
+        pool = Pool(tuple(spec.worker for spec in specs if spec.worker not in embedders))
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from None
     resilience = settings.resilience
     breaking = BreakerPolicy(resilience.breaker_failures, resilience.breaker_pause_s)
-    health = {worker.id: WorkerHealth(breaking) for worker in pool}
+    health = {spec.worker.id: WorkerHealth(breaking) for spec in specs}
     if all(PROGRAM in worker.tags for worker in pool):
         raise ConfigError(f"{source} has no language model: a worker that runs code needs one")
     shared = _shared_limits(settings.server, http, environ)
@@ -252,6 +259,7 @@ def _build_config(
             unknown=Price(**limits.unknown_price.model_dump()),
         ),
         mini=cast.named(mini) if mini else None,
+        embedders=embedders,
         health=health,
         timeouts=TimeoutPolicy(resilience.step_timeout_s, resilience.hedge_s),
         guardrails=build_guardrails(settings.policies),

@@ -59,7 +59,7 @@ class NullListener:
         """Ignored."""
 
 
-NULL_LISTENER = NullListener()
+NULL_LISTENER: CallListener = NullListener()
 
 
 class Client(Protocol):

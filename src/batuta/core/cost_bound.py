@@ -210,7 +210,7 @@ def _max_message_tokens(message: Message, image: int) -> int:
     )
     for part in message.parts:
         if isinstance(part, Text):
-            total += max_text_tokens(part.text)
+            total += max_text_tokens(part.text) + len(part.tokens)
         elif isinstance(part, Image):
             total += image
         elif isinstance(part, File):

@@ -30,6 +30,8 @@ class Text:
     kind: Literal["text"] = "text"
     cache: str | None = None
     """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
+    tokens: tuple[int, ...] = ()
+    """The ids of tokens in the text's place, for a model that embeds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +245,8 @@ class Reply:
     """Whether the text is the model's refusal to answer, told apart from an answer."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """Of the text's tokens, if they were asked for."""
+    vectors: tuple[tuple[float, ...], ...] = ()
+    """Of a model that embeds: one for each message."""
     alternatives: tuple[Reply, ...] = ()
     """The other replies, if several were asked for; their tokens and dollars are in `usage` and
     `cost` of this one."""

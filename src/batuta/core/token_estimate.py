@@ -69,7 +69,7 @@ def _estimate_message_tokens(message: Message) -> int:
     total = TOKENS_PER_MESSAGE
     for part in message.parts:
         if isinstance(part, Text):
-            total += estimate_tokens(part.text)
+            total += estimate_tokens(part.text) + len(part.tokens)
         elif isinstance(part, Image):
             total += TOKENS_PER_IMAGE
         elif isinstance(part, File | Audio):

@@ -17,6 +17,8 @@ PROGRAM = "program"
 """The tag of a worker that runs programs and answers no question by itself."""
 
 
+EMBEDDINGS = "embeddings"
+"""The tag of a worker that turns texts into vectors and answers no question."""
 VISION, FILES, AUDIO, TOOLS = "vision", "files", "audio", "tools"
 """Tags of workers that see pictures, read files, hear recordings, call tools."""
 
@@ -60,6 +62,8 @@ class Sampling:
     logprobs: int | None = None
     """For each token of the reply, how many others are told with their log probabilities, beside
     its own; None: none is told."""
+    dimensions: int | None = None
+    """Numbers of each vector, of a model that embeds; None: the model's own."""
 
     def with_defaults(self, default: Sampling) -> Sampling:
         """These choices, and `default` where none was made."""
@@ -75,6 +79,7 @@ class Sampling:
             top_k=_value_or_default(self.top_k, default.top_k),
             choices=_value_or_default(self.choices, default.choices),
             logprobs=_value_or_default(self.logprobs, default.logprobs),
+            dimensions=_value_or_default(self.dimensions, default.dimensions),
         )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from batuta.baselines.answer_cache import AnswerCache
 from batuta.core import Conductor, Grade, Task
+from batuta.core.suggestions import suggest_names
 from batuta.environment import benchmark_folder
 from batuta.errors import ConfigError
 from batuta.evals.evaluation import EvalPart
@@ -76,8 +77,8 @@ def open_recorded_parts(
         SourceError: its files are missing, it has no such model, or too few families.
     """
     if name not in RECORDED_NAMES and not is_outcomes_file(name):
-        known = ", ".join(RECORDED_NAMES)
-        raise ConfigError(f"there is no recorded set {name!r}; choose among: {known}, FILE.jsonl")
+        known = suggest_names(name, (*RECORDED_NAMES, "FILE.jsonl"))
+        raise ConfigError(f"there is no recorded set {name!r}; {known}")
     record = load_recorded(name, with_texts=is_outcomes_file(name), models=models)
     return make_record_parts(
         record, split, seeds, limit=limit, simulate=simulate, conductor=conductor

@@ -19,6 +19,7 @@ from batuta.gateway.access.rate_limit import LocalRateLimiter, RateLimiter
 from batuta.gateway.admin.routes import AdminRoutes
 from batuta.gateway.admin.runs import RunRoutes
 from batuta.gateway.chat.endpoint import ChatEndpoint
+from batuta.gateway.embeddings.endpoint import EmbeddingsEndpoint
 from batuta.gateway.errors import APIError, model_not_found
 from batuta.gateway.http.access_log import AccessLog
 from batuta.gateway.http.authentication import AuthenticationMiddleware
@@ -39,11 +40,11 @@ from batuta.gateway.responses.endpoint import ResponsesEndpoint
 from batuta.gateway.responses.store import ResponseStore
 from batuta.gateway.responses.stored_routes import StoredResponseEndpoint, StoredResponseRoutes
 from batuta.gateway.serving.admission import conductor_worker
+from batuta.gateway.serving.conversations import PendingToolRuns
 from batuta.gateway.serving.deletions import Deletions
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.models import Catalogue, ServedModel
-from batuta.gateway.serving.pending_tool_runs import PendingToolRuns
 from batuta.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
 from batuta.gateway.ui import page_routes
@@ -127,6 +128,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         ),
         Route("/v1/responses/{id}", stored, methods=["GET", "DELETE"]),
         *StoredResponseRoutes(responses, background).routes(),
+        Route("/v1/embeddings", EmbeddingsEndpoint(delivery), methods=["POST"]),
         Route("/v1/messages", MessagesEndpoint(delivery), methods=["POST"]),
         Route("/v1/messages/count_tokens", TokenCounter(service).count, methods=["POST"]),
         *server.routes(),

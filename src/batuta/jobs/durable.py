@@ -74,6 +74,8 @@ class _RunningJob:
 
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ended_event: anyio.Event = field(default_factory=anyio.Event)
+    endings: list[Future[Json]] = field(default_factory=list[Future[Json]])
+    """Told its outcome: more than one, where it was taken up again while it was being played."""
 
 
 @final
@@ -215,8 +217,13 @@ class DurableJobs:
 
     async def _play(self, perform: JobHandler, order: _QueuedJob) -> None:
         """Plays one job to its ending, its cancellation, or the end of this process."""
-        job, play = order.job, _RunningJob()
-        self._running[job.id] = play
+        job = order.job
+        if (running := self._running.get(job.id)) is not None:
+            # The database was away, so the job was taken for abandoned; it is not: nothing is
+            # paid twice.
+            running.endings.append(order.ending)
+            return
+        play = self._running[job.id] = _RunningJob(endings=[order.ending])
         outcome: Json | BaseException = JobInterrupted()
         try:
             with play.scope:
@@ -228,7 +235,8 @@ class DurableJobs:
         finally:
             del self._running[job.id]
             play.ended_event.set()
-            _resolve_future(order.ending, outcome)
+            for ending in play.endings:
+                _resolve_future(ending, outcome)
 
     async def _perform_with_retries(
         self, perform: JobHandler, job: Job, scope: anyio.CancelScope

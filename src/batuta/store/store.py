@@ -12,12 +12,16 @@ from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     Delete,
+    Select,
     Update,
     delete,
     false,
+    func,
     or_,
     select,
+    text,
     tuple_,
     update,
 )
@@ -38,6 +42,8 @@ from batuta.store.writer import QUEUE_CAPACITY, RunWriter
 
 _READY_SECONDS = 2.0
 """How long a database may take to answer before it counts as not ready."""
+_FEW = 4_000
+"""Runs that a search may find and still have sorted by itself."""
 
 
 class Store:
@@ -215,10 +221,30 @@ class Store:
                 RUNS.c.created <= created, tuple_(RUNS.c.created, RUNS.c.id) < (created, last)
             )
         await self._flush_if_possible()
+        if search and (found := await self._find_few(query)) is not None:
+            query = select(RUNS).where(tuple_(RUNS.c.id, RUNS.c.created).in_(found[:limit]))
         rows = await self._rows(
             query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)
         )
         return [summary_from_row(row) for row in rows]
+
+    async def _find_few(self, query: Select[Any]) -> list[tuple[str, float]] | None:
+        """The ids and times of what a search finds, newest first; None: these are many.
+
+        Many are soon met in the order of time; few are looked up by their words. PostgreSQL's
+        planner, asked for both at once, takes the first way and reads every row for a rare word.
+        """
+        keys = query.with_only_columns(RUNS.c.id, RUNS.c.created).limit(_FEW)
+
+        def find(connection: Connection) -> list[tuple[str, float]]:
+            if connection.dialect.name == "postgresql":  # planned for this word, not for any
+                connection.execute(text("SET LOCAL plan_cache_mode = force_custom_plan"))
+            return [(row[0], row[1]) for row in connection.execute(keys)]
+
+        found = await self.database.run_read(find)
+        if len(found) == _FEW:
+            return None
+        return sorted(found, key=lambda one: (one[1], one[0]), reverse=True)
 
     async def find_ids(self, prefix: str, limit: int = 2) -> list[str]:
         """The ids that begin so, newest first; `run_` before them may be left out.
@@ -228,9 +254,11 @@ class Store:
         """
         begun = [prefix, f"run_{prefix}"] if prefix else []
         query = select(RUNS.c.id).where(
-            or_(*(RUNS.c.id.startswith(sql_text(text), autoescape=True) for text in begun), false())
+            or_(*(RUNS.c.id.startswith(sql_text(one), autoescape=True) for one in begun), false())
         )
         await self._flush_if_possible()
+        if (found := await self._find_few(query)) is not None:
+            return [run_id for run_id, _ in found[:limit]]
         rows = await self._rows(query.order_by(RUNS.c.created.desc()).limit(limit))
         return [str(row["id"]) for row in rows]
 
@@ -396,12 +424,13 @@ class Store:
         return await self.database.execute(first, *then) > 0
 
 
-def _search_filter(text: str) -> ColumnElement[bool]:
-    """The rows that show that text."""
+def _search_filter(words: str) -> ColumnElement[bool]:
+    """The rows that show these words; by `lower`, as the indexes are, and not ILIKE."""
     shown = (RUNS.c.question_preview, RUNS.c.answer_preview)
+    escaped = words.replace("/", "//").replace("%", "/%").replace("_", "/_")
     return or_(
-        RUNS.c.id.startswith(text, autoescape=True),
-        *(column.icontains(text, autoescape=True) for column in shown),
+        RUNS.c.id.startswith(words, autoescape=True),
+        *(func.lower(column).contains(func.lower(escaped), escape="/") for column in shown),
     )
 
 

@@ -134,6 +134,7 @@ async def open_player(
                 unknown=unknown,
                 concurrency=concurrency,
                 seed=settings.seed,
+                grades_steps=judge is None,
             )
             yield player, budget
 

@@ -127,7 +127,7 @@ class OpenAIChatClient:
         Raises:
             ConfigError: `base_url` is no http(s) URL.
         """
-        headers = _key_headers(key, dialect) if key else {}
+        headers = key_headers(key, dialect) if key else {}
         target = HttpTarget(
             url=base_url.rstrip("/") + "/chat/completions", headers=headers, key=key
         )
@@ -215,7 +215,8 @@ class OpenAIChatAdapter:
             body[dialect.effort] = {"effort": effort} if dialect.effort == "reasoning" else effort
 
 
-def _key_headers(key: Secret, dialect: ChatDialect) -> dict[str, str]:
+def key_headers(key: Secret, dialect: ChatDialect) -> dict[str, str]:
+    """The headers that carry the key, as the server wants it."""
     if dialect.key_header:
         return {dialect.key_header: key.reveal()}
     return {"Authorization": f"Bearer {key.reveal()}"}

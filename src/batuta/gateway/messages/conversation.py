@@ -14,7 +14,7 @@ from batuta.gateway.errors import (
     unsupported_parameter,
 )
 from batuta.gateway.http.fields import Fields
-from batuta.gateway.serving.attachments import read_file, titled_text
+from batuta.gateway.serving.attachments import read_file, text_under_title
 
 MAX_TURNS = 2000
 _MAX_BLOCKS = 500
@@ -144,10 +144,10 @@ def _read_document(source: Fields, title: str) -> File | Text:
             kind = source.need_text("media_type")
             return read_file(source.path("data"), kind, source.need_text("data"), title)
         case "text":
-            return titled_text(title, source.need_text("data"))
+            return text_under_title(title, source.need_text("data"))
         case "content":
             blocks = [_parse_text(block) for block in _parse_blocks(source, "content")]
-            return titled_text(title, "\n".join(block.text for block in blocks))
+            return text_under_title(title, "\n".join(block.text for block in blocks))
         case _:
             reason = "no files are kept or fetched here; send the document's data."
             raise unsupported_parameter(source.path("type"), reason)

@@ -52,12 +52,12 @@ def read_file(path: str, media_type: str, data: str, title: str) -> File | Text:
             raise invalid_value(path, "it is no PDF.")
         return File(media_type=media_type, data=data, name=title)
     try:
-        return titled_text(title, content.decode())
+        return text_under_title(title, content.decode())
     except UnicodeDecodeError:
         raise invalid_value(path, "its text must be UTF-8.") from None
 
 
-def titled_text(title: str, text: str) -> Text:
+def text_under_title(title: str, text: str) -> Text:
     """A text file as a part that every worker can read."""
     return Text(f"File {title}:\n{text}" if title else text)
 

@@ -49,7 +49,7 @@ from batuta.gateway.serving.capabilities import (
     check_response_format,
     enforce_response_format,
 )
-from batuta.gateway.serving.conversations import ConversationWorkers, tenant_key
+from batuta.gateway.serving.conversations import ConversationWorkers, PendingToolRuns, tenant_key
 from batuta.gateway.serving.cost_bound import FirstCallsCost, bound_first_calls
 from batuta.gateway.serving.effort import (
     limits_ceiling,
@@ -62,7 +62,6 @@ from batuta.gateway.serving.image_addresses import check_pictures
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.options import ORCHESTRATION_FIELD
 from batuta.gateway.serving.parsed_call import ParsedCall
-from batuta.gateway.serving.pending_tool_runs import PendingToolRuns
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
 from batuta.guardrails import Guardrails, GuardrailStage
@@ -279,6 +278,9 @@ class RunService:
 
     def _prepare(self, call: ParsedCall, caller: Caller, run_id: RunId) -> PreparedCall:
         served, workflow = self.find_model(call.model), call.options.workflow
+        if served.embeds != call.embeds:
+            does = "gives embeddings and no answers" if served.embeds else "gives no embeddings"
+            raise invalid_value("model", f"{served.name} {does}.")
         check_pictures(call.question, private=self._catalogue.private_pictures)
         clients: Mapping[WorkerId, Client] = self._catalogue.clients
         effort = call.question.sampling.effort if workflow is None else None

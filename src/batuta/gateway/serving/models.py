@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, final
 
 from batuta.baselines import Solver
 from batuta.clients import WorkerHealth
-from batuta.core import MAX_ROUNDS, Client, Conductor, Limits, Pool, WorkerId
+from batuta.core import MAX_ROUNDS, Client, Conductor, Limits, Pool, Price, Worker, WorkerId
 from batuta.engine import TimeoutPolicy
 from batuta.errors import ConfigError
 from batuta.guardrails import Guardrails
@@ -48,6 +48,8 @@ class ServedModel:
     """Calls of workers that the method makes; a caller cannot have it with fewer."""
     max_rounds: int = 1
     """Rounds that a caller may ask for; `limits.rounds` are played unasked."""
+    embeds: bool = False
+    """It turns texts into vectors and answers no question."""
 
     def __post_init__(self) -> None:
         if (self.conductor is None) == (self.solver is None):
@@ -103,6 +105,28 @@ def served_models(
         for worker in pool
     ]
     return tuple(models)
+
+
+def embedding_models(workers: Iterable[Worker], unknown: Price) -> tuple[ServedModel, ...]:
+    """Every worker that embeds, as `worker/<id>`.
+
+    Args:
+        workers: those that embed.
+        unknown: what a call without a price counts as.
+    """
+    return tuple(
+        ServedModel(
+            name=f"{WORKER_PREFIX}{worker.id}",
+            conductor=single_worker(worker.id),
+            pool=Pool((replace(worker, context_window=None),)),  # it is of each text, not of all
+            limits=Limits(steps=1, seconds=MINI_LIMITS.seconds, unknown=unknown),
+            direct=True,
+            fallback=False,
+            description=worker.description or f"Embeddings by {worker.model}.",
+            embeds=True,
+        )
+        for worker in workers
+    )
 
 
 def _mini_model(

@@ -27,6 +27,8 @@ class ParsedCall:
     store: bool = True
     """Whether run and answer may be kept."""
     options: RunOptions = field(default_factory=RunOptions)
+    embeds: bool = False
+    """Whether vectors are wanted and no answer."""
     ignored: tuple[str, ...] = ()
     """Top-level fields that nobody here knows."""
 

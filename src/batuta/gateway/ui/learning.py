@@ -138,6 +138,8 @@ def _report_headlines(found: ResultFolder) -> list[str]:
 
 
 def _report_headline(report: JsonRecord) -> str:
+    if report.get("why"):
+        return " ".join(map(str, report["why"]))
     references = report.get("references") or ()
     known = [
         each for each in rank_systems(report) if each[0] not in references and each[1].get("n")
