@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from batuta.clients import ScriptedClient
+from batuta.config.settings_file import validate_settings
 from batuta.core import Grade, Pool, Task, TaskId, Worker, WorkerId
 from batuta.language import PromptOptions
 from batuta.train.rollouts import DraftPlayer, OpenedPlayer, RolloutRunner
@@ -74,7 +75,7 @@ def settings(
         "optimiser": {**SMALL, **(optimiser or {})},
         "log": {"checkpoint_every": 100, "sample_every": 1},
     }
-    return validate_settings({**told, **sections}, "the test")
+    return validate_settings({**told, **sections}, "the test", TrainSettings)
 
 
 def players(
