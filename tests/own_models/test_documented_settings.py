@@ -11,7 +11,7 @@ from batuta.config.load import load_config
 from batuta.config.settings import Settings
 from batuta.config.settings_file import read_settings, validate_settings
 from batuta.errors import ConfigError
-from batuta.train.settings import TrainSettings, validate_settings
+from batuta.train.settings import TrainSettings
 from fakes.serving import Server
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,7 @@ from batuta.config.settings_file import validate_settings
 from batuta.core import Grade, Pool, Task, TaskId, Worker, WorkerId
 from batuta.language import PromptOptions
 from batuta.train.rollouts import DraftPlayer, OpenedPlayer, RolloutRunner
-from batuta.train.settings import RewardSettings, TrainSettings, validate_settings
+from batuta.train.settings import RewardSettings, TrainSettings
 
 LIBRARIES = [
     pytest.mark.timeout(600),
