@@ -14,7 +14,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from batuta.clients import BreakerPolicy, WorkerHealth
-from batuta.config.settings import read_settings
+from batuta.config.settings import Settings
+from batuta.config.settings_file import read_settings
 from batuta.gateway.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[1]
@@ -175,7 +176,7 @@ def test_no_pod_of_ours_is_root_and_secrets_come_by_files(overlay):
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("batuta.toml")), ids=lambda p: p.parent.name)
 def test_the_settings_of_every_overlay_are_settings(path):
-    found = read_settings(path)
+    found = read_settings(path, Settings)
     assert found.conductor.worker in {worker.id for worker in found.workers}
 
 

@@ -282,7 +282,9 @@ class TestLearned:
     ):
         cascade = fit_cascade(outcomes(count=240, answered=True), SelectorRecipe(evolve=False))
         belief = cascade.strange  # one that always goes on
-        onward = replace(belief, onward_kg=np.ones_like(belief.onward_kg))
+        always = np.zeros_like(belief.onward_kg)
+        always[:, 0] = 1
+        onward = replace(belief, onward_kg=always)
         eager = replace(cascade, familiar=onward, strange=onward)
         clients = {
             "ada": ScriptedClient(["Answer: 7"] * 3, price=PRICE),

@@ -11,6 +11,7 @@ from batuta.core import Finish, Limits, Pool, Price, Reply, ToolCall, Worker, Wo
 from batuta.engine import TimeoutPolicy
 from batuta.errors import ProviderOverloadedError
 from batuta.gateway import ServedModel
+from batuta.gateway.serving.conversations import PendingToolRuns
 from batuta.gateway.serving.effort import (
     EFFORTS,
     cheapest_workers,
@@ -19,7 +20,6 @@ from batuta.gateway.serving.effort import (
     limits_for_effort,
     model_for_effort,
 )
-from batuta.gateway.serving.pending_tool_runs import PendingToolRuns
 from batuta.guardrails import Guardrail, GuardrailAction, Guardrails, GuardrailStage
 from batuta.guardrails.detectors import DetectorOptions, build_detector
 from batuta.solvers import sequential_chain, single_worker

@@ -11,6 +11,7 @@ import pytest
 from batuta.baselines import ConductorSolver, SolverContext, fixed_pipeline
 from batuta.clients import HttpTransport
 from batuta.config.load import load_config
+from batuta.config.settings_file import read_settings
 from batuta.core import PlanningContext, Pool, Question, Request, user_message
 from batuta.errors import ConfigError
 from batuta.rehearsal import (
@@ -24,7 +25,7 @@ from batuta.rehearsal.client import RehearsalClient
 from batuta.rehearsal.pools import WORLD_PROFILES
 from batuta.rehearsal.profiles import PROFILES
 from batuta.solvers import FixedConductor, LLMConductor
-from batuta.train.settings import read_settings
+from batuta.train.settings import TrainSettings
 
 pytestmark = pytest.mark.anyio
 
@@ -118,7 +119,7 @@ async def test_the_pool_opens_by_name_with_the_shipped_conductor():
 
 
 def test_the_recipe_asks_another_mix_and_its_policy_can_write_the_new_name():
-    told = read_settings(SHIFT / "shift.toml")
+    told = read_settings(SHIFT / "shift.toml", TrainSettings)
     (stage,) = told.curriculum
     assert told.pool.source == "rehearsal:shifted"
     assert {name.partition(":")[2] for name in stage.tasks} == set(TRAINING_FAMILIES)
