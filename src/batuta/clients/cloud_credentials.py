@@ -30,7 +30,7 @@ FetchToken = Callable[[], tuple[str, float]]
 """A token, and the second since the epoch at which it ends. May block."""
 
 
-def _load(name: str) -> Any:
+def _load_module(name: str) -> Any:
     """A module of an extra, whose types are not known where it is not installed.
 
     Raises:
@@ -80,8 +80,8 @@ class AwsSigner:
     def _sign(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes
     ) -> dict[str, str]:
-        auth, awsrequest = _load("botocore.auth"), _load("botocore.awsrequest")
-        errors = _load("botocore.exceptions")
+        auth, awsrequest = _load_module("botocore.auth"), _load_module("botocore.awsrequest")
+        errors = _load_module("botocore.exceptions")
 
         try:
             found = self._session.get_credentials()
@@ -152,7 +152,7 @@ def open_signer(cloud: Cloud, base_url: str) -> RequestSigner:
 
 
 def _open_aws(base_url: str) -> AwsSigner:
-    session: Any = _load("botocore.session").Session()
+    session: Any = _load_module("botocore.session").Session()
     return AwsSigner(session, _region_of(base_url) or session.get_config_variable("region"))
 
 
@@ -164,8 +164,8 @@ def _region_of(base_url: str) -> str:
 
 
 def _azure_tokens() -> FetchToken:
-    errors = _load("azure.core.exceptions")
-    credential: Any = _load("azure.identity").DefaultAzureCredential()
+    errors = _load_module("azure.core.exceptions")
+    credential: Any = _load_module("azure.identity").DefaultAzureCredential()
 
     def fetch() -> tuple[str, float]:
         try:
@@ -178,8 +178,8 @@ def _azure_tokens() -> FetchToken:
 
 
 def _google_tokens() -> FetchToken:
-    auth, errors = _load("google.auth"), _load("google.auth.exceptions")
-    requests = _load("google.auth.transport.requests")
+    auth, errors = _load_module("google.auth"), _load_module("google.auth.exceptions")
+    requests = _load_module("google.auth.transport.requests")
 
     try:
         found: Any = auth.default(scopes=[GOOGLE_SCOPE])
