@@ -216,7 +216,7 @@ def test_every_metric_that_is_looked_at_exists():
     named = set(re.findall(r"\b((?:batuta|process)_[a-z_]+)", source)) - {"batuta_admin"}
     gauges = ("running", "waiting", "turned_away_total", "unwritten_runs", "lost_runs_total")
     health = WorkerHealth(BreakerPolicy(5, 1.0))
-    metrics = Metrics(lambda: dict.fromkeys(gauges, ("x", 0.0)), lambda: {"w": health})
+    metrics = Metrics(lambda: dict.fromkeys(gauges, ("x", 0.0)), lambda: {"w": health})  # pyright: ignore[reportArgumentType]
     families = text_string_to_metric_families(metrics.text().decode())
     known = {name for family in families for name in names_of(family)}
     assert named - known == set()

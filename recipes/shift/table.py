@@ -4,7 +4,6 @@ Plays every system in the world before the change, on its mix of questions, and 
 it, on the new mix; prints the table and writes it into RESULT.md. What was set up before the change
 stays as it was in the rows that say so. `python recipes/shift/table.py --help`
 """
-# ruff: noqa: INP001, T201
 
 from __future__ import annotations
 

@@ -57,6 +57,8 @@ WORKER = '[[workers]]\nid = "sonnet"\nmodel = "claude"\nprovider = "anthropic"\n
             'limits.max_steps must be a whole number, not "five"',
         ),
         ("[limits]\nmax_steps = 0", "limits.max_steps must be at least 1, not 0"),
+        ("[limits]\nmax_steps = 12", "limits.max_steps must be at most 5, not 12"),
+        ("[limits]\nmax_rounds = 99", "limits.max_rounds must be at most 3, not 99"),
         ("[resilience]\nhedge_s = 0", "resilience.hedge_s must be more than 0, not 0"),
         (
             "[server]\nprivate_pictures = 3",

@@ -116,7 +116,7 @@ async def test_vllm_tells_its_window(http, elsewhere):
     assert "Qwen/Qwen3-32B. 32 billion parameters." in prompt_of(found)
     assert "code editing 46% (Aider polyglot, spring 2025)" in prompt_of(found)
     learned = found.conductor
-    assert learned.sampling.effort == "low" and learned.sampling.max_tokens == 8192
+    assert learned.sampling.effort == "low" and learned.sampling.max_tokens == 8192  # pyright: ignore[reportAttributeAccessIssue]
 
 
 OPENROUTER = """

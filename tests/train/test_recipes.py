@@ -26,7 +26,7 @@ from batuta.core import Pool, Worker, WorkerId
 from batuta.language.prompt import PREFILL
 from batuta.train.conductor_training import train_conductor
 from batuta.train.episodes import make_episodes
-from batuta.train.hardware import read_devices
+from batuta.train.hardware import node_problems, read_devices
 from batuta.train.memory_estimate import KNOWN_ARCHITECTURES, Devices, estimate_memory
 from batuta.train.model import make_model
 from batuta.train.preflight import GIB, check_training
@@ -136,6 +136,40 @@ def test_accelerate_reads_its_file_and_tells_the_check_how_the_training_is_divid
     assert environ["FSDP_VERSION"] == "2" and environ["FSDP_STATE_DICT_TYPE"] == "FULL_STATE_DICT"
     seen = read_devices({**environ, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"})
     assert seen == Devices(processes=2, local_processes=2, sharded=True, offloaded=True)
+
+
+@pytest.mark.parametrize(
+    ("file", "sharded"), [("two-nodes-fsdp.yaml", True), ("two-nodes-lora.yaml", False)]
+)
+def test_accelerate_reads_the_files_of_two_nodes_and_the_check_reckons_with_them(file, sharded):
+    command = ["--config_file", str(RECIPE / file), "--machine_rank", "1",
+               "--main_process_ip", "10.0.0.1", "--main_process_port", "29500", "-m", "batuta"]  # fmt: skip
+    told, _, _ = _validate_launch_command(launch_command_parser().parse_args(command))
+    assert (told.num_processes, told.num_machines, told.machine_rank) == (16, 2, 1)
+    assert told.mixed_precision == "bf16"
+    environ = prepare_multi_gpu_env(told)
+    seen = read_devices({**environ, "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"})
+    assert seen == Devices(processes=16, local_processes=8, sharded=sharded)
+    assert seen.nodes == 2
+
+
+def test_two_nodes_share_no_file_of_calls_and_find_the_vllm_server():
+    two, one = Devices(processes=16, local_processes=8), Devices(processes=8, local_processes=8)
+    told = override_settings(
+        read_settings(FULL),
+        ["optimiser.sampler='vllm-server'", "optimiser.vllm_server='http://127.0.0.1:8000'"],
+        "the test",
+    )
+    assert not node_problems(told, one)
+    said = " ".join(node_problems(told, two))
+    assert "name the vLLM node's address" in said and "pool.journal" in said
+    right = override_settings(
+        told,
+        ["optimiser.vllm_server='http://10.0.0.9:8000'", "pool.journal='postgresql://db/calls'"],
+        "the test",
+    )
+    assert not node_problems(right, two)
+    assert not node_problems(override_settings(right, ["pool.source='rehearsal'", "pool.journal=true"], "x"), two)  # fmt: skip
 
 
 def test_the_check_needs_no_key_no_question_and_no_gpu(tmp_path, monkeypatch):

@@ -109,7 +109,7 @@ def run(command, folder):
     process = start(command, folder)
     out, err = process.communicate(timeout=280)
     assert process.returncode == 0, err
-    return out
+    return out if "ask" not in command.split() else out + err
 
 
 def test_the_commands_of_the_page(folder, workers):

@@ -35,6 +35,7 @@ from batuta.gateway.http.middleware import (
 from batuta.gateway.http.overload import ConcurrencyLimiter, ConcurrencyMiddleware
 from batuta.gateway.http.sse import StreamTimeouts
 from batuta.gateway.messages.endpoint import MessagesEndpoint, TokenCounter
+from batuta.gateway.openapi.endpoint import DocumentEndpoint
 from batuta.gateway.responses.background import BackgroundResponses
 from batuta.gateway.responses.endpoint import ResponsesEndpoint
 from batuta.gateway.responses.store import ResponseStore
@@ -102,7 +103,7 @@ def create_app(state: ServerState) -> Starlette:
 
 
 def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
-    """The ASGI app, and who plays its background jobs while `work` goes on."""
+    """The ASGI app, and who runs its background jobs while `work` goes on."""
     catalogue, store, authenticator = state.catalogue, state.store, state.authenticator
     metrics, pending = Metrics(state.gauges, lambda: catalogue.health), PendingToolRuns(store)
     service = RunService(
@@ -136,6 +137,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         *AdminRoutes(store, authenticator, deletions).routes(),
         *page_routes(catalogue, store, authenticator, delivery),
     ]
+    routes.append(Route("/openapi.json", DocumentEndpoint(routes).send))
     app = Starlette(
         routes=routes,
         middleware=[

@@ -39,7 +39,7 @@ class PolicySettings(_Section):
     """The model that learns."""
 
     start: str = ""
-    """A folder or a hub id; empty: a network made from nothing (warm start only)."""
+    """A folder or a hub id; empty: a network made from nothing (SFT warm-up only)."""
     network: NetworkSettings = NetworkSettings()
     lora: LoraSettings | None = None
     bf16: bool = False
@@ -72,8 +72,13 @@ class PoolSettings(_Section):
     """Runs that are played at the same time."""
     seconds: float | None = None
     """A run's deadline."""
-    journal: bool = True
-    """Keep every finished call, so that none is paid for twice."""
+    journal: bool | str = True
+    """Keep every finished call, so that none is paid for twice: in the training's folder, or, by
+    postgresql://…, where all machines find it."""
+    executor: str = "local"
+    """Where runs are played: `local`, `ray`, `ray:local`, `ray:HOST:PORT`."""
+    processes: PositiveInt | None = None
+    """Of Ray; None: one for each free core."""
 
 
 class PromptSettings(_Section):
@@ -127,7 +132,7 @@ class RecursionSettings(_Section):
     """Rollouts of a second round beside those of the first (paper, section 3.3)."""
 
     share: float = Field(default=0.0, ge=0, le=0.5)
-    """Share of the groups that are second rounds; each goes on from a first round of another
+    """Share of the groups that are second rounds; each continues from a first round of another
     group."""
     discount: float = 0.25
     """Weight of the second round's mean reward in the first round's."""
@@ -184,7 +189,7 @@ class OptimiserSettings(_Section):
 
 
 class WarmupSettings(_Section):
-    """The warm start: syntax from random workflows."""
+    """The SFT warm-up: syntax from random workflows."""
 
     steps: PositiveInt = 1200
     drills: float = 0.3
@@ -202,12 +207,12 @@ class WarmupSettings(_Section):
 
 
 class RejectionSettings(_Section):
-    """Rejection sampling between warm start and reinforcement learning."""
+    """Rejection sampling between SFT warm-up and reinforcement learning."""
 
     rounds: int = 0
     """How often it samples and fits; 0: this stage is left out."""
     random: int = 1
-    """The first so many rounds draw random workflows, which is what the policy of a warm start
+    """The first so many rounds draw random workflows, which is what the policy of a SFT warm-up
     writes too and takes a fifth of the time."""
     questions: PositiveInt = 2000
     """Of a round."""

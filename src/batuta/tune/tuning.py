@@ -108,7 +108,7 @@ class TuneSettings:
     """Groups of questions at most."""
     levels: int = 6
     """Levels of ease in each."""
-    call_weight: float = 0.03
+    call_weight: float = 0.037
     """Share right that a further call must gain."""
     worth: float | None = None
     """Dollars that a right answer is worth; None: dollars count in the budget only."""
@@ -162,7 +162,7 @@ class Tuning:
         Args:
             parts: the questions.
             family: a question's label.
-            player: who plays; its meter counts.
+            player: who runs; its meter counts.
             settings: how to go about it.
             used_minutes: how long the process has worked.
             tell: hears what is found.

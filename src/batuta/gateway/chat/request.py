@@ -38,7 +38,7 @@ _MOST_TOP_K = 1_000_000
 _MAX_CHOICES = 128
 _MAX_LOGPROBS = 20
 
-_UNSUPPORTED_FIELDS = {
+REFUSED_FIELDS = {
     "functions": "use 'tools'.",
     "function_call": "use 'tool_choice'.",
     "audio": "answers are text.",
@@ -82,7 +82,7 @@ _ACCEPTED_FIELDS = {
     "service_tier",
 }
 """Fields that are checked and bind nothing here; the answer's header names them."""
-_KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | _UNSUPPORTED_FIELDS.keys()
+_KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 
 
 def parse_model(body: Fields) -> str:
@@ -167,7 +167,7 @@ def _parse_stops(body: Fields) -> tuple[str, ...]:
 
 def _check_unsupported(body: Fields) -> None:
     """Refuses what is known and cannot be honoured."""
-    check_unsupported(body, _UNSUPPORTED_FIELDS)
+    check_unsupported(body, REFUSED_FIELDS)
     if any(form != "text" for form in body.texts("modalities", 8) or ()):
         raise unsupported_parameter("modalities", "answers are text.")
 
