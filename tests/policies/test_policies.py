@@ -217,9 +217,9 @@ def test_settings_become_policies():
     setting = GuardrailSetting(
         name="a",
         kind="size",
-        on=("input",),
-        action="block",
-        max_characters=9,  # pyright: ignore[reportArgumentType]
+        on=("input",),  # pyright: ignore[reportArgumentType]
+        action="block",  # pyright: ignore[reportArgumentType]
+        max_characters=9,
     )
     policies = build_guardrails([setting])
     assert policies.applies_to(GuardrailStage.INPUT) and not policies.applies_to(
