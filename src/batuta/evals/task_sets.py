@@ -62,7 +62,7 @@ def open_tasks(
         return TaskSet(name=name, tasks=drawn, calibration=others, grade=_grade_drawn)
     wanted = limit + calibration
     asked = list(datasets.load_tasks(name, files=files, seed=seed, size=wanted))
-    if ".jsonl" in Path(name).suffixes:
+    if ".jsonl" in Path(name).suffixes or Path(name).suffix in datasets.SUITE_ENDINGS:
         return TaskSet(
             name=Path(name).name, tasks=tuple(asked[:limit]), calibration=tuple(asked[limit:wanted])
         )

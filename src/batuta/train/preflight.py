@@ -23,8 +23,8 @@ from transformers import AutoTokenizer, PreTrainedConfig
 from batuta.clients import HttpTransport, find_provider, provider_key
 from batuta.clients.providers import has_url_override
 from batuta.config.load import DISCOVER_POOL, REHEARSAL_POOL, LoadedConfig, load_config
-from batuta.config.settings import WorkerSetting
-from batuta.config.settings import read_settings as read_pool
+from batuta.config.settings import Settings, WorkerSetting
+from batuta.config.settings_file import read_settings
 from batuta.core import Pool, Task, TaskId
 from batuta.core.token_estimate import estimate_tokens
 from batuta.errors import BatutaError
@@ -156,7 +156,7 @@ def _check_pool(
     path = Path(settings.pool.source)
     try:
         named = settings.pool.source.partition(":")[0] not in {REHEARSAL_POOL, DISCOVER_POOL}
-        workers = read_pool(path).workers if named else ()
+        workers = read_settings(path, Settings).workers if named else ()
         lacking = list(dict.fromkeys(_missing_keys(workers, environ)))
         found.missing += [f"{name} is not set; a worker of {path} needs it" for name in lacking]
         loaded = anyio.run(
