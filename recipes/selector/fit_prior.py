@@ -1,4 +1,3 @@
-# ruff: noqa: INP001, T201 - a script that prints what it measures
 """The shipped prior of the cascade: `fit_prior.py OUT.json [--without SET]`.
 
 Small pools are drawn from recorded sets; in each, families of questions are known, by a few

@@ -1,4 +1,3 @@
-# ruff: noqa: INP001, T201 - a script that prints a table
 """The learned selector and the cascade on recorded pools: `measure.py OUT.jsonl [CASE...]`.
 
 The protocol, fixed before what it measures was tuned:
@@ -124,7 +123,7 @@ def measure(case: str, seed: int, folder: Path, *, quick: bool = False) -> Line:
         places = [int(fitted.score(text).argmax()) for text in test.questions]
         earned[fitted.name.partition("/")[0]] = picked_credit(test, places)
     earned["vote"], calls["vote"] = plurality_credit(test, best), float(len(test.workers))
-    if known.runs_qm[:, best].max() >= 3 <= test.runs_qm[:, best].min():  # noqa: PLR2004 - three
+    if known.runs_qm[:, best].max() >= 3 <= test.runs_qm[:, best].min():
         earned["self-consistency@3"] = majority_credit(test, best)
         calls["self-consistency@3"] = 3.0
     for price in PRICES[:1] if quick else PRICES:

@@ -106,7 +106,7 @@ async def test_on_the_engine_it_decides_as_on_the_record(cascade):
         workers = [step.worker for step in run.steps]
         assert run.usage.calls == len(workers) <= cascade.calls
         assert run.outcome is Outcome.ANSWERED
-        grade = record.grade(task, run.answer)
+        grade = record.grade(task, run.answer)  # pyright: ignore[reportArgumentType]
         assert grade.score in {0.0, 1.0}
         same = all(_sample(step, record, place) == 0 for step in run.steps)
         if same:
@@ -126,7 +126,7 @@ async def test_on_the_engine_it_decides_exactly_as_on_a_record_of_one_sample():
     assert len(set(calls.tolist())) > 1
     for place, task in enumerate(record.tasks):
         run = await cascade.answer(Question.of(task.question), players(record), place)
-        assert (len(run.steps), record.grade(task, run.answer).score) == (
+        assert (len(run.steps), record.grade(task, run.answer).score) == (  # pyright: ignore[reportArgumentType]
             calls[place],
             earned[place],
         )
@@ -177,7 +177,7 @@ async def test_an_outage_is_data_and_another_worker_is_asked(cascade):
 
 async def test_it_asks_only_workers_of_the_pool(cascade):
     record = world(2, seed=4)
-    two = players(record).restrict_to("bob", "cyd")
+    two = players(record).restrict_to("bob", "cyd")  # pyright: ignore[reportArgumentType]
     run = await cascade.answer(Question.of(record.tasks[0].question), two, 0)
     assert {step.worker for step in run.steps} <= {"bob", "cyd"}
     alone = SolverContext(pool=Pool((Worker(id=WorkerId("dan"), model="dan"),)), clients={})
@@ -224,7 +224,7 @@ async def test_an_answer_that_the_checker_finds_wrong_gives_way_to_another(casca
 async def test_nothing_is_checked_twice_and_a_checker_that_fails_changes_nothing(cascade):
     down = ProviderOverloadedError("the house is full")
     careful, players = checked(cascade, lambda r: down, ["7", "7", "8", "8", "7"])
-    run = await careful.answer(Question.of("Please add"), players.restrict_to(*MODELS, "gus"), 1)
+    run = await careful.answer(Question.of("Please add"), players.restrict_to(*MODELS, "gus"), 1)  # pyright: ignore[reportArgumentType]
     assert run.outcome is Outcome.ANSWERED and run.answer in {"Answer: 7", "Answer: 8"}
     asked = [step.request.messages[-1].text for step in run.steps if step.planned == "gus"]
     assert asked and len(asked) == len(set(asked))
@@ -237,7 +237,9 @@ async def test_nobody_checks_what_it_said_itself_and_an_absent_checker_is_not_mi
         careful = replace(with_recorded_answers(cascade, record), checker=Checker(WorkerId(worker)))
         for task in record.tasks:
             run = await careful.answer(
-                Question.of(task.question), players(record).restrict_to("ann"), 0
+                Question.of(task.question),
+                players(record).restrict_to("ann"),  # pyright: ignore[reportArgumentType]
+                0,
             )
             assert {step.request.messages[-1].text for step in run.steps} == {task.question}
 

@@ -53,7 +53,9 @@ def test_every_route_is_on_the_page():
 
     app = create_app(orchestra({"ada": object()}))
     paths = {
-        route.path.replace("{id:path}", "{id}") for route in app.routes if hasattr(route, "path")
+        route.path.replace("{id:path}", "{id}")
+        for route in app.routes
+        if hasattr(route, "path")  # pyright: ignore[reportAttributeAccessIssue]
     }
     public = {path for path in paths if path.startswith("/v1/") and "/admin" not in path}
     assert {path for path in public if f"{path}`" not in PAGE} == set()

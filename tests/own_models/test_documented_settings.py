@@ -8,9 +8,10 @@ import pytest
 
 from batuta.clients import HttpTransport
 from batuta.config.load import load_config
-from batuta.config.settings import read_settings
+from batuta.config.settings import Settings
+from batuta.config.settings_file import read_settings, validate_settings
 from batuta.errors import ConfigError
-from batuta.train.settings import validate_settings
+from batuta.train.settings import TrainSettings
 from fakes.serving import Server
 
 pytestmark = pytest.mark.anyio
@@ -34,11 +35,11 @@ def test_a_block_is_settings_of_a_server_or_of_a_training(text, tmp_path):
     file = tmp_path / "it.toml"
     file.write_text(text, encoding="utf-8")
     try:
-        read_settings(file)
+        read_settings(file, Settings)
     except ConfigError as error:
         if not any(word in text for word in TRAINING):
             raise
-        assert validate_settings(tomllib.loads(text), "the block"), error
+        assert validate_settings(tomllib.loads(text), "the block", TrainSettings), error
 
 
 def test_there_are_blocks_to_try():

@@ -359,7 +359,10 @@ def test_a_question_is_held_out_of_what_is_expected_of_it():
     features = np.eye(4, dtype=np.float32)[[0, 0, 1, 1]]
     scores = np.asarray([[1, 0], [0, 1], [1, 1], [0, 0]], np.float32)
     values = fit_values(
-        ("a", "b"), features, scores, Smoothing(prior=0.1, neighbours=1.0, sharpness=50)
+        ("a", "b"),  # pyright: ignore[reportArgumentType]
+        features,
+        scores,
+        Smoothing(prior=0.1, neighbours=1.0, sharpness=50),
     )
     expected, close = held_out_values(values, np.asarray([0, 1, 2, 3]))
     assert (expected[0] - expected[1])[0] < -0.3 and (expected[0] - expected[1])[1] > 0.3

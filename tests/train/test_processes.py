@@ -89,9 +89,13 @@ def trained_in_one(told_):
     )
     halves = Halves(RewardFunction(told_, asked, opening, lambda step, played: None), None)
     trainer = make_trainer(
-        whole, asked, reward=halves, folder=folder, on_metrics=folder.add_metrics
+        whole,
+        asked,
+        reward=halves,  # pyright: ignore[reportArgumentType]
+        folder=folder,
+        on_metrics=folder.add_metrics,
     )
-    halves.rollout, trainer.rollout_func = trainer.rollout_func, halves.sample
+    halves.rollout, trainer.rollout_func = trainer.rollout_func, halves.sample  # pyright: ignore[reportAttributeAccessIssue]
     trainer.train()
     asyncio.run_coroutine_threadsafe(opening.close(), trainer.async_loop).result()
     return trainer, halves

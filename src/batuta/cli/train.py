@@ -225,11 +225,14 @@ def _load_settings(
     for name in REQUIRED_PACKAGES:
         if find_spec(name) is None:
             raise ConfigError(f"training needs {name}; install it: {install_hint('train')}")
-    from batuta.train.settings import read_settings  # noqa: PLC0415 - after the check
+    from batuta.config.settings_file import read_settings  # noqa: PLC0415 - after the check
+    from batuta.train.settings import TrainSettings  # noqa: PLC0415 - after the check
 
     told = [("seed", seed), ("output", None if out is None else str(out))]
     named = [f"{name}={json.dumps(value)}" for name, value in told if value is not None]
-    return override_settings(read_settings(config), [*(changes or ()), *named], str(config))
+    return override_settings(
+        read_settings(config, TrainSettings), [*(changes or ()), *named], str(config)
+    )
 
 
 def _with_executor(changes: list[str] | None, executor: str | None) -> list[str]:
@@ -260,12 +263,13 @@ def override_settings(
     Raises:
         ConfigError: a change has no key or value, or its setting is unknown or out of range.
     """
-    from batuta.train.settings import validate_settings  # noqa: PLC0415 - after the check
+    from batuta.config.settings_file import validate_settings  # noqa: PLC0415 - after the check
+    from batuta.train.settings import TrainSettings  # noqa: PLC0415 - after the check
 
     values: dict[str, Any] = settings.model_dump()
     for change in changes:
         values = _merge_values(values, _parse_override(change))
-    return validate_settings(values, source)
+    return validate_settings(values, source, TrainSettings)
 
 
 def _parse_override(change: str) -> dict[str, Any]:

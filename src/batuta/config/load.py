@@ -18,13 +18,8 @@ from batuta.clients import (
     open_client,
 )
 from batuta.clients.discovery import Discovery, discover_pool
-from batuta.config.settings import (
-    ConductorSetting,
-    ServerSetting,
-    Settings,
-    WorkerSetting,
-    read_settings,
-)
+from batuta.config.settings import ConductorSetting, ServerSetting, Settings, WorkerSetting
+from batuta.config.settings_file import read_settings
 from batuta.config.workers import open_worker_clients, worker_spec
 from batuta.core import (
     Client,
@@ -195,7 +190,7 @@ def _load_discovered(
 async def _load_file(
     path: Path, conductor: str | None, http: HttpTransport, environ: Mapping[str, str]
 ) -> LoadedConfig:
-    settings = read_settings(path)
+    settings = read_settings(path, Settings)
     if settings.workers:
         specs = tuple(worker_spec(worker, environ) for worker in settings.workers)
     else:

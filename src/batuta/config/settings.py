@@ -42,20 +42,17 @@ waiting = 1024
 
 from __future__ import annotations
 
-import tomllib
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from batuta.clients.providers import PYTHON
-from batuta.config.setting_errors import describe_setting_error
 from batuta.core import MAX_ROUNDS, MAX_STEPS, Skill
 from batuta.core.usage import ASSUMED_PRICE
 from batuta.embedded.policy import is_policy
-from batuta.errors import ConfigError
 from batuta.guardrails.settings import GuardrailSetting
 
 
@@ -331,21 +328,3 @@ class Settings(_StrictModel):
                 "ultra": SystemSetting.model_construct(conductor=seen(self.ultra.name)),
             }
         )
-
-
-def read_settings(path: Path) -> Settings:
-    """The settings in a TOML file.
-
-    Raises:
-        ConfigError: it cannot be read, is no TOML, or has a setting that cannot be used.
-    """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
-    try:
-        return Settings.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {describe_setting_error(error, data, Settings)}") from None

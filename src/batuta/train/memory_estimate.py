@@ -50,6 +50,11 @@ class Devices:
     offloaded: bool = False
     """Weights, gradients and moments stay in the host's memory."""
 
+    @property
+    def nodes(self) -> int:
+        """Machines that train."""
+        return -(-self.processes // max(1, self.local_processes))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate:

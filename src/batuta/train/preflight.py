@@ -23,8 +23,8 @@ from transformers import AutoTokenizer, PreTrainedConfig
 from batuta.clients import HttpTransport, find_provider, provider_key
 from batuta.clients.providers import has_url_override
 from batuta.config.load import DISCOVER_POOL, REHEARSAL_POOL, LoadedConfig, load_config
-from batuta.config.settings import WorkerSetting
-from batuta.config.settings import read_settings as read_pool
+from batuta.config.settings import Settings, WorkerSetting
+from batuta.config.settings_file import read_settings
 from batuta.core import Pool, Task, TaskId
 from batuta.core.token_estimate import estimate_tokens
 from batuta.errors import BatutaError
@@ -124,6 +124,13 @@ def check_training(
         *divisibility_problems(settings, devices.processes),
     ]
     found.missing += hardware_problems(settings, devices)
+    if devices.nodes > 1:
+        each = f"{devices.local_processes} processes each"
+        found.add("nodes", devices.nodes, "count", each)
+        found.notes.append(
+            f"{settings.output} must be the same folder on all {devices.nodes} nodes: the first "
+            "one writes checkpoints there and all resume from them"
+        )
     memory = _check_memory(settings, config, prompt_tokens=prompt, devices=devices, found=found)
     if asked and loaded:
         lines = read_earlier_metrics(settings)
@@ -149,7 +156,7 @@ def _check_pool(
     path = Path(settings.pool.source)
     try:
         named = settings.pool.source.partition(":")[0] not in {REHEARSAL_POOL, DISCOVER_POOL}
-        workers = read_pool(path).workers if named else ()
+        workers = read_settings(path, Settings).workers if named else ()
         lacking = list(dict.fromkeys(_missing_keys(workers, environ)))
         found.missing += [f"{name} is not set; a worker of {path} needs it" for name in lacking]
         loaded = anyio.run(

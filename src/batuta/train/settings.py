@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from batuta.config.setting_errors import describe_setting_error
-from batuta.errors import ConfigError
 from batuta.language import PromptOptions
 
 
@@ -262,31 +259,3 @@ class TrainSettings(_Section):
     warmup: WarmupSettings = WarmupSettings()
     rejection: RejectionSettings = RejectionSettings()
     log: LogSettings = LogSettings()
-
-
-def read_settings(path: Path) -> TrainSettings:
-    """The settings in a TOML file; relative paths in it are relative to the working folder.
-
-    Raises:
-        ConfigError: no such file, not TOML, or a setting that is unknown or out of range.
-    """
-    try:
-        read = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
-    return validate_settings(read, str(path))
-
-
-def validate_settings(values: dict[str, object], source: str) -> TrainSettings:
-    """The settings, or one sentence about the first that is wrong.
-
-    Raises:
-        ConfigError: a setting is unknown or out of range.
-    """
-    try:
-        return TrainSettings.model_validate(values)
-    except ValidationError as error:
-        said = describe_setting_error(error, values, TrainSettings)
-        raise ConfigError(f"{source}: {said}") from None

@@ -49,7 +49,7 @@ from batuta.gateway.serving.capabilities import (
     check_response_format,
     enforce_response_format,
 )
-from batuta.gateway.serving.conversations import ConversationWorkers, tenant_key
+from batuta.gateway.serving.conversations import ConversationWorkers, PendingToolRuns, tenant_key
 from batuta.gateway.serving.cost_bound import FirstCallsCost, bound_first_calls
 from batuta.gateway.serving.effort import (
     limits_ceiling,
@@ -62,7 +62,6 @@ from batuta.gateway.serving.image_addresses import check_pictures
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.options import ORCHESTRATION_FIELD
 from batuta.gateway.serving.parsed_call import ParsedCall
-from batuta.gateway.serving.pending_tool_runs import PendingToolRuns
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
 from batuta.guardrails import Guardrails, GuardrailStage
