@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import orjson
 
@@ -102,8 +102,8 @@ def choice_robustness(
 
 
 def _as_list(rows: Any) -> list[dict[str, Any]]:
-    listed: list[Any] = rows if isinstance(rows, list) else []
-    return [row for row in listed if isinstance(row, dict)]
+    listed = cast("list[Any]", rows) if isinstance(rows, list) else []
+    return [cast("dict[str, Any]", row) for row in listed if isinstance(row, dict)]
 
 
 def _entry_prompt(entry: ArenaEntry) -> str:

@@ -85,8 +85,8 @@ class AnswerDraws:
     """What a call of each worker costs, in credit."""
     collisions: float
     """How often two wrong answers are the same."""
-    evidence_nk: Floats | float = 0.0
-    """What checks add to the log-odds that each answer is right."""
+    evidence_nk: Floats | None = None
+    """What checks add to the log-odds that each answer is right; None: nothing."""
 
     def posterior_inputs(self, count: int, *, named: bool) -> Floats:
         """What is known of each of the first draws, (n, count, f).
@@ -189,10 +189,10 @@ class AnswerPosterior:
     def lead(self, draws: AnswerDraws, count: int) -> LeadingAnswer:
         """Who leads after so many draws."""
         inputs = draws.posterior_inputs(count, named=self.named)
-        evidence_nk = draws.evidence_nk
-        if not isinstance(evidence_nk, float):
-            evidence_nk = evidence_nk[:, :count]
-        sure_nk = apply_logistic(inputs @ self.weights_kf[count - 1] + evidence_nk)
+        odds_nk: Floats = inputs @ self.weights_kf[count - 1]
+        if draws.evidence_nk is not None:
+            odds_nk = odds_nk + draws.evidence_nk[:, :count]
+        sure_nk = apply_logistic(odds_nk)
         return find_leading_answer(draws, sure_nk, self.margin)
 
     def goes_on(

@@ -123,7 +123,8 @@ def _read_question_table(path: Path) -> Iterator[Row]:
     """A table without a head: a question and its answer a line."""
     with path.open(encoding="utf-8-sig", newline="") as stream:
         names = ("question", "answer")
-        yield from csv.DictReader(stream, names, delimiter="\t", quoting=csv.QUOTE_NONE)
+        for row in csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE):
+            yield dict(zip(names, row, strict=False))
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:

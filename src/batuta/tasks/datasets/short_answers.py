@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import PurePath
+from typing import Any
 
 from batuta.core import Task, TaskId
 from batuta.tasks.datasets.dataset import as_json, text_digest
@@ -93,7 +95,7 @@ def convert_if_eval(row: Row) -> Task:
     """A prompt of IFEval with its instructions, whose missing arguments are left out."""
     ids, arguments = row["instruction_id_list"], row["kwargs"]
     said = [
-        {"id": id_, "arguments": {k: v for k, v in (given or {}).items() if v is not None}}
+        {"id": id_, "arguments": _given_arguments(given)}
         for id_, given in zip(ids, arguments, strict=True)
     ]
     return Task(
@@ -104,3 +106,7 @@ def convert_if_eval(row: Row) -> Task:
         tags=("ifeval", str(ids[0]).partition(":")[0]),
         data=as_json({"instructions": said}),
     )
+
+
+def _given_arguments(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (given or {}).items() if value is not None}

@@ -22,7 +22,7 @@ import importlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from batuta.core import Task
 from batuta.distribution import install_hint
@@ -87,7 +87,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise SourceError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
     if not isinstance(found, dict):
         raise SourceError(f"{path} is no mapping of fields; see the evaluation page")
-    return {str(name): value for name, value in found.items()}
+    return {str(name): value for name, value in cast("Mapping[Any, Any]", found).items()}
 
 
 def _render_examples(suite: Mapping[str, Any], path: Path) -> str:
@@ -96,16 +96,20 @@ def _render_examples(suite: Mapping[str, Any], path: Path) -> str:
     template: Any = suite.get("example_template", _EXAMPLE_TEMPLATE)
     if not isinstance(examples, list):
         raise SourceError(f"the examples of {path} are no list")
+    listed = cast("list[Any]", examples)
     if not isinstance(template, str) or "{question}" not in template or "{answer}" not in template:
         raise SourceError(f"the example_template of {path} needs {{question}} and {{answer}}")
-    shots: Any = suite.get("shots", len(examples))
-    if not isinstance(shots, int) or not 0 <= shots <= len(examples):
-        raise SourceError(f"{path} asks for {shots} shots of {len(examples)} examples")
+    shots: Any = suite.get("shots", len(listed))
+    if not isinstance(shots, int) or not 0 <= shots <= len(listed):
+        raise SourceError(f"{path} asks for {shots} shots of {len(listed)} examples")
     shown: list[str] = []
-    for number, example in enumerate(examples[:shots], 1):
-        if not isinstance(example, Mapping) or not {"question", "answer"} <= set(example):
+    for number, example in enumerate(listed[:shots], 1):
+        if not isinstance(example, Mapping) or not {"question", "answer"} <= set(
+            cast("Mapping[str, Any]", example)
+        ):
             raise SourceError(f"example {number} of {path} needs a question and an answer")
-        shown.append(_fill_template(template, {name: str(example[name]) for name in example}))
+        texts = {name: str(text) for name, text in cast("Mapping[str, Any]", example).items()}
+        shown.append(_fill_template(template, texts))
     return "\n\n".join(shown)
 
 
@@ -117,13 +121,15 @@ def _fill_template(template: str, texts: Mapping[str, str]) -> str:
 def _suite_rows(suite: Mapping[str, Any], path: Path) -> Iterator[Row]:
     if "tasks" in suite:
         rows: Any = suite["tasks"]
-        if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        listed = cast("list[Any]", rows) if isinstance(rows, list) else [None]
+        if not all(isinstance(row, Mapping) for row in listed):
             raise SourceError(f"the tasks of {path} are no list of mappings")
-        yield from rows
+        yield from listed
         return
-    fields: Any = suite.get("fields") or {}
-    if not isinstance(fields, Mapping):
+    named: Any = suite.get("fields") or {}
+    if not isinstance(named, Mapping):
         raise SourceError(f"the fields of {path} are no mapping of a field to a column")
+    fields = cast("Mapping[str, str]", named)
     for number, row in enumerate(read_rows(path.parent / str(suite["file"])), 1):
         if missing := [column for column in fields.values() if column not in row]:
             has = ", ".join(map(str, row)) or "nothing"
