@@ -32,7 +32,7 @@ import numpy as np
 
 from batuta.baselines import ConductorSolver, SelfConsistency, Solver
 from batuta.baselines.cascade import fit_cascade
-from batuta.baselines.routing import ROUTERS
+from batuta.baselines.routing.avengers import fit_avengers
 from batuta.core import Pool, Task, WorkerId
 from batuta.evals.learned_methods import measured_history
 from batuta.solvers.history import History
@@ -203,7 +203,7 @@ async def _learn_history(context: ComparatorContext) -> History:
 
 async def fit_k_means_router(context: ComparatorContext) -> Entry:
     """A worker for each cluster of questions."""
-    router = ROUTERS["avengers-pro"](await _learn_history(context), seed=context.seed)
+    router = fit_avengers(await _learn_history(context), seed=context.seed)
     return ConductorSolver(router, calls=1)
 
 
