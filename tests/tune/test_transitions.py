@@ -4,7 +4,7 @@ import numpy as np
 
 from batuta.core import WorkerId
 from batuta.core.usage import ASSUMED_PRICE
-from batuta.tune.library import Candidate, CandidateStep, StepRole, parts_of
+from batuta.tune.library import Candidate, CandidateStep, StepRole, can_stop, parts_of
 from batuta.tune.player import CallMeter, Player
 from batuta.tune.step_features import inputs_of
 from batuta.tune.transitions import Observations, TransitionModel
@@ -78,6 +78,8 @@ async def test_a_workflow_that_looks_at_its_answers_is_foreseen_with_its_calls()
     whole = chain(*steps)
     looks = Candidate(whole.steps, stops=True)
     again = Candidate((*whole.steps[:2], whole.steps[0], whole.steps[3]), stops=True)
+    assert not can_stop((whole.steps[0], *whole.steps[:1], whole.steps[3]))
+    assert not can_stop((CandidateStep(StepRole.PLAN, ADA), *whole.steps))
     assert str(looks) == "solve ada > solve ben | solve cleo > decide ada"
     tasks, seen = VOTES.tasks(200), Observations()
     assert await player.play_all((t, one) for t in tasks for one in (whole, looks, again))

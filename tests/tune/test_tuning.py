@@ -15,7 +15,8 @@ from batuta.tune.parts import split_questions, text_key
 from batuta.tune.player import CallMeter, Player
 from batuta.tune.report import describe_tuning, recommend_systems
 from batuta.tune.spending import Allowance
-from batuta.tune.tuning import TuneSettings, TuneStage, Tuning
+from batuta.tune.stages import TuneStage
+from batuta.tune.tuning import TuneSettings, Tuning
 from tune.worlds import EXPERTS, PRICE, VOTES, World, grade
 
 EQUAL = World("equal", {"ada": 0.75, "ben": 0.3})

@@ -151,12 +151,21 @@ def conductor(
         ),
     ] = 0.5,
     executor: RunsOn = None,
+    tuned: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="A folder of batuta tune: its workflows are learned first.",
+            rich_help_panel=RUNS_PANEL,
+        ),
+    ] = None,
 ) -> None:
     """Reinforcement learning: workflows are written, played, graded, and their reward is learned.
 
     With --from-runs (or --store) part of the questions are those of stored runs that were judged
     by feedback; each stage of the curriculum keeps its own mix for the rest. The store is read
-    anew by --resume.
+    anew by --resume. With --from the policy of the warm start is first fitted to the workflows that
+    a tuning found for its questions, in the place of rejection sampling, and nobody is called.
 
     Exit codes: 0 trained, or --check found nothing missing; 2 the settings cannot be carried out;
     130 interrupted, --resume goes on.
@@ -172,6 +181,8 @@ def conductor(
 
     for lacking in missing_extras(settings):
         raise ConfigError(lacking)
+    if tuned is not None and not resume:
+        _distil_workflows(settings, tuned)
     with open_progress_bars() as bar:
         line = bar.add_task("learning", total=settings.optimiser.steps, said="")
 
@@ -180,6 +191,19 @@ def conductor(
 
         folder = train_conductor(settings, sys.argv, told, resume=resume)
     typer.echo(folder)
+
+
+def _distil_workflows(settings: TrainSettings, tuned: Path) -> None:
+    """The policy is fitted to what a tuning found."""
+    from batuta.train.distillation import run_distillation  # noqa: PLC0415 - loads torch
+
+    with open_progress_bars() as bar:
+        line = bar.add_task("learning what was found", total=settings.rejection.steps, said="")
+
+        def told(step: int, steps: int, loss: float) -> None:
+            bar.update(line, completed=step, total=steps, said=f"loss {loss:.3f} nats a token")
+
+        run_distillation(settings, tuned, told)
 
 
 @app.command(epilog=format_example("batuta train watch runs/mine"))

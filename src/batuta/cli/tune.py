@@ -212,7 +212,8 @@ def _tune_settings(
     """
     from batuta.tune.opening import is_labelled  # noqa: PLC0415 - loads numpy
     from batuta.tune.spending import Allowance  # noqa: PLC0415 - same
-    from batuta.tune.tuning import TuneSettings, TuneStage  # noqa: PLC0415 - same
+    from batuta.tune.stages import TuneStage  # noqa: PLC0415 - same
+    from batuta.tune.tuning import TuneSettings  # noqa: PLC0415 - same
 
     if options.budget is None and options.calls is None and options.minutes is None:
         raise ConfigError("say what it may cost: --budget DOLLARS, --calls N or --minutes M")
@@ -254,7 +255,8 @@ async def _run_tuning(
     from batuta.tune.opening import open_player, start_clock  # noqa: PLC0415 - loads numpy
     from batuta.tune.recommend import write_settings  # noqa: PLC0415 - same
     from batuta.tune.report import describe_tuning, write_results  # noqa: PLC0415 - same
-    from batuta.tune.tuning import ULTRA, Tuning  # noqa: PLC0415 - same
+    from batuta.tune.stages import ULTRA  # noqa: PLC0415 - same
+    from batuta.tune.tuning import Tuning  # noqa: PLC0415 - same
 
     judge = None if options.judge is None else WorkerId(options.judge)
     async with open_player(

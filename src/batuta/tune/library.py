@@ -132,13 +132,16 @@ def is_candidate(steps: Sequence[CandidateStep]) -> bool:
 
 
 def can_stop(steps: Sequence[CandidateStep]) -> bool:
-    """Whether something is left to play after two answers, for which they need not be read.
+    """Whether something is left to play after two answers whose agreement says something.
 
-    A third solver must not see the others' answers; with preparations he would.
+    That of two solvers who read one plan says little, for they err together, and so does that of
+    a worker with itself.
     """
     prepared = sum(step.role in _PREPARES for step in steps)
-    later = steps[prepared + _LOOKED_AT :]
-    return bool(later) and not (prepared and later[0].role is StepRole.SOLVE)
+    looked_at, later = steps[prepared : prepared + _LOOKED_AT], steps[prepared + _LOOKED_AT :]
+    apart = all(step.role is StepRole.SOLVE for step in looked_at)
+    alone = len({step.worker for step in looked_at}) < _LOOKED_AT
+    return bool(later) and not (apart and (prepared or alone))
 
 
 def parts_of(candidate: Candidate) -> Iterator[tuple[Candidate, int]]:

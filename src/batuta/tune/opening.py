@@ -25,7 +25,8 @@ from batuta.tasks.datasets import reasoning_gym
 from batuta.tune.parts import QuestionParts
 from batuta.tune.player import CallMeter, Player
 from batuta.tune.spending import BudgetedClient, PaidCalls, TuneBudget
-from batuta.tune.tuning import TuneSettings, stage_ends
+from batuta.tune.stages import stage_ends
+from batuta.tune.tuning import TuneSettings
 
 CALLS, PAID, PLAN = "calls.db", "paid.db", "plan.json"
 GENERAL = (

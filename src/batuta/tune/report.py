@@ -19,8 +19,9 @@ from batuta.tune.judge import Comparison, Verdict
 from batuta.tune.library import Candidate, write_continuation, write_workflow
 from batuta.tune.parts import QuestionParts
 from batuta.tune.player import CallMeter
+from batuta.tune.stages import BEST_SINGLE, MINI, ULTRA
 from batuta.tune.systems import TunedSystem, with_about
-from batuta.tune.tuning import BEST_SINGLE, MINI, ULTRA, TuneResult, TuneSettings
+from batuta.tune.tuning import TuneResult, TuneSettings
 
 Json = dict[str, Any]
 

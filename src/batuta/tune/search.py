@@ -1,7 +1,7 @@
 """The search: workflows race on the same questions, grown one change at a time.
 
 Each group of questions begins with its single workers. In every round, in every cell, workflows
-are drawn by Thompson sampling from the posterior of `surrogate`: those that were tried and those
+are drawn by Thompson sampling from the posterior of `transitions`: those that were tried and those
 one change away from the best; they play the next questions of the cell, always in the same order,
 so that every comparison is paired and workflows share the calls that they have in common.
 Nothing is dropped for good; what is unlikely to be best is no longer drawn.
@@ -38,6 +38,8 @@ class SearchSettings:
     """Workflows drawn in each cell and round."""
     optimism: float = 1.0
     """Standard deviations that are added to what is expected of a workflow never tried."""
+    caution: float = 0.5
+    """Standard deviations that are taken from what is expected of a workflow, to choose it."""
     parents: int = 2
     """The best workflows of a group whose neighbours are looked at."""
     looked_at: int = 120
@@ -293,7 +295,9 @@ class Search:
 
     def merits(self, candidates: Sequence[Candidate], group: int) -> Matrix:
         """The share right expected of each candidate at each level, less what its calls cost."""
-        return self.shares(candidates, group) - self.costs(candidates, group)
+        share_scl = self._draw_shares(candidates, group)
+        sure_cl = share_scl.mean(axis=0) - self.settings.caution * share_scl.std(axis=0)
+        return sure_cl - self.costs(candidates, group)
 
     def tried_anywhere(self) -> list[Candidate]:
         """Every workflow that was played in the search."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import final
 
 import numpy as np
@@ -33,48 +32,22 @@ from batuta.tune.parts import QuestionParts
 from batuta.tune.player import Player
 from batuta.tune.search import Arena, Search, SearchSettings
 from batuta.tune.spending import Allowance
+from batuta.tune.stages import (
+    BEST_SINGLE,
+    CALIBRATION,
+    MINI,
+    SELF_CONSISTENCY,
+    ULTRA,
+    TuneStage,
+    choose_samples,
+    count_calls,
+    describe_progress,
+    expected_accuracy,
+    stage_ends,
+)
 from batuta.tune.systems import TunedSystem, build_systems, restrict_to_singles
 
-BEST_SINGLE, SELF_CONSISTENCY, ULTRA, MINI = "best single", "self-consistency", "ultra", "mini"
-
-
-class TuneStage(StrEnum):
-    """The stages, in order."""
-
-    CALIBRATE = "calibrate"
-    SEARCH = "search"
-    SELECT = "select"
-    JUDGE = "judge"
-
-
 _ALWAYS = frozenset({ULTRA, MINI, BEST_SINGLE})
-_PLANNED = 0.98
-"""The share of the budget that is planned with; the rest is for calls that were in flight when a
-process was killed, so that it comes to the same end with the same budget."""
-_CALIBRATION, _SELECTION = 0.15, 0.07
-"""The shares that calibration and selection may take."""
-_JUDGED_CALLS = 750
-"""Calls that the judgement is given where they are between the least and the most of its share:
-they show a gain of about ten points."""
-_JUDGEMENT = 0.11, 0.30
-
-
-def stage_ends(calls: int) -> Mapping[TuneStage, float]:
-    """The share of the budget that may be spent at the end of each stage.
-
-    Args:
-        calls: that the whole budget is likely to allow.
-    """
-    least, most = _JUDGEMENT
-    judged = min(max(_JUDGED_CALLS / max(calls, 1), least), most)
-    return {
-        TuneStage.CALIBRATE: _CALIBRATION,
-        TuneStage.SEARCH: _PLANNED - judged - _SELECTION,
-        TuneStage.SELECT: _PLANNED - judged,
-        TuneStage.JUDGE: _PLANNED,
-    }
-
-
 _SCREENED, _EXPLORED = 0.4, 0.72
 """The shares of calibration and search after which two parts of the search end."""
 _CALIBRATED = 30
@@ -91,7 +64,6 @@ _TOLD = 0.05
 """Share of the budget after which the search says again how it does."""
 _FAILED = 0.8
 """Share of calls without a score from which on a worker is left out."""
-_MOST_SAMPLES = 9
 
 Tell = Callable[[TuneStage, str], None]
 """Hears what a stage has found."""
@@ -203,7 +175,7 @@ class Tuning:
             grouping=grouping,
             systems=systems,
             tried=len(search.tried_anywhere()),
-            believed=_expected_accuracy(search),
+            believed=expected_accuracy(search),
         )
         if self._settings.last is TuneStage.SEARCH:
             return result
@@ -237,7 +209,7 @@ class Tuning:
         by_group = [np.flatnonzero(group_n == g) for g in range(len(grouping.names))]
         chosen: list[int] = []
         singles = [Candidate.single(worker.id) for worker in self._player.pool]
-        has_money = self._has_money(_CALIBRATION)
+        has_money = self._has_money(CALIBRATION)
         for turn in range(_CALIBRATED):
             now = [int(places[turn]) for places in by_group if turn < len(places)]
             if not now or (turn and not has_money(len(now) * len(singles))):
@@ -345,8 +317,8 @@ class Tuning:
                 search.stop_exploring()
             if share - told >= _TOLD:
                 told = share
-                self._tell(TuneStage.SEARCH, _progress_line(search))
-        self._tell(TuneStage.SEARCH, _progress_line(search))
+                self._tell(TuneStage.SEARCH, describe_progress(search))
+        self._tell(TuneStage.SEARCH, describe_progress(search))
 
     # -- select ----------------------------------------------------------------------------
 
@@ -416,7 +388,7 @@ class Tuning:
             batch = tasks[start : start + _AT_ONCE]
             planned = [(task, play[task.id]) for task in batch for play in plays.values()]
             new = {
-                (task.id, entry if isinstance(entry, Candidate) else entry.name): _call_count(entry)
+                (task.id, entry if isinstance(entry, Candidate) else entry.name): count_calls(entry)
                 for task, entry in planned
                 if self._player.known(task, entry) is None
             }
@@ -435,7 +407,7 @@ class Tuning:
         tasks = self._parts.judgement
         best = Candidate.single(result.pool.ranked()[0].id)
         figures = {one.name: one for one in result.finalists}
-        samples = _samples_for(figures)
+        samples = choose_samples(figures)
         voting = SelfConsistency(samples)
         plays: dict[str, Assignment] = {
             ULTRA: result.nominees[ULTRA].assign(tasks),
@@ -466,30 +438,3 @@ class Tuning:
         until = self._ends[TuneStage.SELECT] + 0.03
         figures = await self._measure(tasks, again, until)
         return max(figures, key=lambda one: (one.share or 0.0, -one.usd)).name
-
-
-def _call_count(entry: Candidate | object) -> int:
-    """Calls of it at most."""
-    if isinstance(entry, Candidate):
-        return len(entry)
-    return int(getattr(entry, "calls", None) or 1)
-
-
-def _samples_for(figures: Mapping[str, SystemFigures]) -> int:
-    """Samples of the best single worker for the dollars of a question of ultra; else its calls."""
-    ultra, single = figures[ULTRA], figures[BEST_SINGLE]
-    ratio = ultra.usd / single.usd if single.usd else ultra.calls
-    return max(3, min(_MOST_SAMPLES, round(ratio)))
-
-
-def _expected_accuracy(search: Search) -> float:
-    """The share right that the search expects of its winners, over all its questions."""
-    total = 0.0
-    for group, weight in search.arena.weights.items():
-        total += weight * float(np.mean([share for _, share in search.winners(group)]))
-    return total / sum(search.arena.weights.values())
-
-
-def _progress_line(search: Search) -> str:
-    many = len(search.tried_anywhere())
-    return f"{many} workflows tried; {100 * _expected_accuracy(search):.0f} % expected of the best"

@@ -1,0 +1,82 @@
+"""The stages of a tuning, what each may spend, and small figures about them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import numpy as np
+
+from batuta.tune.judge import SystemFigures
+from batuta.tune.library import Candidate
+from batuta.tune.search import Search
+
+BEST_SINGLE, SELF_CONSISTENCY, ULTRA, MINI = "best single", "self-consistency", "ultra", "mini"
+"""What the systems that are judged are called."""
+
+
+class TuneStage(StrEnum):
+    """The stages, in order."""
+
+    CALIBRATE = "calibrate"
+    SEARCH = "search"
+    SELECT = "select"
+    JUDGE = "judge"
+
+
+_PLANNED = 0.98
+"""The share of the budget that is planned with; the rest is for calls that were in flight when a
+process was killed, so that it comes to the same end with the same budget."""
+CALIBRATION, _SELECTION = 0.15, 0.07
+"""The shares that calibration and selection may take."""
+_JUDGED_CALLS = 750
+"""Calls that the judgement is given where they are between the least and the most of its share:
+they show a gain of about ten points."""
+_JUDGEMENT = 0.11, 0.30
+
+
+def stage_ends(calls: int) -> Mapping[TuneStage, float]:
+    """The share of the budget that may be spent at the end of each stage.
+
+    Args:
+        calls: that the whole budget is likely to allow.
+    """
+    least, most = _JUDGEMENT
+    judged = min(max(_JUDGED_CALLS / max(calls, 1), least), most)
+    return {
+        TuneStage.CALIBRATE: CALIBRATION,
+        TuneStage.SEARCH: _PLANNED - judged - _SELECTION,
+        TuneStage.SELECT: _PLANNED - judged,
+        TuneStage.JUDGE: _PLANNED,
+    }
+
+
+_MOST_SAMPLES = 9
+
+
+def count_calls(entry: Candidate | object) -> int:
+    """Calls of it at most."""
+    if isinstance(entry, Candidate):
+        return len(entry)
+    return int(getattr(entry, "calls", None) or 1)
+
+
+def choose_samples(figures: Mapping[str, SystemFigures]) -> int:
+    """Samples of the best single worker for the dollars of a question of ultra; else its calls."""
+    ultra, single = figures[ULTRA], figures[BEST_SINGLE]
+    ratio = ultra.usd / single.usd if single.usd else ultra.calls
+    return max(3, min(_MOST_SAMPLES, round(ratio)))
+
+
+def expected_accuracy(search: Search) -> float:
+    """The share right that the search expects of its winners, over all its questions."""
+    total = 0.0
+    for group, weight in search.arena.weights.items():
+        total += weight * float(np.mean([share for _, share in search.winners(group)]))
+    return total / sum(search.arena.weights.values())
+
+
+def describe_progress(search: Search) -> str:
+    """How far the search has come, in a line."""
+    many = len(search.tried_anywhere())
+    return f"{many} workflows tried; {100 * expected_accuracy(search):.0f} % expected of the best"

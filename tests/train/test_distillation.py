@@ -1,0 +1,57 @@
+"""What a tuning found is what the policy writes afterwards."""
+
+import json
+
+import pytest
+
+from batuta.errors import ConfigError
+from batuta.rehearsal import draw_tasks, rehearsal_pool
+from batuta.train.distillation import WORKFLOWS, read_found_workflows, run_distillation
+from train.stage import LIBRARIES, NETWORK, settings
+
+pytestmark = LIBRARIES
+
+
+def write_found(folder, worker="viola"):
+    folder.mkdir(exist_ok=True)
+    rows = [
+        {
+            "id": task.id,
+            "question": task.question,
+            "steps": [
+                {"worker": "cello", "subtask": "", "access": []},
+                {"worker": worker, "subtask": "Verify the solution.", "access": [0]},
+            ],
+        }
+        for task in draw_tasks("arithmetic", 40, 3)
+    ]
+    (folder / WORKFLOWS).write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
+def test_what_was_found_gets_likelier_and_is_kept_where_reinforcement_begins(tmp_path, warm):
+    losses = []
+    stage = settings(
+        tmp_path,
+        rejection={"steps": 30, "batch": 16, "learning_rate": 3e-3},
+        policy={"start": str(warm), "network": NETWORK},
+    )
+    folder = run_distillation(
+        stage, write_found(tmp_path / "tuned"), lambda step, steps, loss: losses.append(loss)
+    )
+    assert folder == tmp_path / "rejection" and (folder / "batuta.json").is_file()
+    assert len(losses) >= 30 and losses[-1] < 0.5 * losses[0]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "no json", '{"id": 1, "question": "q", "steps": [{}]}'])
+def test_a_folder_that_holds_no_workflows_is_refused_in_a_sentence(tmp_path, text):
+    (tmp_path / WORKFLOWS).write_text(text)
+    with pytest.raises(ConfigError, match="workflows"):
+        read_found_workflows(tmp_path, rehearsal_pool())
+
+
+def test_a_worker_that_the_pool_lacks_and_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(ConfigError, match="the pool has no worker celesta"):
+        read_found_workflows(write_found(tmp_path / "tuned", "celesta"), rehearsal_pool())
+    with pytest.raises(ConfigError, match="batuta tune"):
+        read_found_workflows(tmp_path / "nowhere", rehearsal_pool())
