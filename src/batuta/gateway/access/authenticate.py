@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections import OrderedDict
 from dataclasses import dataclass
 from time import monotonic, time
@@ -25,6 +26,8 @@ SESSION_SECONDS = 12 * 3600.0
 _MAX_CACHED_KEYS = 10_000
 _MIN_TOKEN_LENGTH = 16
 _SESSION_PURPOSE = "session"
+_UNTIL = re.compile(r"[0-9]{1,12}")
+"""Seconds since the epoch, as sessions are signed with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,8 @@ class Authenticator:
         self._needs_key = bool(admin)
         self._checked_at = float("-inf")
         self._cache: OrderedDict[bytes, _CachedKey] = OrderedDict()
+        self._wrong: OrderedDict[bytes, _CachedKey] = OrderedDict()
+        """Apart, so that guesses do not push out keys that are good."""
         self._lock = anyio.Lock(fast_acquire=True)
 
     @property
@@ -147,6 +152,7 @@ class Authenticator:
         gone = [d for d, known in self._cache.items() if key is None or _is_key(known, key)]
         for digest in gone:
             del self._cache[digest]
+        self._wrong.clear()
         self._checked_at = float("-inf")
 
     def _is_admin(self, credential: str) -> bool:
@@ -159,11 +165,11 @@ class Authenticator:
         if name is None or self._key_hasher is None or self._store is None:
             return None
         digest = self._key_hasher.digest(credential)
-        known = self._cache.get(digest)
+        known = self._cache.get(digest) or self._wrong.get(digest)
         if known is not None and known.until > monotonic():
             return known.key if known.key and _matches_digest(known.key, digest) else None
         async with self._lock:  # of a hundred requests one looks it up
-            known = self._cache.get(digest)
+            known = self._cache.get(digest) or self._wrong.get(digest)
             if known is None or known.until <= monotonic():
                 key = await self._store.keys.find(name)
                 valid = key is not None and _matches_digest(key, digest)
@@ -172,9 +178,13 @@ class Authenticator:
         return known.key
 
     def _remember(self, digest: bytes, known: _CachedKey) -> None:
-        self._cache[digest] = known
-        while len(self._cache) > _MAX_CACHED_KEYS:
-            self._cache.popitem(last=False)
+        kept, other = self._cache, self._wrong
+        if known.key is None:
+            kept, other = other, kept
+        other.pop(digest, None)
+        kept[digest] = known
+        while len(kept) > _MAX_CACHED_KEYS:
+            kept.popitem(last=False)
 
     def _caller_of_key(self, key: ApiKey | None) -> Caller:
         """Whose key it is.
@@ -203,7 +213,7 @@ class Authenticator:
         """Whose session it is; nobody's if it is over, or its key was revoked or rotated."""
         name, _, rest = text.partition(".")
         until = rest.partition(".")[0]
-        if not until.isascii() or not until.isdigit() or int(until[:12]) < time():
+        if not _UNTIL.fullmatch(until) or int(until) < time():
             return NOBODY
         if name == "admin":
             genuine = self._admin is not None and self._is_signed_by(text, name, until, self._admin)

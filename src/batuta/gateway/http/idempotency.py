@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import caller_of
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.body import ClientGone, header_value, raw_headers, read_body
+from batuta.gateway.http.body import ClientGone, header_value, raw_headers, read_checked_body
 from batuta.gateway.http.middleware import log_exception
 from batuta.store import Store
 from batuta.store.idempotency import EarlierRequest, IdempotencyStore, StoredAnswer
@@ -60,7 +60,7 @@ class IdempotencyMiddleware:
             message = "An Idempotency-Key has 1 to 255 visible ASCII characters."
             raise APIError(400, "invalid_value", message, param="Idempotency-Key")
         try:
-            body = await read_body(receive)
+            body = await read_checked_body(receive)
         except ClientGone:
             return
         digest = hashlib.sha256(scope["path"].encode() + b"\0" + body).digest()

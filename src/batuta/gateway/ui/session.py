@@ -16,6 +16,7 @@ from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller, CallerRole, caller_of
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.authentication import SESSION_COOKIE
+from batuta.gateway.http.body import cookie_value
 from batuta.gateway.http.middleware import log_exception
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 
@@ -80,7 +81,7 @@ class SessionManager:
 
     def identify(self, request: Request) -> WebSession:
         """Who this is."""
-        session = request.cookies.get(SESSION_COOKIE, "")
+        session = cookie_value(request.scope, SESSION_COOKIE) or ""
         token = hmac.digest(self._secret, session.encode("utf-8", "replace"), "sha256").hex()
         return WebSession(caller_of(request.scope), token)
 
