@@ -134,7 +134,9 @@ async def test_what_the_caller_says_of_rounds_binds_before_its_effort():
 
         async def plan(self, brief, listener=None):
             self.briefs += 1
-            return await sequential_chain(["a"]).plan(brief.__class__(question=brief.question, pool=brief.pool))
+            return await sequential_chain(["a"]).plan(
+                brief.__class__(question=brief.question, pool=brief.pool)
+            )
 
     conductor = Again()
     house = orchestra({"ada": says("a")}, conductor=conductor)

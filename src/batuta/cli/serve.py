@@ -13,12 +13,15 @@ import typer
 from batuta.cli.ask import ConductorOption, PoolOption
 from batuta.clients import HttpTransport
 from batuta.config.load import data_folder, jobs_target, redis_target, store_target
-from batuta.config.settings import LogFormat, ServerSetting
+from batuta.config.settings import AnswerCacheSetting, LogFormat, ServerSetting
+from batuta.errors import ConfigError
 
 if TYPE_CHECKING:
     from batuta.cli.reload import ServeOptions
     from batuta.gateway.http.connections import ConnectionLimits
+    from batuta.gateway.serving.answer_cache import AnswerCache
     from batuta.gateway.serving.models import ServerState
+    from batuta.store import Store
 
 
 def serve_command(
@@ -87,7 +90,9 @@ async def _run_server(host: str, port: int, serve_options: ServeOptions) -> None
         ):
             gate = Authenticator(store, open_key_hasher(data_folder()), admin_token())
             await gate.needs_key()
-            rates = open_rate_limiter(redis_target(taken), taken.replicas)
+            redis = redis_target(taken)
+            rates = open_rate_limiter(redis, taken.replicas)
+            cache = _open_answer_cache(ensemble.answer_cache, store, redis)
             orchestra = serve_options.build_state(
                 ensemble,
                 store=store,
@@ -97,6 +102,7 @@ async def _run_server(host: str, port: int, serve_options: ServeOptions) -> None
                 authenticator=gate,
                 rate_limiter=rates,
                 private_pictures=taken.private_pictures,
+                answer_cache=cache,
             )
 
             async def again() -> ServerState:
@@ -114,7 +120,26 @@ async def _run_server(host: str, port: int, serve_options: ServeOptions) -> None
                 await run_server(orchestra, host, port, on_ready=ready, **options)
             finally:
                 await rates.close()
+                if cache is not None:
+                    await cache.close()
             tasks.cancel_scope.cancel()
+
+
+def _open_answer_cache(wanted: AnswerCacheSetting, store: Store, redis: str) -> AnswerCache | None:
+    """What finds answers that are given again; None if none is to be.
+
+    Raises:
+        ConfigError: it is to be in Redis, and there is none.
+    """
+    if not wanted.enabled:
+        return None
+    from batuta.gateway.serving import answer_cache as answers  # noqa: PLC0415 - see `command`
+
+    if wanted.redis and not redis:
+        raise ConfigError("answer_cache.redis needs a Redis: set server.redis or BATUTA_REDIS")
+    index = answers.RedisAnswerIndex(redis) if wanted.redis else answers.StoreAnswerIndex(store)
+    options = answers.AnswerCacheOptions(seconds=wanted.ttl_s, sampled=wanted.sampled)
+    return answers.AnswerCache(store, index, options)
 
 
 def _connection_limits(taken: ServerSetting) -> ConnectionLimits:

@@ -19,6 +19,7 @@ from batuta.clients import (
 )
 from batuta.clients.discovery import Discovery, discover_pool
 from batuta.config.settings import (
+    AnswerCacheSetting,
     ConductorSetting,
     ServerSetting,
     Settings,
@@ -89,6 +90,8 @@ class LoadedConfig:
     """Rounds that a caller may ask for; None: the API's own limit."""
     server: ServerSetting = ServerSetting()
     """What a server over it takes on."""
+    answer_cache: AnswerCacheSetting = AnswerCacheSetting()
+    """Which answers are given again."""
 
 
 def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -270,6 +273,7 @@ def _build_config(
         guardrails=build_guardrails(settings.policies),
         max_rounds=limits.max_rounds,
         server=settings.server,
+        answer_cache=settings.answer_cache,
     )
 
 

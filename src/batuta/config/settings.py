@@ -37,6 +37,10 @@ hedge_s = 20                    # silence of the last step's worker before a sec
 running = 512                   # answers at the same time; more wait, and some are turned away
 waiting = 1024
 
+[answer_cache]
+enabled = true                  # the same question twice is answered once, within a tenant
+ttl_s = 3600
+
 [[policies]]                    # see guardrails/settings.py
 """
 
@@ -298,6 +302,18 @@ class ServerSetting(_StrictModel):
     """How many there are; each counts its share for itself while Redis cannot be reached."""
 
 
+class AnswerCacheSetting(_StrictModel):
+    """Whether the same question twice is answered once."""
+
+    enabled: bool = False
+    ttl_s: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
+    """Seconds for which an answer is given again."""
+    sampled: bool = False
+    """Whether also answers that were sampled: of another temperature than 0 and without a seed."""
+    redis: bool = False
+    """Whether the index is in the Redis of the server, and not in the database of the runs."""
+
+
 class Settings(_StrictModel):
     """The whole file."""
 
@@ -309,6 +325,7 @@ class Settings(_StrictModel):
     baselines: BaselinesSetting = BaselinesSetting()
     resilience: ResilienceSetting = ResilienceSetting()
     server: ServerSetting = ServerSetting()
+    answer_cache: AnswerCacheSetting = AnswerCacheSetting()
     policies: tuple[GuardrailSetting, ...] = ()
 
     def resolve_folders(self, folder: Path) -> Settings:

@@ -191,6 +191,23 @@ IDEMPOTENT = Table(
     Index(None, "run_id"),
 )
 
+ANSWERS = Table(
+    "answers",
+    METADATA,
+    # Which run answered a question before; digests and ids, and no words.
+    Column("tenant", Text, primary_key=True),
+    Column("digest", LargeBinary, primary_key=True),
+    Column("run_id", Text, nullable=False),
+    Column("expires", Float(53), nullable=False),
+    # For answers to questions that are nearly the same: what else they depend on, and the words'
+    # place among others.
+    Column("family", LargeBinary),
+    Column("vector", LargeBinary),
+    Index(None, "expires"),
+    Index(None, "run_id"),
+    Index(None, "tenant", "family", "expires"),
+)
+
 FORGOTTEN = Table(
     "forgotten",
     METADATA,

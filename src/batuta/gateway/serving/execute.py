@@ -11,6 +11,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import final
 
 import anyio
@@ -41,6 +42,12 @@ from batuta.gateway.serving.admission import (
     caller_limits,
     conductor_worker,
     permitted_workers,
+)
+from batuta.gateway.serving.answer_cache import (
+    CACHE_HEADER,
+    RepeatableCall,
+    repeated_run,
+    reply_deltas,
 )
 from batuta.gateway.serving.capabilities import (
     check_response_format,
@@ -86,6 +93,10 @@ class PreparedCall:
     """The workflow that goes on with the results of its tools."""
     will_resume: Callable[[], bool] = lambda: False
     """Whether a run that is cancelled now is taken up again by another process."""
+    repeatable: RepeatableCall | None = None
+    """All that the answer depends on, if it may be given again."""
+    earlier: Run | None = None
+    """The run whose answer is given again."""
 
     @property
     def can_stream(self) -> bool:
@@ -103,6 +114,8 @@ class PreparedCall:
     def headers(self) -> dict[str, str]:
         """What the answer's headers say before anything is played."""
         headers = {"x-batuta-run-id": str(self.run_id), **self.admission.headers}
+        if self.repeatable is not None:
+            headers[CACHE_HEADER] = "miss" if self.earlier is None else "hit"
         ignored = [name for name in self.call.ignored if _HEADER_SAFE.fullmatch(name)]
         if ignored:
             headers["x-batuta-ignored"] = ", ".join(ignored)
@@ -167,8 +180,12 @@ class RunService:
         )
         if resumed is not None and not call.options.dry_run:
             booking = replace(booking, resumed=resumed)
+        if run_id is None:  # what is played in the background is always played
+            booking = await self._find_earlier(booking)
 
         def first() -> FirstCallsCost:
+            if booking.earlier is not None:
+                return FirstCallsCost(Decimal(0), Decimal(0))
             served, pool, mind = (
                 booking.served_model,
                 booking.pool,
@@ -196,6 +213,27 @@ class RunService:
         finally:
             await self._admission.release(caller, admission)
 
+    async def _find_earlier(self, booking: PreparedCall) -> PreparedCall:
+        """The booking with the answer that was given to the same call before, if one was."""
+        cache, call, served = self._state.answer_cache, booking.call, booking.served_model
+        options = call.options
+        wanted = call.store and options.cache is not False
+        if cache is None or not wanted or not cache.may_repeat(call.question.sampling):
+            return booking
+        if options.trace or options.dry_run or booking.resumed is not None:
+            return booking
+        author = served.conductor.name if served.conductor else served.name
+        repeatable = RepeatableCall(
+            tenant=booking.caller.tenant,
+            model=served.name,
+            question=call.question,
+            pool=booking.pool,
+            limits=booking.limits,
+            conductor=author if options.workflow is None else repr(options.workflow),
+            guardrails=booking.guardrails.names,
+        )
+        return replace(booking, repeatable=repeatable, earlier=await cache.find(repeatable))
+
     async def _screened(self, booking: PreparedCall) -> PreparedCall:
         """The booking with its caller's own workflow as the policies let it be played.
 
@@ -211,10 +249,12 @@ class RunService:
             raise APIError(400, "policy_blocked", message, param=f"{ORCHESTRATION_FIELD}.workflow")
         by_hand = FixedConductor("by-hand", lambda _: clean)
         served = replace(booking.served_model, conductor=by_hand)
-        return replace(booking, served=served, guarded=acts)
+        return replace(booking, served_model=served, guarded=acts)
 
     async def execute(self, prepared: PreparedCall, emit: EventHandler | None = None) -> Run:
         """Conducts and keeps the run, also if this is cancelled."""
+        if prepared.earlier is not None:
+            return await self._repeat_answer(prepared, prepared.earlier, emit)
         recorder = Recorder()
         question, served = prepared.call.question, prepared.served_model
         if served.solver is not None:
@@ -326,6 +366,17 @@ class RunService:
             if recorder.ended is not None:
                 await self._store_run(prepared, run or recorder.run())
 
+    async def _repeat_answer(
+        self, prepared: PreparedCall, earlier: Run, emit: EventHandler | None
+    ) -> Run:
+        """A run of its own that gives an earlier one's answer; nobody is called."""
+        run = repeated_run(earlier, prepared.run_id)
+        if emit is not None and prepared.can_stream and run.reply is not None:
+            for event in reply_deltas(run.reply):
+                await emit(event)
+        await self._store_run(prepared, run)
+        return run
+
     async def _store_run(self, prepared: PreparedCall, run: Run) -> None:
         """Stores the run and settles its cost; an answer is not lost because the disk fails."""
         if run.outcome is Outcome.CANCELLED and prepared.will_resume():
@@ -347,3 +398,7 @@ class RunService:
                 admission.is_settled = True
             except StoreError as error:
                 log_exception(error)
+                return
+            cache, repeatable = self._state.answer_cache, prepared.repeatable
+            if cache is not None and repeatable is not None and prepared.earlier is None:
+                await cache.keep(repeatable, run)

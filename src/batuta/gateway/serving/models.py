@@ -18,6 +18,7 @@ from batuta.gateway.access.authenticate import Authenticator
 from batuta.gateway.access.rate_limit import LocalRateLimiter, RateLimiter
 from batuta.gateway.http.disconnect import RequestScopes
 from batuta.gateway.http.overload import ConcurrencyLimiter, ConcurrencyLimits
+from batuta.gateway.serving.answer_cache import AnswerCache
 from batuta.gateway.serving.pending_tool_runs import PendingToolRuns
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
@@ -212,6 +213,7 @@ class ServerState:
         timeout_policy: TimeoutPolicy | None = None,
         guardrails: Guardrails | None = None,
         private_pictures: bool = False,
+        answer_cache: AnswerCache | None = None,
     ) -> None:
         """Learns who plays.
 
@@ -233,6 +235,7 @@ class ServerState:
             timeout_policy: how long a step may take before another worker is asked.
             private_pictures: whether addresses of pictures may be of private networks.
             guardrails: what questions, replies between agents and answers must pass.
+            answer_cache: finds answers that are given again; None: none is.
 
         Raises:
             ConfigError: two models have one name, there is none, or a worker has no client.
@@ -251,6 +254,7 @@ class ServerState:
         self.timeout_policy = timeout_policy or TimeoutPolicy()
         self.guardrails = guardrails or Guardrails()
         self.private_pictures = private_pictures
+        self.answer_cache = answer_cache
         self.limiter = ConcurrencyLimiter(concurrency or ConcurrencyLimits())
         """Who is served, and who waits."""
         self.metrics = Metrics(self._gauges, lambda: self.health)
@@ -297,6 +301,10 @@ class ServerState:
             "waiting": ("Requests in the queue.", crowd.waiting),
             "turned_away_total": ("Requests for which there was no place.", crowd.rejected),
         }
+        cache = self.answer_cache
+        if cache is not None:
+            now["answers_repeated_total"] = ("Answers that were given again.", cache.hits)
+            now["answers_not_found_total"] = ("Answers that might have been.", cache.misses)
         if store is not None:
             now["unwritten_runs"] = ("Runs that wait to be written.", store.pending_count)
             now["lost_runs_total"] = ("Runs that the database refused.", store.lost_count)

@@ -26,6 +26,7 @@ _KNOWN_FIELDS = {
     "trace",
     "dry_run",
     "workflow",
+    "cache",
 }
 _KNOWN_OF_STEP = {"subtask", "worker", "access"}
 
@@ -46,6 +47,8 @@ class RunOptions:
     """By hand: nobody plans."""
     dry_run: bool = False
     """Plan and estimate; call no worker."""
+    cache: bool | None = None
+    """False: neither take an earlier answer nor keep this one for later."""
 
     def limits(self, default: Limits, ceiling: Limits | None = None) -> Limits:
         """What was asked for, `usual` where nothing was, and never more than `ceiling`.
@@ -126,6 +129,7 @@ def parse_run_options(body: Fields) -> RunOptions:
         trace=bool(given.flag("trace")),
         workflow=_parse_workflow(given.object("workflow")),
         dry_run=bool(given.flag("dry_run")),
+        cache=given.flag("cache"),
     )
 
 
