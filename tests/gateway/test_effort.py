@@ -452,7 +452,7 @@ async def test_a_silent_last_worker_gets_a_rival(stream):
     house = orchestra(
         {"ada": says("quick"), "bob": slow},
         conductor=single_worker("bob"),
-        patience=TimeoutPolicy(hedge_seconds=0.05),
+        timeout_policy=TimeoutPolicy(hedge_seconds=0.05),
     )
     async with Serving(house) as server:
         if stream:
@@ -474,7 +474,7 @@ async def test_a_worker_that_speaks_is_not_hedged():
     house = orchestra(
         {"ada": says("never asked"), "bob": Breaking(("Half an ",), ProviderOverloadedError("x"))},
         conductor=single_worker("bob"),
-        patience=TimeoutPolicy(hedge_seconds=5.0),
+        timeout_policy=TimeoutPolicy(hedge_seconds=5.0),
     )
     async with Serving(house) as server:
         frames = await server.frames(**ask())
