@@ -14,9 +14,9 @@ from batuta.clients import ScriptedClient
 from batuta.core import Finish, Reply, ToolCall
 from batuta.gateway.access.authenticate import Authenticator
 from batuta.gateway.serving.answer_cache import (
-    AnswerCache,
     AnswerCacheOptions,
     RedisAnswerIndex,
+    RepeatedAnswers,
     StoreAnswerIndex,
 )
 from batuta.store import Store
@@ -46,7 +46,7 @@ class Place:
 
     def __init__(self, store, index=None, **options):
         self.store, self.worker, self.hasher = store, Counting(), KeyHasher(b"x" * 32)
-        self.cache = AnswerCache(
+        self.cache = RepeatedAnswers(
             store, index or StoreAnswerIndex(store), AnswerCacheOptions(**options)
         )
         clients = {name: ScriptedClient(self.worker) for name in ("ada", "bob")}
@@ -268,7 +268,7 @@ async def test_what_calls_tools_or_was_cut_short_is_played_again(store):
             asked.append(request)
             return reply
 
-        cache = AnswerCache(store, StoreAnswerIndex(store))
+        cache = RepeatedAnswers(store, StoreAnswerIndex(store))
         house = orchestra({"ada": ScriptedClient(say)}, store=store, answer_cache=cache)
         async with Serving(house) as server:
             for _ in range(2):

@@ -94,6 +94,7 @@ class ServeOptions:
             health=config.health,
             timeout_policy=config.timeouts,
             guardrails=config.guardrails,
+            moderation=config.moderation,
             **options,
         )
 

@@ -19,7 +19,7 @@ from batuta.errors import ConfigError
 if TYPE_CHECKING:
     from batuta.cli.reload import ServeOptions
     from batuta.gateway.http.connections import ConnectionLimits
-    from batuta.gateway.serving.answer_cache import AnswerCache
+    from batuta.gateway.serving.answer_cache import RepeatedAnswers
     from batuta.gateway.serving.models import ServerState
     from batuta.store import Store
 
@@ -125,7 +125,9 @@ async def _run_server(host: str, port: int, serve_options: ServeOptions) -> None
             tasks.cancel_scope.cancel()
 
 
-def _open_answer_cache(wanted: AnswerCacheSetting, store: Store, redis: str) -> AnswerCache | None:
+def _open_answer_cache(
+    wanted: AnswerCacheSetting, store: Store, redis: str
+) -> RepeatedAnswers | None:
     """What finds answers that are given again; None if none is to be.
 
     Raises:
@@ -139,7 +141,7 @@ def _open_answer_cache(wanted: AnswerCacheSetting, store: Store, redis: str) -> 
         raise ConfigError("answer_cache.redis needs a Redis: set server.redis or BATUTA_REDIS")
     index = answers.RedisAnswerIndex(redis) if wanted.redis else answers.StoreAnswerIndex(store)
     options = answers.AnswerCacheOptions(seconds=wanted.ttl_s, sampled=wanted.sampled)
-    return answers.AnswerCache(store, index, options)
+    return answers.RepeatedAnswers(store, index, options)
 
 
 def _connection_limits(taken: ServerSetting) -> ConnectionLimits:

@@ -37,7 +37,7 @@ class ErrorReply(Exception):
         self.payload = payload
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderReply:
     """What a provider told, before it is counted and priced."""
 
@@ -152,7 +152,7 @@ async def _fetch_reply(
         raise with_host(line.reply_target, failure)
     except (ProviderTimeoutError, StreamInterruptedError, InvalidReplyError) as error:
         # The provider had taken the prompt and may charge for it.
-        _attach_cost(error, line, request, ProviderReply(Reply(text="")))
+        _attach_cost(error, line, request, ProviderReply(reply=Reply(text="")))
         raise
 
 

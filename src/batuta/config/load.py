@@ -18,6 +18,7 @@ from batuta.clients import (
     open_client,
 )
 from batuta.clients.discovery import Discovery, discover_pool
+from batuta.clients.openai.moderation import ModerationClient
 from batuta.config.settings import (
     AnswerCacheSetting,
     ConductorSetting,
@@ -26,7 +27,7 @@ from batuta.config.settings import (
     WorkerSetting,
     read_settings,
 )
-from batuta.config.workers import open_worker_clients, worker_spec
+from batuta.config.workers import open_moderation, open_worker_clients, worker_spec
 from batuta.core import (
     Client,
     Conductor,
@@ -92,6 +93,8 @@ class LoadedConfig:
     """What a server over it takes on."""
     answer_cache: AnswerCacheSetting = AnswerCacheSetting()
     """Which answers are given again."""
+    moderation: ModerationClient | None = None
+    """Who judges texts, if somebody does."""
 
 
 def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -274,6 +277,7 @@ def _build_config(
         max_rounds=limits.max_rounds,
         server=settings.server,
         answer_cache=settings.answer_cache,
+        moderation=open_moderation(settings.moderation, http, environ),
     )
 
 

@@ -41,6 +41,9 @@ waiting = 1024
 enabled = true                  # the same question twice is answered once, within a tenant
 ttl_s = 3600
 
+[moderation]
+model = "omni-moderation-latest"    # who answers POST /v1/moderations; of provider "openai"
+
 [[policies]]                    # see guardrails/settings.py
 """
 
@@ -302,6 +305,19 @@ class ServerSetting(_StrictModel):
     """How many there are; each counts its share for itself while Redis cannot be reached."""
 
 
+class ModerationSetting(_StrictModel):
+    """The provider that POST /v1/moderations is passed through to."""
+
+    model: str = Field(min_length=1)
+    provider: str = "openai"
+    base_url: str = ""
+    """None: the provider's own."""
+    key_env: str = ""
+    """By default the provider's own variable."""
+    tags: tuple[str, ...] = ()
+    """As of a worker: a key that may not ask workers of a tag may not ask this one either."""
+
+
 class AnswerCacheSetting(_StrictModel):
     """Whether the same question twice is answered once."""
 
@@ -326,6 +342,7 @@ class Settings(_StrictModel):
     resilience: ResilienceSetting = ResilienceSetting()
     server: ServerSetting = ServerSetting()
     answer_cache: AnswerCacheSetting = AnswerCacheSetting()
+    moderation: ModerationSetting | None = None
     policies: tuple[GuardrailSetting, ...] = ()
 
     def resolve_folders(self, folder: Path) -> Settings:

@@ -16,6 +16,7 @@ from batuta.gateway.access.caller import Caller, CallerRole, caller_of
 from batuta.gateway.admin.routes import AdminRoutes
 from batuta.gateway.admin.runs import RunRoutes, json_response
 from batuta.gateway.chat.endpoint import ChatEndpoint
+from batuta.gateway.chat.text_completion import COMPLETIONS_PATH, TextCompletionEndpoint
 from batuta.gateway.errors import APIError, model_not_found
 from batuta.gateway.http.access_log import AccessLog
 from batuta.gateway.http.authentication import AuthenticationMiddleware
@@ -33,6 +34,7 @@ from batuta.gateway.responses.endpoint import ResponsesEndpoint
 from batuta.gateway.responses.stored_routes import StoredResponseEndpoint, StoredResponseRoutes
 from batuta.gateway.serving.admission import conductor_worker
 from batuta.gateway.serving.models import ServedModel, ServerState
+from batuta.gateway.serving.moderation import MODERATIONS_PATH, ModerationEndpoint
 from batuta.gateway.telemetry.metrics import CONTENT_TYPE
 from batuta.gateway.ui import page_routes
 
@@ -67,6 +69,8 @@ def create_app(state: ServerState, background: BackgroundResponses | None = None
         Route("/v1/responses/{id}/input_items", given.input_items),
         Route("/v1/messages", MessagesEndpoint(state, player), methods=["POST"]),
         Route("/v1/messages/count_tokens", TokenCounter(player).count, methods=["POST"]),
+        Route(COMPLETIONS_PATH, TextCompletionEndpoint(state, player), methods=["POST"]),
+        Route(MODERATIONS_PATH, ModerationEndpoint(state).moderate, methods=["POST"]),
         Route("/v1/models", catalogue.list_models),
         Route("/v1/models/{id:path}", catalogue.get_model),
         Route("/v1/runs", runs.list_runs),

@@ -86,7 +86,9 @@ class AnthropicStreamAccumulator:
         )
         # Until the first message_delta the count of output tokens is only a beginning.
         usage = parse_usage(self._usage) if self._stop else None
-        return ProviderReply(reply, usage, hour_cache_write=_hour_cache_write(self._usage))
+        return ProviderReply(
+            reply=reply, usage=usage, hour_cache_write=_hour_cache_write(self._usage)
+        )
 
     def _update_usage(self, told: dict[str, Any]) -> None:
         known = {
@@ -180,7 +182,9 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
         stop_sequence=as_string(data.get("stop_sequence")) or None,
     )
     usage = data.get("usage")
-    return ProviderReply(reply, parse_usage(usage), hour_cache_write=_hour_cache_write(usage))
+    return ProviderReply(
+        reply=reply, usage=parse_usage(usage), hour_cache_write=_hour_cache_write(usage)
+    )
 
 
 def parse_usage(usage: Any) -> Usage | None:

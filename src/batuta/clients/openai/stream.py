@@ -69,7 +69,9 @@ class OpenAIStreamAccumulator:
             stop_sequence=self._matched,
             is_refusal=self._refused,
         )
-        return ProviderReply(reply, parse_usage(self._usage), reported_usd(self._usage))
+        return ProviderReply(
+            reply=reply, usage=parse_usage(self._usage), usd=reported_usd(self._usage)
+        )
 
     def _add_choice(self, choice: dict[str, Any]) -> Sequence[Delta]:
         if reason := choice.get("finish_reason"):
@@ -128,7 +130,7 @@ def parse_completion(data: Any) -> ProviderReply:
         is_refusal=bool(message.get("refusal")) and not message.get("content"),
     )
     usage = data.get("usage")
-    return ProviderReply(reply, parse_usage(usage), reported_usd(usage))
+    return ProviderReply(reply=reply, usage=parse_usage(usage), usd=reported_usd(usage))
 
 
 def parse_usage(usage: Any) -> Usage | None:

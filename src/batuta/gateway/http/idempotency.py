@@ -18,7 +18,9 @@ from batuta.gateway.http.middleware import log_exception
 from batuta.store import Store
 from batuta.store.idempotency import EarlierRequest, IdempotencyStore, StoredAnswer
 
-IDEMPOTENT_PATHS = frozenset({"/v1/chat/completions", "/v1/responses", "/v1/messages"})
+IDEMPOTENT_PATHS = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
+)
 MAX_KEPT_BYTES = 4 * 1024 * 1024
 """Bytes of an answer that is kept; a longer one is played anew."""
 _KEY_PATTERN = re.compile(rb"[!-~]{1,255}")

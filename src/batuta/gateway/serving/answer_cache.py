@@ -176,7 +176,7 @@ def _redis_key(tenant: str, digest: bytes) -> str:
 
 
 @final
-class AnswerCache:
+class RepeatedAnswers:
     """Finds and notes the answers of one server."""
 
     def __init__(

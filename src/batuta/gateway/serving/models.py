@@ -11,6 +11,7 @@ from typing import Any, final
 
 from batuta.baselines import Solver
 from batuta.clients import WorkerHealth
+from batuta.clients.openai.moderation import ModerationClient
 from batuta.core import Client, Conductor, Limits, Pool, Run, WorkerId
 from batuta.engine import TimeoutPolicy
 from batuta.errors import ConfigError
@@ -18,7 +19,7 @@ from batuta.gateway.access.authenticate import Authenticator
 from batuta.gateway.access.rate_limit import LocalRateLimiter, RateLimiter
 from batuta.gateway.http.disconnect import RequestScopes
 from batuta.gateway.http.overload import ConcurrencyLimiter, ConcurrencyLimits
-from batuta.gateway.serving.answer_cache import AnswerCache
+from batuta.gateway.serving.answer_cache import RepeatedAnswers
 from batuta.gateway.serving.pending_tool_runs import PendingToolRuns
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
@@ -213,7 +214,8 @@ class ServerState:
         timeout_policy: TimeoutPolicy | None = None,
         guardrails: Guardrails | None = None,
         private_pictures: bool = False,
-        answer_cache: AnswerCache | None = None,
+        answer_cache: RepeatedAnswers | None = None,
+        moderation: ModerationClient | None = None,
     ) -> None:
         """Learns who plays.
 
@@ -236,6 +238,7 @@ class ServerState:
             private_pictures: whether addresses of pictures may be of private networks.
             guardrails: what questions, replies between agents and answers must pass.
             answer_cache: finds answers that are given again; None: none is.
+            moderation: judges texts; None: there is no moderation here.
 
         Raises:
             ConfigError: two models have one name, there is none, or a worker has no client.
@@ -255,6 +258,7 @@ class ServerState:
         self.guardrails = guardrails or Guardrails()
         self.private_pictures = private_pictures
         self.answer_cache = answer_cache
+        self.moderation = moderation
         self.limiter = ConcurrencyLimiter(concurrency or ConcurrencyLimits())
         """Who is served, and who waits."""
         self.metrics = Metrics(self._gauges, lambda: self.health)
@@ -286,6 +290,7 @@ class ServerState:
             other.timeout_policy,
             other.guardrails,
         )
+        self.moderation = other.moderation
 
     def record_run(self, run: Run, tenant: str) -> None:
         """Counts and traces a run that has ended."""
