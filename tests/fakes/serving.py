@@ -37,7 +37,9 @@ class Server:
                 try:
                     self.said += (await self.process.stderr.receive()).decode()
                 except anyio.EndOfStream:
-                    raise RuntimeError(f"the server ended; it said: {self.said}") from None
+                    code = await self.process.wait()
+                    said = f"the server ended with {code}; it said: {self.said}"
+                    raise RuntimeError(said) from None
 
     async def models(self):
         async with self.http.get("/v1/models") as response:

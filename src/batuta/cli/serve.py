@@ -12,16 +12,19 @@ import typer
 
 from batuta.cli.ask import ConductorOption, PoolOption
 from batuta.clients import HttpTransport
+from batuta.clients.secret import NO_KEY, Secret
 from batuta.config.load import data_folder, jobs_target, redis_target, store_target
-from batuta.config.settings import AnswerCacheSetting, LogFormat, ServerSetting
+from batuta.config.settings import AnswerCacheSetting, LogFormat, OidcSetting, ServerSetting
 from batuta.errors import ConfigError
 
 if TYPE_CHECKING:
     from batuta.cli.reload import ServeOptions
+    from batuta.gateway.access.oidc import OidcClient
     from batuta.gateway.http.connections import ConnectionLimits
     from batuta.gateway.serving.answer_cache import RepeatedAnswers
     from batuta.gateway.serving.models import ServerState
     from batuta.store import Store
+    from batuta.store.key_hasher import KeyHasher
 
 
 def serve_command(
@@ -88,7 +91,9 @@ async def _run_server(host: str, port: int, serve_options: ServeOptions) -> None
             open_span_exporter(os.environ) as traces,
             anyio.create_task_group() as tasks,
         ):
-            gate = Authenticator(store, open_key_hasher(data_folder()), admin_token())
+            hasher = open_key_hasher(data_folder())
+            oidc = _open_oidc(ensemble.oidc, http, hasher)
+            gate = Authenticator(store, hasher, admin_token(), has_sign_in=oidc is not None)
             await gate.needs_key()
             redis = redis_target(taken)
             rates = open_rate_limiter(redis, taken.replicas)
@@ -103,6 +108,7 @@ async def _run_server(host: str, port: int, serve_options: ServeOptions) -> None
                 rate_limiter=rates,
                 private_pictures=taken.private_pictures,
                 answer_cache=cache,
+                oidc=oidc,
             )
 
             async def again() -> ServerState:
@@ -123,6 +129,44 @@ async def _run_server(host: str, port: int, serve_options: ServeOptions) -> None
                 if cache is not None:
                     await cache.close()
             tasks.cancel_scope.cancel()
+
+
+def _open_oidc(
+    wanted: OidcSetting | None, http: HttpTransport, hasher: KeyHasher
+) -> OidcClient | None:
+    """The identity provider of the settings, if there is one.
+
+    Raises:
+        ConfigError: a setting cannot be used, or the extra is not installed.
+    """
+    if wanted is None:
+        return None
+    from batuta.gateway.access import oidc  # noqa: PLC0415 - see `command`
+    from batuta.store.key_permissions import read_permissions  # noqa: PLC0415
+    from batuta.store.keys import check_name  # noqa: PLC0415
+
+    variable = wanted.client_secret_env
+    if variable and not os.environ.get(variable):
+        raise ConfigError(f"oidc needs the variable {variable}")
+    try:
+        check_name(wanted.tenant)
+        limits = read_permissions(wanted.limits)
+    except ValueError as error:
+        raise ConfigError(f"oidc: {error}") from None
+    options = oidc.OidcOptions(
+        issuer=wanted.issuer,
+        client_id=wanted.client_id,
+        client_secret=Secret(os.environ[variable]) if variable else NO_KEY,
+        scopes=wanted.scopes,
+        label=wanted.label,
+        redirect_uri=wanted.redirect_uri,
+        role_claim=wanted.role_claim,
+        admins=frozenset(wanted.admins),
+        users=frozenset(wanted.users),
+        tenant=wanted.tenant,
+        limits=limits,
+    )
+    return oidc.OidcClient(options, http, hasher)
 
 
 def _open_answer_cache(

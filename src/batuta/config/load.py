@@ -22,6 +22,7 @@ from batuta.clients.openai.moderation import ModerationClient
 from batuta.config.settings import (
     AnswerCacheSetting,
     ConductorSetting,
+    OidcSetting,
     ServerSetting,
     Settings,
     WorkerSetting,
@@ -95,6 +96,8 @@ class LoadedConfig:
     """Which answers are given again."""
     moderation: ModerationClient | None = None
     """Who judges texts, if somebody does."""
+    oidc: OidcSetting | None = None
+    """By whom people sign in to the page."""
 
 
 def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -278,6 +281,7 @@ def _build_config(
         server=settings.server,
         answer_cache=settings.answer_cache,
         moderation=open_moderation(settings.moderation, http, environ),
+        oidc=settings.oidc,
     )
 
 

@@ -318,6 +318,24 @@ class ModerationSetting(_StrictModel):
     """As of a worker: a key that may not ask workers of a tag may not ask this one either."""
 
 
+class OidcSetting(_StrictModel):
+    """The identity provider by which people sign in to the page; see docs/tenants.md."""
+
+    issuer: str = Field(min_length=1)
+    client_id: str = Field(min_length=1)
+    client_secret_env: str = ""
+    """The variable of the client's secret; empty: a public client."""
+    redirect_uri: str = Field(min_length=1)
+    label: str = "single sign-on"
+    scopes: tuple[str, ...] = ("openid", "email", "profile")
+    role_claim: str = "groups"
+    admins: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    tenant: str = "default"
+    limits: dict[str, Any] = {}
+    """Of users who are new, as of a key."""
+
+
 class AnswerCacheSetting(_StrictModel):
     """Whether the same question twice is answered once."""
 
@@ -343,6 +361,7 @@ class Settings(_StrictModel):
     server: ServerSetting = ServerSetting()
     answer_cache: AnswerCacheSetting = AnswerCacheSetting()
     moderation: ModerationSetting | None = None
+    oidc: OidcSetting | None = None
     policies: tuple[GuardrailSetting, ...] = ()
 
     def resolve_folders(self, folder: Path) -> Settings:

@@ -117,7 +117,14 @@ KEYS = Table(
     Column("created", Float(53), nullable=False),
     Column("expires", Float(53)),
     Column("revoked", Float(53)),
+    # Of somebody's own entry, who signs in by an identity provider: who it is, and what they may.
+    Column("identity", Text),
+    Column("role", Text),
+    # Of a key that such a user has made: the user's own entry, whose limits and money count.
+    Column("user", Text),
     Index(None, "tenant"),
+    Index(None, "identity", unique=True),
+    Index(None, "user"),
 )
 
 LEDGER = Table(

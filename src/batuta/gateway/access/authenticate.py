@@ -52,6 +52,7 @@ class Authenticator:
         admin: str = "",
         *,
         cache_seconds: float = CACHE_SECONDS,
+        has_sign_in: bool = False,
     ) -> None:
         """Asks nothing yet.
 
@@ -60,6 +61,7 @@ class Authenticator:
             key_hasher: hashes keys.
             admin: the admin's token; empty: there is no admin.
             cache_seconds: seconds for which what was looked up is believed.
+            has_sign_in: whether people sign in by an identity provider: then a key is needed.
 
         Raises:
             ConfigError: the admin's token can be guessed.
@@ -70,7 +72,7 @@ class Authenticator:
         self._key_hasher = key_hasher
         self._admin = hashlib.sha256(admin.encode()).digest() if admin else None
         self._cache_seconds = cache_seconds
-        self._needs_key = bool(admin)
+        self._needs_key = bool(admin) or has_sign_in
         self._checked_at = float("-inf")
         self._cache: OrderedDict[bytes, _CachedKey] = OrderedDict()
         self._wrong: OrderedDict[bytes, _CachedKey] = OrderedDict()
@@ -147,6 +149,15 @@ class Authenticator:
         assert key is not None  # noqa: S101 - it has a caller
         return self._sign_session(key.id, until, key.digest)
 
+    def open_user_session(self, user: ApiKey) -> str:
+        """The session of somebody whom an identity provider has named.
+
+        Raises:
+            APIError: their entry was revoked.
+        """
+        self._caller_of_key(user)
+        return self._sign_session(user.id, int(time() + SESSION_SECONDS), user.digest)
+
     def forget(self, key: str | None = None) -> None:
         """Looks that key up again when it is next shown; None: every key."""
         gone = [d for d, known in self._cache.items() if key is None or _is_key(known, key)]
@@ -199,12 +210,13 @@ class Authenticator:
                 if key is None
                 else f"The API key has {'been revoked' if state == 'revoked' else state}."
             )
-        tenant = key.tenant
+        tenant, owner = key.tenant, key.owner or key
         return Caller(
             tenant=tenant.name,
             role=CallerRole.KEY,
-            key=key.id,
-            permissions=key.policy,
+            key=owner.id,
+            permissions=owner.policy,
+            user=owner.id if owner.identity is not None else None,
             per_day=tenant.per_day,
             per_month=tenant.per_month,
         )
@@ -221,7 +233,9 @@ class Authenticator:
         key = await self._store.keys.find(name) if self._store is not None else None
         if key is None or not self._is_signed_by(text, name, until, key.digest):
             return NOBODY
-        return self._caller_of_key(key) if key.state(time()) == "active" else NOBODY
+        if key.state(time()) != "active":
+            return NOBODY
+        return ADMIN if key.role == "admin" else self._caller_of_key(key)
 
     def _is_signed_by(self, text: str, name: str, until: str, proof: bytes) -> bool:
         return hmac.compare_digest(
@@ -253,4 +267,4 @@ def _matches_digest(key: ApiKey, digest: bytes) -> bool:
 
 
 def _is_key(known: _CachedKey, key: str) -> bool:
-    return known.key is not None and known.key.id == key
+    return known.key is not None and key in {known.key.id, known.key.user}

@@ -98,7 +98,7 @@ def render_text_completion(
 ) -> dict[str, Any]:
     """The reply of a run that has an answer, as a `text_completion` object."""
     body = _completion_base(str(run.id), int(run.header.started), model)
-    body["choices"] = [_choice(reply.text, finish_reason(reply))]
+    body["choices"] = [_choice_object(reply.text, finish_reason(reply))]
     body["usage"] = usage_of(run)
     told = orchestration_of(run, trace=trace)
     return body if told is None else {**body, "orchestration": told}
@@ -108,7 +108,7 @@ def _completion_base(run_id: str, created: int, model: str) -> dict[str, Any]:
     return {"id": f"cmpl-{run_id}", "object": "text_completion", "created": created, "model": model}
 
 
-def _choice(text: str, finish: str | None = None) -> dict[str, Any]:
+def _choice_object(text: str, finish: str | None = None) -> dict[str, Any]:
     return {"text": text, "index": 0, "logprobs": None, "finish_reason": finish}
 
 
@@ -177,7 +177,7 @@ class TextCompletionStreamRenderer:
         delta = self._progress.visible_delta(event)
         if delta is not None and delta.text:
             self._text += delta.text
-            await self._writer.write(self._frame(_choice(delta.text)))
+            await self._writer.write(self._frame(_choice_object(delta.text)))
 
     def matches(self, reply: Reply) -> bool:
         """Whether what was shown is the beginning of that reply."""
@@ -186,10 +186,10 @@ class TextCompletionStreamRenderer:
     async def finish(self, run: Run, reply: Reply) -> None:
         """What was not shown yet, the reason for the end, the usage, and the end."""
         rest = reply.text[len(self._text) :]
-        frames = self._frame(_choice(rest)) if rest else b""
+        frames = self._frame(_choice_object(rest)) if rest else b""
         told = orchestration_of(run, trace=self._call.options.trace)
         more = {} if told is None else {"orchestration": told}
-        frames += self._frame(_choice("", finish_reason(reply)), **more)
+        frames += self._frame(_choice_object("", finish_reason(reply)), **more)
         if self._call.include_usage:
             usage: dict[str, Any] = {**self._base, "choices": [], "usage": usage_of(run)}
             frames += b"data: " + encode_json(usage) + b"\n\n"

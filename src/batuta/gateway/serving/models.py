@@ -16,6 +16,7 @@ from batuta.core import Client, Conductor, Limits, Pool, Run, WorkerId
 from batuta.engine import TimeoutPolicy
 from batuta.errors import ConfigError
 from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.oidc import OidcClient
 from batuta.gateway.access.rate_limit import LocalRateLimiter, RateLimiter
 from batuta.gateway.http.disconnect import RequestScopes
 from batuta.gateway.http.overload import ConcurrencyLimiter, ConcurrencyLimits
@@ -216,6 +217,7 @@ class ServerState:
         private_pictures: bool = False,
         answer_cache: RepeatedAnswers | None = None,
         moderation: ModerationClient | None = None,
+        oidc: OidcClient | None = None,
     ) -> None:
         """Learns who plays.
 
@@ -239,6 +241,7 @@ class ServerState:
             guardrails: what questions, replies between agents and answers must pass.
             answer_cache: finds answers that are given again; None: none is.
             moderation: judges texts; None: there is no moderation here.
+            oidc: the identity provider by which people sign in to the page; None: by keys alone.
 
         Raises:
             ConfigError: two models have one name, there is none, or a worker has no client.
@@ -259,6 +262,7 @@ class ServerState:
         self.private_pictures = private_pictures
         self.answer_cache = answer_cache
         self.moderation = moderation
+        self.oidc = oidc
         self.limiter = ConcurrencyLimiter(concurrency or ConcurrencyLimits())
         """Who is served, and who waits."""
         self.metrics = Metrics(self._gauges, lambda: self.health)

@@ -13,6 +13,7 @@ from batuta.gateway.ui.assets import ROOT, send_asset
 from batuta.gateway.ui.comparison import ComparisonPage
 from batuta.gateway.ui.keys import KeyPages
 from batuta.gateway.ui.learning import LearningPages
+from batuta.gateway.ui.own_keys import OwnKeyPages
 from batuta.gateway.ui.playground import PlaygroundEndpoint, PlaygroundPage
 from batuta.gateway.ui.pool import PoolPage
 from batuta.gateway.ui.runs import RunPages
@@ -25,6 +26,7 @@ def page_routes(state: ServerState, service: RunService) -> list[BaseRoute]:
     door = SessionManager()
     archive, comparison = RunPages(state), ComparisonPage(state)
     learning, entrance, keyring = LearningPages(state), SignInPages(state), KeyPages(state)
+    own_keys = OwnKeyPages(state)
     screens = {
         "/ui/": PlaygroundPage(state).page,
         "/ui/runs": archive.list_page,
@@ -38,12 +40,15 @@ def page_routes(state: ServerState, service: RunService) -> list[BaseRoute]:
         "/ui/learning/report/{mark}": learning.report,
         "/ui/learning/report/{mark}/whole": learning.report_page,
         "/ui/keys": keyring.page,
+        "/ui/own-keys": own_keys.page,
     }
     forms = {
         "/ui/runs/{id}/feedback": archive.feedback,
         "/ui/sign-out": entrance.sign_out,
         "/ui/keys": keyring.create,
         "/ui/keys/{id}/{what}": keyring.change,
+        "/ui/own-keys": own_keys.create,
+        "/ui/own-keys/{id}/revoke": own_keys.revoke,
         "/ui/budgets": keyring.budget,
     }
     sign_in = door.page_endpoint(entrance.sign_in, open_to_all=True)
@@ -54,6 +59,13 @@ def page_routes(state: ServerState, service: RunService) -> list[BaseRoute]:
         Route("/ui/ask", PlaygroundEndpoint(state, service, door), methods=["POST"]),
         Route(SIGN_IN_PATH, door.page_endpoint(entrance.page, open_to_all=True), methods=["GET"]),
         Route(SIGN_IN_PATH, sign_in, methods=["POST"]),
+        *(
+            Route(place, door.page_endpoint(show, open_to_all=True), methods=["GET"])
+            for place, show in (
+                ("/ui/oidc/start", entrance.start_oidc),
+                ("/ui/oidc/callback", entrance.finish_oidc),
+            )
+        ),
         *(
             Route(place, door.page_endpoint(show), methods=["GET"])
             for place, show in screens.items()

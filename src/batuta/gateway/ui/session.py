@@ -28,6 +28,7 @@ SCREENS = (
     ("/ui/learning", "Learning"),
 )
 KEYS_SCREEN = ("/ui/keys", "Keys")
+OWN_KEYS_SCREEN = ("/ui/own-keys", "Your keys")
 SIGN_IN_PATH = "/ui/sign-in"
 _MAX_FORM_BYTES = 256 * 1024
 _MAX_FORM_FIELDS = 100
@@ -65,7 +66,9 @@ class WebSession:
         """What the visitor is offered, as addresses and names."""
         if self.caller.role is CallerRole.NOBODY:
             return ()
-        return (*SCREENS, KEYS_SCREEN) if self.is_admin else SCREENS
+        if self.is_admin:
+            return (*SCREENS, KEYS_SCREEN)
+        return SCREENS if self.caller.user is None else (*SCREENS, OWN_KEYS_SCREEN)
 
 
 Handler = Callable[[Request, WebSession], Awaitable[Response]]
