@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,11 +92,10 @@ async def _run_server(host: str, port: int, serve_options: ServeOptions) -> None
             open_span_exporter(os.environ) as traces,
             anyio.create_task_group() as tasks,
         ):
-            hasher = open_key_hasher(data_folder())
+            hasher, redis = open_key_hasher(data_folder()), redis_target(taken)
             oidc = _open_oidc(ensemble.oidc, http, hasher)
             gate = Authenticator(store, hasher, admin_token(), has_sign_in=oidc is not None)
             await gate.needs_key()
-            redis = redis_target(taken)
             rates = open_rate_limiter(redis, taken.replicas)
             cache = _open_answer_cache(ensemble.answer_cache, store, redis)
             orchestra = serve_options.build_state(
@@ -111,24 +111,27 @@ async def _run_server(host: str, port: int, serve_options: ServeOptions) -> None
                 oidc=oidc,
             )
 
-            async def again() -> ServerState:
-                return serve_options.build_state(await serve_options.load_config(http))
-
             def ready(url: str) -> None:
                 sys.stderr.write(startup_message(ensemble, orchestra, url))
 
-            tasks.start_soon(reload_on_hangup, orchestra, again)
+            tasks.start_soon(
+                reload_on_hangup, orchestra, partial(_build_again, serve_options, http)
+            )
             if taken.keep_days is not None:
                 tasks.start_soon(RetentionSweeper(store.database, taken.keep_days).work)
+            limits = _connection_limits(taken)
+            options: dict[str, Any] = {"grace_seconds": taken.grace_s, "connections": limits}
             try:
-                limits = _connection_limits(taken)
-                options: dict[str, Any] = {"grace_seconds": taken.grace_s, "connections": limits}
                 await run_server(orchestra, host, port, on_ready=ready, **options)
             finally:
-                await rates.close()
-                if cache is not None:
-                    await cache.close()
+                for one in filter(None, (rates, cache)):
+                    await one.close()
             tasks.cancel_scope.cancel()
+
+
+async def _build_again(serve_options: ServeOptions, http: HttpTransport) -> ServerState:
+    """What is served by the settings as they are now."""
+    return serve_options.build_state(await serve_options.load_config(http))
 
 
 def _open_oidc(

@@ -41,7 +41,13 @@ class SignInPages:
         return self._render(request, session, then)
 
     def _render(
-        self, request: Request, session: WebSession, then: str, problem: str = "", status: int = 200
+        self,
+        request: Request,
+        session: WebSession,
+        then: str,
+        *,
+        problem: str = "",
+        status: int = 200,
     ) -> Response:
         values = {"session": session, "then": then, "problem": problem}
         oidc = self._state.oidc
@@ -55,7 +61,9 @@ class SignInPages:
         try:
             session = await self._gate.open_session(form.get("key", "").strip()[:_MAX_TARGET])
         except APIError as refusal:
-            return self._render(request, web_session, then, refusal.message, refusal.status)
+            return self._render(
+                request, web_session, then, problem=refusal.message, status=refusal.status
+            )
         response = RedirectResponse(then, _SEE_OTHER, PAGE_HEADERS)
         _set_session(request, response, session)
         return response
@@ -94,7 +102,9 @@ class SignInPages:
             self._gate.forget(entry.id)
             session = self._gate.open_user_session(entry)
         except APIError as refusal:
-            response = self._render(request, web_session, _ROOT, refusal.message, refusal.status)
+            response = self._render(
+                request, web_session, _ROOT, problem=refusal.message, status=refusal.status
+            )
         else:
             # A redirect from another site's page would come without a strict cookie.
             response = render_page(
