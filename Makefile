@@ -14,7 +14,7 @@ SERVER := --extra jobs --extra oidc --extra otel --extra postgres --extra redis 
 LOCKED = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r
 OWN = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 
-.PHONY: install run test test-long test-cluster test-node browser check bench format clean lock audit sbom release
+.PHONY: install run test test-unit test-long test-cluster test-node browser check bench format clean lock audit sbom release
 
 run: $(STAMP)  ## answer three questions of growing difficulty on the embedded orchestra
 	@for question in \
@@ -29,7 +29,10 @@ run: $(STAMP)  ## answer three questions of growing difficulty on the embedded o
 test: $(STAMP_DEV) browser  ## every test but the long ones, on all cores
 	$(BIN)/python -m pytest -m "not long" $(PARALLEL)
 
-test-long: $(STAMP_DEV) browser
+test-unit: $(STAMP_DEV)  ## the tests of pure values, in seconds
+	$(BIN)/python -m pytest -m unit tests/config tests/core tests/language tests/laws tests/schemas
+
+test-long: $(STAMP_DEV) browser  ## the long ones too
 	$(BIN)/python -m pytest $(PARALLEL)
 
 test-cluster: $(STAMP_DEV)  ## two replicas on hosts of their own, killed and cut off; needs root, iproute2, haproxy

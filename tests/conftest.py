@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Started in the background of a script, interrupts are ignored, also by whatever the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+UNIT_FOLDERS = frozenset({"config", "core", "language", "laws", "schemas"})
+"""Tests of pure values: no server, no process, no database; all of them together take seconds."""
+
+
+def pytest_collection_modifyitems(items):
+    """Each test has its tier: `unit` by its folder, `long` by its mark, and else `integration`."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here) and item.get_closest_marker("long") is None:
+            folder = item.path.relative_to(here).parts[0]
+            item.add_marker("unit" if folder in UNIT_FOLDERS else "integration")
 
 
 @pytest.fixture

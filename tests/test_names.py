@@ -20,10 +20,6 @@ ONE_WORD = {
     ("cli/selector.py", "selector"): "typer: batuta train selector",
     ("embedded/sampling.py", "softmax"): "a term of the field that needs no object",
     ("sandbox/inside/kernel.py", "prctl"): "the name of the system call",
-    **{
-        ("gateway/ui/formatting.py", name): "a filter of the templates"
-        for name in ("dollars", "usd", "seconds", "count", "short", "percent", "when", "ago")
-    },
 }
 """Functions at module level whose name is one word, each with its reason."""
 

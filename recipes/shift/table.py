@@ -29,8 +29,8 @@ from batuta.config.load import load_config, load_trained_conductor
 from batuta.core import MAX_STEPS, Conductor, Plan, PlanningContext, Pool, Question, Task, WorkerId
 from batuta.errors import ConfigError
 from batuta.evals.stats import wilson_interval
-from batuta.evals.task_sets import CALIBRATION_SEED, TEST_SEED
 from batuta.rehearsal import TRAINING_FAMILIES, HandWrittenClient, draw_tasks, grade_answer
+from batuta.rehearsal.task_source import CALIBRATION_SEED, TEST_SEED
 from batuta.solvers import FixedConductor, LLMConductor
 from batuta.train.run_folder import METRICS_FILE, read_jsonl
 from batuta.train.settings import TrainSettings, read_settings

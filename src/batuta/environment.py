@@ -1,7 +1,8 @@
-"""Variables of the environment, or the files that hold them: secrets mounted by an orchestrator."""
+"""Variables of the environment, or the files that hold them; and the folders that they name."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,3 +30,17 @@ def read_variable(environ: Mapping[str, str], name: str) -> str:
     if not value:
         raise ConfigError(f"{name}{SUFFIX} names {path}, which is empty")
     return value
+
+
+def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where runs are stored: BATUTA_HOME, or the user's data folder."""
+    if home := environ.get("BATUTA_HOME"):
+        return Path(home)
+    base = environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "batuta"
+
+
+def benchmark_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where benchmarks and records are: BATUTA_DATA, or a folder in the data folder."""
+    named = environ.get("BATUTA_DATA")
+    return Path(named) if named else data_folder(environ) / "data"

@@ -3,7 +3,7 @@
     BatutaError
     ├── WorkflowError            text that is not a workflow             (language)
     ├── ConfigError              a setting, a pool file, a missing key   (config, clients.open)
-    ├── LimitReached             the run's own limit forbids another call (engine)
+    ├── LimitReachedError        the run's own limit forbids another call (engine)
     ├── StoreError               the disk or the database                (store)
     ├── ExecutorError            the machines that were to play are lost (executor)
     ├── SandboxError             no sandbox can be built here            (tasks.sandbox)
@@ -19,7 +19,7 @@
         ├── ModelMissing         404                                     another worker
         ├── ContextTooLong       the prompt does not fit                 another worker
         ├── OutOfCredit          402, an exhausted quota                 another worker
-        ├── CircuitOpen          failed too often, left alone for a while another worker
+        ├── CircuitOpen          failed too often, skipped for a while another worker
         ├── NotRecorded          the record has no such answer           another worker
         └── BadRequest           any other 4xx                           another worker
 
@@ -28,10 +28,9 @@ A bad run is data: the engine turns a `ClientError` into a `Failure` and goes on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from batuta.core.usage import Cost, Usage
+from batuta.usage import Cost, Usage
 
 
 class BatutaError(Exception):
@@ -166,7 +165,7 @@ class InsufficientCreditError(ClientError):
 
 
 class CircuitOpenError(ClientError):
-    """The provider failed too often and is left alone for a while; nothing was sent."""
+    """The provider failed too often and is skipped for a while; nothing was sent."""
 
     code = "circuit_open"
 

@@ -44,7 +44,7 @@ from batuta.core import (
     Workflow,
 )  # fmt: skip
 from batuta.errors import ProviderOverloadedError
-from batuta.rehearsal.prompt_parser import InstructionKind, classify_instruction
+from batuta.language.instructions import InstructionKind, classify_instruction
 from batuta.solvers import FixedConductor
 from batuta.solvers.random_workflows import RandomConductor, random_workflow
 

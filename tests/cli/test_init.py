@@ -49,6 +49,7 @@ async def test_what_is_found_answers_and_opens_again(tmp_path):
             found = await load_config(http, pool=str(tmp_path / "batuta.toml"), environ=environ)
     assert [w.id for w in found.pool][-2:] == ["ollama/small:1b", "ollama/big:32b"]
     assert found.conductor.name == "prompted/anthropic/claude-opus-4-5"
+    assert found.limits.usd == 0.5
 
 
 async def test_a_server_behind_another_provider_s_variables_keeps_its_key_s_name(tmp_path):
@@ -62,6 +63,8 @@ async def test_a_server_behind_another_provider_s_variables_keeps_its_key_s_name
                 http, pool=str(tmp_path / "batuta.toml"), environ={"OPENAI_API_KEY": server.key}
             )
     assert [w.model for w in found.pool] == ['odd "name"\\']
+    assert found.limits.usd is None  # its price is unknown, so a limit would refuse every question
+    assert "# max_cost_usd" in (tmp_path / "batuta.toml").read_text()
 
 
 async def test_a_worker_that_does_not_answer_is_left_out(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 
 from batuta.clients import AnthropicClient, GeminiClient, HttpTransport, OpenAIChatClient, Secret
 from batuta.clients.openai.client import OPENROUTER_DIALECT, PREFILL_DIALECT
-from batuta.core import Client, Delta, Failure, Price, Worker, WorkerId
+from batuta.core import Client, Delta, Failure, NullListener, Price, Worker, WorkerId
 from fakes import FakeAnthropic, FakeGemini, FakeOpenAI
 from fakes.server import KEY, FakeServer
 
@@ -69,7 +69,7 @@ CASES = (
 
 
 @dataclass
-class Ear:
+class RecordingListener(NullListener):
     """A listener that remembers."""
 
     streaming: bool = True

@@ -19,7 +19,7 @@ from batuta.core import (
     Usage,
     user_message,
 )
-from clients.cases import PRICE, Ear
+from clients.cases import PRICE, RecordingListener
 
 pytestmark = pytest.mark.anyio
 ASK = Request(messages=(user_message("Hello, what is 2 + 2?"),))
@@ -35,7 +35,7 @@ FULL = Reply(
 )
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_the_laws_of_a_client(make, streaming):
-    ear = Ear(streaming=streaming)
+    ear = RecordingListener(streaming=streaming)
     reply = await make().complete(ASK, ear)
     assert reply.text == FULL.text
     assert reply.usage.calls == 1
@@ -89,7 +89,7 @@ async def test_usage_is_counted_unless_the_script_states_it():
 
 @pytest.mark.parametrize(("chunk", "number"), [(0, 1), (1, 16), (5, 4), (99, 1)])
 async def test_fragments(chunk, number):
-    ear = Ear()
+    ear = RecordingListener()
     await ScriptedClient(["The answer is 4."], chunk=chunk).complete(ASK, ear)
     assert len(ear.deltas) == number
 

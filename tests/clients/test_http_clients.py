@@ -26,7 +26,7 @@ from batuta.core import (
     system_message,
     user_message,
 )
-from clients.cases import CASES, Ear
+from clients.cases import CASES, RecordingListener
 from fakes import Fault, Said
 from fakes.server import KEY
 
@@ -38,7 +38,7 @@ PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
 
 async def heard(client, request, *, streaming):
-    ear = Ear(streaming=streaming)
+    ear = RecordingListener(streaming=streaming)
     reply = await client.complete(request, ear)
     if streaming:
         assert ear.text == reply.text
@@ -180,7 +180,7 @@ async def test_every_fault_is_one_clear_error(case, http, streaming, fault, kind
     async with case.fake("A reply of some length.", [fault]) as server:
         client = case.client(server, http)
         with pytest.raises(errors.ClientError) as caught:
-            await client.complete(ASK, Ear(streaming=streaming))
+            await client.complete(ASK, RecordingListener(streaming=streaming))
         error = caught.value
         assert type(error) is kind, error
         assert error.host == server.host and server.host not in str(error)
@@ -204,7 +204,7 @@ async def test_every_fault_is_one_clear_error(case, http, streaming, fault, kind
 
 async def test_a_stream_that_ends_without_its_end_mark_is_interrupted(case, http):
     async with case.fake("A reply of some length.", [Fault.EARLY_END]) as server:
-        ear = Ear()
+        ear = RecordingListener()
         with pytest.raises(errors.StreamInterruptedError) as caught:
             await case.client(server, http).complete(ASK, ear)
     assert caught.value.usage.output == -(-len(ear.text) // 4)
@@ -213,7 +213,7 @@ async def test_a_stream_that_ends_without_its_end_mark_is_interrupted(case, http
 async def test_tokens_of_a_broken_stream_are_kept(http):
     case = CASES[0]
     async with case.fake("A reply of some length." * 9, [Fault.CUT], chunk=40) as server:
-        ear = Ear()
+        ear = RecordingListener()
         with pytest.raises(errors.StreamInterruptedError) as caught:
             await case.client(server, http).complete(ASK, ear)
     assert ear.text
@@ -238,7 +238,7 @@ async def test_cancellation_closes_the_connection(case, streaming):
     ):
         client = case.client(server, http)
         async with anyio.create_task_group() as group:
-            group.start_soon(client.complete, ASK, Ear(streaming=streaming))
+            group.start_soon(client.complete, ASK, RecordingListener(streaming=streaming))
             await server.started.wait()
             await anyio.sleep(0.3 if streaming else 0.05)
             assert not server.closed.is_set()
@@ -259,7 +259,7 @@ async def test_connections_are_used_again(case, http, streaming):
     async with case.fake("x" * 100) as server:
         client = case.client(server, http)
         for _ in range(4):
-            await client.complete(ASK, Ear(streaming=streaming))
+            await client.complete(ASK, RecordingListener(streaming=streaming))
     assert len(server.connections) == 1
 
 
@@ -270,7 +270,7 @@ async def test_many_calls_at_once_do_not_mix(case, http):
     replies = {}
 
     async def ask(client, number):
-        ear = Ear(streaming=bool(number % 2))
+        ear = RecordingListener(streaming=bool(number % 2))
         reply = await client.complete(
             Request(messages=(user_message(f"This is number {number}."),)), ear
         )
@@ -315,7 +315,7 @@ async def test_a_senseless_retry_after_is_no_wait(http, value):
 
 
 async def test_what_the_listener_raises_stops_the_call(case):
-    class Refusing(Ear):
+    class Refusing(RecordingListener):
         async def on_delta(self, delta):
             raise errors.LimitReachedError("tokens", "5", "4")
 
@@ -337,7 +337,7 @@ async def test_a_request_and_a_reply_that_are_too_large_are_refused(case):
         assert not server.requests
         for streaming in (False, True):
             with pytest.raises(errors.InvalidReplyError, match="more than the allowed"):
-                await client.complete(ASK, Ear(streaming=streaming))
+                await client.complete(ASK, RecordingListener(streaming=streaming))
 
 
 async def test_a_worker_s_own_sampling_is_its_default(http):
@@ -374,6 +374,8 @@ async def test_an_empty_reply_is_a_reply(case, http, streaming, cut):
     words = {"anthropic": "max_tokens", "gemini": "MAX_TOKENS"}
     finish = words.get(case.name, "length") if cut else ""
     async with case.fake(Said("", finish=finish)) as server:
-        reply = await case.client(server, http).complete(ASK, Ear(streaming=streaming))
+        reply = await case.client(server, http).complete(
+            ASK, RecordingListener(streaming=streaming)
+        )
     assert (reply.text, reply.tool_calls, reply.usage.calls) == ("", (), 1)
     assert reply.finish is (Finish.LENGTH if cut else Finish.STOP)

@@ -14,7 +14,7 @@ from hypothesis import settings as rules
 from batuta.clients import CallCache, CallCacheClient, ScriptedClient
 from batuta.core import Cost, Price, Reply, Request, Sampling, ToolCall, Usage, user_message
 from batuta.errors import ProviderOverloadedError, StoreError
-from clients.cases import Ear
+from clients.cases import RecordingListener
 from store.strategies import replies
 
 NUMBERS = count()
@@ -72,7 +72,7 @@ async def test_failures_are_not_kept(journal):
 async def test_a_listener_hears_a_replayed_reply(journal):
     client = CallCacheClient(ScriptedClient(["Because it is so."]), journal, "w")
     await client.complete(asked())
-    ear = Ear()
+    ear = RecordingListener()
     reply = await client.complete(asked(), ear)
     assert ear.text == reply.text == "Because it is so."
 

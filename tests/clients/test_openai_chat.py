@@ -19,7 +19,7 @@ from batuta.clients.openai.client import (
 )
 from batuta.clients.openai.stream import OpenAIStreamAccumulator, parse_completion, parse_usage
 from batuta.core import Finish, Message, Request, Role, Sampling, Text, ToolCall, user_message
-from clients.cases import Ear, worker
+from clients.cases import RecordingListener, worker
 from fakes import FakeOpenAI, Said
 from fakes.server import KEY
 
@@ -65,7 +65,7 @@ def test_reasoning_is_given_back_where_it_is_wanted():
 async def test_a_prefill_begins_the_reply_where_it_can(http, streaming):
     request = Request(messages=(user_message("Count."),), prefill="One, ")
     async with FakeOpenAI("two.", strict_openai=False) as server:
-        ear = Ear(streaming=streaming)
+        ear = RecordingListener(streaming=streaming)
         client = OpenAIChatClient(
             worker(), http, base_url=server.url, key=Secret(KEY), dialect=PREFILL_DIALECT
         )
@@ -86,7 +86,7 @@ async def test_openrouter_s_own_cost_is_believed(http, streaming):
         client = OpenAIChatClient(
             worker(), http, base_url=server.url, key=Secret(KEY), dialect=OPENROUTER_DIALECT
         )
-        reply = await client.complete(HOT, Ear(streaming=streaming))
+        reply = await client.complete(HOT, RecordingListener(streaming=streaming))
     assert reply.cost.usd == Decimal("0.0123")
 
 
@@ -96,7 +96,9 @@ async def test_reasoning_has_many_names(http, field, streaming):
     async with FakeOpenAI(Said("x", reasoning="why not")) as server:
         server.reasoning_field = field
         client = OpenAIChatClient(worker(), http, base_url=server.url, key=Secret(KEY))
-        assert (await client.complete(HOT, Ear(streaming=streaming))).reasoning == "why not"
+        assert (
+            await client.complete(HOT, RecordingListener(streaming=streaming))
+        ).reasoning == "why not"
 
 
 def folded(*deltas):

@@ -20,7 +20,7 @@ from batuta.core import (
     system_message,
     user_message,
 )
-from clients.cases import Ear, worker
+from clients.cases import RecordingListener, worker
 from fakes import FakeAnthropic, FakeGemini, Said
 from fakes.server import KEY
 
@@ -101,7 +101,7 @@ async def test_why_anthropic_stopped(http, reason, finish, streaming):
         client = AnthropicClient(
             worker("claude-x"), http, base_url=server.url + "/v1", key=Secret(KEY)
         )
-        reply = await client.complete(ASK, Ear(streaming=streaming))
+        reply = await client.complete(ASK, RecordingListener(streaming=streaming))
     assert reply.finish is finish
     assert (reply.usage.input, reply.usage.cached, reply.usage.cache_write) == (20, 6, 4)
 
@@ -121,7 +121,7 @@ async def test_why_gemini_stopped(http, reason, finish, streaming):
         client = GeminiClient(
             worker("models/gemini-3-x"), http, base_url=server.url, key=Secret(KEY)
         )
-        reply = await client.complete(ASK, Ear(streaming=streaming))
+        reply = await client.complete(ASK, RecordingListener(streaming=streaming))
     assert not server.wrong
     assert reply.finish is finish
     assert (reply.usage.output, reply.usage.reasoning, reply.usage.cached) == (10, 3, 4)
@@ -132,7 +132,7 @@ async def test_a_function_call_that_gemini_botched_is_a_bad_reply(http):
         client = GeminiClient(worker("gemini-x"), http, base_url=server.url, key=Secret(KEY))
         for streaming in (False, True):
             with pytest.raises(errors.InvalidReplyError):
-                await client.complete(ASK, Ear(streaming=streaming))
+                await client.complete(ASK, RecordingListener(streaming=streaming))
 
 
 def test_gemini_thinks_by_budget_or_by_level():

@@ -18,7 +18,7 @@ from batuta.clients import (
 from batuta.clients.discovery import build_worker
 from batuta.core import Cost, Request, Usage, user_message
 from batuta.errors import LimitReachedError
-from clients.cases import Ear
+from clients.cases import RecordingListener
 from fakes import FakeOpenAI, Fault
 
 pytestmark = pytest.mark.anyio
@@ -40,7 +40,7 @@ def retry(script, policy=None, seed=0):
 async def test_passing_errors_are_tried_again_and_told():
     broken = errors.StreamInterruptedError("cut", usage=Usage(calls=1, output=5), cost=Cost())
     client, slept = retry([broken, errors.ProviderOverloadedError("500"), "well"])
-    ear = Ear()
+    ear = RecordingListener()
     assert (await client.complete(ASK, ear)).text == "well"
     assert [f.code for f in ear.failures] == ["interrupted", "overloaded"]
     assert ear.failures[0].usage.output == 5
@@ -92,7 +92,7 @@ async def test_too_long_a_wait_is_not_begun():
 async def test_the_listener_may_stop_it(stop):
     client, slept = retry([errors.ProviderOverloadedError("500"), "never"])
     with pytest.raises(type(stop)) as caught:
-        await client.complete(ASK, Ear(stop=stop))
+        await client.complete(ASK, RecordingListener(stop=stop))
     assert caught.value is stop
     assert not slept
 
@@ -125,7 +125,7 @@ async def test_a_retrying_client_frees_its_place_while_it_waits():
             key=Secret(server.key),
         )
         limiter = CallLimiter(1)
-        ear = Ear(streaming=False)
+        ear = RecordingListener(streaming=False)
         client = open_client(spec, http, policy=RetryPolicy(base=0.01), limiter=limiter)
         assert (await client.complete(ASK, ear)).text == "well"
         assert [f.code for f in ear.failures] == ["rate_limited", "interrupted"]

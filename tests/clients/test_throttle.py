@@ -23,7 +23,7 @@ from batuta.core import Outcome, Pool, Question, Step, Worker, WorkerId, Workflo
 from batuta.engine import conduct
 from batuta.errors import RateLimitError
 from batuta.solvers import FixedConductor
-from clients.cases import Ear
+from clients.cases import RecordingListener
 from clients.test_limit import Clock, ask
 from fakes.openai import FakeOpenAI
 from fakes.server import KEY, Fault
@@ -45,7 +45,7 @@ async def test_nothing_is_sent_while_the_provider_wants_peace():
         await client.complete(ask())
     assert caught.value.retry_after == pytest.approx(40) and len(inner.requests) == 1
     clock.time += 25
-    ear = Ear(streaming=False)
+    ear = RecordingListener(streaming=False)
     assert (await client.complete(ask(), ear)).text == "fine"
     assert clock.slept == [pytest.approx(15)]
     (told,) = ear.failures
@@ -57,9 +57,9 @@ async def test_whoever_can_go_elsewhere_does_not_wait():
     inner = ScriptedClient([RateLimitError("slow", retry_after=20), "fine"])
     client = RetryClient(RateLimitedClient(inner, limiter(clock)), sleep=clock.sleep)
     with pytest.raises(RateLimitError):
-        await client.complete(ask(), Ear(stop=RateLimitError("elsewhere")))
+        await client.complete(ask(), RecordingListener(stop=RateLimitError("elsewhere")))
     with pytest.raises(RateLimitError, match="elsewhere"):
-        await client.complete(ask(), Ear(stop=RateLimitError("elsewhere")))
+        await client.complete(ask(), RecordingListener(stop=RateLimitError("elsewhere")))
     assert len(inner.requests) == 1 and clock.slept == []
 
 

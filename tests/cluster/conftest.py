@@ -71,6 +71,7 @@ class Cluster:
         self.hosts = hosts
         self.folder = folder
         self.data, self.provider = hosts["data"], hosts["provider"]
+        self.pg = None
         self.calls = folder / "calls.jsonl"
         self.env = {
             **{k: v for k, v in os.environ.items() if not k.endswith("_API_KEY")},
@@ -234,4 +235,5 @@ def cluster(obstacle, tmp_path_factory):
             yield found
         finally:
             hosts.close()
-            shutil.rmtree(found.pg, ignore_errors=True)
+            if found.pg is not None:
+                shutil.rmtree(found.pg, ignore_errors=True)

@@ -72,7 +72,7 @@ class Provider:
 
 if __name__ == "__main__":
     uvicorn.run(
-        Provider(name=sys.argv[2]),
+        Provider(sys.argv[2]),
         host="0.0.0.0",
         port=int(sys.argv[1]),
         log_level="error",

@@ -166,7 +166,7 @@ def test_a_restart_of_postgres_loses_no_job_and_no_money(cluster):
     )
     ids = [job["id"] for job in jobs if job["status"] == 200]
     before_usd, before_calls = cluster.billed()
-    load = cluster.load("chat", seconds=20, concurrency=20, tag="restart", retries=10, pause=1)
+    load = cluster.load("chat", seconds=20, concurrency=20, tag="restart", retries=40, pause=1)
     time.sleep(3)
     cluster.stop_postgres("immediate")
     time.sleep(2)

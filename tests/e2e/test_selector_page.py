@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 from batuta.cli import app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "selector.md").read_text(encoding="utf-8")
-PARTS = re.findall(r"^    (batuta [^\n]*)$|^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+PARTS = re.findall(
+    r"^```sh\n(batuta [^\n]*)\n```$|^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
+)
 
 
 @pytest.mark.timeout(600)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from batuta.gateway.chat import request as chat
+from batuta.gateway.embeddings import request as embeddings
 from batuta.gateway.messages import request as messages
 from batuta.gateway.responses import request as responses
 
@@ -14,7 +15,12 @@ PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8
 
 @pytest.mark.parametrize(
     ("title", "module"),
-    [("Chat completions", chat), ("Responses", responses), ("Messages", messages)],
+    [
+        ("Chat completions", chat),
+        ("Responses", responses),
+        ("Messages", messages),
+        ("Embeddings", embeddings),
+    ],
 )
 def test_every_parameter_is_on_the_page(title, module):
     section = re.split(r"^##+ ", PAGE.split(f"### {title}\n")[1], flags=re.MULTILINE)[0]
@@ -26,7 +32,7 @@ def test_every_parameter_is_on_the_page(title, module):
     assert said == {
         "honoured": module._USED_FIELDS,
         "checked": module._ACCEPTED_FIELDS,
-        "refused": set(module._UNSUPPORTED_FIELDS),
+        "refused": set(module.REFUSED_FIELDS),
     }
 
 

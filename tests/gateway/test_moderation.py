@@ -64,7 +64,7 @@ async def judge(anyio_backend):
 
 def town_of(store, judge, *tags):
     town = Town(store)
-    town.serving.house.moderation = judge.client(*tags)
+    town.serving.house.catalogue.moderation = judge.client(*tags)
     return town
 
 
@@ -86,7 +86,7 @@ async def test_texts_and_pictures_are_judged(store, judge, given):
 
 async def test_the_official_client_works(judge):
     async with Serving() as server:
-        server.house.moderation = judge.client()
+        server.house.catalogue.moderation = judge.client()
         made = await server.openai.moderations.create(input="hi", model="omni")
     assert made.results[0].flagged
 

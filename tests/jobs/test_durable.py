@@ -1,5 +1,6 @@
 """What durable jobs promise beyond the laws of all jobs."""
 
+import asyncio
 import sqlite3
 import subprocess
 import sys
@@ -141,3 +142,37 @@ def test_an_sqlite_that_is_too_old_for_a_newer_python_is_known():
     assert is_sqlite_too_old((3, 40, 1), (3, 12, 1, "final", 0))
     assert not is_sqlite_too_old((3, 42, 0), (3, 13, 0, "final", 0))
     assert not is_sqlite_too_old((3, 40, 1), (3, 11, 7, "final", 0))
+
+
+async def test_a_job_that_is_taken_up_while_it_is_played_is_played_once(durable, tmp_path):
+    """As when its database was away for a while and its process was taken for dead."""
+    begun, go_on, plays = anyio.Event(), anyio.Event(), []
+
+    async def slow(job, checkpoint):
+        plays.append(job.id)
+        begun.set()
+        await go_on.wait()
+        return JobEnding(JobState.COMPLETED, {"text": "done"})
+
+    async with durable(tmp_path) as jobs, working(jobs, slow):
+        await jobs.submit(Job("job-1", "ada", {}))
+        with anyio.fail_after(15):
+            await begun.wait()
+        again = []
+
+        async def take_up():
+            loop = asyncio.get_running_loop()
+            body = {"id": "job-1", "tenant": "ada", "body": {}}
+            again.append(await anyio.to_thread.run_sync(jobs._hand_over, loop, body))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(take_up)
+            while jobs._running["job-1"].endings[1:] == []:
+                await anyio.sleep(0.01)
+            go_on.set()
+        assert plays == ["job-1"]
+        assert (await jobs.status("job-1", "ada")).state is JobState.COMPLETED
+        assert again[0]["result"] == await jobs.result("job-1", "ada") == {"text": "done"}
+        await jobs.submit(Job("job-2", "ada", {}))
+        await told(jobs, "job-2")
+        assert plays == ["job-1", "job-2"]

@@ -78,7 +78,7 @@ async def found(server):
         yield await load_config(http, environ=environ, conductor="best")
 
 
-class Ear(NullListener):
+class RecordingListener(NullListener):
     streaming = True
 
     def __init__(self):
@@ -128,7 +128,7 @@ async def test_it_answers(found):
 
 
 async def test_a_stream_says_what_the_reply_says(found):
-    ear = Ear()
+    ear = RecordingListener()
     reply = await client_of(found).complete(request("Name three colours."), ear)
     assert len(ear.said) > 3 and "".join(ear.said) == reply.text and reply.text
     assert reply.usage.output > 0
@@ -258,4 +258,4 @@ async def test_a_model_that_cannot_conduct_falls_back_and_is_then_left_alone(ser
         ]
     assert all(run.outcome is Outcome.FALLBACK and "Paris" in run.answer for run in runs)
     assert "no list model_id" in runs[0].rounds[0].decision.reason
-    assert "left alone" in runs[3].rounds[0].decision.reason
+    assert "skipped" in runs[3].rounds[0].decision.reason

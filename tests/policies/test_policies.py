@@ -31,8 +31,8 @@ from batuta.guardrails import (
 )
 from batuta.guardrails.detectors import DETECTORS, DetectorOptions, build_detector
 from batuta.guardrails.guardrail import apply_guardrails
-from batuta.guardrails.response_format import strip_code_fence
 from batuta.guardrails.settings import GuardrailSetting, build_guardrails
+from batuta.schemas import strip_code_fence
 
 pytestmark = pytest.mark.anyio
 

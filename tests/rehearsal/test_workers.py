@@ -9,6 +9,7 @@ from batuta.core import (
     Delta,
     Failure,
     Finish,
+    NullListener,
     Plan,
     Question,
     Request,
@@ -22,6 +23,7 @@ from batuta.core import (
     user_message,
 )  # fmt: skip
 from batuta.language import worker_messages
+from batuta.language.instructions import InstructionKind, classify_instruction
 from batuta.rehearsal import (
     OUT_OF_SCOPE_REPLY,
     HandWrittenClient,
@@ -34,7 +36,7 @@ from batuta.rehearsal import (
     rehearsal_pool,
 )
 from batuta.rehearsal.problem import format_value, solve_problem
-from batuta.rehearsal.prompt_parser import InstructionKind, classify_instruction, parse_prompt
+from batuta.rehearsal.prompt_parser import parse_prompt
 
 pytestmark = pytest.mark.anyio
 
@@ -67,7 +69,7 @@ def played(question, steps, seed=0):
     return [run.result.text for run in runs]
 
 
-class Ear:
+class RecordingListener(NullListener):
     def __init__(self, streaming=True):
         self.streaming = streaming
         self.heard = []
@@ -115,11 +117,11 @@ async def test_a_bare_question_is_solved():
 async def test_fragments_join_to_the_reply(name):
     client = HandWrittenClient(0) if name == "conductor" else CLIENTS[name]
     for task in draw_tasks(None, 10, 4):
-        ear = Ear()
+        ear = RecordingListener()
         reply = await client.complete(Request(messages=(user_message(task.question),)), ear)
         assert "".join(ear.heard) == reply.text
         assert len(ear.heard) > 1
-        deaf = Ear(streaming=False)
+        deaf = RecordingListener(streaming=False)
         assert (
             await client.complete(Request(messages=(user_message(task.question),)), deaf) == reply
         )
@@ -130,7 +132,8 @@ async def test_cancellation_ends_a_call():
     slow = rehearsal_clients(time_scale=1000)["cello"]
     with anyio.move_on_after(0.05) as scope:
         await slow.complete(
-            Request(messages=(user_message(draw_tasks(None, 1, 1)[0].question),)), Ear()
+            Request(messages=(user_message(draw_tasks(None, 1, 1)[0].question),)),
+            RecordingListener(),
         )
     assert scope.cancelled_caught
     with anyio.CancelScope() as scope:

@@ -21,9 +21,10 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tune.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    (batuta .*)$", PAGE, re.MULTILINE)
+KILLED = COMMANDS[1] + " --concurrency 4"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def workers():
     """OpenAI-compatible models; the requests that were answered, as they came."""
     answered = []
@@ -36,10 +37,17 @@ def workers():
             reply = {"id": "c", "object": "chat.completion", "model": body["model"],
                      "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
                      "usage": {"prompt_tokens": 40, "completion_tokens": 8, "total_tokens": 48}}  # fmt: skip
-            data = json.dumps(reply).encode()
+            data, kind = json.dumps(reply).encode(), "application/json"
+            if body.get("stream"):
+                chunk = reply | {"object": "chat.completion.chunk"}
+                chunk["choices"] = [{"index": 0, "delta": message, "finish_reason": "stop"}]
+                data, kind = (
+                    f"data: {json.dumps(chunk)}\n\ndata: [DONE]\n\n".encode(),
+                    "text/event-stream",
+                )
             answered.append(json.dumps(body, sort_keys=True))
             self.send_response(200)
-            self.send_header("content-type", "application/json")
+            self.send_header("content-type", kind)
             self.send_header("content-length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
@@ -59,7 +67,20 @@ def workers():
 @pytest.fixture
 def folder(tmp_path, workers):
     """A pool file and questions, as the page has them."""
-    url, _ = workers
+    workers[1].clear()
+    return write_files(tmp_path, workers[0])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, workers):
+    """A tuning that nobody killed, and how many calls it made."""
+    folder = write_files(tmp_path_factory.mktemp("whole"), workers[0])
+    workers[1].clear()
+    run(KILLED, folder)
+    return folder, len(workers[1])
+
+
+def write_files(tmp_path, url):
     tables = [
         f'[[workers]]\nid = "{name}"\nprovider = "compatible"\nbase_url = "{url}"\nmodel = "{name}"\n'
         + ("" if name == "cleo" else "price = { input = 0.5, output = 2 }\n")
@@ -88,7 +109,7 @@ def run(command, folder):
     process = start(command, folder)
     out, err = process.communicate(timeout=280)
     assert process.returncode == 0, err
-    return out
+    return out if "ask" not in command.split() else out + err
 
 
 def test_the_commands_of_the_page(folder, workers):
@@ -109,30 +130,26 @@ def test_the_commands_of_the_page(folder, workers):
         assert "workflow-selector/tuned@" in said and "Answer:" in said
 
 
-@pytest.mark.parametrize("when", [40, 300, 900, 1300])
-def test_killed_and_begun_again_it_ends_the_same_and_pays_nothing_twice(folder, workers, when):
+@pytest.mark.parametrize(
+    ("stage", "when"), [("calibrate", 40), ("search", 500), ("select", 1030), ("judge", 1250)]
+)
+def test_killed_and_begun_again_it_ends_the_same_and_pays_nothing_twice(
+    folder, workers, whole, stage, when
+):
     _, answered = workers
-    tune = COMMANDS[1] + " --concurrency 4"
-    whole = tune.replace("runs/tuned", "runs/whole")
-    run(whole, folder)
-    paid = len(answered)
+    finished, paid = whole
     answered.clear()
-    process = start(tune, folder)
-    until = time.monotonic() + 60
+    process = start(KILLED, folder)
+    until = time.monotonic() + 240
     while len(answered) < when and process.poll() is None and time.monotonic() < until:
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert len(answered) < paid, "it was killed before its end"
-    run(tune, folder)
+    assert when <= len(answered) < paid, f"it was killed in {stage}, before its end"
+    run(KILLED, folder)
     again = sum(many - 1 for many in Counter(answered).values())
     assert again <= 4, "only what was in flight is asked again"
-    for name in (
-        "report.json",
-        "report.md",
-        "selector/batuta.json",
-        "selector/selector.safetensors",
-        "batuta.toml",
-    ):
-        one, other = (folder / "runs" / which / name for which in ("whole", "tuned"))
+    names = "report.json", "report.md", "selector/batuta.json", "selector/selector.safetensors"
+    for name in (*names, "batuta.toml", "workflows.jsonl"):
+        one, other = (where / "runs/tuned" / name for where in (finished, folder))
         assert one.read_bytes() == other.read_bytes(), name

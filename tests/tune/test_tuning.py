@@ -98,6 +98,23 @@ async def test_one_that_answers_late_changes_nothing():
     assert slow.judged and [one.share for one in slow.judged] == [one.share for one in quick.judged]
 
 
+async def test_families_of_one_question_count_with_the_rest():
+    many = EXPERTS.tasks(300)
+    rare = [replace(t, tags=(f"rare {n}",)) for n, t in enumerate(EXPERTS.tasks(3, seed=8))]
+    result, *_ = await tune(EXPERTS, 900, tasks=(*many, *rare))
+    assert len(result.grouping.names) == 4 and result.judged
+    assert not any(name.startswith("rare") for name in result.grouping.names)
+
+
+async def test_questions_that_come_three_times_are_asked_once():
+    once = EXPERTS.tasks(150)
+    again = tuple(replace(t, id=f"{t.id} {n}") for n in range(3) for t in once)
+    result, _, parts, _ = await tune(EXPERTS, 900, tasks=again)
+    every = (*parts.search, *parts.selection, *parts.finalists, *parts.judgement)
+    assert len({task.question for task in every}) == len(every) == 150 and parts.doubles == 300
+    assert result.judged
+
+
 async def test_the_stages_end_where_they_are_told_to():
     result, meter, *_ = await tune(EQUAL, 1000, last=TuneStage.CALIBRATE)
     assert result.cards and not result.systems and meter.calls <= 150

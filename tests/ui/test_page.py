@@ -6,7 +6,7 @@ import re
 import aiohttp
 import pytest
 
-from batuta.gateway.ui.formatting import dollars
+from batuta.core.formatting import format_cost
 from batuta.gateway.ui.sign_in import _safe_target
 from batuta.store.recent_runs import recent_runs
 from ui.house import ADMIN, HOSTILE, QUESTION, House
@@ -330,7 +330,7 @@ async def test_the_admin_sees_what_was_spent(keyed, browse):
     await sign_in(admin, ADMIN)
     run, _ = await asked(holder)
     keyed.call(keyed.store.flush)
-    cost = dollars(keyed.call(keyed.store.get, run).cost)
+    cost = format_cost(keyed.call(keyed.store.get, run).cost)
     async with admin.get("/ui/keys") as response:
         text = await response.text()
     row = re.search(r"<tr><td>spender</td>(.*?)</tr>", text)[1]

@@ -24,10 +24,11 @@ from batuta.core import (
     Worker,
     WorkerId,
     Workflow,
+    formatting,
 )
 from batuta.core.run import GuardrailTriggered
 from batuta.engine import conduct
-from batuta.gateway.ui import formatting, run_view
+from batuta.gateway.ui import run_view
 from batuta.gateway.ui.charts import HEIGHT, WIDTH, draw_charts
 from batuta.gateway.ui.pool import count_worker_stats
 from batuta.gateway.ui.rendering import _template_environment, compile_templates, render_fragment
@@ -165,22 +166,26 @@ def test_a_difference_has_both_texts(one, other):
 
 
 def test_figures_tell_what_is_known():
-    assert formatting.dollars(Cost(Decimal(0), 2)) == "unpriced"
-    assert formatting.dollars(Cost(Decimal("0.0011661"), 1)) == "≥ $0.00117"
-    assert [formatting.usd(Decimal(v)) for v in ("0", "0.25", "3.456", "1234.5")] == [
+    assert formatting.format_cost(Cost(Decimal(0), 2)) == "unpriced"
+    assert formatting.format_cost(Cost(Decimal("0.0011661"), 1)) == "≥ $0.0012"
+    assert [formatting.format_usd(Decimal(v)) for v in ("0", "0.25", "3.456", "1234.5")] == [
         "$0",
-        "$0.250",
+        "$0.25",
         "$3.46",
         "$1,234",
     ]
-    assert [formatting.seconds(v) for v in (0.0123, 2.345, 75)] == ["12 ms", "2.3 s", "1 min 15 s"]
-    assert [formatting.short(v) for v in (0.12345, 123.4, 12345.0, float("nan"))] == [
+    assert [formatting.format_seconds(v) for v in (0.0123, 2.345, 75)] == [
+        "12 ms",
+        "2.3 s",
+        "1 min 15 s",
+    ]
+    assert [formatting.format_short(v) for v in (0.12345, 123.4, 12345.0, float("nan"))] == [
         "0.123",
         "123",
         "12k",
         "–",
     ]
-    assert formatting.ago(0.0, 7200.0) == "2 h ago"
+    assert formatting.format_age(0.0, 7200.0) == "2 h ago"
     assert set(run_view.OUTCOMES) == set(Outcome)
 
 

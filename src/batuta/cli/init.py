@@ -43,9 +43,15 @@ TAIL = """
 worker = {conductor}
 
 [limits]
-max_cost_usd = 0.50             # of one run
+{limit}
 deadline_s = 300
 """
+DOLLAR_LIMIT = "max_cost_usd = 0.50             # of one run"
+NO_DOLLAR_LIMIT = """\
+# max_cost_usd = 0.50           # of one run; first give every worker a price, such as
+#                               # price = {{ input = 1, output = 4 }}: a call without one counts as
+#                               # $15/$75 per million tokens"""
+"""An unknown price counts so high that hardly any question would fit the limit."""
 
 
 def command(
@@ -87,7 +93,9 @@ def settings_text(specs: Iterable[WorkerSpec], environ: Mapping[str, str]) -> st
     known = list(specs)
     best = Pool(tuple(spec.worker for spec in known)).ranked()[0]
     workers = "".join(_worker_text(spec, environ) for spec in known)
-    return HEAD + workers + TAIL.format(conductor=_quote_toml(best.id))
+    priced = all(spec.worker.price for spec in known)
+    limit = DOLLAR_LIMIT if priced else NO_DOLLAR_LIMIT.format()
+    return HEAD + workers + TAIL.format(conductor=_quote_toml(best.id), limit=limit)
 
 
 def _worker_text(spec: WorkerSpec, environ: Mapping[str, str]) -> str:

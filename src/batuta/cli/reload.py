@@ -2,29 +2,59 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import anyio
 
 from batuta.baselines import open_cascade
 from batuta.clients import HttpTransport
-from batuta.config.load import LoadedConfig, load_config
-from batuta.core import Limits
-from batuta.errors import BatutaError
+from batuta.clients.secret import NO_KEY, Secret
+from batuta.config.load import (
+    LoadedConfig,
+    jobs_target,
+    load_config,
+    redis_target,
+    store_target,
+)
+from batuta.config.settings import AnswerCacheSetting, OidcSetting
+from batuta.core import MAX_ROUNDS, Limits
+from batuta.environment import data_folder
+from batuta.errors import BatutaError, ConfigError
+from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.oidc import OidcClient, OidcOptions
+from batuta.gateway.access.rate_limit import open_rate_limiter
+from batuta.gateway.app import ServerState
+from batuta.gateway.http.connections import ConnectionLimits
+from batuta.gateway.http.overload import ConcurrencyLimiter, ConcurrencyLimits
+from batuta.gateway.serve import run_server
+from batuta.gateway.serving.answer_cache import (
+    AnswerCacheOptions,
+    RedisAnswerIndex,
+    RepeatedAnswers,
+    StoreAnswerIndex,
+)
 from batuta.gateway.serving.baselines import baseline_models, unavailable_baselines
 from batuta.gateway.serving.models import (
-    MAX_ROUNDS,
     MINI_LIMITS,
+    Catalogue,
     PageContext,
-    ServerState,
+    embedding_models,
     served_models,
 )
+from batuta.gateway.telemetry.otlp import open_span_exporter
+from batuta.jobs import open_jobs
 from batuta.solvers.history import read_history
+from batuta.store import Store
+from batuta.store.key_hasher import KeyHasher, admin_token, open_key_hasher
+from batuta.store.key_permissions import read_permissions
+from batuta.store.keys import check_name
+from batuta.store.retention import RetentionSweeper
 
 SIMULATED = (
     "*** SIMULATION: these workers are programs, not language models; they answer only questions "
@@ -53,12 +83,11 @@ class ServeOptions:
         """
         return await load_config(http, pool=self.pool, conductor=self.conductor, rehearses=True)
 
-    def build_state(self, config: LoadedConfig, **options: Any) -> ServerState:
-        """The models over the ensemble: the variants, the workers, the baselines.
+    def build_catalogue(self, config: LoadedConfig) -> Catalogue:
+        """The models over the workers: the variants, the workers themselves, the baselines.
 
         Args:
-            config: who plays.
-            options: what an `ServerState` needs beside its cast.
+            config: who runs.
 
         Raises:
             BatutaError: the settings or the outcomes cannot be used.
@@ -78,30 +107,143 @@ class ServeOptions:
         folder, checker = self.cascade or config.cascade, self.checker or config.checker
         cascade = open_cascade(folder) if folder else None
         methods = baseline_models(config.pool, limits, known, cascade, checker=checker)
-        examples = _example_questions(config)
-        return ServerState(
-            config.pool,
-            config.clients,
-            (*models, *methods),
+        return Catalogue(
+            pool=config.pool,
+            clients=config.clients,
+            models=(*models, *methods, *embedding_models(config.embedders, limits.unknown)),
             unavailable_models=unavailable_baselines(known, cascade),
             page_context=PageContext(
                 source=config.source,
                 simulated=config.simulated,
-                examples=examples,
+                examples=_example_questions(config),
                 folders=self.folders,
                 history=known,
             ),
             health=config.health,
             timeout_policy=config.timeouts,
             guardrails=config.guardrails,
+            private_pictures=config.server.private_pictures,
             moderation=config.moderation,
-            **options,
         )
 
 
-def startup_message(config: LoadedConfig, state: ServerState, url: str) -> str:
+async def run_configured_server(host: str, port: int, serve_options: ServeOptions) -> None:
+    """Serves what the settings name until the process is asked to stop.
+
+    Raises:
+        BatutaError: the settings, the database or the address cannot be used.
+    """
+    async with HttpTransport() as http:
+        config = await serve_options.load_config(http)
+        server = config.server
+        async with (
+            Store.open(store_target()) as store,
+            open_jobs(jobs_target(), server.keep_days) as jobs,
+            open_span_exporter(os.environ) as span_exporter,
+            anyio.create_task_group() as tasks,
+        ):
+            hasher, redis = open_key_hasher(data_folder()), redis_target(server)
+            oidc = _open_oidc(config.oidc, http, hasher)
+            authenticator = Authenticator(
+                store, hasher, admin_token(), has_sign_in=oidc is not None
+            )
+            await authenticator.needs_key()
+            rate_limiter = open_rate_limiter(redis, server.replicas)
+            answer_cache = _open_answer_cache(config.answer_cache, store, redis)
+            catalogue = serve_options.build_catalogue(config)
+            limits = ConcurrencyLimits(server.running, server.waiting, server.patience_s)
+            state = ServerState(
+                catalogue=catalogue,
+                store=store,
+                jobs=jobs,
+                authenticator=authenticator,
+                rate_limiter=rate_limiter,
+                limiter=ConcurrencyLimiter(limits),
+                span_exporter=span_exporter,
+                answer_cache=answer_cache,
+                oidc=oidc,
+            )
+
+            async def read_again() -> Catalogue:
+                return serve_options.build_catalogue(await serve_options.load_config(http))
+
+            def tell_ready(url: str) -> None:
+                sys.stderr.write(startup_message(config, catalogue, url))
+
+            tasks.start_soon(reload_on_hangup, catalogue, read_again)
+            if server.keep_days is not None:
+                tasks.start_soon(RetentionSweeper(store.database, server.keep_days).work)
+            try:
+                await run_server(
+                    state,
+                    host,
+                    port,
+                    on_ready=tell_ready,
+                    grace_seconds=server.grace_s,
+                    connections=ConnectionLimits(
+                        total=server.connections, per_address=server.connections_per_address
+                    ),
+                )
+            finally:
+                for one in filter(None, (rate_limiter, answer_cache)):
+                    await one.close()
+            tasks.cancel_scope.cancel()
+
+
+def _open_oidc(
+    wanted: OidcSetting | None, http: HttpTransport, hasher: KeyHasher
+) -> OidcClient | None:
+    """The identity provider of the settings, if there is one.
+
+    Raises:
+        ConfigError: a setting cannot be used, or the extra is not installed.
+    """
+    if wanted is None:
+        return None
+    variable = wanted.client_secret_env
+    if variable and not os.environ.get(variable):
+        raise ConfigError(f"oidc needs the variable {variable}")
+    try:
+        check_name(wanted.tenant)
+        limits = read_permissions(wanted.limits)
+    except ValueError as error:
+        raise ConfigError(f"oidc: {error}") from None
+    options = OidcOptions(
+        issuer=wanted.issuer,
+        client_id=wanted.client_id,
+        client_secret=Secret(os.environ[variable]) if variable else NO_KEY,
+        scopes=wanted.scopes,
+        label=wanted.label,
+        redirect_uri=wanted.redirect_uri,
+        role_claim=wanted.role_claim,
+        admins=frozenset(wanted.admins),
+        users=frozenset(wanted.users),
+        tenant=wanted.tenant,
+        limits=limits,
+    )
+    return OidcClient(options, http, hasher)
+
+
+def _open_answer_cache(
+    wanted: AnswerCacheSetting, store: Store, redis: str
+) -> RepeatedAnswers | None:
+    """What finds answers that are given again; None if none is to be.
+
+    Raises:
+        ConfigError: it is to be in Redis, and there is none.
+    """
+    if not wanted.enabled:
+        return None
+    if wanted.redis and not redis:
+        raise ConfigError("answer_cache.redis needs a Redis: set server.redis or BATUTA_REDIS")
+    index = RedisAnswerIndex(redis) if wanted.redis else StoreAnswerIndex(store)
+    options = AnswerCacheOptions(seconds=wanted.ttl_s, sampled=wanted.sampled)
+    return RepeatedAnswers(store, index, options)
+
+
+def startup_message(config: LoadedConfig, catalogue: Catalogue, url: str) -> str:
     """What the server says when it is ready."""
-    names = [model.name for model in state.models]
+    names = [model.name for model in catalogue.models]
     served = ", ".join(name for name in names if "/" not in name)
     methods = sum(name.startswith("baseline/") for name in names)
     banner = SIMULATED if config.simulated else ""
@@ -113,7 +255,7 @@ def startup_message(config: LoadedConfig, state: ServerState, url: str) -> str:
 
 
 async def reload_on_hangup(
-    state: ServerState, reload: Callable[[], Awaitable[ServerState]]
+    catalogue: Catalogue, reload: Callable[[], Awaitable[Catalogue]]
 ) -> None:
     """Reads the settings again when SIGHUP comes; those that cannot be used change nothing."""
     if sys.platform == "win32":
@@ -121,11 +263,11 @@ async def reload_on_hangup(
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
             try:
-                state.reload(await reload())
+                catalogue.replace_by(await reload())
             except BatutaError as error:
                 sys.stderr.write(f"batuta: the settings stay as they were: {error}\n")
             else:
-                sys.stderr.write(f"the settings were read again: {len(state.pool)} workers\n")
+                sys.stderr.write(f"the settings were read again: {len(catalogue.pool)} workers\n")
 
 
 def _example_questions(config: LoadedConfig) -> tuple[str, ...]:

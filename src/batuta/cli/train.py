@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import TaskID
 from rich.table import Table
 
+from batuta.cli.help_text import EXECUTION_PANEL, OUTPUT_PANEL, RUNS_PANEL, format_example
 from batuta.cli.json_output import print_json
 from batuta.cli.progress import open_progress_bars
 from batuta.cli.selector import selector
@@ -37,10 +38,12 @@ REQUIRED_PACKAGES = ("torch", "trl", "peft", "accelerate", "datasets")
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Train a conductor: a warm start, then reinforcement learning (needs batuta\\[train]).",
+    help="Train a conductor: SFT warm-up, then reinforcement learning (needs batuta\\[train]).",
 )
 
-app.command()(selector)
+app.command(epilog=format_example("batuta train selector --history out.jsonl --out runs/mini"))(
+    selector
+)
 
 Config = Annotated[Path, typer.Option("--config", help="The training's TOML file.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Overrides the file's seed.")]
@@ -51,14 +54,14 @@ Set = Annotated[
 ]
 
 
-@app.command()
+@app.command(epilog=format_example("batuta train warmup --config training.toml"))
 def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = None) -> None:
     """Make a small policy from nothing and teach it the syntax of workflows, never a strategy."""
     settings = _load_settings(config, changes, seed, out)
     from batuta.train.warmup_stage import run_warmup  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
-        line = bar.add_task("warm start", total=settings.warmup.steps, said="")
+        line = bar.add_task("SFT warm-up", total=settings.warmup.steps, said="")
 
         def told(step: int, loss: float) -> None:
             bar.update(line, completed=step + 1, said=f"loss {loss:.3f} nats a token")
@@ -67,11 +70,11 @@ def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = No
     typer.echo(folder)
 
 
-@app.command()
+@app.command(epilog=format_example("batuta train rejection --config training.toml"))
 def rejection(config: Config, seed: Seed = None, out: Out = None, changes: Set = None) -> None:
     """Rejection sampling: fit the policy to those of its own workflows that earned more.
 
-    A stage between warm start and reinforcement learning, from which the latter then begins.
+    A stage between SFT warm-up and reinforcement learning, from which the latter then begins.
     """
     settings = _load_settings(config, changes, seed, out)
     from batuta.train.rejection_sampling import run_rejection_sampling  # noqa: PLC0415 - loads torch
@@ -88,7 +91,7 @@ def rejection(config: Config, seed: Seed = None, out: Out = None, changes: Set =
     typer.echo(folder)
 
 
-@app.command()
+@app.command(epilog=format_example("batuta train conductor --config training.toml --check"))
 def conductor(
     config: Config,
     seed: Seed = None,
@@ -96,21 +99,44 @@ def conductor(
     changes: Set = None,
     *,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint.")
+        bool,
+        typer.Option(
+            "--resume", help="Resume from the last checkpoint.", rich_help_panel=EXECUTION_PANEL
+        ),
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Say what it takes and what is missing; spend nothing.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Estimate cost and time, say what is missing; spend nothing.",
+            rich_help_panel=EXECUTION_PANEL,
+        ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --check: for programs.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="With --check: for programs.", rich_help_panel=OUTPUT_PANEL),
+    ] = False,
     from_runs: Annotated[
-        bool, typer.Option("--from-runs", help="Ask also what was served and judged.")
+        bool,
+        typer.Option(
+            "--from-runs", help="Train on the server's judged runs too.", rich_help_panel=RUNS_PANEL
+        ),
     ] = False,
     store: Annotated[
         str | None,
-        typer.Option(help="Whose runs: a database file or URL, by default this machine's."),
+        typer.Option(
+            help="Whose runs: a database file or URL, by default this machine's.",
+            rich_help_panel=RUNS_PANEL,
+        ),
     ] = None,
     runs_share: Annotated[
-        float, typer.Option(min=0.01, max=1, help="Share of the questions that come from runs.")
+        float,
+        typer.Option(
+            min=0.01,
+            max=1,
+            help="Share of the questions that come from runs.",
+            rich_help_panel=RUNS_PANEL,
+        ),
     ] = 0.5,
 ) -> None:
     """Reinforcement learning: workflows are written, played, graded, and their reward is learned.
@@ -143,7 +169,7 @@ def conductor(
     typer.echo(folder)
 
 
-@app.command()
+@app.command(epilog=format_example("batuta train watch runs/mine"))
 def watch(
     folder: Annotated[Path, typer.Argument(help="The run's folder.")],
     once: Annotated[bool, typer.Option("--once", help="Print what there is and exit.")] = False,
@@ -157,7 +183,7 @@ def watch(
         return
 
 
-@app.command()
+@app.command(epilog=format_example("batuta train plots runs/mine --out plots"))
 def plots(
     folders: Annotated[list[Path], typer.Argument(help="Run folders; seeds of one training.")],
     out: Annotated[

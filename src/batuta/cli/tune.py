@@ -12,10 +12,19 @@ import anyio
 import typer
 from rich.console import Console
 
+from batuta.cli.help_text import (
+    EXECUTION_PANEL,
+    GRADING_PANEL,
+    LIMITS_PANEL,
+    OUTPUT_PANEL,
+    POOL_PANEL,
+    QUESTIONS_PANEL,
+)
 from batuta.cli.json_output import print_json
 from batuta.clients import HttpTransport
 from batuta.config.load import LoadedConfig, load_config
 from batuta.core import WorkerId
+from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,30 +62,55 @@ class TuneOptions:
 
 def command(
     pool: Annotated[
-        str | None, typer.Option(help="rehearsal, discover (keys and local servers), or a file.")
+        str | None,
+        typer.Option(
+            help="rehearsal, discover (keys and local servers), or a file.",
+            rich_help_panel=POOL_PANEL,
+        ),
     ] = None,
     tasks: Annotated[
         str | None,
         typer.Option(
             help="FILE.jsonl of your own, a benchmark (batuta tasks list), or rehearsal; without "
-            "it a general mix of reasoning-gym."
+            "it a general mix of reasoning-gym.",
+            rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(min=0, help="Dollars at most, in all; never passed.")
+        float | None,
+        typer.Option(
+            min=0, help="Dollars at most, in all; never passed.", rich_help_panel=LIMITS_PANEL
+        ),
     ] = None,
-    calls: Annotated[int | None, typer.Option(min=1, help="Calls of workers at most.")] = None,
+    calls: Annotated[
+        int | None,
+        typer.Option(min=1, help="Calls of workers at most.", rich_help_panel=LIMITS_PANEL),
+    ] = None,
     *,
-    minutes: Annotated[float | None, typer.Option(min=0.01, help="Minutes at most.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.01, help="Minutes at most.", rich_help_panel=LIMITS_PANEL)
+    ] = None,
     out: Annotated[
-        Path, typer.Option(help="Folder of the results; run again, it goes on where it was.")
+        Path,
+        typer.Option(
+            help="Folder of the results; the same command resumes there.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
     ] = Path("runs/tuned"),
     check: Annotated[
-        bool, typer.Option("--check", help="Say what it would do and cost; call nobody.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Say what it would do and cost; call no worker.",
+            rich_help_panel=EXECUTION_PANEL,
+        ),
     ] = False,
     stages: Annotated[
         str | None,
-        typer.Option(help="calibrate,search,select,judge, or only the first of them."),
+        typer.Option(
+            help="calibrate,search,select,judge, or only the first of them.",
+            rich_help_panel=EXECUTION_PANEL,
+        ),
     ] = None,
     labels: Annotated[
         bool | None,
@@ -92,17 +126,35 @@ def command(
     ] = None,
     call_weight: Annotated[
         float, typer.Option(min=0, help="Share right that a further call must gain.")
-    ] = 0.04,
-    limit: Annotated[int, typer.Option(min=1, help="Questions at most.")] = QUESTIONS,
+    ] = 0.037,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Questions at most.", rich_help_panel=QUESTIONS_PANEL)
+    ] = QUESTIONS,
     judge: Annotated[
-        str | None, typer.Option(help="The worker that grades what no rule decides.")
+        str | None,
+        typer.Option(
+            help="The worker that grades what no rule decides.", rich_help_panel=GRADING_PANEL
+        ),
     ] = None,
     sandbox: Annotated[
-        str, typer.Option(help="Where programs run: auto, bubblewrap, landlock, or none.")
+        str,
+        typer.Option(
+            help="Where programs run: auto, bubblewrap, landlock, or none.",
+            rich_help_panel=GRADING_PANEL,
+        ),
     ] = "auto",
-    concurrency: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 32,
-    seed: Annotated[int, typer.Option(min=0, help="Of the split, the search and the calls.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Runs at the same time.", rich_help_panel=EXECUTION_PANEL)
+    ] = 32,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Of the split, the search and the calls.", rich_help_panel=QUESTIONS_PANEL
+        ),
+    ] = 0,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON on stdout.", rich_help_panel=OUTPUT_PANEL)
+    ] = False,
 ) -> None:
     """Find how the pool is best conducted, and prove it on questions kept back.
 
@@ -120,7 +172,7 @@ def command(
     try:
         found = anyio.run(_tune_workflows, options)
     except KeyboardInterrupt:
-        _write_notice(f"what was paid is kept; the same command goes on with --out {out}")
+        _write_notice(f"what was paid is kept; the same command with --out {out} resumes")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if json:
         print_json(found)
@@ -133,24 +185,25 @@ async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
 
     limit_blas_to_one_thread()
     async with HttpTransport() as http:
-        ensemble = await load_config(http, pool=options.pool, time_scale=0.0)
-        if options.judge is not None and options.judge not in ensemble.pool:
-            raise ConfigError(f"there is no worker {options.judge!r} to be the judge")
+        loaded = await load_config(http, pool=options.pool, time_scale=0.0)
+        if options.judge is not None and options.judge not in loaded.pool:
+            known = suggest_names(options.judge, (worker.id for worker in loaded.pool))
+            raise ConfigError(f"there is no worker {options.judge!r} to be the judge; {known}")
         questions = open_questions(options.tasks, options.limit, options.seed)
         parts = split_questions(questions.tasks, questions.family, options.seed)
-        settings = _tune_settings(options, ensemble, questions)
+        settings = _tune_settings(options, loaded, questions)
         if options.check:
-            forecast = forecast_tuning(ensemble.pool, questions, parts, settings)
+            forecast = forecast_tuning(loaded.pool, questions, parts, settings)
             if not options.json:
-                _show_forecast(ensemble, questions, forecast)
+                _show_forecast(loaded, questions, forecast)
             return forecast
         return await _run_tuning(
-            options, ensemble, questions=questions, parts=parts, settings=settings
+            options, loaded, questions=questions, parts=parts, settings=settings
         )
 
 
 def _tune_settings(
-    options: TuneOptions, ensemble: LoadedConfig, questions: TuneQuestions
+    options: TuneOptions, loaded: LoadedConfig, questions: TuneQuestions
 ) -> TuneSettings:
     """The settings that the options mean.
 
@@ -171,12 +224,12 @@ def _tune_settings(
             usd=None if options.budget is None else Decimal(str(options.budget)),
             calls=options.calls,
             minutes=options.minutes,
-            unknown=ensemble.limits.unknown,
+            unknown=loaded.limits.unknown,
         ),
         labelled=labelled,
         call_weight=options.call_weight,
         worth=options.worth,
-        max_steps=ensemble.limits.steps,
+        max_steps=loaded.limits.steps,
         seed=options.seed,
         last=named[-1],
     )
@@ -192,7 +245,7 @@ def _named_stages(said: str, order: list[Any]) -> list[Any]:
 
 async def _run_tuning(
     options: TuneOptions,
-    ensemble: LoadedConfig,
+    loaded: LoadedConfig,
     questions: TuneQuestions,
     parts: QuestionParts,
     *,
@@ -201,11 +254,11 @@ async def _run_tuning(
     from batuta.tune.opening import open_player, start_clock  # noqa: PLC0415 - loads numpy
     from batuta.tune.recommend import write_settings  # noqa: PLC0415 - same
     from batuta.tune.report import describe_tuning, write_results  # noqa: PLC0415 - same
-    from batuta.tune.tuning import Tuning  # noqa: PLC0415 - same
+    from batuta.tune.tuning import ULTRA, Tuning  # noqa: PLC0415 - same
 
     judge = None if options.judge is None else WorkerId(options.judge)
     async with open_player(
-        ensemble.pool, ensemble.clients, questions=questions, settings=settings, folder=options.out,
+        loaded.pool, loaded.clients, questions=questions, settings=settings, folder=options.out,
         judge=judge, sandbox=options.sandbox, concurrency=options.concurrency,
     ) as (player, budget):  # fmt: skip
         console = Console(stderr=True)
@@ -226,26 +279,33 @@ async def _run_tuning(
     found = describe_tuning(result, parts, settings, player.meter)
     source = Path(options.pool) if options.pool else Path("batuta.toml")
     original = source.read_text(encoding="utf-8") if source.is_file() else ""
-    text = write_settings(original, found["recommendation"], result.cards, result.grouping.names)
+    system = (result.nominees or {}).get(ULTRA)
+    text = write_settings(
+        original,
+        found["recommendation"],
+        result.cards,
+        groups=result.grouping.names,
+        rounds=1 if system is None else system.selector.rounds,
+    )
     write_results(
         options.out,
         found,
         result=result,
         tasks=parts.search,
-        settings_text=None if ensemble.simulated else text,
+        settings_text=None if loaded.simulated else text,
     )
     if not options.json:
-        _show_result(found, options.out, simulated=ensemble.simulated)
+        _show_result(found, options.out, simulated=loaded.simulated)
     return found
 
 
 def _show_forecast(
-    ensemble: LoadedConfig, questions: TuneQuestions, forecast: dict[str, Any]
+    loaded: LoadedConfig, questions: TuneQuestions, forecast: dict[str, Any]
 ) -> None:
     console = Console(highlight=False)
     many, parts = len(questions.tasks), forecast["questions"]
     console.print(
-        f"{ensemble.source}: {len(ensemble.pool)} workers; {questions.name}: {many} questions"
+        f"{loaded.source}: {len(loaded.pool)} workers; {questions.name}: {many} questions"
     )
     shares = ", ".join(f"{count} {name}" for name, count in parts.items())
     console.print(f"parts: {shares}")

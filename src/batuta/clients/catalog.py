@@ -29,7 +29,9 @@ _LOCAL = {"ollama", "vllm", "sglang", "llamacpp", "lmstudio", "python"}
 _ABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"o1-mini|o1-preview|deepseek-r1|gemma|phi|smollm", ()),
     (r"o3-mini|gpt-3\.5|gpt-oss|deepseek|codestral|devstral|magistral|ministral", ("tools",)),
-    (r"gpt-4o|gpt-4-1|gpt-5|gpt-6|o1|o3|o4|claude|gemini", ("vision", "tools")),
+    (r"gpt-audio|gpt-4o(?:-mini)?-audio", ("audio", "tools")),
+    (r"gpt-4o|gpt-4-1|gpt-5|gpt-6|o1|o3|o4|claude", ("vision", "tools", "files")),
+    (r"gemini", ("vision", "tools", "files", "audio")),
     (r"pixtral|llama4|qwen[\d-]*vl|mistral-(?:small|medium|large)-?[34]", ("vision", "tools")),
     (r"gpt-4|qwen|llama3|mistral|mixtral|grok|glm|kimi|command|minimax", ("tools",)),
 )
@@ -107,12 +109,14 @@ def _model_info(provider: str, model: str, base_url: str) -> ModelInfo | None:
 def _dearest_price(info: ModelInfo, now: datetime) -> Price | None:
     """Today's price in the dearest hour, so that a budget holds all day."""
     hours = (now.replace(hour=0, minute=45) + timedelta(hours=hour) for hour in range(24))
-    prices = [price for hour in hours if (price := _price_of(info.get_prices(hour)))]
+    embeds = "embed" in info.id  # such a model has no output
+    prices = [price for hour in hours if (price := _price_of(info.get_prices(hour), embeds))]
     return max(prices, key=lambda price: price.output) if prices else None
 
 
-def _price_of(prices: Any) -> Price | None:
+def _price_of(prices: Any, embeds: bool) -> Price | None:  # noqa: FBT001 - what kind it is
     paid, output = _base_price(prices.input_mtok), _base_price(prices.output_mtok)
+    output = Decimal(0) if embeds and output is None else output
     if paid is None or output is None:
         return None
     return Price(

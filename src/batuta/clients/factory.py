@@ -13,10 +13,12 @@ from batuta.clients.gemini.client import GeminiClient
 from batuta.clients.limits import CallLimiter, RateLimitedClient
 from batuta.clients.limits_shared import ProviderCaps, RedisConnections, RedisTurns
 from batuta.clients.openai.client import OpenAIChatClient
-from batuta.clients.providers import WorkerSpec, find_provider
+from batuta.clients.openai.embeddings import EmbeddingClient
+from batuta.clients.providers import Provider, WorkerSpec, find_provider
 from batuta.clients.retry import RetryClient, RetryPolicy
 from batuta.clients.transport import HttpTransport, url_host
 from batuta.core import Client, Request, Sampling, WorkerId, user_message
+from batuta.core.worker import EMBEDDINGS
 from batuta.errors import ClientError, ConfigError
 
 COOLDOWN = BreakerPolicy(failures=1, pause=15.0)
@@ -74,7 +76,7 @@ def _create_limited_client(
 def _create_deployments_client(
     spec: WorkerSpec, first: Client, http: HttpTransport, shared: RedisConnections | None
 ) -> Client:
-    """The clients of every address as one; who fails is left alone for a while at once."""
+    """The clients of every address as one; who fails is skipped for a while at once."""
     places = [(first, spec.weight)]
     places += [
         (_create_limited_client(each.spec, http, shared=shared), each.weight)
@@ -130,11 +132,29 @@ def open_provider_client(spec: WorkerSpec, http: HttpTransport) -> Client:
     if provider.key_vars and not provider.local and not spec.key and own:
         names = " or ".join(provider.key_vars)
         raise ConfigError(f"worker {spec.worker.id} needs a key: set {names}")
+    if EMBEDDINGS in spec.worker.tags:
+        return _open_embedding_client(spec, provider, base_url, http)
     if provider.api == "anthropic":
         return AnthropicClient(spec.worker, http, base_url=base_url, key=spec.key)
     if provider.api == "gemini":
         return GeminiClient(spec.worker, http, base_url=base_url, key=spec.key)
     return OpenAIChatClient(
+        spec.worker, http, base_url=base_url, key=spec.key, dialect=provider.dialect
+    )
+
+
+def _open_embedding_client(
+    spec: WorkerSpec, provider: Provider, base_url: str, http: HttpTransport
+) -> Client:
+    """The client of a worker that embeds.
+
+    Raises:
+        ConfigError: its provider's API has no embeddings.
+    """
+    if provider.api != "chat":
+        message = f"embeddings of the provider {provider.name} are not spoken here"
+        raise ConfigError(f"worker {spec.worker.id} has the tag '{EMBEDDINGS}': {message}")
+    return EmbeddingClient(
         spec.worker, http, base_url=base_url, key=spec.key, dialect=provider.dialect
     )
 

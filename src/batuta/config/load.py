@@ -1,4 +1,4 @@
-"""Settings and the environment become an orchestra that can be played."""
+"""Settings and the environment become a pool and its conductor."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ from batuta.core import (
     Pool,
     Price,
     Sampling,
+    Worker,
     WorkerId,
 )
-from batuta.core.worker import PROGRAM
+from batuta.core.worker import EMBEDDINGS, PROGRAM
 from batuta.embedded.policy import ConductorCard
 from batuta.engine import TimeoutPolicy
-from batuta.environment import read_variable
+from batuta.environment import data_folder, read_variable
 from batuta.errors import ConfigError
 from batuta.guardrails import Guardrails
 from batuta.guardrails.settings import build_guardrails
@@ -56,7 +57,7 @@ REHEARSAL_POOL = "rehearsal"
 DISCOVER_POOL = "discover"
 HAND_WRITTEN_CONDUCTOR = "hand-written"
 CONDUCTOR = WorkerId("conductor")
-"""The id of a conductor that is no worker, and of how its drafts do in `Ensemble.health`."""
+"""The id of a conductor that is no worker, and of how its drafts do in `LoadedConfig.health`."""
 NO_MODELS = (
     "no model was found: set OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, OPENROUTER_API_KEY "
     "or DEEPSEEK_API_KEY, or start Ollama, vLLM, SGLang, llama.cpp or LM Studio; to try the "
@@ -77,13 +78,15 @@ class LoadedConfig:
     mini: Conductor | None = None
     """Who answers as batuta-mini; None: the best worker."""
     simulated: bool = False
-    """True for the rehearsal orchestra: its workers are programs, not language models."""
+    """True for the rehearsal: its workers are programs, not language models."""
     history: Path | None = None
     """Outcomes of the workers, for the served baselines that learn."""
     cascade: Path | None = None
     """The folder of the cascade that is served."""
     checker: str | None = None
     """The worker that checks its answers."""
+    embedders: tuple[Worker, ...] = ()
+    """Workers that turn texts into vectors; they are in no pool, and `clients` has theirs too."""
     health: Mapping[WorkerId, WorkerHealth] = field(default_factory=dict[WorkerId, WorkerHealth])
     """How each worker does; nobody is watched in the rehearsal."""
     timeouts: TimeoutPolicy = TimeoutPolicy()
@@ -98,14 +101,6 @@ class LoadedConfig:
     """Who judges texts, if somebody does."""
     oidc: OidcSetting | None = None
     """By whom people sign in to the page."""
-
-
-def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where runs are stored: BATUTA_HOME, or the user's data folder."""
-    if home := environ.get("BATUTA_HOME"):
-        return Path(home)
-    base = environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(base) / "batuta"
 
 
 def store_target(environ: Mapping[str, str] = os.environ) -> str:
@@ -141,7 +136,7 @@ async def load_config(
     time_scale: float | None = None,
     rehearses: bool = False,
 ) -> LoadedConfig:
-    """The orchestra that `pool` names, or the first there is.
+    """The pool and conductor that `pool` names, or the first there is.
 
     Args:
         http: the session of its clients.
@@ -238,13 +233,17 @@ def _build_config(
     *,
     environ: Mapping[str, str] = os.environ,
 ) -> LoadedConfig:
+    embedders = tuple(spec.worker for spec in specs if EMBEDDINGS in spec.worker.tags)
+    if len(embedders) == len(specs):
+        raise ConfigError(f"{source} has no worker that answers: those that embed answer nothing")
     try:
-        pool = Pool(tuple(spec.worker for spec in specs))
+        Pool(tuple(spec.worker for spec in specs))  # all ids differ
+        pool = Pool(tuple(spec.worker for spec in specs if spec.worker not in embedders))
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from None
     resilience = settings.resilience
     breaking = BreakerPolicy(resilience.breaker_failures, resilience.breaker_pause_s)
-    health = {worker.id: WorkerHealth(breaking) for worker in pool}
+    health = {spec.worker.id: WorkerHealth(breaking) for spec in specs}
     if all(PROGRAM in worker.tags for worker in pool):
         raise ConfigError(f"{source} has no language model: a worker that runs code needs one")
     shared = _shared_limits(settings.server, http, environ)
@@ -274,6 +273,7 @@ def _build_config(
             unknown=Price(**limits.unknown_price.model_dump()),
         ),
         mini=cast.named(mini) if mini else None,
+        embedders=embedders,
         health=health,
         timeouts=TimeoutPolicy(resilience.step_timeout_s, resilience.hedge_s),
         guardrails=build_guardrails(settings.policies),
@@ -298,7 +298,7 @@ def _shared_limits(
 def rehearsal_config(
     conductor: str | None = None, time_scale: float | None = None, world: str = ""
 ) -> LoadedConfig:
-    """The embedded orchestra: simulated workers, offline.
+    """The embedded rehearsal: simulated workers, offline.
 
     Raises:
         ConfigError: no such conductor, or no such world.
@@ -327,7 +327,7 @@ def rehearsal_config(
     else:
         chosen = _Conductors(pool=workers, clients=players).named(str(conductor))
     after = " after the shift" if world else ""
-    source = f"the rehearsal orchestra{after} (simulated workers)"
+    source = f"the rehearsal{after} (simulated workers)"
     return LoadedConfig(
         source=source,
         pool=workers,

@@ -17,6 +17,12 @@ PROGRAM = "program"
 """The tag of a worker that runs programs and answers no question by itself."""
 
 
+EMBEDDINGS = "embeddings"
+"""The tag of a worker that turns texts into vectors and answers no question."""
+VISION, FILES, AUDIO, TOOLS = "vision", "files", "audio", "tools"
+"""Tags of workers that see pictures, read files, hear recordings, call tools."""
+
+
 class Finish(StrEnum):
     """Why a reply ended."""
 
@@ -51,6 +57,13 @@ class Sampling:
     presence_penalty: float | None = None
     top_k: int | None = None
     """Tokens among which each is drawn."""
+    choices: int | None = None
+    """Replies to the one prompt; None: one."""
+    logprobs: int | None = None
+    """For each token of the reply, how many others are told with their log probabilities, beside
+    its own; None: none is told."""
+    dimensions: int | None = None
+    """Numbers of each vector, of a model that embeds; None: the model's own."""
 
     def with_defaults(self, default: Sampling) -> Sampling:
         """These choices, and `default` where none was made."""
@@ -64,12 +77,15 @@ class Sampling:
             frequency_penalty=_value_or_default(self.frequency_penalty, default.frequency_penalty),
             presence_penalty=_value_or_default(self.presence_penalty, default.presence_penalty),
             top_k=_value_or_default(self.top_k, default.top_k),
+            choices=_value_or_default(self.choices, default.choices),
+            logprobs=_value_or_default(self.logprobs, default.logprobs),
+            dimensions=_value_or_default(self.dimensions, default.dimensions),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skill:
-    """How often a worker answers one family of questions rightly."""
+    """How often a worker answers one family of questions correctly."""
 
     family: str
     share: float
@@ -102,7 +118,7 @@ class Worker:
     sampling: Sampling = Sampling()
     """This worker's defaults."""
     strength: float | None = None
-    """Share of questions it answers rightly alone, in [0, 1], as measured or as believed."""
+    """Share of questions it answers correctly alone, in [0, 1], as measured or as believed."""
     skills: tuple[Skill, ...] = ()
     """What it is good at."""
     seconds: float | None = None

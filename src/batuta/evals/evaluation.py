@@ -275,8 +275,8 @@ class _EvalSession:
         )
         if all(self.result_log.is_done(trial.key) for trial in found):
             return found
-        solver, deck = one.fitter(part.history, seed=part.seeds[0]), part.subject.replay_pool
-        taught = replace(one, solver=adapt_to_record(solver, deck.record) if deck else solver)
+        solver, replays = one.fitter(part.history, seed=part.seeds[0]), part.subject.replay_pool
+        taught = replace(one, solver=adapt_to_record(solver, replays.record) if replays else solver)
         return tuple(replace(trial, system=taught) for trial in found)
 
     async def _play(
@@ -302,11 +302,11 @@ class _EvalSession:
         budget = await self._matched_budget(name, what)
         if budget is None:
             return None
-        deck = self.parts[0].subject.replay_pool
-        k = budget.k if deck is None else min(budget.k, deck.record.scores_qms.shape[2])
+        replays = self.parts[0].subject.replay_pool
+        k = budget.k if replays is None else min(budget.k, replays.record.scores_qms.shape[2])
         subject = self.parts[0].subject
         methods = (f"self-consistency@{k}", f"best-of-{k}")
-        for method in methods if deck is None or deck.simulate else methods[:1]:
+        for method in methods if replays is None or replays.simulate else methods[:1]:
             await self.measure(find_system(method, subject))
         return replace(budget, k=k)
 

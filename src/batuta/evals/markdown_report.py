@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from batuta.core import formatting
 from batuta.evals.report import Json
 from batuta.evals.stats import MIN_GROUPS
 from batuta.evals.systems import BEST_SINGLE
@@ -143,7 +144,7 @@ def report_notes(report: Json) -> list[str]:
 def _worker_notes(report: Json) -> list[str]:
     said: list[str] = []
     if report["simulated"]:
-        said.append("The workers are simulated: programs of the rehearsal orchestra, no models.")
+        said.append("The workers are simulated: programs of the rehearsal, no language models.")
     if report["recorded"]:
         said.append(
             "The workers are a record of what real models once answered; nothing was called. "
@@ -229,7 +230,9 @@ def _missing_notes(report: Json) -> list[str]:
         )
     if told := ", ".join(f"{name} {s['invalid']}" for name, s in systems if s["invalid"]):
         said.append(f"Plans that asked for what the record has not, counted as wrong: {told}.")
-    if told := ", ".join(f"{name} ${s['judge_usd']:.6f}" for name, s in systems if s["judge_usd"]):
+    if told := ", ".join(
+        f"{name} {format_dollars(s['judge_usd'])}" for name, s in systems if s["judge_usd"]
+    ):
         said.append(f"Of the dollars, what judging the answer took: {told}.")
     return said
 
@@ -242,13 +245,13 @@ def markdown_table(heads: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
 
 
 def format_percent(share: float | None) -> str:
-    """A share as per cent with one decimal."""
+    """A share as per cent with one decimal, for a column of them; a dash if not known."""
     return UNKNOWN if share is None else f"{100 * share:.1f}"
 
 
 def format_dollars(value: float | None) -> str:
-    """Dollars, six places; a dash if not known."""
-    return UNKNOWN if value is None else f"{value:.6f}"
+    """Dollars as every screen shows them; a dash if not known."""
+    return UNKNOWN if value is None else formatting.format_usd(value)
 
 
 def format_decimal(value: float | None) -> str:
@@ -258,7 +261,7 @@ def format_decimal(value: float | None) -> str:
 
 def format_count(value: float | None) -> str:
     """A large number; a dash if not known."""
-    return UNKNOWN if value is None else f"{value:,.0f}"
+    return UNKNOWN if value is None else formatting.format_count(value)
 
 
 def _group_keys(systems: Json, part: str) -> list[str]:

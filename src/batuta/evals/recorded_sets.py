@@ -10,12 +10,13 @@ import numpy as np
 
 from batuta.baselines.answer_cache import AnswerCache
 from batuta.core import Conductor, Grade, Task
+from batuta.core.suggestions import suggest_names
+from batuta.environment import benchmark_folder
 from batuta.errors import ConfigError
 from batuta.evals.evaluation import EvalPart
 from batuta.evals.subject import Subject
 from batuta.evals.task_sets import TaskSet
 from batuta.solvers.history import history_from_record
-from batuta.tasks.datasets import data_folder
 from batuta.tasks.recorded import (
     RECORDED_NAMES,
     RECORDED_SETS,
@@ -32,7 +33,7 @@ RECORDED_PREFIX = "recorded:"
 """Before the name of a recorded set."""
 
 SplitKind = Literal["random", "unseen"]
-"""Questions by lot, or whole task families."""
+"""Questions at random, or whole task families."""
 
 _SPLITS: Mapping[SplitKind, Callable[[RecordedOutcomes, int], QuestionSplit]] = {
     "random": random_split,
@@ -42,7 +43,7 @@ _SPLITS: Mapping[SplitKind, Callable[[RecordedOutcomes, int], QuestionSplit]] = 
 
 def available_sets() -> tuple[str, ...]:
     """The recorded sets whose files are in the data folder."""
-    folder = data_folder() / "recorded"
+    folder = benchmark_folder() / "recorded"
     return tuple(
         name
         for name in RECORDED_NAMES
@@ -67,7 +68,7 @@ def open_recorded_parts(
         split: how questions are divided.
         seeds: of the splits.
         models: which are kept; empty: all.
-        limit: test questions of each part at most, by lot.
+        limit: test questions of each part at most, at random.
         simulate: a call that the record cannot know gets one of the model's recorded answers.
         conductor: of `ultra`; None: there is none.
 
@@ -76,8 +77,8 @@ def open_recorded_parts(
         SourceError: its files are missing, it has no such model, or too few families.
     """
     if name not in RECORDED_NAMES and not is_outcomes_file(name):
-        known = ", ".join(RECORDED_NAMES)
-        raise ConfigError(f"there is no recorded set {name!r}; choose among: {known}, FILE.jsonl")
+        known = suggest_names(name, (*RECORDED_NAMES, "FILE.jsonl"))
+        raise ConfigError(f"there is no recorded set {name!r}; {known}")
     record = load_recorded(name, with_texts=is_outcomes_file(name), models=models)
     return make_record_parts(
         record, split, seeds, limit=limit, simulate=simulate, conductor=conductor
@@ -100,7 +101,7 @@ def make_record_parts(
     Raises:
         SourceError: too few families for whole ones to be held out.
     """
-    deck = ReplayPool(record, simulate=simulate)
+    replays = ReplayPool(record, simulate=simulate)
     groups = dict(zip((task.id for task in record.tasks), record.families, strict=True))
 
     async def grade(task: Task, answer: str) -> Grade:
@@ -111,7 +112,11 @@ def make_record_parts(
         known = np.sort(np.concatenate([division.train, division.calibration]))
         pool = record.pool(calibration=known)
         subject = Subject(
-            pool=pool, clients={}, conductor=conductor, replay_pool=deck, answer_cache=AnswerCache()
+            pool=pool,
+            clients={},
+            conductor=conductor,
+            replay_pool=replays,
+            answer_cache=AnswerCache(),
         )
         places: list[int] = division.test.tolist()
         if limit is not None and limit < len(places):

@@ -32,7 +32,7 @@ from batuta.evals.result_log import ResultLog, StepSummary, TrialResult, Unscore
 from batuta.evals.subject import Subject
 from batuta.evals.systems import System
 from batuta.executor import LocalExecutor
-from batuta.rehearsal.prompt_parser import classify_instruction
+from batuta.language.instructions import classify_instruction
 from batuta.tasks.graders import JudgeGrade, grade_answer
 from batuta.tasks.recorded import SIMULATED_PREFIX
 
@@ -82,7 +82,7 @@ def plan_trials(
     Args:
         system: what is measured.
         tasks: each with its family.
-        subject: who plays.
+        subject: who runs.
         options: seeds and sub-pools.
         history_digest: digest of what the system learned from.
     """

@@ -12,6 +12,7 @@ from batuta.clients.cache import CallCache, CallJournal
 from batuta.clients.cache_shared import open_shared_journal
 from batuta.config.load import load_config
 from batuta.core import Client, Task, WorkerId
+from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
 from batuta.evals.grading import AnswerGrader, open_answer_grader
 from batuta.evals.subject import Subject
@@ -42,7 +43,7 @@ class SubjectSetup:
             ConfigError: there is no such pool or conductor, or a key is missing.
         """
         http = await stack.enter_async_context(HttpTransport())
-        ensemble = await load_config(
+        loaded = await load_config(
             http,
             pool=self.pool,
             conductor=self.conductor,
@@ -50,11 +51,11 @@ class SubjectSetup:
             rehearses=self.rehearses,
         )
         return Subject(
-            pool=ensemble.pool,
-            clients=ensemble.clients,
-            conductor=ensemble.conductor,
-            limits=ensemble.limits,
-            simulated=ensemble.simulated,
+            pool=loaded.pool,
+            clients=loaded.clients,
+            conductor=loaded.conductor,
+            limits=loaded.limits,
+            simulated=loaded.simulated,
         )
 
     async def open_journal(self, subject: Subject, stack: AsyncExitStack) -> Subject:
@@ -100,6 +101,6 @@ def _find_judge(name: str | None, subject: Subject) -> Client | None:
     if name is None:
         return None
     if name not in subject.pool:
-        known = ", ".join(str(worker.id) for worker in subject.pool)
-        raise ConfigError(f"there is no worker {name!r} to be the judge; choose among: {known}")
+        known = suggest_names(name, (worker.id for worker in subject.pool))
+        raise ConfigError(f"there is no worker {name!r} to be the judge; {known}")
     return subject.clients[WorkerId(name)]

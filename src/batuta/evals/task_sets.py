@@ -7,25 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from batuta import rehearsal
+from batuta.config.task_sources import TASK_SOURCES, source_of_task
 from batuta.core import Grade, Task
-from batuta.errors import ConfigError
 from batuta.evals.grading import AnswerGrader, grade_by_task
 from batuta.tasks import datasets
-
-REHEARSAL = "rehearsal"
-HELD_OUT = "held-out"
-TEST_SEED = 7_000_000
-"""Added to the seed of test questions, which training never draws."""
-CALIBRATION_SEED = 8_000_000
-"""Added to the seed of calibration questions."""
-OVERDRAW_FACTOR = 2
-"""Times as many questions are drawn as are wanted, for some come twice."""
 
 
 def task_family(task: Task) -> str:
     """The group that a task is counted in: its first tag that says something of its kind."""
-    plain = (tag for tag in task.tags if tag not in {REHEARSAL, "held-out wording"})
+    plain = (tag for tag in task.tags if tag not in {*TASK_SOURCES, "held-out wording"})
     return next(plain, "all")
 
 
@@ -57,7 +47,7 @@ def open_tasks(
         name: `rehearsal[:family][:held-out]` (fresh questions; `held-out` takes the wordings kept
             from training), a benchmark as `batuta tasks list` names it, or the path of a JSONL
             file.
-        limit: how many questions at most; of a file the first ones, of a benchmark some by lot.
+        limit: how many questions at most; of a file the first ones, of a benchmark some at random.
         calibration: how many others to calibrate on at most; of a file, those past the limit.
         seed: of the rehearsal's questions and of the lot.
         files: your own copy of the benchmark's files.
@@ -67,8 +57,9 @@ def open_tasks(
         SourceError: there is no such benchmark or file, or it cannot be used.
     """
     kind, *parts = name.split(":")
-    if kind == REHEARSAL:
-        return _open_rehearsal(name, parts, limit=limit, calibration=calibration, seed=seed)
+    if kind in TASK_SOURCES:
+        drawn, others = TASK_SOURCES[kind]().draw_test(parts, limit, calibration, seed)
+        return TaskSet(name=name, tasks=drawn, calibration=others, grade=_grade_drawn)
     wanted = limit + calibration
     asked = list(datasets.load_tasks(name, files=files, seed=seed, size=wanted))
     if ".jsonl" in Path(name).suffixes:
@@ -85,32 +76,9 @@ def _benchmark_part(task: Task) -> str:
     return next(iter(task.tags[1:]), "all")
 
 
-def _open_rehearsal(
-    name: str, parts: list[str], limit: int, calibration: int, *, seed: int
-) -> TaskSet:
-    families = (*rehearsal.TRAINING_FAMILIES, rehearsal.HELD_OUT_FAMILY)
-    held_out = HELD_OUT in parts
-    chosen = [part for part in parts if part != HELD_OUT]
-    if len(chosen) > 1 or any(part not in families for part in chosen):
-        raise ConfigError(
-            f"there are no tasks {name!r}; write rehearsal, rehearsal:FAMILY or "
-            f"rehearsal:FAMILY:held-out, with FAMILY one of {', '.join(families)}"
-        )
-    wanted = chosen[0] if chosen else None
-    trained = wanted if wanted in rehearsal.TRAINING_FAMILIES else None
-    drawn = rehearsal.draw_tasks(
-        wanted, OVERDRAW_FACTOR * limit, TEST_SEED + seed, held_out=held_out
+async def _grade_drawn(task: Task, answer: str) -> Grade:
+    """The grade by the world that the task was drawn from."""
+    source = source_of_task(task)
+    return (
+        await grade_by_task(task, answer) if source is None else source.grade_answer(task, answer)
     )
-    asked = dict(list({task.id: task for task in drawn}.items())[:limit])
-    more = rehearsal.draw_tasks(trained, calibration, CALIBRATION_SEED + seed)
-    others = {task.id: task for task in more if task.id not in asked}
-    return TaskSet(
-        name=name,
-        tasks=tuple(asked.values()),
-        calibration=tuple(others.values()),
-        grade=_grade_rehearsal,
-    )
-
-
-async def _grade_rehearsal(task: Task, answer: str) -> Grade:
-    return rehearsal.grade_answer(task, answer)

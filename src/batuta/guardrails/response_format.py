@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import final
 
 from batuta.core import ResponseFormat
 from batuta.schemas import JsonValidator, validator_for
-
-_CODE_FENCE = re.compile(r"\s*```(?:json|JSON)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
 
 
 @final
@@ -31,7 +28,7 @@ class ResponseFormatChecker:
 
         Raises:
             ValueError: it is none; the sentence says where.
-            SchemaTooSlow: it cannot be told in the time there is.
+            SchemaTimeoutError: it cannot be told in the time there is.
         """
         await self._validator.check()
 
@@ -39,12 +36,6 @@ class ResponseFormatChecker:
         """The first thing that is wrong with the text; None if nothing is.
 
         Raises:
-            SchemaTooSlow: it cannot be told in the time there is.
+            SchemaTimeoutError: it cannot be told in the time there is.
         """
         return await self._validator.find_fault(text)
-
-
-def strip_code_fence(text: str) -> str:
-    """The content of the code block that the whole text is; else the text."""
-    found = _CODE_FENCE.fullmatch(text)
-    return found[1] if found else text

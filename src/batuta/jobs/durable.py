@@ -37,10 +37,10 @@ from batuta.jobs.dbos_runner import (
     ending_json,
 )
 from batuta.jobs.heartbeats import Heartbeats
-from batuta.jobs.lock import FolderLock
 from batuta.jobs.notifier import Notifier
 from batuta.jobs.protocol import Job, JobEvent, JobHandler, JobStatus, Json
 from batuta.jobs.records import JobRecords, is_sqlite_file
+from batuta.store.process_lock import ProcessLock
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +74,8 @@ class _RunningJob:
 
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ended_event: anyio.Event = field(default_factory=anyio.Event)
+    endings: list[Future[Json]] = field(default_factory=list[Future[Json]])
+    """Told its outcome: more than one, where it was taken up again while it was being played."""
 
 
 @final
@@ -100,7 +102,7 @@ class DurableJobs:
         """Whether other processes may play its jobs too."""
         self._concurrency = concurrency
         self._kept_days = kept_days
-        self._folder_lock: FolderLock | None = None
+        self._folder_lock: ProcessLock | None = None
         self._records: JobRecords | None = None
         self._runner: DbosRunner | None = None
         self._heartbeats: Heartbeats | None = None
@@ -215,8 +217,13 @@ class DurableJobs:
 
     async def _play(self, perform: JobHandler, order: _QueuedJob) -> None:
         """Plays one job to its ending, its cancellation, or the end of this process."""
-        job, play = order.job, _RunningJob()
-        self._running[job.id] = play
+        job = order.job
+        if (running := self._running.get(job.id)) is not None:
+            # The database was away, so the job was taken for abandoned; it is not: nothing is
+            # paid twice.
+            running.endings.append(order.ending)
+            return
+        play = self._running[job.id] = _RunningJob(endings=[order.ending])
         outcome: Json | BaseException = JobInterrupted()
         try:
             with play.scope:
@@ -228,7 +235,8 @@ class DurableJobs:
         finally:
             del self._running[job.id]
             play.ended_event.set()
-            _resolve_future(order.ending, outcome)
+            for ending in play.endings:
+                _resolve_future(ending, outcome)
 
     async def _perform_with_retries(
         self, perform: JobHandler, job: Job, scope: anyio.CancelScope
@@ -238,10 +246,10 @@ class DurableJobs:
         for _ in range(MAX_RECOVERIES):
             try:
                 told = await run_sync(self._open_records.count_events, job.id)
-                desk = DurableCheckpoint(
+                point = DurableCheckpoint(
                     job, self._open_records, told=told, ring=self._notifier.notify, scope=scope
                 )
-                return ending_json(await perform(job, desk))
+                return ending_json(await perform(job, point))
             except* StoreError as errors:
                 logger.warning("job %s waits for the database: %s", job.id, errors.exceptions[0])
             await anyio.sleep(pause)
@@ -374,7 +382,7 @@ class DurableJobs:
         if not self._shared:
             path = Path(str(self._url.database))
             self._known = path.exists()
-            self._folder_lock = FolderLock(path.with_name(f"{path.name}.lock"))
+            self._folder_lock = ProcessLock(path.with_name(f"{path.name}.lock"))
         else:
             self._known = True
         try:
@@ -396,7 +404,7 @@ class DurableJobs:
 
 
 def _resolve_future(waiting: Future[Json], outcome: Json | BaseException) -> None:
-    """Lets the thread go on that waits for a job; one that was told already is left alone."""
+    """Lets the thread go on that waits for a job; one that was told already is skipped."""
     if waiting.done():
         return
     if isinstance(outcome, BaseException):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from batuta.core import Price
-from batuta.rehearsal.prompt_parser import InstructionKind
+from batuta.language.instructions import InstructionKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +21,7 @@ class WorkerProfile:
     knows: float
     """Share of the chronicle's facts that it knows."""
     planning: float
-    """Chance that a plan of three steps has no slip in it."""
+    """Chance that a plan of three steps has no error in it."""
     checking: float
     """Chance to see through an own misunderstanding once another result is on the table."""
     care: float

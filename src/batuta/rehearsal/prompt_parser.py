@@ -4,26 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import lru_cache
 
 from batuta.core import Request, Role
 from batuta.language.prompt import LAST_STEP
 from batuta.rehearsal.problem import ProblemStep, read_step
-
-
-class InstructionKind(StrEnum):
-    """What an instruction asks for."""
-
-    SOLVE = "solve"
-    PLAN = "plan"
-    LOOK_UP = "look up"
-    SECOND = "second opinion"
-    VERIFY = "verify"
-    REPAIR = "repair"
-    COMPARE = "compare"
-    FORMAT = "format"
-    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,77 +101,4 @@ def parse_reply(text: str) -> ParsedReply:
     answers = _ANSWER.findall(text)
     return ParsedReply(
         steps=steps, facts=facts, plan=ops or None, answer=answers[-1] if answers else None
-    )
-
-
-_NEGATED_CLAUSES = re.compile(r"\b(?:do not|don't|without|never|nor)\b[^.;,]*", re.IGNORECASE)
-_INSTRUCTION_WORDS: dict[InstructionKind, tuple[str, ...]] = {
-    InstructionKind.PLAN: (
-        r"(?:make|write|draft|devise|give|draw up) (?:a|the|an) (?:\w+ )?(?:plan|outline)",
-        r"plan|outline|break down|break \w+(?: \w+)? down|decompose|list the (?:\w+ )?steps",
-    ),
-    InstructionKind.LOOK_UP: (
-        r"look up|look for|recall|retrieve|gather|collect|research|what do you know",
-        r"name (?:the|every|all)|state (?:the|what|all)",
-        r"(?:find|list) (?:the |all |every )?(?:\w+ )?facts?",
-    ),
-    InstructionKind.SECOND: (
-        r"second opinion|independent(?:ly)?|another way|(?:a )?different (?:way|method)",
-        r"from scratch|afresh|on your own",
-    ),
-    InstructionKind.VERIFY: (
-        r"verif\w*|check\w*|review|inspect|audit|examine|test|validate",
-        r"criticise|critique|prove",
-    ),
-    InstructionKind.REPAIR: (r"repair|correct|fix|refine|improve|revise|amend|polish|mend",),
-    InstructionKind.COMPARE: (
-        r"compare|decide|choose|pick|weigh|judge|vote|select|reconcile",
-        r"majority|consensus|combine|merge|aggregate|synthesi[sz]e",
-    ),
-    InstructionKind.FORMAT: (
-        r"format|rewrite|restate|repeat|report|summari[sz]e|present",
-        r"state the final|give (?:only )?the final answer|output the",
-    ),
-    InstructionKind.SOLVE: (
-        r"solve|compute|calculate|answer|work (?:it |this |the \w+ )?out",
-        r"carry (?:it |them )?out|execute|evaluate|follow|find|determine|do|run|use|apply",
-        r"complete|write|perform|from the (?:\w+ )?(?:facts|plan|lengths)",
-    ),
-}
-"""What each kind of instruction is called; patterns of words."""
-_INSTRUCTION_PATTERNS = {
-    verb: re.compile(rf"\b(?:{'|'.join(words)})\b", re.IGNORECASE)
-    for verb, words in _INSTRUCTION_WORDS.items()
-}
-_OBJECT_PHRASES = re.compile(
-    r"\b(?:according to|following|using|with|from|of|on|by|to|in|and|against|as in)\s+"
-    r"(?:the|that|this|a|an|your|each|both|these|those|all|any)\s+"
-    r"(?:\w+\s+)?(?:plan|outline|answers?|solutions?|review|test|facts?|check|verification)\b",
-    re.IGNORECASE,
-)
-
-
-@lru_cache(maxsize=16_384)
-def classify_instruction(instruction: str) -> InstructionKind:
-    """What the instruction asks for first; nothing said means solve."""
-    if not instruction.strip():
-        return InstructionKind.SOLVE
-    said = _OBJECT_PHRASES.sub(" ", _NEGATED_CLAUSES.sub(" ", instruction))
-    found: dict[InstructionKind, int] = {}
-    for verb, pattern in _INSTRUCTION_PATTERNS.items():
-        if match := pattern.search(said):
-            found[verb] = match.start()
-    if not found:
-        return InstructionKind.UNKNOWN
-    if (
-        InstructionKind.SECOND in found
-        and InstructionKind.COMPARE not in found
-        and InstructionKind.VERIFY not in found
-    ):
-        return InstructionKind.SECOND
-    first = min(found, key=lambda verb: found[verb])
-    return (
-        InstructionKind.REPAIR
-        if first is InstructionKind.VERIFY and InstructionKind.REPAIR in found
-        else first
     )

@@ -1,6 +1,7 @@
 """JSON Schema, checked in one place: bounded first, then compiled, in a process if need be."""
 
 from batuta.schemas.bounds import SchemaSize, measure_json, measure_schema
+from batuta.schemas.checker import strip_code_fence
 from batuta.schemas.validator import JsonValidator, SchemaTimeoutError, validator_for
 
 __all__ = [
@@ -9,5 +10,6 @@ __all__ = [
     "SchemaTimeoutError",
     "measure_json",
     "measure_schema",
+    "strip_code_fence",
     "validator_for",
 ]

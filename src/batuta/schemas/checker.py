@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -17,6 +18,13 @@ MAX_DEPTH = 200
 """Levels of a value that is checked."""
 MAX_BACKTRACKS = 100_000
 """Steps back that one regular expression may take on one text."""
+_CODE_FENCE = re.compile(r"\s*```(?:json|JSON)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
+
+
+def strip_code_fence(text: str) -> str:
+    """The content of the code block that the whole text is; else the text."""
+    found = _CODE_FENCE.fullmatch(text)
+    return found[1] if found else text
 
 
 def find_schema_fault(schema: dict[str, Any]) -> str | None:

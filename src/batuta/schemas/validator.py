@@ -80,7 +80,7 @@ class JsonValidator:
 
         Raises:
             ValueError: it is none; the sentence says where.
-            SchemaTooSlow: it cannot be told in the time there is.
+            SchemaTimeoutError: it cannot be told in the time there is.
         """
         if self._schema is None:
             return
@@ -91,11 +91,28 @@ class JsonValidator:
         if fault is not None:
             raise ValueError(fault)
 
+    def check_now(self) -> None:
+        """As `check`, for a thread that may wait.
+
+        Raises:
+            ValueError: it is none; the sentence says where.
+            SchemaTimeoutError: it cannot be told in the time there is.
+        """
+        if self._schema is None:
+            return
+        if self._compiles_here:
+            fault = find_schema_fault(self._schema)
+        else:
+            with self._refusing_slow():
+                fault = call_in_process_now(find_schema_fault, self._schema)
+        if fault is not None:
+            raise ValueError(fault)
+
     async def find_fault(self, text: str) -> str | None:
         """The first thing that is wrong with the text; None if nothing is.
 
         Raises:
-            SchemaTooSlow: it cannot be told in the time there is.
+            SchemaTimeoutError: it cannot be told in the time there is.
         """
         if self.is_quick(text):
             return find_text_fault(self._schema, text, is_object=self._is_object)
@@ -107,7 +124,7 @@ class JsonValidator:
         """As `find_fault`, for a thread that may wait.
 
         Raises:
-            SchemaTooSlow: it cannot be told in the time there is.
+            SchemaTimeoutError: it cannot be told in the time there is.
         """
         if self.is_quick(text):
             return find_text_fault(self._schema, text, is_object=self._is_object)
@@ -141,7 +158,7 @@ class JsonValidator:
         """Lets a schema use up its time once.
 
         Raises:
-            SchemaTooSlow: it did, or does.
+            SchemaTimeoutError: it did, or does.
         """
         if self._digest is None:
             self._digest = hashlib.sha256(json.dumps(self._schema).encode()).digest()

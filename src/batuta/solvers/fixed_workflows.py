@@ -13,11 +13,19 @@ from batuta.core import (
     Plan,
     PlanningContext,
     Pool,
+    Reply,
+    Round,
     Step,
     WorkerId,
     Workflow,
 )
-from batuta.core.conductor import NULL_LISTENER, Draft
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.decision import Draft
+from batuta.tasks.graders.answer_extraction import final_answer
+
+ROUNDS = 3
+"""Of a workflow that is continued: both, and a last one in which the answer stands."""
+_TWO = 2
 
 SOLVE = "Solve the task step by step and give the answer."
 PLAN = "Plan how to solve the task: list the steps, do not carry them out."
@@ -43,6 +51,44 @@ class FixedConductor:
             return Plan(self.build_workflow(brief.pool))
         except KeyError as error:
             return MalformedPlan(draft=Draft(), reason=f"the pool has no worker {error}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuedWorkflow:
+    """Plays one workflow, looks at its last two answers, and goes on where they differ.
+
+    Needs `Limits.rounds` of `ROUNDS`; with 1 the first workflow's answer stands.
+    """
+
+    name: str
+    first: Workflow
+    continuation: Workflow | None
+    """None: the first workflow's answer always stands."""
+
+    async def plan(
+        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+    ) -> Decision:
+        """The first workflow, then the other or the answer."""
+        return (
+            continue_round(brief.previous, self.continuation)
+            if brief.previous
+            else Plan(self.first)
+        )
+
+
+def continue_round(rounds: Sequence[Round], continuation: Workflow | None) -> Decision:
+    """The continuation, if the only round's last two replies differ; else the answer stands."""
+    if continuation is None or len(rounds) > 1 or answers_agree(rounds[-1]):
+        return AcceptedAnswer()
+    return Plan(continuation)
+
+
+def answers_agree(played: Round) -> bool:
+    """Whether the last two replies of the round give the same answer."""
+    ended = sorted(played.steps, key=lambda step: step.index)[-2:]
+    said = [final_answer(s.result.text) for s in ended if isinstance(s.result, Reply)]
+    plain = {" ".join(one.split()).strip(" \t*_`\"'$.").casefold() for one in said if one}
+    return len(said) == len(ended) == _TWO and None not in said and len(plain) == 1
 
 
 def _known_worker_id(worker_id: str, pool: Pool) -> WorkerId:

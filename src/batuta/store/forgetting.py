@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from sqlalchemy import Connection, Table, and_, delete, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, select, tuple_
 
 from batuta.store.codec import sql_text
 from batuta.store.database import Database
 from batuta.store.deleted import TENANT, in_pages, remember_deleted
-from batuta.store.models import ANSWERS, IDEMPOTENT, KEYS, RUNS, TENANTS
+from batuta.store.models import ANSWERS, CONTENTS, IDEMPOTENT, KEYS, RUNS, TENANTS
 from batuta.store.responses import RESPONSES
 
 
@@ -30,7 +30,7 @@ class Forgetting:
         self._database = database
 
     async def find_thread(self, response_id: str, tenant: str, *, whole: bool) -> list[str]:
-        """The response and those that went on from it; the whole conversation if wanted.
+        """The response and those that continued from it; the whole conversation if wanted.
 
         Raises:
             StoreError: the database fails.
@@ -46,7 +46,7 @@ class Forgetting:
         return await self._database.run_read(find)
 
     async def forget_runs(self, ids: Sequence[str], tenant: str) -> list[str]:
-        """Erases the runs and those that went on from them, with answers kept for repetition.
+        """Erases the runs and those that continued from them, with answers kept for repetition.
 
         Args:
             ids: the runs; some may not be stored yet, and will not be.
@@ -66,7 +66,7 @@ class Forgetting:
             remember_deleted(connection, gone)
             for page in in_pages(gone):
                 own = RUNS.c.tenant == sql_text(tenant)
-                connection.execute(delete(RUNS).where(RUNS.c.id.in_(page), own))
+                delete_runs(connection, RUNS.c.id.in_(page), own)
                 repeated = IDEMPOTENT.c.run_id.in_(page)
                 own = IDEMPOTENT.c.tenant == sql_text(tenant)
                 connection.execute(delete(IDEMPOTENT).where(repeated, own))
@@ -103,10 +103,11 @@ class Forgetting:
 
         def erase(connection: Connection) -> int:
             remember_deleted(connection, [TENANT + name])
-            owned = (RUNS, RESPONSES, IDEMPOTENT, ANSWERS, KEYS)
+            owned = (RESPONSES, IDEMPOTENT, ANSWERS, KEYS)
             statements = [delete(table).where(table.c.tenant == name) for table in owned]
             statements.append(delete(TENANTS).where(TENANTS.c.name == name))
-            return sum(connection.execute(one).rowcount for one in statements)
+            runs = delete_runs(connection, RUNS.c.tenant == name)
+            return runs + sum(connection.execute(one).rowcount for one in statements)
 
         return await self._database.run_write(erase) > 0
 
@@ -119,6 +120,14 @@ class Forgetting:
             StoreError: the database fails.
         """
         await self._database.checkpoint()
+
+
+def delete_runs(connection: Connection, *conditions: ColumnElement[bool]) -> int:
+    """Deletes runs with what they say, within the caller's transaction; how many runs."""
+    chosen = select(RUNS.c.id, RUNS.c.created).where(*conditions)
+    said = tuple_(CONTENTS.c.run_id, CONTENTS.c.created)
+    connection.execute(delete(CONTENTS).where(said.in_(chosen)))
+    return connection.execute(delete(RUNS).where(*conditions)).rowcount
 
 
 def _related_row_ids(

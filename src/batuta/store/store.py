@@ -12,11 +12,16 @@ from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     Delete,
+    Select,
     Update,
     delete,
+    false,
+    func,
     or_,
     select,
+    text,
     tuple_,
     update,
 )
@@ -27,10 +32,10 @@ from batuta.store.answers import AnswerTable
 from batuta.store.budgets import Budgets
 from batuta.store.codec import decode_run, sql_text
 from batuta.store.database import DATABASE_ERRORS, Database, explain_error, open_database, parse_url
-from batuta.store.forgetting import Forgetting
+from batuta.store.forgetting import Forgetting, delete_runs
 from batuta.store.keys import ApiKeyStore
 from batuta.store.ledger import RunCharge
-from batuta.store.models import CONTENTS, RUNS
+from batuta.store.models import CONTENTS, RUNS, SAME_RUN
 from batuta.store.responses import ResponseTable
 from batuta.store.rows import RunEntry, RunSummary, parse_cursor, summary_from_row
 from batuta.store.schema import HEAD_REVISION, check_revision, stored_revision, upgrade_database
@@ -38,6 +43,8 @@ from batuta.store.writer import QUEUE_CAPACITY, RunWriter
 
 _READY_SECONDS = 2.0
 """How long a database may take to answer before it counts as not ready."""
+_FEW = 4_000
+"""Runs that a search may find and still have sorted by itself."""
 
 
 class Store:
@@ -170,7 +177,7 @@ class Store:
             return entry.run if entry.content else None
         query = (
             select(CONTENTS.c.body, CONTENTS.c.format)
-            .join(RUNS, RUNS.c.id == CONTENTS.c.run_id)
+            .join(RUNS, SAME_RUN)
             .where(*_run_filter(run_id, tenant))
         )
         row = next(iter(await self._rows(query)), None)
@@ -210,12 +217,51 @@ class Store:
         if search:
             query = query.where(_search_filter(sql_text(search)))
         if before is not None:
-            query = query.where(tuple_(RUNS.c.created, RUNS.c.id) < parse_cursor(before))
+            created, last = parse_cursor(before)  # the time alone leaves out whole days
+            query = query.where(
+                RUNS.c.created <= created, tuple_(RUNS.c.created, RUNS.c.id) < (created, last)
+            )
         await self._flush_if_possible()
+        if search and (found := await self._find_few(query)) is not None:
+            query = select(RUNS).where(tuple_(RUNS.c.id, RUNS.c.created).in_(found[:limit]))
         rows = await self._rows(
             query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)
         )
         return [summary_from_row(row) for row in rows]
+
+    async def _find_few(self, query: Select[Any]) -> list[tuple[str, float]] | None:
+        """The ids and times of what a search finds, newest first; None: these are many.
+
+        Many are soon met in the order of time; few are looked up by their words. PostgreSQL's
+        planner, asked for both at once, takes the first way and reads every row for a rare word.
+        """
+        keys = query.with_only_columns(RUNS.c.id, RUNS.c.created).limit(_FEW)
+
+        def find(connection: Connection) -> list[tuple[str, float]]:
+            if connection.dialect.name == "postgresql":  # planned for this word, not for any
+                connection.execute(text("SET LOCAL plan_cache_mode = force_custom_plan"))
+            return [(row[0], row[1]) for row in connection.execute(keys)]
+
+        found = await self.database.run_read(find)
+        if len(found) == _FEW:
+            return None
+        return sorted(found, key=lambda one: (one[1], one[0]), reverse=True)
+
+    async def find_ids(self, prefix: str, limit: int = 2) -> list[str]:
+        """The ids that begin so, newest first; `run_` before them may be left out.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        begun = [prefix, f"run_{prefix}"] if prefix else []
+        query = select(RUNS.c.id).where(
+            or_(*(RUNS.c.id.startswith(sql_text(one), autoescape=True) for one in begun), false())
+        )
+        await self._flush_if_possible()
+        if (found := await self._find_few(query)) is not None:
+            return [run_id for run_id, _ in found[:limit]]
+        rows = await self._rows(query.order_by(RUNS.c.created.desc()).limit(limit))
+        return [str(row["id"]) for row in rows]
 
     async def summary(self, run_id: str, tenant: str | None = None) -> RunSummary | None:
         """The run's summary; None if there is none (of that tenant).
@@ -248,10 +294,10 @@ class Store:
             StoreError: the database fails.
         """
         values = {"question_preview": "", "answer_preview": None}
-        chosen = select(RUNS.c.id).where(*_run_filter(run_id, tenant))
+        chosen = select(RUNS.c.id, RUNS.c.created).where(*_run_filter(run_id, tenant))
         return await self._change(
             update(RUNS).where(*_run_filter(run_id, tenant)).values(values),
-            delete(CONTENTS).where(CONTENTS.c.run_id.in_(chosen)),
+            delete(CONTENTS).where(tuple_(CONTENTS.c.run_id, CONTENTS.c.created).in_(chosen)),
         )
 
     async def delete(self, run_id: str, tenant: str | None = None) -> bool:
@@ -260,7 +306,9 @@ class Store:
         Raises:
             StoreError: the database fails.
         """
-        return await self._change(delete(RUNS).where(*_run_filter(run_id, tenant)))
+        await self._open_writer.flush()
+        own = _run_filter(run_id, tenant)
+        return await self.database.run_write(lambda one: delete_runs(one, *own)) > 0
 
     async def is_ready(self) -> bool:
         """Whether the database answers, is at the code's schema, and takes writes."""
@@ -386,12 +434,13 @@ class Store:
         return await self.database.execute(first, *then) > 0
 
 
-def _search_filter(text: str) -> ColumnElement[bool]:
-    """The rows that show that text."""
+def _search_filter(words: str) -> ColumnElement[bool]:
+    """The rows that show these words; by `lower`, as the indexes are, and not ILIKE."""
     shown = (RUNS.c.question_preview, RUNS.c.answer_preview)
+    escaped = words.replace("/", "//").replace("%", "/%").replace("_", "/_")
     return or_(
-        RUNS.c.id.startswith(text, autoescape=True),
-        *(column.icontains(text, autoescape=True) for column in shown),
+        RUNS.c.id.startswith(words, autoescape=True),
+        *(func.lower(column).contains(func.lower(escaped), escape="/") for column in shown),
     )
 
 

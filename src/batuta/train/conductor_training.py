@@ -23,12 +23,11 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from batuta.clients import CallCache, CallCacheClient, HttpTransport
 from batuta.config.load import load_config
+from batuta.config.task_sources import source_of_task
 from batuta.core import Grade, Pool, Task
 from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
 from batuta.evals.grading import open_answer_grader
-from batuta.evals.task_sets import REHEARSAL
-from batuta.rehearsal import grade_answer as rehearsal_grade
 from batuta.train.allocator import retain_freed_memory
 from batuta.train.episodes import Episode, make_episodes
 from batuta.train.grpo import RolloutFunction, SharedPromptTrainer
@@ -142,26 +141,25 @@ class RolloutRunnerFactory:
     ) -> None:
         self._settings = settings
         self._folder = folder
-        self._others = [task for task in tasks if REHEARSAL not in task.tags]
+        self._others = [task for task in tasks if source_of_task(task) is None]
         self._stack = AsyncExitStack()
 
     async def __call__(self) -> RolloutRunner:
         """Everything that a rollout needs."""
         pool = self._settings.pool
         http = await self._stack.enter_async_context(HttpTransport())
-        ensemble = await load_config(http, pool=pool.source, conductor="best", time_scale=0.0)
-        clients = dict(ensemble.clients)
-        if pool.journal and not ensemble.simulated:
+        loaded = await load_config(http, pool=pool.source, conductor="best", time_scale=0.0)
+        clients = dict(loaded.clients)
+        if pool.journal and not loaded.simulated:
             journal = self._stack.enter_context(CallCache(self._folder.path / "calls.db"))
             clients = {w: CallCacheClient(client, journal, w) for w, client in clients.items()}
         grade = await self._stack.enter_async_context(open_answer_grader(self._others))
 
         async def judge(task: Task, answer: str) -> Grade:
             """The grade, by the grader of the source that the task came from."""
+            source = source_of_task(task)
             return (
-                rehearsal_grade(task, answer)
-                if REHEARSAL in task.tags
-                else await grade(task, answer)
+                await grade(task, answer) if source is None else source.grade_answer(task, answer)
             )
 
         return RolloutRunner(

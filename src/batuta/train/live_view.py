@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from batuta.core.formatting import format_short
 from batuta.errors import ConfigError
 from batuta.train.run_folder import METRICS_FILE, SAMPLES_FILE, SETTINGS_FILE, read_jsonl
 
@@ -145,12 +146,8 @@ def _curve_table(lines: Sequence[Mapping[str, Any]]) -> Table:
         known = [value for value in values if value is not None]
         if known and (key != "outages" or any(known)):
             shown = (known[0], known[-1], min(known), max(known))
-            table.add_row(name, *map(_format_number, shown), draw_sparkline(values))
+            table.add_row(name, *map(format_short, shown), draw_sparkline(values))
     return table
-
-
-def _format_number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004 - digits
 
 
 def draw_sparkline(values: Sequence[float | None], width: int = WIDTH) -> str:

@@ -87,7 +87,7 @@ def read_architecture(start: str, revision: str | None = None) -> PreTrainedConf
 
 
 def new_architecture(network: NetworkSettings) -> PreTrainedConfig:
-    """The architecture that a warm start makes."""
+    """The architecture that a SFT warm-up makes."""
     return Qwen2Config(
         vocab_size=network.vocabulary,
         hidden_size=network.hidden,

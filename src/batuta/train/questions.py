@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 from random import Random
 
 import anyio
 
-from batuta import rehearsal
 from batuta.config.load import store_target
+from batuta.config.task_sources import TASK_SOURCES
 from batuta.core import Task
-from batuta.errors import ConfigError
-from batuta.evals.task_sets import REHEARSAL, open_tasks
+from batuta.evals.task_sets import open_tasks
 from batuta.train.settings import CurriculumStage, TrainSettings
 from batuta.train.tasks_from_runs import read_judged_tasks
 
 RUNS_SOURCE = "runs"
 """Stored runs that were scored; `runs:PATH` names another store."""
-_LEVELS_PATTERN = re.compile(r"([1-6])-([1-6])")
 FILE_LIMIT = 1_000_000
 """Questions read of a file at most."""
 
@@ -72,33 +69,10 @@ def draw_from_source(name: str, count: int, seed: int) -> list[Task]:
     if kind == RUNS_SOURCE:
         tasks = anyio.run(read_judged_tasks, ":".join(parts) or store_target())
         return _repeat_tasks(tasks, count, f"{name} {seed}")
-    if kind != REHEARSAL:
-        tasks = list(open_tasks(name, FILE_LIMIT, 0).tasks)
-        return _repeat_tasks(tasks, count, f"{name} {seed}")
-    return _draw_rehearsal(name, parts, count, seed)
-
-
-def _draw_rehearsal(name: str, parts: list[str], count: int, seed: int) -> list[Task]:
-    """Fresh questions of the rehearsal, of one family or all, of some difficulties or all.
-
-    Raises:
-        ConfigError: there is no such family or difficulty.
-    """
-    families = (*rehearsal.TRAINING_FAMILIES, rehearsal.HELD_OUT_FAMILY)
-    levels = [found for part in parts if (found := _LEVELS_PATTERN.fullmatch(part))]
-    chosen = [part for part in parts if not _LEVELS_PATTERN.fullmatch(part)]
-    if len(levels) > 1 or len(chosen) > 1 or any(part not in families for part in chosen):
-        raise ConfigError(
-            f"cannot train on {name!r}; write rehearsal[:FAMILY][:FROM-TO], with FAMILY one of "
-            f"{', '.join(families)} and difficulties 1-6, such as rehearsal:lists:4-6"
-        )
-    family = chosen[0] if chosen else None
-    if not levels:
-        return list(rehearsal.draw_tasks(family, count, seed))
-    span = range(int(levels[0][1]), int(levels[0][2]) + 1)
-    each = -(-count // max(1, len(span)))
-    by_level = [rehearsal.draw_tasks(family, each, seed, difficulty=level) for level in span]
-    return [task for some in zip(*by_level, strict=True) for task in some][:count]
+    if kind in TASK_SOURCES:
+        return TASK_SOURCES[kind]().draw_training(parts, count, seed)
+    tasks = list(open_tasks(name, FILE_LIMIT, 0).tasks)
+    return _repeat_tasks(tasks, count, f"{name} {seed}")
 
 
 def _repeat_tasks(tasks: list[Task], count: int, seed: str) -> list[Task]:

@@ -1,6 +1,6 @@
 """Rejection sampling: the policy is fitted to those of its own workflows that earned more.
 
-A stage of its own between the warm start and reinforcement learning (expert iteration; the weights
+A stage of its own between the SFT warm-up and reinforcement learning (expert iteration; the weights
 are those of reward-weighted regression). What random workflows happen to succeed depends on the
 question, so that a likelihood, which asks for the whole conditional distribution, teaches the
 policy to read it; a policy gradient from a random start first finds one workflow for everything.
@@ -32,6 +32,7 @@ from batuta.train.model import (
     set_threads,
 )
 from batuta.train.questions import draw_mix
+from batuta.train.reward import draft_weights
 from batuta.train.reward_function import is_continuable, rollout_metrics
 from batuta.train.rollouts import GradedRollout, PolicyDraft, RolloutRunner
 from batuta.train.run_folder import RunFolder
@@ -49,7 +50,7 @@ ACCEPT_EVERY = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftGroup:
-    """A question, and the first round that all its drafts go on from, if there is one."""
+    """A question, and the first round that all its drafts continue from, if there is one."""
 
     episode: Episode
     seed: int
@@ -191,23 +192,6 @@ def keep_right_drafts(
     return kept
 
 
-def draft_weights(calls: Sequence[int], draft_count: int, shorter: float) -> list[float]:
-    """How much each right draft of a question counts.
-
-    A draft is worth 1 if no right one calls fewer workers, and `shorter` times less for each call
-    more. The weights sum to what the drafts lack of 1 on average: what is rare counts more, and a
-    question that all drafts solve in the shortest way, or none solves, says nothing.
-
-    Args:
-        calls: of each right draft.
-        draft_count: so many drafts there are, right and wrong.
-        shorter: at least 1.
-    """
-    worth = [shorter ** (min(calls) - each) for each in calls]
-    lack = 1 - sum(worth) / max(1, draft_count)
-    return [each * lack / sum(worth) for each in worth]
-
-
 def _sample_drafts(
     stage: RejectionContext, part: Sequence[DraftGroup], number: int
 ) -> tuple[list[str], list[PolicyDraft]]:
@@ -286,7 +270,7 @@ def replace_missing_workers(text: str, one: DraftGroup, everyone: Pool, rng: Ran
 
 
 def random_drafts(stage: RejectionContext, one: DraftGroup) -> list[PolicyDraft]:
-    """Random workflows: what the policy of the warm start writes, without asking it."""
+    """Random workflows: what the policy of the SFT warm-up writes, without asking it."""
     settings, pool = stage.settings, one.episode.pool
     rng = Random(f"rejection {settings.seed} {one.episode.number} {one.episode.task.id}")
     again = one.root is not None

@@ -28,7 +28,7 @@ class SelectorTraining:
     training_questions: int
     """Training questions."""
     held_out_questions: int
-    """Questions by lot that it never saw."""
+    """Questions at random that it never saw."""
     credit: float
     """Mean credit of the workers it picked."""
     best_single: float

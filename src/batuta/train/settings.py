@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
+from batuta.config.setting_errors import describe_setting_error
 from batuta.errors import ConfigError
 from batuta.language import PromptOptions
 
@@ -41,7 +42,7 @@ class PolicySettings(_Section):
     """The model that learns."""
 
     start: str = ""
-    """A folder or a hub id; empty: a network made from nothing (warm start only)."""
+    """A folder or a hub id; empty: a network made from nothing (SFT warm-up only)."""
     network: NetworkSettings = NetworkSettings()
     lora: LoraSettings | None = None
     bf16: bool = False
@@ -129,7 +130,7 @@ class RecursionSettings(_Section):
     """Rollouts of a second round beside those of the first (paper, section 3.3)."""
 
     share: float = Field(default=0.0, ge=0, le=0.5)
-    """Share of the groups that are second rounds; each goes on from a first round of another
+    """Share of the groups that are second rounds; each continues from a first round of another
     group."""
     discount: float = 0.25
     """Weight of the second round's mean reward in the first round's."""
@@ -186,7 +187,7 @@ class OptimiserSettings(_Section):
 
 
 class WarmupSettings(_Section):
-    """The warm start: syntax from random workflows."""
+    """The SFT warm-up: syntax from random workflows."""
 
     steps: PositiveInt = 1200
     drills: float = 0.3
@@ -204,12 +205,12 @@ class WarmupSettings(_Section):
 
 
 class RejectionSettings(_Section):
-    """Rejection sampling between warm start and reinforcement learning."""
+    """Rejection sampling between SFT warm-up and reinforcement learning."""
 
     rounds: int = 0
     """How often it samples and fits; 0: this stage is left out."""
     random: int = 1
-    """The first so many rounds draw random workflows, which is what the policy of a warm start
+    """The first so many rounds draw random workflows, which is what the policy of a SFT warm-up
     writes too and takes a fifth of the time."""
     questions: PositiveInt = 2000
     """Of a round."""
@@ -282,6 +283,5 @@ def validate_settings(values: dict[str, object], source: str) -> TrainSettings:
     try:
         return TrainSettings.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{source}: {where}: {first['msg']}") from None
+        said = describe_setting_error(error, values, TrainSettings)
+        raise ConfigError(f"{source}: {said}") from None

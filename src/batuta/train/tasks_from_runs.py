@@ -5,7 +5,7 @@ answer of *any* workflow to it can be judged: it needs a target. A judged run gi
 first of these that applies:
 
 1. its comment has a line `Expected: ANSWER`, a short one: it is the target, whatever the score;
-2. its question is one of the rehearsal's: the answer is computed;
+2. its question is of a simulated world, such as the rehearsal: the answer is computed;
 3. its score is full and its answer is short enough to be compared: the answer is the target.
 
 A run with nothing but a score teaches nothing here. The score says how good its own answer was, not
@@ -27,13 +27,11 @@ from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
 
-from batuta import rehearsal
 from batuta.baselines import find_final_answer
+from batuta.config.task_sources import TASK_SOURCES
 from batuta.core import Question, Run, Sampling, Task, TaskId
 from batuta.errors import ConfigError
 from batuta.evals.grading import is_integer
-from batuta.rehearsal.grammar import question_families
-from batuta.rehearsal.problem import format_value, solve_problem
 from batuta.store import RunSummary, Store
 from batuta.train.settings import CurriculumStage, TrainSettings
 
@@ -55,7 +53,7 @@ class TargetSource(StrEnum):
     SCORED = "scored"
     """Its own answer is the right one."""
     UNCHECKED = "unchecked"
-    """Only a score: nothing that another answer could be held against."""
+    """Only a score: nothing that another answer could be compared with."""
     UNFIT = "unfit"
     """Its question is more than a text."""
     UNKEPT = "unkept"
@@ -195,21 +193,11 @@ def _make_task(text: str, target: str) -> Task:
 
 
 def _computed_task(text: str) -> Task | None:
-    """The question with its computed answer; None: it is not of the rehearsal's world."""
-    problem = rehearsal.read_problem(text)
-    value = None if problem is None else solve_problem(problem)
-    if problem is None or value is None:
-        return None
-    grader = question_families()[problem.family].grader(problem, value)
-    tags = ("rehearsal", problem.family, "served")
-    return Task(
-        id=_task_id(text),
-        question=text,
-        target=format_value(value),
-        grader=grader,
-        tags=tags,
-        difficulty=float(problem.difficulty),
-    )
+    """The question with its computed answer; None: it is of no world whose answers are known."""
+    for load in TASK_SOURCES.values():
+        if task := load().solve_question(text, _task_id(text)):
+            return replace(task, tags=(*task.tags, "served"))
+    return None
 
 
 def _task_id(text: str) -> TaskId:

@@ -20,6 +20,8 @@ SOLVERS = 3
 """Workers that solve apart in one workflow, at most."""
 PREPARATIONS = 2
 CHECKS = 2
+_LOOKED_AT = 2
+"""Answers that are looked at before more is paid for."""
 
 
 class StepRole(StrEnum):
@@ -73,9 +75,12 @@ class Candidate:
     """A workflow of the library."""
 
     steps: tuple[CandidateStep, ...]
+    stops: bool = False
+    """Whether its first two answers are looked at: where they agree, they stand, and the steps
+    after them are not played."""
 
     def __post_init__(self) -> None:
-        if not is_candidate(self.steps):
+        if not is_candidate(self.steps) or (self.stops and not can_stop(self.steps)):
             raise ValueError(f"no workflow of the library has the steps {self.steps}")
 
     @classmethod
@@ -87,10 +92,22 @@ class Candidate:
         return len(self.steps)
 
     def __str__(self) -> str:
-        """`plan piano > solve cello > check viola`; a second phrasing is marked `check' viola`."""
+        """`plan piano > solve cello > check viola`; a second phrasing is marked `check' viola`.
+
+        What is played only where the first two answers differ stands behind `|`.
+        """
         if len(self) == 1:
             return self.steps[0].worker
-        return " > ".join(f"{step.role}{_MARK * step.wording} {step.worker}" for step in self.steps)
+        said = [f"{step.role}{_MARK * step.wording} {step.worker}" for step in self.steps]
+        first = self.first_round
+        parts = (said[:first], said[first:]) if self.stops else (said,)
+        return " | ".join(" > ".join(part) for part in parts)
+
+    @property
+    def first_round(self) -> int:
+        """Steps up to the second answer, if it stops there; else all."""
+        prepared = sum(step.role in _PREPARES for step in self.steps)
+        return prepared + _LOOKED_AT if self.stops else len(self.steps)
 
     @property
     def shape(self) -> tuple[StepRole, ...]:
@@ -114,22 +131,39 @@ def is_candidate(steps: Sequence[CandidateStep]) -> bool:
     return places == sorted(places) and decides and alike and few and len(steps) <= MAX_STEPS
 
 
-def is_part(shorter: Candidate, longer: Candidate) -> bool:
-    """Whether the shorter one has some of the longer one's steps, in their order, and no others."""
-    left = iter(longer.steps)
-    return len(shorter) < len(longer) and all(step in left for step in shorter.steps)
+def can_stop(steps: Sequence[CandidateStep]) -> bool:
+    """Whether something is left to play after two answers, for which they need not be read.
+
+    A third solver must not see the others' answers; with preparations he would.
+    """
+    prepared = sum(step.role in _PREPARES for step in steps)
+    later = steps[prepared + _LOOKED_AT :]
+    return bool(later) and not (prepared and later[0].role is StepRole.SOLVE)
 
 
-def write_workflow(
-    candidate: Candidate, wordings: dict[StepRole, tuple[str, ...]] | None = None
-) -> Workflow:
-    """The workflow of a candidate."""
-    phrased = wordings or WORDINGS
+def parts_of(candidate: Candidate) -> Iterator[tuple[Candidate, int]]:
+    """The shorter workflows that it plays on its way, and the step whose reply is their answer.
+
+    Each solver with the preparations before him; who decides; each check but the last. Their
+    prompts differ in one sentence at most from those of the shorter workflow played alone.
+    """
+    steps = candidate.steps
+    prepared = tuple(step for step in steps if step.role in _PREPARES)
+    for index, step in enumerate(steps[: min(candidate.first_round, len(steps) - 1)]):
+        if step.role in _PREPARES:
+            continue
+        alone = step.role is StepRole.SOLVE
+        part = (*prepared, step) if alone else steps[: index + 1]
+        yield Candidate(part), index
+
+
+def write_workflow(candidate: Candidate) -> Workflow:
+    """The workflow of a candidate; of one that stops, what is played before it looks."""
     steps: list[Step] = []
     prepared = sum(step.role in _PREPARES for step in candidate.steps)
     solved = prepared + len(candidate.of_role(StepRole.SOLVE))
-    for index, step in enumerate(candidate.steps):
-        subtask = phrased[step.role][step.wording]
+    for index, step in enumerate(candidate.steps[: candidate.first_round]):
+        subtask = WORDINGS[step.role][step.wording]
         if step.role in _PREPARES:
             access: tuple[int, ...] = ()
         elif step.role is StepRole.SOLVE:
@@ -142,16 +176,37 @@ def write_workflow(
     return Workflow(tuple(steps))
 
 
+def write_continuation(candidate: Candidate) -> Workflow | None:
+    """What is played where the first two answers differ; None: it does not look at them."""
+    steps: list[Step] = []
+    for index, step in enumerate(candidate.steps[candidate.first_round :]):
+        if step.role is StepRole.SOLVE:
+            steps.append(Step(subtask="", worker=step.worker))
+        else:
+            steps.append(
+                Step(
+                    subtask=WORDINGS[step.role][step.wording],
+                    worker=step.worker,
+                    access=tuple(range(index)),
+                    previous=True,
+                )
+            )
+    return Workflow(tuple(steps)) if steps else None
+
+
 def neighbouring_candidates(
     candidate: Candidate, workers: Sequence[WorkerId]
 ) -> Iterator[Candidate]:
     """Every workflow of the library that is one change away, or one paired change."""
     found = {candidate}
-    for steps in _step_edits(candidate.steps, workers):
+    for steps in (candidate.steps, *_step_edits(candidate.steps, workers)):
         ordered = tuple(sorted(steps, key=lambda step: _ORDER[step.role]))
-        if is_candidate(ordered) and (edited := Candidate(ordered)) not in found:
-            found.add(edited)
-            yield edited
+        if not is_candidate(ordered):
+            continue
+        for stops in (False, True) if can_stop(ordered) else (False,):
+            if (edited := Candidate(ordered, stops)) not in found:
+                found.add(edited)
+                yield edited
 
 
 def _step_edits(

@@ -14,11 +14,12 @@ from typing import Any
 import orjson
 
 from batuta.clients.cache import CallCache, CallCacheClient
+from batuta.config.task_sources import TASK_SOURCES
 from batuta.core import Client, Pool, Request, Task, WorkerId, user_message
 from batuta.core.cost_bound import bound_call_cost
 from batuta.errors import ConfigError, SourceError, StoreError
 from batuta.evals.grading import AnswerGrader, open_answer_grader
-from batuta.evals.task_sets import REHEARSAL, open_tasks, task_family
+from batuta.evals.task_sets import open_tasks, task_family
 from batuta.tasks import datasets
 from batuta.tasks.datasets import reasoning_gym
 from batuta.tune.parts import QuestionParts
@@ -67,7 +68,7 @@ def open_questions(name: str | None, limit: int, seed: int) -> TuneQuestions:
         return TuneQuestions(
             name="a general mix", tasks=tuple(tasks[:limit]), grade=None, family=_generated_family
         )
-    if name.partition(":")[0] == REHEARSAL:
+    if name.partition(":")[0] in TASK_SOURCES:
         found = open_tasks(name, 1, limit, seed)
         return TuneQuestions(name=name, tasks=found.calibration, grade=found.grade)
     if ".jsonl" in Path(name).suffixes:
@@ -133,6 +134,7 @@ async def open_player(
                 unknown=unknown,
                 concurrency=concurrency,
                 seed=settings.seed,
+                grades_steps=judge is None,
             )
             yield player, budget
 
@@ -143,7 +145,7 @@ async def _as_is(grade: AnswerGrader) -> AsyncGenerator[AnswerGrader]:
 
 
 def describe_plan(pool: Pool, questions: TuneQuestions, settings: TuneSettings) -> dict[str, Any]:
-    """What a tuning in a folder is about; a greater budget may go on with a smaller one's."""
+    """What a tuning in a folder is about; a greater budget may continue with a smaller one's."""
     asked = blake2b(digest_size=16)
     for task in questions.tasks:
         asked.update(repr((task, questions.family(task))).encode("utf-8", "replace"))

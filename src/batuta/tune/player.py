@@ -17,6 +17,7 @@ from batuta.core import (
     Client,
     Cost,
     Failure,
+    Limits,
     Pool,
     Question,
     Reply,
@@ -33,9 +34,15 @@ from batuta.core.usage import ZERO_COST, ZERO_USAGE, Price, usage_cost
 from batuta.engine import conduct
 from batuta.evals.grading import AnswerGrader
 from batuta.evals.outage import outage_reason
-from batuta.solvers.fixed_workflows import FixedConductor
+from batuta.solvers.fixed_workflows import ROUNDS, ContinuedWorkflow
 from batuta.tasks.graders import grade_answer
-from batuta.tune.library import Candidate, write_workflow
+from batuta.tune.library import (
+    Candidate,
+    StepRole,
+    parts_of,
+    write_continuation,
+    write_workflow,
+)
 
 _SPREAD = 1009
 """Between the seeds of two questions, so that their repeated calls do not share one."""
@@ -64,6 +71,12 @@ class PlayResult:
     limited: bool = False
     """The budget forbade a call."""
     answer: str | None = None
+    parts: tuple[tuple[Candidate, float], ...] = ()
+    """The shorter workflows that it played on its way, and their scores."""
+    trail: tuple[float | None, ...] = ()
+    """The score of each step's answer; None: it was not played, or is no answer."""
+    agreed: bool | None = None
+    """Whether its first two answers agreed; None: it does not look at them."""
 
 
 @final
@@ -161,6 +174,7 @@ class Player:
         unknown: Price,
         concurrency: int = 32,
         seed: int = 0,
+        grades_steps: bool = True,
     ) -> None:
         """Learns who can be called.
 
@@ -172,6 +186,7 @@ class Player:
             unknown: the price that counts where a worker has none.
             concurrency: runs at the same time.
             seed: of the workers' sampling.
+            grades_steps: whether the answers on the way are graded too; not where that costs calls.
         """
         self.pool = pool
         self._ranked = pool
@@ -181,6 +196,7 @@ class Player:
         self._unknown = unknown
         self._concurrency = concurrency
         self._seed = seed
+        self._grades_steps = grades_steps
         self._known: dict[Key, PlayResult] = {}
 
     def known(self, task: Task, entry: Entry) -> PlayResult | None:
@@ -214,18 +230,41 @@ class Player:
     async def _play(self, task: Task, entry: Entry) -> PlayResult:
         question, clients = Question.of(task.question), self.open_clients(task)
         if isinstance(entry, Candidate):
-            flow = write_workflow(entry)
             run = await conduct(
                 question,
-                FixedConductor(str(entry), lambda _: flow),
+                ContinuedWorkflow(
+                    name=str(entry),
+                    first=write_workflow(entry),
+                    continuation=write_continuation(entry),
+                ),
                 self.pool.subset(step.worker for step in entry.steps),
                 clients,
+                limits=Limits(rounds=ROUNDS if entry.stops else 1),
                 seed=0,
                 fallback=False,
             )
-        else:
-            run = await entry.answer(question, SolverContext(pool=self._ranked, clients=clients), 0)
+            return await self._add_trail(task, entry, run, await self._judge(task, run))
+        run = await entry.answer(question, SolverContext(pool=self._ranked, clients=clients), 0)
         return await self._judge(task, run)
+
+    async def _add_trail(
+        self, task: Task, entry: Candidate, run: Run, played: PlayResult
+    ) -> PlayResult:
+        """With the scores of the answers on its way."""
+        went_on = len(run.rounds) > 1 and run.rounds[1].workflow is not None
+        agreed = None if not entry.stops else not went_on
+        if not self._grades_steps:
+            return replace(played, agreed=agreed)
+        trail: list[float | None] = [None] * len(entry)
+        for number, played_round in enumerate(run.rounds):
+            for step in played_round.steps:
+                at = step.index + number * entry.first_round
+                answers = entry.steps[at].role not in {StepRole.PLAN, StepRole.LOOK_UP}
+                if answers and isinstance(step.result, Reply) and step.worker == step.planned:
+                    trail[at] = (await grade_answer(self._grade, task, step.result.text)).score
+        found = [(part, trail[index]) for part, index in parts_of(entry)]
+        parts = tuple((part, score) for part, score in found if score is not None)
+        return replace(played, parts=parts, trail=tuple(trail), agreed=agreed)
 
     async def _judge(self, task: Task, run: Run) -> PlayResult:
         """How the run did; a step that another worker took over says nothing of the workflow."""

@@ -10,6 +10,7 @@ from batuta.tune.calibrate import WorkerCard
 
 _TABLE = re.compile(r"^\s*\[{1,2}\s*([A-Za-z0-9_.\"-]+)\s*\]{1,2}")
 _OWN = frozenset({"mini", "ultra"})
+_ROUNDS = re.compile(r"^\s*max_rounds\s*=\s*(\d+)")
 _MEASURED = re.compile(r"^\s*(strength|skills|id)\s*=")
 
 
@@ -18,6 +19,8 @@ def write_settings(
     recommendation: Mapping[str, Any],
     cards: Sequence[WorkerCard],
     groups: Sequence[str],
+    *,
+    rounds: int = 1,
 ) -> str:
     """The file's text with the recommended systems and what was measured of each worker.
 
@@ -26,6 +29,7 @@ def write_settings(
         recommendation: which folder answers as mini and as ultra; None: the best single worker.
         cards: of the workers.
         groups: the names of the questions' groups.
+        rounds: that the recommended selector needs.
     """
     known = {str(card.worker): card for card in cards}
     kept = _without_tables(original, _OWN)
@@ -35,7 +39,27 @@ def write_settings(
         folder = recommendation.get(name)
         entry = f'selector = "{folder}"' if folder else f'conductor = "{fallback}"'
         lines += ["", f"[{name}]", entry]
+        rounds = rounds if recommendation.get("ultra") else 1
+    lines = _with_rounds(lines, rounds) if rounds > 1 else lines
     return "\n".join(lines).strip() + "\n"
+
+
+def _with_rounds(lines: Sequence[str], rounds: int) -> list[str]:
+    """So many rounds at least: a workflow that looks at its answers goes on in another round."""
+    written: list[str] = []
+    table, said = "", False
+    for line in lines:
+        if found := _TABLE.match(line):
+            table = found[1]
+        known = _ROUNDS.match(line) if table == "limits" else None
+        said = said or known is not None
+        written.append(f"max_rounds = {max(rounds, int(known[1]))}" if known else line)
+    if said:
+        return written
+    place = next((at for at, line in enumerate(written) if line.strip() == "[limits]"), None)
+    if place is None:
+        return [*written, "", "[limits]", f"max_rounds = {rounds}"]
+    return [*written[: place + 1], f"max_rounds = {rounds}", *written[place + 1 :]]
 
 
 def _without_tables(text: str, names: frozenset[str]) -> list[str]:

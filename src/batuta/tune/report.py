@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,11 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from batuta.core import Task
+from batuta.core.formatting import format_usd
 from batuta.errors import StoreError
-from batuta.solvers.workflow_selector import save_workflow_selector
+from batuta.solvers.workflow_selector import describe_steps, save_workflow_selector
 from batuta.tune.judge import Comparison, Verdict
-from batuta.tune.library import write_workflow
+from batuta.tune.library import Candidate, write_continuation, write_workflow
 from batuta.tune.parts import QuestionParts
 from batuta.tune.player import CallMeter
 from batuta.tune.systems import TunedSystem, with_about
@@ -89,15 +90,18 @@ def _describe_workflows(result: TuneResult) -> list[Json]:
             if level and candidate == levels[level - 1]:
                 rows[-1]["to"] = level + 1
                 continue
-            steps = [
-                {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
-                for step in write_workflow(candidate).steps
-            ]
+            steps = _all_steps(candidate)
             rows.append(
                 {"group": name, "from": level + 1, "to": level + 1, "levels": len(levels),
                  "workflow": str(candidate), "steps": steps}
             )  # fmt: skip
     return rows
+
+
+def _all_steps(candidate: Candidate) -> list[Json]:
+    """Those after a look too."""
+    later = write_continuation(candidate)
+    return describe_steps(write_workflow(candidate)) + (describe_steps(later) if later else [])
 
 
 def recommend_systems(result: TuneResult) -> Json:
@@ -188,10 +192,7 @@ def _examples_text(system: TunedSystem, tasks: Sequence[Task]) -> str:
     plays = system.assign(tasks)
     lines: list[str] = []
     for task in tasks:
-        steps = [
-            {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
-            for step in write_workflow(plays[task.id]).steps
-        ]
+        steps = describe_steps(write_workflow(replace(plays[task.id], stops=False)))
         lines.append(
             orjson.dumps({"id": task.id, "question": task.question, "steps": steps}).decode()
         )
@@ -249,8 +250,8 @@ def format_percent(share: float | None) -> str:
 
 
 def format_dollars(usd: float | None) -> str:
-    """With four digits that count."""
-    return "–" if usd is None else f"${usd:.4g}"
+    """As every screen shows dollars; a dash for nothing."""
+    return "–" if usd is None else format_usd(usd)
 
 
 _WIDTH, _HEIGHT, _EDGE = 560, 260, 46

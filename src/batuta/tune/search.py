@@ -16,25 +16,23 @@ from typing import final
 import numpy as np
 
 from batuta.core import Task, WorkerId
-from batuta.tune.library import Candidate, CandidateStep, StepRole, is_part, neighbouring_candidates
+from batuta.tune.library import Candidate, CandidateStep, StepRole, neighbouring_candidates
+from batuta.tune.logistic_regression import SAMPLES, Matrix
 from batuta.tune.player import Player
-from batuta.tune.surrogate import Cell, Matrix, Observations, Surrogate
-
-_PAIRED = 10
-"""Questions that two workflows must share before one is said to earn no more than the other."""
+from batuta.tune.transitions import Cell, Observations, TransitionModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSettings:
     """How the search goes about it."""
 
-    call_weight: float = 0.04
+    call_weight: float = 0.037
     """Share right that a further call must gain."""
     usd_weight: float = 0.0
     """Share right that a further dollar a question must gain."""
     batch: int = 4
     """Questions that a drawn workflow plays in a cell."""
-    groups_at_once: int = 2
+    groups_at_once: int = 3
     """Groups that have their turn in one round."""
     draws: int = 2
     """Workflows drawn in each cell and round."""
@@ -43,7 +41,7 @@ class SearchSettings:
     parents: int = 2
     """The best workflows of a group whose neighbours are looked at."""
     looked_at: int = 120
-    """Workflows near the best that were never tried and are looked at in a round, by lot."""
+    """Workflows near the best that were never tried and are looked at in a round, at random."""
     untried: int = 60
     """Workflows that were never tried and may be drawn, in each group."""
     tried: int = 40
@@ -91,7 +89,7 @@ class Search:
 
         Args:
             arena: the questions.
-            player: who plays.
+            player: who runs.
             workers: who may be in a workflow.
             settings: how to go about it.
             max_steps: of a workflow.
@@ -110,15 +108,13 @@ class Search:
         self._round = 0
         self._turns = dict.fromkeys(arena.groups, 0)
         self._played: dict[tuple[Candidate, Cell], int] = {}
-        self.surrogate: Surrogate | None = None
+        self.model: TransitionModel | None = None
 
     def take_over(self, tasks: Sequence[Task], candidates: Sequence[Candidate]) -> None:
         """Counts what was played before the questions had cells."""
         for task in tasks:
             for candidate in candidates:
-                played = self._player.known(task, candidate)
-                if played is not None and played.score is not None:
-                    self.seen.add(task.id, candidate, played.score)
+                self._note(task, candidate)
         for cell, there in self.arena.cells.items():
             for candidate in candidates:
                 known = (self._player.known(task, candidate) is not None for task in there)
@@ -166,9 +162,11 @@ class Search:
 
     def _fit(self) -> None:
         tunes = self._round % self.settings.tune_every == 0
-        first = self.surrogate is None
-        self.surrogate = Surrogate(self.seen, self.arena.of, self.arena.levels, self.surrogate)
-        self.surrogate.fit(8 if first else 3, tunes=tunes)
+        seed = self.settings.seed * 10_007 + self._round
+        self.model = TransitionModel(
+            self.seen, self.arena.of, self.arena.levels, self.model, seed=seed
+        )
+        self.model.fit(tunes=tunes)
 
     async def _play(
         self,
@@ -187,50 +185,74 @@ class Search:
         if not await self._player.play_all((task, candidate) for task, candidate, _ in planned):
             return False
         for task, candidate, _ in planned:
-            played = self._player.known(task, candidate)
-            if played is not None and played.score is not None:
-                self.seen.add(task.id, candidate, played.score)
+            self._note(task, candidate)
         for (candidate, cell), until in wanted.items():
             self._played[candidate, cell] = min(until, len(self.arena.cells.get(cell, [])))
         return True
 
+    def _note(self, task: Task, candidate: Candidate) -> None:
+        """What the workflow did on the question, and the shorter ones that it played on its way."""
+        played = self._player.known(task, candidate)
+        if played is None:
+            return
+        if played.score is not None:
+            self.seen.add(task.id, candidate, played.score)
+            self.seen.follow(task.id, candidate, played.trail, agreed=played.agreed)
+        for part, score in played.parts:
+            self.seen.add(task.id, part, score, on_the_way=True)
+
     def _draw(self, group: int) -> list[tuple[Candidate, Cell]]:
         """Whom to try in each cell of the group."""
-        assert self.surrogate is not None  # noqa: S101 - fitted before
         candidates = self._eligible(group)
-        mean, covariance = self.surrogate.predict(candidates, group)
-        levels = self.arena.levels
-        cost = np.repeat([self.cost(one) for one in candidates], levels)
-        open_ = np.array(
-            [
-                self._played.get((one, (group, level)), 0)
-                < len(self.arena.cells.get((group, level), []))
-                for one in candidates
-                for level in range(levels)
-            ]
-        )
-        expected = self.surrogate.share(mean, np.diag(covariance)) - cost
-        lower = np.linalg.cholesky(covariance + 1e-6 * np.eye(len(mean)))
+        merit_scl = self._draw_shares(candidates, group) - self.costs(candidates, group)
+        leader_l = merit_scl.mean(axis=0).argmax(axis=0)
         found: dict[tuple[Candidate, Cell], None] = {}
         for draw in range(self.settings.draws):
-            logit = mean + lower @ self._rng.standard_normal(len(mean))
-            sample = self.surrogate.share(logit) - cost
-            for level in range(levels):
-                at = sample[level::levels]
-                best = int(at.argmax())
-                if draw % 2 and len(at) > 1:  # top-two: the best of those that are not the best
-                    leader = int(expected[level::levels].argmax())
-                    at = at.copy()
-                    at[leader] = -np.inf
-                    best = int(at.argmax())
-                if open_[best * levels + level]:
-                    found[candidates[best], (group, level)] = None
+            merit_cl = merit_scl[int(self._rng.integers(SAMPLES))].copy()
+            for level in self._levels_of(group):
+                if draw % 2:  # top-two: the best of the others
+                    merit_cl[leader_l[level], level] = -np.inf
+                cell = group, level
+                for place in np.argsort(-merit_cl[:, level], kind="stable"):
+                    one = candidates[int(place)]
+                    if self._played.get((one, cell), 0) < len(self.arena.cells[cell]):
+                        found[one, cell] = None
+                        break
         return list(found)
 
-    def cost(self, candidate: Candidate) -> float:
-        """What the workflow's calls must gain to be worth making."""
-        dollars = sum(self._usd[step.worker] for step in candidate.steps)
-        return self.settings.call_weight * len(candidate) + self.settings.usd_weight * dollars
+    def _levels_of(self, group: int) -> list[int]:
+        """The levels of the group that have questions."""
+        return [level for level in range(self.arena.levels) if (group, level) in self.arena.cells]
+
+    def _draw_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
+        """For each draw of the unknown the share right of each candidate at each level."""
+        assert self.model is not None  # noqa: S101 - fitted before
+        return self._fill_levels(self.model.draw_shares(candidates, group), group)
+
+    def _fill_levels(self, at_levels: Matrix, group: int) -> Matrix:
+        """A level without questions counts as the mean of the others."""
+        there = self._levels_of(group)
+        if len(there) in {0, self.arena.levels}:
+            return at_levels
+        filled = np.repeat(
+            at_levels[..., there].mean(axis=-1, keepdims=True), self.arena.levels, -1
+        )
+        filled[..., there] = at_levels[..., there]
+        return filled
+
+    def costs(self, candidates: Sequence[Candidate], group: int) -> Matrix:
+        """What each one's calls must gain to be worth making, at each level: (c, l)."""
+        assert self.model is not None  # noqa: S101 - fitted before
+        rows: list[Matrix] = []
+        for one in candidates:
+            each = [
+                self.settings.call_weight + self.settings.usd_weight * self._usd[step.worker]
+                for step in one.steps
+            ]
+            first = one.first_round
+            later = 1 - self.model.agreement(one, group) if one.stops else np.zeros(1)
+            rows.append(sum(each[:first]) + later * sum(each[first:]) + np.zeros(self.arena.levels))
+        return self._fill_levels(np.stack(rows), group)
 
     def _tried(self, group: int) -> list[Candidate]:
         return sorted({one for one, (where, _) in self._played if where == group})
@@ -238,7 +260,7 @@ class Search:
     def _eligible(self, group: int) -> list[Candidate]:
         """The likeliest of the workflows tried in the group, and of some near the best."""
         tried, settings = self._tried(group), self.settings
-        merit = self._quick_merits(tried, group)
+        merit = self.merits(tried, group)
         best = _order_places(merit.mean(axis=1), settings.parents)
         leaders = [tried[place] for place in dict.fromkeys((*best, *_winning_places(merit)))]
         known = [tried[place] for place in _order_places(merit.max(axis=1), settings.tried)]
@@ -255,22 +277,13 @@ class Search:
         found = self._likeliest([new[place] for place in sorted(some)], group, settings.untried)
         return list(dict.fromkeys([*leaders, *known, *found]))
 
-    def _quick_merits(self, candidates: Sequence[Candidate], group: int) -> Matrix:
-        """As `merits`, the doubt left aside."""
-        assert self.surrogate is not None  # noqa: S101 - fitted before
-        share = self.surrogate.share(self.surrogate.predict_mean(candidates, group))
-        costs = np.array([self.cost(one) for one in candidates])
-        return share.reshape(len(candidates), -1) - costs[:, None]
-
     def _likeliest(self, candidates: list[Candidate], group: int, most: int) -> list[Candidate]:
         """Those that may be best somewhere in the group."""
-        assert self.surrogate is not None  # noqa: S101 - fitted before
         if len(candidates) <= most:
             return candidates
-        mean, deviation = self.surrogate.predict_each(candidates, group)
-        high = self.surrogate.share(mean + self.settings.optimism * deviation)
-        cost = np.array([self.cost(one) for one in candidates])
-        merit = (high.reshape(len(candidates), -1) - cost[:, None]).max(axis=1)
+        share_scl = self._draw_shares(candidates, group)
+        high_cl = share_scl.mean(axis=0) + self.settings.optimism * share_scl.std(axis=0)
+        merit = (high_cl - self.costs(candidates, group)).max(axis=1)
         return [candidates[place] for place in np.argsort(-merit, kind="stable")[:most]]
 
     def rank(self, candidates: Sequence[Candidate], group: int) -> list[Candidate]:
@@ -280,57 +293,22 @@ class Search:
 
     def merits(self, candidates: Sequence[Candidate], group: int) -> Matrix:
         """The share right expected of each candidate at each level, less what its calls cost."""
-        costs = np.array([self.cost(one) for one in candidates])
-        return self.shares(candidates, group) - costs[:, None]
+        return self.shares(candidates, group) - self.costs(candidates, group)
 
     def tried_anywhere(self) -> list[Candidate]:
         """Every workflow that was played in the search."""
         return sorted({one for one, _ in self._played})
 
-    def winners(
-        self, group: int, among: Sequence[Candidate] | None = None
-    ) -> list[tuple[Candidate, float]]:
+    def winners(self, group: int) -> list[tuple[Candidate, float]]:
         """For each level of the group its best workflow and the share right expected of it."""
-        assert self.surrogate is not None  # noqa: S101 - fitted before
-        candidates = list(among or self._tried(group))
+        candidates = self._tried(group)
         share, merit = self.shares(candidates, group), self.merits(candidates, group)
         best = merit.argmax(axis=0)
         return [(candidates[place], float(share[place, at])) for at, place in enumerate(best)]
 
-    def shorten(self, candidate: Candidate, group: int, level: int) -> Candidate:
-        """The workflow without the steps that, on the same questions, do not earn what they cost.
-
-        Compared with every shorter workflow that has a part of its steps and was tried in the
-        group, on the questions of this level and its neighbours that both have played.
-        """
-        near = [
-            task.id
-            for at in (level - 1, level, level + 1)
-            for task in self.arena.cells.get((group, at), [])
-        ]
-        for shorter in sorted(self._tried(group), key=len):
-            if not is_part(shorter, candidate):
-                continue
-            gains = self._gains(candidate, shorter, near)
-            wanted = self.cost(candidate) - self.cost(shorter)
-            if len(gains) >= _PAIRED and float(np.mean(gains)) <= wanted:
-                return shorter
-        return candidate
-
-    def _gains(self, one: Candidate, other: Candidate, questions: Sequence[str]) -> list[float]:
-        """By how much the first scored more, on each question that both have played."""
-        scores, places = self.seen.scores, self.seen.places
-        if one not in places or other not in places:
-            return []
-        pairs = [(scores.get((q, places[one])), scores.get((q, places[other]))) for q in questions]
-        return [a - b for a, b in pairs if a is not None and b is not None]
-
     def shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
-        """The share right expected of each candidate at each level; doubt counts against it."""
-        assert self.surrogate is not None  # noqa: S101 - fitted before
-        mean, deviation = self.surrogate.predict_each(candidates, group)
-        share = self.surrogate.share(mean, deviation**2)
-        return share.reshape(len(candidates), -1)
+        """The share right expected of each candidate at each level: (c, l)."""
+        return self._draw_shares(candidates, group).mean(axis=0)
 
 
 def _order_places(merit: Matrix, most: int) -> list[int]:

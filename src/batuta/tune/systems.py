@@ -12,11 +12,9 @@ from batuta.core import Task
 from batuta.solvers.workflow_selector.model import Ranks, WorkflowSelector
 from batuta.solvers.workflow_selector.reader import Floats
 from batuta.tune.grouping import Grouping
-from batuta.tune.library import Candidate, write_workflow
+from batuta.tune.library import Candidate, write_continuation, write_workflow
+from batuta.tune.logistic_regression import Matrix
 from batuta.tune.search import Search
-from batuta.tune.surrogate import Matrix
-
-_AHEAD = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +87,7 @@ def restrict_to_singles(system: TunedSystem, name: str) -> TunedSystem:
         reader=known.reader,
         groups=known.groups,
         workflows=tuple(write_workflow(one) for one in library),
+        continuations=tuple(write_continuation(one) for one in library),
         rank_glw=np.asarray(rank, np.intp),
         safest_w=np.asarray(only(known.safest_w), np.intp),
         ease_gl=known.ease_gl,
@@ -105,6 +104,7 @@ def with_about(system: TunedSystem, about: Mapping[str, Any]) -> WorkflowSelecto
         reader=known.reader,
         groups=known.groups,
         workflows=known.workflows,
+        continuations=known.continuations,
         rank_glw=known.rank_glw,
         safest_w=known.safest_w,
         ease_gl=known.ease_gl,
@@ -118,8 +118,7 @@ def _choose_library(search: Search) -> tuple[Candidate, ...]:
     kept = {one for one in tried if len(one) == 1}
     total = np.zeros(len(tried))
     for group in search.arena.groups:
-        for level, (one, _) in enumerate(search.winners(group)):
-            kept |= {one, search.shorten(one, group, level)}
+        kept |= {one for one, _ in search.winners(group)}
         merit = search.merits(tried, group).mean(axis=1)
         kept.add(tried[int(merit.argmax())])
         total += search.arena.weights[group] * merit
@@ -131,12 +130,6 @@ def _group_merits(search: Search, library: Sequence[Candidate], groups: int, lev
     merit_gwl = np.zeros((groups, len(library), levels))
     for group in range(groups):
         merit_gwl[group] = search.merits(library, group)
-        for level in range(levels):
-            best = int(merit_gwl[group, :, level].argmax())
-            shorter = search.shorten(library[best], group, level)
-            if shorter in library:  # it comes first
-                place = library.index(shorter)
-                merit_gwl[group, place, level] = merit_gwl[group, best, level] + _AHEAD
     return merit_gwl
 
 
@@ -155,6 +148,7 @@ def _selector_of(
         reader=grouping.reader,
         groups=grouping.names,
         workflows=tuple(write_workflow(one) for one in library),
+        continuations=tuple(write_continuation(one) for one in library),
         rank_glw=np.ascontiguousarray(order.transpose(0, 2, 1)).astype(np.intp),
         safest_w=np.argsort(-overall, kind="stable").astype(np.intp),
         ease_gl=ease_gl,

@@ -85,6 +85,8 @@ _SCREENING = 2
 """Questions of each cell on which every role of every worker is tried."""
 _AT_ONCE = 10
 """Questions that are judged before the budget is looked at again."""
+_SEARCH_ROUNDS, _MOST_DRAWS, _CALLS_A_PLAY = 60, 8, 1.7
+"""Rounds that the search is to have; draws of one at most; new calls that a play usually makes."""
 _TOLD = 0.05
 """Share of the budget after which the search says again how it does."""
 _FAILED = 0.8
@@ -106,7 +108,7 @@ class TuneSettings:
     """Groups of questions at most."""
     levels: int = 6
     """Levels of ease in each."""
-    call_weight: float = 0.04
+    call_weight: float = 0.037
     """Share right that a further call must gain."""
     worth: float | None = None
     """Dollars that a right answer is worth; None: dollars count in the budget only."""
@@ -160,7 +162,7 @@ class Tuning:
         Args:
             parts: the questions.
             family: a question's label.
-            player: who plays; its meter counts.
+            player: who runs; its meter counts.
             settings: how to go about it.
             used_minutes: how long the process has worked.
             tell: hears what is found.
@@ -296,6 +298,7 @@ class Tuning:
                 call_weight=self._settings.call_weight,
                 usd_weight=1 / self._settings.worth if self._settings.worth else 0.0,
                 seed=self._settings.seed,
+                draws=self._draws(arena),
             ),
             max_steps=self._settings.max_steps,
             usd=usd,
@@ -319,6 +322,13 @@ class Tuning:
         there = np.bincount(group_n, minlength=groups) / len(tasks)
         weights = {group: float(there[group]) for group in range(groups) if there[group]}
         return Arena(levels=levels, cells=cells, weights=weights), ease_gl
+
+    def _draws(self, arena: Arena) -> int:
+        """Workflows drawn in each cell and round, so that there are enough rounds to learn."""
+        usual = SearchSettings()
+        there = len(arena.cells) / len(arena.groups) * min(usual.groups_at_once, len(arena.groups))
+        calls = self._expected_calls() / _SEARCH_ROUNDS
+        return max(2, min(_MOST_DRAWS, round(calls / (usual.batch * there * _CALLS_A_PLAY))))
 
     def _expected_calls(self) -> int:
         """How many calls the whole budget is likely to allow."""

@@ -6,6 +6,7 @@ import pytest
 
 from batuta.core import (
     Cost,
+    NullListener,
     Outcome,
     Plan,
     Price,
@@ -32,7 +33,7 @@ def ask(text, seed=None):
     return Request(messages=(user_message(text),), sampling=Sampling(seed=seed))
 
 
-class Ear:
+class RecordingListener(NullListener):
     streaming = True
 
     def __init__(self):
@@ -54,7 +55,7 @@ async def test_the_recorded_text_or_what_is_known_of_it(record):
 
 
 async def test_what_is_streamed_is_the_reply(record):
-    ear = Ear()
+    ear = RecordingListener()
     reply = await ReplayPool(record).clients()["big/model"].complete(ask("What is 1+1?"), ear)
     assert ear.text == reply.text
     assert reply.usage.calls == 1

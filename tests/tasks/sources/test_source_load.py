@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from batuta.environment import benchmark_folder
 from batuta.errors import SourceError
 from batuta.tasks.datasets import (
     DATASETS,
     HubDataset,
-    data_folder,
     find_split,
     load_tasks,
     local_files,
@@ -39,16 +39,16 @@ def test_every_source_says_where_it_comes_from(name):
 
 
 def test_the_place_of_data(tmp_path):
-    assert data_folder({"BATUTA_DATA": "/d", "BATUTA_HOME": "/h"}).as_posix() == "/d"
-    assert data_folder({"BATUTA_HOME": "/h"}).as_posix() == "/h/data"
-    assert data_folder({"XDG_DATA_HOME": "/x"}).as_posix() == "/x/batuta/data"
+    assert benchmark_folder({"BATUTA_DATA": "/d", "BATUTA_HOME": "/h"}).as_posix() == "/d"
+    assert benchmark_folder({"BATUTA_HOME": "/h"}).as_posix() == "/h/data"
+    assert benchmark_folder({"XDG_DATA_HOME": "/x"}).as_posix() == "/x/batuta/data"
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nope", "there is no source 'nope'; there are math"),
-        ("gsm8k:dev", "gsm8k has no split 'dev'; it has test, train"),
+        ("nope", "there is no source 'nope'; choose among: rehearsal, math"),
+        ("gsm8k:dev", "gsm8k has no split 'dev'; choose among: test, train"),
         ("gsm8k", "run `batuta tasks fetch gsm8k:test`"),
         ("gpqa-diamond", "get a copy from .*gpqa"),
         ("math:train-12k", "get a copy from EleutherAI/hendrycks_math"),

@@ -21,9 +21,8 @@ from batuta.gateway.http.body import ClientGone, read_fields
 from batuta.gateway.http.fields import Fields
 from batuta.gateway.http.json_codec import encode_json
 from batuta.gateway.http.sse import SSEWriter
-from batuta.gateway.serving.deliver import send_answer, stream_answer
-from batuta.gateway.serving.execute import PreparedCall, RunService
-from batuta.gateway.serving.models import ServerState
+from batuta.gateway.serving.deliver import AnswerDelivery
+from batuta.gateway.serving.execute import PreparedCall
 from batuta.gateway.serving.options import ORCHESTRATION_FIELD, parse_run_options
 from batuta.gateway.serving.parsed_call import ParsedCall
 from batuta.gateway.serving.progress import RunProgress
@@ -116,9 +115,8 @@ def _choice_object(text: str, finish: str | None = None) -> dict[str, Any]:
 class TextCompletionEndpoint:
     """Answers a body of completions, whole or streamed."""
 
-    def __init__(self, state: ServerState, service: RunService) -> None:
-        self._state = state
-        self._service = service
+    def __init__(self, delivery: AnswerDelivery) -> None:
+        self._delivery = delivery
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request.
@@ -130,27 +128,18 @@ class TextCompletionEndpoint:
             body = await read_fields(scope, receive)
         except ClientGone:
             return
-        call, scopes = parse_completion(body), self._state.request_scopes
-        async with self._service.prepare_call(call, caller_of(scope)) as prepared:
+        call, delivery = parse_completion(body), self._delivery
+        async with delivery.service.prepare_call(call, caller_of(scope)) as prepared:
             if call.stream:
-                writer = SSEWriter(send, self._state.stream_timeouts)
+                writer = SSEWriter(send, delivery.timeouts)
                 renderer = TextCompletionStreamRenderer(writer, prepared)
-                await stream_answer(
-                    self._service,
-                    scopes,
-                    prepared=prepared,
-                    renderer=renderer,
-                    writer=writer,
-                    receive=receive,
-                )
+                await delivery.stream_answer(prepared, renderer, writer, receive)
                 return
 
             async def render(run: Run, reply: Reply) -> dict[str, Any]:
                 return render_text_completion(run, reply, call.model, trace=call.options.trace)
 
-            await send_answer(
-                self._service, scopes, prepared=prepared, render=render, receive=receive, send=send
-            )
+            await delivery.send_answer(prepared, render, receive, send)
 
 
 @final
@@ -172,7 +161,6 @@ class TextCompletionStreamRenderer:
     async def on_event(self, event: Event) -> None:
         """Shows the words of the last step; this dialect has no place for progress."""
         if not isinstance(event, StepDelta):
-            self._progress.progress_line(event)  # it follows the run all the same
             return
         delta = self._progress.visible_delta(event)
         if delta is not None and delta.text:

@@ -28,6 +28,7 @@ from batuta.core import (
     RunId,
     Sampling,
     StepDelta,
+    WorkerId,
 )
 from batuta.core.usage import ZERO_COST, ZERO_USAGE
 from batuta.distribution import install_hint
@@ -241,6 +242,8 @@ def is_repeatable(run: Run) -> bool:
         and reply.finish is Finish.STOP
         and not reply.tool_calls
         and not reply.is_refusal
+        and not reply.vectors
+        and len(reply.choices) == 1
         and run.header.parent is None
     )
 
@@ -259,9 +262,14 @@ def repeated_run(earlier: Run, run_id: RunId) -> Run:
 def reply_deltas(reply: Reply) -> Iterator[StepDelta]:
     """The reply as a stream tells it."""
     for thought in reply.thoughts:
-        yield StepDelta(0, 0, Delta(reasoning=thought.text))
-        yield StepDelta(0, 0, Delta(thought=thought))
+        yield _answer_delta(Delta(reasoning=thought.text))
+        yield _answer_delta(Delta(thought=thought))
     if reply.reasoning and not reply.thoughts:
-        yield StepDelta(0, 0, Delta(reasoning=reply.reasoning))
+        yield _answer_delta(Delta(reasoning=reply.reasoning))
     for start in range(0, len(reply.text), _PIECE):
-        yield StepDelta(0, 0, Delta(text=reply.text[start : start + _PIECE]))
+        yield _answer_delta(Delta(text=reply.text[start : start + _PIECE]))
+
+
+def _answer_delta(delta: Delta) -> StepDelta:
+    """A fragment of an answer; nobody was called for it."""
+    return StepDelta(round=0, index=0, worker=WorkerId(""), delta=delta, is_answer=True)

@@ -12,8 +12,7 @@ from batuta.clients.openai.moderation import ModerationClient
 from batuta.core import Image, Message, Question, Role
 from batuta.errors import BadRequestError, ClientError, RateLimitError
 from batuta.gateway.access.caller import Caller, CallerRole, caller_of
-from batuta.gateway.access.rate_limit import REQUESTS
-from batuta.gateway.admin.runs import json_response
+from batuta.gateway.access.rate_limit import REQUESTS, RateLimiter
 from batuta.gateway.errors import (
     APIError,
     invalid_type,
@@ -22,10 +21,10 @@ from batuta.gateway.errors import (
     not_found,
     unsupported_parameter,
 )
-from batuta.gateway.http.body import ClientGone, read_fields
+from batuta.gateway.http.body import ClientGone, json_response, read_fields
 from batuta.gateway.http.fields import Fields
 from batuta.gateway.serving.image_addresses import check_pictures
-from batuta.gateway.serving.models import ServerState
+from batuta.gateway.serving.models import Catalogue
 
 MODERATIONS_PATH = "/v1/moderations"
 MAX_INPUTS = 128
@@ -37,8 +36,9 @@ _PLAYS_NOTHING = "The admin's token plays no runs: make a key and use that."
 class ModerationEndpoint:
     """Asks the provider; nothing of it is stored."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
+    def __init__(self, catalogue: Catalogue, rate_limiter: RateLimiter) -> None:
+        self._catalogue = catalogue
+        self._rate_limiter = rate_limiter
 
     async def moderate(self, request: Request) -> Response:
         """Serve one request.
@@ -46,7 +46,7 @@ class ModerationEndpoint:
         Raises:
             APIError: there is no moderation here, the key may not have it, or it failed.
         """
-        client, caller = self._state.moderation, caller_of(request.scope)
+        client, caller = self._catalogue.moderation, caller_of(request.scope)
         if client is None:
             raise not_found("A provider of moderation ([moderation] in the settings)")
         _check_may_ask(caller, client)
@@ -72,7 +72,7 @@ class ModerationEndpoint:
         rpm = caller.permissions.rpm
         if rpm is None or caller.key is None:
             return
-        window = await self._state.rate_limiter.take(REQUESTS, caller.key, rpm)
+        window = await self._rate_limiter.take(REQUESTS, caller.key, rpm)
         if not window.is_allowed:
             message = (
                 f"This key may use {rpm} requests a minute; try again in {window.reset:.1f} s."
@@ -104,7 +104,7 @@ class ModerationEndpoint:
             path = f"{part.path('image_url')}.url"
             raise unsupported_parameter(path, "it must begin with 'https://' or 'data:image/'.")
         message = Message(role=Role.USER, parts=(Image(url=url),))
-        check_pictures(Question(messages=(message,)), private=self._state.private_pictures)
+        check_pictures(Question(messages=(message,)), private=self._catalogue.private_pictures)
         return {"type": "image_url", "image_url": {"url": url}}
 
 

@@ -57,7 +57,7 @@ class PendingToolRuns:
                 del self._runs[key]
 
     async def find_resumed(self, question: Question, pool: Pool, tenant: str) -> ResumeState | None:
-        """What a run for this conversation goes on from; None if it begins anew."""
+        """What a run for this conversation continues from; None if it begins anew."""
         run_id = find_asking_run(question)
         if run_id is None:
             return None

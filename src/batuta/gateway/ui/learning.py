@@ -12,10 +12,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from batuta.core import Pool, Round, Worker, WorkerId, Workflow
-from batuta.core.conductor import Plan
+from batuta.core.decision import Plan
+from batuta.core.formatting import format_percent
 from batuta.errors import WorkflowError
 from batuta.gateway.errors import not_found
-from batuta.gateway.serving.models import ServerState
+from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui import result_files
 from batuta.gateway.ui.charts import draw_charts
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_fragment, render_page
@@ -47,8 +48,8 @@ class TrainingSample:
 class LearningPages:
     """The screens."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """Every training and every report."""
@@ -86,7 +87,7 @@ class LearningPages:
             steps=steps,
             step=wanted,
             samples=shown,
-            everybody=_all_workers(self._state.pool, shown),
+            everybody=_all_workers(self._catalogue.pool, shown),
         )
 
     async def report(self, request: Request, session: WebSession) -> Response:
@@ -114,7 +115,7 @@ class LearningPages:
     @property
     def _folders(self) -> Sequence[Path]:
         """Where to look; the settings may be read again while the server runs."""
-        return self._state.page_context.folders
+        return self._catalogue.page_context.folders
 
     async def _find_folder(self, request: Request, search: Any) -> ResultFolder:
         found = result_files.folder_by_mark(
@@ -137,6 +138,8 @@ def _report_headlines(found: ResultFolder) -> list[str]:
 
 
 def _report_headline(report: JsonRecord) -> str:
+    if report.get("why"):
+        return " ".join(map(str, report["why"]))
     references = report.get("references") or ()
     known = [
         each for each in rank_systems(report) if each[0] not in references and each[1].get("n")
@@ -145,7 +148,7 @@ def _report_headline(report: JsonRecord) -> str:
     if not known:
         return asked
     name, figures = known[0]
-    return f"{asked}; right most often: {name}, {100 * (figures.get('accuracy') or 0):.1f}\u00a0%"
+    return f"{asked}; right most often: {name}, {format_percent(figures.get('accuracy') or 0, 1)}"
 
 
 def _selected_step(given: str | None, steps: Sequence[int]) -> int | None:

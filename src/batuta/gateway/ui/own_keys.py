@@ -8,13 +8,13 @@ from typing import final
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from batuta.gateway.admin.routes import key_hasher_of, store_of
-from batuta.gateway.errors import not_found
-from batuta.gateway.serving.models import ServerState
+from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.errors import not_found, require_part
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.session import OWN_KEYS_SCREEN, WebSession, read_form
+from batuta.store import Store
 from batuta.store.key_hasher import IssuedKey
-from batuta.store.keys import ApiKey
+from batuta.store.keys import ApiKey, ApiKeyStore
 
 MAX_OWN_KEYS = 20
 """Keys of one user that are active at the same time; they share the user's limits and budget."""
@@ -25,8 +25,9 @@ _SEE_OTHER = 303
 class OwnKeyPages:
     """The screen; for somebody without an entry of their own there is none."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
+    def __init__(self, store: Store | None, authenticator: Authenticator) -> None:
+        self._kept = store
+        self._authenticator = authenticator
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """The user's keys."""
@@ -36,14 +37,14 @@ class OwnKeyPages:
         """A new key; its text is shown on this page and never again."""
         user = _user_of(session)
         form = await read_form(request, session)
-        own = await store_of(self._state).keys.list_of_user(user)
+        own = await self._keys.list_of_user(user)
         now = time()
         if sum(key.state(now) == "active" for key in own) >= MAX_OWN_KEYS:
             problem = f"you have {MAX_OWN_KEYS} keys: revoke one first"
             return await self._render(request, session, problem=problem, status=400)
         try:
-            issued = await store_of(self._state).keys.create(
-                key_hasher_of(self._state),
+            issued = await self._keys.create(
+                require_part(self._authenticator.key_hasher, "This server makes no keys."),
                 session.caller.tenant,
                 form.get("name", "").strip(),
                 user=user,
@@ -54,14 +55,18 @@ class OwnKeyPages:
 
     async def revoke(self, request: Request, session: WebSession) -> Response:
         """The end of one of the user's keys."""
-        user, keys = _user_of(session), store_of(self._state).keys
+        user, keys = _user_of(session), self._keys
         await read_form(request, session)
         key = await keys.find(request.path_params["id"])
         if key is None or key.user != user:
             raise not_found("The key")
         await keys.revoke(key.id)
-        self._state.authenticator.forget(key.id)
+        self._authenticator.forget(key.id)
         return RedirectResponse(OWN_KEYS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
+
+    @property
+    def _keys(self) -> ApiKeyStore:
+        return require_part(self._kept, "This server keeps no keys.").keys
 
     async def _render(
         self,
@@ -72,7 +77,7 @@ class OwnKeyPages:
         problem: str = "",
         status: int = 200,
     ) -> Response:
-        own = await store_of(self._state).keys.list_of_user(_user_of(session))
+        own = await self._keys.list_of_user(_user_of(session))
         now = time()
         return render_page(
             request,

@@ -11,9 +11,9 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from batuta.core import Run
+from batuta.core import Run, formatting
 from batuta.gateway.http.body import cookie_value
-from batuta.gateway.ui import formatting, run_view
+from batuta.gateway.ui import run_view
 from batuta.gateway.ui.assets import asset_url
 from batuta.gateway.ui.workflow_layout import BOX_HEIGHT, draw_workflow
 from batuta.rendering import render_answer
@@ -43,17 +43,16 @@ def _template_environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    shown = (
-        formatting.dollars,
-        formatting.usd,
-        formatting.seconds,
-        formatting.count,
-        formatting.short,
-        formatting.percent,
-        formatting.when,
-        formatting.ago,
-    )
-    filters = {each.__name__: each for each in shown}
+    filters = {
+        "dollars": formatting.format_cost,
+        "usd": formatting.format_usd,
+        "seconds": formatting.format_seconds,
+        "count": formatting.format_count,
+        "short": formatting.format_short,
+        "percent": formatting.format_percent,
+        "when": formatting.format_time,
+        "ago": formatting.format_age,
+    }
     known = {
         "asset": asset_url,
         "draw": draw_workflow,

@@ -99,11 +99,42 @@ def read_report(found: ResultFolder) -> list[JsonRecord]:
     """The report, or the several of an index; none if the file is something else."""
     data = _read_json(found.path / REPORT)
     several = cast("list[Any]", data) if isinstance(data, list) else [data]
+    several = [_tuning_report(each) if _is_tuning(each) else each for each in several]
     return [
         cast("JsonRecord", each)
         for each in several
         if isinstance(each, dict) and isinstance(cast("JsonRecord", each).get("systems"), dict)
     ]
+
+
+def _is_tuning(data: Any) -> bool:
+    return isinstance(data, dict) and cast("JsonRecord", data).get("kind") == "tuning"
+
+
+def _tuning_report(data: JsonRecord) -> JsonRecord:
+    """What `batuta tune` found, in the form of an evaluation: the systems that were judged last."""
+    stages = (data.get(name) for name in ("judged", "finalists", "selection"))
+    figures: Any = next((stage for stage in stages if isinstance(stage, list) and stage), [])
+    known = [cast("JsonRecord", one) for one in figures if isinstance(one, dict)]
+    advice = data.get("recommendation")
+    return {
+        "tasks": "A tuned pool",
+        "questions": max((int(one.get("questions") or 0) for one in known), default=0),
+        "systems": {
+            str(one.get("name")): {
+                "accuracy": one.get("share"),
+                "ci95": (one["low"], one["high"]) if one.get("high") is not None else None,
+                "n": one.get("questions"),
+                "calls": one.get("calls"),
+                "usd": one.get("usd"),
+            }
+            for one in known
+        },
+        "why": cast("JsonRecord", advice).get("why", []) if isinstance(advice, dict) else [],
+        "workflows": data.get("workflows") or [],
+        "drift": data.get("drift") or [],
+        "spent": data.get("spent"),
+    }
 
 
 def read_lines(path: Path) -> list[JsonRecord]:

@@ -7,16 +7,15 @@ from typing import Literal, final
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from batuta.gateway.access.authenticate import SESSION_SECONDS
+from batuta.gateway.access.authenticate import SESSION_SECONDS, Authenticator
 from batuta.gateway.access.caller import CallerRole
 from batuta.gateway.access.oidc import FLOW_SECONDS, OidcClient
-from batuta.gateway.admin.routes import key_hasher_of, store_of
-from batuta.gateway.errors import APIError, not_found
+from batuta.gateway.errors import APIError, not_found, require_part
 from batuta.gateway.http.authentication import SESSION_COOKIE
 from batuta.gateway.http.body import cookie_value
-from batuta.gateway.serving.models import ServerState
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.session import SIGN_IN_PATH, WebSession, read_form
+from batuta.store import Store
 
 _SEE_OTHER = 303
 _ROOT = "/ui/"
@@ -29,9 +28,12 @@ _FLOW_COOKIE = "batuta_oidc"
 class SignInPages:
     """The screens."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
-        self._gate = state.authenticator
+    def __init__(
+        self, authenticator: Authenticator, store: Store | None, oidc: OidcClient | None
+    ) -> None:
+        self._authenticator = authenticator
+        self._kept = store
+        self._identity_provider = oidc
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """Asks for a key; whoever needs none, or has shown one, goes on."""
@@ -50,7 +52,7 @@ class SignInPages:
         status: int = 200,
     ) -> Response:
         values = {"session": session, "then": then, "problem": problem}
-        oidc = self._state.oidc
+        oidc = self._identity_provider
         label = oidc.options.label if oidc else ""
         return render_page(request, "sign_in.html.jinja", status=status, label=label, **values)
 
@@ -59,7 +61,9 @@ class SignInPages:
         form = await read_form(request, web_session)
         then = _safe_target(form.get("then"))
         try:
-            session = await self._gate.open_session(form.get("key", "").strip()[:_MAX_TARGET])
+            session = await self._authenticator.open_session(
+                form.get("key", "").strip()[:_MAX_TARGET]
+            )
         except APIError as refusal:
             return self._render(
                 request, web_session, then, problem=refusal.message, status=refusal.status
@@ -87,7 +91,8 @@ class SignInPages:
 
     async def finish_oidc(self, request: Request, web_session: WebSession) -> Response:
         """Opens a session for whoever comes back from the identity provider."""
-        store, hasher = store_of(self._state), key_hasher_of(self._state)
+        store = require_part(self._kept, "This server keeps no keys.")
+        hasher = require_part(self._authenticator.key_hasher, "This server makes no keys.")
         oidc, kept = self._oidc, cookie_value(request.scope, _FLOW_COOKIE)
         try:
             user, then = await oidc.finish_sign_in(request.query_params, kept)
@@ -99,8 +104,8 @@ class SignInPages:
                 is_admin=user.is_admin,
                 permissions=oidc.options.limits,
             )
-            self._gate.forget(entry.id)
-            session = self._gate.open_user_session(entry)
+            self._authenticator.forget(entry.id)
+            session = self._authenticator.open_user_session(entry)
         except APIError as refusal:
             response = self._render(
                 request, web_session, _ROOT, problem=refusal.message, status=refusal.status
@@ -117,9 +122,9 @@ class SignInPages:
 
     @property
     def _oidc(self) -> OidcClient:
-        if self._state.oidc is None:
+        if self._identity_provider is None:
             raise not_found("The screen")
-        return self._state.oidc
+        return self._identity_provider
 
     async def sign_out(self, request: Request, session: WebSession) -> Response:
         """Forgets the session in this browser."""

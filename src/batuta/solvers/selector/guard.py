@@ -2,7 +2,7 @@
 
 Another worker is picked only if it is expected to earn clearly more and if the question is close
 to one that was trained on. Both bounds are set on training questions that were held out, in folds
-by lot and in folds of whole task families: they are those that earn most on the former among
+at random and in folds of whole task families: they are those that earn most on the former among
 those that lose nothing on the latter, where a family's questions are all new.
 
 Axes: n questions, m workers.
@@ -71,13 +71,13 @@ def fit_guard(
     family_n: NDArray[np.signedinteger[Any]],
     best: int,
 ) -> SelectorGuard:
-    """The bounds that earn most by lot and lose nothing on families never seen.
+    """The bounds that earn most at random and lose nothing on families never seen.
 
     What they gain there is less its standard error over families not below 0, so that luck with a
     few of them does not open the guard.
 
     Args:
-        by_lot: held out in folds by lot.
+        by_lot: held out in folds at random.
         by_family: held out in folds of whole families.
         family_n: each question's family.
         best: the best single worker.

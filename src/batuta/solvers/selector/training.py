@@ -131,7 +131,7 @@ def compute_rewards(history: History, dollar: float) -> Floats:
 
 
 def random_folds(count: int, rng: np.random.Generator) -> Folds:
-    """A fold for each question, by lot; all of about one size."""
+    """A fold for each question, at random; all of about one size."""
     return rng.permutation(count) % FOLDS
 
 
@@ -164,7 +164,7 @@ def family_numbers(history: History, features_nd: Floats, rng: np.random.Generat
 def _choose_smoothing(
     history: History, features_nd: Floats, reward_nm: Floats, fold_n: Folds
 ) -> Smoothing:
-    """The smoothing whose picks earn most on questions held out by lot."""
+    """The smoothing whose picks earn most on questions held out at random."""
 
     def earned(smoothing: Smoothing) -> float:
         values = fit_values(history.workers, features_nd, reward_nm, smoothing)

@@ -5,12 +5,13 @@ from batuta.solvers.workflow_selector.folder import (
     open_workflow_selector,
     save_workflow_selector,
 )
-from batuta.solvers.workflow_selector.model import WorkflowSelector
+from batuta.solvers.workflow_selector.model import WorkflowSelector, describe_steps
 from batuta.solvers.workflow_selector.reader import QuestionReader, fit_ease, fit_reader
 
 __all__ = [
     "QuestionReader",
     "WorkflowSelector",
+    "describe_steps",
     "fit_ease",
     "fit_reader",
     "is_workflow_selector",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +20,9 @@ from batuta.solvers.workflow_selector.model import KIND, WorkflowSelector
 from batuta.solvers.workflow_selector.reader import QuestionReader
 
 TENSORS = "selector.safetensors"
-_OWN = frozenset({"kind", "name", "groups", "workflows", "ranking", "safest", "reader"})
+_OWN = frozenset(
+    {"kind", "name", "groups", "workflows", "continuations", "ranking", "safest", "reader"}
+)
 _save = cast(
     "Callable[[dict[str, Floats], Path], None]",
     saved.save_file,  # pyright: ignore[reportUnknownMemberType] - its stub says too little
@@ -73,26 +75,29 @@ def open_workflow_selector(folder: Path) -> WorkflowSelector:
 
 
 def _selector_of(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> WorkflowSelector:
-    workflows = tuple(
-        Workflow(
-            tuple(
-                Step(
-                    subtask=str(step["subtask"]),
-                    worker=WorkerId(str(step["worker"])),
-                    access=tuple(step["access"]),
-                )
-                for step in steps
-            )
-        )
-        for steps in card["workflows"]
-    )
+    later = card.get("continuations", [])
     return WorkflowSelector(
         title=str(card["name"]),
         reader=QuestionReader.load(card["reader"], tensors),
         groups=tuple(str(name) for name in card["groups"]),
-        workflows=workflows,
+        workflows=tuple(_workflow_of(steps) for steps in card["workflows"]),
+        continuations=tuple(None if steps is None else _workflow_of(steps) for steps in later),
         rank_glw=np.asarray(card["ranking"], np.intp),
         safest_w=np.asarray(card["safest"], np.intp),
         ease_gl=tensors["ease_gl"],
         about={name: value for name, value in card.items() if name not in _OWN},
+    )
+
+
+def _workflow_of(steps: Sequence[Mapping[str, Any]]) -> Workflow:
+    return Workflow(
+        tuple(
+            Step(
+                subtask=str(step["subtask"]),
+                worker=WorkerId(str(step["worker"])),
+                access=tuple(step["access"]),
+                previous=bool(step.get("previous")),
+            )
+            for step in steps
+        )
     )

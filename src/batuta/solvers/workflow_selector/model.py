@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batuta.core import (
-    AcceptedAnswer,
     CallListener,
     Decision,
     Plan,
@@ -21,11 +20,21 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.embedded.blas import single_blas_thread
+from batuta.solvers.fixed_workflows import ROUNDS, continue_round
 from batuta.solvers.selector.model import state_digest
 from batuta.solvers.workflow_selector.reader import Floats, QuestionReader
 
 KIND = "workflow-selector"
 Ranks = NDArray[np.intp]
+
+
+def describe_steps(workflow: Workflow) -> list[dict[str, Any]]:
+    """The steps as JSON values."""
+    return [
+        {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
+        | ({"previous": True} if step.previous else {})
+        for step in workflow.steps
+    ]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False, kw_only=True)
@@ -43,6 +52,8 @@ class WorkflowSelector:
     groups: tuple[str, ...]
     """What the groups are called."""
     workflows: tuple[Workflow, ...]
+    continuations: tuple[Workflow | None, ...] = ()
+    """What is played after each where its last two answers differ; None: its answer stands."""
     rank_glw: Ranks
     """The library's workflows for each group and level, best first."""
     safest_w: Ranks
@@ -62,6 +73,8 @@ class WorkflowSelector:
             raise ValueError("the selector's levels or workflows do not fit its ranking")
         if self.rank_glw.size and not 0 <= self.rank_glw.min() <= self.rank_glw.max() < library:
             raise ValueError("the selector ranks a workflow that it does not have")
+        if self.continuations and len(self.continuations) != library:
+            raise ValueError("the selector's continuations are not its workflows'")
         if not set(self.safest_w.tolist()) <= set(range(library)):
             raise ValueError("the selector's safest workflow is none that it has")
         object.__setattr__(self, "digest", state_digest(*self.save()))
@@ -77,24 +90,40 @@ class WorkflowSelector:
     async def plan(
         self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
-        """The workflow; in a later round, the answer stands."""
-        if brief.previous:
-            return AcceptedAnswer()
-        return Plan(self.choose(brief.question.text, brief.pool, brief.max_steps))
+        """The workflow; then what goes on where its answers differ, or the answer stands."""
+        if not brief.previous:
+            return Plan(self.choose(brief.question.text, brief.pool, brief.max_steps))
+        place = self._choose_place(brief.question.text, brief.pool, brief.max_steps)
+        later = self.continuations[place] if self.continuations and place is not None else None
+        return continue_round(brief.previous, later)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that it may need."""
+        return 1 if all(one is None for one in self.continuations) else ROUNDS
 
     def choose(self, question: str, pool: Pool, max_steps: int) -> Workflow:
         """The best workflow for the question that the pool and the limit allow.
 
         If none of the library can be played, the pool's best worker alone.
         """
+        place = self._choose_place(question, pool, max_steps)
+        if place is not None:
+            return self.workflows[place]
+        return Workflow((Step(subtask="", worker=pool.ranked()[0].id),))
+
+    def _choose_place(self, question: str, pool: Pool, max_steps: int) -> int | None:
+        """The place of that workflow in the library; None: none can be played."""
         with single_blas_thread():
             (order,) = self.orders([question])
         places: list[int] = order.tolist()
         for place in places:
-            workflow = self.workflows[place]
-            if len(workflow) <= max_steps and all(s.worker in pool for s in workflow.steps):
-                return workflow
-        return Workflow((Step(subtask="", worker=pool.ranked()[0].id),))
+            flows = [self.workflows[place], *self.continuations[place : place + 1]]
+            steps = [step for flow in flows if flow is not None for step in flow.steps]
+            longest = max(len(flow) for flow in flows if flow is not None)
+            if longest <= max_steps and all(step.worker in pool for step in steps):
+                return place
+        return None
 
     def orders(self, questions: Sequence[str]) -> list[Ranks]:
         """For each question the library's workflows, best first."""
@@ -112,12 +141,9 @@ class WorkflowSelector:
             "kind": KIND,
             "name": self.title,
             "groups": list(self.groups),
-            "workflows": [
-                [
-                    {"worker": s.worker, "subtask": s.subtask, "access": list(s.access)}
-                    for s in w.steps
-                ]
-                for w in self.workflows
+            "workflows": [describe_steps(flow) for flow in self.workflows],
+            "continuations": [
+                None if flow is None else describe_steps(flow) for flow in self.continuations
             ],
             "ranking": self.rank_glw.tolist(),
             "safest": self.safest_w.tolist(),

@@ -3,7 +3,7 @@
 from batuta.tasks.datasets.catalog import DATASETS
 from batuta.tasks.datasets.dataset import Dataset, DatasetSplit, HubDataset, MultipleChoiceQuestion
 from batuta.tasks.datasets.hub_files import fetch_split
-from batuta.tasks.datasets.loader import data_folder, find_split, load_tasks, local_files
+from batuta.tasks.datasets.loader import find_split, load_tasks, local_files
 from batuta.tasks.datasets.task_files import read_task_file
 
 __all__ = [
@@ -12,7 +12,6 @@ __all__ = [
     "DatasetSplit",
     "HubDataset",
     "MultipleChoiceQuestion",
-    "data_folder",
     "fetch_split",
     "find_split",
     "load_tasks",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files as package_files
 from pathlib import Path
 
 from batuta.core import Task, TaskId
+from batuta.core.suggestions import suggest_names
+from batuta.environment import benchmark_folder
 from batuta.errors import SourceError
 from batuta.tasks.datasets import reasoning_gym
 from batuta.tasks.datasets.catalog import DATASETS
@@ -34,15 +35,6 @@ _CONVERSION_ERRORS = (
 """What converting a row raises that has another form."""
 
 
-def data_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where benchmarks and records are: BATUTA_DATA, or the user's data folder."""
-    if named := environ.get("BATUTA_DATA"):
-        return Path(named)
-    home = environ.get("BATUTA_HOME")
-    base = environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return (Path(home) if home else Path(base) / "batuta") / "data"
-
-
 def load_tasks(
     name: str,
     *,
@@ -55,7 +47,7 @@ def load_tasks(
 
     Args:
         name: `gsm8k`, `gsm8k:train`, `reasoning-gym:FAMILY`, or the path of a file of one's own.
-        folder: the data folder; None: `data_folder()`.
+        folder: the data folder; None: `benchmark_folder()`.
         files: rows are read from these instead, in the benchmark's own form.
         seed: of the order of options and of what is generated; None: options as published.
         size: how many tasks a generator makes.
@@ -68,7 +60,7 @@ def load_tasks(
     if name.startswith(f"{reasoning_gym.NAME}:"):
         return reasoning_gym.generate_tasks(name.partition(":")[2], size, seed or 0)
     source, split = find_split(name)
-    paths = tuple(files) or _verified_files(source, split, folder or data_folder())
+    paths = tuple(files) or _verified_files(source, split, folder or benchmark_folder())
     return _with_distinct_ids(_convert_rows(source, split, paths, seed))
 
 
@@ -81,11 +73,11 @@ def find_split(name: str) -> tuple[Dataset, str]:
     wanted, _, part = name.partition(":")
     source = DATASETS.get(wanted)
     if source is None:
-        known = ", ".join((*DATASETS, f"{reasoning_gym.NAME}:FAMILY"))
-        raise SourceError(f"there is no source {wanted!r}; there are {known}, and FILE.jsonl")
+        known = ("rehearsal", *DATASETS, f"{reasoning_gym.NAME}:FAMILY", "FILE.jsonl")
+        raise SourceError(f"there is no source {wanted!r}; {suggest_names(wanted, known)}")
     split = part or next(iter(source.splits))
     if split not in source.splits:
-        raise SourceError(f"{wanted} has no split {split!r}; it has {', '.join(source.splits)}")
+        raise SourceError(f"{wanted} has no split {split!r}; {suggest_names(split, source.splits)}")
     return source, split
 
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, final
 
 from batuta.core import Grade
 from batuta.errors import SourceError
-from batuta.schemas import JsonValidator, SchemaTimeoutError
-from batuta.schemas.checker import find_schema_fault
+from batuta.schemas import JsonValidator, SchemaTimeoutError, strip_code_fence
 from batuta.tasks.graders import answer_extraction
 from batuta.tasks.graders.limits import MAX_SHOWN
 
 MAX_LENGTH = 100_000
 """Characters of an answer that is read."""
-
-_CODE_BLOCK = re.compile(r"\s*```(?:json)?[ \t]*\n(.*)\n[ \t]*```\s*", re.DOTALL)
 
 
 @final
@@ -27,15 +23,13 @@ class JsonSchemaGrader:
         """Learns the schema; nothing that it refers to is fetched.
 
         Raises:
-            SourceError: it is no JSON schema, or too large to be checked.
+            SourceError: it is no JSON schema, too large to be checked, or takes too long.
         """
         try:
             self._validator = JsonValidator(schema)
-        except ValueError as error:
+            self._validator.check_now()
+        except (ValueError, SchemaTimeoutError) as error:
             raise SourceError(f"this is no JSON schema that can be used: {error}") from None
-        fault = find_schema_fault(dict(schema))
-        if fault is not None:
-            raise SourceError(f"this is no JSON schema: {fault}")
 
     async def grade(self, answer: str, target: str) -> Grade:
         """The grade of `answer`; the schema is the target.
@@ -44,8 +38,7 @@ class JsonSchemaGrader:
             SourceError: whether it fits cannot be told in the time there is.
         """
         shown = answer_extraction.visible_text(answer, MAX_LENGTH).strip()
-        fenced = _CODE_BLOCK.fullmatch(shown)
-        text = fenced[1] if fenced else shown
+        text = strip_code_fence(shown)
         try:
             reason = await self._validator.find_fault(text)
         except SchemaTimeoutError as error:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from batuta.core.suggestions import suggest_names
+from batuta.environment import benchmark_folder
 from batuta.errors import SourceError
-from batuta.tasks.datasets.loader import data_folder
 from batuta.tasks.recorded import answer_readers, score_readers
 from batuta.tasks.recorded import text_readers as texts
 from batuta.tasks.recorded.outcomes import RecordedOutcomes, ReplyRow
@@ -111,13 +112,17 @@ def load_recorded(
         own = read_own_record(Path(name), with_texts=with_texts)
         return complete_record(own.select(models=models or None))
     if name not in RECORDED_NAMES:
-        known = ", ".join(RECORDED_NAMES)
-        raise SourceError(f"there is no recorded set {name!r}; there are {known}, and FILE.jsonl")
+        known = suggest_names(name, (*RECORDED_NAMES, "FILE.jsonl"))
+        raise SourceError(f"there is no recorded set {name!r}; {known}")
     wanted, _, part = name.partition("/")
     kept = RECORDED_SETS[wanted]
-    place = (folder or data_folder()) / "recorded" / kept.folder
+    place = (folder or benchmark_folder()) / "recorded" / kept.folder
     if not (place / "outcomes.parquet").is_file():
-        raise SourceError(f"{place} has no outcomes.parquet; set BATUTA_DATA to a folder with it")
+        raise SourceError(
+            f"{place} has no outcomes.parquet: this set is not distributed with Batuta; set "
+            "BATUTA_DATA to a folder that has it, or make a record of your own with `batuta eval` "
+            "or `batuta tasks import` (docs/evaluation.md)"
+        )
     try:
         record = kept.read(place, part).select(models=models or None)
         wanted_texts = kept.texts if with_texts else None

@@ -1,0 +1,70 @@
+"""The comparators beside a tuning at equal total dollars, on a simulated world.
+
+    python recipes/tune/compare.py checks --calls 4000 --seed 0
+
+The tuning has so many calls; what they cost, judgement included, is what every other method may
+spend on learning. All are then measured on the same 1,000 fresh questions.
+"""
+
+import argparse
+
+import anyio
+from measure import open_world, tune_world
+
+from batuta.core.usage import ASSUMED_PRICE
+from batuta.embedded.blas import limit_blas_to_one_thread
+from batuta.evals.task_sets import task_family
+from batuta.tune.comparators import COMPARATORS, ComparatorContext
+from batuta.tune.judge import describe_system
+from batuta.tune.parts import split_questions
+from batuta.tune.player import CallMeter, Player
+
+
+async def measure_all(name, calls, seed, only):
+    """A row for each method: learned for, share right, calls and dollars a question."""
+    result, player, fresh, _ = await tune_world(name, seed, calls)
+    spent = float(player.meter.usd)
+    plays = result.nominees["ultra"].assign(fresh)
+    await player.play_all((task, plays[task.id]) for task in fresh)
+    yield "batuta tune", spent, describe_system("tune", player, fresh, plays)
+    pool, clients, judge, tasks, fresh = open_world(name, seed)
+    parts = split_questions(tasks, task_family, seed)
+    known = (*parts.search, *parts.selection, *parts.finalists, *parts.judgement)
+    for method, fit in COMPARATORS.items():
+        if only and method not in only:
+            continue
+        player = Player(
+            pool, clients, judge, CallMeter(ASSUMED_PRICE), unknown=ASSUMED_PRICE, seed=seed
+        )
+        context = ComparatorContext(
+            player=player, tasks=known, family=task_family, usd=spent, seed=seed
+        )
+        entry = await fit(context)
+        learned = float(player.meter.usd)
+        plays = {task.id: entry for task in fresh}
+        await player.play_all((task, entry) for task in fresh)
+        yield method, learned, describe_system(method, player, fresh, plays)
+
+
+async def print_table(said):
+    """The table as Markdown."""
+    print("| method | dollars of learning | right % | calls a question | dollars a question |")
+    print("|---|---|---|---|---|")
+    async for name, learned, figures in measure_all(said.world, said.calls, said.seed, said.only):
+        row = f"{learned:.4f} | {100 * figures.share:.1f} | {figures.calls:.2f} | {figures.usd:.6f}"
+        print(f"| {name} | {row} |", flush=True)
+
+
+def main():
+    """Reads the command line."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("world")
+    options.add_argument("--calls", type=int, default=4000)
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--only", action="append")
+    limit_blas_to_one_thread()
+    anyio.run(print_table, options.parse_args())
+
+
+if __name__ == "__main__":
+    main()

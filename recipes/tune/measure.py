@@ -1,0 +1,123 @@
+"""Tunes a simulated world within a number of calls and measures what came of it on fresh questions.
+
+    python recipes/tune/measure.py rehearsal --calls 12000 --seeds 0,1
+    python recipes/tune/measure.py checks --calls 6000 --no-labels
+
+One line of JSON for each seed. The worlds are `batuta.rehearsal` and those of tests/tune/worlds.py.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import anyio
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+from batuta.core.usage import ASSUMED_PRICE
+from batuta.embedded.blas import limit_blas_to_one_thread
+from batuta.evals.task_sets import open_tasks, task_family
+from batuta.rehearsal import rehearsal_clients, rehearsal_pool
+from batuta.tune.judge import describe_system
+from batuta.tune.library import Candidate
+from batuta.tune.opening import open_questions
+from batuta.tune.parts import split_questions
+from batuta.tune.player import CallMeter, Player
+from batuta.tune.spending import Allowance
+from batuta.tune.tuning import TuneSettings, Tuning
+from tune.worlds import ALL, grade
+
+FRESH = 1000
+
+
+def open_world(name, seed):
+    """Pool, clients, grader, questions to tune on and fresh ones."""
+    if name == "rehearsal":
+        asked = open_questions(name, 3000, seed)
+        fresh = open_tasks(name, FRESH, 0, seed)
+        return (
+            rehearsal_pool(),
+            rehearsal_clients(time_scale=0.0),
+            fresh.grade,
+            asked.tasks,
+            fresh.tasks,
+        )
+    world = ALL[name]
+    return (
+        world.pool,
+        world.clients(),
+        grade,
+        world.tasks(1500, seed),
+        world.tasks(FRESH, seed + 900),
+    )
+
+
+async def tune_world(name, seed, calls, *, tell=None, **options):
+    """What was found, who played, and the fresh questions."""
+    pool, clients, judge, tasks, fresh = open_world(name, seed)
+    player = Player(
+        pool, clients, judge, CallMeter(ASSUMED_PRICE), unknown=ASSUMED_PRICE, seed=seed
+    )
+    settings = TuneSettings(allowance=Allowance(calls=calls), seed=seed, **options)
+    tuning = Tuning(
+        split_questions(tasks, task_family, seed),
+        task_family,
+        player=player,
+        settings=settings,
+        used_minutes=lambda: 0.0,
+        tell=tell or (lambda *_: None),
+    )
+    return await tuning.run(), player, fresh, tuning
+
+
+async def measure_world(name, seed, calls, **options):
+    """One tuning, and its nominees on fresh questions."""
+    began = time.perf_counter()
+    result, player, fresh, _ = await tune_world(name, seed, calls, **options)
+    paid, seconds = player.meter.calls, time.perf_counter() - began
+    best = Candidate.single(result.pool.ranked()[0].id)
+    plays = {which: one.assign(fresh) for which, one in result.nominees.items()}
+    plays |= {one.name: one.assign(fresh) for one in result.systems}
+    plays["best single"] = {task.id: best for task in fresh}
+    await player.play_all((task, play[task.id]) for play in plays.values() for task in fresh)
+    found = {n: describe_system(n, player, fresh, play) for n, play in plays.items()}
+    return {
+        "world": name,
+        "seed": seed,
+        "calls": calls,
+        "paid": paid,
+        "seconds": round(seconds, 1),
+        "believed": round(100 * result.believed, 1),
+        "share": {n: round(100 * one.share, 1) for n, one in found.items()},
+        "calls a question": {n: round(one.calls, 2) for n, one in found.items()},
+        "played": [str(one) for one in result.nominees["ultra"].played],
+        "verdict": {one.nominee: str(one.verdict) for one in result.comparisons},
+    }
+
+
+def main():
+    """Reads the command line."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("world", choices=["rehearsal", *ALL])
+    options.add_argument("--calls", type=int, default=12_000)
+    options.add_argument("--seeds", default="0")
+    options.add_argument("--no-labels", dest="labelled", action="store_false")
+    options.add_argument("--call-weight", type=float)
+    options.add_argument("--groups", type=int)
+    options.add_argument("--levels", type=int)
+    said = options.parse_args()
+    limit_blas_to_one_thread()
+    chosen = {
+        key: value
+        for key in ("labelled", "call_weight", "groups", "levels")
+        if (value := getattr(said, key)) is not None
+    }
+    for seed in map(int, said.seeds.split(",")):
+        found = anyio.run(lambda seed=seed: measure_world(said.world, seed, said.calls, **chosen))
+        print(json.dumps(found | {"options": chosen}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Texts as vectors: `POST {base_url}/embeddings`, as OpenAI and its imitators speak it."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from batuta.clients.call import (
+    ErrorReply,
+    ProviderEndpoint,
+    ProviderReply,
+    StreamAccumulator,
+    call_provider,
+)
+from batuta.clients.json_values import as_count, as_string
+from batuta.clients.openai.client import ChatDialect, key_headers
+from batuta.clients.openai.stream import OpenAIStreamAccumulator, parse_usage
+from batuta.clients.secret import Secret
+from batuta.clients.transport import HttpTarget, HttpTransport
+from batuta.core import CallListener, Message, Reply, Request, Text, Worker
+from batuta.core.conductor import NULL_LISTENER
+from batuta.errors import BadRequestError
+
+
+@final
+class EmbeddingClient:
+    """A worker whose reply to a request is a vector for each of its messages, and no text."""
+
+    def __init__(
+        self,
+        worker: Worker,
+        http: HttpTransport,
+        *,
+        base_url: str,
+        key: Secret,
+        dialect: ChatDialect,
+    ) -> None:
+        """Opens nothing.
+
+        Raises:
+            ConfigError: `base_url` is no http(s) URL.
+        """
+        headers = key_headers(key, dialect) if key else {}
+        target = HttpTarget(url=base_url.rstrip("/") + "/embeddings", headers=headers, key=key)
+        self.worker = worker
+        self._endpoint = ProviderEndpoint(
+            worker=worker,
+            adapter=EmbeddingAdapter(worker.model),
+            http=http,
+            reply_target=target,
+            stream_target=target,
+        )
+
+    def __repr__(self) -> str:
+        return f"Embedding({self.worker.id!r} at {self._endpoint.reply_target.host})"
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """The vectors; they come all at once.
+
+        Raises:
+            ClientError: the call gave no usable vectors.
+        """
+        reply = await call_provider(self._endpoint, request, NULL_LISTENER)
+        if len(reply.vectors) != len(request.messages):
+            told = f"{len(reply.vectors)} vectors for {len(request.messages)} texts"
+            raise BadRequestError(
+                f"{self.worker.model} gave {told}", usage=reply.usage, cost=reply.cost
+            )
+        return reply
+
+
+@final
+class EmbeddingAdapter:
+    """The dialect as pure functions."""
+
+    supports_prefill = False
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+
+    def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
+        """The JSON to send."""
+        given = [_message_input(message) for message in request.messages]
+        body = {"model": self._model, "input": given, "encoding_format": "float"}
+        dimensions = request.sampling.dimensions
+        return body if dimensions is None else {**body, "dimensions": dimensions}
+
+    def parse_reply(self, data: Any) -> ProviderReply:
+        """A whole reply read.
+
+        Raises:
+            ErrorReply: it is an error object.
+        """
+        if data.get("error"):
+            raise ErrorReply(data)
+        rows = sorted(data["data"], key=lambda row: as_count(row.get("index")))
+        vectors = tuple(tuple(map(float, row["embedding"])) for row in rows)
+        reply = Reply(text="", vectors=vectors, model=as_string(data.get("model")))
+        return ProviderReply(reply=reply, usage=parse_usage(data.get("usage")))
+
+    def new_accumulator(self) -> StreamAccumulator:
+        """Never filled: vectors are not streamed."""
+        return OpenAIStreamAccumulator()
+
+
+def _message_input(message: Message) -> str | list[int]:
+    tokens = [token for part in message.parts if isinstance(part, Text) for token in part.tokens]
+    return tokens or message.text

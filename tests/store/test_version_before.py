@@ -1,0 +1,108 @@
+"""A home that the version before the names changed has written: opened, migrated, read and served."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from batuta.core import Outcome
+from batuta.store import Store
+from batuta.store.key_permissions import permissions_json
+from batuta.store.schema import HEAD_REVISION, REVISIONS
+from batuta.store.spend_report import report_spending
+from fakes.serving import Server
+
+pytestmark = pytest.mark.anyio
+FIXTURES = Path(__file__).parent / "fixtures"
+EXPECTED = json.loads((FIXTURES / "before_names.json").read_text(encoding="utf-8"))
+ACME = {"Authorization": f"Bearer {EXPECTED['key']}"}
+
+
+@pytest.fixture
+def home(tmp_path):
+    """The home as it was left."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    for name in ("runs", "jobs"):
+        with closing(sqlite3.connect(folder / f"{name}.db")) as database:
+            database.executescript((FIXTURES / f"before_names_{name}.sql").read_text("utf-8"))
+            database.commit()
+    return folder
+
+
+def revision(home):
+    with closing(sqlite3.connect(home / "runs.db")) as database:
+        return database.execute("SELECT version_num FROM alembic_version").fetchone()[0]
+
+
+async def test_runs_keys_and_money_are_read_as_they_were(home):
+    assert revision(home) in REVISIONS[:-1]
+    async with Store.open(home / "runs.db") as store:
+        listed = await store.list()
+        assert [run.id for run in listed] == [run["id"] for run in EXPECTED["runs"]]
+        for known, summary in zip(EXPECTED["runs"], listed, strict=True):
+            run = await store.get(summary.id)
+            assert run.outcome is Outcome(known["outcome"]) and run.header.question.text
+            assert run.answer.startswith(known["answer"][:20]) and len(run.steps) == known["steps"]
+            assert run.usage.total == known["tokens"] and summary.score == known["score"]
+            assert float(run.cost.usd) == pytest.approx(known["cost"]["usd"])
+            assert all(step.request.messages for step in run.steps)
+        keys = {key.id: key for key in await store.keys.list()}
+        for known in EXPECTED["keys"]:
+            key = keys[known["id"]]
+            assert (key.tenant.name, key.name, key.state(0)) == (
+                known["tenant"],
+                known["name"],
+                known["state"],
+            )
+            assert permissions_json(key.policy) == known["limits"]
+        for known in EXPECTED["spend"]:
+            (group,) = await report_spending(
+                store.database, ["day", "tenant"], tenant=known["tenant"]
+            )
+            assert (group.runs, group.calls) == (known["runs"], known["calls"])
+            assert str(group.cost.usd) == known["usd"]
+    assert revision(home) == HEAD_REVISION
+
+
+async def test_its_callers_go_on_where_they_were(home):
+    async with Server(
+        home.parent, "--pool", "rehearsal", BATUTA_SECRET=EXPECTED["secret"]
+    ) as server:
+        async with server.http.get("/v1/runs") as refused:
+            assert refused.status == 401
+        for name, text in EXPECTED["responses"].items():
+            async with server.http.get(f"/v1/responses/{name}", headers=ACME) as reply:
+                found = await reply.json()
+            assert found["status"] == "completed", found
+            assert found["output"][0]["content"][0]["text"] == text
+        last = list(EXPECTED["responses"])[1]
+        body = {"model": "batuta-mini", "input": "Compute the result: begin at 3; double it.",
+                "previous_response_id": last}  # fmt: skip
+        async with server.http.post("/v1/responses", json=body, headers=ACME) as reply:
+            going_on = await reply.json()
+        assert reply.status == 200 and going_on["previous_response_id"] == last
+        async with server.http.get("/v1/runs", headers=ACME) as reply:
+            assert len((await reply.json())["data"]) == 5
+
+
+def test_its_runs_are_shown_and_replayed(home):
+    environ = {**os.environ, "BATUTA_HOME": str(home), "COLUMNS": "120"}
+
+    def batuta(*words):
+        done = subprocess.run([sys.executable, "-m", "batuta", *words], env=environ, capture_output=True,
+                              text=True, check=False)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    known = EXPECTED["runs"][-1]
+    assert known["question"] in batuta("runs", "show", known["id"])
+    replayed = json.loads(batuta("runs", "replay", known["id"], "--recorded", "--json"))
+    assert replayed["answer"].startswith(known["answer"][:20])
+    spent = json.loads(batuta("keys", "spend", "--json"))
+    assert {row["tenant"] for row in spent} == {"acme", "local"}
