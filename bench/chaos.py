@@ -6,7 +6,7 @@ what dead processes held has expired, three things must hold: every background r
 acknowledged has ended; every run whose answer was given is in the ledger, with what it cost or as
 lost; what was spent is, to the last digit, what the ledger says, and nothing is reserved. Exit 1 if not.
 
-PostgreSQL: BATUTA_TEST_POSTGRES, by default postgresql://127.0.0.1/postgres.
+PostgreSQL: BATUTA_TEST_POSTGRES, by default postgresql://postgres@127.0.0.1:5432/postgres.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ EVERY = 20.0
 EXPIRED = 110.0
 """Seconds after which what a dead process reserved is given back, and its runs are lines `lost`."""
 ADMIN, SECRET = "the-admins-own-token", "s" * 32
-POSTGRES = os.environ.get("BATUTA_TEST_POSTGRES", "postgresql+psycopg://127.0.0.1/postgres")
+POSTGRES = os.environ.get("BATUTA_TEST_POSTGRES", "postgresql://postgres@127.0.0.1:5432/postgres")
+POSTGRES = POSTGRES.replace("postgresql://", "postgresql+psycopg://", 1)
 POOL = """
 [conductor]
 worker = "vote"
@@ -90,24 +91,29 @@ class Load:
         await anyio.sleep(0.05)
 
 
-async def replica(slot, folder, file, environ, stop):
-    """One server, started again whenever it was killed."""
+async def replica(slot, folder, file, environ, stop, told):
+    """One server, started again whenever it was killed, or could not start, as a supervisor would."""
     while not stop.is_set():
-        async with Server(folder, "--pool", file, **environ) as server:
-            slot["server"], slot["url"] = server, str(server.http._base_url).rstrip("/")
-            with anyio.move_on_after(10**6) as scope:
-                slot["scope"] = scope
+        try:
+            async with Server(folder, "--pool", file, **environ) as server:
+                slot["server"], slot["url"] = server, str(server.http._base_url).rstrip("/")
                 await server.process.wait()
-            if stop.is_set() and server.process.returncode is None:
-                await server.end(signal.SIGTERM)
+        except RuntimeError as error:
+            told["failed_starts"].append(str(error)[-300:])
+            await anyio.sleep(1)
 
 
 async def kill(slots, until, told):
     rng = random.Random(7)
     while time.monotonic() + EVERY < until:
         await anyio.sleep(EVERY)
-        slot = rng.choice(slots)
-        slot["server"].process.send_signal(signal.SIGKILL)
+        server = rng.choice(slots)["server"]
+        if server.process.returncode is not None:
+            continue  # it was killed before and has not come back yet
+        try:
+            server.process.send_signal(signal.SIGKILL)
+        except ProcessLookupError:  # it has ended, and nobody has noticed yet
+            continue
         told["kills"] += 1
 
 
@@ -181,10 +187,12 @@ async def storm(folder, plain, url, minutes):
             "BATUTA_ADMIN_TOKEN": ADMIN,
             "PROVIDER_KEY": KEY,
         }
-        slots, told, stop = [{}, {}], {"kills": 0}, anyio.Event()
+        slots, told, stop = [{}, {}], {"kills": 0, "failed_starts": []}, anyio.Event()
         async with anyio.create_task_group() as servers:
             for number, slot in enumerate(slots):
-                servers.start_soon(replica, slot, folder / str(number), str(file), environ, stop)
+                servers.start_soon(
+                    replica, slot, folder / str(number), str(file), environ, stop, told
+                )
             while not all("url" in slot for slot in slots):
                 await anyio.sleep(0.2)
             key = await new_key(slots[0]["url"])

@@ -1,4 +1,3 @@
-# ruff: noqa: ANN001, ANN201, E501, INP001, PLR2004, T201 - scripts that print
 """The ceiling of each small world: its best workflow for each kind and length, by trying them all.
 
     python recipes/tune/ceiling.py

@@ -1,4 +1,3 @@
-# ruff: noqa: ANN001, ANN201, INP001, T201 - scripts that print
 """The comparators beside a tuning at equal total dollars, on a simulated world.
 
     python recipes/tune/compare.py checks --calls 4000 --seed 0

@@ -1,4 +1,3 @@
-# ruff: noqa: ANN001, ANN003, ANN201, INP001, T201 - scripts that print
 """Tunes a simulated world within a number of calls and measures what came of it on fresh questions.
 
     python recipes/tune/measure.py rehearsal --calls 12000 --seeds 0,1

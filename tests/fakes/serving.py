@@ -34,7 +34,12 @@ class Server:
         """Reads what it says until it has said that."""
         with anyio.fail_after(40):
             while words not in self.said:
-                self.said += (await self.process.stderr.receive()).decode()
+                try:
+                    self.said += (await self.process.stderr.receive()).decode()
+                except anyio.EndOfStream:
+                    code = await self.process.wait()
+                    said = f"the server ended with {code}; it said: {self.said}"
+                    raise RuntimeError(said) from None
 
     async def models(self):
         async with self.http.get("/v1/models") as response:

@@ -200,3 +200,22 @@ def test_a_setting_that_is_no_url_of_redis_is_refused():
     with pytest.raises(ConfigError, match=r"server\.redis must be a URL"):
         open_rate_limiter("http://127.0.0.1")
     assert isinstance(open_rate_limiter(), LocalRateLimiter)
+
+
+async def test_of_many_at_once_no_more_tokens_pass_than_the_cap(redis):
+    name, limiters = uuid.uuid4().hex, [RedisRateLimiter(redis) for _ in range(3)]
+    passed = []
+
+    async def take(number):
+        window = await limiters[number % 3].take(TOKENS, name, 1000, 90)
+        passed.append(window.is_allowed)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(60):
+            tasks.start_soon(take, number)
+    assert sum(passed) == 11
+    await limiters[0].add(TOKENS, name, 1000, 500)  # what was used after all may pass the cap
+    window = await limiters[1].take(TOKENS, name, 1000, 1)
+    assert not window.is_allowed and 0 < window.reset <= MINUTE
+    for limiter in limiters:
+        await limiter.close()

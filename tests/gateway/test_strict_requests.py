@@ -171,6 +171,15 @@ PRIVATE = [
     "https://[1/",
     "https://[2002:7f00:1::]/",
     "https://[::127.0.0.1]/",
+    "https://[64:ff9b::7f00:1]/",
+    "https://127．0．0.1/",
+    "https://①②⑦.⓪.⓪.①/",
+    "https://1\u00ad27.0.0.1/",
+    "https://127。0。0.1/",
+    "https://api.default.svc/",
+    "https://vault.service.consul/",
+    "https://host.docker.internal/",
+    "https://a.localhost/",
 ]
 
 

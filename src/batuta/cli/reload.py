@@ -14,6 +14,7 @@ import anyio
 
 from batuta.baselines import open_cascade
 from batuta.clients import HttpTransport
+from batuta.clients.secret import NO_KEY, Secret
 from batuta.config.load import (
     LoadedConfig,
     jobs_target,
@@ -21,15 +22,23 @@ from batuta.config.load import (
     redis_target,
     store_target,
 )
+from batuta.config.settings import AnswerCacheSetting, OidcSetting
 from batuta.core import MAX_ROUNDS, Limits
 from batuta.environment import data_folder
-from batuta.errors import BatutaError
+from batuta.errors import BatutaError, ConfigError
 from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.oidc import OidcClient, OidcOptions
 from batuta.gateway.access.rate_limit import open_rate_limiter
 from batuta.gateway.app import ServerState
 from batuta.gateway.http.connections import ConnectionLimits
 from batuta.gateway.http.overload import ConcurrencyLimiter, ConcurrencyLimits
 from batuta.gateway.serve import run_server
+from batuta.gateway.serving.answer_cache import (
+    AnswerCacheOptions,
+    RedisAnswerIndex,
+    RepeatedAnswers,
+    StoreAnswerIndex,
+)
 from batuta.gateway.serving.baselines import baseline_models, unavailable_baselines
 from batuta.gateway.serving.models import (
     MINI_LIMITS,
@@ -42,7 +51,9 @@ from batuta.gateway.telemetry.otlp import open_span_exporter
 from batuta.jobs import open_jobs
 from batuta.solvers.history import read_history
 from batuta.store import Store
-from batuta.store.key_hasher import admin_token, open_key_hasher
+from batuta.store.key_hasher import KeyHasher, admin_token, open_key_hasher
+from batuta.store.key_permissions import read_permissions
+from batuta.store.keys import check_name
 from batuta.store.retention import RetentionSweeper
 
 SIMULATED = (
@@ -112,6 +123,7 @@ class ServeOptions:
             timeout_policy=config.timeouts,
             guardrails=config.guardrails,
             private_pictures=config.server.private_pictures,
+            moderation=config.moderation,
         )
 
 
@@ -130,9 +142,14 @@ async def run_configured_server(host: str, port: int, serve_options: ServeOption
             open_span_exporter(os.environ) as span_exporter,
             anyio.create_task_group() as tasks,
         ):
-            authenticator = Authenticator(store, open_key_hasher(data_folder()), admin_token())
+            hasher, redis = open_key_hasher(data_folder()), redis_target(server)
+            oidc = _open_oidc(config.oidc, http, hasher)
+            authenticator = Authenticator(
+                store, hasher, admin_token(), has_sign_in=oidc is not None
+            )
             await authenticator.needs_key()
-            rate_limiter = open_rate_limiter(redis_target(server), server.replicas)
+            rate_limiter = open_rate_limiter(redis, server.replicas)
+            answer_cache = _open_answer_cache(config.answer_cache, store, redis)
             catalogue = serve_options.build_catalogue(config)
             limits = ConcurrencyLimits(server.running, server.waiting, server.patience_s)
             state = ServerState(
@@ -143,6 +160,8 @@ async def run_configured_server(host: str, port: int, serve_options: ServeOption
                 rate_limiter=rate_limiter,
                 limiter=ConcurrencyLimiter(limits),
                 span_exporter=span_exporter,
+                answer_cache=answer_cache,
+                oidc=oidc,
             )
 
             async def read_again() -> Catalogue:
@@ -166,8 +185,60 @@ async def run_configured_server(host: str, port: int, serve_options: ServeOption
                     ),
                 )
             finally:
-                await rate_limiter.close()
+                for one in filter(None, (rate_limiter, answer_cache)):
+                    await one.close()
             tasks.cancel_scope.cancel()
+
+
+def _open_oidc(
+    wanted: OidcSetting | None, http: HttpTransport, hasher: KeyHasher
+) -> OidcClient | None:
+    """The identity provider of the settings, if there is one.
+
+    Raises:
+        ConfigError: a setting cannot be used, or the extra is not installed.
+    """
+    if wanted is None:
+        return None
+    variable = wanted.client_secret_env
+    if variable and not os.environ.get(variable):
+        raise ConfigError(f"oidc needs the variable {variable}")
+    try:
+        check_name(wanted.tenant)
+        limits = read_permissions(wanted.limits)
+    except ValueError as error:
+        raise ConfigError(f"oidc: {error}") from None
+    options = OidcOptions(
+        issuer=wanted.issuer,
+        client_id=wanted.client_id,
+        client_secret=Secret(os.environ[variable]) if variable else NO_KEY,
+        scopes=wanted.scopes,
+        label=wanted.label,
+        redirect_uri=wanted.redirect_uri,
+        role_claim=wanted.role_claim,
+        admins=frozenset(wanted.admins),
+        users=frozenset(wanted.users),
+        tenant=wanted.tenant,
+        limits=limits,
+    )
+    return OidcClient(options, http, hasher)
+
+
+def _open_answer_cache(
+    wanted: AnswerCacheSetting, store: Store, redis: str
+) -> RepeatedAnswers | None:
+    """What finds answers that are given again; None if none is to be.
+
+    Raises:
+        ConfigError: it is to be in Redis, and there is none.
+    """
+    if not wanted.enabled:
+        return None
+    if wanted.redis and not redis:
+        raise ConfigError("answer_cache.redis needs a Redis: set server.redis or BATUTA_REDIS")
+    index = RedisAnswerIndex(redis) if wanted.redis else StoreAnswerIndex(store)
+    options = AnswerCacheOptions(seconds=wanted.ttl_s, sampled=wanted.sampled)
+    return RepeatedAnswers(store, index, options)
 
 
 def startup_message(config: LoadedConfig, catalogue: Catalogue, url: str) -> str:

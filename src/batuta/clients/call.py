@@ -17,7 +17,7 @@ from batuta.clients.error_mapping import error_from_reply
 from batuta.clients.transport import EventStream, HttpTarget, HttpTransport, with_host
 from batuta.core import CallListener, Cost, Delta, Finish, Reply, Request, ToolCall, Usage, Worker
 from batuta.core.token_estimate import estimate_usage
-from batuta.core.usage import usage_cost
+from batuta.core.usage import hour_cache_surcharge, usage_cost
 from batuta.errors import (
     ClientError,
     InvalidReplyError,
@@ -37,7 +37,7 @@ class ErrorReply(Exception):
         self.payload = payload
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderReply:
     """What a provider told, before it is counted and priced."""
 
@@ -46,6 +46,8 @@ class ProviderReply:
     """None: the provider told none."""
     usd: Decimal | None = None
     """Dollars, where the provider tells them."""
+    hour_cache_write: int = 0
+    """Of the tokens that were written to a cache, those that are kept for an hour."""
 
 
 class StreamAccumulator(Protocol):
@@ -150,7 +152,7 @@ async def _fetch_reply(
         raise with_host(line.reply_target, failure)
     except (ProviderTimeoutError, StreamInterruptedError, InvalidReplyError) as error:
         # The provider had taken the prompt and may charge for it.
-        _attach_cost(error, line, request, ProviderReply(Reply(text="")))
+        _attach_cost(error, line, request, ProviderReply(reply=Reply(text="")))
         raise
 
 
@@ -224,7 +226,13 @@ def _attach_cost(
 
 
 def _reply_cost(line: ProviderEndpoint, usage: Usage, told: ProviderReply) -> Cost:
-    return usage_cost(usage, line.worker.price) if told.usd is None else Cost(told.usd)
+    if told.usd is not None:
+        return Cost(told.usd)
+    price = line.worker.price
+    cost = usage_cost(usage, price)
+    if price is None or not told.hour_cache_write:
+        return cost
+    return cost + Cost(hour_cache_surcharge(price, told.hour_cache_write))
 
 
 @final

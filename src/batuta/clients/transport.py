@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast, final
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 import anyio
@@ -158,6 +158,19 @@ class HttpTransport:
         finally:
             _release_connection(response)
 
+    async def post_form(self, target: HttpTarget, fields: Mapping[str, str]) -> Any:
+        """The decoded JSON that is answered to a form, as token endpoints take it.
+
+        Raises:
+            ClientError: of the kind that names what went wrong.
+        """
+        payload, kind = urlencode(fields).encode(), "application/x-www-form-urlencoded"
+        response = await self._request("POST", target, payload, "application/json", kind=kind)
+        try:
+            return await self._json(target, response)
+        finally:
+            _release_connection(response)
+
     async def stream(self, target: HttpTarget, body: Mapping[str, Any]) -> EventStream:
         """The events that the provider answers to `body`; close them, as `with` does.
 
@@ -213,11 +226,17 @@ class HttpTransport:
         return await self._request("POST", target, payload, accept)
 
     async def _request(
-        self, method: str, target: HttpTarget, payload: bytes | None, accept: str
+        self,
+        method: str,
+        target: HttpTarget,
+        payload: bytes | None,
+        accept: str,
+        *,
+        kind: str = "application/json",
     ) -> aiohttp.ClientResponse:
         headers = {**target.headers, "Accept": accept}
         if payload is not None:
-            headers["Content-Type"] = "application/json"
+            headers["Content-Type"] = kind
         if self._signer is not None:
             headers = await self._signer.sign(method, target.url, headers, payload or b"")
         try:

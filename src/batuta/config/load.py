@@ -18,9 +18,17 @@ from batuta.clients import (
     open_client,
 )
 from batuta.clients.discovery import Discovery, discover_pool
-from batuta.config.settings import ConductorSetting, ServerSetting, Settings, WorkerSetting
+from batuta.clients.openai.moderation import ModerationClient
+from batuta.config.settings import (
+    AnswerCacheSetting,
+    ConductorSetting,
+    OidcSetting,
+    ServerSetting,
+    Settings,
+    WorkerSetting,
+)
 from batuta.config.settings_file import read_settings
-from batuta.config.workers import open_worker_clients, worker_spec
+from batuta.config.workers import open_moderation, open_worker_clients, worker_spec
 from batuta.core import (
     Client,
     Conductor,
@@ -87,6 +95,12 @@ class LoadedConfig:
     """Rounds that a caller may ask for; None: the API's own limit."""
     server: ServerSetting = ServerSetting()
     """What a server over it takes on."""
+    answer_cache: AnswerCacheSetting = AnswerCacheSetting()
+    """Which answers are given again."""
+    moderation: ModerationClient | None = None
+    """Who judges texts, if somebody does."""
+    oidc: OidcSetting | None = None
+    """By whom people sign in to the page."""
 
 
 def store_target(environ: Mapping[str, str] = os.environ) -> str:
@@ -265,6 +279,9 @@ def _build_config(
         guardrails=build_guardrails(settings.policies),
         max_rounds=limits.max_rounds,
         server=settings.server,
+        answer_cache=settings.answer_cache,
+        moderation=open_moderation(settings.moderation, http, environ),
+        oidc=settings.oidc,
     )
 
 

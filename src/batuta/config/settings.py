@@ -37,6 +37,13 @@ hedge_s = 20                    # silence of the last step's worker before a sec
 running = 512                   # answers at the same time; more wait, and some are turned away
 waiting = 1024
 
+[answer_cache]
+enabled = true                  # the same question twice is answered once, within a tenant
+ttl_s = 3600
+
+[moderation]
+model = "omni-moderation-latest"    # who answers POST /v1/moderations; of provider "openai"
+
 [[policies]]                    # see guardrails/settings.py
 """
 
@@ -296,6 +303,49 @@ class ServerSetting(_StrictModel):
     """How many there are; each counts its share for itself while Redis cannot be reached."""
 
 
+class ModerationSetting(_StrictModel):
+    """The provider that POST /v1/moderations is passed through to."""
+
+    model: str = Field(min_length=1)
+    provider: str = "openai"
+    base_url: str = ""
+    """None: the provider's own."""
+    key_env: str = ""
+    """By default the provider's own variable."""
+    tags: tuple[str, ...] = ()
+    """As of a worker: a key that may not ask workers of a tag may not ask this one either."""
+
+
+class OidcSetting(_StrictModel):
+    """The identity provider by which people sign in to the page; see docs/tenants.md."""
+
+    issuer: str = Field(min_length=1)
+    client_id: str = Field(min_length=1)
+    client_secret_env: str = ""
+    """The variable of the client's secret; empty: a public client."""
+    redirect_uri: str = Field(min_length=1)
+    label: str = "single sign-on"
+    scopes: tuple[str, ...] = ("openid", "email", "profile")
+    role_claim: str = "groups"
+    admins: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    tenant: str = "default"
+    limits: dict[str, Any] = {}
+    """Of users who are new, as of a key."""
+
+
+class AnswerCacheSetting(_StrictModel):
+    """Whether the same question twice is answered once."""
+
+    enabled: bool = False
+    ttl_s: float = Field(default=3600.0, gt=0, allow_inf_nan=False)
+    """Seconds for which an answer is given again."""
+    sampled: bool = False
+    """Whether also answers that were sampled: of another temperature than 0 and without a seed."""
+    redis: bool = False
+    """Whether the index is in the Redis of the server, and not in the database of the runs."""
+
+
 class Settings(_StrictModel):
     """The whole file."""
 
@@ -307,6 +357,9 @@ class Settings(_StrictModel):
     baselines: BaselinesSetting = BaselinesSetting()
     resilience: ResilienceSetting = ResilienceSetting()
     server: ServerSetting = ServerSetting()
+    answer_cache: AnswerCacheSetting = AnswerCacheSetting()
+    moderation: ModerationSetting | None = None
+    oidc: OidcSetting | None = None
     policies: tuple[GuardrailSetting, ...] = ()
 
     def resolve_folders(self, folder: Path) -> Settings:

@@ -18,10 +18,11 @@ from batuta.clients import (
 from batuta.clients.discovery import known_worker
 from batuta.clients.limits import CallLimiter, RateLimitedClient
 from batuta.clients.limits_shared import RedisConnections
+from batuta.clients.openai.moderation import ModerationClient
 from batuta.clients.providers import PYTHON, DeploymentSpec, has_url_override
 from batuta.clients.secret import Secret
 from batuta.clients.servers import ListedModel
-from batuta.config.settings import DeploymentSetting, WorkerSetting
+from batuta.config.settings import DeploymentSetting, ModerationSetting, WorkerSetting
 from batuta.core import Client, Price, Sampling, Worker, WorkerId
 from batuta.core.worker import PROGRAM
 from batuta.errors import ConfigError
@@ -31,6 +32,8 @@ PROGRAM_DESCRIPTION = (
     "a sandbox without network, and returns what the program printed, or its error. Let a model "
     "write the program in an earlier step."
 )
+MODERATION = WorkerId("moderation")
+"""The id under which keys allow or deny the provider of moderation."""
 PROGRAMS = 4
 """Programs of one worker at the same time."""
 
@@ -100,6 +103,29 @@ def _deployment_spec(
         tpm=setting.tpm,
     )
     return DeploymentSpec(spec=place, weight=setting.weight)
+
+
+def open_moderation(
+    setting: ModerationSetting | None, http: HttpTransport, environ: Mapping[str, str]
+) -> ModerationClient | None:
+    """The provider that texts are sent to for its judgement; None if none is set.
+
+    Raises:
+        ConfigError: the provider is not known, has no address, or its key is not set.
+    """
+    if setting is None:
+        return None
+    provider = find_provider(setting.provider)
+    url = setting.base_url or provider_url(provider, environ)
+    if not url or provider.api != "chat":
+        raise ConfigError("moderation needs a base_url of an OpenAI-compatible provider")
+    key = provider_key(provider, environ)
+    if setting.key_env:
+        if not environ.get(setting.key_env):
+            raise ConfigError(f"moderation needs the variable {setting.key_env}")
+        key = Secret(environ[setting.key_env])
+    worker = Worker(id=MODERATION, model=setting.model, tags=setting.tags)
+    return ModerationClient(worker, http, base_url=url, key=key)
 
 
 def _program_spec(setting: WorkerSetting) -> WorkerSpec:

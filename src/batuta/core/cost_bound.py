@@ -18,9 +18,10 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from batuta.core.message import Audio, File, Image, Message, Request, Text, ToolCall
+from batuta.core.message import HOUR_MARK, Audio, File, Image, Message, Request, Text, ToolCall
 from batuta.core.usage import MILLION, Price
 from batuta.core.worker import Worker
 
@@ -85,31 +86,70 @@ _JSON_EXPANSION = 2
 """How much longer a provider may write JSON into the prompt than we send it: indented, escaped."""
 _UNBOUNDED_JSON_TOKENS = 10_000_000
 """Tokens of JSON that cannot be written: more than any window."""
-_CHUNK_CHARACTERS = 256
-"""Characters that are normalised at once: sorting a long run of marks takes the square of it."""
-_CHUNK_SEAM_BYTES = 16
-"""Bytes by which a text may grow where two chunks meet."""
+_MAX_LETTERS = 20_000
+"""Different letters of a text beyond which each is taken for the worst."""
+_MAX_GROWING = 64
+"""The same of letters that grow."""
+_MAX_GROWTH = 11
+"""Times by which normalising makes a text longer at most: one Arabic letter is a whole blessing."""
+_MARKS_GROWTH = 2
+"""The same where letters stay what they are and only marks are put in another order."""
 
 
 def max_text_tokens(text: str) -> int:
-    """Tokens that `text` has at most in a byte-level vocabulary, whatever its script."""
+    """Tokens that `text` has at most in a byte-level vocabulary, whatever its script.
+
+    It takes time linear in the text; normalising it would take the square of a run of marks.
+    """
     if text.isascii():
         return len(text)
-    plain = compatible = 0
-    for at in range(0, len(text), _CHUNK_CHARACTERS):
-        chunk = text[at : at + _CHUNK_CHARACTERS]
-        plain += _utf8_length(unicodedata.normalize("NFC", chunk)) + _CHUNK_SEAM_BYTES
-        compatible += _utf8_length(unicodedata.normalize("NFKC", chunk)) + _CHUNK_SEAM_BYTES
-    return max(_utf8_length(text), plain, compatible)
-
-
-def max_prompt_tokens(request: Request, worker: Worker) -> int:
-    """Tokens that the prompt of `request` has at most for that worker."""
-    image = next(
-        (most for name, most in _IMAGE_TOKENS_BY_MODEL if _is_model(worker, name)), IMAGE_TOKENS
+    size, letters = _utf8_length(text), set(text)
+    if len(letters) > _MAX_LETTERS:
+        return _MAX_GROWTH * size
+    found = {letter: _normal_form(letter) for letter in letters if letter > "\x7f"}
+    growing = {letter: form.growth for letter, form in found.items() if form.growth}
+    if len(growing) > _MAX_GROWING:
+        return _MAX_GROWTH * size
+    total = size + sum(growth * text.count(letter) for letter, growth in growing.items())
+    # A mark may come between a letter and a mark that was one with it.
+    mixed = any(form.has_marks for form in found.values()) and any(
+        form.is_compound for form in found.values()
     )
+    return _MARKS_GROWTH * total if mixed else total
+
+
+class _NormalForm(NamedTuple):
+    """What becomes of a letter where text is normalised."""
+
+    growth: int
+    """Bytes that are added."""
+    has_marks: bool
+    """Whether it is a mark, which is put in order among others, or such come of it."""
+    is_compound: bool
+    """Whether it is taken apart."""
+
+
+@lru_cache(_MAX_LETTERS)
+def _normal_form(letter: str) -> _NormalForm:
+    forms = [unicodedata.normalize(form, letter) for form in ("NFC", "NFKC")]
+    growth = max(0, *(_utf8_length(form) - _utf8_length(letter) for form in forms))
+    marks = any(unicodedata.combining(one) for form in (letter, *forms) for one in form)
+    return _NormalForm(growth, marks, unicodedata.normalize("NFKD", letter) != letter)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptSize:
+    """How large a prompt is at most, as far as that is the same for every worker."""
+
+    tokens: int
+    """Without the pictures."""
+    images: int
+
+
+def measure_prompt(request: Request) -> PromptSize:
+    """The size of the prompt of `request`."""
     total = REQUEST_TOKENS + max_text_tokens(request.prefill)
-    total += sum(_max_message_tokens(message, image) for message in request.messages)
+    total += sum(_max_message_tokens(message) for message in request.messages)
     if request.tools:
         total += TOOLS_TOKENS
     for tool in request.tools:
@@ -117,6 +157,22 @@ def max_prompt_tokens(request: Request, worker: Worker) -> int:
         total += _max_json_tokens(tool.parameters)
     if request.response_format is not None:
         total += RESPONSE_FORMAT_TOKENS + _max_json_tokens(request.response_format.schema)
+    return PromptSize(total, sum(len(message.images) for message in request.messages))
+
+
+def max_prompt_tokens(request: Request, worker: Worker, size: PromptSize | None = None) -> int:
+    """Tokens that the prompt of `request` has at most for that worker.
+
+    Args:
+        request: what is asked.
+        worker: who is asked.
+        size: of the prompt, if it was measured already.
+    """
+    image = next(
+        (most for name, most in _IMAGE_TOKENS_BY_MODEL if _is_model(worker, name)), IMAGE_TOKENS
+    )
+    size = size or measure_prompt(request)
+    total = size.tokens + image * size.images
     return total if worker.context_window is None else min(total, worker.context_window)
 
 
@@ -173,7 +229,12 @@ class CallCostBound:
 
 
 def bound_call_cost(
-    request: Request, worker: Worker, unknown: Price, *, whole: bool = False
+    request: Request,
+    worker: Worker,
+    unknown: Price,
+    *,
+    whole: bool = False,
+    size: PromptSize | None = None,
 ) -> CallCostBound:
     """What a call can cost at most.
 
@@ -182,16 +243,27 @@ def bound_call_cost(
         worker: who is asked.
         unknown: the price that counts where the worker has none.
         whole: its output cannot be shortened.
+        size: of the prompt, if it was measured already.
     """
     price = worker.price or unknown
     dearest = max(price.input, price.cached or Decimal(0), price.cache_write or Decimal(0))
+    if has_hour_mark(request):
+        dearest = max(dearest, price.hour_cache_write)
     wanted = desired_output_tokens(request, worker)
     return CallCostBound(
-        input_usd=max_prompt_tokens(request, worker) * dearest / MILLION,
+        input_usd=max_prompt_tokens(request, worker, size) * dearest / MILLION,
         token_usd=price.output * (request.sampling.choices or 1) / MILLION,
         desired_output=wanted,
         min_output=wanted if whole else min(wanted, MIN_OUTPUT_TOKENS),
     )
+
+
+def has_hour_mark(request: Request) -> bool:
+    """Whether a part of the prompt is to be cached for an hour, which costs more."""
+    if request.cache is not None and request.cache.mark == HOUR_MARK:
+        return True
+    parts = (part.cache for message in request.messages for part in message.parts)
+    return HOUR_MARK in parts or any(tool.cache == HOUR_MARK for tool in request.tools)
 
 
 def reasons_unasked(worker: Worker) -> bool:
@@ -204,7 +276,8 @@ def _is_model(worker: Worker, *prefixes: str) -> bool:
     return worker.model.lower().rpartition("/")[2].startswith(prefixes)
 
 
-def _max_message_tokens(message: Message, image: int) -> int:
+def _max_message_tokens(message: Message) -> int:
+    """Of a message without its pictures."""
     total = (
         MESSAGE_TOKENS + max_text_tokens(message.reasoning) + max_text_tokens(message.name or "")
     )
@@ -212,7 +285,7 @@ def _max_message_tokens(message: Message, image: int) -> int:
         if isinstance(part, Text):
             total += max_text_tokens(part.text) + len(part.tokens)
         elif isinstance(part, Image):
-            total += image
+            continue
         elif isinstance(part, File):
             total += FILE_TOKENS + len(part.data) + max_text_tokens(part.name)
         elif isinstance(part, Audio):

@@ -22,6 +22,10 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
+HOUR_MARK = "1h"
+"""The mark of what is to be cached for an hour and not for five minutes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Text:
     """A piece of text."""

@@ -26,6 +26,11 @@ class Price:
         if any(part < 0 for part in parts):
             raise ValueError(f"a price is not negative: {self}")
 
+    @property
+    def hour_cache_write(self) -> Decimal:
+        """Of input written to a cache for an hour: twice the input's, as Anthropic bills it."""
+        return max(2 * self.input, self.cache_write or Decimal(0))
+
     def of(self, usage: Usage) -> Decimal:
         """The dollars that `usage` costs."""
         cached = self.input if self.cached is None else self.cached
@@ -33,6 +38,12 @@ class Price:
         plain = usage.input - usage.cached - usage.cache_write
         dollars = plain * self.input + usage.cached * cached
         return (dollars + usage.cache_write * written + usage.output * self.output) / MILLION
+
+
+def hour_cache_surcharge(price: Price, tokens: int) -> Decimal:
+    """The dollars that so many tokens cost beyond `cache_write` where they are kept an hour."""
+    written = price.input if price.cache_write is None else price.cache_write
+    return tokens * (price.hour_cache_write - written) / MILLION
 
 
 ASSUMED_PRICE = Price(input=Decimal(15), output=Decimal(75))

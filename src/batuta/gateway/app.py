@@ -15,10 +15,12 @@ from starlette.routing import Route
 from batuta.errors import StoreError
 from batuta.gateway.access.authenticate import Authenticator
 from batuta.gateway.access.caller import Caller, CallerRole, caller_of
+from batuta.gateway.access.oidc import OidcClient
 from batuta.gateway.access.rate_limit import LocalRateLimiter, RateLimiter
 from batuta.gateway.admin.routes import AdminRoutes
 from batuta.gateway.admin.runs import RunRoutes
 from batuta.gateway.chat.endpoint import ChatEndpoint
+from batuta.gateway.chat.text_completion import COMPLETIONS_PATH, TextCompletionEndpoint
 from batuta.gateway.embeddings.endpoint import EmbeddingsEndpoint
 from batuta.gateway.errors import APIError, model_not_found
 from batuta.gateway.http.access_log import AccessLog
@@ -41,11 +43,13 @@ from batuta.gateway.responses.endpoint import ResponsesEndpoint
 from batuta.gateway.responses.store import ResponseStore
 from batuta.gateway.responses.stored_routes import StoredResponseEndpoint, StoredResponseRoutes
 from batuta.gateway.serving.admission import conductor_worker
+from batuta.gateway.serving.answer_cache import RepeatedAnswers
 from batuta.gateway.serving.conversations import PendingToolRuns
 from batuta.gateway.serving.deletions import Deletions
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.models import Catalogue, ServedModel
+from batuta.gateway.serving.moderation import MODERATIONS_PATH, ModerationEndpoint
 from batuta.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
 from batuta.gateway.ui import page_routes
@@ -81,6 +85,10 @@ class ServerState:
     """Names under which the server is reached, besides those of the loopback."""
     span_exporter: RunSpanExporter | None = None
     """Where the spans of runs go; None: nowhere."""
+    answer_cache: RepeatedAnswers | None = None
+    """Finds answers that are given again; None: none is."""
+    oidc: OidcClient | None = None
+    """The identity provider by which people sign in to the page; None: by keys alone."""
     request_scopes: RequestScopes = field(default_factory=RequestScopes)
     """The requests that are being answered."""
 
@@ -91,6 +99,10 @@ class ServerState:
             "waiting": ("Requests in the queue.", self.limiter.waiting),
             "turned_away_total": ("Requests for which there was no place.", self.limiter.rejected),
         }
+        cache = self.answer_cache
+        if cache is not None:
+            now["answers_repeated_total"] = ("Answers that were given again.", cache.hits)
+            now["answers_not_found_total"] = ("Answers that might have been.", cache.misses)
         if self.store is not None:
             now["unwritten_runs"] = ("Runs that wait to be written.", self.store.pending_count)
             now["lost_runs_total"] = ("Runs that the database refused.", self.store.lost_count)
@@ -113,6 +125,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         pending_tool_runs=pending,
         metrics=metrics,
         span_exporter=state.span_exporter,
+        answer_cache=state.answer_cache,
     )
     delivery = AnswerDelivery(service, state.request_scopes, state.stream_timeouts)
     deletions = Deletions(state.jobs, authenticator, pending)
@@ -129,13 +142,19 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         ),
         Route("/v1/responses/{id}", stored, methods=["GET", "DELETE"]),
         *StoredResponseRoutes(responses, background).routes(),
+        Route(COMPLETIONS_PATH, TextCompletionEndpoint(delivery), methods=["POST"]),
+        Route(
+            MODERATIONS_PATH,
+            ModerationEndpoint(catalogue, state.rate_limiter).moderate,
+            methods=["POST"],
+        ),
         Route("/v1/embeddings", EmbeddingsEndpoint(delivery), methods=["POST"]),
         Route("/v1/messages", MessagesEndpoint(delivery), methods=["POST"]),
         Route("/v1/messages/count_tokens", TokenCounter(service).count, methods=["POST"]),
         *server.routes(),
         *RunRoutes(store, deletions).routes(),
         *AdminRoutes(store, authenticator, deletions).routes(),
-        *page_routes(catalogue, store, authenticator, delivery),
+        *page_routes(catalogue, store, authenticator, delivery, oidc=state.oidc),
     ]
     routes.append(Route("/openapi.json", DocumentEndpoint(routes).send))
     app = Starlette(

@@ -39,7 +39,7 @@ _SECRETS = regex.compile(
     |\bnpm_[A-Za-z0-9]{36}|\bpypi-[A-Za-z0-9_-]{50,}                # registries
     |\bSG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}                   # SendGrid
     |\bdop_v1_[a-f0-9]{64}                                          # DigitalOcean
-    |\bbk_[A-Za-z0-9]{6,}_[A-Za-z0-9_-]{20,}                        # Batuta
+    |\b(?:bk_[A-Za-z0-9]{6,}|batuta_[0-9a-f]{12})_[A-Za-z0-9_-]{20,}  # Batuta
     |\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}   # JSON web tokens
     |(?<=://)[^\s/:@]{1,256}:[^\s/:@]{1,256}(?=@)                   # a password in a URL
     """,

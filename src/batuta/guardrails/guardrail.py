@@ -10,8 +10,10 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import groupby
 
 import anyio.to_thread
+import orjson
 
 from batuta.core import (
     File,
@@ -184,8 +186,8 @@ class Guardrails:
         messages: list[Message] = []
         for number, message in enumerate(question.messages):
             parts: list[Part] = []
-            for part in message.parts:
-                place = f"{GuardrailStage.INPUT}:message {number}"
+            place = f"{GuardrailStage.INPUT}:message {number}"
+            for part in await _joined_where_needed(policies, message.parts, place):
                 clean, found = await _apply_to_part(policies, part, place)
                 parts.append(clean)
                 acts += found.actions
@@ -252,7 +254,7 @@ class Guardrails:
         found = [text, thought]
         calls: list[ToolCall] = []
         for call in reply.tool_calls:
-            arguments = await _apply_to_text(policies, call.arguments, where)
+            arguments = await _apply_to_text(policies, _plain_arguments(call.arguments), where)
             found.append(arguments)
             calls.append(replace(call, arguments=arguments.text))
         clean = replace(reply, text=text.text, reasoning=thought.text, tool_calls=tuple(calls))
@@ -288,12 +290,48 @@ async def _apply_to_part(
         found = await _apply_to_text(policies, part.content, where)
         return replace(part, content=found.text), found
     if isinstance(part, ToolCall):
-        found = await _apply_to_text(policies, part.arguments, where)
+        found = await _apply_to_text(policies, _plain_arguments(part.arguments), where)
         return replace(part, arguments=found.text), found
     if isinstance(part, File):
         found = await _apply_to_text(policies, part.name, where)
         return replace(part, name=found.text), found
     return part, GuardrailResult("")
+
+
+def _plain_arguments(arguments: str) -> str:
+    """The JSON without escapes that its readers undo; as it is if it is none."""
+    if "\\" not in arguments:
+        return arguments
+    try:
+        return orjson.dumps(orjson.loads(arguments)).decode()
+    except (orjson.JSONDecodeError, TypeError):
+        return arguments
+
+
+async def _joined_where_needed(
+    policies: tuple[Guardrail, ...], parts: tuple[Part, ...], where: str
+) -> tuple[Part, ...]:
+    """The parts; neighbouring texts as one if a policy finds more in them together.
+
+    Models read them without a seam.
+    """
+    joined: list[Part] = []
+    for texts, group in groupby(parts, key=lambda part: isinstance(part, Text)):
+        run = list(group)
+        together = [part for part in run if isinstance(part, Text)]
+        if not texts or len(together) < 2:  # noqa: PLR2004 - a seam needs two
+            joined += run
+            continue
+        whole = "".join(part.text for part in together)
+        apart = [await _apply_to_text(policies, part.text, where) for part in together]
+        found = await _apply_to_text(policies, whole, where)
+        if found.text == "".join(each.text for each in apart) and bool(found.blocked_by) == any(
+            each.blocked_by for each in apart
+        ):
+            joined += run
+        else:
+            joined.append(replace(together[-1], text=whole))
+    return tuple(joined)
 
 
 async def _all_screened(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from batuta.core import Image, Question, Tool, ToolCall
+from batuta.core import Image, Question, Tool, ToolCall, ToolResult
 
 _PROSE = frozenset({"description", "title", "$comment"})
 """Keywords of JSON Schema whose texts only people and models read."""
@@ -59,6 +59,9 @@ def _participant_names(question: Question) -> Iterator[str]:
         for part in message.parts:
             if isinstance(part, ToolCall):
                 yield part.name
+                yield part.id
+            elif isinstance(part, ToolResult):
+                yield part.call_id
             elif isinstance(part, Image) and not part.url.startswith("data:"):
                 yield part.url
 

@@ -93,6 +93,10 @@ class ErasingConnection(sqlite3.Connection):
         self.execute("PRAGMA secure_delete=ON")
 
 
+_TABLES_LOCK = 7092011
+"""The lock under which the tables are made."""
+
+
 @final
 class JobRecords:
     """The tables, through connections that block: call it from a thread."""
@@ -106,7 +110,10 @@ class JobRecords:
         self._url = url
         try:
             self._engine = _create_engine(url)
-            METADATA.create_all(self._engine)
+            with self._engine.begin() as connection:
+                if url.get_backend_name() == "postgresql":  # of replicas that start together one
+                    connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_TABLES_LOCK})")
+                METADATA.create_all(connection)
         except (SQLAlchemyError, OSError, sqlite3.Error) as error:
             raise self._store_error(error) from None
 

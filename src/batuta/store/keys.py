@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from time import time
 from typing import Any, final
@@ -49,6 +49,14 @@ class ApiKey:
     old_digest: bytes | None = None
     old_until: float | None = None
     """Until when the text before the last rotation is taken too."""
+    identity: str | None = None
+    """Whose own entry it is, who signs in by an identity provider; nobody knows a text of it."""
+    role: str | None = None
+    """`user` or `admin`, of such an entry."""
+    user: str | None = None
+    """The id of the entry of the user who made this key."""
+    owner: ApiKey | None = None
+    """That entry: its limits and its money count, and the key ends with it."""
 
     def __repr__(self) -> str:
         return f"Key(id={self.id!r}, tenant={self.tenant.name!r}, name={self.name!r})"
@@ -56,6 +64,8 @@ class ApiKey:
     def state(self, now: float) -> str:
         """`active`, `revoked` or `expired`."""
         if self.revoked is not None:
+            return "revoked"
+        if self.user is not None and (self.owner is None or self.owner.state(now) != "active"):
             return "revoked"
         return "expired" if self.expires is not None and self.expires <= now else "active"
 
@@ -75,8 +85,17 @@ class ApiKeyStore:
         permissions: KeyPermissions | None = None,
         *,
         expires: float | None = None,
+        user: str | None = None,
     ) -> tuple[ApiKey, IssuedKey]:
         """A new key; its text is in what is issued and nowhere else.
+
+        Args:
+            hasher: makes its text.
+            tenant: whose it is.
+            name: what it is for.
+            permissions: what it may do.
+            expires: seconds since the epoch.
+            user: the id of the entry of the user who makes it, whose limits count.
 
         Raises:
             ValueError: the tenant or the name cannot be called so.
@@ -94,6 +113,7 @@ class ApiKeyStore:
             "policy": orjson.dumps(permissions_json(permissions or KeyPermissions())).decode(),
             "created": now,
             "expires": expires,
+            "user": user,
         }
 
         def make(connection: Connection) -> None:
@@ -118,7 +138,69 @@ class ApiKeyStore:
             StoreError: the database fails.
         """
         rows = await self._database.fetch_rows(_SELECT_KEYS.where(KEYS.c.id == sql_text(key_id)))
-        return _key_from_row(rows[0]) if rows else None
+        if not rows:
+            return None
+        key = _key_from_row(rows[0])
+        return key if key.user is None else replace(key, owner=await self.find(key.user))
+
+    async def enter_user(
+        self,
+        hasher: KeyHasher,
+        identity: str,
+        name: str,
+        *,
+        tenant: str,
+        is_admin: bool,
+        permissions: KeyPermissions,
+    ) -> ApiKey:
+        """The entry of whoever has just signed in; it is made the first time.
+
+        Args:
+            hasher: makes the entry's text, which nobody learns.
+            identity: who it is.
+            name: to show.
+            tenant: of a new user.
+            is_admin: what the identity provider says now.
+            permissions: of a new user.
+
+        Raises:
+            ValueError: the tenant cannot be called so.
+            StoreError: the database fails.
+        """
+        check_name(tenant)
+        issued, now, role = hasher.issue(), time(), "admin" if is_admin else "user"
+        values = {
+            "id": issued.id,
+            "tenant": tenant,
+            "name": sql_text(name)[:_MAX_NAME_CHARACTERS] or "user",
+            "digest": issued.digest,
+            "policy": orjson.dumps(permissions_json(permissions)).decode(),
+            "created": now,
+            "identity": identity,
+            "role": role,
+        }
+
+        def enter(connection: Connection) -> str:
+            _ensure_tenant(connection, tenant, now)
+            new = insert_statement(connection.dialect.name, KEYS).values(values)
+            again = {"role": role, "name": values["name"]}
+            new = new.on_conflict_do_update(index_elements=["identity"], set_=again)
+            connection.execute(new)
+            query = select(KEYS.c.id).where(KEYS.c.identity == identity)
+            return connection.execute(query).scalar_one()
+
+        return await self._get(await self._database.run_write(enter))
+
+    async def list_of_user(self, user: str) -> list[ApiKey]:
+        """The keys that this user has made, the oldest first.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        query = _SELECT_KEYS.where(KEYS.c.user == sql_text(user)).order_by(KEYS.c.created)
+        found = [_key_from_row(row) for row in await self._database.fetch_rows(query)]
+        owner = await self.find(user)
+        return [replace(key, owner=owner) for key in found]
 
     async def list(self, tenant: str | None = None) -> list[ApiKey]:
         """Every key (of that tenant), the oldest first.

@@ -124,7 +124,14 @@ KEYS = Table(
     Column("created", Float(53), nullable=False),
     Column("expires", Float(53)),
     Column("revoked", Float(53)),
+    # Of somebody's own entry, who signs in by an identity provider: who it is, and what they may.
+    Column("identity", Text),
+    Column("role", Text),
+    # Of a key that such a user has made: the user's own entry, whose limits and money count.
+    Column("user", Text),
     Index(None, "tenant"),
+    Index(None, "identity", unique=True),
+    Index(None, "user"),
 )
 
 LEDGER = Table(
@@ -196,6 +203,23 @@ IDEMPOTENT = Table(
     Column("run_id", Text),
     Index(None, "expires"),
     Index(None, "run_id"),
+)
+
+ANSWERS = Table(
+    "answers",
+    METADATA,
+    # Which run answered a question before; digests and ids, and no words.
+    Column("tenant", Text, primary_key=True),
+    Column("digest", LargeBinary, primary_key=True),
+    Column("run_id", Text, nullable=False),
+    Column("expires", Float(53), nullable=False),
+    # For answers to questions that are nearly the same: what else they depend on, and the words'
+    # place among others.
+    Column("family", LargeBinary),
+    Column("vector", LargeBinary),
+    Index(None, "expires"),
+    Index(None, "run_id"),
+    Index(None, "tenant", "family", "expires"),
 )
 
 FORGOTTEN = Table(

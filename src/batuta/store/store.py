@@ -28,6 +28,7 @@ from sqlalchemy import (
 
 from batuta.core import Outcome, Run, RunId
 from batuta.errors import StoreError
+from batuta.store.answers import AnswerTable
 from batuta.store.budgets import Budgets
 from batuta.store.codec import decode_run, sql_text
 from batuta.store.database import DATABASE_ERRORS, Database, explain_error, open_database, parse_url
@@ -375,6 +376,15 @@ class Store:
             StoreError: the store is closed.
         """
         return Forgetting(self.database)
+
+    @property
+    def answers(self) -> AnswerTable:
+        """Which runs answered questions before.
+
+        Raises:
+            StoreError: the store is closed.
+        """
+        return AnswerTable(self.database)
 
     @property
     def responses(self) -> ResponseTable:

@@ -85,7 +85,10 @@ class AnthropicStreamAccumulator:
             stop_sequence=self._matched,
         )
         # Until the first message_delta the count of output tokens is only a beginning.
-        return ProviderReply(reply, parse_usage(self._usage) if self._stop else None)
+        usage = parse_usage(self._usage) if self._stop else None
+        return ProviderReply(
+            reply=reply, usage=usage, hour_cache_write=_hour_cache_write(self._usage)
+        )
 
     def _update_usage(self, told: dict[str, Any]) -> None:
         known = {
@@ -178,7 +181,10 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
         thoughts=tuple(one for one in thoughts if one and (one.signature or one.redacted)),
         stop_sequence=as_string(data.get("stop_sequence")) or None,
     )
-    return ProviderReply(reply, parse_usage(data.get("usage")))
+    usage = data.get("usage")
+    return ProviderReply(
+        reply=reply, usage=parse_usage(usage), hour_cache_write=_hour_cache_write(usage)
+    )
 
 
 def parse_usage(usage: Any) -> Usage | None:
@@ -191,3 +197,10 @@ def parse_usage(usage: Any) -> Usage | None:
     if not total and not output:
         return None
     return Usage(calls=1, input=total, cached=cached, cache_write=written, output=output)
+
+
+def _hour_cache_write(usage: Any) -> int:
+    """Of the tokens written to the cache, those that it keeps for an hour."""
+    told = as_object(usage)
+    hour = as_count(as_object(told.get("cache_creation")).get("ephemeral_1h_input_tokens"))
+    return min(hour, as_count(told.get("cache_creation_input_tokens")))

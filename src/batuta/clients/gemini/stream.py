@@ -77,7 +77,7 @@ class GeminiStreamAccumulator:
             finish=resolve_finish(self._finish or Finish.STOP, calls),
             model=self._model,
         )
-        return ProviderReply(reply, parse_usage(self._usage))
+        return ProviderReply(reply=reply, usage=parse_usage(self._usage))
 
     def _add_part(self, part: dict[str, Any]) -> Delta | None:
         if call := part.get("functionCall"):

@@ -95,7 +95,7 @@ class EmbeddingAdapter:
         rows = sorted(data["data"], key=lambda row: as_count(row.get("index")))
         vectors = tuple(tuple(map(float, row["embedding"])) for row in rows)
         reply = Reply(text="", vectors=vectors, model=as_string(data.get("model")))
-        return ProviderReply(reply, parse_usage(data.get("usage")))
+        return ProviderReply(reply=reply, usage=parse_usage(data.get("usage")))
 
     def new_accumulator(self) -> StreamAccumulator:
         """Never filled: vectors are not streamed."""

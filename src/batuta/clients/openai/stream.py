@@ -150,7 +150,7 @@ def _joined_reply(replies: Sequence[Reply], usage: Any) -> ProviderReply:
     reply = replies[0]
     if len(replies) > 1:
         reply = replace(reply, alternatives=tuple(replies[1:]))
-    return ProviderReply(reply, parse_usage(usage), reported_usd(usage))
+    return ProviderReply(reply=reply, usage=parse_usage(usage), usd=reported_usd(usage))
 
 
 def parse_logprobs(choice: dict[str, Any]) -> tuple[TokenLogprob, ...]:

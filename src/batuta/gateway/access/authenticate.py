@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections import OrderedDict
 from dataclasses import dataclass
 from time import monotonic, time
@@ -25,6 +26,8 @@ SESSION_SECONDS = 12 * 3600.0
 _MAX_CACHED_KEYS = 10_000
 _MIN_TOKEN_LENGTH = 16
 _SESSION_PURPOSE = "session"
+_UNTIL = re.compile(r"[0-9]{1,12}")
+"""Seconds since the epoch, as sessions are signed with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class Authenticator:
         admin: str = "",
         *,
         cache_seconds: float = CACHE_SECONDS,
+        has_sign_in: bool = False,
     ) -> None:
         """Asks nothing yet.
 
@@ -57,6 +61,7 @@ class Authenticator:
             key_hasher: hashes keys.
             admin: the admin's token; empty: there is no admin.
             cache_seconds: seconds for which what was looked up is believed.
+            has_sign_in: whether people sign in by an identity provider: then a key is needed.
 
         Raises:
             ConfigError: the admin's token can be guessed.
@@ -67,9 +72,11 @@ class Authenticator:
         self._key_hasher = key_hasher
         self._admin = hashlib.sha256(admin.encode()).digest() if admin else None
         self._cache_seconds = cache_seconds
-        self._needs_key = bool(admin)
+        self._needs_key = bool(admin) or has_sign_in
         self._checked_at = float("-inf")
         self._cache: OrderedDict[bytes, _CachedKey] = OrderedDict()
+        self._wrong: OrderedDict[bytes, _CachedKey] = OrderedDict()
+        """Apart, so that guesses do not push out keys that are good."""
         self._lock = anyio.Lock(fast_acquire=True)
 
     @property
@@ -142,11 +149,21 @@ class Authenticator:
         assert key is not None  # noqa: S101 - it has a caller
         return self._sign_session(key.id, until, key.digest)
 
+    def open_user_session(self, user: ApiKey) -> str:
+        """The session of somebody whom an identity provider has named.
+
+        Raises:
+            APIError: their entry was revoked.
+        """
+        self._caller_of_key(user)
+        return self._sign_session(user.id, int(time() + SESSION_SECONDS), user.digest)
+
     def forget(self, key: str | None = None) -> None:
         """Looks that key up again when it is next shown; None: every key."""
         gone = [d for d, known in self._cache.items() if key is None or _is_key(known, key)]
         for digest in gone:
             del self._cache[digest]
+        self._wrong.clear()
         self._checked_at = float("-inf")
 
     def _is_admin(self, credential: str) -> bool:
@@ -159,11 +176,11 @@ class Authenticator:
         if name is None or self._key_hasher is None or self._store is None:
             return None
         digest = self._key_hasher.digest(credential)
-        known = self._cache.get(digest)
+        known = self._cache.get(digest) or self._wrong.get(digest)
         if known is not None and known.until > monotonic():
             return known.key if known.key and _matches_digest(known.key, digest) else None
         async with self._lock:  # of a hundred requests one looks it up
-            known = self._cache.get(digest)
+            known = self._cache.get(digest) or self._wrong.get(digest)
             if known is None or known.until <= monotonic():
                 key = await self._store.keys.find(name)
                 valid = key is not None and _matches_digest(key, digest)
@@ -172,9 +189,13 @@ class Authenticator:
         return known.key
 
     def _remember(self, digest: bytes, known: _CachedKey) -> None:
-        self._cache[digest] = known
-        while len(self._cache) > _MAX_CACHED_KEYS:
-            self._cache.popitem(last=False)
+        kept, other = self._cache, self._wrong
+        if known.key is None:
+            kept, other = other, kept
+        other.pop(digest, None)
+        kept[digest] = known
+        while len(kept) > _MAX_CACHED_KEYS:
+            kept.popitem(last=False)
 
     def _caller_of_key(self, key: ApiKey | None) -> Caller:
         """Whose key it is.
@@ -189,12 +210,13 @@ class Authenticator:
                 if key is None
                 else f"The API key has {'been revoked' if state == 'revoked' else state}."
             )
-        tenant = key.tenant
+        tenant, owner = key.tenant, key.owner or key
         return Caller(
             tenant=tenant.name,
             role=CallerRole.KEY,
-            key=key.id,
-            permissions=key.policy,
+            key=owner.id,
+            permissions=owner.policy,
+            user=owner.id if owner.identity is not None else None,
             per_day=tenant.per_day,
             per_month=tenant.per_month,
         )
@@ -203,7 +225,7 @@ class Authenticator:
         """Whose session it is; nobody's if it is over, or its key was revoked or rotated."""
         name, _, rest = text.partition(".")
         until = rest.partition(".")[0]
-        if not until.isascii() or not until.isdigit() or int(until[:12]) < time():
+        if not _UNTIL.fullmatch(until) or int(until) < time():
             return NOBODY
         if name == "admin":
             genuine = self._admin is not None and self._is_signed_by(text, name, until, self._admin)
@@ -211,7 +233,9 @@ class Authenticator:
         key = await self._store.keys.find(name) if self._store is not None else None
         if key is None or not self._is_signed_by(text, name, until, key.digest):
             return NOBODY
-        return self._caller_of_key(key) if key.state(time()) == "active" else NOBODY
+        if key.state(time()) != "active":
+            return NOBODY
+        return ADMIN if key.role == "admin" else self._caller_of_key(key)
 
     def _is_signed_by(self, text: str, name: str, until: str, proof: bytes) -> bool:
         return hmac.compare_digest(
@@ -243,4 +267,4 @@ def _matches_digest(key: ApiKey, digest: bytes) -> bool:
 
 
 def _is_key(known: _CachedKey, key: str) -> bool:
-    return known.key is not None and known.key.id == key
+    return known.key is not None and key in {known.key.id, known.key.user}

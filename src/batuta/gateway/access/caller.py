@@ -34,7 +34,9 @@ class Caller:
     tenant: str = "local"
     role: CallerRole = CallerRole.LOCAL
     key: str | None = None
-    """The key's id."""
+    """The id of the key, or of the user who has made it."""
+    user: str | None = None
+    """The id of the user's own entry, of somebody who signs in by an identity provider."""
     permissions: KeyPermissions = _NO_LIMITS
     """The key's limits."""
     per_day: Decimal | None = None

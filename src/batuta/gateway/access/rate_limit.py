@@ -30,6 +30,16 @@ _REDIS_TIMEOUT = 1.0
 _REDIS_RETRY = 5.0
 """Seconds for which Redis is skipped after it failed."""
 _MISSING_EXTRA = f"limits in Redis need an extra: {install_hint('redis')}"
+_TAKE_TOKENS = """
+local count = tonumber(redis.call('GET', KEYS[1]) or '0')
+if count + tonumber(ARGV[1]) > tonumber(ARGV[2]) then return 0 end
+if redis.call('INCRBY', KEYS[1], ARGV[1]) == tonumber(ARGV[1]) then
+  redis.call('EXPIRE', KEYS[1], ARGV[3])
+end
+return 1
+"""
+"""Looks and counts in one step: of many requests at once no more pass than fit. The counter is that
+of a fixed window of `limits`, which counts what was used after all."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -201,9 +211,10 @@ class RedisRateLimiter:
             allowed = await self._requests.hit(item, what, name, cost=amount)
             stats = await self._requests.get_window_stats(item, what, name)
         else:  # what is counted afterwards may exceed the cap, so this window must take it
-            allowed = await self._tokens.test(item, what, name, cost=amount)
-            if allowed:
-                await self._tokens.hit(item, what, name, cost=amount)
+            key = self._storage.bridge.prefixed_key(item.key_for(what, name))
+            redis: Any = self._storage.bridge.storage
+            expiry = item.get_expiry()
+            allowed = bool(await redis.eval(_TAKE_TOKENS, 1, key, amount, cap, expiry))
             stats = await self._tokens.get_window_stats(item, what, name)
         reset = max(0.0, stats.reset_time - time())
         return RateWindow(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from http.cookies import CookieError, SimpleCookie
 from typing import final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -11,7 +10,7 @@ from batuta.errors import StoreError
 from batuta.gateway.access.authenticate import Authenticator, missing_key
 from batuta.gateway.access.caller import CallerRole, set_caller
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.body import header_value
+from batuta.gateway.http.body import cookie_value, header_value
 from batuta.gateway.http.middleware import log_exception
 
 SESSION_COOKIE = "batuta_session"
@@ -41,7 +40,7 @@ class AuthenticationMiddleware:
             return
         try:
             caller = await self.authenticator.authenticate(
-                _read_credential(scope), _session_cookie(scope)
+                _read_credential(scope), cookie_value(scope, SESSION_COOKIE)
             )
         except StoreError as error:
             log_exception(error)
@@ -66,14 +65,3 @@ def _read_credential(scope: Scope) -> str | None:
         return given[len(_BEARER) :].strip().decode("latin-1")
     given = header_value(scope, b"x-api-key")
     return None if given is None else given.strip().decode("latin-1")
-
-
-def _session_cookie(scope: Scope) -> str | None:
-    given = header_value(scope, b"cookie")
-    if given is None:
-        return None
-    try:
-        morsel = SimpleCookie(given.decode("latin-1")).get(SESSION_COOKIE)
-    except CookieError:
-        return None
-    return morsel.value if morsel else None

@@ -29,6 +29,20 @@ def header_value(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
+def cookie_value(scope: Scope, name: str) -> str | None:
+    """The first cookie of that name, as it was sent.
+
+    Nothing is unquoted: values of ours need no quotes, and the standard library's reader takes
+    the square of a value's length.
+    """
+    given = header_value(scope, b"cookie")
+    for pair in () if given is None else given.decode("latin-1").split(";"):
+        key, found, value = pair.partition("=")
+        if found and key.strip() == name:
+            return value.strip()
+    return None
+
+
 class ClientGone(Exception):
     """The connection closed before the body was read."""
 
@@ -44,6 +58,19 @@ async def read_body(receive: Receive, seconds: float = BODY_TIMEOUT) -> bytes:
         return await _receive_body(receive)
     message = f"The body did not arrive within {seconds:g} seconds."
     raise APIError(408, "request_timeout", message)
+
+
+async def read_checked_body(receive: Receive) -> bytes:
+    """The whole body, once it is known that it can be read quickly.
+
+    Raises:
+        ClientGone: it will not come.
+        APIError: it is too large, has too many values, or comes too slowly.
+    """
+    body = await read_body(receive)
+    if len(body) > _LARGE_BODY:
+        await anyio.to_thread.run_sync(check_value_count, body)
+    return body
 
 
 async def _receive_body(receive: Receive) -> bytes:
@@ -70,9 +97,8 @@ async def read_fields(scope: Scope, receive: Receive) -> Fields:
     if kind and kind != JSON and not kind.endswith(b"+json"):
         message = "The body must be JSON: send 'content-type: application/json'."
         raise APIError(415, "unsupported_media_type", message)
-    body = await read_body(receive)
+    body = await read_checked_body(receive)
     if len(body) > _LARGE_BODY:
-        await anyio.to_thread.run_sync(check_value_count, body)
         await anyio.to_thread.run_sync(check_keys, body)
     else:
         check_keys(body)

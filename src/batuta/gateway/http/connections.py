@@ -78,6 +78,7 @@ class Wait(Enum):
 
     BYTES = "bytes of a request"
     READER = "a reader"
+    LEFTOVER = "a reader of what is left of an answer that has ended"
 
 
 @final
@@ -152,8 +153,11 @@ class ConnectionTable:
     def close_overdue(self) -> None:
         """Closes every connection whose time is up."""
         now = monotonic()
-        for connection in {key[0] for key, at in self._deadlines.items() if at <= now}:
-            self._close(connection)
+        for connection, wait in [key for key, at in self._deadlines.items() if at <= now]:
+            if wait is Wait.LEFTOVER and connection.is_drained:
+                self.clear_deadline(connection, wait)
+            elif (connection, wait) in self._deadlines:  # else it was closed for another reason
+                self._close(connection)
 
     async def watch_deadlines(self) -> None:
         """Closes connections whose time is up, until cancelled."""
@@ -230,6 +234,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """A request has begun."""
         self._head, self._whole, self._answering = 0, False, True
         self._table.clear_deadline(self, Wait.BYTES)
+        self._table.clear_deadline(self, Wait.LEFTOVER)
         self._table.place_connection(self, Place.ANSWERED)
         super().on_headers_complete()
 
@@ -244,7 +249,12 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The connection waits for its next request, or for the rest of this one's body."""
         super().on_response_complete()
-        if self.transport.is_closing() or not self._entered or not self.cycle.response_complete:
+        if not self._entered:
+            return
+        # What is left is less than makes `pause_writing` be called; a closing connection too
+        # stays open until somebody has read it.
+        self._table.set_deadline(self, Wait.LEFTOVER, self._table.limits.write_s)
+        if self.transport.is_closing() or not self.cycle.response_complete:
             return
         self._answering = False
         self._table.place_connection(self, Place.IDLE)

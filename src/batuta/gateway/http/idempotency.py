@@ -13,12 +13,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import caller_of
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.body import ClientGone, header_value, raw_headers, read_body
+from batuta.gateway.http.body import ClientGone, header_value, raw_headers, read_checked_body
 from batuta.gateway.http.middleware import log_exception
 from batuta.store import Store
 from batuta.store.idempotency import EarlierRequest, IdempotencyStore, StoredAnswer
 
-IDEMPOTENT_PATHS = frozenset({"/v1/chat/completions", "/v1/responses", "/v1/messages"})
+IDEMPOTENT_PATHS = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
+)
 MAX_KEPT_BYTES = 4 * 1024 * 1024
 """Bytes of an answer that is kept; a longer one is played anew."""
 _KEY_PATTERN = re.compile(rb"[!-~]{1,255}")
@@ -60,7 +62,7 @@ class IdempotencyMiddleware:
             message = "An Idempotency-Key has 1 to 255 visible ASCII characters."
             raise APIError(400, "invalid_value", message, param="Idempotency-Key")
         try:
-            body = await read_body(receive)
+            body = await read_checked_body(receive)
         except ClientGone:
             return
         digest = hashlib.sha256(scope["path"].encode() + b"\0" + body).digest()

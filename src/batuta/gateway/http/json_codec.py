@@ -15,8 +15,8 @@ MAX_VALUES = 60_000
 """Of a body; a picture is one, however large it is."""
 _SHOWN = 64
 """Characters of a key that an error shows."""
-_ODD_COLON = re.compile(rb'"[ \t\r\n]+:|\\u0022')
-"""What makes counting colons after quotes say nothing."""
+_ODD_COLON = re.compile(rb'"[ \t\r\n]+:|\\u00(?:22|3[aA])')
+"""What makes counting colons after quotes say nothing: gaps, and escapes of the two signs."""
 _STRING_PATTERN: Any = regex.compile(rb'"(?:[^"\\]++|\\.?)*+(?:"|\Z)', regex.DOTALL)
 
 

@@ -22,7 +22,12 @@ from batuta.gateway.http.body import header_value, send_json
 logger = logging.getLogger("batuta.gateway")
 
 MAX_BODY = 20 * 1024 * 1024
+MAX_BODIES = 256 * 1024 * 1024
+"""Bytes of large bodies that are held at the same time, by all requests together."""
+_SMALL_BODY = 256 * 1024
+"""Bytes up to which a body does not count among the large ones."""
 MAX_HEADERS = 64 * 1024
+_LENGTH_DIGITS = 12
 _REQUEST_ID_KEY = "batuta.request_id"
 _MESSAGES_PATH = "/v1/messages"
 """Where errors have Anthropic's form."""
@@ -121,6 +126,7 @@ class HostCheck:
         self.app = app
         self.hosts = frozenset({"localhost", *hosts})
         self.authenticator = authenticator
+        self.bodies = BodyMemory()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve what may pass."""
@@ -129,11 +135,19 @@ class HostCheck:
             return
         self._check_headers(scope)
         length = header_value(scope, b"content-length")
-        if length is None:
-            receive = _limit_body(receive)
-        elif length.isdigit() and int(length) > MAX_BODY:
+        declared = _SMALL_BODY + 1
+        if length is not None and length.isdigit():
+            declared = MAX_BODY + 1 if len(length) > _LENGTH_DIGITS else int(length)
+        if declared > MAX_BODY:
             raise _too_large_error()
-        await self.app(scope, receive, send)
+        if declared <= _SMALL_BODY:
+            await self.app(scope, receive, send)
+            return
+        body = _CountedBody(receive, self.bodies)
+        try:
+            await self.app(scope, body.receive, send)
+        finally:
+            self.bodies.used -= body.size
 
     def _check_headers(self, scope: Scope) -> None:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
@@ -189,16 +203,37 @@ def _too_large_error() -> APIError:
     return APIError(413, "request_too_large", f"The body exceeds {MAX_BODY} bytes.")
 
 
-def _limit_body(receive: Receive) -> Receive:
-    """`receive`, refusing a body that turns out to be too large."""
-    seen = 0
+@final
+class BodyMemory:
+    """What the bodies of requests hold of this process's memory."""
 
-    async def counted() -> Message:
-        nonlocal seen
-        message = await receive()
-        seen += len(message.get("body", b""))
-        if seen > MAX_BODY:
+    def __init__(self, most: int = MAX_BODIES) -> None:
+        self.most = most
+        self.used = 0
+
+
+@final
+class _CountedBody:
+    """A body while it arrives: refused once it, or all bodies together, are too large."""
+
+    def __init__(self, receive: Receive, memory: BodyMemory) -> None:
+        self._receive = receive
+        self._memory = memory
+        self.size = 0
+
+    async def receive(self) -> Message:
+        """The next message.
+
+        Raises:
+            APIError: there is no room for what it brings.
+        """
+        message = await self._receive()
+        more = len(message.get("body", b""))
+        self.size += more
+        self._memory.used += more
+        if self.size > MAX_BODY:
             raise _too_large_error()
+        if more and self._memory.used > self._memory.most:
+            text = "The server holds as many large requests as it can; try again later."
+            raise APIError(503, "overloaded", text, headers={"retry-after": "2"})
         return message
-
-    return counted

@@ -12,7 +12,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from batuta.gateway.errors import APIError, server_closing
 
-LIMITED_PATHS = frozenset({"/v1/chat/completions", "/v1/responses", "/v1/messages"})
+LIMITED_PATHS = frozenset(
+    {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
+)
 """Where answers are asked for; everything else is quick and always let in."""
 
 

@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from batuta.core import Limits, Pool, Question, Request, Sampling, Usage, Worker
-from batuta.core.cost_bound import CallCostBound, bound_call_cost, max_prompt_tokens
+from batuta.core.cost_bound import (
+    CallCostBound,
+    PromptSize,
+    bound_call_cost,
+    max_prompt_tokens,
+    measure_prompt,
+)
 from batuta.core.token_estimate import estimate_request_tokens
 
 MAX_PREAMBLE_TOKENS = 4000
@@ -52,7 +58,8 @@ def bound_first_calls(
         conductor_worker: the worker whose model conducts, if one does.
     """
     workers = pool.ranked()[:1] if direct else pool.workers
-    bounds = [_bound_step(worker, question, limits, direct=direct) for worker in workers]
+    size = measure_prompt(_step_request(question))
+    bounds = [_bound_step(worker, question, limits, size, direct=direct) for worker in workers]
     draft = (
         Decimal(0) if conductor_worker is None else _draft_cost(question, limits, conductor_worker)
     )
@@ -64,17 +71,23 @@ def bound_first_calls(
     return FirstCallsCost(min(most, own), min(least, own))
 
 
-def _bound_step(
-    worker: Worker, question: Question, limits: Limits, *, direct: bool
-) -> CallCostBound:
-    """A step's call, as the engine bounds it."""
-    request = Request(
+def _step_request(question: Question) -> Request:
+    return Request(
         messages=question.messages,
-        sampling=question.sampling.with_defaults(worker.sampling),
+        sampling=question.sampling,
         tools=question.tools,
         response_format=question.response_format,
+        cache=question.cache,
     )
-    bound = bound_call_cost(request, worker, limits.unknown)
+
+
+def _bound_step(
+    worker: Worker, question: Question, limits: Limits, size: PromptSize, *, direct: bool
+) -> CallCostBound:
+    """A step's call, as the engine bounds it."""
+    request = _step_request(question)
+    request = replace(request, sampling=request.sampling.with_defaults(worker.sampling))
+    bound = bound_call_cost(request, worker, limits.unknown, size=size)
     if direct:
         return bound
     preamble = bound_call_cost(

@@ -11,6 +11,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import final
 
 import anyio
@@ -42,6 +43,13 @@ from batuta.gateway.serving.admission import (
     caller_limits,
     conductor_worker,
     permitted_workers,
+)
+from batuta.gateway.serving.answer_cache import (
+    CACHE_HEADER,
+    RepeatableCall,
+    RepeatedAnswers,
+    repeated_run,
+    reply_deltas,
 )
 from batuta.gateway.serving.capabilities import (
     capable_workers,
@@ -93,6 +101,10 @@ class PreparedCall:
     """The workflow that continues with the results of its tools."""
     will_resume: Callable[[], bool] = lambda: False
     """Whether a run that is cancelled now is taken up again by another process."""
+    repeatable: RepeatableCall | None = None
+    """All that the answer depends on, if it may be given again."""
+    earlier: Run | None = None
+    """The run whose answer is given again."""
 
     @property
     def can_stream(self) -> bool:
@@ -106,6 +118,8 @@ class PreparedCall:
     def headers(self) -> dict[str, str]:
         """What the answer's headers say before anything is played."""
         headers = {"x-batuta-run-id": str(self.run_id), **self.admission.headers}
+        if self.repeatable is not None:
+            headers[CACHE_HEADER] = "miss" if self.earlier is None else "hit"
         ignored = [n for n in self.call.ignored if _HEADER_SAFE.fullmatch(n)][:_MAX_NAMED]
         if ignored:
             headers["x-batuta-ignored"] = ", ".join(ignored)
@@ -134,6 +148,7 @@ class RunService:
         pending_tool_runs: PendingToolRuns,
         metrics: Metrics,
         span_exporter: RunSpanExporter | None = None,
+        answer_cache: RepeatedAnswers | None = None,
     ) -> None:
         """Learns who runs, and where it is recorded.
 
@@ -144,6 +159,7 @@ class RunService:
             pending_tool_runs: the runs that wait for their callers' tools.
             metrics: count each run.
             span_exporter: where the spans of runs go; None: nowhere.
+            answer_cache: finds answers that are given again; None: none is.
         """
         self._catalogue = catalogue
         self._store = store
@@ -151,6 +167,7 @@ class RunService:
         self._pending_tool_runs = pending_tool_runs
         self._metrics = metrics
         self._span_exporter = span_exporter
+        self._answer_cache = answer_cache
         self._conversations = ConversationWorkers()
 
     def find_model(self, name: str) -> ServedModel:
@@ -192,8 +209,12 @@ class RunService:
         )
         if resumed is not None and not call.options.dry_run:
             prepared_call = replace(prepared_call, resumed=resumed)
+        if run_id is None:  # what is played in the background is always played
+            prepared_call = await self._find_earlier(prepared_call)
 
         def first() -> FirstCallsCost:
+            if prepared_call.earlier is not None:
+                return FirstCallsCost(Decimal(0), Decimal(0))
             served, pool, mind = (
                 prepared_call.served_model,
                 prepared_call.pool,
@@ -221,6 +242,27 @@ class RunService:
         finally:
             await self._admission.release(caller, admission)
 
+    async def _find_earlier(self, booking: PreparedCall) -> PreparedCall:
+        """The booking with the answer that was given to the same call before, if one was."""
+        cache, call, served = self._answer_cache, booking.call, booking.served_model
+        options = call.options
+        wanted = call.store and options.cache is not False
+        if cache is None or not wanted or not cache.may_repeat(call.question.sampling):
+            return booking
+        if options.trace or options.dry_run or booking.resumed is not None:
+            return booking
+        author = served.conductor.name if served.conductor else served.name
+        repeatable = RepeatableCall(
+            tenant=booking.caller.tenant,
+            model=served.name,
+            question=call.question,
+            pool=booking.pool,
+            limits=booking.limits,
+            conductor=author if options.workflow is None else repr(options.workflow),
+            guardrails=booking.guardrails.names,
+        )
+        return replace(booking, repeatable=repeatable, earlier=await cache.find(repeatable))
+
     async def _screened(self, prepared_call: PreparedCall) -> PreparedCall:
         """The prepared call with its caller's own workflow as the policies let it be played.
 
@@ -240,6 +282,8 @@ class RunService:
 
     async def execute(self, prepared: PreparedCall, emit: EventHandler | None = None) -> Run:
         """Conducts and keeps the run, also if this is cancelled."""
+        if prepared.earlier is not None:
+            return await self._repeat_answer(prepared, prepared.earlier, emit)
         recorder = Recorder()
         question, served = prepared.call.question, prepared.served_model
         if served.solver is not None:
@@ -359,6 +403,17 @@ class RunService:
             if recorder.ended is not None:
                 await self._store_run(prepared, run or recorder.run())
 
+    async def _repeat_answer(
+        self, prepared: PreparedCall, earlier: Run, emit: EventHandler | None
+    ) -> Run:
+        """A run of its own that gives an earlier one's answer; nobody is called."""
+        run = repeated_run(earlier, prepared.run_id)
+        if emit is not None and prepared.can_stream and run.reply is not None:
+            for event in reply_deltas(run.reply):
+                await emit(event)
+        await self._store_run(prepared, run)
+        return run
+
     async def _store_run(self, prepared: PreparedCall, run: Run) -> None:
         """Stores the run and settles its cost; an answer is not lost because the disk fails."""
         if run.outcome is Outcome.CANCELLED and prepared.will_resume():
@@ -382,3 +437,7 @@ class RunService:
                 admission.is_settled = True
             except StoreError as error:
                 log_exception(error)
+                return
+            cache, repeatable = self._answer_cache, prepared.repeatable
+            if cache is not None and repeatable is not None and prepared.earlier is None:
+                await cache.keep(repeatable, run)

@@ -14,7 +14,12 @@ _ODD = re.compile(r"[\x00-\x20\x7f\\]")
 """Signs that programs read differently in an address."""
 _UNICAST = IPv6Network("2000::/3")
 """Where the world's addresses of version 6 are; others hold ones of version 4 or lead nowhere."""
-_LOCAL = (".local", ".localhost", ".internal", ".intranet", ".lan", ".home", ".corp", ".home.arpa")
+_LOCAL = (
+    *(".local", ".localhost", ".localdomain", ".internal", ".intranet", ".private", ".lan"),
+    *(".home", ".corp", ".mail", ".home.arpa", ".svc", ".cluster", ".consul", ".docker"),
+    *(".test", ".example", ".invalid", ".onion", ".alt"),
+)
+"""Ends of names that no public tree has."""
 
 
 def check_pictures(question: Question, *, private: bool = False) -> None:
@@ -46,7 +51,8 @@ def _is_public(url: str) -> bool:
         host, _ = parts.hostname, parts.port
     except ValueError:
         return False
-    if not host or parts.username is not None or "%" in host:
+    # Readers of letters beyond ASCII differ: to some of them a name of such is an address.
+    if not host or not host.isascii() or parts.username is not None or "%" in host:
         return False
     host = host.rstrip(".").lower()
     try:

@@ -11,6 +11,7 @@ from typing import Any, final
 
 from batuta.baselines import Solver
 from batuta.clients import WorkerHealth
+from batuta.clients.openai.moderation import ModerationClient
 from batuta.core import MAX_ROUNDS, Client, Conductor, Limits, Pool, Price, Worker, WorkerId
 from batuta.engine import TimeoutPolicy
 from batuta.errors import ConfigError
@@ -216,6 +217,8 @@ class Catalogue:
     """What questions, replies between agents and answers must pass."""
     private_pictures: bool = False
     """Whether addresses of pictures may be of private networks."""
+    moderation: ModerationClient | None = None
+    """Judges texts; None: there is no moderation here."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ _KNOWN_FIELDS = {
     "stream_steps",
     "dry_run",
     "workflow",
+    "cache",
 }
 _KNOWN_OF_STEP = {"subtask", "worker", "access"}
 
@@ -49,6 +50,8 @@ class RunOptions:
     """By hand: nobody plans."""
     dry_run: bool = False
     """Plan and estimate; call no worker."""
+    cache: bool | None = None
+    """False: neither take an earlier answer nor keep this one for later."""
 
     def limits(self, default: Limits, ceiling: Limits | None = None) -> Limits:
         """What was asked for, `usual` where nothing was, and never more than `ceiling`.
@@ -130,6 +133,7 @@ def parse_run_options(body: Fields) -> RunOptions:
         stream_steps=bool(given.flag("stream_steps")),
         workflow=_parse_workflow(given.object("workflow")),
         dry_run=bool(given.flag("dry_run")),
+        cache=given.flag("cache"),
     )
 
 

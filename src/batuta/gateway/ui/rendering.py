@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from batuta.core import Run, formatting
+from batuta.gateway.http.body import cookie_value
 from batuta.gateway.ui import run_view
 from batuta.gateway.ui.assets import asset_url
 from batuta.gateway.ui.workflow_layout import BOX_HEIGHT, draw_workflow
@@ -83,6 +84,6 @@ def render_fragment(template: str, **values: Any) -> str:
 
 def render_page(request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
     """A whole page."""
-    theme = request.cookies.get("theme")
+    theme = cookie_value(request.scope, "theme")
     common = {"theme": theme if theme in THEMES else "", "path": request.url.path}
     return HTMLResponse(render_fragment(template, **common, **values), status, PAGE_HEADERS)

@@ -7,6 +7,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.oidc import OidcClient
 from batuta.gateway.errors import not_found
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.models import Catalogue
@@ -14,6 +15,7 @@ from batuta.gateway.ui.assets import ROOT, send_asset
 from batuta.gateway.ui.comparison import ComparisonPage
 from batuta.gateway.ui.keys import KeyPages
 from batuta.gateway.ui.learning import LearningPages
+from batuta.gateway.ui.own_keys import OwnKeyPages
 from batuta.gateway.ui.playground import PlaygroundEndpoint, PlaygroundPage
 from batuta.gateway.ui.pool import PoolPage
 from batuta.gateway.ui.runs import RunPages
@@ -27,12 +29,15 @@ def page_routes(
     store: Store | None,
     authenticator: Authenticator,
     delivery: AnswerDelivery,
+    *,
+    oidc: OidcClient | None = None,
 ) -> list[BaseRoute]:
     """Every route of the page."""
     sessions = SessionManager()
     runs, comparison = RunPages(catalogue, store), ComparisonPage(catalogue, store)
     learning, keys = LearningPages(catalogue), KeyPages(store, authenticator)
-    signing = SignInPages(authenticator)
+    signing = SignInPages(authenticator, store, oidc)
+    own_keys = OwnKeyPages(store, authenticator)
     screens = {
         "/ui/": PlaygroundPage(catalogue, store).page,
         "/ui/runs": runs.list_page,
@@ -46,12 +51,15 @@ def page_routes(
         "/ui/learning/report/{mark}": learning.report,
         "/ui/learning/report/{mark}/whole": learning.report_page,
         "/ui/keys": keys.page,
+        "/ui/own-keys": own_keys.page,
     }
     forms = {
         "/ui/runs/{id}/feedback": runs.feedback,
         "/ui/sign-out": signing.sign_out,
         "/ui/keys": keys.create,
         "/ui/keys/{id}/{what}": keys.change,
+        "/ui/own-keys": own_keys.create,
+        "/ui/own-keys/{id}/revoke": own_keys.revoke,
         "/ui/budgets": keys.budget,
     }
     sign_in_page = sessions.page_endpoint(signing.page, open_to_all=True)
@@ -63,6 +71,13 @@ def page_routes(
         Route("/ui/ask", PlaygroundEndpoint(delivery, store, sessions), methods=["POST"]),
         Route(SIGN_IN_PATH, sign_in_page, methods=["GET"]),
         Route(SIGN_IN_PATH, sign_in, methods=["POST"]),
+        *(
+            Route(place, sessions.page_endpoint(show, open_to_all=True), methods=["GET"])
+            for place, show in (
+                ("/ui/oidc/start", signing.start_oidc),
+                ("/ui/oidc/callback", signing.finish_oidc),
+            )
+        ),
         *(
             Route(place, sessions.page_endpoint(show), methods=["GET"])
             for place, show in screens.items()

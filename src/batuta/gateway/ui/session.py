@@ -16,6 +16,7 @@ from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller, CallerRole, caller_of
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.authentication import SESSION_COOKIE
+from batuta.gateway.http.body import cookie_value
 from batuta.gateway.http.middleware import log_exception
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 
@@ -27,6 +28,7 @@ SCREENS = (
     ("/ui/learning", "Learning"),
 )
 KEYS_SCREEN = ("/ui/keys", "Keys")
+OWN_KEYS_SCREEN = ("/ui/own-keys", "Your keys")
 SIGN_IN_PATH = "/ui/sign-in"
 _MAX_FORM_BYTES = 256 * 1024
 _MAX_FORM_FIELDS = 100
@@ -64,7 +66,9 @@ class WebSession:
         """What the visitor is offered, as addresses and names."""
         if self.caller.role is CallerRole.NOBODY:
             return ()
-        return (*SCREENS, KEYS_SCREEN) if self.is_admin else SCREENS
+        if self.is_admin:
+            return (*SCREENS, KEYS_SCREEN)
+        return SCREENS if self.caller.user is None else (*SCREENS, OWN_KEYS_SCREEN)
 
 
 Handler = Callable[[Request, WebSession], Awaitable[Response]]
@@ -80,7 +84,7 @@ class SessionManager:
 
     def identify(self, request: Request) -> WebSession:
         """Who this is."""
-        session = request.cookies.get(SESSION_COOKIE, "")
+        session = cookie_value(request.scope, SESSION_COOKIE) or ""
         token = hmac.digest(self._secret, session.encode("utf-8", "replace"), "sha256").hex()
         return WebSession(caller_of(request.scope), token)
 

@@ -2,36 +2,59 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Literal, final
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from batuta.gateway.access.authenticate import SESSION_SECONDS, Authenticator
 from batuta.gateway.access.caller import CallerRole
-from batuta.gateway.errors import APIError
+from batuta.gateway.access.oidc import FLOW_SECONDS, OidcClient
+from batuta.gateway.errors import APIError, not_found, require_part
 from batuta.gateway.http.authentication import SESSION_COOKIE
+from batuta.gateway.http.body import cookie_value
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.session import SIGN_IN_PATH, WebSession, read_form
+from batuta.store import Store
 
 _SEE_OTHER = 303
 _ROOT = "/ui/"
 _MAX_TARGET = 512
+_OIDC_PATH = "/ui/oidc"
+_FLOW_COOKIE = "batuta_oidc"
 
 
 @final
 class SignInPages:
     """The screens."""
 
-    def __init__(self, authenticator: Authenticator) -> None:
+    def __init__(
+        self, authenticator: Authenticator, store: Store | None, oidc: OidcClient | None
+    ) -> None:
         self._authenticator = authenticator
+        self._kept = store
+        self._identity_provider = oidc
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """Asks for a key; whoever needs none, or has shown one, goes on."""
         then = _safe_target(request.query_params.get("then"))
         if session.caller.role is not CallerRole.NOBODY:
             return RedirectResponse(then, _SEE_OTHER, PAGE_HEADERS)
-        return render_page(request, "sign_in.html.jinja", session=session, then=then, problem="")
+        return self._render(request, session, then)
+
+    def _render(
+        self,
+        request: Request,
+        session: WebSession,
+        then: str,
+        *,
+        problem: str = "",
+        status: int = 200,
+    ) -> Response:
+        values = {"session": session, "then": then, "problem": problem}
+        oidc = self._identity_provider
+        label = oidc.options.label if oidc else ""
+        return render_page(request, "sign_in.html.jinja", status=status, label=label, **values)
 
     async def sign_in(self, request: Request, web_session: WebSession) -> Response:
         """Opens a session, or says that what was shown is not valid."""
@@ -42,19 +65,66 @@ class SignInPages:
                 form.get("key", "").strip()[:_MAX_TARGET]
             )
         except APIError as refusal:
-            values = {"session": web_session, "then": then, "problem": refusal.message}
-            return render_page(request, "sign_in.html.jinja", status=refusal.status, **values)
+            return self._render(
+                request, web_session, then, problem=refusal.message, status=refusal.status
+            )
         response = RedirectResponse(then, _SEE_OTHER, PAGE_HEADERS)
-        response.set_cookie(
-            SESSION_COOKIE,
-            session,
-            max_age=int(SESSION_SECONDS),
-            path="/ui",
-            secure=request.url.scheme == "https",
-            httponly=True,
-            samesite="strict",
+        _set_session(request, response, session)
+        return response
+
+    async def start_oidc(self, request: Request, _: WebSession) -> Response:
+        """Sends the browser to the identity provider."""
+        then = _safe_target(request.query_params.get("then"))
+        start = await self._oidc.start_sign_in(then)
+        response = RedirectResponse(start.url, _SEE_OTHER, PAGE_HEADERS)
+        # The provider's page leads back here: a strict cookie would not come with that.
+        _set_cookie(
+            response,
+            _FLOW_COOKIE,
+            start.cookie,
+            seconds=FLOW_SECONDS,
+            path=_OIDC_PATH,
+            secure=self._oidc.options.redirect_uri.startswith("https:"),
+            samesite="lax",
         )
         return response
+
+    async def finish_oidc(self, request: Request, web_session: WebSession) -> Response:
+        """Opens a session for whoever comes back from the identity provider."""
+        store = require_part(self._kept, "This server keeps no keys.")
+        hasher = require_part(self._authenticator.key_hasher, "This server makes no keys.")
+        oidc, kept = self._oidc, cookie_value(request.scope, _FLOW_COOKIE)
+        try:
+            user, then = await oidc.finish_sign_in(request.query_params, kept)
+            entry = await store.keys.enter_user(
+                hasher,
+                user.identity,
+                user.name,
+                tenant=oidc.options.tenant,
+                is_admin=user.is_admin,
+                permissions=oidc.options.limits,
+            )
+            self._authenticator.forget(entry.id)
+            session = self._authenticator.open_user_session(entry)
+        except APIError as refusal:
+            response = self._render(
+                request, web_session, _ROOT, problem=refusal.message, status=refusal.status
+            )
+        else:
+            # A redirect from another site's page would come without a strict cookie.
+            response = render_page(
+                request, "signed_in.html.jinja", session=web_session, then=_safe_target(then)
+            )
+            secure = oidc.options.redirect_uri.startswith("https:")
+            _set_session(request, response, session, secure=secure)
+        response.delete_cookie(_FLOW_COOKIE, path=_OIDC_PATH, httponly=True, samesite="lax")
+        return response
+
+    @property
+    def _oidc(self) -> OidcClient:
+        if self._identity_provider is None:
+            raise not_found("The screen")
+        return self._identity_provider
 
     async def sign_out(self, request: Request, session: WebSession) -> Response:
         """Forgets the session in this browser."""
@@ -62,6 +132,35 @@ class SignInPages:
         response = RedirectResponse(SIGN_IN_PATH, _SEE_OTHER, PAGE_HEADERS)
         response.delete_cookie(SESSION_COOKIE, path="/ui", httponly=True, samesite="strict")
         return response
+
+
+def _set_session(
+    request: Request, response: Response, session: str, *, secure: bool = False
+) -> None:
+    _set_cookie(
+        response,
+        SESSION_COOKIE,
+        session,
+        seconds=int(SESSION_SECONDS),
+        path="/ui",
+        secure=secure or request.url.scheme == "https",
+        samesite="strict",
+    )
+
+
+def _set_cookie(
+    response: Response,
+    name: str,
+    value: str,
+    *,
+    seconds: int,
+    path: str,
+    secure: bool,
+    samesite: Literal["lax", "strict"],
+) -> None:
+    response.set_cookie(
+        name, value, seconds, path=path, secure=secure, httponly=True, samesite=samesite
+    )
 
 
 def _safe_target(given: str | None) -> str:

@@ -1,0 +1,54 @@
+"""A provider's judgement of texts: `POST {base_url}/moderations`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+from batuta.clients.json_values import as_array, as_object
+from batuta.clients.secret import NO_KEY, Secret
+from batuta.clients.transport import HttpTarget, HttpTransport
+from batuta.core import Worker
+from batuta.errors import InvalidReplyError
+
+
+@final
+class ModerationClient:
+    """Asks one provider; what it says of the texts is passed on as it is."""
+
+    def __init__(
+        self, worker: Worker, http: HttpTransport, *, base_url: str, key: Secret = NO_KEY
+    ) -> None:
+        """Opens nothing.
+
+        Args:
+            worker: the model, as keys allow it or not.
+            http: the shared session.
+            base_url: of the provider's API.
+            key: the provider's.
+
+        Raises:
+            ConfigError: `base_url` is no http(s) URL.
+        """
+        headers = {"Authorization": f"Bearer {key.reveal()}"} if key else {}
+        self.worker = worker
+        self._http = http
+        self._target = HttpTarget(
+            url=base_url.rstrip("/") + "/moderations", headers=headers, key=key
+        )
+
+    def __repr__(self) -> str:
+        return f"ModerationClient({self.worker.model!r} at {self._target.host})"
+
+    async def moderate(self, given: Any) -> Mapping[str, Any]:
+        """The provider's judgement of a text, of several, or of parts with pictures.
+
+        Raises:
+            ClientError: there was none.
+        """
+        body = {"model": self.worker.model, "input": given}
+        told = as_object(await self._http.post(self._target, body))
+        results = as_array(told.get("results"))
+        if not results or not all(as_object(one) for one in results):
+            raise InvalidReplyError("the provider's moderation has no results")
+        return told

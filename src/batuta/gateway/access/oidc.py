@@ -1,0 +1,304 @@
+"""Signing in with an identity provider: OpenID Connect, by authorization code with PKCE.
+
+authlib and joserfc do the protocol and the signatures; here it is said what is asked for, what is
+kept in the browser meanwhile (one signed cookie), and who somebody is to this server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import importlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from time import monotonic, time
+from typing import Any, cast, final
+
+import anyio
+import orjson
+
+from batuta.clients.secret import NO_KEY, Secret
+from batuta.clients.transport import HttpTarget, HttpTransport
+from batuta.distribution import install_hint
+from batuta.errors import ClientError, ConfigError
+from batuta.gateway.errors import APIError
+from batuta.store.key_hasher import KeyHasher
+from batuta.store.key_permissions import KeyPermissions
+
+FLOW_SECONDS = 600
+"""Seconds that somebody may take at the identity provider."""
+_KNOWN_SECONDS = 3600.0
+"""Seconds for which the provider's addresses and keys are believed."""
+_REFRESH_SECONDS = 60.0
+"""Seconds between two looks for a signing key that is not known."""
+_PURPOSE = "oidc"
+_ALGORITHMS = ("RS256", "PS256", "ES256", "EdDSA")
+"""Signatures with a public key; `none` and shared secrets prove nothing here."""
+_LEEWAY = 60
+"""Seconds by which the provider's clock may differ."""
+_MAX_TOKEN = 16_384
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OidcOptions:
+    """The identity provider, and who its users are here."""
+
+    issuer: str
+    client_id: str
+    client_secret: Secret = NO_KEY
+    """Empty: a public client, which PKCE alone protects."""
+    scopes: tuple[str, ...] = ("openid", "email", "profile")
+    label: str = "single sign-on"
+    """What the sign-in screen calls it."""
+    redirect_uri: str = ""
+    """Where the provider sends people back to, as it is registered there."""
+    role_claim: str = "groups"
+    """The claim that says what somebody is; their e-mail address counts as well."""
+    admins: frozenset[str] = frozenset()
+    """Values of that claim, or verified addresses, of whom may do what the admin may."""
+    users: frozenset[str] = frozenset()
+    """The same of whom may sign in at all; empty: everybody whom the provider knows."""
+    tenant: str = "default"
+    """The tenant of users."""
+    limits: KeyPermissions = field(default_factory=KeyPermissions)
+    """What a user who is new may do; the admin can change it for each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OidcUser:
+    """Somebody whom the identity provider has named."""
+
+    identity: str
+    """Of this person at this provider, and of nobody else: a hash of issuer and subject."""
+    name: str
+    is_admin: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SignInStart:
+    """Where somebody is sent, and what their browser keeps until they are back."""
+
+    url: str
+    cookie: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Provider:
+    """What the provider says of itself, and its signing keys."""
+
+    document: Mapping[str, Any]
+    keys: Any
+    read_at: float
+
+
+@final
+class OidcClient:
+    """One identity provider."""
+
+    def __init__(self, options: OidcOptions, http: HttpTransport, hasher: KeyHasher) -> None:
+        """Asks nothing yet.
+
+        Args:
+            options: which provider, and who its users are.
+            http: the session in which it is asked; redirects are not followed.
+            hasher: signs the cookie.
+
+        Raises:
+            ConfigError: the extra is not installed, or the issuer is not reached by TLS.
+        """
+        if not all(find_spec(name) for name in ("authlib", "joserfc")):
+            hint = install_hint("oidc")
+            raise ConfigError(f"sign-in with an identity provider needs an extra: {hint}")
+        local = ("http://127.0.0.1", "http://localhost", "http://[::1]")
+        if not options.issuer.startswith(("https://", *local)):
+            raise ConfigError("oidc.issuer must begin with https://")
+        if not options.redirect_uri.endswith("/ui/oidc/callback"):
+            raise ConfigError("oidc.redirect_uri must end with /ui/oidc/callback")
+        self.options = options
+        self._http = http
+        self._hasher = hasher
+        self._provider: _Provider | None = None
+        self._lock = anyio.Lock(fast_acquire=True)
+
+    async def start_sign_in(self, then: str) -> SignInStart:
+        """The beginning: a state, a nonce and a verifier that only this browser has.
+
+        Args:
+            then: the screen that is shown at last.
+
+        Raises:
+            APIError: the provider cannot be reached.
+        """
+        security: Any = importlib.import_module("authlib.common.security")
+        parameters: Any = importlib.import_module("authlib.oauth2.rfc6749.parameters")
+        pkce: Any = importlib.import_module("authlib.oauth2.rfc7636")
+        provider = await self._load_provider()
+        flow: dict[str, str] = {
+            name: security.generate_token(48) for name in ("state", "nonce", "verifier")
+        }
+        url: str = parameters.prepare_grant_uri(
+            provider.document["authorization_endpoint"],
+            self.options.client_id,
+            "code",
+            self.options.redirect_uri,
+            list(self.options.scopes),
+            flow["state"],
+            nonce=flow["nonce"],
+            code_challenge=pkce.create_s256_code_challenge(flow["verifier"]),
+            code_challenge_method="S256",
+        )
+        return SignInStart(url, self._sign_flow({**flow, "then": then}))
+
+    async def finish_sign_in(
+        self, query: Mapping[str, str], cookie: str | None
+    ) -> tuple[OidcUser, str]:
+        """Who came back, and where they wanted to go.
+
+        Args:
+            query: of the address that the provider sent them to.
+            cookie: what their browser kept.
+
+        Raises:
+            APIError: it is not the browser that was sent, the provider refused, or what it
+                says cannot be believed; the sentence says nothing of the token.
+        """
+        flow = self._read_flow(cookie or "")
+        if not hmac.compare_digest(query.get("state", "").encode(), flow["state"].encode()):
+            raise _sign_in_error("this sign-in was not begun in this browser: begin again")
+        issuer = query.get("iss")
+        if issuer is not None and issuer != self.options.issuer:
+            raise _sign_in_error("the answer is another provider's")
+        code = query.get("code")
+        if query.get("error") or not code:
+            raise _sign_in_error("the identity provider refused")
+        claims = await self._fetch_claims(code, flow)
+        return self._user_of(claims), flow["then"]
+
+    async def _fetch_claims(self, code: str, flow: Mapping[str, str]) -> Mapping[str, Any]:
+        """The claims of the ID token that the code stands for, checked."""
+        provider, options = await self._load_provider(), self.options
+        fields = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": options.redirect_uri,
+            "client_id": options.client_id,
+            "code_verifier": flow["verifier"],
+        }
+        if options.client_secret:
+            fields["client_secret"] = options.client_secret.reveal()
+        target = HttpTarget(url=provider.document["token_endpoint"], key=options.client_secret)
+        try:
+            told = await self._http.post_form(target, fields)
+        except ClientError as error:
+            _LOG.warning("the identity provider gave no token: %s", error)
+            raise _sign_in_error("the identity provider gave no token") from None
+        token = cast("dict[str, Any]", told).get("id_token") if isinstance(told, dict) else None
+        if not isinstance(token, str) or len(token) > _MAX_TOKEN:
+            raise _sign_in_error("the identity provider gave no token")
+        return await self._check_token(token, flow["nonce"])
+
+    async def _check_token(self, token: str, nonce: str) -> Mapping[str, Any]:
+        core: Any = importlib.import_module("authlib.oidc.core")
+        jwt: Any = importlib.import_module("joserfc.jwt")
+        wrong: tuple[type[Exception], ...] = (
+            importlib.import_module("joserfc.errors").JoseError,
+            *(ValueError, KeyError, TypeError),
+        )
+        options, failure = self.options, "the token cannot be believed"
+        for attempt in range(2):  # the second time with keys that were just read
+            provider = await self._load_provider(fresh=attempt > 0)
+            try:
+                read = jwt.decode(token, provider.keys, algorithms=list(_ALGORITHMS))
+                wanted = {
+                    "iss": {"essential": True, "value": options.issuer},
+                    "aud": {"essential": True, "value": options.client_id},
+                }
+                params = {"nonce": nonce, "client_id": options.client_id}
+                claims: Any = core.CodeIDToken(read.claims, read.header, wanted, params)
+                claims.validate(now=int(time()), leeway=_LEEWAY)
+            except wrong as error:
+                failure = type(error).__name__
+                continue
+            return dict(read.claims)
+        _LOG.warning("an ID token was refused: %s", failure)
+        raise _sign_in_error("the identity provider's token cannot be believed")
+
+    def _user_of(self, claims: Mapping[str, Any]) -> OidcUser:
+        """Who the claims name.
+
+        Raises:
+            APIError: nobody who may sign in.
+        """
+        options, subject = self.options, claims.get("sub")
+        if not isinstance(subject, str) or not subject:
+            raise _sign_in_error("the identity provider's token names nobody")
+        given = claims.get(options.role_claim)
+        groups = cast("list[Any]", given) if isinstance(given, list) else [given]
+        known = {one for one in groups if isinstance(one, str) and one}
+        email = claims.get("email")
+        if isinstance(email, str) and claims.get("email_verified") is True:
+            known.add(email)
+        is_admin = bool(known & options.admins)
+        if options.users and not is_admin and not known & options.users:
+            raise APIError(403, "permission_denied", "You may not sign in here.")
+        identity = hashlib.sha256(f"{options.issuer}\0{subject}".encode()).hexdigest()
+        name = email if isinstance(email, str) and email else subject
+        return OidcUser(identity=identity, name=name[:100], is_admin=is_admin)
+
+    async def _load_provider(self, *, fresh: bool = False) -> _Provider:
+        """What is known of the provider, asked anew when it is old.
+
+        Raises:
+            APIError: it cannot be reached, or does not describe itself.
+        """
+        async with self._lock:
+            known, now = self._provider, monotonic()
+            most = _REFRESH_SECONDS if fresh else _KNOWN_SECONDS
+            if known is not None and now - known.read_at < most:
+                return known
+            try:
+                self._provider = await self._read_provider(now)
+            except (ClientError, ConfigError, ValueError, KeyError, TypeError) as error:
+                _LOG.warning("the identity provider cannot be read: %s", type(error).__name__)
+                raise APIError(
+                    503, "overloaded", "The identity provider cannot be reached now."
+                ) from None
+            return self._provider
+
+    async def _read_provider(self, now: float) -> _Provider:
+        jwk: Any = importlib.import_module("joserfc.jwk")
+        place = self.options.issuer.rstrip("/") + "/.well-known/openid-configuration"
+        document = await self._http.get(HttpTarget(url=place))
+        if document["issuer"] != self.options.issuer:
+            raise ValueError("another issuer")
+        for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
+            if not isinstance(document[name], str):
+                raise TypeError(name)
+        keys = jwk.KeySet.import_key_set(await self._http.get(HttpTarget(url=document["jwks_uri"])))
+        return _Provider(document, keys, now)
+
+    def _sign_flow(self, flow: dict[str, str]) -> str:
+        text = orjson.dumps({**flow, "until": int(time()) + FLOW_SECONDS}).hex()
+        return f"{text}.{self._hasher.sign(_PURPOSE, text)}"
+
+    def _read_flow(self, cookie: str) -> dict[str, str]:
+        """What the browser kept.
+
+        Raises:
+            APIError: nothing, too long ago, or not what this server gave it.
+        """
+        text, _, signature = cookie.partition(".")
+        genuine = hmac.compare_digest(
+            signature.encode(), self._hasher.sign(_PURPOSE, text).encode()
+        )
+        flow: dict[str, Any] = orjson.loads(bytes.fromhex(text)) if genuine else {}
+        if not genuine or flow["until"] < time():
+            raise _sign_in_error("this sign-in is over, or was begun elsewhere: begin again")
+        return flow
+
+
+def _sign_in_error(reason: str) -> APIError:
+    return APIError(401, "invalid_api_key", f"{reason[0].upper()}{reason[1:]}.")

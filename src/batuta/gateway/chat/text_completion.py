@@ -1,0 +1,191 @@
+"""POST /v1/completions: a prompt and its continuation, as before there were conversations.
+
+The workers are models of conversations, so the prompt is a user's message and the answer is the
+text. What only a model of texts could do (`echo`, `suffix`, log probabilities) is refused by name.
+"""
+
+from __future__ import annotations
+
+from time import time
+from typing import Any, cast, final
+
+from starlette.types import Receive, Scope, Send
+
+from batuta.core import Event, Question, Reply, Run, StepDelta, user_message
+from batuta.gateway.access.caller import caller_of
+from batuta.gateway.chat.request import parse_model, parse_sampling
+from batuta.gateway.chat.response import finish_reason, orchestration_of, usage_of
+from batuta.gateway.chat.stream import DONE_FRAME
+from batuta.gateway.errors import APIError, invalid_type, invalid_value, unsupported_parameter
+from batuta.gateway.http.body import ClientGone, read_fields
+from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.json_codec import encode_json
+from batuta.gateway.http.sse import SSEWriter
+from batuta.gateway.serving.deliver import AnswerDelivery
+from batuta.gateway.serving.execute import PreparedCall
+from batuta.gateway.serving.options import ORCHESTRATION_FIELD, parse_run_options
+from batuta.gateway.serving.parsed_call import ParsedCall
+from batuta.gateway.serving.progress import RunProgress
+
+COMPLETIONS_PATH = "/v1/completions"
+_MAX_NAMED = 20
+"""Ignored fields that are told; what a client made up does not fill our headers."""
+_EMPTY_VALUES: tuple[Any, ...] = (None, False, "", [], {})
+_UNSUPPORTED_FIELDS = {
+    "echo": "the prompt is not repeated.",
+    "suffix": "text is not filled in; say in the prompt what follows.",
+    "logprobs": "log probabilities are not given.",
+    "logit_bias": "it cannot be honoured for every worker.",
+}
+"""Fields we know and cannot honour, unless their value asks for nothing."""
+_USED_FIELDS = {
+    *("model", "prompt", "stream", "stream_options", "max_tokens", "temperature", "top_p", "stop"),
+    *("n", "best_of", "seed", "frequency_penalty", "presence_penalty", "top_k", "store"),
+    *("max_completion_tokens", "reasoning_effort", ORCHESTRATION_FIELD),
+}
+_ACCEPTED_FIELDS = {"user"}
+"""Fields that are checked and bind nothing here; the answer's header names them."""
+_KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | _UNSUPPORTED_FIELDS.keys()
+
+
+def parse_completion(body: Fields) -> ParsedCall:
+    """The whole body.
+
+    Raises:
+        APIError: the first thing that is wrong with it, by the field's path.
+    """
+    model, prompt = parse_model(body), _parse_prompt(body)
+    for name, reason in _UNSUPPORTED_FIELDS.items():
+        # 0 log probabilities are still those of the tokens that were chosen.
+        if body.get(name) not in _EMPTY_VALUES or (name == "logprobs" and body.get(name) == 0):
+            raise unsupported_parameter(name, reason)
+    for name in ("n", "best_of"):
+        if body.whole(name, 1, 128) not in {None, 1}:
+            raise unsupported_parameter(name, "one answer is given to each request.")
+    body.text("user")
+    options = body.object("stream_options")
+    return ParsedCall(
+        model=model,
+        question=Question(messages=(user_message(prompt),), sampling=parse_sampling(body)),
+        stream=bool(body.flag("stream")),
+        include_usage=bool(options and options.flag("include_usage")),
+        store=body.flag("store") is not False,
+        options=parse_run_options(body),
+        ignored=tuple(body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS))[:_MAX_NAMED],
+    )
+
+
+def _parse_prompt(body: Fields) -> str:
+    """The prompt: a string, or an array of one."""
+    given = body.need("prompt")
+    if isinstance(given, list):
+        entries = cast("list[Any]", given)
+        if any(not isinstance(entry, str) for entry in entries):
+            raise unsupported_parameter("prompt", "send text; workers' tokens differ.")
+        if len(entries) != 1:
+            raise unsupported_parameter("prompt", "one prompt is answered in each request.")
+        given = entries[0]
+    if not isinstance(given, str):
+        raise invalid_type("prompt", "a string", given)
+    if not given:
+        raise invalid_value("prompt", "it must not be empty.")
+    return given
+
+
+def render_text_completion(
+    run: Run, reply: Reply, model: str, *, trace: bool = False
+) -> dict[str, Any]:
+    """The reply of a run that has an answer, as a `text_completion` object."""
+    body = _completion_base(str(run.id), int(run.header.started), model)
+    body["choices"] = [_choice_object(reply.text, finish_reason(reply))]
+    body["usage"] = usage_of(run)
+    told = orchestration_of(run, trace=trace)
+    return body if told is None else {**body, "orchestration": told}
+
+
+def _completion_base(run_id: str, created: int, model: str) -> dict[str, Any]:
+    return {"id": f"cmpl-{run_id}", "object": "text_completion", "created": created, "model": model}
+
+
+def _choice_object(text: str, finish: str | None = None) -> dict[str, Any]:
+    return {"text": text, "index": 0, "logprobs": None, "finish_reason": finish}
+
+
+@final
+class TextCompletionEndpoint:
+    """Answers a body of completions, whole or streamed."""
+
+    def __init__(self, delivery: AnswerDelivery) -> None:
+        self._delivery = delivery
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request.
+
+        Raises:
+            APIError: before anything was said.
+        """
+        try:
+            body = await read_fields(scope, receive)
+        except ClientGone:
+            return
+        call, delivery = parse_completion(body), self._delivery
+        async with delivery.service.prepare_call(call, caller_of(scope)) as prepared:
+            if call.stream:
+                writer = SSEWriter(send, delivery.timeouts)
+                renderer = TextCompletionStreamRenderer(writer, prepared)
+                await delivery.stream_answer(prepared, renderer, writer, receive)
+                return
+
+            async def render(run: Run, reply: Reply) -> dict[str, Any]:
+                return render_text_completion(run, reply, call.model, trace=call.options.trace)
+
+            await delivery.send_answer(prepared, render, receive, send)
+
+
+@final
+class TextCompletionStreamRenderer:
+    """Writes the chunks of one run: the last step's words, then the end."""
+
+    def __init__(self, writer: SSEWriter, prepared: PreparedCall) -> None:
+        """Prepares what every chunk begins with."""
+        self._writer = writer
+        self._call = prepared.call
+        self._progress = RunProgress(prepared)
+        self._base = _completion_base(str(prepared.run_id), int(time()), prepared.call.model)
+        self._text = ""
+
+    async def open(self, headers: dict[str, str]) -> None:
+        """The headers; there is nothing to say before the first word."""
+        await self._writer.open(headers)
+
+    async def on_event(self, event: Event) -> None:
+        """Shows the words of the last step; this dialect has no place for progress."""
+        if not isinstance(event, StepDelta):
+            return
+        delta = self._progress.visible_delta(event)
+        if delta is not None and delta.text:
+            self._text += delta.text
+            await self._writer.write(self._frame(_choice_object(delta.text)))
+
+    def matches(self, reply: Reply) -> bool:
+        """Whether what was shown is the beginning of that reply."""
+        return reply.text.startswith(self._text)
+
+    async def finish(self, run: Run, reply: Reply) -> None:
+        """What was not shown yet, the reason for the end, the usage, and the end."""
+        rest = reply.text[len(self._text) :]
+        frames = self._frame(_choice_object(rest)) if rest else b""
+        told = orchestration_of(run, trace=self._call.options.trace)
+        more = {} if told is None else {"orchestration": told}
+        frames += self._frame(_choice_object("", finish_reason(reply)), **more)
+        if self._call.include_usage:
+            usage: dict[str, Any] = {**self._base, "choices": [], "usage": usage_of(run)}
+            frames += b"data: " + encode_json(usage) + b"\n\n"
+        await self._writer.close(frames + DONE_FRAME)
+
+    async def fail(self, error: APIError) -> None:
+        """An error after the 200: no reason for an end, no `[DONE]`."""
+        await self._writer.close(b"data: " + encode_json(error.body) + b"\n\n")
+
+    def _frame(self, choice: dict[str, Any], **more: Any) -> bytes:
+        return b"data: " + encode_json({**self._base, "choices": [choice], **more}) + b"\n\n"

@@ -1,0 +1,275 @@
+"""The same question twice is answered once: an answer that may be repeated is found by a digest.
+
+Off unless the settings ask for it. The index has digests and ids of runs; the answer is in the
+stored run, so whatever forgets the run forgets the answer, and what is not stored is not repeated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from time import monotonic, time
+from typing import Any, Protocol, final
+
+import anyio
+
+from batuta.core import (
+    Delta,
+    Finish,
+    Limits,
+    Outcome,
+    Pool,
+    Question,
+    Reply,
+    Run,
+    RunHeader,
+    RunId,
+    Sampling,
+    StepDelta,
+    WorkerId,
+)
+from batuta.core.usage import ZERO_COST, ZERO_USAGE
+from batuta.distribution import install_hint
+from batuta.errors import ConfigError, StoreError
+from batuta.store import Store
+
+CACHE_HEADER = "x-batuta-cache"
+"""The header that says `hit` or `miss` where an answer may be repeated."""
+_LOG = logging.getLogger(__name__)
+_PIECE = 400
+"""Characters of a fragment in which a stream tells an answer again."""
+_REDIS_TIMEOUT = 0.5
+_REDIS_REST = 5.0
+"""Seconds for which Redis is left alone after it failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerCacheOptions:
+    """Which answers are repeated, and for how long."""
+
+    seconds: float = 3600.0
+    """Since the run that gave it."""
+    sampled: bool = False
+    """Whether also those that were not meant to be repeatable: of another temperature than 0 and
+    without a seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepeatableCall:
+    """All that an answer depends on."""
+
+    tenant: str
+    model: str
+    question: Question
+    pool: Pool
+    """The workers that may hear it: a key that may not ask a worker is not told its answer."""
+    limits: Limits
+    conductor: str
+    """Who writes the workflow, or the workflow itself where it came with the request."""
+    guardrails: tuple[str, ...] = ()
+
+    def digest(self) -> bytes:
+        """Equal for calls that have the same answer; a whole SHA-256."""
+        question = replace(self.question, cache=None)
+        seen = (self.tenant, self.model, question, self.pool.workers, self.limits)
+        text = repr((*seen, self.conductor, self.guardrails))
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+class AnswerIndex(Protocol):
+    """Finds the run that answered a call before.
+
+    Laws: what was kept for one tenant is found for no other; after its time nothing is found.
+    """
+
+    async def find(self, tenant: str, digest: bytes) -> str | None:
+        """The run's id; None: there is none, or the index cannot be asked now."""
+        ...
+
+    async def put(self, tenant: str, digest: bytes, run_id: str, seconds: float) -> None:
+        """Notes the run for so many seconds; or does nothing, if it cannot."""
+        ...
+
+    async def close(self) -> None:
+        """Lets connections go."""
+        ...
+
+
+@final
+class StoreAnswerIndex:
+    """In the database of the runs."""
+
+    def __init__(self, store: Store) -> None:
+        self._table = store.answers
+
+    async def find(self, tenant: str, digest: bytes) -> str | None:
+        """The run's id; None: there is none, or the database fails."""
+        try:
+            return await self._table.find(tenant, digest)
+        except StoreError as error:
+            _LOG.warning("earlier answers cannot be looked up: %s", error)
+            return None
+
+    async def put(self, tenant: str, digest: bytes, run_id: str, seconds: float) -> None:
+        """Notes the run, unless the database fails."""
+        try:
+            await self._table.put(tenant, digest, run_id, seconds=seconds)
+        except StoreError as error:
+            _LOG.warning("an answer cannot be noted: %s", error)
+
+    async def close(self) -> None:
+        """Nothing."""
+
+
+@final
+class RedisAnswerIndex:
+    """In Redis, of all replicas; while it cannot be reached every question is a new one."""
+
+    def __init__(self, url: str, clock: Callable[[], float] = monotonic) -> None:
+        """Connects on first use.
+
+        Raises:
+            ConfigError: the extra is not installed.
+        """
+        try:
+            from redis.asyncio import Redis  # noqa: PLC0415 - an extra
+        except ImportError:
+            message = f"answers in Redis need an extra: {install_hint('redis')}"
+            raise ConfigError(message) from None
+        kind: Any = Redis
+        self._redis: Any = kind.from_url(
+            url, socket_timeout=_REDIS_TIMEOUT, socket_connect_timeout=_REDIS_TIMEOUT
+        )
+        self._clock = clock
+        self._down_until = float("-inf")
+
+    async def find(self, tenant: str, digest: bytes) -> str | None:
+        """The run's id; None: there is none, or Redis does not answer."""
+        found = await self._ask(lambda: self._redis.get(_redis_key(tenant, digest)))
+        return found.decode("ascii", "replace") if isinstance(found, bytes) else None
+
+    async def put(self, tenant: str, digest: bytes, run_id: str, seconds: float) -> None:
+        """Notes the run, unless Redis does not answer."""
+        key, milliseconds = _redis_key(tenant, digest), max(1, int(seconds * 1000))
+        await self._ask(lambda: self._redis.set(key, run_id, px=milliseconds))
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._redis.aclose()
+
+    async def _ask(self, ask: Callable[[], Any]) -> Any:
+        if self._clock() < self._down_until:
+            return None
+        try:
+            with anyio.fail_after(2 * _REDIS_TIMEOUT):
+                return await ask()
+        except Exception as error:  # noqa: BLE001 - whatever the client raises
+            self._down_until = self._clock() + _REDIS_REST
+            _LOG.warning("Redis cannot be asked for answers: %s", type(error).__name__)
+            return None
+
+
+def _redis_key(tenant: str, digest: bytes) -> str:
+    """The tenant is in the digest as well; its own hash keeps its name out of Redis."""
+    return f"batuta:answer:{hashlib.sha256(tenant.encode()).hexdigest()}:{digest.hex()}"
+
+
+@final
+class RepeatedAnswers:
+    """Finds and notes the answers of one server."""
+
+    def __init__(
+        self, store: Store, index: AnswerIndex, options: AnswerCacheOptions | None = None
+    ) -> None:
+        """Asks nothing yet.
+
+        Args:
+            store: where the runs are.
+            index: finds them by their calls.
+            options: which are repeated.
+        """
+        self._store = store
+        self._index = index
+        self.options = options or AnswerCacheOptions()
+        self.hits = 0
+        """Answers that were given again."""
+        self.misses = 0
+        """Questions that might have had one, and had none."""
+
+    def may_repeat(self, sampling: Sampling) -> bool:
+        """Whether an answer that is sampled so may be given again."""
+        fixed = sampling.temperature == 0 or sampling.seed is not None
+        return fixed or self.options.sampled
+
+    async def find(self, call: RepeatableCall) -> Run | None:
+        """The run that answered that call, if it is still kept."""
+        run_id = await self._index.find(call.tenant, call.digest())
+        run = None
+        if run_id is not None:
+            try:
+                run = await self._store.get(run_id, call.tenant)
+            except StoreError as error:
+                _LOG.warning("an earlier answer cannot be read: %s", error)
+        found = run if run is not None and is_repeatable(run) else None
+        if found is None:
+            self.misses += 1
+        else:
+            self.hits += 1
+        return found
+
+    async def keep(self, call: RepeatableCall, run: Run) -> None:
+        """Notes the run for the next such call, if it can be given again."""
+        if is_repeatable(run):
+            seconds = self.options.seconds
+            await self._index.put(call.tenant, call.digest(), run.id, seconds)
+
+    async def close(self) -> None:
+        """Lets connections go."""
+        await self._index.close()
+
+
+def is_repeatable(run: Run) -> bool:
+    """Whether the run has a whole answer that is text alone.
+
+    Calls of tools carry ids of their own run, and what was cut short may be longer next time.
+    """
+    reply = run.reply
+    return (
+        run.outcome is Outcome.ANSWERED
+        and reply is not None
+        and reply.finish is Finish.STOP
+        and not reply.tool_calls
+        and not reply.is_refusal
+        and not reply.vectors
+        and len(reply.choices) == 1
+        and run.header.parent is None
+    )
+
+
+def repeated_run(earlier: Run, run_id: RunId) -> Run:
+    """A run that gives an earlier one's answer again: it comes from that one, and costs nothing."""
+    reply = earlier.reply
+    assert reply is not None  # noqa: S101 - it can be repeated
+    header: RunHeader = replace(
+        earlier.header, id=run_id, parent=earlier.id, started=time(), resumed=None
+    )
+    free: Reply = replace(reply, usage=ZERO_USAGE, cost=ZERO_COST)
+    return Run(header=header, rounds=(), outcome=earlier.outcome, answer=earlier.answer, reply=free)
+
+
+def reply_deltas(reply: Reply) -> Iterator[StepDelta]:
+    """The reply as a stream tells it."""
+    for thought in reply.thoughts:
+        yield _answer_delta(Delta(reasoning=thought.text))
+        yield _answer_delta(Delta(thought=thought))
+    if reply.reasoning and not reply.thoughts:
+        yield _answer_delta(Delta(reasoning=reply.reasoning))
+    for start in range(0, len(reply.text), _PIECE):
+        yield _answer_delta(Delta(text=reply.text[start : start + _PIECE]))
+
+
+def _answer_delta(delta: Delta) -> StepDelta:
+    """A fragment of an answer; nobody was called for it."""
+    return StepDelta(round=0, index=0, worker=WorkerId(""), delta=delta, is_answer=True)

@@ -1,0 +1,133 @@
+"""POST /v1/moderations: passed through to the provider that the settings name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast, final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from batuta.clients.openai.moderation import ModerationClient
+from batuta.core import Image, Message, Question, Role
+from batuta.errors import BadRequestError, ClientError, RateLimitError
+from batuta.gateway.access.caller import Caller, CallerRole, caller_of
+from batuta.gateway.access.rate_limit import REQUESTS, RateLimiter
+from batuta.gateway.errors import (
+    APIError,
+    invalid_type,
+    invalid_value,
+    model_not_found,
+    not_found,
+    unsupported_parameter,
+)
+from batuta.gateway.http.body import ClientGone, json_response, read_fields
+from batuta.gateway.http.fields import Fields
+from batuta.gateway.serving.image_addresses import check_pictures
+from batuta.gateway.serving.models import Catalogue
+
+MODERATIONS_PATH = "/v1/moderations"
+MAX_INPUTS = 128
+_ID_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+_PLAYS_NOTHING = "The admin's token plays no runs: make a key and use that."
+
+
+@final
+class ModerationEndpoint:
+    """Asks the provider; nothing of it is stored."""
+
+    def __init__(self, catalogue: Catalogue, rate_limiter: RateLimiter) -> None:
+        self._catalogue = catalogue
+        self._rate_limiter = rate_limiter
+
+    async def moderate(self, request: Request) -> Response:
+        """Serve one request.
+
+        Raises:
+            APIError: there is no moderation here, the key may not have it, or it failed.
+        """
+        client, caller = self._catalogue.moderation, caller_of(request.scope)
+        if client is None:
+            raise not_found("A provider of moderation ([moderation] in the settings)")
+        _check_may_ask(caller, client)
+        await self._take_rate(caller)
+        try:
+            body = await read_fields(request.scope, request.receive)
+        except ClientGone:
+            return Response(status_code=499)
+        wanted = body.text("model")
+        if wanted not in {None, client.worker.model}:
+            raise model_not_found(str(wanted))
+        given = self._parse_input(body)
+        try:
+            told = await client.moderate(given)
+        except ClientError as error:
+            raise _provider_error(error) from None
+        name = told.get("id")
+        known = isinstance(name, str) and _ID_PATTERN.fullmatch(name)
+        answer = {"id": name if known else "modr", "model": client.worker.model}
+        return json_response({**answer, "results": told["results"]})
+
+    async def _take_rate(self, caller: Caller) -> None:
+        rpm = caller.permissions.rpm
+        if rpm is None or caller.key is None:
+            return
+        window = await self._rate_limiter.take(REQUESTS, caller.key, rpm)
+        if not window.is_allowed:
+            message = (
+                f"This key may use {rpm} requests a minute; try again in {window.reset:.1f} s."
+            )
+            headers = {**window.headers(), "retry-after": str(int(window.reset) + 1)}
+            raise APIError(429, "rate_limit_exceeded", message, headers=headers)
+
+    def _parse_input(self, body: Fields) -> Any:
+        """The input as the provider takes it: a text, texts, or parts."""
+        given = body.need("input")
+        if isinstance(given, str):
+            return given
+        if not isinstance(given, list):
+            raise invalid_type("input", "a string or an array", given)
+        entries = cast("list[Any]", given)
+        if not 1 <= len(entries) <= MAX_INPUTS:
+            raise invalid_value("input", f"it must have 1 to {MAX_INPUTS} entries.")
+        if all(isinstance(entry, str) for entry in entries):
+            return entries
+        return [self._parse_part(part) for part in body.objects("input", MAX_INPUTS) or ()]
+
+    def _parse_part(self, part: Fields) -> dict[str, Any]:
+        part.need("type")
+        kind = part.choice("type", ("text", "image_url"))
+        if kind == "text":
+            return {"type": "text", "text": part.need_text("text")}
+        url = part.need_object("image_url").need_text("url")
+        if not url.startswith(("https://", "data:image/")):
+            path = f"{part.path('image_url')}.url"
+            raise unsupported_parameter(path, "it must begin with 'https://' or 'data:image/'.")
+        message = Message(role=Role.USER, parts=(Image(url=url),))
+        check_pictures(Question(messages=(message,)), private=self._catalogue.private_pictures)
+        return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _check_may_ask(caller: Caller, client: ModerationClient) -> None:
+    """Nothing, if the caller's texts may go to that provider.
+
+    Raises:
+        APIError: they may not.
+    """
+    if caller.role in {CallerRole.ADMIN, CallerRole.NOBODY}:
+        raise APIError(403, "permission_denied", _PLAYS_NOTHING)
+    permissions, model = caller.permissions, client.worker.model
+    if not permissions.allows_model(model) or not permissions.allows_worker(client.worker):
+        message = f"This key may not use the model '{model}'."
+        raise APIError(403, "model_not_allowed", message, param="model")
+
+
+def _provider_error(error: ClientError) -> APIError:
+    """Why there is no judgement; a provider's sentences have lost their addresses and keys."""
+    if isinstance(error, RateLimitError):
+        wait = str(max(1, int(error.retry_after or 1)))
+        message = "The provider of moderation limits its rate."
+        return APIError(429, "rate_limit_exceeded", message, headers={"retry-after": wait})
+    if isinstance(error, BadRequestError):
+        return APIError(400, "bad_request", f"{str(error).capitalize()}.", param="input")
+    return APIError(502, "upstream_error", "The provider of moderation gave no usable answer.")

@@ -1,0 +1,25 @@
+"""Users who sign in by an identity provider, and whose keys are whose."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0009"
+down_revision = "0008"
+branch_labels = None
+depends_on = None
+
+_COLUMNS = ("identity", "role", "user")
+
+
+def upgrade() -> None:
+    for name in _COLUMNS:
+        op.add_column("keys", sa.Column(name, sa.Text()))
+    op.create_index("ix_keys_identity", "keys", ["identity"], unique=True)
+    op.create_index("ix_keys_user", "keys", ["user"])
+
+
+def downgrade() -> None:
+    op.drop_index("ix_keys_user", "keys")
+    op.drop_index("ix_keys_identity", "keys")
+    for name in reversed(_COLUMNS):
+        op.drop_column("keys", name)

@@ -1,0 +1,380 @@
+"""Signing in by an identity provider on the loopback: code and PKCE, nonce, state, signatures."""
+
+from __future__ import annotations
+
+import json
+import time
+from base64 import urlsafe_b64encode
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from aiohttp import web
+
+pytest.importorskip("authlib", reason="authlib is not installed: pip install 'batuta-llm[oidc]'")
+from authlib.oauth2.rfc7636 import create_s256_code_challenge
+from joserfc import jwt
+from joserfc.jwk import OctKey, RSAKey
+
+from batuta.clients import HttpTransport, ScriptedClient
+from batuta.clients.secret import Secret
+from batuta.errors import ConfigError
+from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.oidc import OidcClient, OidcOptions
+from batuta.store.key_hasher import KeyHasher
+from batuta.store.key_permissions import KeyPermissions
+from gateway.house import HI, Serving, orchestra
+from gateway.town import HELLO
+
+pytestmark = pytest.mark.anyio
+RIGHT, OTHER = RSAKey.generate_key(2048, {"kid": "one"}), RSAKey.generate_key(2048, {"kid": "one"})
+SHARED = OctKey.generate_key(256, {"kid": "one"})
+BACK = "https://batuta.example/ui/oidc/callback"
+
+
+class IdentityProvider:
+    """Gives out codes for whoever asks, and tokens for codes; bends them where it is told to."""
+
+    def __init__(self):
+        self.codes, self.posted = {}, []
+        self.claims, self.key, self.algorithm = {}, RIGHT, "RS256"
+        self.keys, self.secret = [RIGHT], "the-clients-secret"
+        self.document = {}
+
+    async def __aenter__(self):
+        app = web.Application()
+        app.router.add_get("/.well-known/openid-configuration", self.describe)
+        app.router.add_get("/keys", self.show_keys)
+        app.router.add_post("/token", self.give_token)
+        self.runner = web.AppRunner(app)
+        await self.runner.setup()
+        await web.TCPSite(self.runner, "127.0.0.1", 0).start()
+        self.issuer = f"http://127.0.0.1:{self.runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(self, *_):
+        await self.runner.cleanup()
+
+    async def describe(self, _):
+        places = {"authorization_endpoint": "/authorize", "token_endpoint": "/token", "jwks_uri": "/keys"}  # fmt: skip
+        document = {"issuer": self.issuer, **{k: self.issuer + v for k, v in places.items()}}
+        return web.json_response({**document, **self.document})
+
+    async def show_keys(self, _):
+        return web.json_response({"keys": [key.as_dict(private=False) for key in self.keys]})
+
+    def authorize(self, url, **person):
+        """What the provider's page does once somebody has signed in there: the way back."""
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+        assert asked["response_type"] == "code" and asked["code_challenge_method"] == "S256"
+        assert asked["redirect_uri"] == BACK and "openid" in asked["scope"].split()
+        code = f"code-{len(self.codes)}"
+        self.codes[code] = asked, person
+        return {"code": code, "state": asked["state"]}
+
+    async def give_token(self, request):
+        form = await request.post()
+        self.posted.append(dict(form))
+        asked, person = self.codes.pop(form["code"], (None, None))
+        proof = asked and create_s256_code_challenge(form.get("code_verifier", ""))
+        if asked is None or proof != asked["code_challenge"] or form["redirect_uri"] != BACK or form.get("client_secret") != self.secret:  # fmt: skip
+            return web.json_response({"error": "invalid_grant"}, status=400)
+        now = int(time.time())
+        claims = {"iss": self.issuer, "aud": "batuta", "sub": "17", "iat": now, "exp": now + 300}
+        claims |= {"nonce": asked["nonce"], **person, **self.claims}
+        claims = {name: value for name, value in claims.items() if value is not None}
+        header = {"alg": self.algorithm, "kid": "one"}
+        if self.algorithm == "none":
+            parts = [urlsafe_b64encode(json.dumps(part).encode()) for part in (header, claims)]
+            token = ".".join(part.decode().rstrip("=") for part in parts) + "."
+        else:
+            token = jwt.encode(header, claims, self.key, algorithms=[self.algorithm])
+        return web.json_response({"access_token": "a", "token_type": "Bearer", "id_token": token})
+
+
+class Door:
+    """A server where people sign in, and a browser."""
+
+    def __init__(self, provider, store, http, **options):
+        hasher = KeyHasher(b"x" * 32)
+        wanted = {"client_secret": Secret(provider.secret), "redirect_uri": BACK, **options}
+        options = OidcOptions(issuer=provider.issuer, client_id="batuta", **wanted)
+        gate = Authenticator(store, hasher, has_sign_in=True)
+        ada = ScriptedClient(lambda _: HELLO)
+        self.store, self.provider, self.hasher = store, provider, hasher
+        self.serving = Serving(
+            orchestra(
+                {"ada": ada},
+                store=store,
+                authenticator=gate,
+                oidc=OidcClient(options, http, hasher),
+            )
+        )
+
+    async def get(self, path, cookies=None, **options):
+        cookie = "; ".join(f"{name}={value}" for name, value in (cookies or {}).items())
+        async with self.serving.http.get(
+            path, headers={"cookie": cookie}, allow_redirects=False, **options
+        ) as answer:
+            return answer.status, answer, await answer.text()
+
+    async def start(self, then="/ui/runs"):
+        status, answer, _ = await self.get(f"/ui/oidc/start?then={then}")
+        assert status == 303, status
+        [kept] = answer.headers.getall("set-cookie")
+        assert all(w in kept for w in ("HttpOnly", "SameSite=lax", "Secure", "Path=/ui/oidc"))
+        return answer.headers["location"], kept.partition("=")[2].partition(";")[0]
+
+    async def sign_in(self, **person):
+        """The browser's session; and the page that is shown."""
+        url, kept = await self.start()
+        back = self.provider.authorize(url, **person)
+        return await self.come_back(back, kept)
+
+    async def come_back(self, back, kept):
+        status, answer, text = await self.get(
+            "/ui/oidc/callback", {"batuta_oidc": kept}, params=back
+        )
+        cookies = answer.headers.getall("set-cookie", [])
+        sessions = [c for c in cookies if c.startswith("batuta_session=")]
+        for one in sessions:
+            assert all(w in one for w in ("HttpOnly", "SameSite=strict", "Secure"))
+        session = sessions[0].partition("=")[2].partition(";")[0] if sessions else None
+        return status, session, text
+
+
+@pytest.fixture
+async def provider(anyio_backend):
+    async with IdentityProvider() as provider:
+        yield provider
+
+
+@asynccontextmanager
+async def door_of(provider, store, **options):
+    async with HttpTransport() as http:
+        door = Door(provider, store, http, **options)
+        async with door.serving:
+            yield door
+
+
+EVE = {"email": "eve@example.com", "email_verified": True, "groups": ["staff"]}
+
+
+async def test_somebody_signs_in_and_sees_their_tenant(provider, store):
+    async with door_of(provider, store, label="Example") as door:
+        assert "Sign in with Example" in (await door.get("/ui/sign-in"))[2]
+        assert (await door.get("/v1/models"))[0] == 401, "a key is needed from the first moment"
+        status, session, text = await door.sign_in(**EVE)
+        assert status == 200 and '"/ui/runs"' in text
+        assert (await door.get("/ui/runs", {"batuta_session": session}))[0] == 200
+        assert (await door.get("/ui/keys", {"batuta_session": session}))[0] == 404
+        await door.sign_in(**EVE)
+        [entry] = await store.keys.list()
+        assert (entry.name, entry.role, entry.tenant.name) == ("eve@example.com", "user", "default")
+        [posted, _] = provider.posted
+        assert posted["grant_type"] == "authorization_code" and posted["client_id"] == "batuta"
+
+
+@pytest.mark.parametrize(
+    ("person", "role"),
+    [
+        ({"groups": ["batuta-admins"]}, "admin"),
+        ({"groups": "batuta-admins"}, "admin"),
+        ({"email": "root@example.com", "email_verified": True}, "admin"),
+        ({"email": "root@example.com", "email_verified": False}, "user"),
+        ({"email": "root@example.com"}, "user"),
+        ({"groups": [7, None, "x"]}, "user"),
+        ({}, "user"),
+    ],
+)
+async def test_roles_are_what_the_provider_says(provider, store, person, role):
+    admins = frozenset({"batuta-admins", "root@example.com"})
+    async with door_of(provider, store, admins=admins) as door:
+        _, session, _ = await door.sign_in(**person)
+        status, _, _ = await door.get("/ui/keys", {"batuta_session": session})
+        assert status == (200 if role == "admin" else 404)
+        await door.sign_in(groups=[])  # the next time the provider says something else
+        assert (await door.get("/ui/keys", {"batuta_session": session}))[0] == 404
+
+
+async def test_who_may_sign_in_can_be_said(provider, store):
+    async with door_of(provider, store, users=frozenset({"staff"})) as door:
+        assert (await door.sign_in(groups=["guests"]))[:2] == (403, None)
+        assert (await door.sign_in(**EVE))[0] == 200
+
+
+def bend(**claims):
+    return lambda provider: provider.claims.update(claims)
+
+
+def sign(key, algorithm="RS256"):
+    def by(provider):
+        provider.key, provider.algorithm = key, algorithm
+
+    return by
+
+
+def other_secret(provider):
+    provider.secret = "another"
+
+
+BENT = {
+    "another's key": sign(OTHER),
+    "a shared secret": sign(SHARED, "HS256"),
+    "no signature": sign(SHARED, "none"),
+    "another nonce": bend(nonce="x"),
+    "no nonce": bend(nonce=None),
+    "another issuer": bend(iss="https://evil.example"),
+    "another audience": bend(aud="somebody-else"),
+    "an audience of two, for another": bend(aud=["batuta", "x"], azp="x"),
+    "expired": bend(exp=1),
+    "no end": bend(exp=None),
+    "from the future": bend(nbf=9_999_999_999),
+    "nobody": bend(sub=None),
+    "a number": bend(sub=7),
+    "no secret": other_secret,
+}
+
+
+@pytest.mark.parametrize("name", BENT)
+async def test_what_cannot_be_believed_is_refused(provider, store, name):
+    async with door_of(provider, store) as door:
+        url, kept = await door.start()
+        back = provider.authorize(url, **EVE)
+        BENT[name](provider)
+        status, session, text = await door.come_back(back, kept)
+    assert (status, session) == (401, None), text
+    assert await store.keys.list() == []
+
+
+async def test_a_sign_in_belongs_to_the_browser_that_began_it(provider, store):
+    async with door_of(provider, store) as door:
+        url, kept = await door.start()
+        other_url, other = await door.start()
+        back = provider.authorize(url, **EVE)
+        for cookie in ("", "x", "x.y", other, kept[:-1] + ("0" if kept[-1] != "0" else "1")):
+            assert (await door.come_back(back, cookie))[:2] == (401, None), cookie
+        assert (await door.come_back({**back, "state": "x"}, kept))[:2] == (401, None)
+        assert (await door.come_back({"code": back["code"]}, kept))[:2] == (401, None)
+        assert (await door.come_back({**back, "iss": "https://evil.example"}, kept))[0] == 401
+        assert (await door.come_back({"error": "access_denied", "state": back["state"]}, kept))[0] == 401  # fmt: skip
+        assert not provider.posted
+        assert (await door.come_back(back, kept))[0] == 200
+        assert (await door.come_back(back, kept))[:2] == (401, None), "a code counts once"
+        # An attacker's own code, in the browser of somebody else.
+        theirs = provider.authorize(other_url, **EVE)
+        assert (await door.come_back({**theirs, "state": back["state"]}, kept))[:2] == (401, None)
+
+
+@pytest.mark.parametrize("then", ["https://evil.example/", "//evil.example", "/ui/\\x", "/v1/runs"])
+async def test_it_leads_nowhere_else(provider, store, then):
+    async with door_of(provider, store) as door:
+        url, kept = await door.start(then)
+        _, _, text = await door.come_back(provider.authorize(url, **EVE), kept)
+        assert 'href="/ui/"' in text and "evil" not in text
+
+
+async def test_keys_that_change_are_read_again_and_another_issuer_is_not_believed(provider, store):
+    async with door_of(provider, store) as door:
+        provider.document = {"issuer": "https://evil.example"}
+        assert (await door.get("/ui/oidc/start"))[0] == 503
+        provider.document = {}
+        assert (await door.sign_in(**EVE))[0] == 200
+
+
+async def test_a_provider_that_is_away_is_said_to_be(store):
+    async with HttpTransport() as http:
+        provider = IdentityProvider()
+        provider.issuer = "http://127.0.0.1:9"
+        door = Door(provider, store, http)
+        async with door.serving:
+            status, _, text = await door.get("/ui/oidc/start")
+    assert status == 503 and "127.0.0.1:9" not in text
+
+
+async def test_without_a_provider_there_is_no_such_screen(store):
+    async with Serving(orchestra({"ada": ScriptedClient(lambda _: "x")}, store=store)) as server:
+        for path in ("/ui/oidc/start", "/ui/oidc/callback", "/ui/own-keys"):
+            async with server.http.get(path, allow_redirects=False) as answer:
+                assert answer.status == 404
+
+
+class Visitor:
+    """Somebody who has signed in, in front of the page."""
+
+    def __init__(self, door, session):
+        self.door, self.cookies = door, {"batuta_session": session}
+
+    async def post(self, path, token=None, **form):
+        if token is None:
+            _, _, text = await self.door.get("/ui/own-keys", self.cookies)
+            token = text.partition('name="token" value="')[2].partition('"')[0]
+        headers = {"cookie": f"batuta_session={self.cookies['batuta_session']}"}
+        async with self.door.serving.http.post(
+            path, data={"token": token, **form}, headers=headers, allow_redirects=False
+        ) as answer:
+            return answer.status, await answer.text()
+
+    async def make_key(self, name="ci"):
+        status, text = await self.post("/ui/own-keys", name=name)
+        assert status == 200, text
+        return text.partition("<code data-secret>")[2].partition("<")[0]
+
+    async def ask(self, key):
+        body = {"model": "worker/ada", "messages": HI}
+        headers = {"authorization": f"Bearer {key}"}
+        async with self.door.serving.http.post("/v1/chat/completions", json=body, headers=headers) as answer:  # fmt: skip
+            return answer.status
+
+
+async def test_a_users_keys_share_the_users_limits(provider, store):
+    limits = KeyPermissions(rpm=3, per_day=Decimal(10))
+    async with door_of(provider, store, limits=limits) as door:
+        eve = Visitor(door, (await door.sign_in(**EVE))[1])
+        keys = [await eve.make_key(f"k{number}") for number in range(2)]
+        asked = [await eve.ask(key) for key in (*keys, *keys)]
+        assert asked == [200, 200, 200, 429], "two keys are not two rates"
+        await store.flush()
+        [entry] = [key for key in await store.keys.list() if key.identity]
+        from batuta.store.spend_report import report_spending
+
+        [spent] = await report_spending(store.database, ("key",))
+        assert spent.group == (entry.id,)
+
+
+async def test_a_users_keys_end_with_the_user(provider, store):
+    async with door_of(provider, store) as door:
+        session = (await door.sign_in(**EVE))[1]
+        eve = Visitor(door, session)
+        first, second = await eve.make_key("a"), await eve.make_key("b")
+        name = first.split("_")[1]
+        assert (await eve.post(f"/ui/own-keys/{name}/revoke"))[0] == 303
+        assert [await eve.ask(key) for key in (first, second)] == [401, 200]
+        [entry] = [key for key in await store.keys.list() if key.identity]
+        await store.keys.revoke(entry.id)
+        door.serving.house.authenticator.forget(entry.id)
+        assert await eve.ask(second) == 401
+        assert (await door.get("/ui/runs", eve.cookies))[0] == 303
+        assert (await door.sign_in(**EVE))[:2] == (401, None), "and does not come in again"
+
+
+async def test_nobody_touches_anothers_keys(provider, store):
+    async with door_of(provider, store) as door:
+        eve = Visitor(door, (await door.sign_in(**EVE))[1])
+        bob = Visitor(door, (await door.sign_in(sub="18"))[1])
+        key = await eve.make_key()
+        assert (await bob.post(f"/ui/own-keys/{key.split('_')[1]}/revoke"))[0] == 404
+        assert key.split("_")[1] not in (await door.get("/ui/own-keys", bob.cookies))[2]
+        assert (await eve.post("/ui/own-keys", token="x", name="n"))[0] == 403
+        assert (await eve.post("/ui/own-keys", name=""))[0] == 400
+        assert await eve.ask(key) == 200
+
+
+async def test_settings_that_cannot_be_used():
+    hasher = KeyHasher(b"x" * 32)
+    async with HttpTransport() as http:
+        for issuer, back in (("http://idp.example", BACK), ("https://idp.example", "https://x/")):
+            options = OidcOptions(issuer=issuer, client_id="b", redirect_uri=back)
+            with pytest.raises(ConfigError, match=r"issuer|redirect_uri"):
+                OidcClient(options, http, hasher)
