@@ -1,5 +1,6 @@
 """Every benchmark, one after another. `make bench`"""
 
+import ask
 import graders
 import page
 import sandbox
@@ -13,7 +14,7 @@ import train
 
 
 def run():
-    for part in (startup, embedded, gateway, serving, page, engine, graders, sandbox, train):
+    for part in (startup, ask, embedded, gateway, serving, page, engine, graders, sandbox, train):
         print(f"== {part.__name__}: {(part.__doc__ or '').splitlines()[0]}", flush=True)
         part.run()
 

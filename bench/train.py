@@ -25,8 +25,9 @@ PARTS = ("sampling", "playing", "update")
 
 
 def settings(folder, questions, steps):
+    from batuta.config.settings_file import validate_settings
     from batuta.rehearsal import shipped_policy_folder
-    from batuta.train.settings import validate_settings
+    from batuta.train.settings import TrainSettings
 
     optimiser = {
         "sampler": "own", "steps": steps, "questions": questions, "group": GROUP,
@@ -45,6 +46,7 @@ def settings(folder, questions, steps):
             "log": {"checkpoint_every": 10_000},
         },
         "the benchmark",
+        TrainSettings,
     )
 
 

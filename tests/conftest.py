@@ -27,8 +27,8 @@ def pytest_collection_modifyitems(items):
     """Each test has its tier: `unit` by its folder, `long` by its mark, and else `integration`."""
     here = Path(__file__).parent
     for item in items:
-        folder = item.path.relative_to(here).parts[0]
-        if item.get_closest_marker("long") is None:
+        if item.path.is_relative_to(here) and item.get_closest_marker("long") is None:
+            folder = item.path.relative_to(here).parts[0]
             item.add_marker("unit" if folder in UNIT_FOLDERS else "integration")
 
 

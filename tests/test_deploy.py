@@ -14,7 +14,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from batuta.clients import BreakerPolicy, WorkerHealth
-from batuta.config.settings import read_settings
+from batuta.config.settings import Settings
+from batuta.config.settings_file import read_settings
 from batuta.gateway.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[1]
@@ -175,7 +176,7 @@ def test_no_pod_of_ours_is_root_and_secrets_come_by_files(overlay):
 
 @pytest.mark.parametrize("path", sorted(DEPLOY.rglob("batuta.toml")), ids=lambda p: p.parent.name)
 def test_the_settings_of_every_overlay_are_settings(path):
-    found = read_settings(path)
+    found = read_settings(path, Settings)
     assert found.conductor.worker in {worker.id for worker in found.workers}
 
 
@@ -215,7 +216,7 @@ def test_every_metric_that_is_looked_at_exists():
     named = set(re.findall(r"\b((?:batuta|process)_[a-z_]+)", source)) - {"batuta_admin"}
     gauges = ("running", "waiting", "turned_away_total", "unwritten_runs", "lost_runs_total")
     health = WorkerHealth(BreakerPolicy(5, 1.0))
-    metrics = Metrics(lambda: dict.fromkeys(gauges, ("x", 0.0)), lambda: {"w": health})
+    metrics = Metrics(lambda: dict.fromkeys(gauges, ("x", 0.0)), lambda: {"w": health})  # pyright: ignore[reportArgumentType]
     families = text_string_to_metric_families(metrics.text().decode())
     known = {name for family in families for name in names_of(family)}
     assert named - known == set()

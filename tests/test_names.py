@@ -2,6 +2,7 @@
 
 import ast
 from collections import defaultdict
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -49,17 +50,15 @@ def one_word_functions(tree: ast.Module) -> list[str]:
 
 
 def wide_dataclasses(tree: ast.Module) -> list[str]:
-    """Dataclasses of more than three fields that can be filled by position."""
+    """Dataclasses of which more than three fields can be filled by position."""
     found = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.ClassDef):
             continue
         marks = [ast.unparse(d) for d in node.decorator_list]
-        fields = [
-            n
-            for n in node.body
-            if isinstance(n, ast.AnnAssign) and "ClassVar" not in ast.unparse(n.annotation)
-        ]
+        annotations = [ast.unparse(n.annotation) for n in node.body if isinstance(n, ast.AnnAssign)]
+        by_position = takewhile(lambda one: one != "KW_ONLY", annotations)
+        fields = [one for one in by_position if "ClassVar" not in one]
         if (
             any(m.startswith("dataclass") for m in marks)
             and len(fields) > 3

@@ -3,7 +3,7 @@
 RUNS holds the run folders that run.sh fills: seed-1, seed-2, …; pools; recursion.
 What is not there is left out. What OUT has already is not run again. Prints the tables.
 """
-# ruff: noqa: INP001, T201, S603 - a script that runs the project's own command and prints tables
+# ruff: noqa: S603 - a script that runs the project's own command and prints tables
 
 from __future__ import annotations
 

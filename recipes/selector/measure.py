@@ -1,64 +1,89 @@
-# ruff: noqa: INP001, T201 - a script that prints a table
 """The learned selector and the cascade on recorded pools: `measure.py OUT.jsonl [CASE...]`.
 
+The protocol, fixed before what it measures was tuned:
+
+- Sets, splits and comparators are those below. `--seeds 0-4` are reported; whatever was tuned was
+  tuned on seeds from 100 on.
+- The cascade's shipped prior was fitted on these very sets, so here each set is measured with a
+  prior that was fitted without its source (`fit_prior.py`), which is kept beside OUT.
+- Everything is chosen inside the training part; the split's calibration part is training too.
+
 One line a set, split and seed, as soon as it is measured; lines that OUT has already are skipped.
-`measure.py OUT.jsonl --table` prints the means.
+`--table` prints them: the mean over the seeds, the difference to the best single worker with its
+interval (10,000 resamples of whole families on unseen families, of questions on random splits),
+and the worst split.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import time
 from collections import defaultdict
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
+from fit_prior import make_prior
+from numpy.typing import NDArray
 
-from batuta.baselines.cascade import fit_cascade
-from batuta.baselines.routing import routerdc
+from batuta.baselines.cascade_training import fit_cascade
+from batuta.baselines.routing import avengers, knn
 from batuta.embedded.blas import limit_blas_to_one_thread
 from batuta.evals.learned_methods import QUESTION_FEATURES
-from batuta.solvers.features import load_features as reopened
 from batuta.solvers.history import History, history_from_record
-from batuta.solvers.selector import Selector, SelectorRecipe, fit_selector
+from batuta.solvers.selector import SelectorRecipe, fit_selector
+from batuta.solvers.selector.agreement import AgreementPrior
 from batuta.tasks.recorded import RecordedOutcomes, load_recorded, random_split, unseen_family_split
 
-SEEDS = range(5)
-PRICES = (0.001, 0.005)
-CASES = {
-    "hard, random": ("reasoning_gym/hard", random_split),
-    "hard, unseen": ("reasoning_gym/hard", unseen_family_split),
-    "easy, random": ("reasoning_gym/easy", random_split),
-    "mmlu_pro, random": ("mmlu_pro/seven", random_split),
-    "easy, unseen": ("reasoning_gym/easy", unseen_family_split),
-    "mmlu_pro, unseen": ("mmlu_pro/seven", unseen_family_split),
-    "routerdc, its split": ("routerdc/test", None),
+PRICES = (None, 0.005, 0.001)
+"""Of the cascade; None: chosen on the training labels."""
+SETS = {
+    "hard": "reasoning_gym/hard",
+    "easy": "reasoning_gym/easy",
+    "mmlu-pro seven": "mmlu_pro/seven",
+    "mmlu-pro all": "mmlu_pro/all",
+    "medagents test": "medagentsbench/test",
+    "medagents hard": "medagentsbench/hard",
+    "medagents methods": "medagentsbench/methods",
 }
-"""Name: recorded set, split; None: trained on the set's own training part."""
-PAPER = ("mmlu_test", "gsm8k-test", "cmmlu_test", "arc_challenge_test", "humaneval_test")
-"""The test sets of the kinds that RouterDC trains on."""
-OPTIONS = ("mmlu", "cmmlu", "arc", "ceval", "MATH")
-"""Sets whose scores its authors count as right above 0."""
+SPLITS = {"random": random_split, "unseen": unseen_family_split}
+CASES = {f"{name}, {split}": (name, split) for name in SETS for split in SPLITS}
+SAMPLES = 10_000
+FEW = 40
+"""Labels of the arm that has few of them."""
 Line = dict[str, Any]
+Floats = NDArray[np.floating[Any]]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what is missing, or print the table."""
-    out, *wanted = (Path(sys.argv[1]), *sys.argv[2:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("cases", nargs="*", help="such as 'hard, unseen'; none: all")
+    parser.add_argument("--seeds", default="0-4")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="no stage 2, one price, all labels")
+    asked = parser.parse_args(arguments)
+    out: Path = asked.out
     done = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
-    if "--table" in wanted:
-        table(done)
+    if asked.table:
+        print_table(done)
         return
     limit_blas_to_one_thread()
     have = {(line["case"], line["seed"]) for line in done}
-    for seed in SEEDS:
-        for case in wanted or CASES:
+    first, _, last = asked.seeds.partition("-")
+    for seed in range(int(first), int(last or first) + 1):
+        for case in asked.cases or CASES:
             if (case, seed) not in have:
-                line = {"case": case, "seed": seed, **measured(*parts(case, seed), seed)}
+                line = {
+                    "case": case,
+                    "seed": seed,
+                    **measure(case, seed, out.parent, quick=asked.quick),
+                }
                 with out.open("a") as file:
                     file.write(json.dumps(line) + "\n")
 
@@ -69,96 +94,162 @@ def recorded(name: str) -> RecordedOutcomes:
     return load_recorded(name, with_texts=False)
 
 
-def parts(case: str, seed: int) -> tuple[History, History]:
-    """What is learned from, and what is measured on."""
-    name, split = CASES[case]
-    record = recorded(name)
-    if split is None:
-        return history_from_record(recorded(name.replace("test", "train"))), history_from_record(
-            record
-        )
-    division = split(record, seed)
-    known = np.concatenate([division.train, division.calibration])
-    return history_from_record(record, known), history_from_record(record, division.test)
+@cache
+def prior_without(source: str, folder: Path) -> AgreementPrior:
+    """The prior of all other sources, fitted once."""
+    path = folder / f"prior-without-{source}.json"
+    if not path.exists():
+        path.write_bytes(orjson.dumps(make_prior(source).to_json()))
+    return AgreementPrior.from_json(orjson.loads(path.read_bytes()))
 
 
-def measured(known: History, test: History, seed: int) -> Line:
-    """Percent of the test questions, and calls a question; fitted on the known ones only."""
+def measure(case: str, seed: int, folder: Path, *, quick: bool = False) -> Line:
+    """What each arm earned on each test question, and its calls a question."""
     start = time.process_time()
+    name, split = CASES[case]
+    record = recorded(SETS[name])
+    division = SPLITS[split](record, seed)
+    known = history_from_record(record, np.concatenate([division.train, division.calibration]))
+    test = history_from_record(record, division.test)
+    prior = prior_without(SETS[name].partition("/")[0], folder)
     best = known.workers.index(known.best_worker())
-    selector = fit_selector(known, SelectorRecipe(features=QUESTION_FEATURES), seed=seed)
-    line: Line = {
-        "questions": len(test.questions),
-        "best single": 100 * float(test.scores_qm[:, best].mean()),
-        "mini, no guard": 100 * earned(selector, test, guarded=False),
-        "mini": 100 * earned(selector, test),
-        "oracle": 100 * float(test.scores_qm.max(axis=1).mean()),
-        "head": bool(selector.head.weights_fm.any()),
-        "µs a decision": decision(selector, test),
-    }
-    if PAPER[0] in test.families:
-        line |= as_in_the_paper(known, test, selector, seed)
-    for price in PRICES if known.samples and test.answers else ():
-        cascade = fit_cascade(known, seed=seed, price=price, selector=selector)
-        credit, calls = cascade.replay_history(test)
-        line[f"cascade {price:g}"] = 100 * float(credit.mean())
-        line[f"calls {price:g}"] = float(calls.mean())
-    return {**line, "cpu seconds": time.process_time() - start}
-
-
-def earned(selector: Selector, test: History, *, guarded: bool = True) -> float:
-    """The mean credit of the workers picked."""
-    if guarded:
-        picked = np.asarray(selector.choose_indices(test.questions))
-    else:
-        picked = selector.logits(test.questions)[0].argmax(axis=1)
-    return float(test.scores_qm[np.arange(len(picked)), picked].mean())
-
-
-def as_in_the_paper(known: History, test: History, selector: Selector, seed: int) -> Line:
-    """The mean over the five sets of RouterDC's first table, each counted as its authors count."""
-    right_qm = test.scores_qm.copy()
-    families = np.asarray(test.families)
-    for q in np.flatnonzero([family.startswith(OPTIONS) for family in test.families]):
-        right_qm[q] = right_qm[q] > 0
-    router = routerdc.fit_routerdc(known, seed=seed, features=QUESTION_FEATURES)
-
-    def mean(picked: Any) -> float:
-        earned = right_qm[np.arange(len(right_qm)), picked]
-        return 100 * float(np.mean([earned[families == name].mean() for name in PAPER]))
-
-    best = max(mean(np.full(len(families), m)) for m in range(right_qm.shape[1]))
+    earned: dict[str, Floats] = {"best single": first_credit(test, best)}
+    calls: dict[str, float] = {"best single": 1.0}
+    whole = SelectorRecipe(features=QUESTION_FEATURES, evolve=not quick)
+    selector = fit_selector(known, whole, seed=seed)
+    earned["mini"] = picked_credit(test, selector.choose_indices(test.questions))
+    for router in (knn.fit_knn, avengers.fit_avengers):
+        fitted = router(known, seed=seed, features=QUESTION_FEATURES)
+        places = [int(fitted.score(text).argmax()) for text in test.questions]
+        earned[fitted.name.partition("/")[0]] = picked_credit(test, places)
+    earned["vote"], calls["vote"] = plurality_credit(test, best), float(len(test.workers))
+    if known.runs_qm[:, best].max() >= 3 <= test.runs_qm[:, best].min():
+        earned["self-consistency@3"] = majority_credit(test, best)
+        calls["self-consistency@3"] = 3.0
+    for price in PRICES[:1] if quick else PRICES:
+        cascade = fit_cascade(known, seed=seed, price=price, selector=selector, prior=prior)
+        name = "cascade" if price is None else f"cascade@{price:g}"
+        earned[name], drawn_n = cascade.replay_history(test)
+        calls[name] = float(drawn_n.mean())
+        if price is None:
+            calls["(default price)"] = cascade.price
+    assert test.samples is not None  # noqa: S101 - all of these sets have answers
+    earned["oracle"] = np.nan_to_num(test.samples.credit_qms[:, :, 0]).max(axis=1)
+    if not quick:
+        measure_few_labels(known, test, prior, seed, (earned, calls))
     return {
-        "five sets: best single": best,
-        "five sets: RouterDC": mean([int(router.score(text).argmax()) for text in test.questions]),
-        "five sets: mini": mean(np.asarray(selector.choose_indices(test.questions))),
-        "five sets: mini, no guard": mean(selector.logits(test.questions)[0].argmax(axis=1)),
+        "questions": len(test.questions),
+        "rows": division.test.tolist(),
+        "families": list(test.families),
+        "earned": {arm: np.round(credit, 3).tolist() for arm, credit in earned.items()},
+        "calls": calls,
+        "stage 2": not quick,
+        "cpu seconds": time.process_time() - start,
     }
 
 
-def decision(selector: Selector, test: History) -> float:
-    """Microseconds of processor time for one decision; the median over 50 questions."""
-    selector = replace(selector, features=reopened(*selector.features.save()))  # reads every text
-    times: list[float] = []
-    for question in test.questions[:50]:
-        start = time.process_time()
-        selector.choose_indices([question])
-        times.append(time.process_time() - start)
-    return 1e6 * float(np.median(times))
+def measure_few_labels(
+    known: History,
+    test: History,
+    prior: AgreementPrior,
+    seed: int,
+    found: tuple[dict[str, Floats], dict[str, float]],
+) -> None:
+    """What the best single worker and the cascade earn that know few labels, put into `found`."""
+    earned, calls = found
+    rng = np.random.Generator(np.random.PCG64(seed))
+    few = known.select(rng.permutation(len(known.questions))[:FEW])
+    earned[f"best single, {FEW} labels"] = first_credit(
+        test, known.workers.index(few.best_worker())
+    )
+    recipe = SelectorRecipe(features=QUESTION_FEATURES, evolve=False)
+    sparse = fit_cascade(few, recipe, seed=seed, prior=prior)
+    earned[f"cascade, {FEW} labels"], drawn_n = sparse.replay_history(test)
+    calls[f"cascade, {FEW} labels"] = float(drawn_n.mean())
 
 
-def table(lines: list[Line]) -> None:
-    """The means over the seeds of each case, as Markdown."""
+def first_credit(test: History, worker: int) -> Floats:
+    """What the worker's first answer earns."""
+    return picked_credit(test, [worker] * len(test.questions))
+
+
+def picked_credit(test: History, places: Sequence[int]) -> Floats:
+    """What the first answers of the workers picked earn."""
+    assert test.samples is not None  # noqa: S101 - all of these sets have answers
+    picked = test.samples.credit_qms[np.arange(len(places)), np.asarray(places, int), 0]
+    return np.nan_to_num(picked)
+
+
+def plurality_credit(test: History, best: int) -> Floats:
+    """What the most frequent first answer earns; of equals, that of the best worker, or first."""
+    assert test.samples is not None  # noqa: S101 - all of these sets have answers
+    order = [best, *(m for m in range(len(test.workers)) if m != best)]
+    codes, credit = (a[:, order, 0] for a in (test.samples.answers_qms, test.samples.credit_qms))
+    return _majority(codes, credit)
+
+
+def majority_credit(test: History, worker: int) -> Floats:
+    """What the most frequent of three answers of a worker earns."""
+    assert test.samples is not None  # noqa: S101 - all of these sets have answers
+    return _majority(
+        test.samples.answers_qms[:, worker, :3], test.samples.credit_qms[:, worker, :3]
+    )
+
+
+def _majority(codes_qk: NDArray[np.int32], credit_qk: Floats) -> Floats:
+    same = (codes_qk[:, :, None] == codes_qk[:, None, :]) & (codes_qk >= 0)[:, :, None]
+    leader = same.sum(axis=2).argmax(axis=1)
+    return np.nan_to_num(credit_qk[np.arange(len(leader)), leader])
+
+
+def print_table(lines: list[Line]) -> None:
+    """Each case: means, differences, intervals, the worst split; then every seed."""
     by_case: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         by_case[str(line["case"])].append(line)
-    columns = list(dict.fromkeys(key for line in lines for key in line if key != "case"))
-    print("| case | " + " | ".join(columns) + " |\n" + "|---" * (len(columns) + 1) + "|")
     for case, found in by_case.items():
-        means = [np.mean([line[c] for line in found]) if c in found[0] else None for c in columns]
-        shown = ["–" if mean is None else f"{mean:.2f}" for mean in means]
-        shown[0] = f"{len(found)} seeds"
-        print(f"| {case} | " + " | ".join(shown) + " |")
+        found.sort(key=lambda line: line["seed"])
+        print(f"\n**{case}**, seeds {', '.join(str(line['seed']) for line in found)}\n")
+        seeds = " | ".join(str(line["seed"]) for line in found)
+        print(f"| arm | right % | calls | over best single | 95 % | {seeds} |")
+        print("|---" * (5 + len(found)) + "|")
+        for arm in found[0]["earned"]:
+            print(row(arm, found, whole_families="unseen" in case))
+
+
+def row(arm: str, found: list[Line], *, whole_families: bool) -> str:
+    """An arm's line of the table."""
+    few = arm.endswith("labels")
+    base = f"best single, {FEW} labels" if few else "best single"
+    parts = [np.asarray(line["earned"][arm]) for line in found if arm in line["earned"]]
+    less = [np.asarray(line["earned"][base]) for line in found if arm in line["earned"]]
+    here = [line for line in found if arm in line["earned"]]
+    calls = [line["calls"].get(arm, 1.0) for line in here]
+    low, high = interval(here, parts, less, whole_families=whole_families)
+    right = 100 * np.concatenate(parts).mean()
+    ahead = 100 * (np.concatenate(parts) - np.concatenate(less)).mean()
+    seeds = " | ".join(f"{100 * one.mean():.1f}" for one in parts)
+    shown = f"{ahead:+.1f} | {low:+.1f} to {high:+.1f}" if arm != base else "– | –"
+    return f"| {arm} | {right:.1f} | {np.mean(calls):.2f} | {shown} | {seeds} |"
+
+
+def interval(
+    found: list[Line], parts: list[Floats], less: list[Floats], *, whole_families: bool
+) -> tuple[float, float]:
+    """95 % of the mean difference in points, by the bootstrap over families or questions."""
+    sums: dict[Any, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for line, ours, its in zip(found, parts, less, strict=True):
+        units = line["families"] if whole_families else line["rows"]
+        for unit, ahead in zip(units, ours - its, strict=True):
+            sums[unit][0] += float(ahead)
+            sums[unit][1] += 1
+    total_u, count_u = np.asarray(list(sums.values())).T
+    rng = np.random.Generator(np.random.PCG64(0))
+    means = []
+    for _ in range(SAMPLES):
+        drawn = rng.integers(len(total_u), size=len(total_u))
+        means.append(100 * total_u[drawn].sum() / count_u[drawn].sum())
+    return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
 
 
 if __name__ == "__main__":

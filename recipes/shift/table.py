@@ -4,7 +4,6 @@ Plays every system in the world before the change, on its mix of questions, and 
 it, on the new mix; prints the table and writes it into RESULT.md. What was set up before the change
 stays as it was in the rows that say so. `python recipes/shift/table.py --help`
 """
-# ruff: noqa: INP001, T201
 
 from __future__ import annotations
 
@@ -26,6 +25,7 @@ from batuta.baselines import (
 )
 from batuta.clients import HttpTransport
 from batuta.config.load import load_config, load_trained_conductor
+from batuta.config.settings_file import read_settings
 from batuta.core import MAX_STEPS, Conductor, Plan, PlanningContext, Pool, Question, Task, WorkerId
 from batuta.errors import ConfigError
 from batuta.evals.stats import wilson_interval
@@ -33,7 +33,7 @@ from batuta.rehearsal import TRAINING_FAMILIES, HandWrittenClient, draw_tasks, g
 from batuta.rehearsal.task_source import CALIBRATION_SEED, TEST_SEED
 from batuta.solvers import FixedConductor, LLMConductor
 from batuta.train.run_folder import METRICS_FILE, read_jsonl
-from batuta.train.settings import TrainSettings, read_settings
+from batuta.train.settings import TrainSettings
 
 HERE = Path(__file__).parent
 BEFORE = {f"rehearsal:{family}": 1 / len(TRAINING_FAMILIES) for family in TRAINING_FAMILIES}
@@ -216,7 +216,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=1000, help="questions in each world")
     parser.add_argument("--write", action="store_true", help="put the table into RESULT.md")
     options = parser.parse_args()
-    settings = read_settings(options.config)
+    settings = read_settings(options.config, TrainSettings)
     first = options.start or Path(settings.policy.start)
     lines = anyio.run(measured, settings, first, options.policy, options.limit)
     print("\n".join(lines))

@@ -19,7 +19,7 @@
         ├── ModelMissing         404                                     another worker
         ├── ContextTooLong       the prompt does not fit                 another worker
         ├── OutOfCredit          402, an exhausted quota                 another worker
-        ├── CircuitOpen          failed too often, left alone for a while another worker
+        ├── CircuitOpen          failed too often, skipped for a while another worker
         ├── NotRecorded          the record has no such answer           another worker
         └── BadRequest           any other 4xx                           another worker
 
@@ -165,7 +165,7 @@ class InsufficientCreditError(ClientError):
 
 
 class CircuitOpenError(ClientError):
-    """The provider failed too often and is left alone for a while; nothing was sent."""
+    """The provider failed too often and is skipped for a while; nothing was sent."""
 
     code = "circuit_open"
 

@@ -10,11 +10,11 @@ from batuta.baselines import SolverContext
 from batuta.baselines.cascade import (
     Cascade,
     extract_stated_answer,
-    fit_cascade,
     recorded_extractor,
     with_recorded_answers,
 )
 from batuta.baselines.cascade_folder import TENSOR_FILE, open_cascade, save_cascade
+from batuta.baselines.cascade_training import PRICES, fit_cascade
 from batuta.baselines.checker import Checker
 from batuta.clients import ScriptedClient
 from batuta.core import Outcome, Pool, Question, Reply, Task, TaskId, Worker, WorkerId
@@ -22,6 +22,12 @@ from batuta.errors import ConfigError, ProviderOverloadedError, SourceError
 from batuta.solvers.features import HashedNgrams
 from batuta.solvers.history import history_from_record
 from batuta.solvers.selector import SelectorRecipe, fit_selector, save_selector
+from batuta.solvers.selector.agreement import (
+    AGREEMENT_INPUTS,
+    AgreementPrior,
+    load_shipped_prior,
+)
+from batuta.solvers.selector.answer_posterior import AnswerDraws, find_leading_answer
 from batuta.tasks.recorded import GRADER, RecordedOutcomes, ReplayPool
 
 pytestmark = pytest.mark.anyio
@@ -84,7 +90,7 @@ def test_the_dearer_a_call_the_fewer_there_are():
     known, test = history_from_record(world()), history_from_record(world(seed=1))
     calls = [
         fit_cascade(known, PLAIN, price=price, calls=5).replay_history(test)[1].mean()
-        for price in (0.001, 0.02, 1.0)
+        for price in (0.001, 0.1, 1.0)
     ]
     assert calls[0] > calls[1] > calls[2] == 1
 
@@ -100,7 +106,7 @@ async def test_on_the_engine_it_decides_as_on_the_record(cascade):
         workers = [step.worker for step in run.steps]
         assert run.usage.calls == len(workers) <= cascade.calls
         assert run.outcome is Outcome.ANSWERED
-        grade = record.grade(task, run.answer)
+        grade = record.grade(task, run.answer)  # pyright: ignore[reportArgumentType]
         assert grade.score in {0.0, 1.0}
         same = all(_sample(step, record, place) == 0 for step in run.steps)
         if same:
@@ -120,7 +126,7 @@ async def test_on_the_engine_it_decides_exactly_as_on_a_record_of_one_sample():
     assert len(set(calls.tolist())) > 1
     for place, task in enumerate(record.tasks):
         run = await cascade.answer(Question.of(task.question), players(record), place)
-        assert (len(run.steps), record.grade(task, run.answer).score) == (
+        assert (len(run.steps), record.grade(task, run.answer).score) == (  # pyright: ignore[reportArgumentType]
             calls[place],
             earned[place],
         )
@@ -171,7 +177,7 @@ async def test_an_outage_is_data_and_another_worker_is_asked(cascade):
 
 async def test_it_asks_only_workers_of_the_pool(cascade):
     record = world(2, seed=4)
-    two = players(record).restrict_to("bob", "cyd")
+    two = players(record).restrict_to("bob", "cyd")  # pyright: ignore[reportArgumentType]
     run = await cascade.answer(Question.of(record.tasks[0].question), two, 0)
     assert {step.worker for step in run.steps} <= {"bob", "cyd"}
     alone = SolverContext(pool=Pool((Worker(id=WorkerId("dan"), model="dan"),)), clients={})
@@ -218,7 +224,7 @@ async def test_an_answer_that_the_checker_finds_wrong_gives_way_to_another(casca
 async def test_nothing_is_checked_twice_and_a_checker_that_fails_changes_nothing(cascade):
     down = ProviderOverloadedError("the house is full")
     careful, players = checked(cascade, lambda r: down, ["7", "7", "8", "8", "7"])
-    run = await careful.answer(Question.of("Please add"), players.restrict_to(*MODELS, "gus"), 1)
+    run = await careful.answer(Question.of("Please add"), players.restrict_to(*MODELS, "gus"), 1)  # pyright: ignore[reportArgumentType]
     assert run.outcome is Outcome.ANSWERED and run.answer in {"Answer: 7", "Answer: 8"}
     asked = [step.request.messages[-1].text for step in run.steps if step.planned == "gus"]
     assert asked and len(asked) == len(set(asked))
@@ -231,7 +237,9 @@ async def test_nobody_checks_what_it_said_itself_and_an_absent_checker_is_not_mi
         careful = replace(with_recorded_answers(cascade, record), checker=Checker(WorkerId(worker)))
         for task in record.tasks:
             run = await careful.answer(
-                Question.of(task.question), players(record).restrict_to("ann"), 0
+                Question.of(task.question),
+                players(record).restrict_to("ann"),  # pyright: ignore[reportArgumentType]
+                0,
             )
             assert {step.request.messages[-1].text for step in run.steps} == {task.question}
 
@@ -297,3 +305,100 @@ def test_a_recorded_reply_of_which_no_answer_was_extracted_has_none():
     reply = Reply(text=bare.reply((0, 1, 0)))
     assert recorded_extractor(bare)(Question.of(record.tasks[0].question), reply) is None
     assert extract_stated_answer(Question.of("?"), reply) is not None
+
+
+def with_usd(history, *usd):
+    return replace(history, usd_qm=np.broadcast_to(usd, history.scores_qm.shape).astype(float))
+
+
+def test_some_dozens_of_labels_are_enough_to_begin_with():
+    known, test = history_from_record(world(14)), history_from_record(world(seed=1))
+    assert len(known.questions) == 42
+    cascade = fit_cascade(known, PLAIN)
+    assert cascade.price == 0.002
+    earned, calls = cascade.replay_history(test)
+    assert earned.mean() > test.mean_m().max() + 0.03
+    assert calls.mean() > 1
+
+
+def test_the_labels_choose_the_price_and_it_is_one_of_those_tried():
+    cascade = fit_cascade(history_from_record(world()), PLAIN)
+    assert cascade.price in PRICES
+    assert cascade.name.startswith(f"cascade/{cascade.price:g}@")
+
+
+def test_a_cheap_pair_is_asked_before_the_dear_worker_where_money_counts():
+    known = history_from_record(world())
+    test = history_from_record(world(seed=1))
+    dear = fit_cascade(with_usd(known, 0.1, 0.001, 0.001), PLAIN, price=0.1)
+    plain = fit_cascade(known, PLAIN, price=0.02)
+    assert dear.calls_worth_m[0] > 2
+    assert dear.calls_worth_m[1] < 1
+    assert plain.calls_worth_m == (1.0, 1.0, 1.0)
+    spent = [mean_usd(one, test, (0.1, 0.001, 0.001)) for one in (dear, plain)]
+    assert spent[0] < spent[1] / 2
+    assert dear.replay_history(test)[0].mean() > test.mean_m().max()
+
+
+def mean_usd(cascade, test, usd):
+    """What its draws cost a question, by the workers that it would ask."""
+    expected, close = cascade.selector.expected_credit(test.questions)
+    total = 0.0
+    calls = cascade.replay_history(test)[1]
+    for row, count in enumerate(calls):
+        familiar = close[row] >= cascade.selector.guard.closeness
+        order = (cascade.familiar if familiar else cascade.strange).order
+        drawn = np.zeros((1, 3), int)
+        for _ in range(count):
+            worker = int(order.next_worker(expected[[row]], drawn, np.asarray([cascade.most_m]),
+                                           np.asarray(cascade.calls_worth_m))[0])  # fmt: skip
+            total += usd[worker]
+            drawn[0, worker] += 1
+    return total / len(calls)
+
+
+def test_a_price_of_a_dollar_is_the_selectors_and_the_cascades():
+    recipe = replace(PLAIN, dollar=20.0)
+    cascade = fit_cascade(with_usd(history_from_record(world()), 0.01, 0.001, 0.001), recipe)
+    assert (cascade.price, cascade.dollar) == (0.0, 20.0)
+    assert cascade.cost_m == pytest.approx((0.2, 0.02, 0.02))
+    assert cascade.name.startswith("cascade/0+20/$@")
+    with pytest.raises(SourceError, match="calls is unknown"):
+        fit_cascade(history_from_record(world()), recipe)
+
+
+def test_a_wide_margin_keeps_the_best_workers_answer():
+    draws = AnswerDraws(
+        worker_nk=np.asarray([[0, 1, 2]]),
+        answer_nk=np.asarray([[7, 8, 8]]),
+        odds_nm=np.asarray([[2.0, 1.0, 0.5]]),
+        cost_m=np.zeros(3),
+        collisions=0.1,
+    )
+    sure = np.asarray([[0.4, 0.5, 0.5]])
+    assert find_leading_answer(draws, sure, 0.0).draw_n.tolist() == [1]
+    assert find_leading_answer(draws, sure, 0.2).draw_n.tolist() == [0]
+    assert find_leading_answer(draws, sure, 0.2).rival_n.tolist() == [0.5]
+
+
+def test_the_shipped_prior_fits_its_inputs_and_says_what_agreement_is_worth():
+    prior = load_shipped_prior()
+    again = AgreementPrior.from_json(prior.to_json())
+    assert again.weights_kf.tolist() == prior.weights_kf.tolist()
+    assert prior.weights(99).tolist() == prior.weights_kf[-1].tolist()
+    support, rival = AGREEMENT_INPUTS.index("support"), AGREEMENT_INPUTS.index("rival support")
+    for count in range(2, len(prior.weights_kf) + 1):
+        assert prior.weights(count)[support] > 0 > prior.weights(count)[rival]
+    with pytest.raises(ValueError, match="does not fit"):
+        AgreementPrior(prior.weights_kf[:, 1:], prior.onward_kg)
+
+
+def test_answers_that_differ_in_dress_alone_agree():
+    dressed = world(2)
+    forms = tuple(f"**{n}.0**" if n % 2 else f"{n}" for n in range(WRONG + 1))
+    same = history_from_record(replace(dressed, answers=forms)).samples
+    plain = history_from_record(dressed).samples
+    assert same.answers == plain.answers
+    assert same.answers_qms.tolist() == plain.answers_qms.tolist()
+    table = history_from_record(replace(dressed, answers=("nan", *forms[1:]))).samples
+    assert (table.answers_qms[dressed.answers_qms == 0] == -1).all()

@@ -272,7 +272,7 @@ class TestAblations:
             await make(inner).plan(brief)
             for make in (with_solve_only_subtasks, with_shuffled_access, with_best_worker)
         ]
-        plain, shuffled, best = (plan.workflow for plan in plans)
+        plain, shuffled, best = (plan.workflow for plan in plans)  # pyright: ignore[reportAttributeAccessIssue]
         assert {step.subtask for step in plain.steps} == {ablations.SOLVE}
         assert shape(plain, "subtask") == shape(flow, "subtask")
         assert shape(shuffled, "access") == shape(flow, "access")
@@ -294,7 +294,7 @@ class TestAblations:
             plan = await with_shuffled_access(FixedConductor("f", lambda _: flow)).plan(
                 PlanningContext(question=QUESTION, pool=POOL, seed=seed)
             )
-            changed += plan.workflow != flow
+            changed += plan.workflow != flow  # pyright: ignore[reportAttributeAccessIssue]
         assert changed > 5
 
     async def test_the_draft_and_a_malformed_one_are_kept(self):

@@ -322,7 +322,7 @@ def test_an_interrupt_is_exit_130_and_keeps_the_results(shell, tmp_path):
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     out, err = told(process, 130)
-    assert out == "" and "go on with --out out" in err
+    assert out == "" and "resume with --out out" in err
     kept = [json.loads(line) for line in results.read_text().splitlines()]
     assert len(kept) >= 20 and {one["system"] for one in kept} == {"ultra"}
 

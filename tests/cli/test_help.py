@@ -18,7 +18,7 @@ LARGEST_PANEL = 9
 
 def all_commands(group=None, path=()):
     group = group or typer.main.get_command(app)
-    for name, command in group.commands.items():
+    for name, command in group.commands.items():  # pyright: ignore[reportAttributeAccessIssue]
         if getattr(command, "commands", None):
             yield from all_commands(command, (*path, name))
         else:

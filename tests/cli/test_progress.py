@@ -26,6 +26,6 @@ def test_a_log_has_a_line_at_every_tenth_of_the_way(tmp_path):
         [sys.executable, "-m", "batuta", "train", "warmup", "--config", str(config)],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    told = [line for line in done.stderr.splitlines() if line.startswith("warm start  ")]
+    told = [line for line in done.stderr.splitlines() if line.startswith("SFT warm-up  ")]
     assert [line.split()[2] for line in told] == [f"{4 * n}/40" for n in range(1, 11)]
     assert all("nats a token" in line for line in told)

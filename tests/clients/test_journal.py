@@ -56,7 +56,7 @@ async def test_another_call_is_another_call(journal, worker, request_):
 async def test_without_a_seed_the_worker_is_asked_anew(journal):
     script = ScriptedClient(["one", "two"])
     client = CallCacheClient(script, journal, "w")
-    said = [(await client.complete(asked(seed=None))).text for _ in range(2)]
+    said = [(await client.complete(asked(seed=None))).text for _ in range(2)]  # pyright: ignore[reportArgumentType]
     assert said == ["one", "two"] and journal.misses == 0
 
 

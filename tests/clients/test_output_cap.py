@@ -56,7 +56,7 @@ def test_nothing_above_the_cap_is_asked_for(model, cap, own, effort, stream):
 @pytest.mark.parametrize("model", WIRES)
 @given(own=st.none() | st.integers(1, 60_000), effort=st.sampled_from(EFFORTS))
 def test_a_cap_at_what_is_wanted_takes_nothing_away(model, own, effort):
-    worker = Worker(id=WorkerId("w"), model=model, price=Price(input=1, output=1))
+    worker = Worker(id=WorkerId("w"), model=model, price=Price(input=1, output=1))  # pyright: ignore[reportArgumentType]
     request = Request(
         messages=(user_message("hi"),), sampling=Sampling(max_tokens=own, effort=effort)
     )

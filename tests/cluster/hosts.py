@@ -5,6 +5,7 @@ Nothing outside the namespaces is touched; all of it is gone when the block ends
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any, Self
 
 NETWORK = "10.77.0"
+_NUMBERS = itertools.count()
+"""Of the networks of this process, which know nothing of each other."""
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
@@ -108,7 +111,7 @@ class Hosts:
     """Namespaces behind one bridge."""
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        self._network = f"bt{os.getpid()}"
+        self._network = f"bt{os.getpid()}x{next(_NUMBERS)}"
         self._spaces = [f"{self._network}-net"]
         self.by_name: dict[str, Host] = {}
         try:

@@ -4,9 +4,10 @@ import tomllib
 
 import pytest
 
-from batuta.config.settings import read_settings
+from batuta.config.settings import Settings
+from batuta.config.settings_file import read_settings, validate_settings
 from batuta.errors import ConfigError
-from batuta.train.settings import validate_settings
+from batuta.train.settings import TrainSettings
 
 WORKER = '[[workers]]\nid = "sonnet"\nmodel = "claude"\nprovider = "anthropic"\n'
 
@@ -56,6 +57,8 @@ WORKER = '[[workers]]\nid = "sonnet"\nmodel = "claude"\nprovider = "anthropic"\n
             'limits.max_steps must be a whole number, not "five"',
         ),
         ("[limits]\nmax_steps = 0", "limits.max_steps must be at least 1, not 0"),
+        ("[limits]\nmax_steps = 12", "limits.max_steps must be at most 5, not 12"),
+        ("[limits]\nmax_rounds = 99", "limits.max_rounds must be at most 3, not 99"),
         ("[resilience]\nhedge_s = 0", "resilience.hedge_s must be more than 0, not 0"),
         (
             "[server]\nprivate_pictures = 3",
@@ -79,7 +82,7 @@ def test_a_wrong_setting_is_one_plain_sentence(text, sentence, tmp_path):
     file = tmp_path / "batuta.toml"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
-        read_settings(file)
+        read_settings(file, Settings)
     assert str(caught.value) == f"{file}: {sentence}"
 
 
@@ -105,7 +108,7 @@ def test_a_wrong_setting_is_one_plain_sentence(text, sentence, tmp_path):
 )
 def test_a_wrong_setting_of_a_training_is_one_plain_sentence(text, sentence):
     with pytest.raises(ConfigError) as caught:
-        validate_settings(tomllib.loads(text), "mine.toml")
+        validate_settings(tomllib.loads(text), "mine.toml", TrainSettings)
     assert str(caught.value) == f"mine.toml: {sentence}"
 
 
@@ -113,4 +116,4 @@ def test_a_name_that_is_like_no_other_gets_the_list(tmp_path):
     file = tmp_path / "batuta.toml"
     file.write_text("xyzzy = 1", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"no setting xyzzy; choose among: .*limits.*workers"):
-        read_settings(file)
+        read_settings(file, Settings)

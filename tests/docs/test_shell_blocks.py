@@ -12,6 +12,7 @@ from fakes import FakeOpenAI
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ELSEWHERE = {
     "selector.md": "tests/e2e/test_selector_page.py",
+    "storage.md": "tests/store/test_backup.py",
     "training.md": "tests/test_docs.py",  # by the example that does what the page says
     "tune.md": "tests/tune/test_docs_tune.py",
 }

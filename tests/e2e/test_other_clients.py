@@ -45,7 +45,7 @@ def test_anthropic_counts_and_errs(claude):
 
 
 def langchain(url, **options):
-    return ChatOpenAI(model="batuta-ultra", base_url=url, api_key="none", **options)
+    return ChatOpenAI(model="batuta-ultra", base_url=url, api_key="none", **options)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("responses", [False, True])

@@ -74,7 +74,7 @@ class Spender:
             input=max_prompt_tokens(request, self.worker),
             output=50_000 if request.max_output is None else request.max_output,
         )
-        return usage, usage_cost(usage, Price(input=most, output=dear.output))
+        return usage, usage_cost(usage, Price(input=most, output=dear.output))  # pyright: ignore[reportArgumentType]
 
     async def complete(self, request, listener=NULL_LISTENER):
         for _ in range(self.fails):
@@ -200,9 +200,9 @@ async def test_an_answer_is_shortened_to_what_there_is_and_the_cap_is_sent():
 async def test_an_answer_that_was_cut_for_money_says_so():
     cut = ScriptedClient(lambda _: Reply(text="It is forty", finish=Finish.LENGTH), price=PRICE)
     pool = pool_of(PRICE)
-    run = await conduct(Q, best_single_worker(), pool, {"w0": cut}, limits=Limits(usd=0.02))
+    run = await conduct(Q, best_single_worker(), pool, {"w0": cut}, limits=Limits(usd=0.02))  # pyright: ignore[reportArgumentType]
     assert (run.outcome, run.answer, run.limit) == (Outcome.ANSWERED, "It is forty", "usd")
-    run = await conduct(Q, best_single_worker(), pool, {"w0": cut})
+    run = await conduct(Q, best_single_worker(), pool, {"w0": cut})  # pyright: ignore[reportArgumentType]
     assert run.limit is None
 
 
@@ -216,7 +216,7 @@ async def test_parallel_steps_wait_for_each_other_when_there_is_not_enough_for_b
     )
     saying = ScriptedClient(lambda _: "42", latency=0.01, price=PRICE)
     conductor = FixedConductor("by-hand", lambda _: flow)
-    run = await conduct(Q, conductor, pool_of(PRICE), {"w0": saying}, limits=Limits(usd=0.07))
+    run = await conduct(Q, conductor, pool_of(PRICE), {"w0": saying}, limits=Limits(usd=0.07))  # pyright: ignore[reportArgumentType]
     assert run.outcome is Outcome.ANSWERED
     assert len(saying.requests) == 3  # each could have cost $0.063
     assert {request.max_output for request in saying.requests} == {DEFAULT_OUTPUT_TOKENS}
@@ -245,7 +245,7 @@ async def test_a_conductors_calls_are_counted_before_they_are_made(usd):
     [worker] = pool = pool_of(PRICE)
     model = Spender(worker)
     conductor = LLMConductor(name="prompted", client=model, worker=worker)
-    run = await conduct(Q, conductor, pool, {"w0": Spender(worker)}, limits=Limits(usd=usd))
+    run = await conduct(Q, conductor, pool, {"w0": Spender(worker)}, limits=Limits(usd=usd))  # pyright: ignore[reportArgumentType]
     assert model.requests == []
     assert (run.outcome, run.limit, run.cost.usd) == (Outcome.LIMITED, "usd", 0)
 
@@ -255,7 +255,7 @@ async def test_a_conductors_drafts_and_retries_are_reserved_one_by_one():
     for fails in (0, 2):
         model = Spender(worker, fails=fails)  # "42" is no workflow: it is sampled again
         conductor = LLMConductor(name="prompted", client=model, worker=worker)
-        run = await conduct(Q, conductor, pool, {"w0": Spender(worker)}, limits=Limits(usd=0.06))
+        run = await conduct(Q, conductor, pool, {"w0": Spender(worker)}, limits=Limits(usd=0.06))  # pyright: ignore[reportArgumentType]
         assert model.requests
         assert 0 < run.cost.usd <= Decimal("0.06")
         assert run.limit == "usd"
@@ -267,7 +267,7 @@ async def test_a_hedge_that_cannot_be_paid_is_not_made_and_limits_nobody():
     other = ScriptedClient(lambda _: "other", price=PRICE)
     players = {"w0": slow, "w1": other}
     limits, patience = Limits(usd=0.07), TimeoutPolicy(hedge_seconds=0.01)
-    run = await conduct(Q, best_single_worker(), pool, players, limits=limits, timeouts=patience)
+    run = await conduct(Q, best_single_worker(), pool, players, limits=limits, timeouts=patience)  # pyright: ignore[reportArgumentType]
     assert (run.answer, run.outcome, other.requests) == ("slow", Outcome.ANSWERED, [])
 
 
@@ -275,10 +275,10 @@ async def test_a_substitute_is_reserved_beside_what_broke_off():
     pool = pool_of(PRICE, PRICE)
     other = ScriptedClient(lambda _: "other", price=PRICE)
     players = {"w0": Breaking(), "w1": other}
-    run = await conduct(Q, best_single_worker(), pool, players, limits=Limits(usd=0.065))
+    run = await conduct(Q, best_single_worker(), pool, players, limits=Limits(usd=0.065))  # pyright: ignore[reportArgumentType]
     assert other.requests == []  # what the first one really cost nobody knows: up to $0.0631
     assert run.outcome is Outcome.LIMITED
-    run = await conduct(Q, best_single_worker(), pool, players, limits=Limits(usd=0.2))
+    run = await conduct(Q, best_single_worker(), pool, players, limits=Limits(usd=0.2))  # pyright: ignore[reportArgumentType]
     assert run.answer == "other"
 
 

@@ -38,7 +38,7 @@ from engine.test_tools import told
 
 pytestmark = pytest.mark.anyio
 IDS = [WorkerId(f"w{n}") for n in range(5)]
-PRICE = Price(input=1, output=2)
+PRICE = Price(input=1, output=2)  # pyright: ignore[reportArgumentType]
 POOL = Pool(
     tuple(Worker(id=w, model="m", price=PRICE, strength=0.1 * (n + 1)) for n, w in enumerate(IDS))
 )
@@ -98,7 +98,7 @@ class TestTheLastStepFails:
         assert run.error_code == "bad_request" and "dead" in run.error
 
     async def test_workers_that_an_outage_took_are_left_out(self):
-        down = scripted(ProviderOverloadedError("down"), ProviderOverloadedError("down"))
+        down = scripted(ProviderOverloadedError("down"), ProviderOverloadedError("down"))  # pyright: ignore[reportArgumentType]
         players = everybody(ProviderOverloadedError("down")) | {IDS[4]: down, IDS[3]: down}
         run = await conduct(Q, chain(0, 4), POOL, players)
         last = run.rounds[0].step(1)
@@ -143,7 +143,7 @@ class TestTheLastStepFails:
         async def emit(_):
             pass
 
-        run = await conduct(Q, chain(0, 1), POOL, players, live=True, emit=emit)
+        run = await conduct(Q, chain(0, 1), POOL, players, live=True, emit=emit)  # pyright: ignore[reportArgumentType]
         assert (run.outcome, run.answer) == (Outcome.FAILED, None)
 
     async def test_the_fallback_may_call_a_tool_and_goes_on(self):
@@ -173,7 +173,7 @@ class TestSubstitutes:
 
     async def test_one_of_an_earlier_step_or_a_retry_is_not(self):
         players = everybody(WHOLE) | {
-            IDS[0]: scripted("x", earlier=ProviderOverloadedError("down"))
+            IDS[0]: scripted("x", earlier=ProviderOverloadedError("down"))  # pyright: ignore[reportArgumentType]
         }
         run = await conduct(Q, chain(0, 1), POOL, players)
         assert run.outcome is Outcome.ANSWERED and run.rounds[0].step(0).worker == "w4"
@@ -274,7 +274,7 @@ class TestEmpty:
         assert (run.outcome, run.answer, run.usage.calls) == (Outcome.DEGRADED, "", 5)
 
     async def test_an_earlier_step_must_say_something(self):
-        players = everybody(WHOLE) | {IDS[0]: scripted("x", earlier=empty(Finish.LENGTH))}
+        players = everybody(WHOLE) | {IDS[0]: scripted("x", earlier=empty(Finish.LENGTH))}  # pyright: ignore[reportArgumentType]
         run = await conduct(Q, chain(0, 1), POOL, players)
         step = run.rounds[0].step(0)
         assert (step.worker, step.attempts[0].failure.code) == ("w4", "empty_reply")

@@ -243,7 +243,7 @@ class TestLimits:
     async def test_a_workflow_with_too_many_steps_is_not_played(self):
         run, _ = await play(fixed(*[("a", 0, [])] * 3), limits=Limits(steps=2))
         assert run.outcome is Outcome.FALLBACK
-        assert "3 steps where 2 are allowed" in run.rounds[0].decision.reason
+        assert "3 steps where 2 are allowed" in run.rounds[0].decision.reason  # pyright: ignore[reportAttributeAccessIssue]
 
     async def test_a_retry_is_not_paid_beyond_the_budget(self):
         failing = ScriptedClient(
@@ -329,7 +329,9 @@ class TestFailures:
 
         cut = Cut()
         run, _ = await play(
-            fixed(("a", 0, [])), clients(w0=RetryClient(cut, RetryPolicy(base=0.001))), live=True
+            fixed(("a", 0, [])),
+            clients(w0=RetryClient(cut, RetryPolicy(base=0.001))),  # pyright: ignore[reportArgumentType]
+            live=True,
         )
         assert cut.calls == 1 and run.outcome is Outcome.FAILED and run.cost.usd == 1
 
@@ -371,7 +373,7 @@ class TestCancellation:
                 Q,
                 fixed(("a", 0, []), ("b", 1, []), ("c", 2, [])),
                 POOL,
-                {w: Endless() for w in IDS},
+                {w: Endless() for w in IDS},  # pyright: ignore[reportArgumentType]
                 emit=emit,
                 recorder=recorder,
             )
@@ -405,7 +407,7 @@ class TestCancellation:
                 )
 
         for attempts in (2, 5):
-            players = clients(w0=RetryClient(Flaky(), RetryPolicy(attempts=attempts, base=0.001)))
+            players = clients(w0=RetryClient(Flaky(), RetryPolicy(attempts=attempts, base=0.001)))  # pyright: ignore[reportArgumentType]
             run, _ = await play(fixed(("a", 0, [])), players, live=True)
             assert run.outcome is Outcome.FAILED and run.cost.usd == 2 and run.usage.calls == 2
 
@@ -444,7 +446,7 @@ class TestPlanning:
             "malformed_plan",
             0,
         )
-        assert run.rounds[0].decision.draft.text == "junk" and not run.rounds[0].decision.outage
+        assert run.rounds[0].decision.draft.text == "junk" and not run.rounds[0].decision.outage  # pyright: ignore[reportAttributeAccessIssue]
 
     async def test_a_dead_conductor_is_an_outage(self):
         run, _ = await play(
@@ -453,7 +455,7 @@ class TestPlanning:
             ),
             resamples=0,
         )
-        assert run.outcome is Outcome.FALLBACK and run.rounds[0].decision.outage
+        assert run.outcome is Outcome.FALLBACK and run.rounds[0].decision.outage  # pyright: ignore[reportAttributeAccessIssue]
 
     async def test_planning_stops_at_the_budget(self):
         model = ScriptedClient(lambda r: "junk", price=PRICE)
@@ -466,7 +468,7 @@ class TestPlanning:
             "x", lambda pool: Workflow((Step(subtask="a", worker=WorkerId("nobody")),))
         )
         run, _ = await play(unknown)
-        assert run.outcome is Outcome.FALLBACK and "unknown worker" in run.rounds[0].decision.reason
+        assert run.outcome is Outcome.FALLBACK and "unknown worker" in run.rounds[0].decision.reason  # pyright: ignore[reportAttributeAccessIssue]
 
 
 AGAIN = 'model_id=[2] subtasks=["repair"] access_list=["all"]'
@@ -567,4 +569,4 @@ async def test_an_estimate_calls_nobody_and_grows_with_access():
 
 def test_a_fold_needs_a_beginning_and_an_end():
     with pytest.raises(ValueError, match="RunHeader"):
-        fold_events([RoundPlanned(0, None)])
+        fold_events([RoundPlanned(0, None)])  # pyright: ignore[reportArgumentType]

@@ -94,16 +94,16 @@ async def test_a_step_in_the_middle_asks_and_its_own_worker_gets_the_result():
     back = told(ASKED, run, {call.id: "a cat"})
     again = await gone_on(run, back, crew)
     assert again.outcome is Outcome.ANSWERED and again.answer == "It is a cat."
-    asked = crew["w1"].requests[1].messages
+    asked = crew["w1"].requests[1].messages  # pyright: ignore[reportArgumentType]
     assert "The plan." in asked[0].text and "look inside" in asked[0].text
     assert asked[1].parts == (call,) and asked[2].parts == (
         ToolResult(call_id=call.id, content="a cat"),
     )
     # isolated: the last step reads the answers, not the other worker's dealings with the tool
-    (last,) = crew["w2"].requests
+    (last,) = crew["w2"].requests  # pyright: ignore[reportArgumentType]
     assert len(last.messages) == 1 and "A cat is in it." in last.messages[0].text
     # what was paid once is not paid or played again
-    assert len(crew["w0"].requests) == 1
+    assert len(crew["w0"].requests) == 1  # pyright: ignore[reportArgumentType]
     assert [s.index for s in again.steps] == [1, 2] and again.usage.calls == 2
 
 
@@ -120,7 +120,7 @@ async def test_parallel_steps_ask_together_and_each_gets_its_own():
     again = await gone_on(run, told(ASKED, run, dict(zip(ids, ["A", "B", "C"], strict=True))), crew)
     assert again.answer == "two cats"
     for worker, mine in (("w0", ids[:1]), ("w1", ids[1:])):
-        seen = crew[worker].requests[1].messages[1:]
+        seen = crew[worker].requests[1].messages[1:]  # pyright: ignore[reportArgumentType]
         results = [p.call_id for m in seen for p in m.parts if isinstance(p, ToolResult)]
         assert results == mine
 
@@ -138,7 +138,7 @@ async def test_where_calls_may_not_be_parallel_one_step_asks_after_the_other():
         parallel_tool_calls=False,
     )
     second = await gone_on(run, back, crew)
-    assert second.outcome is Outcome.WAITING and len(crew["w1"].requests) == 1
+    assert second.outcome is Outcome.WAITING and len(crew["w1"].requests) == 1  # pyright: ignore[reportArgumentType]
     (call,) = second.reply.tool_calls
     assert decode_call_id(call.id) == ToolCallOrigin(
         run.id, 0, 1, 0
@@ -157,9 +157,9 @@ async def test_a_chain_of_many_calls_goes_on_through_many_runs():
         runs.append(run)
     assert run.answer == "done" and len(runs) == 4
     assert run.header.resumed.runs == tuple(r.id for r in runs[:3])
-    last = crew["w1"].requests[-1].messages
+    last = crew["w1"].requests[-1].messages  # pyright: ignore[reportArgumentType]
     assert [p.content for m in last for p in m.parts if isinstance(p, ToolResult)] == ["r1", "r2", "r3"]  # fmt: skip
-    assert len(crew["w0"].requests) == 1
+    assert len(crew["w0"].requests) == 1  # pyright: ignore[reportArgumentType]
 
 
 async def test_a_substitute_that_asked_gets_the_result():
@@ -178,7 +178,7 @@ async def test_words_of_the_user_beside_the_result_stay_in_the_conversation():
     back = told(ASKED, run, {run.reply.tool_calls[0].id: "x"})
     back = Question(messages=(*back.messages, user_message("And be quick.")), tools=TOOLS)
     again = await gone_on(run, back, crew)
-    seen = crew["w1"].requests[-1].messages
+    seen = crew["w1"].requests[-1].messages  # pyright: ignore[reportArgumentType]
     assert "What is in the box?" in seen[0].text and seen[-1].text == "And be quick."
     assert again.answer == "done"
 
@@ -213,7 +213,7 @@ async def test_a_new_question_sees_the_whole_conversation_with_its_calls():
     )
     assert find_asking_run(later) is None
     await begun(fixed(("think", 2, [])), crew, later)
-    seen = crew["w2"].requests[0].messages
+    seen = crew["w2"].requests[0].messages  # pyright: ignore[reportArgumentType]
     assert [m.role for m in seen] == [Role.USER, Role.ASSISTANT, Role.TOOL, Role.ASSISTANT, Role.USER]  # fmt: skip
 
 
@@ -275,7 +275,7 @@ async def test_the_second_round_waits_too_and_its_results_are_its_own():
     resumed = find_resume_state(second, back, POOL)
     third = await conduct(back, Twice(), POOL, crew, limits=Limits(rounds=2), resumed=resumed)
     assert third.answer == "two"
-    results = [p.content for m in crew["w1"].requests[-1].messages for p in m.parts if isinstance(p, ToolResult)]  # fmt: skip
+    results = [p.content for m in crew["w1"].requests[-1].messages for p in m.parts if isinstance(p, ToolResult)]  # pyright: ignore[reportArgumentType]  # fmt: skip
     assert results == ["2"]  # not the first round's
 
 

@@ -9,9 +9,9 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def evaluated(folder, model, count=6, **options):
-    from inspect_ai.dataset import Sample
-    from inspect_ai.scorer import includes
-    from inspect_ai.solver import generate
+    from inspect_ai.dataset import Sample  # pyright: ignore[reportMissingImports]
+    from inspect_ai.scorer import includes  # pyright: ignore[reportMissingImports]
+    from inspect_ai.solver import generate  # pyright: ignore[reportMissingImports]
 
     import batuta.evals.inspect  # noqa: F401 - it registers the provider
 

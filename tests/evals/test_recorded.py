@@ -117,7 +117,7 @@ class TestPlaying:
         where = {task.id: n for n, task in enumerate(record.tasks)}
         for m, name in enumerate(MODELS):
             for run in found.results[name]:
-                assert run.score in record.scores_qms[where[run.task], m]
+                assert run.score in record.scores_qms[where[run.task], m]  # pyright: ignore[reportArgumentType]
         assert right(found, "weak") == 0 and right(found, "strong") > 0.3
 
     async def test_what_the_record_has_not_is_unknown(self, tmp_path):

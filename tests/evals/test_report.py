@@ -31,7 +31,7 @@ class TestSummary:
         found = summarize_runs([
             result("a", 1.0, tokens=10, calls=1, seconds=1.0, steps=(StepSummary("w", "solve"),) * 3),
             result("b", 0.0, tokens=30, calls=3, seconds=2.0, steps=(StepSummary("w", "solve"),)),
-            result("c", None, unscored="outage", tokens=999, calls=99, outcome="failed"),
+            result("c", None, unscored="outage", tokens=999, calls=99, outcome="failed"),  # pyright: ignore[reportArgumentType]
         ])  # fmt: skip
         assert found.keys() >= KEYS
         assert (found["n"], found["accuracy"], found["tokens"], found["calls"]) == (2, 0.5, 20, 2)
@@ -51,7 +51,7 @@ class TestSummary:
         assert (found["tokens"], found["tokens_unknown"], found["usd_unknown"]) == (10, 1, 0)
 
     def test_of_nothing_scored_nothing_is_known(self):
-        found = summarize_runs([result("a", None, unscored="outage")])
+        found = summarize_runs([result("a", None, unscored="outage")])  # pyright: ignore[reportArgumentType]
         assert (found["n"], found["accuracy"], found["ci95"], found["usd"]) == (0, None, None, None)
 
     def test_parts(self):
@@ -126,7 +126,7 @@ class TestReport:
         evaluation = await an_evaluation(tmp_path, "good", price=None)
         lost = (
             *evaluation.results["good"][1:],
-            result("t0", None, unscored="outage", system="good"),
+            result("t0", None, unscored="outage", system="good"),  # pyright: ignore[reportArgumentType]
         )
         broken = Evaluation(
             parts=evaluation.parts, options=EvalOptions(sub_pool=2), systems=evaluation.systems, results={"good": lost}, strengths={},
@@ -141,7 +141,7 @@ class TestReport:
     def test_rows_are_sorted_best_first_and_survive_nothing_scored(self):
         best, none = (
             summarize_runs([result("a")]),
-            summarize_runs([result("a", None, unscored="outage")]),
+            summarize_runs([result("a", None, unscored="outage")]),  # pyright: ignore[reportArgumentType]
         )
         bare = {"references": [], "calibration": {"unmeasured": []}}
         found = table_rows({"systems": {"none": none, "best": best}, **bare})

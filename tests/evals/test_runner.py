@@ -56,7 +56,7 @@ class TestPlaying:
         assert [(r.task, r.seed) for r in found.results["good"]] == [
             (f"t{n}", seed) for n in range(3) for seed in (4, 5)
         ]
-        seeds = {r.sampling.seed for r in played.clients["good"].requests}
+        seeds = {r.sampling.seed for r in played.clients["good"].requests}  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
         assert len(seeds) == 6
 
     async def test_no_more_runs_at_a_time_than_allowed(self, tmp_path):
@@ -104,10 +104,10 @@ class TestCalibration:
     async def test_it_is_played_once_and_only_where_it_is_needed(self, tmp_path):
         played = subject()
         await measured(tmp_path / "a", played, task_set(3, 4), "good", "ultra")
-        assert not [r for r in played.clients["bad"].requests if "number 10" in r.messages[0].text]
+        assert not [r for r in played.clients["bad"].requests if "number 10" in r.messages[0].text]  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
         found = await measured(tmp_path / "b", played, task_set(3, 4), "best-single", "pipeline")
-        asked = [r for r in played.clients["bad"].requests if "number 10" in r.messages[0].text]
-        assert len(asked) == 4 and found.strengths["good"] == 1.0
+        asked = [r for r in played.clients["bad"].requests if "number 10" in r.messages[0].text]  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
+        assert len(asked) == 4 and found.strengths["good"] == 1.0  # pyright: ignore[reportArgumentType]
 
     async def test_who_need_not_know_the_best_is_not_told(self, tmp_path):
         played = subject()
@@ -263,7 +263,7 @@ class TestUnscored:
 
 class TestLedger:
     def test_what_is_written_is_read_again(self, tmp_path):
-        made = [result("t0"), result("t1", None, unscored="outage", usd=None), result("t2", 0.5)]
+        made = [result("t0"), result("t1", None, unscored="outage", usd=None), result("t2", 0.5)]  # pyright: ignore[reportArgumentType]
         with ResultLog(tmp_path) as ledger:
             for one in made:
                 ledger.add(one)

@@ -186,7 +186,7 @@ def test_questions_of_one_family_are_not_independent():
 def test_holm_corrects_the_smallest_for_all_and_never_turns_the_order():
     one = paired_difference(once({"a": 1.0}), once({"a": 0.0}))
     found = correct_p_values(
-        {n: replace(one, p=p) for n, p in {"x": 0.01, "y": 0.04, "z": 0.03}.items()}
+        {n: replace(one, p=p) for n, p in {"x": 0.01, "y": 0.04, "z": 0.03}.items()}  # pyright: ignore[reportArgumentType]
     )
     assert {n: d.p_corrected for n, d in found.items()} == pytest.approx(
         {"x": 0.03, "y": 0.06, "z": 0.06}

@@ -255,5 +255,5 @@ async def test_a_job_that_no_actor_can_read_says_so(ray_cluster):
 
     async with open_executor("ray", 1) as executor:
         with pytest.raises(ExceptionGroup) as raised:
-            await executor.run_all(Unreadable(), range(2), lambda *_: None, concurrency=1)
+            await executor.run_all(Unreadable(), range(2), lambda *_: None, concurrency=1)  # pyright: ignore[reportArgumentType]
     assert raised.group_contains(ExecutorError, match="cannot read the job")

@@ -59,4 +59,4 @@ class Chaotic(FakeOpenAI):
         given, made = body.get("tokens", (1, 1))
         usage = {"prompt_tokens": given, "completion_tokens": made, "total_tokens": given + made}
         text = self._text(self._rng) if callable(self._text) else self._text
-        return Said(text, usage=usage)
+        return Said(text, usage=usage)  # pyright: ignore[reportArgumentType]

@@ -148,6 +148,11 @@ class FakeServer:
         await self._runner.cleanup()
 
     @property
+    def url(self) -> str:
+        """The base URL that a client of this dialect is given."""
+        return self.origin
+
+    @property
     def origin(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 

@@ -135,7 +135,7 @@ class Serving:
             await self.openai.close()
             await self.http.close()
         self.tasks.cancel_scope.cancel()
-        return await self.tasks.__aexit__(*error)
+        return await self.tasks.__aexit__(*error)  # pyright: ignore[reportArgumentType]
 
     async def post(self, path: str = "/v1/chat/completions", **options: Any):
         """Status, headers, decoded body."""

@@ -129,7 +129,7 @@ async def check(url, tmp_path, provider="compatible"):
         for row in rows:
             run = await store.get(row.id)
             assert run.error is not None
-            assert_hidden(encode_run(run).decode() + repr(spans_of(run, "t")), url)
+            assert_hidden(encode_run(run).decode() + repr(spans_of(run, "t")), url)  # pyright: ignore[reportArgumentType]
             for path in (f"/v1/runs/{row.id}", f"/ui/runs/{row.id}", "/ui/pool", "/metrics"):
                 async with server.http.get(path) as response:
                     assert response.status == 200, path
@@ -175,7 +175,7 @@ async def test_the_conductors_own_provider():
             Question.of("hi"),
             LLMConductor(name="c", client=ada(http, url)),
             pool,
-            {"ada": ada(http, url)},
+            {"ada": ada(http, url)},  # pyright: ignore[reportArgumentType]
         )
-    assert run.rounds[0].decision.outage
+    assert run.rounds[0].decision.outage  # pyright: ignore[reportAttributeAccessIssue]
     assert_hidden(encode_run(run).decode(), url)

@@ -108,7 +108,8 @@ def test_a_name_means_the_same_method_as_in_an_evaluation(name):
 async def test_an_answer_its_usage_and_its_run(store, name):
     async with Serving(house(store=store)) as server:
         raw = await server.openai.chat.completions.with_raw_response.create(
-            model=BASELINE_PREFIX + name, messages=HI
+            model=BASELINE_PREFIX + name,
+            messages=HI,  # pyright: ignore[reportArgumentType]
         )
         (row,) = await stored(store)
         _, run = await server.get(f"/v1/runs/{raw.headers['x-batuta-run-id']}")
@@ -126,9 +127,9 @@ async def test_an_answer_its_usage_and_its_run(store, name):
 @pytest.mark.parametrize("name", ["self-consistency@5", "moa-8"])
 async def test_streamed_the_answer_is_the_same(name):
     async with Serving(house()) as server:
-        stream = await server.openai.chat.completions.create(
+        stream = await server.openai.chat.completions.create(  # pyright: ignore[reportCallIssue]
             model=BASELINE_PREFIX + name,
-            messages=HI,
+            messages=HI,  # pyright: ignore[reportArgumentType]
             stream=True,
             stream_options={"include_usage": True},
         )
@@ -145,7 +146,8 @@ async def test_the_majority_is_returned_not_the_last_reply():
     clients = {"ada": ScriptedClient(lines), "bob": ScriptedClient([])}
     async with Serving(house(clients=clients)) as server:
         reply = await server.openai.chat.completions.create(
-            model="baseline/self-consistency@5", messages=HI
+            model="baseline/self-consistency@5",
+            messages=HI,  # pyright: ignore[reportArgumentType]
         )
     assert reply.choices[0].message.content == "Answer: 2"
 
@@ -156,7 +158,7 @@ async def test_a_method_is_not_played_with_fewer_calls_than_it_makes(name):
         with pytest.raises(openai.BadRequestError) as caught:
             await server.openai.chat.completions.create(
                 model=BASELINE_PREFIX + name,
-                messages=HI,
+                messages=HI,  # pyright: ignore[reportArgumentType]
                 extra_body={"orchestration": {"max_steps": 2}},
             )
     assert caught.value.param == "orchestration.max_steps"
@@ -167,13 +169,15 @@ async def test_the_callers_limits_and_choice_of_workers_bind():
     async with Serving(house()) as server:
         one = {"workers_allow": ["eve"], "trace": True}
         reply = await server.openai.chat.completions.create(
-            model="baseline/best-single", messages=HI, extra_body={"orchestration": one}
+            model="baseline/best-single",
+            messages=HI,  # pyright: ignore[reportArgumentType]
+            extra_body={"orchestration": one},
         )
         assert "says eve" in reply.choices[0].message.content
         with pytest.raises(openai.RateLimitError) as caught:
             await server.openai.chat.completions.create(
                 model="baseline/self-consistency@5",
-                messages=HI,
+                messages=HI,  # pyright: ignore[reportArgumentType]
                 extra_body={"orchestration": {"max_cost_usd": 0}},
             )
     assert caught.value.code == "budget_exceeded"
@@ -183,7 +187,9 @@ async def test_a_workflow_by_hand_takes_the_methods_place():
     by_hand = {"workflow": {"steps": [{"subtask": "Say it.", "worker": "bob"}]}}
     async with Serving(house()) as server:
         reply = await server.openai.chat.completions.create(
-            model="baseline/self-consistency@5", messages=HI, extra_body={"orchestration": by_hand}
+            model="baseline/self-consistency@5",
+            messages=HI,  # pyright: ignore[reportArgumentType]
+            extra_body={"orchestration": by_hand},
         )
     assert "says bob" in reply.choices[0].message.content
 
@@ -205,7 +211,7 @@ class TestLearned:
     async def test_without_a_history_the_error_says_what_to_do(self):
         async with Serving(house()) as server:
             with pytest.raises(openai.NotFoundError) as caught:
-                await server.openai.chat.completions.create(model="baseline/knn", messages=HI)
+                await server.openai.chat.completions.create(model="baseline/knn", messages=HI)  # pyright: ignore[reportArgumentType]
             with pytest.raises(openai.NotFoundError) as sought:
                 await server.openai.models.retrieve("baseline/knn")
         assert "start the server with --history FILE" in caught.value.message
@@ -243,7 +249,8 @@ class TestLearned:
         }
         async with Serving(house(history=outcomes(), clients=clients)) as server:
             reply = await server.openai.chat.completions.create(
-                model="baseline/smoothie", messages=HI
+                model="baseline/smoothie",
+                messages=HI,  # pyright: ignore[reportArgumentType]
             )
         assert reply.choices[0].message.content == "Answer: 8"
         assert all(len(client.requests) == 1 for client in clients.values())
@@ -257,7 +264,8 @@ class TestLearned:
         question = [{"role": "user", "content": SUM.format(12, 30)}]
         async with Serving(house(history=history, clients=clients)) as server:
             reply = await server.openai.chat.completions.create(
-                model="baseline/cascade", messages=question
+                model="baseline/cascade",
+                messages=question,  # pyright: ignore[reportArgumentType]
             )
         assert reply.choices[0].message.content == "Answer: 0"
         assert 1 <= sum(len(client.requests) for client in clients.values()) <= 3
@@ -265,7 +273,8 @@ class TestLearned:
         async with Serving(house(history=outcomes())) as server:
             with pytest.raises(openai.NotFoundError, match="with their answers"):
                 await server.openai.chat.completions.create(
-                    model="baseline/cascade", messages=question
+                    model="baseline/cascade",
+                    messages=question,  # pyright: ignore[reportArgumentType]
                 )
 
     async def test_a_trained_cascade_is_served_without_a_history_and_with_a_checker(
@@ -273,7 +282,9 @@ class TestLearned:
     ):
         cascade = fit_cascade(outcomes(count=240, answered=True), SelectorRecipe(evolve=False))
         belief = cascade.strange  # one that always goes on
-        onward = replace(belief, onward_kg=np.ones_like(belief.onward_kg))
+        always = np.zeros_like(belief.onward_kg)
+        always[:, 0] = 1
+        onward = replace(belief, onward_kg=always)
         eager = replace(cascade, familiar=onward, strange=onward)
         clients = {
             "ada": ScriptedClient(["Answer: 7"] * 3, price=PRICE),
@@ -284,10 +295,11 @@ class TestLearned:
         served = house(clients=clients, cascade=eager, checker="eve", store=store)
         async with Serving(served) as server:
             reply = await server.openai.chat.completions.create(
-                model="baseline/cascade", messages=question
+                model="baseline/cascade",
+                messages=question,  # pyright: ignore[reportArgumentType]
             )
             with pytest.raises(openai.NotFoundError, match="--history FILE"):
-                await server.openai.chat.completions.create(model="baseline/knn", messages=question)
+                await server.openai.chat.completions.create(model="baseline/knn", messages=question)  # pyright: ignore[reportArgumentType]
         assert reply.choices[0].message.content == "Answer: 7"
         assert "Answer: 7" in clients["eve"].requests[0].messages[-1].text
         (row,) = await stored(store)
@@ -312,7 +324,8 @@ class TestLearned:
             history.scores_qm[:] = float("nan")
         async with Serving(house(history=history, store=store)) as server:
             reply = await server.openai.chat.completions.create(
-                model=BASELINE_PREFIX + name, messages=HI
+                model=BASELINE_PREFIX + name,
+                messages=HI,  # pyright: ignore[reportArgumentType]
             )
             (row,) = await stored(store)
         assert "says ada" in reply.choices[0].message.content

@@ -27,7 +27,8 @@ async def test_mini_answers_with_the_best_worker():
         ada=ScriptedClient(["Hello."], price=PRICE), bob=ScriptedClient([])
     ) as server:
         answer = await server.openai.chat.completions.with_raw_response.create(
-            model="batuta-mini", messages=HI
+            model="batuta-mini",
+            messages=HI,  # pyright: ignore[reportArgumentType]
         )
         got = answer.parse()
     assert got.choices[0].message.content == "Hello."
@@ -51,7 +52,7 @@ async def test_ultra_plays_the_workflow_and_counts_it_apart():
         usage=Usage(calls=1, input=200, cached=10, cache_write=3, output=30, reasoning=7),
     )
     async with Serving(ada=ScriptedClient([first]), bob=ScriptedClient([last])) as server:
-        got = await server.openai.chat.completions.create(model="batuta-ultra", messages=HI)
+        got = await server.openai.chat.completions.create(model="batuta-ultra", messages=HI)  # pyright: ignore[reportArgumentType]
     assert got.choices[0].message.content == "The end."
     usage = got.usage
     assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (200, 30, 350)
@@ -62,7 +63,7 @@ async def test_ultra_plays_the_workflow_and_counts_it_apart():
         "orchestration_input_cached_tokens": 60,
     }
     assert usage.completion_tokens_details.reasoning_tokens == 7
-    assert usage.completion_tokens_details.orchestration_output_tokens == 20
+    assert usage.completion_tokens_details.orchestration_output_tokens == 20  # pyright: ignore[reportAttributeAccessIssue]
 
 
 async def test_a_worker_is_passed_through_with_tools_images_and_settings():
@@ -94,7 +95,7 @@ async def test_a_worker_is_passed_through_with_tools_images_and_settings():
         got = await server.openai.chat.completions.create(
             model="worker/ada",
             messages=messages,
-            tools=[WEATHER],
+            tools=[WEATHER],  # pyright: ignore[reportArgumentType]
             tool_choice={"type": "function", "function": {"name": "weather"}},
             parallel_tool_calls=False,
             temperature=0.5,
@@ -108,8 +109,8 @@ async def test_a_worker_is_passed_through_with_tools_images_and_settings():
     choice = got.choices[0]
     assert choice.finish_reason == "tool_calls"
     assert choice.message.content is None
-    assert choice.message.reasoning_content == "I look."
-    assert choice.message.tool_calls[0].function.arguments == '{"in":"Rome"}'
+    assert choice.message.reasoning_content == "I look."  # pyright: ignore[reportAttributeAccessIssue]
+    assert choice.message.tool_calls[0].function.arguments == '{"in":"Rome"}'  # pyright: ignore[reportAttributeAccessIssue]
     asked = ada.requests[0]
     assert [message.role.value for message in asked.messages] == [
         "system",
@@ -119,7 +120,7 @@ async def test_a_worker_is_passed_through_with_tools_images_and_settings():
     ]
     assert asked.messages[1].images[0].detail == "low"
     assert asked.messages[2].reasoning == "hm"
-    assert asked.messages[3].parts[0].call_id == "c0"
+    assert asked.messages[3].parts[0].call_id == "c0"  # pyright: ignore[reportAttributeAccessIssue]
     assert asked.tools[0].name == "weather"
     assert asked.tool_choice == "weather"
     assert asked.parallel_tool_calls is False
@@ -194,9 +195,9 @@ async def test_a_workers_errors_are_told_without_its_secrets(error, status, code
 async def test_the_openai_client_sees_its_own_errors():
     async with Serving(ada=ScriptedClient([RateLimitError("slow")])) as server:
         with pytest.raises(openai.RateLimitError):
-            await server.openai.chat.completions.create(model="worker/ada", messages=HI)
+            await server.openai.chat.completions.create(model="worker/ada", messages=HI)  # pyright: ignore[reportArgumentType]
         with pytest.raises(openai.NotFoundError) as caught:
-            await server.openai.chat.completions.create(model="nobody", messages=HI)
+            await server.openai.chat.completions.create(model="nobody", messages=HI)  # pyright: ignore[reportArgumentType]
     assert caught.value.code == "model_not_found"
     assert caught.value.param == "model"
 
@@ -282,11 +283,11 @@ async def test_store_false_is_not_stored(store):
 
 async def test_odd_text_of_a_worker_still_reaches_the_caller():
     async with Serving(ada=ScriptedClient(["half \ud83d pair"])) as server:
-        got = await server.openai.chat.completions.create(model="batuta-mini", messages=HI)
+        got = await server.openai.chat.completions.create(model="batuta-mini", messages=HI)  # pyright: ignore[reportArgumentType]
     assert got.choices[0].message.content.startswith("half")
 
 
 async def test_a_broken_worker_is_replaced_in_a_whole_answer():
     async with Serving(ada=Breaking(()), bob=ScriptedClient(["I can."])) as server:
-        got = await server.openai.chat.completions.create(model="batuta-mini", messages=HI)
+        got = await server.openai.chat.completions.create(model="batuta-mini", messages=HI)  # pyright: ignore[reportArgumentType]
     assert got.choices[0].message.content == "I can."

@@ -76,7 +76,11 @@ async def test_every_answer_that_is_asked_for_is_given(model, store):
     worked = Worked(store)
     async with worked as server:
         got = await server.openai.chat.completions.create(
-            model=model, messages=HI, n=3, logprobs=True, top_logprobs=2
+            model=model,
+            messages=HI,  # pyright: ignore[reportArgumentType]
+            n=3,
+            logprobs=True,
+            top_logprobs=2,
         )
         (row,) = await stored(store)
         run = await store.get(row.id)
@@ -85,7 +89,7 @@ async def test_every_answer_that_is_asked_for_is_given(model, store):
     for choice in got.choices:
         tokens = choice.logprobs.content
         assert "".join(token.token for token in tokens) == choice.message.content
-        assert [len(token.top_logprobs) for token in tokens] == [2] * len(tokens)
+        assert [len(token.top_logprobs) for token in tokens] == [2] * len(tokens)  # pyright: ignore[reportArgumentType]
     assert [r.body.get("n") for r in worked.fake.requests] == [None] * (
         len(worked.fake.requests) - 1
     ) + [3]
@@ -96,8 +100,12 @@ async def test_every_answer_that_is_asked_for_is_given(model, store):
 @pytest.mark.parametrize("model", ["worker/ada", "batuta-ultra"])
 async def test_every_answer_is_streamed(model):
     async with Worked() as server:
-        stream = await server.openai.chat.completions.create(
-            model=model, messages=HI, n=2, logprobs=True, stream=True
+        stream = await server.openai.chat.completions.create(  # pyright: ignore[reportCallIssue]
+            model=model,
+            messages=HI,  # pyright: ignore[reportArgumentType]
+            n=2,
+            logprobs=True,
+            stream=True,
         )
         texts, probable, ends, roles = ["", ""], ["", ""], [None, None], set()
         async for chunk in stream:
@@ -167,7 +175,7 @@ async def test_of_several_workers_one_that_can_plays_the_last_step():
     question = Question(messages=ASK.messages, sampling=Sampling(choices=2))
     pool = Pool((ADA, Worker(id=WorkerId("bob"), model="m")))
     clients = {"ada": one, "bob": ScriptedClient([reply])}
-    run = await conduct(question, single_worker("ada"), pool, clients)
+    run = await conduct(question, single_worker("ada"), pool, clients)  # pyright: ignore[reportArgumentType]
     assert [said.text for said in run.reply.choices] == ["a", "b"]
     assert run.steps[-1].worker == "bob"
     assert run.usage.calls == 2  # what the first has cost is counted

@@ -131,7 +131,7 @@ async def test_a_substitute_is_told(dialect, stream):
 
 @each
 async def test_nobody_answers_then(dialect, stream):
-    down = worker(BadRequestError("dead"), BadRequestError("dead"))
+    down = worker(BadRequestError("dead"), BadRequestError("dead"))  # pyright: ignore[reportArgumentType]
     async with Serving(ada=down, bob=down) as server:
         got = await ask(server, dialect, stream)
     assert (got.status, got.error) == (200 if stream else 502, "upstream_error")
@@ -155,7 +155,7 @@ async def test_a_limit_serves_no_critique(dialect, stream, wishes, status, code)
 
 
 async def test_nor_does_a_response_in_the_background(tmp_path):
-    down = worker(BadRequestError("dead"), BadRequestError("dead"))
+    down = worker(BadRequestError("dead"), BadRequestError("dead"))  # pyright: ignore[reportArgumentType]
     async with Store.open(f"sqlite:///{tmp_path}/runs.db") as store:
         for players, status in (({"ada": down, "bob": down}, "failed"),
                                 ({"ada": worker(BadRequestError("dead"))}, "completed")):  # fmt: skip
@@ -175,7 +175,7 @@ async def test_nor_does_a_response_in_the_background(tmp_path):
 @pytest.mark.parametrize("model", ["worker/ada", "batuta-mini"])
 @pytest.mark.parametrize("finish", [Finish.STOP, Finish.LENGTH])
 async def test_an_empty_answer_is_an_answer(dialect, stream, model, finish):
-    ada = worker("x", empty(finish))
+    ada = worker("x", empty(finish))  # pyright: ignore[reportArgumentType]
     async with Serving(ada=ada) as server:
         got = await ask(server, dialect, stream, model=model)
     assert (got.status, got.text, got.error, len(ada.requests)) == (200, "", None, 1)

@@ -103,11 +103,11 @@ async def test_a_key_without_a_cap_costs_redis_nothing():
 async def test_two_servers_share_a_keys_concurrency(store, redis):
     towns = [Town(store, ada=Halting()) for _ in range(2)]
     for town in towns:
-        town.serving.house.rate_limiter.concurrency = RedisConcurrency(redis, 2)
+        town.serving.house.rate_limiter.concurrency = RedisConcurrency(redis, 2)  # pyright: ignore[reportAttributeAccessIssue]
     async with towns[0] as one, towns[1] as two, anyio.create_task_group() as tasks:
         key = await one.key(concurrency=1)
         tasks.start_soon(one.chat, key)
-        await one.serving.house.catalogue.clients["ada"].started.wait()
+        await one.serving.house.catalogue.clients["ada"].started.wait()  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
         status, headers, said = await two.chat(key)
         assert (status, said["error"]["code"]) == (429, "rate_limit_exceeded")
         assert headers["retry-after"]

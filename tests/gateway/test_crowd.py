@@ -92,7 +92,7 @@ async def test_a_body_that_comes_too_slowly_is_refused():
         await anyio.sleep_forever()
 
     with pytest.raises(APIError, match=r"within 0\.01 seconds") as told:
-        await read_body(receive, 0.01)
+        await read_body(receive, 0.01)  # pyright: ignore[reportArgumentType]
     assert told.value.status == 408
 
 
@@ -118,7 +118,7 @@ async def test_sigterm_serves_what_has_begun_and_tells_that_it_is_not_ready():
     async with await anyio.open_process(
         [sys.executable, "-c", SCRIPT], env=environment, stderr=None
     ) as process:
-        lines = TextReceiveStream(process.stdout)
+        lines = TextReceiveStream(process.stdout)  # pyright: ignore[reportArgumentType]
         url = (await lines.receive()).strip()
 
         async def ask():

@@ -213,7 +213,7 @@ async def test_a_tenant_is_forgotten_and_nobody_else(tmp_path):
         assert (await delete(server, path, **admin))[0] == 404
         _, issued = await store.keys.create(mint, "acme", "a new one")
         again = {"headers": {"authorization": f"Bearer {issued.text}"}}
-        assert (await server.post(json={"model": "batuta-mini", "messages": HI}, **again))[0] == 200
+        assert (await server.post(json={"model": "batuta-mini", "messages": HI}, **again))[0] == 200  # pyright: ignore[reportArgumentType]
         await store.flush()
         assert await said_by(store) == {"other": 1, "acme": 1}, "a new tenant of that name"
 

@@ -11,6 +11,7 @@ from batuta.core import Finish, Limits, Pool, Price, Reply, ToolCall, Worker, Wo
 from batuta.engine import TimeoutPolicy
 from batuta.errors import ProviderOverloadedError
 from batuta.gateway import ServedModel
+from batuta.gateway.serving.conversations import PendingToolRuns
 from batuta.gateway.serving.effort import (
     EFFORTS,
     cheapest_workers,
@@ -19,7 +20,6 @@ from batuta.gateway.serving.effort import (
     limits_for_effort,
     model_for_effort,
 )
-from batuta.gateway.serving.pending_tool_runs import PendingToolRuns
 from batuta.guardrails import Guardrail, GuardrailAction, Guardrails, GuardrailStage
 from batuta.guardrails.detectors import DetectorOptions, build_detector
 from batuta.solvers import sequential_chain, single_worker
@@ -179,8 +179,8 @@ async def test_a_dry_run_tells_the_plan_and_calls_nobody(store):
 
 async def test_a_dry_run_knows_the_time_once_workers_were_seen():
     health = {WorkerId(name): WorkerHealth() for name in ("ada", "bob")}
-    health["ada"].record_success(2.0)
-    health["bob"].record_success(3.0)
+    health["ada"].record_success(2.0)  # pyright: ignore[reportArgumentType]
+    health["bob"].record_success(3.0)  # pyright: ignore[reportArgumentType]
     house = orchestra({"ada": says("a"), "bob": says("b")}, health=health)
     async with Serving(house) as server:
         _, _, body = await server.post(json=ask(orchestration={"dry_run": True}))
@@ -506,15 +506,18 @@ async def test_a_workflow_goes_on_through_responses(store):
     tool = {"type": "function", "name": "look", "parameters": {"type": "object"}}
     async with Serving(orchestra({"ada": ada, "bob": bob}, store=store)) as server:
         client = server.openai.responses
-        first = await client.create(model="batuta-ultra", input="What is it?", tools=[tool])
+        first = await client.create(model="batuta-ultra", input="What is it?", tools=[tool])  # pyright: ignore[reportArgumentType]
         (call,) = [item for item in first.output if item.type == "function_call"]
         result = {"type": "function_call_output", "call_id": call.call_id, "output": "a cat"}
         second = await client.create(
-            model="batuta-ultra", input=[result], tools=[tool], previous_response_id=first.id
+            model="batuta-ultra",
+            input=[result],  # pyright: ignore[reportArgumentType]
+            tools=[tool],  # pyright: ignore[reportArgumentType]
+            previous_response_id=first.id,
         )
         assert second.output_text == "A cat."
     assert len(ada.requests) == 2 and len(bob.requests) == 1
-    assert ada.requests[1].messages[-1].parts[0].content == "a cat"
+    assert ada.requests[1].messages[-1].parts[0].content == "a cat"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 async def test_a_workflow_goes_on_through_messages():

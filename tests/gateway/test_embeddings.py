@@ -112,7 +112,7 @@ async def test_the_openai_client_gets_its_vectors_in_order(form):
         )
     vectors = [row.embedding for row in got.data]
     if form == "base64":
-        vectors = [np.frombuffer(b64decode(text), "<f4").tolist() for text in vectors]
+        vectors = [np.frombuffer(b64decode(text), "<f4").tolist() for text in vectors]  # pyright: ignore[reportArgumentType]
     assert vectors == [[3.5, 0.0, 0.0], [5.5, 1.0, 1.0]]
     assert (got.usage.prompt_tokens, got.usage.total_tokens) == (8, 8)
     assert place.fake.bodies == [
@@ -223,9 +223,8 @@ async def test_keys_budgets_and_the_ledger_know_it(store):
     assert (first, second) == (200, 429)
     assert "retry-after" in headers
     assert rows == []  # nothing of the texts is kept
-    assert [(one.group, one.cost.usd) for one in found] == [
-        (("vec",), Decimal("0.005"))
-    ]  # 5 tokens
+    paid_by = {one.group: one.cost.usd for one in found if one.calls}
+    assert paid_by == {("vec",): Decimal("0.005")}  # 5 tokens
     assert len(place.fake.bodies) == 2
 
 

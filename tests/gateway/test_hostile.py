@@ -226,7 +226,7 @@ async def test_a_signal_is_obeyed_by_a_server_whose_loop_is_held():
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     command = [sys.executable, "-c", HELD]
     async with await anyio.open_process(command, env=environment) as process:
-        lines = TextReceiveStream(process.stdout)
+        lines = TextReceiveStream(process.stdout)  # pyright: ignore[reportArgumentType]
         url = (await lines.receive()).strip()
 
         async def ask():
@@ -250,7 +250,7 @@ async def test_a_signal_is_obeyed_by_a_server_whose_loop_is_held():
                 process.kill()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))  # pyright: ignore[reportArgumentType]
 @given(st.lists(attacks(), min_size=3, max_size=3))
 def test_requests_under_64_kb_do_not_hold_the_loop(found):
     """`python bench/fuzz.py 10` hunts for longer, and by a tighter measure."""

@@ -259,7 +259,7 @@ async def test_the_sdk_reads_a_response_with_steps():
                 pass
             response = await events.get_final_response()
     assert response.output_text == "The end."
-    parts = [part.text for part in response.output[0].summary]
+    parts = [part.text for part in response.output[0].summary]  # pyright: ignore[reportAttributeAccessIssue]
     assert "Step 1/2, ada:Thoughts." in parts
 
 

@@ -112,9 +112,9 @@ async def test_what_a_worker_is_asked():
         await api.messages.create(
             model="worker/ada",
             max_tokens=7,
-            messages=turns,
+            messages=turns,  # pyright: ignore[reportArgumentType]
             system=[{"type": "text", "text": "Be kind."}],
-            tools=[WEATHER],
+            tools=[WEATHER],  # pyright: ignore[reportArgumentType]
             tool_choice={"type": "any", "disable_parallel_tool_use": True},
             stop_sequences=["END"],
             thinking={"type": "disabled"},
@@ -126,8 +126,8 @@ async def test_what_a_worker_is_asked():
     assert roles == ["system", "user", "assistant", "tool", "tool", "user"]
     spoken = asked.messages[2]
     assert (spoken.text, spoken.reasoning) == ("I look.", "mine")
-    assert spoken.parts[1].arguments == '{"in":"Rome"}'
-    assert [m.parts[0].content for m in asked.messages[3:5]] == ["sunny", "Error: no"]
+    assert spoken.parts[1].arguments == '{"in":"Rome"}'  # pyright: ignore[reportAttributeAccessIssue]
+    assert [m.parts[0].content for m in asked.messages[3:5]] == ["sunny", "Error: no"]  # pyright: ignore[reportAttributeAccessIssue]
     assert asked.messages[5].images[0].url == "data:image/png;base64,AA"
     assert asked.messages[5].text.endswith("And?")
     assert (asked.tool_choice, asked.parallel_tool_calls) == ("required", False)
@@ -242,8 +242,8 @@ async def test_errors_have_the_dialects_form():
             await api.messages.create(**body(model="worker/ada"))
         with pytest.raises(anthropic.NotFoundError) as caught:
             await api.messages.create(**body(model="nobody"))
-        assert caught.value.body["error"]["type"] == "not_found_error"
-        assert caught.value.body["request_id"] == caught.value.request_id
+        assert caught.value.body["error"]["type"] == "not_found_error"  # pyright: ignore[reportIndexIssue]
+        assert caught.value.body["request_id"] == caught.value.request_id  # pyright: ignore[reportIndexIssue]
         status, got = await server.get("/v1/messages")
         assert (status, got["type"], got["error"]["code"]) == (405, "error", "method_not_allowed")
         status, _, got = await server.post("/v1/messages", body=b"{")
@@ -252,12 +252,15 @@ async def test_errors_have_the_dialects_form():
 
 async def test_tokens_are_counted_by_estimate():
     async with Serving() as server, client(server) as api:
-        few = await api.messages.count_tokens(model="batuta-mini", messages=HI)
+        few = await api.messages.count_tokens(model="batuta-mini", messages=HI)  # pyright: ignore[reportArgumentType]
         more = await api.messages.count_tokens(
-            model="batuta-mini", messages=HI, system="x" * 400, tools=[WEATHER]
+            model="batuta-mini",
+            messages=HI,  # pyright: ignore[reportArgumentType]
+            system="x" * 400,
+            tools=[WEATHER],  # pyright: ignore[reportArgumentType]
         )
         with pytest.raises(anthropic.NotFoundError):
-            await api.messages.count_tokens(model="nobody", messages=HI)
+            await api.messages.count_tokens(model="nobody", messages=HI)  # pyright: ignore[reportArgumentType]
     assert more.input_tokens >= few.input_tokens + 100
 
 

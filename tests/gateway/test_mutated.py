@@ -209,7 +209,7 @@ async def test_what_is_bent_is_good_before(store):
             answer = await village.send(village.signed(role, plain))
             bad = b"worker/eve" in plain.body or plain.place in {"/ui/ask", "/ui/sign-in"}
             assert (answer.status < 400) != bad, (plain.place, answer)
-            village.judge(role, plain, answer)
+            village.judge(role, plain, answer)  # pyright: ignore[reportArgumentType]
 
 
 async def test_bent_requests(store, caplog):

@@ -63,7 +63,7 @@ async def test_one_that_is_played_and_one_that_broke_off(store):
     ada = Halting(("so",))
     house = orchestra({"ada": ada}, store=store)
     town = type("Town", (), {"serving": Serving(house)})
-    async with town.serving:
+    async with town.serving:  # pyright: ignore[reportAttributeAccessIssue]
         path, body = BODIES[0]
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(post, town, path, body)
@@ -92,7 +92,7 @@ async def test_a_failure_is_not_kept(store, path, body):
     town = type(
         "Town", (), {"serving": Serving(orchestra({"ada": ScriptedClient(say)}, store=store))}
     )
-    async with town.serving:
+    async with town.serving:  # pyright: ignore[reportAttributeAccessIssue]
         await post(town, path, body)
         status, headers, text = await post(town, path, body)
         assert (status, "well" in text) == (200, True)
@@ -104,7 +104,7 @@ async def test_what_may_not_be_stored_is_not_and_odd_keys_are_refused(store):
     town = type(
         "Town", (), {"serving": Serving(orchestra({"ada": ScriptedClient(say)}, store=store))}
     )
-    async with town.serving:
+    async with town.serving:  # pyright: ignore[reportAttributeAccessIssue]
         path, body = BODIES[0]
         body = {**body, "store": False}
         assert (await post(town, path, body))[0] == 200

@@ -185,7 +185,7 @@ async def test_it_is_used_again_when_it_is_back(redis, caplog):
             await self.real.close()
 
     flaky = Flaky()
-    rates = FallbackRateLimiter(flaky, 2, clock)
+    rates = FallbackRateLimiter(flaky, 2, clock)  # pyright: ignore[reportArgumentType]
     assert (await rates.take(REQUESTS, name, 2)).cap == 1
     flaky.away = False
     assert (await rates.take(REQUESTS, name, 2)).cap == 1  # left alone for a while

@@ -157,7 +157,7 @@ async def test_what_a_worker_is_asked():
                     "output": [{"type": "input_text", "text": "done"}],
                 },
             ],
-            tools=[WEATHER, {"type": "web_search"}],
+            tools=[WEATHER, {"type": "web_search"}],  # pyright: ignore[reportArgumentType]
             tool_choice={"type": "function", "name": "weather"},
             parallel_tool_calls=False,
             temperature=0.5,
@@ -170,9 +170,9 @@ async def test_what_a_worker_is_asked():
     roles = [message.role.value for message in asked.messages]
     assert roles == ["developer", "user", "assistant", "tool", "assistant", "tool"]
     spoken = asked.messages[2]
-    assert (spoken.text, spoken.reasoning, spoken.parts[1].id) == ("I look.", "hm", "c0")
-    assert asked.messages[4].parts[0].arguments == '{"input":"+x"}'
-    assert asked.messages[5].parts[0].content == "done"
+    assert (spoken.text, spoken.reasoning, spoken.parts[1].id) == ("I look.", "hm", "c0")  # pyright: ignore[reportAttributeAccessIssue]
+    assert asked.messages[4].parts[0].arguments == '{"input":"+x"}'  # pyright: ignore[reportAttributeAccessIssue]
+    assert asked.messages[5].parts[0].content == "done"  # pyright: ignore[reportAttributeAccessIssue]
     assert [tool.name for tool in asked.tools] == ["weather"]
     assert (asked.tool_choice, asked.parallel_tool_calls) == ("weather", False)
     assert (asked.response_format.kind, asked.response_format.strict) == ("json_schema", True)
@@ -239,7 +239,9 @@ async def test_reasoning_and_calls_are_streamed_by_the_openai_client():
     )
     async with Serving(ada=ScriptedClient([reply])) as server:
         async with server.openai.responses.stream(
-            model="worker/ada", input="hi", tools=[WEATHER]
+            model="worker/ada",
+            input="hi",
+            tools=[WEATHER],  # pyright: ignore[reportArgumentType]
         ) as stream:
             got = [event.sequence_number async for event in stream]
             final = await stream.get_final_response()
@@ -249,8 +251,8 @@ async def test_reasoning_and_calls_are_streamed_by_the_openai_client():
         "function_call",
         "function_call",
     ]
-    assert final.output[0].summary[0].text == "Hm."
-    assert [(c.call_id, c.arguments) for c in final.output[2:]] == [
+    assert final.output[0].summary[0].text == "Hm."  # pyright: ignore[reportAttributeAccessIssue]
+    assert [(c.call_id, c.arguments) for c in final.output[2:]] == [  # pyright: ignore[reportAttributeAccessIssue]
         ("c1", '{"in":"Rome"}'),
         ("c2", "{}"),
     ]
@@ -333,24 +335,24 @@ async def test_a_conversation_goes_on_from_what_was_stored(store):
     house = orchestra({"ada": ada}, store=store)
     async with Serving(house) as server:
         create = server.openai.responses.create
-        first = await create(model="worker/ada", input="Rome?", instructions="A", tools=[WEATHER])
+        first = await create(model="worker/ada", input="Rome?", instructions="A", tools=[WEATHER])  # pyright: ignore[reportArgumentType]
         outputs = [
             {"type": "function_call_output", "call_id": name, "output": "sun"}
             for name in ("c1", "c2")
         ]
         second = await create(
             model="worker/ada",
-            input=outputs,
+            input=outputs,  # pyright: ignore[reportArgumentType]
             previous_response_id=first.id,
             instructions="B",
-            tools=[WEATHER],
+            tools=[WEATHER],  # pyright: ignore[reportArgumentType]
         )
         third = await create(model="worker/ada", input="Sure?", previous_response_id=second.id)
         referred = await create(
             model="worker/ada",
             input=[
                 {"role": "user", "content": "Rome?"},
-                {"type": "item_reference", "id": second.output[0].id},
+                {"type": "item_reference", "id": second.output[0].id},  # pyright: ignore[reportArgumentType]
                 {"role": "user", "content": "Sure?"},
             ],
         )
@@ -370,12 +372,12 @@ async def test_what_is_stored_is_read_paged_told_again_and_deleted(store):
     async with Serving(two(store)) as server:
         api = server.openai.responses
         texts = [{"role": "user", "content": f"t{n}"} for n in range(5)]
-        made = await api.create(model="batuta-ultra", input=texts)
+        made = await api.create(model="batuta-ultra", input=texts)  # pyright: ignore[reportArgumentType]
         assert (await api.retrieve(made.id)).to_dict() == made.to_dict()
         page = await api.input_items.list(made.id, limit=2)
-        assert [item.content[0].text for item in page.data] == ["t4", "t3"]
+        assert [item.content[0].text for item in page.data] == ["t4", "t3"]  # pyright: ignore[reportAttributeAccessIssue]
         every = [i async for i in api.input_items.list(made.id, limit=2, order="asc")]
-        assert [item.content[0].text for item in every] == [f"t{n}" for n in range(5)]
+        assert [item.content[0].text for item in every] == [f"t{n}" for n in range(5)]  # pyright: ignore[reportAttributeAccessIssue]
         again = await events(server, f"/v1/responses/{made.id}", params={"stream": "true"})
         assert added_up(again) == made.to_dict()["output"]
         assert numbers(again) == list(range(len(again)))
@@ -465,7 +467,7 @@ async def test_a_stream_of_the_background_can_be_left_and_resumed(store):
         end = orjson.loads(rest.split("data: ")[-1])
         assert (end["response"]["status"], end["sequence_number"]) == ("cancelled", last + 1)
         with anyio.fail_after(1):
-            await house.catalogue.clients["ada"].cancelled.wait()
+            await house.catalogue.clients["ada"].cancelled.wait()  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
         assert (await server.openai.responses.cancel(name)).status == "cancelled"
         assert (await until(server, name, "cancelled"))["id"] == name
 

@@ -245,7 +245,7 @@ async def test_a_signal_ends_the_process_and_loses_no_run(tmp_path, number):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     command = [sys.executable, "-c", SCRIPT, str(path)]
     async with await anyio.open_process(command, env=environment, stderr=None) as process:
-        lines = TextReceiveStream(process.stdout)
+        lines = TextReceiveStream(process.stdout)  # pyright: ignore[reportArgumentType]
         url = (await lines.receive()).strip()
         said = []
 
@@ -272,6 +272,6 @@ def test_an_orchestra_that_cannot_play_is_refused():
     with pytest.raises(ConfigError, match="no client"):
         Catalogue(pool=pool, clients={}, models=served_models(pool))
     with pytest.raises(ConfigError, match="at least one"):
-        Catalogue(pool=pool, clients={"ada": ScriptedClient([])}, models=())
+        Catalogue(pool=pool, clients={"ada": ScriptedClient([])}, models=())  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="same name"):
-        Catalogue(pool=pool, clients={"ada": ScriptedClient([])}, models=served_models(pool) * 2)
+        Catalogue(pool=pool, clients={"ada": ScriptedClient([])}, models=served_models(pool) * 2)  # pyright: ignore[reportArgumentType]

@@ -65,8 +65,8 @@ async def test_a_thought_survives_a_tools_result(stream):
         else:
             first = await sdk.messages.create(**ask())
         assert [block.type for block in first.content] == ["thinking", "text", "tool_use"]
-        assert first.content[0].thinking == "I must look first."
-        call = first.content[-1].id
+        assert first.content[0].thinking == "I must look first."  # pyright: ignore[reportAttributeAccessIssue]
+        call = first.content[-1].id  # pyright: ignore[reportAttributeAccessIssue]
         result = {"type": "tool_result", "tool_use_id": call, "content": "There."}
         said = {"role": "assistant", "content": first.content}
         turns = [*HI, said, {"role": "user", "content": [result]}]
@@ -133,7 +133,7 @@ async def test_a_refusal_is_one_in_chat_completions_too(stream):
         def events(self, said, received, *, usage):
             return [e.replace(b'"content"', b'"refusal"') for e in super().events(said, received, usage=usage)]  # fmt: skip
 
-    async with through(Refusing("I cannot do that."), OpenAIChatClient, "gpt-5") as (
+    async with through(Refusing("I cannot do that."), OpenAIChatClient, "gpt-5") as (  # pyright: ignore[reportArgumentType]
         _,
         _sdk,
         server,

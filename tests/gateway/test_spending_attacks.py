@@ -79,7 +79,8 @@ class Rush:
     async def __aenter__(self):
         await self.dear.__aenter__()
         self.town = await Town(
-            self.store, **clients_of(self.dear, self.http, *self.ids)
+            self.store,
+            **clients_of(self.dear, self.http, *self.ids),  # pyright: ignore[reportArgumentType]
         ).__aenter__()
         return self
 
@@ -162,7 +163,7 @@ async def test_one_request_keeps_to_its_own_limit(store, way):
     async with Rush(store) as rush:
         for limits in ({"per_day": Decimal(1)}, {"max_cost": Decimal("0.0012")}):
             rush.dear.bill = Decimal(0)
-            key = await rush.town.key(**limits)
+            key = await rush.town.key(**limits)  # pyright: ignore[reportArgumentType]
             asked = {"model": "worker/ada", **body}
             if "max_cost" not in limits:
                 asked["orchestration"] = {"max_cost_usd": 0.0012}

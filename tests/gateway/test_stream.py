@@ -46,9 +46,9 @@ async def test_mini_streams_by_the_openai_client():
         text="Hello there, you.", usage=Usage(calls=1, input=10, cached=4, cache_write=0, output=5)
     )
     async with Serving(ada=ScriptedClient([reply])) as server:
-        stream = await server.openai.chat.completions.create(
+        stream = await server.openai.chat.completions.create(  # pyright: ignore[reportCallIssue]
             model="batuta-mini",
-            messages=HI,
+            messages=HI,  # pyright: ignore[reportArgumentType]
             stream=True,
             stream_options={"include_usage": True},
         )
@@ -133,8 +133,10 @@ async def test_an_error_after_the_200_ends_without_done(store):
     async with Serving(house) as server:
         frames = await server.frames(model="batuta-mini")
         with pytest.raises(openai.APIError) as caught:
-            async for _ in await server.openai.chat.completions.create(
-                model="batuta-mini", messages=HI, stream=True
+            async for _ in await server.openai.chat.completions.create(  # pyright: ignore[reportCallIssue]
+                model="batuta-mini",
+                messages=HI,  # pyright: ignore[reportArgumentType]
+                stream=True,
             ):
                 pass
     assert joined(frames) == "Half an "

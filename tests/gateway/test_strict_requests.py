@@ -109,7 +109,7 @@ def written(value, gap):
         inner = (orjson.dumps(k).decode() + gap + ":" + written(v, gap) for k, v in value)
         return "{" + ",".join(inner) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(written(v, gap) for v in value) + "]"
+        return "[" + ",".join(written(v, gap) for v in value) + "]"  # pyright: ignore[reportArgumentType, reportCallIssue]
     return orjson.dumps(value).decode()
 
 

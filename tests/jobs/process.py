@@ -45,7 +45,7 @@ def perform_over(clients):
             emit=checkpoint.wrap_emit(hear),
             run_id=RunId(job.id),
         )
-        steps = {step.index: step.result.text for step in run.steps}
+        steps = {step.index: step.result.text for step in run.steps}  # pyright: ignore[reportAttributeAccessIssue]
         return JobEnding(JobState.COMPLETED, {"answer": run.answer, "steps": [steps[i] for i in range(4)], "calls": run.usage.calls})  # fmt: skip
 
     return perform
@@ -79,4 +79,4 @@ async def main(folder: str, url: str, *ids: str) -> None:
 
 
 if __name__ == "__main__":
-    anyio.run(main, *sys.argv[1:])
+    anyio.run(main, *sys.argv[1:])  # pyright: ignore[reportArgumentType]

@@ -127,8 +127,8 @@ def test_examples_are_workflows_of_the_pool_within_the_limit(workers, most, meri
     )
     texts = worked_examples(pool, most, by_merit=merit).split("EXAMPLE ")[1:]
     flows = [parse_workflow(text, pool, max_steps=most) for text in texts]
-    assert [len(flow) for flow in flows] == [n for n in (1, 2, 3, 5) if n <= most]
-    run = [step.subtask for flow in flows for step in flow.steps if step.worker == "p"]
+    assert [len(flow) for flow in flows] == [n for n in (1, 2, 3, 5) if n <= most]  # pyright: ignore[reportArgumentType]
+    run = [step.subtask for flow in flows for step in flow.steps if step.worker == "p"]  # pyright: ignore[reportAttributeAccessIssue]
     if program:
         assert run == (["Run the program."] if merit and most >= 3 else [])
 
@@ -139,7 +139,7 @@ def test_earlier_replies_are_cropped_to_4096_tokens():
     step = StepRun(
         index=0,
         planned=FULL.id,
-        worker=FULL.model,
+        worker=FULL.model,  # pyright: ignore[reportArgumentType]
         request=None,
         result=Reply(text=said),
         span=TimeSpan(0, 1),

@@ -160,6 +160,6 @@ def test_a_conductors_prompt_holds_the_conversation():
     text = conductor_request(
         PlanningContext(question=question, pool=pool),
         PromptOptions(),
-        Worker(id="w", model="m").sampling,
+        Worker(id="w", model="m").sampling,  # pyright: ignore[reportArgumentType]
     )
     assert "User: one\n\nAssistant: 1\n\nUser: two" in text.messages[0].text

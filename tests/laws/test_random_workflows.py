@@ -38,7 +38,7 @@ async def test_a_later_round_accepts_now_and_then():
     )
     from batuta.core import Round
 
-    played = Round(decision=first, workflow=first.workflow)
+    played = Round(decision=first, workflow=first.workflow)  # pyright: ignore[reportAttributeAccessIssue]
     decisions = [
         await RandomConductor().plan(
             PlanningContext(question=Question.of("q"), pool=POOL, seed=seed, previous=(played,))

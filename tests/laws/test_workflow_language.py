@@ -72,7 +72,7 @@ def test_round_trip_by_name(workflow):
 def test_a_worker_may_be_named_instead_of_numbered():
     name = POOL.workers[1].id
     text = f'model_id = ["{name}", 0]\nsubtasks = ["a", "b"]\naccess_list = [[], [0]]'
-    assert [s.worker for s in parse_workflow(text, POOL).steps] == [name, POOL.workers[0].id]
+    assert [s.worker for s in parse_workflow(text, POOL).steps] == [name, POOL.workers[0].id]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @given(workflows(revise=True), st.text(max_size=60).filter(lambda t: "model" not in t.lower()))
@@ -197,7 +197,7 @@ def test_three_empty_lists_accept_only_in_a_later_round():
 
 def test_the_worked_examples_of_the_prompt_are_workflows():
     text = worked_examples(POOL, 5, by_merit=True)
-    lengths = [len(parse_workflow(example, POOL)) for example in text.split("EXAMPLE ")[1:]]
+    lengths = [len(parse_workflow(example, POOL)) for example in text.split("EXAMPLE ")[1:]]  # pyright: ignore[reportArgumentType]
     assert lengths == [1, 2, 3, 5]
 
 

@@ -15,7 +15,7 @@ def weights():
 
 
 def main():
-    import xllamacpp
+    import xllamacpp  # pyright: ignore[reportMissingImports]
 
     params = xllamacpp.CommonParams()
     params.model.path = str(weights())

@@ -63,7 +63,7 @@ async def test_after_three_questions_without_a_workflow_the_best_worker_answers_
     assert asked(client) == 7 and run.outcome is Outcome.FALLBACK and run.answer == "42"
     (played,) = run.rounds
     assert isinstance(played.decision, MalformedPlan) and not played.drafts
-    assert "left alone for 60 s" in played.decision.reason
+    assert "skipped for 60 s" in played.decision.reason
 
     clock.now = 61
     said[0] = FLOW
@@ -122,4 +122,4 @@ async def test_a_draft_that_was_cut_says_so():
     cut = Reply(text="model_id = [0", usage=Usage(calls=1), finish=Finish.LENGTH)
     one, _ = conductor(lambda _: cut, Clock())
     run = await ask(one)
-    assert "was cut at 1024 tokens" in run.rounds[0].decision.reason
+    assert "was cut at 1024 tokens" in run.rounds[0].decision.reason  # pyright: ignore[reportAttributeAccessIssue]

@@ -8,13 +8,19 @@ import pytest
 
 from batuta.clients import HttpTransport
 from batuta.config.load import load_config
-from batuta.config.settings import read_settings
+from batuta.config.settings import Settings
+from batuta.config.settings_file import read_settings, validate_settings
 from batuta.errors import ConfigError
-from batuta.train.settings import validate_settings
+from batuta.train.settings import TrainSettings
+from fakes.serving import Server
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ONE_KEY = {"ANTHROPIC_API_KEY": "sk-ant-0123456789"}
+"""What the page says is needed."""
+TRAINING = ("learning_rate", "[policy]", "[policy.", "[reward]")
+"""What only a training's settings have."""
 BLOCKS = [
     pytest.param(text, id=f"{page.stem}-{number}")
     for page in PAGES
@@ -29,28 +35,45 @@ def test_a_block_is_settings_of_a_server_or_of_a_training(text, tmp_path):
     file = tmp_path / "it.toml"
     file.write_text(text, encoding="utf-8")
     try:
-        read_settings(file)
+        read_settings(file, Settings)
     except ConfigError as error:
-        if "learning_rate" not in text and "[policy" not in text and "[reward" not in text:
+        if not any(word in text for word in TRAINING):
             raise
-        assert validate_settings(tomllib.loads(text), "the block"), error
+        assert validate_settings(tomllib.loads(text), "the block", TrainSettings), error
 
 
 def test_there_are_blocks_to_try():
     assert len(BLOCKS) >= 6
 
 
-async def test_the_first_block_of_the_page_on_settings_opens(tmp_path):
-    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    file = tmp_path / "batuta.toml"
-    file.write_text(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0], encoding="utf-8")
-    keys = {
-        "ANTHROPIC_API_KEY": "sk-ant-0123456789",
-        "MY_KEY": "sk-0123456789abcdef",
-        "MY_EU_KEY": "sk-eu-123456789",
-    }
+async def test_the_first_block_of_the_page_on_settings_opens_with_one_key(tmp_path):
+    file = write_sample(tmp_path)
     async with HttpTransport() as http:
-        found = await load_config(http, pool=str(file), environ=keys)
+        found = await load_config(http, pool=str(file), environ=ONE_KEY)
     assert [str(worker.id) for worker in found.pool] == ["sonnet", "local", "python"]
     assert found.conductor.name == "prompted/sonnet"
     assert found.mini is not None and found.mini.name == "prompted/sonnet"
+
+
+async def test_the_first_block_of_the_page_on_settings_is_served_with_one_key(tmp_path):
+    file = write_sample(tmp_path)
+    async with Server(tmp_path, "--pool", str(file), **ONE_KEY) as server:
+        assert {"batuta-ultra", "worker/sonnet", "worker/local"} <= await server.models()
+
+
+@pytest.mark.parametrize("text", BLOCKS)
+async def test_every_block_of_a_server_opens_with_one_key(text, tmp_path):
+    if any(word in text for word in TRAINING):
+        return
+    file = tmp_path / "batuta.toml"
+    file.write_text(text, encoding="utf-8")
+    async with HttpTransport() as http:
+        assert await load_config(http, pool=str(file), environ=ONE_KEY)
+
+
+def write_sample(folder):
+    """The settings file that docs/configuration.md begins with, as it stands."""
+    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    file = folder / "batuta.toml"
+    file.write_text(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0], encoding="utf-8")
+    return file

@@ -25,6 +25,8 @@ from batuta.core import (
 from batuta.core.conductor import NullListener
 from batuta.engine import conduct
 from batuta.errors import ClientError
+from batuta.gateway import served_models
+from gateway.house import Serving, server_state
 from own_models.llama_server import weights
 
 pytestmark = [
@@ -51,7 +53,7 @@ async def llama():
         with anyio.fail_after(60):
             while "listening at" not in said or not said.endswith("\n"):
                 said += (await process.stdout.receive()).decode()
-        process.url = re.search(r"listening at (\S+)", said)[1]
+        process.url = re.search(r"listening at (\S+)", said)[1]  # pyright: ignore[reportAttributeAccessIssue]
         yield process
     finally:
         if process.returncode is None:
@@ -148,7 +150,34 @@ async def test_an_answer_has_the_form_that_was_asked_for(found):
     )
     run = await conduct(asked, found.conductor, found.pool, found.clients)
     assert run.outcome is Outcome.ANSWERED, run.error
-    assert set(json.loads(run.answer)) == {"city"}
+    assert set(json.loads(run.answer)) == {"city"}  # pyright: ignore[reportArgumentType]
+
+
+async def test_through_the_gateway_a_form_streams_and_probabilities_are_told(found):
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    asked = {"model": "batuta-mini", "messages": question, "temperature": 0, "max_tokens": 60}
+    state = server_state(found.pool, found.clients, served_models(found.pool))
+    async with Serving(state) as gateway:
+        create = gateway.openai.chat.completions.create
+        stream = await create(**asked, response_format=form, stream=True)
+        texts = [c.choices[0].delta.content or "" async for c in stream if c.choices]
+        told = await create(**asked, logprobs=True, top_logprobs=2)
+        two = await create(**asked | {"temperature": 1}, n=2)
+    assert set(json.loads("".join(texts))) == {"city"}
+    assert len([text for text in texts if text]) > 3
+    tokens = told.choices[0].logprobs.content
+    assert (
+        "".join(token.token for token in tokens).strip() == told.choices[0].message.content.strip()
+    )
+    assert all(token.logprob <= 0 and len(token.top_logprobs) == 2 for token in tokens)
+    assert [choice.index for choice in two.choices] == [0, 1]
 
 
 async def test_a_model_without_a_template_for_tools_is_not_taken_to_have_called_one(found):
@@ -201,7 +230,7 @@ async def test_a_prompt_beyond_its_window_is_an_error_that_says_so(found):
 
 async def test_a_server_killed_in_the_middle_ends_the_run_with_a_sentence():
     async with llama() as process, HttpTransport() as http:
-        environ = NOWHERE | {"LLAMACPP_BASE_URL": f"{process.url}/v1"}
+        environ = NOWHERE | {"LLAMACPP_BASE_URL": f"{process.url}/v1"}  # pyright: ignore[reportAttributeAccessIssue]
         ensemble = await load_config(http, environ=environ, conductor="best")
         began = anyio.Event()
 
@@ -257,5 +286,5 @@ async def test_a_model_that_cannot_conduct_falls_back_and_is_then_left_alone(ser
             for _ in range(4)
         ]
     assert all(run.outcome is Outcome.FALLBACK and "Paris" in run.answer for run in runs)
-    assert "no list model_id" in runs[0].rounds[0].decision.reason
-    assert "left alone" in runs[3].rounds[0].decision.reason
+    assert "no list model_id" in runs[0].rounds[0].decision.reason  # pyright: ignore[reportAttributeAccessIssue]
+    assert "skipped" in runs[3].rounds[0].decision.reason  # pyright: ignore[reportAttributeAccessIssue]

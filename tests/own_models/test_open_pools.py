@@ -116,7 +116,7 @@ async def test_vllm_tells_its_window(http, elsewhere):
     assert "Qwen/Qwen3-32B. 32 billion parameters." in prompt_of(found)
     assert "code editing 46% (Aider polyglot, spring 2025)" in prompt_of(found)
     learned = found.conductor
-    assert learned.sampling.effort == "low" and learned.sampling.max_tokens == 8192
+    assert learned.sampling.effort == "low" and learned.sampling.max_tokens == 8192  # pyright: ignore[reportAttributeAccessIssue]
 
 
 OPENROUTER = """
@@ -220,12 +220,13 @@ async def test_a_key_that_is_refused_is_said_in_one_sentence(http, elsewhere):
 
 
 def test_folders_are_looked_for_beside_the_file(tmp_path):
-    from batuta.config.settings import read_settings
+    from batuta.config.settings import Settings
+    from batuta.config.settings_file import read_settings
     from batuta.rehearsal import shipped_policy_folder
 
     (tmp_path / "mine").symlink_to(shipped_policy_folder())
     (tmp_path / "batuta.toml").write_text("conductor = 'mine'\n[ultra]\nconductor = 'vote'")
-    read = read_settings(tmp_path / "batuta.toml").resolve_folders(tmp_path)
+    read = read_settings(tmp_path / "batuta.toml", Settings).resolve_folders(tmp_path)
     assert Path(read.conductor.worker or "") == tmp_path / "mine" and read.ultra.name == "vote"
 
 

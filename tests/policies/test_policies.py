@@ -183,7 +183,7 @@ async def test_every_part_of_a_conversation_is_looked_at():
     clean, acts, blocked = await Guardrails([policy()]).check_question(question)
     assert key not in str(clean) and len(acts) == 3 and not blocked
     assert [act.where for act in acts] == [f"input:message {n}" for n in range(3)]
-    call = clean.messages[0].parts[0].arguments
+    call = clean.messages[0].parts[0].arguments  # pyright: ignore[reportAttributeAccessIssue]
     assert call == '{"k":"[removed by p-secrets]"}'  # still JSON
 
 
@@ -209,13 +209,17 @@ async def test_a_long_text_is_looked_at_in_a_thread_with_the_same_result():
 
 async def test_a_place_without_policies_costs_and_changes_nothing():
     question = Question.of("hi")
-    same, acts, _ = await Guardrails([policy(on=[GuardrailStage.OUTPUT])]).check_question(question)
+    same, acts, _ = await Guardrails([policy(on=[GuardrailStage.OUTPUT])]).check_question(question)  # pyright: ignore[reportArgumentType]
     assert same is question and not acts
 
 
 def test_settings_become_policies():
     setting = GuardrailSetting(
-        name="a", kind="size", on=("input",), action="block", max_characters=9
+        name="a",
+        kind="size",
+        on=("input",),  # pyright: ignore[reportArgumentType]
+        action="block",  # pyright: ignore[reportArgumentType]
+        max_characters=9,
     )
     policies = build_guardrails([setting])
     assert policies.applies_to(GuardrailStage.INPUT) and not policies.applies_to(
@@ -231,11 +235,11 @@ def test_settings_become_policies():
 )  # fmt: skip
 def test_settings_that_cannot_be_used_say_why(setting, sentence):
     with pytest.raises(ConfigError, match=sentence):
-        build_guardrails([GuardrailSetting(name="a", on=("input",), **setting)])
+        build_guardrails([GuardrailSetting(name="a", on=("input",), **setting)])  # pyright: ignore[reportArgumentType]
 
 
 def test_two_policies_of_one_name_are_refused():
-    one = GuardrailSetting(name="a", kind="secrets", on=("input",))
+    one = GuardrailSetting(name="a", kind="secrets", on=("input",))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="same name"):
         build_guardrails([one, one])
 
@@ -249,7 +253,7 @@ def test_every_kind_can_be_made():
 
 
 def form(schema=None, kind="json_schema"):
-    return ResponseFormatChecker(ResponseFormat(kind=kind, schema=schema or {}))
+    return ResponseFormatChecker(ResponseFormat(kind=kind, schema=schema or {}))  # pyright: ignore[reportArgumentType]
 
 
 async def test_a_form_is_json_of_that_schema():

@@ -77,16 +77,16 @@ def test_no_step_is_worded_in_training_as_it_is_held_out():
 
 @given(st.text(max_size=80))
 def test_any_text_is_a_problem_or_none(text):
-    assert read_problem(text) is None or solve_problem(read_problem(text)) is not False
+    assert read_problem(text) is None or solve_problem(read_problem(text)) is not False  # pyright: ignore[reportArgumentType]
 
 
 def test_values_read_back_and_slips_are_wrong():
     for task in draw_tasks(None, 200, 3):
         problem = read_problem(task.question)
-        value = solve_problem(problem)
-        assert read_value(format_value(value)) == value
-        assert perturb_value(value, 0.5) != value
-        before = solve_problem(replace(problem, ops=problem.ops[:-1]))
+        value = solve_problem(problem)  # pyright: ignore[reportArgumentType]
+        assert read_value(format_value(value)) == value  # pyright: ignore[reportArgumentType]
+        assert perturb_value(value, 0.5) != value  # pyright: ignore[reportArgumentType]
+        before = solve_problem(replace(problem, ops=problem.ops[:-1]))  # pyright: ignore[reportArgumentType]
         if problem.family != "facts" and before is not None and problem.ops[:-1]:
             assert misread_step(problem.ops[-1], before, 0.3) != value
 
@@ -114,7 +114,7 @@ def test_known_answers():
         "Start with 7. Add 3. What number do you get?": "10",
     }
     for question, answer in asked.items():
-        assert format_value(solve_problem(read_problem(question))) == answer
+        assert format_value(solve_problem(read_problem(question))) == answer  # pyright: ignore[reportArgumentType]
     assert dt.date(2024, 3, 1).strftime("%A") == "Friday"
 
 

@@ -109,7 +109,7 @@ async def test_leaving_a_stream_early_cancels_the_run():
                 raise
 
     pool = batuta.Pool((batuta.Worker(id=ONE, model="model-a"),))
-    async with batuta.open(pool, clients={ONE: Slow()}) as session:
+    async with batuta.open(pool, clients={ONE: Slow()}) as session:  # pyright: ignore[reportArgumentType]
         stream = session.stream("anything")
         events = aiter(stream)
         assert isinstance(await anext(events), RunHeader)
@@ -117,7 +117,7 @@ async def test_leaving_a_stream_early_cancels_the_run():
             pass
         with anyio.fail_after(30):
             await started.wait()
-            await events.aclose()
+            await events.aclose()  # pyright: ignore[reportAttributeAccessIssue]
             await cancelled.wait()
 
 
@@ -223,7 +223,7 @@ def test_conversations_and_pictures(tmp_path):
     assert [str(m.role) for m in question.messages] == ["system", "assistant", "user"]
     text, *images = question.messages[-1].parts
     assert text == Text("What?") and images[0] == Image(url=address)
-    assert [image.url.partition(";")[0] for image in images[1:]] == [
+    assert [image.url.partition(";")[0] for image in images[1:]] == [  # pyright: ignore[reportAttributeAccessIssue]
         "data:image/png",
         "data:image/jpeg",
         "data:image/gif",
@@ -252,3 +252,15 @@ def test_costs_are_told_the_same_everywhere():
     assert format_cost(Cost(unpriced_calls=2)) == "unpriced"
     assert format_count(12345.0) == "12,345" and format_percent(0.417) == "42\u00a0%"
     assert [format_seconds(s) for s in (0.09, 1.44, 125)] == ["90 ms", "1.4 s", "2 min 05 s"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"max_steps": 12}, "max_steps is at most 5"),
+        ({"max_rounds": 99}, "max_rounds is at most 3"),
+    ],
+)
+def test_limits_beyond_what_there_can_be_are_refused(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        batuta.ask_sync(EASY, "rehearsal", **options)

@@ -172,8 +172,8 @@ def test_what_cannot_be_read_or_written_is_an_error_that_says_so(tmp_path):
         History(
             questions=("q",),
             workers=(WorkerId("a"),),
-            scores_qm=zeros,
+            scores_qm=zeros,  # pyright: ignore[reportArgumentType]
             usd_qm=zeros,
-            runs_qm=zeros,
+            runs_qm=zeros,  # pyright: ignore[reportArgumentType]
             families=("",),
         )

@@ -299,7 +299,8 @@ def test_the_guard_never_loses_on_held_out_families_nor_by_lot(seed, shift):
         return HeldOutTrial(value, rng.random(50).astype(np.float32), reward)
 
     by_lot, by_family = trial(), trial()
-    guard = fit_guard(by_lot, by_family, np.arange(50) % 10, 1)
+    family = np.arange(50) % 10
+    guard = fit_guard(by_lot, by_family, family, 1, fold_n=family % 5)
     assert by_lot.gain_n(guard, 1).mean() >= 0
     assert by_family.gain_n(guard, 1).mean() >= 0
 
@@ -317,9 +318,20 @@ def test_what_one_strange_family_wins_by_luck_does_not_open_the_guard():
     known = tried(np.full(100, 0.3), 0.9)
     lucky = tried(np.where(family == 0, 0.5, np.where(family < 5, -0.1, 0.0)), 0.4)
     assert lucky.gain_n(SelectorGuard(0.0, 0.0), 1).sum() > 0
-    guard = fit_guard(known, lucky, family, 1)
+    guard = fit_guard(known, lucky, family, 1, fold_n=family % 5)
     assert not lucky.gain_n(guard, 1).any()
     assert known.gain_n(guard, 1).mean() > 0.2
+
+
+def test_a_fold_of_families_that_loses_much_closes_the_guard():
+    family = np.repeat(np.arange(10), 10)
+    known = tried(np.full(100, 0.3), 0.9)
+    mixed = tried(np.where(family < 8, 0.4, -0.3), 0.4)
+    open_guard = fit_guard(known, mixed, family, 1, fold_n=family % 5)
+    assert mixed.gain_n(open_guard, 1).any()
+    closed = fit_guard(known, mixed, family, 1, fold_n=family // 2)
+    assert not mixed.gain_n(closed, 1).any()
+    assert known.gain_n(closed, 1).mean() > 0.2
 
 
 def test_the_guard_that_was_never_fitted_stays_with_the_best():
@@ -347,7 +359,10 @@ def test_a_question_is_held_out_of_what_is_expected_of_it():
     features = np.eye(4, dtype=np.float32)[[0, 0, 1, 1]]
     scores = np.asarray([[1, 0], [0, 1], [1, 1], [0, 0]], np.float32)
     values = fit_values(
-        ("a", "b"), features, scores, Smoothing(prior=0.1, neighbours=1.0, sharpness=50)
+        ("a", "b"),  # pyright: ignore[reportArgumentType]
+        features,
+        scores,
+        Smoothing(prior=0.1, neighbours=1.0, sharpness=50),
     )
     expected, close = held_out_values(values, np.asarray([0, 1, 2, 3]))
     assert (expected[0] - expected[1])[0] < -0.3 and (expected[0] - expected[1])[1] > 0.3

@@ -245,15 +245,15 @@ def make_run(
     **header,
 ):
     """A plain run of one step; its number is its id and its time."""
-    worker = Worker(id="a", model="model-a")
-    workflow = Workflow((Step(subtask="Compute it.", worker="a"),))
+    worker = Worker(id="a", model="model-a")  # pyright: ignore[reportArgumentType]
+    workflow = Workflow((Step(subtask="Compute it.", worker="a"),))  # pyright: ignore[reportArgumentType]
     reply = Reply(
         text=answer, usage=Usage(calls=1, input=100, output=20), cost=Cost(Decimal("0.000123"))
     )
     step = StepRun(
         index=0,
-        planned="a",
-        worker="a",
+        planned="a",  # pyright: ignore[reportArgumentType]
+        worker="a",  # pyright: ignore[reportArgumentType]
         request=Request(messages=(Message(role=Role.USER, parts=(Text(question),)),)),
         result=reply,
         span=TimeSpan(0.5, 1.0),

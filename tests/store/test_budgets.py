@@ -50,7 +50,7 @@ def charge(reservation=None, key="k"):
     return RunCharge(tenant="acme", key=key, at=NOW, reservation=reservation)
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=80, suppress_health_check=list(HealthCheck))  # pyright: ignore[reportArgumentType]
 @given(runs)
 def test_the_lines_of_a_run_add_up_to_its_cost(run):
     with localcontext(prec=500):  # by default decimals have 28 digits: dollars have 20 at most
@@ -118,7 +118,7 @@ async def test_what_is_given_back_is_given_back_once(target):
     async with Store(target) as store:
         found = await store.budgets.reserve(RunId("run_1"), 700, (bucket(1000),))
         for _ in range(2):
-            await store.budgets.release(found)
+            await store.budgets.release(found)  # pyright: ignore[reportArgumentType]
         await store.append(costing(1, "0.000000003"), "acme", charge=charge(found))
         await store.flush()
         [full] = await store.budgets.budget_status([bucket(1000)])
@@ -185,7 +185,7 @@ async def test_what_a_dead_process_held_is_given_back_and_written_down_as_lost(t
         # It was not dead but slow: what it spent counts, what it held is not given back twice.
         await dying.append(costing(9, "0.000000007"), "acme", charge=charge(lost))
         await dying.flush()
-        await living.budgets.release(mine)
+        await living.budgets.release(mine)  # pyright: ignore[reportArgumentType]
         [full] = await living.budgets.budget_status([bucket(1000)])
         assert (full.spent, full.reserved) == (7, 0)
 

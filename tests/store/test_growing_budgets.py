@@ -26,13 +26,13 @@ async def test_it_grows_in_every_bucket_or_in_none(target):
     async with Store(target) as store:
         buckets = (bucket(1000), bucket(700, "key:k"))
         held = await store.budgets.reserve(RunId("run_1"), 500, buckets)
-        more = await store.budgets.grow(held, 100, 100)
-        assert (more.id, more.nano) == (held.id, 600)
-        assert await store.budgets.grow(more, 101, 101) == BudgetStatus(buckets[1], 0, 600)
-        most = await store.budgets.grow(more, 400, 50)  # as much as there is
-        assert most.nano == 700
+        more = await store.budgets.grow(held, 100, 100)  # pyright: ignore[reportArgumentType]
+        assert (more.id, more.nano) == (held.id, 600)  # pyright: ignore[reportAttributeAccessIssue]
+        assert await store.budgets.grow(more, 101, 101) == BudgetStatus(buckets[1], 0, 600)  # pyright: ignore[reportArgumentType]
+        most = await store.budgets.grow(more, 400, 50)  # as much as there is  # pyright: ignore[reportArgumentType]
+        assert most.nano == 700  # pyright: ignore[reportAttributeAccessIssue]
         assert [full.reserved for full in await store.budgets.budget_status(buckets)] == [700, 700]
-        await store.budgets.release(most)
+        await store.budgets.release(most)  # pyright: ignore[reportArgumentType]
         assert [full.reserved for full in await store.budgets.budget_status(buckets)] == [0, 0]
 
 
@@ -42,17 +42,17 @@ async def test_what_there_is_will_do_where_that_is_enough(target):
         refused = await store.budgets.reserve(RunId("run_1"), 2000, buckets, least=701)
         assert isinstance(refused, BudgetStatus)
         found = await store.budgets.reserve(RunId("run_1"), 2000, buckets, least=100)
-        assert found.nano == 700
+        assert found.nano == 700  # pyright: ignore[reportAttributeAccessIssue]
 
 
 async def test_what_has_ended_with_its_lease_does_not_grow(target):
     async with Store(target) as living, Store(target) as dying:
         held = await dying.budgets.reserve(RunId("run_1"), 500, (bucket(1000),))
-        held = await dying.budgets.grow(held, 300, 300)
+        held = await dying.budgets.grow(held, 300, 300)  # pyright: ignore[reportArgumentType]
         assert await living.budgets.reap(10**10) == 1
         with pytest.raises(StoreError, match="lease"):
-            await dying.budgets.grow(held, 10, 10)
-        funds = ReservedBudget(dying.budgets, held)
+            await dying.budgets.grow(held, 10, 10)  # pyright: ignore[reportArgumentType]
+        funds = ReservedBudget(dying.budgets, held)  # pyright: ignore[reportArgumentType]
         with pytest.raises(LimitReachedError):
             await funds.raise_to(nano_to_usd(900), nano_to_usd(900))
         [full] = await living.budgets.budget_status([bucket(1000)])

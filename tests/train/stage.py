@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from batuta.clients import ScriptedClient
+from batuta.config.settings_file import validate_settings
 from batuta.core import Grade, Pool, Task, TaskId, Worker, WorkerId
 from batuta.language import PromptOptions
-from batuta.train.rollouts import RolloutRunner
-from batuta.train.settings import RewardSettings, TrainSettings, validate_settings
+from batuta.train.rollouts import DraftPlayer, OpenedPlayer, RolloutRunner
+from batuta.train.settings import RewardSettings, TrainSettings
 
 LIBRARIES = [
     pytest.mark.timeout(600),
@@ -74,7 +75,7 @@ def settings(
         "optimiser": {**SMALL, **(optimiser or {})},
         "log": {"checkpoint_every": 100, "sample_every": 1},
     }
-    return validate_settings({**told, **sections}, "the test")
+    return validate_settings({**told, **sections}, "the test", TrainSettings)
 
 
 def players(
@@ -92,13 +93,9 @@ def players(
         return Grade(judge(answer))
 
     rendering = PromptOptions(descriptions=False, compact=True)
+    player = DraftPlayer(clients=clients, judge=grade, rendering=rendering, seconds=seconds)
     return RolloutRunner(
-        clients=clients,
-        judge=grade,
-        rendering=rendering,
-        rewards=rewards or RewardSettings(),
-        concurrency=concurrency,
-        seconds=seconds,
+        job=OpenedPlayer(player), rewards=rewards or RewardSettings(), concurrency=concurrency
     )
 
 

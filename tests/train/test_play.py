@@ -151,7 +151,7 @@ class Counting:
 @pytest.mark.parametrize("places", [1, 5, 40])
 async def test_as_many_runs_as_allowed_are_played_at_the_same_time(places):
     worker = Counting()
-    found = await played(players({w.id: worker for w in POOL}, concurrency=places), *[ONE] * 40)
+    found = await played(players({w.id: worker for w in POOL}, concurrency=places), *[ONE] * 40)  # pyright: ignore[reportArgumentType]
     assert worker.most == places
     assert [each.reward for each in found] == [1.0] * 40
 

@@ -12,10 +12,11 @@ import torch
 from safetensors.torch import load_file
 
 from batuta import rehearsal
-from batuta.train.conductor_training import RolloutRunnerFactory, make_trainer
+from batuta.train.conductor_training import make_trainer
 from batuta.train.episodes import make_episodes
 from batuta.train.questions import draw_questions
 from batuta.train.reward_function import RewardFunction
+from batuta.train.rollout_setup import RolloutRunnerFactory
 from batuta.train.run_folder import RunFolder
 from train.stage import LIBRARIES, metrics, settings
 
@@ -88,9 +89,13 @@ def trained_in_one(told_):
     )
     halves = Halves(RewardFunction(told_, asked, opening, lambda step, played: None), None)
     trainer = make_trainer(
-        whole, asked, reward=halves, folder=folder, on_metrics=folder.add_metrics
+        whole,
+        asked,
+        reward=halves,  # pyright: ignore[reportArgumentType]
+        folder=folder,
+        on_metrics=folder.add_metrics,
     )
-    halves.rollout, trainer.rollout_func = trainer.rollout_func, halves.sample
+    halves.rollout, trainer.rollout_func = trainer.rollout_func, halves.sample  # pyright: ignore[reportAttributeAccessIssue]
     trainer.train()
     asyncio.run_coroutine_threadsafe(opening.close(), trainer.async_loop).result()
     return trainer, halves

@@ -20,17 +20,18 @@ from accelerate.utils.launch import prepare_multi_gpu_env
 from anyio import to_thread
 
 from batuta.cli.train import override_settings
-from batuta.config.settings import read_settings as read_pool
+from batuta.config.settings import Settings
+from batuta.config.settings_file import read_settings
 from batuta.core import Pool, Worker, WorkerId
 from batuta.language.prompt import PREFILL
 from batuta.train.conductor_training import train_conductor
 from batuta.train.episodes import make_episodes
-from batuta.train.hardware import read_devices
+from batuta.train.hardware import node_problems, read_devices
 from batuta.train.memory_estimate import KNOWN_ARCHITECTURES, Devices, estimate_memory
 from batuta.train.model import make_model
 from batuta.train.preflight import GIB, check_training
 from batuta.train.questions import draw_questions
-from batuta.train.settings import WarmupSettings, read_settings
+from batuta.train.settings import TrainSettings, WarmupSettings
 from batuta.train.tokenizer import make_tokenizer
 from batuta.train.warmup import fit_warmup
 from fakes import FakeAnthropic, FakeGemini, FakeOpenAI
@@ -55,7 +56,7 @@ PROMPT = 1500
 
 
 def test_the_recipe_has_the_papers_hyper_parameters():
-    told = read_settings(FULL)
+    told = read_settings(FULL, TrainSettings)
     o = told.optimiser
     assert (o.steps, o.questions, o.group) == (200, 4, 64)
     assert (o.learning_rate, o.betas, o.schedule, o.warmup) == (1e-6, (0.9, 0.999), "cosine", 0.03)
@@ -68,7 +69,10 @@ def test_the_recipe_has_the_papers_hyper_parameters():
 
 
 def test_the_variant_of_one_gpu_differs_where_it_says():
-    full, lora = read_settings(FULL).model_dump(), read_settings(LORA).model_dump()
+    full, lora = (
+        read_settings(FULL, TrainSettings).model_dump(),
+        read_settings(LORA, TrainSettings).model_dump(),
+    )
     differ = {
         f"{section}.{key}"
         for section in ("policy", "pool", "prompt", "reward", "optimiser", "log")
@@ -79,7 +83,7 @@ def test_the_variant_of_one_gpu_differs_where_it_says():
 
 
 def test_seven_workers_of_four_providers_have_the_papers_limits():
-    workers = read_pool(RECIPE / "pool.toml").workers
+    workers = read_settings(RECIPE / "pool.toml", Settings).workers
     assert len(workers) == 7
     assert {w.provider for w in workers} == {"openai", "anthropic", "gemini", "openrouter"}
     assert {w.sampling.max_tokens for w in workers} == {4096}
@@ -91,7 +95,7 @@ SIZE = 28 * LAYER + 2 * 152_064 * 3584 + 3584
 
 
 def test_all_weights_take_sixteen_bytes_a_parameter_and_a_copy_in_bf16():
-    found = estimate_memory(read_settings(FULL), SEVEN, PROMPT, Devices())
+    found = estimate_memory(read_settings(FULL, TrainSettings), SEVEN, PROMPT, Devices())
     assert found.parameters == found.trainable == SIZE == 7_615_616_512
     assert (found.weights, found.gradients, found.moments) == (4 * SIZE, 4 * SIZE, 8 * SIZE)
     assert found.working_copy == 2 * SIZE and found.host == 0
@@ -99,7 +103,7 @@ def test_all_weights_take_sixteen_bytes_a_parameter_and_a_copy_in_bf16():
 
 def test_two_processes_hold_half_each_in_the_hosts_memory():
     found = estimate_memory(
-        read_settings(FULL),
+        read_settings(FULL, TrainSettings),
         SEVEN,
         PROMPT,
         Devices(processes=2, local_processes=2, sharded=True, offloaded=True),
@@ -113,7 +117,7 @@ def test_two_processes_hold_half_each_in_the_hosts_memory():
 
 
 def test_adapters_leave_the_moments_of_seven_billion_out():
-    told = read_settings(LORA)
+    told = read_settings(LORA, TrainSettings)
     found = estimate_memory(told, SEVEN, PROMPT, Devices(), device_bytes=80 * GIB)
     inner, kept, wide = 3584, 512, 18_944
     each = 2 * (inner + inner) + 2 * (inner + kept) + 3 * (inner + wide)
@@ -134,9 +138,45 @@ def test_accelerate_reads_its_file_and_tells_the_check_how_the_training_is_divid
     assert seen == Devices(processes=2, local_processes=2, sharded=True, offloaded=True)
 
 
+@pytest.mark.parametrize(
+    ("file", "sharded"), [("two-nodes-fsdp.yaml", True), ("two-nodes-lora.yaml", False)]
+)
+def test_accelerate_reads_the_files_of_two_nodes_and_the_check_reckons_with_them(file, sharded):
+    command = ["--config_file", str(RECIPE / file), "--machine_rank", "1",
+               "--main_process_ip", "10.0.0.1", "--main_process_port", "29500", "-m", "batuta"]  # fmt: skip
+    told, _, _ = _validate_launch_command(launch_command_parser().parse_args(command))
+    assert (told.num_processes, told.num_machines, told.machine_rank) == (16, 2, 1)
+    assert told.mixed_precision == "bf16"
+    environ = prepare_multi_gpu_env(told)
+    seen = read_devices({**environ, "WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"})
+    assert seen == Devices(processes=16, local_processes=8, sharded=sharded)
+    assert seen.nodes == 2
+
+
+def test_two_nodes_share_no_file_of_calls_and_find_the_vllm_server():
+    two, one = Devices(processes=16, local_processes=8), Devices(processes=8, local_processes=8)
+    told = override_settings(
+        read_settings(FULL),
+        ["optimiser.sampler='vllm-server'", "optimiser.vllm_server='http://127.0.0.1:8000'"],
+        "the test",
+    )
+    assert not node_problems(told, one)
+    said = " ".join(node_problems(told, two))
+    assert "name the vLLM node's address" in said and "pool.journal" in said
+    right = override_settings(
+        told,
+        ["optimiser.vllm_server='http://10.0.0.9:8000'", "pool.journal='postgresql://db/calls'"],
+        "the test",
+    )
+    assert not node_problems(right, two)
+    assert not node_problems(override_settings(right, ["pool.source='rehearsal'", "pool.journal=true"], "x"), two)  # fmt: skip
+
+
 def test_the_check_needs_no_key_no_question_and_no_gpu(tmp_path, monkeypatch):
     monkeypatch.chdir(RECIPE.parents[1])
-    told = override_settings(read_settings(FULL), [f"output='{tmp_path}'"], "the test")
+    told = override_settings(
+        read_settings(FULL, TrainSettings), [f"output='{tmp_path}'"], "the test"
+    )
     report = check_training(told, {"BATUTA_DATA": str(tmp_path)})
     figures = {figure.name: figure.value for figure in report.figures}
     assert not report.is_ready
@@ -152,7 +192,7 @@ def test_the_check_needs_no_key_no_question_and_no_gpu(tmp_path, monkeypatch):
 
 def test_the_check_counts_the_stage_before_and_only_until_it_is_done(tmp_path):
     changes = [f"output='{tmp_path}'", "rejection.rounds=2", "rejection.questions=300"]
-    told = override_settings(read_settings(SMALL), changes, "the test")
+    told = override_settings(read_settings(SMALL, TrainSettings), changes, "the test")
     before = check_training(told)
     (sampling,) = (each for each in before.figures if each.name == "rejection sampling")
     assert sampling.value == 2 * 300 * told.rejection.group
@@ -170,7 +210,9 @@ def test_the_check_names_a_spoilt_tokenizer(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "tokenizer_config.json").write_text("[1]")
     report = check_training(
-        override_settings(read_settings(SMALL), [f"policy.start='{tmp_path}'"], "the test")
+        override_settings(
+            read_settings(SMALL, TrainSettings), [f"policy.start='{tmp_path}'"], "the test"
+        )
     )
     assert any("tokenizer_config.json holds no JSON object" in each for each in report.missing)
 
@@ -231,7 +273,7 @@ def told(recipe, folder, start, pool, asked):
         "optimiser.steps=2", "optimiser.group=8", "optimiser.completion=80",
         "log.sample_every=1",
     ]  # fmt: skip
-    return override_settings(read_settings(recipe), changes, "the test")
+    return override_settings(read_settings(recipe, TrainSettings), changes, "the test")
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +286,7 @@ def tiny(tmp_path_factory, asked):
     """A small random Qwen2, fitted on four drafts behind the recipe's own prompts."""
     folder = tmp_path_factory.mktemp("tiny")
     settings = told(FULL, folder, folder, "", asked)
-    workers = read_pool(RECIPE / "pool.toml").workers
+    workers = read_settings(RECIPE / "pool.toml", Settings).workers
     pool = Pool(tuple(Worker(id=WorkerId(worker.id), model=worker.model) for worker in workers))
     rendering = settings.prompt.rendering()
     rows = make_episodes(draw_questions(settings), pool, settings.pool, settings.seed)

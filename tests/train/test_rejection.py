@@ -79,7 +79,7 @@ def test_the_fitted_policy_writes_better_workflows(tmp_path, warm):
     folder = run_rejection_sampling(stage, lambda *said: told.append(said))
     right = {doing: figures["right"] for doing, _, _, figures in told if "playing" in doing}
     assert right["round 2: playing"] > right["round 1: playing"] + 0.05
-    assert load_policy(str(folder), None)
+    assert load_policy(str(folder), None)  # pyright: ignore[reportAssertAlwaysTrue]
 
 
 async def test_random_workflows_are_what_the_first_round_can_do_without_a_policy(tmp_path):
@@ -107,10 +107,10 @@ def test_a_stand_in_changes_who_and_nothing_else(seed, size):
         render_workflow(flow, REHEARSAL, names=True), group, REHEARSAL, rng
     )
     changed = parse_workflow(text, few)
-    assert [(s.subtask, s.access) for s in changed.steps] == [
+    assert [(s.subtask, s.access) for s in changed.steps] == [  # pyright: ignore[reportAttributeAccessIssue]
         (s.subtask, s.access) for s in flow.steps
     ]
-    who = {(old.worker, new.worker) for old, new in zip(flow.steps, changed.steps, strict=True)}
+    who = {(old.worker, new.worker) for old, new in zip(flow.steps, changed.steps, strict=True)}  # pyright: ignore[reportAttributeAccessIssue]
     assert len(who) == len({old for old, _ in who}), "one stand-in for each"
     assert all(old == new for old, new in who if old in few)
 

@@ -71,16 +71,16 @@ def reply(tokens=0, usd="0"):
 @pytest.mark.parametrize(
     ("played", "grade", "earned"),
     [
-        (run(decision=MalformedPlan(draft=Draft(text="?"), reason="no list"), answer=None), None, 0.0),
-        (run(decision=MalformedPlan(draft=Draft(), reason="no model", outage=True), answer=None), None, None),
+        (run(decision=MalformedPlan(draft=Draft(text="?"), reason="no list"), answer=None), None, 0.0),  # pyright: ignore[reportArgumentType]
+        (run(decision=MalformedPlan(draft=Draft(), reason="no model", outage=True), answer=None), None, None),  # pyright: ignore[reportArgumentType]
         (run(reply()), WRONG, 0.5),
         (run(reply()), RIGHT, 1.0),
         (run(reply()), Grade(0.5), 0.75),
         (run(reply()), UNDECIDED, None),
-        (run(Failure(code="overloaded", message="busy"), answer=None, outcome=Outcome.FAILED), None, None),
+        (run(Failure(code="overloaded", message="busy"), answer=None, outcome=Outcome.FAILED), None, None),  # pyright: ignore[reportArgumentType]
         (run(Failure(code="overloaded", message="busy"), reply()), RIGHT, None),
         (run(reply(), outcome=Outcome.CANCELLED), RIGHT, None),
-        (run(Failure(code="limit", message="too much"), answer=None, outcome=Outcome.LIMITED), None, 0.5),
+        (run(Failure(code="limit", message="too much"), answer=None, outcome=Outcome.LIMITED), None, 0.5),  # pyright: ignore[reportArgumentType]
         (run(Failure(code="limit", message="too much"), reply(), outcome=Outcome.LIMITED), WRONG, 0.5),
     ],
 )  # fmt: skip

@@ -11,7 +11,6 @@ from transformers import PreTrainedTokenizerFast
 from batuta import rehearsal
 from batuta.language import parse_workflow
 from batuta.train.conductor_training import (
-    RolloutRunnerFactory,
     make_dataset,
     make_trainer,
     train_conductor,
@@ -21,6 +20,7 @@ from batuta.train.grpo import RolloutFunction
 from batuta.train.questions import draw_questions
 from batuta.train.reward import mix_rewards
 from batuta.train.reward_function import RewardFunction
+from batuta.train.rollout_setup import RolloutRunnerFactory
 from batuta.train.run_folder import RunFolder
 from train.stage import LIBRARIES, metrics, settings
 
@@ -81,7 +81,7 @@ class Recorded:
         self.plays.append(played)
 
     def prompts(self):
-        return [row["prompt"] for row in make_dataset(self.settings) for _ in range(GROUP)]
+        return [row["prompt"] for row in make_dataset(self.settings) for _ in range(GROUP)]  # pyright: ignore[reportArgumentType, reportCallIssue]
 
     def rollout(self):
         return self.trainer.rollout_func(self.prompts(), self.trainer)
@@ -116,7 +116,7 @@ def test_a_second_rounds_prompt_shows_the_first_round(recorded):
         first = roots[0]
         assert first.row in range((block - 1) * GROUP, block * GROUP), "one of its own question"
         assert "Played:" in text
-        for step in parse_workflow(first.draft.text, episode.pool).steps:
+        for step in parse_workflow(first.draft.text, episode.pool).steps:  # pyright: ignore[reportAttributeAccessIssue]
             assert f"{step.worker}: {step.subtask}" in text
 
 
@@ -179,7 +179,7 @@ def test_log_probabilities_of_another_engine_reach_trl(tmp_path, learned, share)
     asked = make_episodes(draw_questions(told), rehearsal.rehearsal_pool(), told.pool, told.seed)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(learned / "policy")
     engine = Engine()
-    prompts = [row["prompt"] for row in list(make_dataset(told))[:4] for _ in range(3)]
+    prompts = [row["prompt"] for row in list(make_dataset(told))[:4] for _ in range(3)]  # pyright: ignore[reportArgumentType, reportCallIssue]
     written = RolloutFunction(tokenizer, told, asked, lambda chosen, trainer: [None] * len(chosen))(
         prompts, engine
     )

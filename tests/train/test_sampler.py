@@ -58,7 +58,7 @@ def test_left_padded_batches_of_transformers_are_the_same_too():
     longest = max(map(len, asked))
     ids = torch.tensor([[PAD] * (longest - len(p)) + p for p in asked])
     mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in asked])
-    out = model.generate(ids, attention_mask=mask, max_new_tokens=10, do_sample=False)
+    out = model.generate(ids, attention_mask=mask, max_new_tokens=10, do_sample=False)  # pyright: ignore[reportAttributeAccessIssue]
     assert sampled(model, asked, 1, 10, end=-1) == out[:, longest:].tolist()
 
 

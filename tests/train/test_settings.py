@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from batuta.cli.train import override_settings
+from batuta.config.settings_file import read_settings, validate_settings
 from batuta.errors import ConfigError
-from batuta.train.settings import TrainSettings, read_settings, validate_settings
+from batuta.train.settings import TrainSettings
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted(
@@ -20,7 +21,7 @@ SHIPPED = sorted(
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_every_shipped_training_can_be_read(path):
-    assert read_settings(path).optimiser.steps > 0
+    assert read_settings(path, TrainSettings).optimiser.steps > 0
 
 
 @pytest.mark.parametrize(
@@ -43,7 +44,7 @@ def test_every_shipped_training_can_be_read(path):
 )
 def test_a_wrong_setting_is_named_in_one_sentence(values, named):
     with pytest.raises(ConfigError) as caught:
-        validate_settings(values, "mine.toml")
+        validate_settings(values, "mine.toml", TrainSettings)
     said = str(caught.value)
     assert said.startswith("mine.toml: ") and named in said and "\n" not in said
 
@@ -54,7 +55,7 @@ def test_a_file_that_is_missing_or_no_toml_is_one_sentence(tmp_path, text):
     if text is not None:
         path.write_text(text)
     with pytest.raises(ConfigError) as caught:
-        read_settings(path)
+        read_settings(path, TrainSettings)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 

@@ -123,7 +123,7 @@ def trainer_paying(tmp_path, policy, rewards, **optimiser):
         return Paying(rewards)
 
     lines = []
-    reward = RewardFunction(told, asked, opened, lambda step, played: None)
+    reward = RewardFunction(told, asked, opened, lambda step, played: None)  # pyright: ignore[reportArgumentType]
     trainer = make_trainer(
         told, asked, reward=reward, folder=RunFolder(tmp_path), on_metrics=lines.append
     )

@@ -80,8 +80,8 @@ def test_every_draft_can_be_read_and_calls_only_whom_the_prompt_lists(told):
         kinds.add("stands" if draft == ACCEPTED else "later" if later else "first")
         if draft != ACCEPTED:
             (listed,) = re.findall(r"^Models: (\[.*\])$", prompt, re.MULTILINE)
-            assert {step.worker for step in read.steps} <= set(json.loads(listed))
-            assert all(len(read) <= int(n) for n in re.findall(r"At most (\d) steps", prompt))
+            assert {step.worker for step in read.steps} <= set(json.loads(listed))  # pyright: ignore[reportAttributeAccessIssue]
+            assert all(len(read) <= int(n) for n in re.findall(r"At most (\d) steps", prompt))  # pyright: ignore[reportArgumentType]
     assert kinds == ({"first", "later", "stands"} if told.revisions else {"first"})
 
 
@@ -223,4 +223,4 @@ def test_gradients_are_those_of_the_weighted_loss_over_the_whole_batch(prompt_we
     heard = warmup._add_gradients(model, tokenizer, some, prompt_weight)
     assert heard == pytest.approx(float(torch.cat(of_drafts).detach().mean()), abs=1e-4)
     for each, gradient in zip(model.parameters(), wanted, strict=True):
-        assert torch.allclose(each.grad, gradient, atol=1e-6)
+        assert torch.allclose(each.grad, gradient, atol=1e-6)  # pyright: ignore[reportArgumentType]

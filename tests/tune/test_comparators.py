@@ -37,7 +37,7 @@ async def test_the_best_single_worker_is_found_and_the_router_beats_him_where_th
         )
         entry = await COMPARATORS[name](context)
         if name == "best single":
-            assert entry == Candidate.single("ada")
+            assert entry == Candidate.single("ada")  # pyright: ignore[reportArgumentType]
         fresh = EXPERTS.tasks(150, seed=5)
         assert await player.play_all((task, entry) for task in fresh)
         plays = {task.id: entry for task in fresh}

@@ -98,7 +98,7 @@ async def test_every_attempt_of_a_client_that_tries_again_is_counted(tmp_path):
     with PaidCalls(tmp_path / "paid.db") as paid:
         budget = TuneBudget(Allowance(usd=Decimal(1)), paid)
         with pytest.raises(ProviderOverloadedError):
-            await BudgetedClient(Flaky(), worker, budget).complete(request())
+            await BudgetedClient(Flaky(), worker, budget).complete(request())  # pyright: ignore[reportArgumentType]
         assert budget.calls == 2 and budget.usd == Decimal("0.002")
 
 

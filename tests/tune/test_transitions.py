@@ -86,7 +86,7 @@ async def test_a_workflow_that_looks_at_its_answers_is_foreseen_with_its_calls()
     for task in tasks:
         for one in (whole, looks):
             played = player.known(task, one)
-            seen.add(task.id, one, played.score)
+            seen.add(task.id, one, played.score)  # pyright: ignore[reportArgumentType]
             seen.follow(task.id, one, played.trail, agreed=played.agreed)
             for part, score in played.parts:
                 seen.add(task.id, part, score, on_the_way=True)
@@ -94,10 +94,10 @@ async def test_a_workflow_that_looks_at_its_answers_is_foreseen_with_its_calls()
     model.fit(tunes=True)
     for one in (whole, looks, again):
         played = [player.known(task, one) for task in tasks]
-        share = float(np.mean([p.score for p in played]))
+        share = float(np.mean([p.score for p in played]))  # pyright: ignore[reportArgumentType, reportCallIssue]
         assert abs(float(model.draw_shares([one], 0).mean()) - share) < 0.06, str(one)
         if one.stops:
-            agreed = float(np.mean([p.agreed for p in played]))
+            agreed = float(np.mean([p.agreed for p in played]))  # pyright: ignore[reportArgumentType, reportCallIssue]
             assert abs(float(model.agreement(one, 0)[0]) - agreed) < 0.06
             calls = sum(p.calls for p in played) / len(played)
             assert abs(calls - (4 - 2 * agreed)) < 1e-9

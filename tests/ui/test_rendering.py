@@ -204,7 +204,7 @@ def test_no_visitor_waits_for_a_template():
     compile_templates()
     known = _template_environment().list_templates()
     assert len(known) > 20
-    assert len(_template_environment().cache) == len(known)
+    assert len(_template_environment().cache) == len(known)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_run_that_waits_for_tools_says_so():

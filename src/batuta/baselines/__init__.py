@@ -13,8 +13,9 @@ from batuta.baselines.answers import (
     normalize_answer,
 )
 from batuta.baselines.best_of_n import BestOfN
-from batuta.baselines.cascade import Cascade, fit_cascade, with_recorded_answers
+from batuta.baselines.cascade import Cascade, with_recorded_answers
 from batuta.baselines.cascade_folder import open_cascade, save_cascade
+from batuta.baselines.cascade_training import fit_cascade
 from batuta.baselines.moa import MixtureOfAgents
 from batuta.baselines.pass_at_k import PassAtK
 from batuta.baselines.pipeline import fixed_pipeline

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from batuta.core import Reply
+from batuta.tasks.graders.answer_form import canonical_answer
 
 _STATED_ANSWER = re.compile(r"\banswer\b[*_\s]*(?:is\b|:|=)[*_\s:]*(.+)", re.IGNORECASE)
 _BOXED_ANSWER = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
@@ -34,7 +35,7 @@ def find_final_answer(text: str) -> str | None:
 
 def normalize_answer(answer: str) -> str:
     """The answer in the form in which two that mean the same are mostly equal."""
-    return " ".join(answer.split()).strip(_STRIPPED_CHARACTERS).casefold()
+    return canonical_answer(answer)
 
 
 def majority_reply(replies: Iterable[Reply]) -> Reply | None:
@@ -44,8 +45,8 @@ def majority_reply(replies: Iterable[Reply]) -> Reply | None:
     one that was given first wins.
     """
     said = [(find_stated_answer(reply.text), reply) for reply in replies]
-    votes = [(normalize_answer(answer), reply) for answer, reply in said if answer is not None]
-    votes = votes or [
+    stated = [(normalize_answer(answer), reply) for answer, reply in said if answer is not None]
+    votes = [(answer, reply) for answer, reply in stated if answer] or [
         (normalize_answer(find_final_answer(reply.text) or ""), reply) for _, reply in said
     ]
     if not votes:

@@ -53,30 +53,21 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.embedded.blas import single_blas_thread
-from batuta.errors import ConfigError, SourceError
+from batuta.errors import ConfigError
 from batuta.solvers.history import History
-from batuta.solvers.selector import Selector, SelectorRecipe, fit_selector
+from batuta.solvers.selector import Selector
 from batuta.solvers.selector.answer_posterior import (
     AnswerDraws,
     AnswerPosterior,
     LeadingAnswer,
-    TrainingDraws,
     log_odds,
-    next_worker,
 )
-from batuta.solvers.selector.training import family_numbers, grouped_folds, random_folds
-from batuta.solvers.selector.value_model import held_out_values
+from batuta.solvers.selector.simulated_draws import simulate_draws
 from batuta.tasks.graders.answer_extraction import final_answer
 from batuta.tasks.recorded import GRADER, RecordedOutcomes
 
 CALLS = 6
 """Answers to a question at most."""
-PRICE = 0.005
-"""Credit that a call is worth: going on must win more."""
-_REPEAT_DISCOUNTS = (0.02, 0.1, 1.0)
-"""What a repeated worker counts for less; the last one asks everybody once first."""
-_MIN_FAMILIAR_QUESTIONS = 200
-"""Familiar training questions from which they have a belief of their own."""
 
 Floats = NDArray[np.floating[Any]]
 AnswerExtractor = Callable[[Question, Reply], str | None]
@@ -86,7 +77,7 @@ AnswerExtractor = Callable[[Question, Reply], str | None]
 def extract_stated_answer(_: Question, reply: Reply) -> str | None:
     """What the reply marks as its answer, or its last line."""
     answer = final_answer(reply.text)
-    return None if answer is None else normalize_answer(answer).strip("()")
+    return None if answer is None else normalize_answer(answer) or None
 
 
 def recorded_extractor(record: RecordedOutcomes) -> AnswerExtractor:
@@ -98,7 +89,7 @@ def recorded_extractor(record: RecordedOutcomes) -> AnswerExtractor:
         return (
             extract_stated_answer(question, reply)
             if found.score is None
-            else found.extracted or None
+            else normalize_answer(found.extracted or "") or None
         )
 
     return extract
@@ -115,8 +106,17 @@ class Cascade:
     """For all others."""
     most_m: tuple[int, ...]
     """How often each of the selector's workers may be asked: as often as it was in training."""
+    cost_m: tuple[float, ...]
+    """Credit that a call of each worker is worth: going on must win more."""
+    calls_worth_m: tuple[float, ...]
+    """What a call of each worker costs, in calls of usual cost; 1 where dollars are unknown."""
+    collisions: float
+    """How often two wrong answers were the same, in training."""
     calls: int = CALLS
-    price: float = PRICE
+    price: float
+    """Credit that a call of usual cost is worth."""
+    dollar: float = 0.0
+    """Credit that a dollar is worth beside that."""
     checker: Checker | None = None
     """Checks what leads before another answer is paid for; its calls count too."""
     extract: AnswerExtractor = field(default=extract_stated_answer, repr=False)
@@ -125,7 +125,8 @@ class Cascade:
     def name(self) -> str:
         """The method, its price and its selector's version."""
         checked = "+checker" if self.checker else ""
-        return f"cascade{checked}/{self.price:g}@{self.selector.digest[:8]}"
+        dollars = f"+{self.dollar:g}/$" if self.dollar else ""
+        return f"cascade{checked}/{self.price:g}{dollars}@{self.selector.digest[:8]}"
 
     def replay_history(self, history: History) -> tuple[Floats, NDArray[np.intp]]:
         """What it would have earned on recorded questions, (n,), and with how many calls, (n,).
@@ -143,8 +144,14 @@ class Cascade:
         for belief, chosen_n in ((self.familiar, familiar_n), (self.strange, ~familiar_n)):
             rows = np.flatnonzero(chosen_n)
             if len(rows):
-                drawn = _simulate_draws(
-                    history.select(rows), expected_nm[rows], belief.again, self.calls
+                drawn = simulate_draws(
+                    history.select(rows),
+                    expected_nm[rows],
+                    belief.order,
+                    self.calls,
+                    cost_m=np.asarray(self.cost_m),
+                    calls_worth_m=np.asarray(self.calls_worth_m),
+                    collisions=self.collisions,
                 )
                 earned_n[rows], calls_n[rows] = drawn.simulate_stopping(belief)
         return earned_n, calls_n
@@ -224,9 +231,11 @@ class _CascadeConductor:
         heard = self._observe(brief.previous)
         if not left:
             return AcceptedAnswer()
+        place = self._next_place(heard.draws)
         if heard.replies:
-            found, goes_n = self._belief.judge(heard.draws, len(heard.replies))
-            if not goes_n[0]:
+            count, next_n = len(heard.replies), np.asarray([place])
+            found = self._belief.lead(heard.draws, count)
+            if not self._belief.goes_on(heard.draws, found, count, next_n)[0]:
                 return AcceptedAnswer()
             if (
                 left > 1
@@ -234,13 +243,18 @@ class _CascadeConductor:
                 and (check := self._check_step(brief.previous[-1]))
             ):
                 return Plan(Workflow((check,)))
-        drawn_m = np.bincount(heard.draws.worker_nk[0], minlength=len(self._most_m))
-        place = int(
-            next_worker(self._expected_nm, drawn_m[None], self._most_m[None], self._belief.again)[0]
-        )
         if place < 0:
             return AcceptedAnswer()
         return Plan(Workflow((Step(subtask="", worker=self._cascade.selector.workers[place]),)))
+
+    def _next_place(self, draws: AnswerDraws) -> int:
+        """The place of the worker that would be asked next; -1: nobody is left."""
+        drawn_m = np.bincount(draws.worker_nk[0], minlength=len(self._most_m))
+        worth_m = np.asarray(self._cascade.calls_worth_m)
+        order = self._belief.order
+        return int(
+            order.next_worker(self._expected_nm, drawn_m[None], self._most_m[None], worth_m)[0]
+        )
 
     def _check_step(self, drawn: Round) -> Step | None:
         """The check of what was drawn; None: nobody checks, least of all what it said itself."""
@@ -254,7 +268,7 @@ class _CascadeConductor:
         heard = self._observe(tuple(rounds))
         if not any(heard.replies):
             return None
-        found, _ = self._belief.judge(heard.draws, len(heard.replies))
+        found = self._belief.lead(heard.draws, len(heard.replies))
         said = heard.replies[int(found.draw_n[0])]
         return said or next(reply for reply in heard.replies if reply)
 
@@ -282,6 +296,8 @@ class _CascadeConductor:
             worker_nk=np.asarray([workers], int).reshape(1, -1),
             answer_nk=np.asarray([answers], int).reshape(1, -1),
             odds_nm=log_odds(self._expected_nm),
+            cost_m=np.asarray(self._cascade.cost_m),
+            collisions=self._cascade.collisions,
             evidence_nk=np.asarray([[evidence.get(answer, 0.0) for answer in answers]]),
         )
         return _Observations(
@@ -294,111 +310,6 @@ def _planned_and_run_steps(rounds: Iterable[Round]) -> Iterator[tuple[Step, Step
     for played in rounds:
         if played.workflow is not None:
             yield from ((played.workflow.steps[step.index], step) for step in played.steps)
-
-
-def fit_cascade(
-    history: History,
-    recipe: SelectorRecipe | None = None,
-    *,
-    seed: int = 0,
-    price: float = PRICE,
-    calls: int = CALLS,
-    selector: Selector | None = None,
-    checker: Checker | None = None,
-) -> Cascade:
-    """The cascade that this history teaches.
-
-    Args:
-        history: outcomes on training questions, with the answers of each run.
-        recipe: how its selector is trained.
-        seed: of the folds and of the search.
-        price: credit that a call is worth.
-        calls: answers to a question at most.
-        selector: one that was fitted on this very history; None: it is fitted here.
-        checker: who checks; nothing of it is learned, for no history has its replies.
-
-    Raises:
-        SourceError: the history has no answers or too few questions.
-        ConfigError: the recipe needs a package that is missing.
-    """
-    history = history.drop_unscored()
-    if history.samples is None:
-        raise SourceError(
-            "a cascade needs the answers of each run: write answers and scores into the history"
-        )
-    selector = selector or fit_selector(history, recipe, seed=seed)
-    rng = np.random.Generator(np.random.PCG64(seed))
-    values = selector.values
-    family_n = family_numbers(history, values.memory_nd, rng)
-    half_n = (grouped_folds(family_n, rng) > 1).astype(int)
-    mean_nm = np.broadcast_to(values.mean_m, (len(family_n), len(values.mean_m)))
-    strange = _fit_posterior(history, mean_nm, half_n=half_n, price=price, calls=calls)
-    fold_n = random_folds(len(family_n), rng)
-    expected_nm, close_n = held_out_values(values, fold_n)
-    rows = np.flatnonzero(close_n >= selector.guard.closeness)
-    familiar = strange
-    if len(rows) >= _MIN_FAMILIAR_QUESTIONS:
-        known = history.select(rows)
-        familiar = _fit_posterior(
-            known, expected_nm[rows], half_n=fold_n[rows] % 2, price=price, calls=calls
-        )
-    most_m = (~np.isnan(history.samples.credit_qms)).sum(axis=2).max(axis=0)
-    times_m = tuple(int(m) for m in most_m)
-    return Cascade(
-        selector=selector,
-        familiar=familiar,
-        strange=strange,
-        most_m=times_m,
-        calls=calls,
-        price=price,
-        checker=checker,
-    )
-
-
-def _fit_posterior(
-    history: History,
-    expected_nm: Floats,
-    half_n: NDArray[np.signedinteger[Any]],
-    price: float,
-    *,
-    calls: int,
-) -> AnswerPosterior:
-    """The belief that earns most over the ways in which a repeated worker may count."""
-    fitted = [
-        _simulate_draws(history, expected_nm, again, calls).fit_posterior(half_n, price)
-        for again in (_REPEAT_DISCOUNTS if history.runs_qm.max() > 1 else _REPEAT_DISCOUNTS[-1:])
-    ]
-    return max(fitted, key=lambda one: one[1])[0]
-
-
-def _simulate_draws(
-    history: History,
-    expected_nm: Floats,
-    again: float,
-    calls: int,
-) -> TrainingDraws:
-    """The training questions' draws, as the cascade would make them if it never stopped."""
-    samples = history.samples
-    if samples is None:
-        raise SourceError("the history has no answers")
-    most_nm = (~np.isnan(samples.credit_qms)).sum(axis=2)
-    drawn_nm = np.zeros_like(most_nm)
-    rows = np.arange(len(most_nm))
-    worker_nk, answer_nk = np.full((2, len(rows), calls), -1)
-    credit_nk = np.zeros((len(rows), calls))
-    for draw in range(calls):
-        worker_n = next_worker(expected_nm, drawn_nm, most_nm, again)
-        there = worker_n >= 0
-        place = (rows[there], worker_n[there], drawn_nm[rows[there], worker_n[there]])
-        worker_nk[:, draw] = worker_n
-        answer_nk[there, draw] = samples.answers_qms[place]
-        credit_nk[there, draw] = samples.credit_qms[place]
-        drawn_nm[rows[there], worker_n[there]] += 1
-    return TrainingDraws(
-        AnswerDraws(worker_nk=worker_nk, answer_nk=answer_nk, odds_nm=log_odds(expected_nm)),
-        credit_nk,
-        again,
-    )
 
 
 def with_recorded_answers(cascade: Cascade, record: RecordedOutcomes) -> Cascade:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,12 +15,12 @@ from batuta.baselines.cascade import Cascade
 from batuta.embedded.model_files import read_json
 from batuta.errors import ConfigError, StoreError
 from batuta.solvers.selector import open_selector, save_selector
-from batuta.solvers.selector.answer_posterior import AnswerPosterior
+from batuta.solvers.selector.answer_posterior import AnswerPosterior, DrawOrder
 
 CARD_FILE = "cascade.json"
 TENSOR_FILE = "cascade.safetensors"
 _POSTERIOR_FIELDS = ("familiar", "strange")
-_ARRAY_FIELDS = tuple(field.name for field in fields(AnswerPosterior) if field.name != "again")
+_ARRAY_FIELDS = ("weights_kf", "onward_kg")
 
 
 def save_cascade(cascade: Cascade, folder: Path) -> None:
@@ -36,7 +36,12 @@ def save_cascade(cascade: Cascade, folder: Path) -> None:
         "most": cascade.most_m,
         "calls": cascade.calls,
         "price": cascade.price,
-        "again": {name: belief.again for name, belief in beliefs.items()},
+        "dollar": cascade.dollar,
+        "costs": cascade.cost_m,
+        "calls_worth": cascade.calls_worth_m,
+        "collisions": cascade.collisions,
+        "order": {name: asdict(belief.order) for name, belief in beliefs.items()},
+        "margin": {name: belief.margin for name, belief in beliefs.items()},
     }
     tensors = {
         f"{name}.{array}": np.ascontiguousarray(getattr(belief, array), np.float64)
@@ -67,19 +72,23 @@ def open_cascade(folder: Path) -> Cascade:
         familiar, strange = (
             AnswerPosterior(
                 **{array: numbers[f"{name}.{array}"] for array in _ARRAY_FIELDS},
-                again=float(card["again"][name]),
+                order=DrawOrder(**card["order"][name]),
+                margin=float(card["margin"][name]),
             )
             for name in _POSTERIOR_FIELDS
         )
-        most_m = tuple(int(most) for most in card["most"])
-        calls, price = int(card["calls"]), float(card["price"])
+        cascade = Cascade(
+            selector=selector,
+            familiar=familiar,
+            strange=strange,
+            most_m=tuple(int(most) for most in card["most"]),
+            cost_m=tuple(float(cost) for cost in card["costs"]),
+            calls_worth_m=tuple(float(worth) for worth in card["calls_worth"]),
+            collisions=float(card["collisions"]),
+            calls=int(card["calls"]),
+            price=float(card["price"]),
+            dollar=float(card["dollar"]),
+        )
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{folder} holds no usable cascade: {error!r}") from None
-    return Cascade(
-        selector=selector,
-        familiar=familiar,
-        strange=strange,
-        most_m=most_m,
-        calls=calls,
-        price=price,
-    )
+    return cascade

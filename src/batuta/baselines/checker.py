@@ -7,6 +7,7 @@ often such a worker is believed to pass a right answer and to notice a wrong one
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from batuta.baselines.roles import CHECKING, best_worker_for_role
@@ -48,6 +49,32 @@ class Checker:
         if says_solution_is_right(reply):
             return math.log(self.pass_rate / (1 - self.catch_rate))
         return math.log((1 - self.pass_rate) / self.catch_rate)
+
+
+_BELIEVED_CHECKS = 4.0
+"""Checks of right answers, and of wrong ones, that the rates believed of a checker count as."""
+_LEAST_INFORMATION = 0.15
+"""How far the two rates together must be above 1 for a checker to be worth its call."""
+
+
+def fit_checker(checker: Checker, verdicts: Sequence[tuple[bool, bool]]) -> Checker | None:
+    """The same checker with the rates that its verdicts showed; None: they say nothing.
+
+    Args:
+        checker: who checks, with the rates that are believed of it beforehand.
+        verdicts: of each check, whether the answer was right, and whether it was called right.
+    """
+    passed = [called for right, called in verdicts if right]
+    caught = [not called for right, called in verdicts if not right]
+    pass_rate = _shrunk_share(passed, checker.pass_rate)
+    catch_rate = _shrunk_share(caught, checker.catch_rate)
+    if pass_rate + catch_rate <= 1 + _LEAST_INFORMATION:
+        return None
+    return Checker(checker.worker, pass_rate, catch_rate)
+
+
+def _shrunk_share(found: Sequence[bool], believed: float) -> float:
+    return (sum(found) + _BELIEVED_CHECKS * believed) / (len(found) + _BELIEVED_CHECKS)
 
 
 def is_check(step: Step) -> bool:

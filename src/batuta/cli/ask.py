@@ -120,7 +120,7 @@ def ask_command(
         usd=max_cost,
         seconds=max_seconds,
     )
-    wishes = AskCommandOptions(
+    wanted = AskCommandOptions(
         question=text,
         plan=plan,
         json=json,
@@ -132,7 +132,7 @@ def ask_command(
         raw=raw,
     )
     given = {"steps": max_steps, "rounds": rounds, "tokens": max_tokens, "usd": max_cost}
-    code = anyio.run(_answer_question, wishes, {**given, "seconds": max_seconds})
+    code = anyio.run(_answer_question, wanted, {**given, "seconds": max_seconds})
     if code:
         raise typer.Exit(code)
 
@@ -156,13 +156,13 @@ async def _answer_question(
     options: AskCommandOptions, given_limits: dict[str, float | int | None]
 ) -> int:
     async with HttpTransport() as http:
-        ensemble = await load_config(http, pool=options.pool, conductor=options.conductor)
+        loaded = await load_config(http, pool=options.pool, conductor=options.conductor)
         set_here = {name: value for name, value in given_limits.items() if value is not None}
-        limits = replace(ensemble.limits, **set_here)
+        limits = replace(loaded.limits, **set_here)
         options = replace(options, limits=limits)
         if options.plan:
-            return await _print_plan(options, ensemble)
-        run = await _play_question(options, ensemble)
+            return await _print_plan(options, loaded)
+        run = await _play_question(options, loaded)
     _print_answer(options, run)
     if options.store:
         await _store_run(run)

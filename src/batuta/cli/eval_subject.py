@@ -62,42 +62,42 @@ class EvalCommandOptions:
 
 
 async def open_eval_subject(
-    wishes: EvalCommandOptions, stack: AsyncExitStack
+    wanted: EvalCommandOptions, stack: AsyncExitStack
 ) -> tuple[tuple[EvalPart, ...], TrialPlayer | None]:
     """Who is asked what, and where that is played (None: here); refuses what is not there."""
     from batuta.evals import EvalPart, open_tasks  # noqa: PLC0415 - loads numpy
     from batuta.evals.setup import SubjectSetup  # noqa: PLC0415 - same
 
-    if wishes.tasks.startswith(RECORDED_PREFIX):
-        if wishes.executor != "local":
+    if wanted.tasks.startswith(RECORDED_PREFIX):
+        if wanted.executor != "local":
             raise ConfigError("recorded answers are played on this machine; see --jobs")
-        return _open_record(wishes), None
+        return _open_record(wanted), None
     setup = SubjectSetup(
-        pool=wishes.pool,
-        rehearses=wishes.tasks.startswith(REHEARSAL_POOL),
-        conductor=wishes.conductor,
-        judge=wishes.judge,
-        sandbox=wishes.sandbox,
+        pool=wanted.pool,
+        rehearses=wanted.tasks.startswith(REHEARSAL_POOL),
+        conductor=wanted.conductor,
+        judge=wanted.judge,
+        sandbox=wanted.sandbox,
     )
     subject = await setup.open_subject(stack)
-    _check_pool_size(wishes, subject)
-    limit = wishes.limit or DEFAULT_LIMIT
+    _check_pool_size(wanted, subject)
+    limit = wanted.limit or DEFAULT_LIMIT
     others = SIMULATED_CALIBRATION if subject.simulated else limit
-    tasks = open_tasks(wishes.tasks, limit, others, wishes.seeds[0], files=wishes.files)
+    tasks = open_tasks(wanted.tasks, limit, others, wanted.seeds[0], files=wanted.files)
     if not subject.simulated and not any(t.private for t in (*tasks.tasks, *tasks.calibration)):
-        named = wishes.journal or read_variable(os.environ, "BATUTA_JOURNAL")
-        journal = named or str((wishes.out / "calls.db").absolute())
-        setup = replace(setup, journal=journal, scope=wishes.out.absolute().name)
+        named = wanted.journal or read_variable(os.environ, "BATUTA_JOURNAL")
+        journal = named or str((wanted.out / "calls.db").absolute())
+        setup = replace(setup, journal=journal, scope=wanted.out.absolute().name)
         subject = await setup.open_journal(subject, stack)
-    player = await _open_trial_player(wishes, setup, tasks, stack)
+    player = await _open_trial_player(wanted, setup, tasks, stack)
     if tasks.uses_task_graders:
         asked = (*tasks.tasks, *tasks.calibration)
         tasks = replace(tasks, grade=await setup.open_marking(asked, subject, stack))
-    return (EvalPart(subject=subject, tasks=tasks, seeds=wishes.seeds),), player
+    return (EvalPart(subject=subject, tasks=tasks, seeds=wanted.seeds),), player
 
 
 async def _open_trial_player(
-    wishes: EvalCommandOptions, setup: SubjectSetup, tasks: TaskSet, stack: AsyncExitStack
+    wanted: EvalCommandOptions, setup: SubjectSetup, tasks: TaskSet, stack: AsyncExitStack
 ) -> TrialPlayer | None:
     """Where runs are played; None: in this process.
 
@@ -108,7 +108,7 @@ async def _open_trial_player(
     from batuta.evals.setup import is_shared  # noqa: PLC0415 - same
     from batuta.executor import LocalExecutor, open_executor  # noqa: PLC0415 - only when played
 
-    executor = await stack.enter_async_context(open_executor(wishes.executor, wishes.workers))
+    executor = await stack.enter_async_context(open_executor(wanted.executor, wanted.workers))
     if isinstance(executor, LocalExecutor):
         return None
     if executor.machines > 1 and setup.journal is not None and not is_shared(setup.journal):

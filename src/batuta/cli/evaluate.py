@@ -141,7 +141,7 @@ def eval_command(
     split: Annotated[
         RecordSplit,
         typer.Option(
-            help="Of a record: questions by lot, or whole unseen families.",
+            help="Of a record: random questions, or whole unseen families.",
             rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = RecordSplit.RANDOM,
@@ -204,7 +204,7 @@ def eval_command(
     report: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of a report for people: HTML, figures, tables.",
+            help="Folder of a report to read: HTML, figures, tables.",
             rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None,
@@ -216,7 +216,7 @@ def eval_command(
         bool, typer.Option("--json", help="Print JSON on stdout.", rich_help_panel=OUTPUT_PANEL)
     ] = False,
 ) -> None:
-    """Measure systems on tasks: accuracy, tokens, dollars, calls, with 95% intervals.
+    """Measure systems on tasks: accuracy, tokens, dollars and calls, with 95% intervals.
 
     Exit codes: 0 measured; 1 nothing could be scored; 2 wrong use; 130 interrupted, the results
     so far are kept.
@@ -242,7 +242,7 @@ def eval_command(
             if not json:
                 print_table(one)
     except KeyboardInterrupt:
-        print_message(f"the results so far are kept; go on with --out {folder}")
+        print_message(f"the results so far are kept; resume with --out {folder}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     _print_outcome(found, wishes, json=json)
 

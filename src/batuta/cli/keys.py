@@ -124,8 +124,8 @@ def create_key(
     )
     policy, until = _read_permissions(given), _expiry_time(expires)
 
-    async def work(store: Store, mint: KeyHasher) -> tuple[ApiKey, IssuedKey]:
-        return await store.keys.create(mint, tenant, name, policy, expires=until)
+    async def work(store: Store, hasher: KeyHasher) -> tuple[ApiKey, IssuedKey]:
+        return await store.keys.create(hasher, tenant, name, policy, expires=until)
 
     _show_issued(*_with_hasher(work), json=json)
 
@@ -216,9 +216,9 @@ def rotate_key(
     """Give a key a new text; its limits, budgets and spending stay."""
     seconds = _parse_seconds(grace)
 
-    async def work(store: Store, mint: KeyHasher) -> tuple[ApiKey, IssuedKey]:
+    async def work(store: Store, hasher: KeyHasher) -> tuple[ApiKey, IssuedKey]:
         try:
-            found = await store.keys.rotate(mint, key_id, seconds)
+            found = await store.keys.rotate(hasher, key_id, seconds)
         except ValueError as error:
             raise ConfigError(str(error)) from None
         return _require_key(found, key_id)
@@ -250,7 +250,7 @@ def set_budget(
 @app.command("spend", epilog=format_example("batuta keys spend --by tenant --since 2026-11-01"))
 def show_spending(
     by: Annotated[
-        str, typer.Option(help=f"Told apart by: {', '.join(SPEND_GROUPS)}.")
+        str, typer.Option(help=f"Groups, with commas between: {', '.join(SPEND_GROUPS)}.")
     ] = "day,tenant",
     tenant: Annotated[str | None, typer.Option(help="Only that tenant's.")] = None,
     since: Annotated[str | None, typer.Option(help="The first day, as 2026-11-21.")] = None,
@@ -292,8 +292,8 @@ def _with_store(work: Callable[[Store], Awaitable[_T]]) -> _T:
 
 
 def _with_hasher(work: Callable[[Store, KeyHasher], Awaitable[_T]]) -> _T:
-    mint = open_key_hasher(data_folder())
-    return _with_store(lambda store: work(store, mint))
+    hasher = open_key_hasher(data_folder())
+    return _with_store(lambda store: work(store, hasher))
 
 
 def _show_issued(key: ApiKey, issued: IssuedKey, *, json: bool) -> None:

@@ -41,19 +41,19 @@ def check_workers(pool: PoolOption = None, json: Json = False) -> None:
 
 async def _print_workers(pool: str | None, json: bool) -> None:
     async with HttpTransport() as http:
-        orchestra = await load_config(http, pool=pool)
+        loaded = await load_config(http, pool=pool)
     if json:
         json_output.print_json(
-            {"source": orchestra.source, "workers": json_output.pool_json(orchestra.pool)}
+            {"source": loaded.source, "workers": json_output.pool_json(loaded.pool)}
         )
         return
     console = Console()
-    console.print(f"[dim]{orchestra.source} · conductor {orchestra.conductor.name}[/dim]")
+    console.print(f"[dim]{loaded.source} · conductor {loaded.conductor.name}[/dim]")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("", "worker", "model", "$/M in", "$/M out"):
         table.add_column(name, justify="right" if name.startswith("$") else "left")
     table.add_column("about", no_wrap=True, overflow="ellipsis")
-    for number, worker in enumerate(orchestra.pool):
+    for number, worker in enumerate(loaded.pool):
         about = worker.description or ", ".join(worker.tags)
         table.add_row(
             str(number), f"[cyan]{worker.id}[/cyan]", worker.model, *_format_price(worker), about
@@ -70,22 +70,22 @@ def _format_price(worker: Worker) -> tuple[str, str]:
 async def _ask_workers(pool: str | None, json: bool) -> bool:
     results: dict[WorkerId, WorkerCheck] = {}
     async with HttpTransport() as http:
-        orchestra = await load_config(http, pool=pool, time_scale=0)
+        loaded = await load_config(http, pool=pool, time_scale=0)
         console = Console(stderr=True)
         with Progress(console=console, transient=True, disable=json) as progress:
-            bar = progress.add_task("checking", total=len(orchestra.pool))
+            bar = progress.add_task("checking", total=len(loaded.pool))
 
             async def ask(worker: Worker) -> None:
-                results[worker.id] = await check_worker(orchestra.clients[worker.id])
+                results[worker.id] = await check_worker(loaded.clients[worker.id])
                 progress.advance(bar)
 
             async with anyio.create_task_group() as group:
-                for worker in orchestra.pool:
+                for worker in loaded.pool:
                     group.start_soon(ask, worker)
     if json:
-        json_output.print_json(_checks_json(orchestra, results))
+        json_output.print_json(_checks_json(loaded, results))
     else:
-        _print_checks(orchestra, results)
+        _print_checks(loaded, results)
     return all(result.error is None for result in results.values())
 
 

@@ -76,7 +76,7 @@ class ServeOptions:
         """The models over the workers: the variants, the workers themselves, the baselines.
 
         Args:
-            config: who plays.
+            config: who runs.
 
         Raises:
             BatutaError: the settings or the outcomes cannot be used.

@@ -134,14 +134,14 @@ async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
         if recorded:
             clients = {worker.id: RunReplayClient.of([old], worker.id) for worker in header.pool}
         else:
-            orchestra = await load_config(http, pool=pool or _rehearsal_source(old))
-            missing = [w for w in played.workers if w not in orchestra.clients]
+            loaded = await load_config(http, pool=pool or _rehearsal_source(old))
+            missing = [w for w in played.workers if w not in loaded.clients]
             if missing:
                 raise ConfigError(
-                    f"{orchestra.source} has no worker {missing[0]}; name a pool with --pool, or "
+                    f"{loaded.source} has no worker {missing[0]}; name a pool with --pool, or "
                     "replay from the stored replies with --recorded"
                 )
-            clients = dict(orchestra.clients)
+            clients = dict(loaded.clients)
             shared = header.pool.subset(clients)
             header = replace(header, pool=shared)
         run = await conduct(

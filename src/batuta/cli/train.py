@@ -38,7 +38,7 @@ REQUIRED_PACKAGES = ("torch", "trl", "peft", "accelerate", "datasets")
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Train a conductor: a warm start, then reinforcement learning (needs batuta\\[train]).",
+    help="Train a conductor: SFT warm-up, then reinforcement learning (needs batuta\\[train]).",
 )
 
 app.command(epilog=format_example("batuta train selector --history out.jsonl --out runs/mini"))(
@@ -53,6 +53,11 @@ Set = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Overrides one setting: optimiser.steps=50."),
 ]
 
+RunsOn = Annotated[
+    str | None,
+    typer.Option("--executor", help="Where runs are played: local, ray, ray:local, ray:HOST:PORT."),
+]
+
 
 @app.command(epilog=format_example("batuta train warmup --config training.toml"))
 def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = None) -> None:
@@ -61,7 +66,7 @@ def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = No
     from batuta.train.warmup_stage import run_warmup  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
-        line = bar.add_task("warm start", total=settings.warmup.steps, said="")
+        line = bar.add_task("SFT warm-up", total=settings.warmup.steps, said="")
 
         def told(step: int, loss: float) -> None:
             bar.update(line, completed=step + 1, said=f"loss {loss:.3f} nats a token")
@@ -71,12 +76,19 @@ def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = No
 
 
 @app.command(epilog=format_example("batuta train rejection --config training.toml"))
-def rejection(config: Config, seed: Seed = None, out: Out = None, changes: Set = None) -> None:
+def rejection(
+    config: Config,
+    seed: Seed = None,
+    out: Out = None,
+    changes: Set = None,
+    *,
+    executor: RunsOn = None,
+) -> None:
     """Rejection sampling: fit the policy to those of its own workflows that earned more.
 
-    A stage between warm start and reinforcement learning, from which the latter then begins.
+    A stage between SFT warm-up and reinforcement learning, from which the latter then begins.
     """
-    settings = _load_settings(config, changes, seed, out)
+    settings = _load_settings(config, _with_executor(changes, executor), seed, out)
     from batuta.train.rejection_sampling import run_rejection_sampling  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
@@ -101,14 +113,14 @@ def conductor(
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Go on from the last checkpoint.", rich_help_panel=EXECUTION_PANEL
+            "--resume", help="Resume from the last checkpoint.", rich_help_panel=EXECUTION_PANEL
         ),
     ] = False,
     check: Annotated[
         bool,
         typer.Option(
             "--check",
-            help="Say what it takes and what is missing; spend nothing.",
+            help="Estimate cost and time, say what is missing; spend nothing.",
             rich_help_panel=EXECUTION_PANEL,
         ),
     ] = False,
@@ -119,7 +131,7 @@ def conductor(
     from_runs: Annotated[
         bool,
         typer.Option(
-            "--from-runs", help="Ask also what was served and judged.", rich_help_panel=RUNS_PANEL
+            "--from-runs", help="Train on the server's judged runs too.", rich_help_panel=RUNS_PANEL
         ),
     ] = False,
     store: Annotated[
@@ -138,6 +150,7 @@ def conductor(
             rich_help_panel=RUNS_PANEL,
         ),
     ] = 0.5,
+    executor: RunsOn = None,
     tuned: Annotated[
         Path | None,
         typer.Option(
@@ -157,7 +170,7 @@ def conductor(
     Exit codes: 0 trained, or --check found nothing missing; 2 the settings cannot be carried out;
     130 interrupted, --resume goes on.
     """
-    settings = _load_settings(config, changes, seed, out)
+    settings = _load_settings(config, _with_executor(changes, executor), seed, out)
     if from_runs or store:
         settings = _add_run_tasks(settings, store, runs_share)
     if check:
@@ -236,11 +249,20 @@ def _load_settings(
     for name in REQUIRED_PACKAGES:
         if find_spec(name) is None:
             raise ConfigError(f"training needs {name}; install it: {install_hint('train')}")
-    from batuta.train.settings import read_settings  # noqa: PLC0415 - after the check
+    from batuta.config.settings_file import read_settings  # noqa: PLC0415 - after the check
+    from batuta.train.settings import TrainSettings  # noqa: PLC0415 - after the check
 
     told = [("seed", seed), ("output", None if out is None else str(out))]
     named = [f"{name}={json.dumps(value)}" for name, value in told if value is not None]
-    return override_settings(read_settings(config), [*(changes or ()), *named], str(config))
+    return override_settings(
+        read_settings(config, TrainSettings), [*(changes or ()), *named], str(config)
+    )
+
+
+def _with_executor(changes: list[str] | None, executor: str | None) -> list[str]:
+    """The changes, with the executor that was asked for."""
+    named = [] if executor is None else [f"pool.executor={json.dumps(executor)}"]
+    return [*(changes or ()), *named]
 
 
 def _add_run_tasks(settings: TrainSettings, store: str | None, share: float) -> TrainSettings:
@@ -265,12 +287,13 @@ def override_settings(
     Raises:
         ConfigError: a change has no key or value, or its setting is unknown or out of range.
     """
-    from batuta.train.settings import validate_settings  # noqa: PLC0415 - after the check
+    from batuta.config.settings_file import validate_settings  # noqa: PLC0415 - after the check
+    from batuta.train.settings import TrainSettings  # noqa: PLC0415 - after the check
 
     values: dict[str, Any] = settings.model_dump()
     for change in changes:
         values = _merge_values(values, _parse_override(change))
-    return validate_settings(values, source)
+    return validate_settings(values, source, TrainSettings)
 
 
 def _parse_override(change: str) -> dict[str, Any]:

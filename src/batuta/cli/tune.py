@@ -93,7 +93,7 @@ def command(
     out: Annotated[
         Path,
         typer.Option(
-            help="Folder of the results; run again, it goes on where it was.",
+            help="Folder of the results; the same command resumes there.",
             rich_help_panel=OUTPUT_PANEL,
         ),
     ] = Path("runs/tuned"),
@@ -101,7 +101,7 @@ def command(
         bool,
         typer.Option(
             "--check",
-            help="Say what it would do and cost; call nobody.",
+            help="Say what it would do and cost; call no worker.",
             rich_help_panel=EXECUTION_PANEL,
         ),
     ] = False,
@@ -172,7 +172,7 @@ def command(
     try:
         found = anyio.run(_tune_workflows, options)
     except KeyboardInterrupt:
-        _write_notice(f"what was paid is kept; the same command goes on with --out {out}")
+        _write_notice(f"what was paid is kept; the same command with --out {out} resumes")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if json:
         print_json(found)
@@ -185,25 +185,25 @@ async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
 
     limit_blas_to_one_thread()
     async with HttpTransport() as http:
-        ensemble = await load_config(http, pool=options.pool, time_scale=0.0)
-        if options.judge is not None and options.judge not in ensemble.pool:
-            known = suggest_names(options.judge, (worker.id for worker in ensemble.pool))
+        loaded = await load_config(http, pool=options.pool, time_scale=0.0)
+        if options.judge is not None and options.judge not in loaded.pool:
+            known = suggest_names(options.judge, (worker.id for worker in loaded.pool))
             raise ConfigError(f"there is no worker {options.judge!r} to be the judge; {known}")
         questions = open_questions(options.tasks, options.limit, options.seed)
         parts = split_questions(questions.tasks, questions.family, options.seed)
-        settings = _tune_settings(options, ensemble, questions)
+        settings = _tune_settings(options, loaded, questions)
         if options.check:
-            forecast = forecast_tuning(ensemble.pool, questions, parts, settings)
+            forecast = forecast_tuning(loaded.pool, questions, parts, settings)
             if not options.json:
-                _show_forecast(ensemble, questions, forecast)
+                _show_forecast(loaded, questions, forecast)
             return forecast
         return await _run_tuning(
-            options, ensemble, questions=questions, parts=parts, settings=settings
+            options, loaded, questions=questions, parts=parts, settings=settings
         )
 
 
 def _tune_settings(
-    options: TuneOptions, ensemble: LoadedConfig, questions: TuneQuestions
+    options: TuneOptions, loaded: LoadedConfig, questions: TuneQuestions
 ) -> TuneSettings:
     """The settings that the options mean.
 
@@ -225,12 +225,12 @@ def _tune_settings(
             usd=None if options.budget is None else Decimal(str(options.budget)),
             calls=options.calls,
             minutes=options.minutes,
-            unknown=ensemble.limits.unknown,
+            unknown=loaded.limits.unknown,
         ),
         labelled=labelled,
         call_weight=options.call_weight,
         worth=options.worth,
-        max_steps=ensemble.limits.steps,
+        max_steps=loaded.limits.steps,
         seed=options.seed,
         last=named[-1],
     )
@@ -246,7 +246,7 @@ def _named_stages(said: str, order: list[Any]) -> list[Any]:
 
 async def _run_tuning(
     options: TuneOptions,
-    ensemble: LoadedConfig,
+    loaded: LoadedConfig,
     questions: TuneQuestions,
     parts: QuestionParts,
     *,
@@ -260,7 +260,7 @@ async def _run_tuning(
 
     judge = None if options.judge is None else WorkerId(options.judge)
     async with open_player(
-        ensemble.pool, ensemble.clients, questions=questions, settings=settings, folder=options.out,
+        loaded.pool, loaded.clients, questions=questions, settings=settings, folder=options.out,
         judge=judge, sandbox=options.sandbox, concurrency=options.concurrency,
     ) as (player, budget):  # fmt: skip
         console = Console(stderr=True)
@@ -294,20 +294,20 @@ async def _run_tuning(
         found,
         result=result,
         tasks=parts.search,
-        settings_text=None if ensemble.simulated else text,
+        settings_text=None if loaded.simulated else text,
     )
     if not options.json:
-        _show_result(found, options.out, simulated=ensemble.simulated)
+        _show_result(found, options.out, simulated=loaded.simulated)
     return found
 
 
 def _show_forecast(
-    ensemble: LoadedConfig, questions: TuneQuestions, forecast: dict[str, Any]
+    loaded: LoadedConfig, questions: TuneQuestions, forecast: dict[str, Any]
 ) -> None:
     console = Console(highlight=False)
     many, parts = len(questions.tasks), forecast["questions"]
     console.print(
-        f"{ensemble.source}: {len(ensemble.pool)} workers; {questions.name}: {many} questions"
+        f"{loaded.source}: {len(loaded.pool)} workers; {questions.name}: {many} questions"
     )
     shares = ", ".join(f"{count} {name}" for name, count in parts.items())
     console.print(f"parts: {shares}")

@@ -134,7 +134,7 @@ class WorkerHealth:
 
 @final
 class CircuitBreakerClient:
-    """Calls `inner` unless its provider is left alone."""
+    """Calls `inner` unless its provider is skipped."""
 
     def __init__(self, inner: Client, health: WorkerHealth, worker: str) -> None:
         self.inner = inner
@@ -155,7 +155,7 @@ class CircuitBreakerClient:
         if not health.allow_call():
             wait = max(health.wait, 1.0)
             raise CircuitOpenError(
-                f"{self._worker} failed {health.row} times in a row and is left alone "
+                f"{self._worker} failed {health.row} times in a row and is skipped "
                 f"for {wait:.0f} s",
                 retry_after=wait,
             )

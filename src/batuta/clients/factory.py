@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.circuit_breaker import BreakerPolicy, CircuitBreakerClient, WorkerHealth
+from batuta.clients.cloud_credentials import open_signer
 from batuta.clients.deployments import Deployment, Deployments
 from batuta.clients.gemini.client import GeminiClient
 from batuta.clients.limits import CallLimiter, RateLimitedClient
@@ -76,7 +77,7 @@ def _create_limited_client(
 def _create_deployments_client(
     spec: WorkerSpec, first: Client, http: HttpTransport, shared: RedisConnections | None
 ) -> Client:
-    """The clients of every address as one; who fails is left alone for a while at once."""
+    """The clients of every address as one; who fails is skipped for a while at once."""
     places = [(first, spec.weight)]
     places += [
         (_create_limited_client(each.spec, http, shared=shared), each.weight)
@@ -130,8 +131,7 @@ def open_provider_client(spec: WorkerSpec, http: HttpTransport) -> Client:
         raise ConfigError(f"worker {spec.worker.id} needs a base_url{known}")
     own = not spec.base_url or not provider.base_url
     if provider.key_vars and not provider.local and not spec.key and own:
-        names = " or ".join(provider.key_vars)
-        raise ConfigError(f"worker {spec.worker.id} needs a key: set {names}")
+        http = _signed_transport(spec, provider, base_url, http)
     if EMBEDDINGS in spec.worker.tags:
         return _open_embedding_client(spec, provider, base_url, http)
     if provider.api == "anthropic":
@@ -141,6 +141,23 @@ def open_provider_client(spec: WorkerSpec, http: HttpTransport) -> Client:
     return OpenAIChatClient(
         spec.worker, http, base_url=base_url, key=spec.key, dialect=provider.dialect
     )
+
+
+def _signed_transport(
+    spec: WorkerSpec, provider: Provider, base_url: str, http: HttpTransport
+) -> HttpTransport:
+    """The transport of a worker without a key, whose cloud knows another way.
+
+    Raises:
+        ConfigError: it has none, or not here.
+    """
+    lacks = f"worker {spec.worker.id} needs a key: set {' or '.join(provider.key_vars)}"
+    if provider.cloud is None:
+        raise ConfigError(lacks)
+    try:
+        return http.signed_by(open_signer(provider.cloud, base_url))
+    except ConfigError as error:
+        raise ConfigError(f"{lacks}, {error}") from None
 
 
 def _open_embedding_client(

@@ -104,7 +104,7 @@ class CallLimiter:
         """`inner`'s reply, begun when the limits allow it.
 
         Raises:
-            RateLimited: the provider asked to be left alone for longer than a call waits here,
+            RateLimited: the provider asked to be skipped for longer than a call waits here,
                 or it does so now.
             ClientError: as `inner` or the listener does.
         """
@@ -128,7 +128,7 @@ class CallLimiter:
     async def _call(
         self, inner: Client, request: Request, listener: CallListener, *, told: bool
     ) -> Reply:
-        """`inner`'s reply, as soon as the provider is not to be left alone any more."""
+        """`inner`'s reply, as soon as the provider is not to be skipped any more."""
         if not told:
             await self._report_pause(listener)
         await self._sleep_until_turn()

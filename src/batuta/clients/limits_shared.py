@@ -29,7 +29,7 @@ LEASE_S = 30.0
 """Seconds that a place lasts unless it is renewed."""
 RENEWAL_S = 10.0
 REST_S = 5.0
-"""Seconds for which Redis is left alone after it failed."""
+"""Seconds for which Redis is skipped after it failed."""
 TIMEOUT_S = 2.0
 """Seconds that Redis may take."""
 CONNECTIONS = 32
@@ -177,7 +177,7 @@ class RedisConnections:
         return found
 
     def may_ask(self) -> bool:
-        """Whether it answered lately, or was left alone for long enough."""
+        """Whether it answered lately, or was skipped for long enough."""
         return time.monotonic() >= self._down_until
 
     def note_failure(self, error: Exception) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from batuta.clients.cloud_credentials import Cloud
 from batuta.clients.openai.client import (
     AZURE,
     COMPATIBLE_DIALECT,
@@ -41,6 +42,8 @@ class Provider:
     """Environment variables that override `base_url`."""
     models: tuple[str, ...] = ()
     """The pool that a key alone gives."""
+    cloud: Cloud | None = None
+    """Whose credentials serve where there is no key; None: there must be one."""
     local: bool = False
     """Runs on one's own machine: no key is needed and tokens cost nothing."""
 
@@ -90,14 +93,24 @@ _KNOWN_PROVIDERS = (
         name="azure",
         base_url="",
         dialect=AZURE,
+        cloud="azure",
         key_vars=("AZURE_OPENAI_API_KEY",),
         url_vars=("AZURE_OPENAI_ENDPOINT",),
     ),
     Provider(
         name="bedrock",
         base_url="",
+        cloud="aws",
         key_vars=("AWS_BEARER_TOKEN_BEDROCK",),
         url_vars=("AWS_REGION", "AWS_DEFAULT_REGION"),
+    ),
+    Provider(
+        name="vertex",
+        base_url="",
+        api="gemini",
+        cloud="google",
+        key_vars=("VERTEX_API_KEY",),
+        url_vars=("VERTEX_BASE_URL",),
     ),
     Provider(
         name="ollama", base_url="http://127.0.0.1:11434/v1", url_vars=("OLLAMA_HOST",), local=True

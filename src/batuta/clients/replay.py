@@ -67,7 +67,7 @@ class RunReplayClient:
         return reply
 
 
-_LATER = (b',"cache":null', b',"thoughts":[]')
+_LATER = (b',"cache":null', b',"thoughts":[]', b',"tokens":[]')
 """Fields that say nothing, and were not there when the oldest calls were recorded."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from types import TracebackType
@@ -16,6 +17,7 @@ import anyio
 import orjson
 
 from batuta.clients.address_redaction import address_parts, hide_addresses
+from batuta.clients.cloud_credentials import RequestSigner
 from batuta.clients.error_mapping import decode_body, error_from_response
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.sse import SseEvent, SseParser
@@ -107,6 +109,7 @@ class HttpTransport:
         self._max_request = max_request_bytes
         self._max_reply = max_reply_bytes
         self._trust_env = trust_env
+        self._signer: RequestSigner | None = None
         self._companions: dict[str, Closable] = {}
         self._sessions: weakref.WeakKeyDictionary[
             asyncio.AbstractEventLoop, aiohttp.ClientSession
@@ -130,6 +133,12 @@ class HttpTransport:
         session = self._sessions.pop(asyncio.get_running_loop(), None)
         if session is not None:
             await session.close()
+
+    def signed_by(self, signer: RequestSigner) -> Self:
+        """The same connections, for requests that somebody signs."""
+        signed = copy(self)
+        signed._signer = signer  # noqa: SLF001 - its own
+        return signed
 
     def companion(self, name: str, make: Callable[[], ClosableT]) -> ClosableT:
         """What was made under that name, once; it is closed whenever this session is."""
@@ -209,6 +218,8 @@ class HttpTransport:
         headers = {**target.headers, "Accept": accept}
         if payload is not None:
             headers["Content-Type"] = "application/json"
+        if self._signer is not None:
+            headers = await self._signer.sign(method, target.url, headers, payload or b"")
         try:
             response = await self._session().request(
                 method, target.url, data=payload, headers=headers, allow_redirects=False

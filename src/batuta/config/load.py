@@ -1,4 +1,4 @@
-"""Settings and the environment become an orchestra that can be played."""
+"""Settings and the environment become a pool and its conductor."""
 
 from __future__ import annotations
 
@@ -18,13 +18,8 @@ from batuta.clients import (
     open_client,
 )
 from batuta.clients.discovery import Discovery, discover_pool
-from batuta.config.settings import (
-    ConductorSetting,
-    ServerSetting,
-    Settings,
-    WorkerSetting,
-    read_settings,
-)
+from batuta.config.settings import ConductorSetting, ServerSetting, Settings, WorkerSetting
+from batuta.config.settings_file import read_settings
 from batuta.config.workers import open_worker_clients, worker_spec
 from batuta.core import (
     Client,
@@ -54,7 +49,7 @@ REHEARSAL_POOL = "rehearsal"
 DISCOVER_POOL = "discover"
 HAND_WRITTEN_CONDUCTOR = "hand-written"
 CONDUCTOR = WorkerId("conductor")
-"""The id of a conductor that is no worker, and of how its drafts do in `Ensemble.health`."""
+"""The id of a conductor that is no worker, and of how its drafts do in `LoadedConfig.health`."""
 NO_MODELS = (
     "no model was found: set OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, OPENROUTER_API_KEY "
     "or DEEPSEEK_API_KEY, or start Ollama, vLLM, SGLang, llama.cpp or LM Studio; to try the "
@@ -75,7 +70,7 @@ class LoadedConfig:
     mini: Conductor | None = None
     """Who answers as batuta-mini; None: the best worker."""
     simulated: bool = False
-    """True for the rehearsal orchestra: its workers are programs, not language models."""
+    """True for the rehearsal: its workers are programs, not language models."""
     history: Path | None = None
     """Outcomes of the workers, for the served baselines that learn."""
     cascade: Path | None = None
@@ -127,7 +122,7 @@ async def load_config(
     time_scale: float | None = None,
     rehearses: bool = False,
 ) -> LoadedConfig:
-    """The orchestra that `pool` names, or the first there is.
+    """The pool and conductor that `pool` names, or the first there is.
 
     Args:
         http: the session of its clients.
@@ -195,7 +190,7 @@ def _load_discovered(
 async def _load_file(
     path: Path, conductor: str | None, http: HttpTransport, environ: Mapping[str, str]
 ) -> LoadedConfig:
-    settings = read_settings(path)
+    settings = read_settings(path, Settings)
     if settings.workers:
         specs = tuple(worker_spec(worker, environ) for worker in settings.workers)
     else:
@@ -286,7 +281,7 @@ def _shared_limits(
 def rehearsal_config(
     conductor: str | None = None, time_scale: float | None = None, world: str = ""
 ) -> LoadedConfig:
-    """The embedded orchestra: simulated workers, offline.
+    """The embedded rehearsal: simulated workers, offline.
 
     Raises:
         ConfigError: no such conductor, or no such world.
@@ -315,7 +310,7 @@ def rehearsal_config(
     else:
         chosen = _Conductors(pool=workers, clients=players).named(str(conductor))
     after = " after the shift" if world else ""
-    source = f"the rehearsal orchestra{after} (simulated workers)"
+    source = f"the rehearsal{after} (simulated workers)"
     return LoadedConfig(
         source=source,
         pool=workers,

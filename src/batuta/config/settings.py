@@ -9,7 +9,7 @@ key_env = "ANTHROPIC_API_KEY"   # by default the provider's own variable
 description = "Strong at code and at following instructions."
 tags = ["region:us"]
 price = { input = 3, output = 15, cached = 0.3 }    # dollars per million tokens
-strength = 0.8                  # share it answers rightly alone, as you believe
+strength = 0.8                  # share it answers correctly alone, as you believe
 sampling = { temperature = 0.2, max_tokens = 4096, effort = "low" }
 concurrency = 32
 
@@ -42,20 +42,17 @@ waiting = 1024
 
 from __future__ import annotations
 
-import tomllib
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from batuta.clients.providers import PYTHON
-from batuta.config.setting_errors import describe_setting_error
 from batuta.core import MAX_ROUNDS, MAX_STEPS, Skill
 from batuta.core.usage import ASSUMED_PRICE
 from batuta.embedded.policy import is_policy
-from batuta.errors import ConfigError
 from batuta.guardrails.settings import GuardrailSetting
 
 
@@ -96,7 +93,7 @@ class SamplingSetting(_StrictModel):
 
 
 class SkillSetting(_StrictModel):
-    """How often a worker answers a family of questions rightly."""
+    """How often a worker answers a family of questions correctly."""
 
     share: float = Field(ge=0, le=1)
     questions: int | None = Field(default=None, ge=1)
@@ -117,7 +114,7 @@ class WorkerSetting(_StrictModel):
     price: PriceSetting | None = None
     strength: float | None = Field(default=None, ge=0, le=1)
     skills: dict[str, float | SkillSetting] = {}
-    """Family of questions to the share that it answers rightly."""
+    """Family of questions to the share that it answers correctly."""
     seconds: float | None = Field(default=None, gt=0)
     """What an answer takes."""
     sampling: SamplingSetting = SamplingSetting()
@@ -192,7 +189,7 @@ class ConductorSetting(_StrictModel):
     effort: str | None = None
     """None: low for a model that reasons unasked."""
     breaker_questions: int = Field(default=3, ge=1)
-    """Questions in a row without a workflow after which the model is left alone."""
+    """Questions in a row without a workflow after which the model is skipped."""
     breaker_pause_s: float = Field(default=60.0, gt=0, le=300)
     """For how long, the first time; each next time twice as long."""
 
@@ -267,7 +264,7 @@ class ResilienceSetting(_StrictModel):
     step_timeout_s: float | None = Field(default=None, gt=0)
     hedge_s: float | None = Field(default=None, gt=0)
     breaker_failures: int = Field(default=5, ge=1)
-    """Failures in a row after which a worker is left alone."""
+    """Failures in a row after which a worker is skipped."""
     breaker_pause_s: float = Field(default=15.0, gt=0, le=300)
     """For how long, the first time; each next time twice as long."""
 
@@ -331,21 +328,3 @@ class Settings(_StrictModel):
                 "ultra": SystemSetting.model_construct(conductor=seen(self.ultra.name)),
             }
         )
-
-
-def read_settings(path: Path) -> Settings:
-    """The settings in a TOML file.
-
-    Raises:
-        ConfigError: it cannot be read, is no TOML, or has a setting that cannot be used.
-    """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
-    try:
-        return Settings.model_validate(data)
-    except ValidationError as error:
-        raise ConfigError(f"{path}: {describe_setting_error(error, data, Settings)}") from None

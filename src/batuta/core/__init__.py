@@ -2,7 +2,7 @@
 
 from batuta.core.call_id import ToolCallOrigin, decode_call_id, encode_call_id
 from batuta.core.conductor import CallListener, Client, Conductor, NullListener, PlanningContext
-from batuta.core.decision import AcceptedAnswer, Decision, Draft, MalformedPlan, Plan
+from batuta.core.decision import AcceptedAnswer, Cropping, Decision, Draft, MalformedPlan, Plan
 from batuta.core.message import (
     Attachment,
     Audio,
@@ -66,6 +66,7 @@ __all__ = [
     "Client",
     "Conductor",
     "Cost",
+    "Cropping",
     "Decision",
     "Delta",
     "Draft",

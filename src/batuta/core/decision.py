@@ -11,6 +11,18 @@ from batuta.core.workflow import Workflow
 from batuta.usage import Cost, Usage
 
 
+@dataclass(frozen=True, slots=True)
+class Cropping:
+    """How much of a long conversation a conductor was shown; its workers get the whole."""
+
+    shown: int
+    """Characters."""
+    whole: int
+    """Characters of the whole."""
+    turns: int = 0
+    """Turns that were left out; others may have lost their middles."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """What a conductor's model wrote, verbatim; its tokens are paid and trained on."""
@@ -19,6 +31,8 @@ class Draft:
     usage: Usage = ZERO_USAGE
     cost: Cost = ZERO_COST
     request: Request | None = None
+    cropping: Cropping | None = None
+    """None: the model was shown the whole conversation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -27,6 +27,7 @@ class Text:
     """A piece of text."""
 
     text: str
+    _: KW_ONLY
     kind: Literal["text"] = "text"
     cache: str | None = None
     """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""

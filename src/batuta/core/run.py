@@ -177,7 +177,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:
-    """What a run goes on from: rounds that were played, and paid, by the runs before it."""
+    """What a run continues from: rounds that were played, and paid, by the runs before it."""
 
     rounds: tuple[Round, ...]
     """All rounds so far without their prompts; the last one is unfinished."""

@@ -85,7 +85,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skill:
-    """How often a worker answers one family of questions rightly."""
+    """How often a worker answers one family of questions correctly."""
 
     family: str
     share: float
@@ -118,7 +118,7 @@ class Worker:
     sampling: Sampling = Sampling()
     """This worker's defaults."""
     strength: float | None = None
-    """Share of questions it answers rightly alone, in [0, 1], as measured or as believed."""
+    """Share of questions it answers correctly alone, in [0, 1], as measured or as believed."""
     skills: tuple[Skill, ...] = ()
     """What it is good at."""
     seconds: float | None = None

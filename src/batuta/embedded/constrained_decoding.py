@@ -57,7 +57,7 @@ class NameConstraint:
         self._written = b""
 
     def append_text(self, written: bytes) -> None:
-        """What the draft goes on with."""
+        """What the draft continues with."""
         self._written += written
 
     def mask_logits(self, logits: Floats) -> Floats:

@@ -67,7 +67,7 @@ class WorkerCall:
         self._indices: dict[tuple[int, int], int | None] = {}
         """The client's tools that are called: the reply's number and the worker's index to ours;
         None: not a tool of the client's, so nobody is told of it."""
-        # What one worker alone is asked may go on with it: then its own ids are as good.
+        # What one worker alone is asked may continue with it: then its own ids are as good.
         self._renames = len(step.workflow) > 1 or len(step.context.pool) > 1
 
     # -- the listener ---------------------------------------------------------------------
@@ -126,7 +126,7 @@ class WorkerCall:
         Raises:
             LimitReached: the budget forbids another attempt.
             Interrupted: the reader has already seen a part of this answer.
-            RateLimited: the provider wants to be left alone, and others can be asked.
+            RateLimited: the provider wants to be skipped, and others can be asked.
         """
         if (
             self._is_rate_limited(failure) and self.step.has_others()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from batuta.core import (
     AcceptedAnswer,
     Cost,
     Decision,
-    Draft,
     Failure,
     MalformedPlan,
     Plan,
@@ -78,9 +79,7 @@ class PlanningListener(NullListener):
             return decision
         usage = sum((f.usage for f in self.failures), decision.draft.usage)
         cost = sum((f.cost for f in self.failures), decision.draft.cost)
-        draft = Draft(
-            text=decision.draft.text, usage=usage, cost=cost, request=decision.draft.request
-        )
+        draft = replace(decision.draft, usage=usage, cost=cost)
         match decision:
             case Plan():
                 return Plan(decision.workflow, draft)

@@ -1,4 +1,4 @@
-"""A workflow that waits for the client's tools, and the run that goes on with their results."""
+"""A workflow that waits for the client's tools, and the run that continues with their results."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def merge_rounds(resumed: ResumeState | None, rounds: Sequence[Round]) -> tuple[
 
 
 def find_resume_state(run: Run, question: Question, pool: Pool) -> ResumeState | None:
-    """What a run for `question` can go on from, `run` being the one that asked for its tools.
+    """What a run for `question` can continue from, `run` being the one that asked for its tools.
 
     None if that run does not wait, its workers are no longer there, or nothing was answered.
     """

@@ -1,7 +1,7 @@
 """Every worker is asked: the vote, and the lines that no choice between workers can pass.
 
 `Vote`: the answer that most workers give. `AllWorkers`: everybody answers n times and nothing is
-chosen; who plays it judges all replies:
+chosen; who runs it judges all replies:
 
 - the oracle (n = 1) is right if any worker is;
 - the repeatable-skill oracle (n > 1) goes to the worker that did best on the other samples of the

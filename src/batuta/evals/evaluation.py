@@ -8,9 +8,17 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Literal
 
+from batuta.baselines import Cascade, SolverContext
+from batuta.baselines.checker import Checker
 from batuta.core import Pool, WorkerId
 from batuta.errors import ConfigError, SourceError
-from batuta.evals.learned_methods import adapt_to_record, history_digest, measured_history
+from batuta.evals.checker_calibration import calibrate_checker
+from batuta.evals.learned_methods import (
+    CHECKED_CASCADE,
+    adapt_to_record,
+    history_digest,
+    measured_history,
+)
 from batuta.evals.progress import StartProgress
 from batuta.evals.result_log import ResultLog, TrialResult
 from batuta.evals.runner import EvalOptions, EvalTrial, plan_trials, run_trials
@@ -214,6 +222,8 @@ class _EvalSession:
         self.systems: list[System] = []
         self.results: dict[str, tuple[TrialResult, ...]] = {}
         self.left_out: dict[str, str] = {}
+        self.checkers: dict[int, Checker | None] = {}
+        """By the identity of the part: the checker with the rates that were measured there."""
         self._is_calibrated = False
 
     def playable(self, wanted: Sequence[System]) -> list[System]:
@@ -245,6 +255,8 @@ class _EvalSession:
                 continue
             if one.needs_calibration:
                 await self._calibrate()
+            if one.name == CHECKED_CASCADE:
+                await self._calibrate_checkers()
             parts = self.calibrated_parts if one.needs_calibration else self.parts
             try:
                 found = [trial for part in parts for trial in self._plan_part(one, part)]
@@ -275,8 +287,10 @@ class _EvalSession:
         )
         if all(self.result_log.is_done(trial.key) for trial in found):
             return found
-        solver, deck = one.fitter(part.history, seed=part.seeds[0]), part.subject.replay_pool
-        taught = replace(one, solver=adapt_to_record(solver, deck.record) if deck else solver)
+        solver, replays = one.fitter(part.history, seed=part.seeds[0]), part.subject.replay_pool
+        if isinstance(solver, Cascade) and solver.checker is not None:
+            solver = replace(solver, checker=self.checkers.get(id(part), solver.checker))
+        taught = replace(one, solver=adapt_to_record(solver, replays.record) if replays else solver)
         return tuple(replace(trial, system=taught) for trial in found)
 
     async def _play(
@@ -302,11 +316,11 @@ class _EvalSession:
         budget = await self._matched_budget(name, what)
         if budget is None:
             return None
-        deck = self.parts[0].subject.replay_pool
-        k = budget.k if deck is None else min(budget.k, deck.record.scores_qms.shape[2])
+        replays = self.parts[0].subject.replay_pool
+        k = budget.k if replays is None else min(budget.k, replays.record.scores_qms.shape[2])
         subject = self.parts[0].subject
         methods = (f"self-consistency@{k}", f"best-of-{k}")
-        for method in methods if deck is None or deck.simulate else methods[:1]:
+        for method in methods if replays is None or replays.simulate else methods[:1]:
             await self.measure(find_system(method, subject))
         return replace(budget, k=k)
 
@@ -340,6 +354,24 @@ class _EvalSession:
             if part.history is None and part.tasks.calibration:
                 self.calibrated_parts[place] = await self._calibrate_part(part)
         self._is_calibrated = any(part.history is not None for part in self.calibrated_parts)
+
+    async def _calibrate_checkers(self) -> None:
+        """What a checker's word is worth, on the questions that calibrate the workers, once."""
+        for part in self.calibrated_parts:
+            subject = part.subject
+            if id(part) in self.checkers or subject.replay_pool or not part.tasks.calibration:
+                continue
+            context = SolverContext(
+                pool=subject.pool, clients=subject.clients_for_run(), limits=subject.limits
+            )
+            self.checkers[id(part)], _ = await calibrate_checker(
+                Checker(),
+                part.tasks.calibration,
+                context,
+                part.tasks.grade,
+                seed=part.seeds[0],
+                concurrency=self.options.concurrency,
+            )
 
     async def _calibrate_part(self, part: EvalPart) -> EvalPart:
         """The part with its workers' measured strengths in the place of believed ones."""

@@ -11,7 +11,8 @@ from typing import Protocol
 import numpy as np
 
 from batuta.baselines import ConductorSolver, Solver, SolverContext
-from batuta.baselines.cascade import PRICE, Cascade, fit_cascade, recorded_extractor
+from batuta.baselines.cascade import Cascade, recorded_extractor
+from batuta.baselines.cascade_training import fit_cascade
 from batuta.baselines.checker import Checker
 from batuta.baselines.registry import BASELINES
 from batuta.baselines.routing.smoothie import Smoothie
@@ -82,22 +83,22 @@ def _fit_shared_selector(history: History, seed: int) -> Selector:
     return fit_selector(history, SelectorRecipe(features=QUESTION_FEATURES), seed=seed)
 
 
-def cascade_fitter(price: float) -> CascadeFitter:
-    """The cascade to which a call is worth that much credit."""
+def cascade_fitter(price: float | None = None) -> CascadeFitter:
+    """The cascade to which a call is worth that much credit; None: what the labels choose."""
     return lambda history, *, seed=0: fit_cascade(
         history, seed=seed, price=price, selector=_fit_shared_selector(history, seed)
     )
 
 
 def _fit_checked_cascade(history: History, *, seed: int = 0) -> Cascade:
-    return replace(cascade_fitter(PRICE)(history, seed=seed), checker=Checker())
+    return replace(cascade_fitter()(history, seed=seed), checker=Checker())
 
 
 LEARNED_METHODS: Mapping[str, SolverFitter] = {
     "mini": lambda history, *, seed=0: ConductorSolver(
         _fit_shared_selector(history, seed), calls=1
     ),
-    "cascade": cascade_fitter(PRICE),
+    "cascade": cascade_fitter(),
     CHECKED_CASCADE: _fit_checked_cascade,
     **{
         each.name: conductor_fitter(partial(each.fit_router, features=QUESTION_FEATURES))

@@ -144,7 +144,7 @@ def report_notes(report: Json) -> list[str]:
 def _worker_notes(report: Json) -> list[str]:
     said: list[str] = []
     if report["simulated"]:
-        said.append("The workers are simulated: programs of the rehearsal orchestra, no models.")
+        said.append("The workers are simulated: programs of the rehearsal, no language models.")
     if report["recorded"]:
         said.append(
             "The workers are a record of what real models once answered; nothing was called. "

@@ -33,7 +33,7 @@ RECORDED_PREFIX = "recorded:"
 """Before the name of a recorded set."""
 
 SplitKind = Literal["random", "unseen"]
-"""Questions by lot, or whole task families."""
+"""Questions at random, or whole task families."""
 
 _SPLITS: Mapping[SplitKind, Callable[[RecordedOutcomes, int], QuestionSplit]] = {
     "random": random_split,
@@ -68,7 +68,7 @@ def open_recorded_parts(
         split: how questions are divided.
         seeds: of the splits.
         models: which are kept; empty: all.
-        limit: test questions of each part at most, by lot.
+        limit: test questions of each part at most, at random.
         simulate: a call that the record cannot know gets one of the model's recorded answers.
         conductor: of `ultra`; None: there is none.
 
@@ -101,7 +101,7 @@ def make_record_parts(
     Raises:
         SourceError: too few families for whole ones to be held out.
     """
-    deck = ReplayPool(record, simulate=simulate)
+    replays = ReplayPool(record, simulate=simulate)
     groups = dict(zip((task.id for task in record.tasks), record.families, strict=True))
 
     async def grade(task: Task, answer: str) -> Grade:
@@ -112,7 +112,11 @@ def make_record_parts(
         known = np.sort(np.concatenate([division.train, division.calibration]))
         pool = record.pool(calibration=known)
         subject = Subject(
-            pool=pool, clients={}, conductor=conductor, replay_pool=deck, answer_cache=AnswerCache()
+            pool=pool,
+            clients={},
+            conductor=conductor,
+            replay_pool=replays,
+            answer_cache=AnswerCache(),
         )
         places: list[int] = division.test.tolist()
         if limit is not None and limit < len(places):

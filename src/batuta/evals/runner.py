@@ -82,7 +82,7 @@ def plan_trials(
     Args:
         system: what is measured.
         tasks: each with its family.
-        subject: who plays.
+        subject: who runs.
         options: seeds and sub-pools.
         history_digest: digest of what the system learned from.
     """

@@ -43,7 +43,7 @@ class SubjectSetup:
             ConfigError: there is no such pool or conductor, or a key is missing.
         """
         http = await stack.enter_async_context(HttpTransport())
-        ensemble = await load_config(
+        loaded = await load_config(
             http,
             pool=self.pool,
             conductor=self.conductor,
@@ -51,11 +51,11 @@ class SubjectSetup:
             rehearses=self.rehearses,
         )
         return Subject(
-            pool=ensemble.pool,
-            clients=ensemble.clients,
-            conductor=ensemble.conductor,
-            limits=ensemble.limits,
-            simulated=ensemble.simulated,
+            pool=loaded.pool,
+            clients=loaded.clients,
+            conductor=loaded.conductor,
+            limits=loaded.limits,
+            simulated=loaded.simulated,
         )
 
     async def open_journal(self, subject: Subject, stack: AsyncExitStack) -> Subject:

@@ -18,7 +18,7 @@ class Subject:
 
     pool: Pool
     clients: Mapping[WorkerId, Client]
-    """Of a record: none, its deck deals them."""
+    """Of a record: none, its replay pool gives them."""
     conductor: Conductor | None
     """None: nobody conducts a record."""
     limits: Limits = Limits()

@@ -193,15 +193,19 @@ def playable_systems(subject: Subject) -> tuple[str, ...]:
     embeds replies, which are mere answers there, and nothing whose workers read other replies
     unless its replies are simulated.
     """
-    deck = subject.replay_pool
+    replays = subject.replay_pool
     without = set[str]() if len(subject.pool) >= MIN_WORKERS else set(_ANSWER_CHOOSERS)
-    if deck is None:
+    if replays is None:
         found = (*_method_names(subject), *LEARNED_METHODS, "self-consistency@5", "pass@5")
         return tuple(name for name in found if name not in without)
-    without |= {*_EMBEDDING_CHOOSERS, CHECKED_CASCADE, *(() if deck.simulate else _REPLY_READERS)}
-    if deck.record.answers_qms is None:
+    without |= {
+        *_EMBEDDING_CHOOSERS,
+        CHECKED_CASCADE,
+        *(() if replays.simulate else _REPLY_READERS),
+    }
+    if replays.record.answers_qms is None:
         without |= {"vote", "cascade", *_ANSWER_CHOOSERS}
-    depth = deck.record.scores_qms.shape[2]
+    depth = replays.record.scores_qms.shape[2]
     sampled = ("self-consistency@", "pass@", "skill-oracle@") if depth > 1 else ()
     found = (*_method_names(subject), *LEARNED_METHODS, *(f"{name}{depth}" for name in sampled))
     return tuple(name for name in found if name not in without)
@@ -209,8 +213,8 @@ def playable_systems(subject: Subject) -> tuple[str, ...]:
 
 def why_unplayable(one: System, subject: Subject) -> str | None:
     """Why the subject cannot play this system, so that it would be no measurement; None: it can."""
-    deck = subject.replay_pool
-    if deck is None or deck.record.answers_qms is not None:
+    replays = subject.replay_pool
+    if replays is None or replays.record.answers_qms is not None:
         return None
     compares = one.name in {"vote", *_ANSWER_CHOOSERS} or one.name.startswith(
         ("cascade", "self-consist")

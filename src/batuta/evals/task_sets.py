@@ -47,7 +47,7 @@ def open_tasks(
         name: `rehearsal[:family][:held-out]` (fresh questions; `held-out` takes the wordings kept
             from training), a benchmark as `batuta tasks list` names it, or the path of a JSONL
             file.
-        limit: how many questions at most; of a file the first ones, of a benchmark some by lot.
+        limit: how many questions at most; of a file the first ones, of a benchmark some at random.
         calibration: how many others to calibrate on at most; of a file, those past the limit.
         seed: of the rehearsal's questions and of the lot.
         files: your own copy of the benchmark's files.
@@ -62,7 +62,7 @@ def open_tasks(
         return TaskSet(name=name, tasks=drawn, calibration=others, grade=_grade_drawn)
     wanted = limit + calibration
     asked = list(datasets.load_tasks(name, files=files, seed=seed, size=wanted))
-    if ".jsonl" in Path(name).suffixes:
+    if ".jsonl" in Path(name).suffixes or Path(name).suffix in datasets.SUITE_ENDINGS:
         return TaskSet(
             name=Path(name).name, tasks=tuple(asked[:limit]), calibration=tuple(asked[limit:wanted])
         )

@@ -95,7 +95,7 @@ def _connect_cluster(ray: Any, address: str | None) -> None:
             configure_logging=False,
             log_to_driver=False,
         )
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - Ray raises bare ones where a node does not start
         where = address or "by RAY_ADDRESS or on this machine"
         first = str(error).strip().partition("\n")[0]
         raise ConfigError(f"the Ray cluster {where} cannot be used: {first}") from None

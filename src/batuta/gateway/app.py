@@ -35,16 +35,17 @@ from batuta.gateway.http.middleware import (
 from batuta.gateway.http.overload import ConcurrencyLimiter, ConcurrencyMiddleware
 from batuta.gateway.http.sse import StreamTimeouts
 from batuta.gateway.messages.endpoint import MessagesEndpoint, TokenCounter
+from batuta.gateway.openapi.endpoint import DocumentEndpoint
 from batuta.gateway.responses.background import BackgroundResponses
 from batuta.gateway.responses.endpoint import ResponsesEndpoint
 from batuta.gateway.responses.store import ResponseStore
 from batuta.gateway.responses.stored_routes import StoredResponseEndpoint, StoredResponseRoutes
 from batuta.gateway.serving.admission import conductor_worker
+from batuta.gateway.serving.conversations import PendingToolRuns
 from batuta.gateway.serving.deletions import Deletions
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.models import Catalogue, ServedModel
-from batuta.gateway.serving.pending_tool_runs import PendingToolRuns
 from batuta.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
 from batuta.gateway.ui import page_routes
@@ -102,7 +103,7 @@ def create_app(state: ServerState) -> Starlette:
 
 
 def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
-    """The ASGI app, and who plays its background jobs while `work` goes on."""
+    """The ASGI app, and who runs its background jobs while `work` goes on."""
     catalogue, store, authenticator = state.catalogue, state.store, state.authenticator
     metrics, pending = Metrics(state.gauges, lambda: catalogue.health), PendingToolRuns(store)
     service = RunService(
@@ -136,6 +137,7 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         *AdminRoutes(store, authenticator, deletions).routes(),
         *page_routes(catalogue, store, authenticator, delivery),
     ]
+    routes.append(Route("/openapi.json", DocumentEndpoint(routes).send))
     app = Starlette(
         routes=routes,
         middleware=[

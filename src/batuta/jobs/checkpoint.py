@@ -1,4 +1,4 @@
-"""The desk of a durable job: clients and a conductor whose finished calls are kept."""
+"""The checkpoint of a durable job: clients and a conductor whose finished calls are kept."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class _SavedCalls:
 
 @final
 class DurableCheckpoint:
-    """A desk over `JobRecords`."""
+    """A checkpoint over `JobRecords`."""
 
     def __init__(
         self,
@@ -172,8 +172,8 @@ class DurableCheckpoint:
         While the database fails, it is tried again. What cannot be kept is not lost for that: the
         run goes on, and a crash would repeat it.
         """
-        shelf = self._saved_calls[key]
-        shelf.count += 1
+        saved_calls = self._saved_calls[key]
+        saved_calls.count += 1
         try:
             text = orjson.dumps(given, default=str).decode()
         except orjson.JSONEncodeError as error:
@@ -182,7 +182,7 @@ class DurableCheckpoint:
         for pause in _RETRY_PAUSES:
             try:
                 with anyio.CancelScope(shield=True):
-                    await run_sync(self._records.keep_call, key, shelf.count - 1, text)
+                    await run_sync(self._records.keep_call, key, saved_calls.count - 1, text)
             except StoreError as error:
                 logger.warning("a finished call of job %s is not kept: %s", self._job.id, error)
                 await anyio.sleep(pause)
@@ -197,10 +197,10 @@ class DurableCheckpoint:
 class CachedClient:
     """A client whose replies are kept; failures are not, and are tried anew."""
 
-    def __init__(self, worker: WorkerId, client: Client, desk: DurableCheckpoint) -> None:
+    def __init__(self, worker: WorkerId, client: Client, checkpoint: DurableCheckpoint) -> None:
         self._worker = worker
         self._client = client
-        self._checkpoint = desk
+        self._checkpoint = checkpoint
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """The kept reply, with the usage and cost of the time it was paid; else the client's.
@@ -226,9 +226,9 @@ class CachedClient:
 class CachedConductor:
     """A conductor whose decisions are kept; that its model failed is not, and it is asked anew."""
 
-    def __init__(self, conductor: Conductor, desk: DurableCheckpoint) -> None:
+    def __init__(self, conductor: Conductor, checkpoint: DurableCheckpoint) -> None:
         self._conductor = conductor
-        self._checkpoint = desk
+        self._checkpoint = checkpoint
 
     @property
     def name(self) -> str:

@@ -64,7 +64,7 @@ class DbosRunner:
 
         Args:
             url: the database.
-            executor: who plays; a job belongs to its executor until it ends.
+            executor: who runs; a job belongs to its executor until it ends.
             concurrency: jobs at the same time.
             play: plays a stored job in a thread and returns its stored ending.
         """

@@ -246,10 +246,10 @@ class DurableJobs:
         for _ in range(MAX_RECOVERIES):
             try:
                 told = await run_sync(self._open_records.count_events, job.id)
-                desk = DurableCheckpoint(
+                point = DurableCheckpoint(
                     job, self._open_records, told=told, ring=self._notifier.notify, scope=scope
                 )
-                return ending_json(await perform(job, desk))
+                return ending_json(await perform(job, point))
             except* StoreError as errors:
                 logger.warning("job %s waits for the database: %s", job.id, errors.exceptions[0])
             await anyio.sleep(pause)
@@ -404,7 +404,7 @@ class DurableJobs:
 
 
 def _resolve_future(waiting: Future[Json], outcome: Json | BaseException) -> None:
-    """Lets the thread go on that waits for a job; one that was told already is left alone."""
+    """Lets the thread go on that waits for a job; one that was told already is skipped."""
     if waiting.done():
         return
     if isinstance(outcome, BaseException):

@@ -107,7 +107,7 @@ class Checkpoint(Protocol):
         ...
 
     def wrap_emit(self, emit: EventHandler | None = None) -> EventHandler:
-        """A hearer of the run's events, which tells the desk where each call belongs."""
+        """A hearer of the run's events, which tells the checkpoint where each call belongs."""
         ...
 
     async def add_event(self, event: Json) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from batuta.core import (
     Audio,
+    Cropping,
     File,
     Message,
     Part,
@@ -35,24 +36,37 @@ MAX_TURN_CHARACTERS = 2_000
 def question_text(question: Question) -> str:
     """The conversation as one text for a conductor; a single user message is just its text.
 
-    What is longer than `LONGEST` is cut in the middle of its turns, then of its history, and
+    What is longer than `MAX_CHARACTERS` is cut in the middle of its turns, then of its history, and
     says so.
     """
+    return crop_conversation(question)[0]
+
+
+def crop_conversation(question: Question) -> tuple[str, Cropping | None]:
+    """The conversation as a conductor is shown it, and how much that is if it is not the whole."""
     messages = question.messages
     if len(messages) == 1:
-        return clip_text(_message_text(messages[0]), MAX_CHARACTERS)
+        whole = _message_text(messages[0])
+        text = clip_text(whole, MAX_CHARACTERS)
+        return text, None if text == whole else Cropping(len(text), len(whole))
     at = question_index(question)
     turns = [_turn_text(message) for message in messages]
-    if sum(map(len, turns)) > MAX_CHARACTERS:
+    size = sum(map(len, turns))
+    if size > MAX_CHARACTERS:
         turns = [
             clip_text(turn, MAX_CHARACTERS // 2 if index == at else MAX_TURN_CHARACTERS)
             for index, turn in enumerate(turns)
         ]
-    return "\n\n".join(_fit_turns([turn for turn in turns if turn], turns[at]))
+    shown, left = _fit_turns([turn for turn in turns if turn], turns[at])
+    text = "\n\n".join(shown)
+    return text, Cropping(len(text), size, left) if size > MAX_CHARACTERS else None
 
 
-def _fit_turns(turns: list[str], kept: str) -> list[str]:
-    """The first turn, the one that asks, and as many of the newest as there is room for."""
+def _fit_turns(turns: list[str], kept: str) -> tuple[list[str], int]:
+    """The first turn, the one that asks, and as many of the newest as there is room for.
+
+    And how many are left out.
+    """
     room = MAX_CHARACTERS - len(turns[0]) - len(kept)
     chosen: list[str] = []
     left = 0
@@ -64,7 +78,7 @@ def _fit_turns(turns: list[str], kept: str) -> list[str]:
         else:
             left += 1
     gap = [f"[{left} earlier turns are left out]"] if left else []
-    return [turns[0], *gap, *reversed(chosen)]
+    return [turns[0], *gap, *reversed(chosen)], left
 
 
 def clip_text(text: str, most: int) -> str:

@@ -1,7 +1,7 @@
-"""The embedded orchestra: a small world that runs offline, computed and never pretended.
+"""The embedded rehearsal: a small world that runs offline, computed and never pretended.
 
-Questions with known answers (`tasks`, `grade`), seven workers that compute and slip (`pool`,
-`clients`), and a hand-written conductor to hear them with (`HandWrittenClient`).
+Questions with known answers (`tasks`, `grade`), seven workers that compute and make errors at set
+rates (`pool`, `clients`), and a hand-written conductor (`HandWrittenClient`).
 `python -m batuta.rehearsal.check` measures the world.
 """
 

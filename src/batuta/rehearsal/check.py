@@ -72,7 +72,7 @@ def play_workflow(workflow: Workflow, task: Task, seed: int = 0) -> str:
 
 
 def measure_accuracy(workflow: WorkflowWriter, questions: Iterable[Task], seed: int = 0) -> float:
-    """Share of the questions that are answered rightly."""
+    """Share of the questions that are answered correctly."""
     scores = [
         grade_answer(task, play_workflow(workflow(task), task, seed)).score or 0.0
         for task in questions

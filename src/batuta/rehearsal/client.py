@@ -1,4 +1,4 @@
-"""A worker of the rehearsal orchestra: a Client that reads its prompt and answers in words."""
+"""A worker of the rehearsal: a Client that reads its prompt and answers in words."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _FRAGMENT = re.compile(r"\S*\s*\S*\s*\S*\s*|\S+")
 
 @final
 class RehearsalClient:
-    """One worker; a program that computes, slips and writes down what it did."""
+    """One worker; a program that computes, makes errors and writes down what it did."""
 
     def __init__(self, profile: WorkerProfile, seed: int = 0, time_scale: float = 1.0) -> None:
         """Learns its part.
 
         Args:
             profile: what the worker is good at.
-            seed: of its lapses, where a request brings none.
+            seed: of its random errors, where a request brings none.
             time_scale: 1 sleeps about a tenth of a second a reply, 0 not at all.
         """
         self._profile = profile

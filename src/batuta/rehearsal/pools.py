@@ -18,7 +18,7 @@ change."""
 
 
 def rehearsal_pool(world: str = "") -> Pool:
-    """The workers of the rehearsal orchestra.
+    """The workers of the rehearsal.
 
     Args:
         world: one of `WORLD_PROFILES`.
@@ -48,7 +48,7 @@ def rehearsal_clients(
     """A client for each of them.
 
     Args:
-        seed: of the lapses, where a request brings none.
+        seed: of the random errors, where a request brings none.
         time_scale: 0: no time passes.
         world: one of `WORLD_PROFILES`.
 

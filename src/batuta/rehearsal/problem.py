@@ -168,7 +168,7 @@ def misread_step(op: ProblemStep, value: StepValue, pick: float) -> StepValue | 
 
 
 def perturb_value(value: StepValue, pick: float) -> StepValue:
-    """A slip of the pen: the value, slightly wrong."""
+    """The value, slightly wrong."""
     if isinstance(value, int):
         return value + (-10, -2, -1, 1, 2, 10)[int(pick * 6)]
     if isinstance(value, tuple):

@@ -21,7 +21,7 @@ class WorkerProfile:
     knows: float
     """Share of the chronicle's facts that it knows."""
     planning: float
-    """Chance that a plan of three steps has no slip in it."""
+    """Chance that a plan of three steps has no error in it."""
     checking: float
     """Chance to see through an own misunderstanding once another result is on the table."""
     care: float

@@ -1,9 +1,9 @@
-"""How a worker thinks: it reads, computes step by step, and slips.
+"""How a worker thinks: it reads, computes step by step, and makes errors at set rates.
 
-Two sorts of slips. A *misunderstanding* depends on the worker, the question and the step, and on
-nothing else: the same worker makes it again, also when it verifies itself. A *lapse* depends on
-the whole prompt and the seed. No branch here compares anything with the truth of the question:
-a verifier compares its own result with the one that it reads.
+Two kinds of errors. A *misunderstanding* depends on the worker, the question and the step, and on
+nothing else: the same worker makes it again, also when it verifies itself. A *random error*
+depends on the whole prompt and the seed. No branch here compares anything with the truth of the
+question: a verifier compares its own result with the one that it reads.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from batuta.rehearsal.prompt_parser import ParsedPrompt
 from batuta.rehearsal.seeded_random import NUMBERS_PER_DIGEST, uniform_number, uniform_numbers
 
 SYSTEMATIC_ERROR_SHARE = 0.88
-"""Share of a worker's slips that are misunderstandings; the rest are lapses."""
+"""Share of a worker's errors that are misunderstandings; the rest are random errors."""
 ERROR_PER_EXTRA_STEP = 0.085
-"""Added slips a step for every step beyond the span, without a plan."""
+"""Added errors a step for every step beyond the span, without a plan."""
 LOAD_LEFT_WITH_PLAN = 0.3
 """Share of that load that is left with a plan."""
 OVERPLANNING_RATES = (0.36, 0.26, 0.12)
 """Chance that a planner makes more of a question of one, two or three steps than there is."""
 DISTRACTION_RATE = 0.03
-"""Added lapses a step for every thousand characters of others' text, for no care at all."""
+"""Added random errors a step for every thousand characters of others' text, for no care at all."""
 LOAD_LEFT_ON_RETRY = 0.3
 """Share of that load that is left when a worker thinks again about one step in dispute."""
 MAX_LOAD_TO_RETRY = 0.12
@@ -325,7 +325,7 @@ class WorkerModel:
     def _think_again(
         self, index: int, op: ProblemStep, value: StepValue, own: SimulatedStepResult
     ) -> SimulatedStepResult | None:
-        """The step once more, slowly: without lapse, perhaps better understood; None: in doubt."""
+        """The step once more, slowly: no random error, perhaps better understood; None: unsure."""
         if op.kind in RELATIONS:
             return own
         if self._load > MAX_LOAD_TO_RETRY:

@@ -1,4 +1,4 @@
-"""The ways to build a sandbox, strongest first, each as the command that starts a warden."""
+"""The ways to build a sandbox, strongest first, each as the command that starts a supervisor."""
 
 from __future__ import annotations
 
@@ -50,24 +50,24 @@ class SandboxBackend(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupervisorLaunch:
-    """How to start one warden."""
+    """How to start one supervisor."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
     first_order: dict[str, Any]
-    """What the warden is told first."""
+    """What the supervisor is told first."""
     descriptors: tuple[int, ...] = ()
     """Open files that it inherits; whoever starts it closes them."""
     exit_timeout: float = 10.0
     """Seconds that it has to end by itself; killed, it would leave behind what it started."""
     folder: str | None = None
-    """Its scratch, where that is a folder of the machine; the warden makes it and removes it."""
+    """Its scratch, where that is a folder of the machine; the supervisor makes and removes it."""
 
 
 def build_launch(
     backend: SandboxBackend, interpreter: Interpreter, limits: SandboxLimits, uid: int | None
 ) -> SupervisorLaunch:
-    """How to start a warden of that tier; `uid` is what it becomes, if it is started by root.
+    """How to start a supervisor of that tier; `uid` is what it becomes, if it is started by root.
 
     Raises:
         SandboxError: something that the tier needs is missing.
@@ -90,7 +90,7 @@ def _bubblewrap_launch(
     command += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     if uid is None:
         command += ["--unshare-user", "--disable-userns"]
-    else:  # bwrap itself stays root, to reach the interpreter; the warden then becomes `uid`
+    else:  # bwrap itself stays root, to reach the interpreter; the supervisor then becomes `uid`
         command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     for path in SYSTEM_PATHS:
         command += _system_path_options(path)
@@ -165,11 +165,11 @@ def _landlock_launch(
     devices = [os.open(path, os.O_PATH) for path in DEVICES if Path(path).exists()]
 
     def place(path: str) -> str:
-        """Where the warden finds a path: an unprivileged one may not pass folders like /root."""
+        """Where the supervisor finds a path: unprivileged, it may not pass folders like /root."""
         if uid is None:
             return path
         inside = [root for root in roots if Path(path).is_relative_to(root)]
-        if not inside:  # nothing that is told to be read; the warden will say what it misses
+        if not inside:  # nothing that is told to be read; the supervisor will say what it misses
             return path
         root = max(inside, key=len)
         return f"/proc/self/fd/{opened[root]}{path[len(root) :]}"
@@ -254,7 +254,7 @@ def new_temporary_path() -> str:
 
 
 def _supervisor_command(executable: str, path: str | Path) -> tuple[str, ...]:
-    """The warden's command; without `site`, which takes longer than all else."""
+    """The supervisor's command; without `site`, which takes longer than all else."""
     return (executable, "-S", "-s", "-P", "-X", "utf8", "-c", START_SUPERVISOR, str(path))
 
 

@@ -1,4 +1,4 @@
-"""One warden, from the outside."""
+"""One supervisor, from the outside."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from batuta.sandbox.backends import SupervisorLaunch
 from batuta.sandbox.inside.usage import descendant_processes, removal_command
 
 REPLY_TIMEOUT = 60.0
-"""Seconds that a warden may take beyond what it was asked to do, on a machine that is busy."""
+"""Seconds that a supervisor may take beyond what it was asked to do, on a machine that is busy."""
 
 
 @final
 class SandboxProcess:
-    """A warden that waits for tests."""
+    """A supervisor that waits for tests."""
 
     def __init__(self, process: Process, exit_timeout: float) -> None:
         assert process.stdin is not None  # noqa: S101 - all three are pipes
@@ -110,7 +110,7 @@ async def open_sandbox_process(
             await cell.close()
     finally:
         if launch.folder is not None and os.path.exists(launch.folder):  # noqa: PTH110
-            with anyio.CancelScope(shield=True):  # its warden was killed
+            with anyio.CancelScope(shield=True):  # its supervisor was killed
                 await anyio.run_process(removal_command(launch.folder), check=False)
 
 

@@ -1,4 +1,4 @@
-"""What is said to a warden and what its reply means; functions of values."""
+"""What is said to a supervisor and what its reply means; functions of values."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PRELOADABLE_MODULES = (
     "unittest",
     "threading",
 )
-"""Modules that the warden imports before its children do, where a program mentions them."""
+"""Modules that the supervisor imports before its children do, where a program mentions them."""
 
 
 def modules_to_preload(program: Program, test: ProgramTest) -> list[str]:
@@ -74,9 +74,9 @@ def trailing_bytes(test: ProgramTest) -> bytes:
 
 
 def interpret_reply(test: ProgramTest, reply: dict[str, Any], token: str) -> ProgramResult:
-    """What a warden's reply means.
+    """What a supervisor's reply means.
 
-    The warden is trusted; what it passes on from the program (the output and the report) is not.
+    The supervisor is trusted; what it passes on from the program (output and report) is not.
     """
     report = _parse_report(reply["result"])
     end = (

@@ -82,7 +82,7 @@ class Session:
         self._environ = environ
         self._http = HttpTransport()
         self._tasks = anyio.create_task_group()
-        self._ensemble: LoadedConfig | None = None
+        self._config: LoadedConfig | None = None
         self.spent: Cost = ZERO_COST
         """Dollars of all runs of this session."""
 
@@ -92,7 +92,7 @@ class Session:
         Raises:
             ConfigError: no such pool, worker or conductor, or a key is missing.
         """
-        self._ensemble = await self._open_ensemble()
+        self._config = await self._open_ensemble()
         await self._tasks.__aenter__()
         return self
 
@@ -196,9 +196,9 @@ class Session:
 
     @property
     def _opened(self) -> LoadedConfig:
-        if self._ensemble is None:
+        if self._config is None:
             raise RuntimeError("the session is not open: async with batuta.open(...) as session")
-        return self._ensemble
+        return self._config
 
     async def _open_ensemble(self) -> LoadedConfig:
         named = self._conductor if isinstance(self._conductor, str) else None

@@ -1,4 +1,4 @@
-"""A conductor whose drafts are malformed again and again is left alone for a while.
+"""A conductor whose drafts are malformed again and again is skipped for a while.
 
 The breaker is the one of workers (`clients.breaker`), counting questions instead of calls: a
 question counts by its first draft, so that the samples that follow do not open it alone.
@@ -23,9 +23,9 @@ def may_draft(health: WorkerHealth, brief: PlanningContext) -> bool:
 
 
 def left_alone(health: WorkerHealth) -> MalformedPlan:
-    """The decision without a draft while the model is left alone."""
+    """The decision without a draft while the model is skipped."""
     reason = (
-        f"the conductor wrote no workflow for {health.row} questions in a row and is left alone "
+        f"the conductor wrote no workflow for {health.row} questions in a row and is skipped "
         f"for {max(health.wait, 1):.0f} s"
     )
     return MalformedPlan(draft=Draft(), reason=reason, outage=True, again=False)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 
 from batuta.core import WorkerId
 from batuta.errors import SourceError, StoreError
+from batuta.tasks.graders.answer_form import canonical_answer
 from batuta.tasks.recorded import RecordedOutcomes
 from batuta.tasks.recorded.outcome_lines import OutcomeLine, read_outcome_lines
 
@@ -137,7 +139,7 @@ def history_from_record(
     chosen = record if questions is None else record.select(questions)
     shape = chosen.scores_qms.shape[:2]
     usd_qms = chosen.usage.usd_qms if chosen.usage else np.full((*shape, 1), np.nan)
-    samples = chosen.answers_qms is not None and RunSamples(
+    samples = chosen.answers_qms is not None and _joined_samples(
         chosen.credit_qms, chosen.answers_qms, chosen.answers
     )
     return History(
@@ -150,6 +152,23 @@ def history_from_record(
         answers=_first_answers(samples) if samples else None,
         samples=samples or None,
     )
+
+
+def _joined_samples(
+    credit_qms: NDArray[np.float32], answers_qms: NDArray[np.int32], answers: tuple[str, ...]
+) -> RunSamples:
+    """The runs; answers that are the same but for their dress have one number."""
+    forms, codes = _canonical_codes(answers)
+    return RunSamples(credit_qms, codes[answers_qms], forms)
+
+
+@lru_cache(maxsize=8)
+def _canonical_codes(answers: tuple[str, ...]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+    """The answers' forms, and the place of each answer's form; -1 of the last place, of none."""
+    numbers: dict[str, int] = {}
+    said = (canonical_answer(answer) for answer in answers)
+    codes = [numbers.setdefault(form, len(numbers)) if form else -1 for form in said]
+    return tuple(numbers), np.array([*codes, -1], np.int32)
 
 
 def write_history(history: History, path: Path) -> None:
@@ -193,7 +212,7 @@ def _build_history(lines: Sequence[OutcomeLine]) -> History:
             runs_qm[q, m] = outcome.runs
             credit_qms[q, m, : len(said)] = outcome.scores[: len(said)]
             answers_qms[q, m, : len(said)] = [codes.get(answer, -1) for answer in said]
-    samples = RunSamples(credit_qms, answers_qms, tuple(texts)) if depth else None
+    samples = _joined_samples(credit_qms, answers_qms, tuple(texts)) if depth else None
     families = tuple(line.family for line in lines)
     questions = tuple(line.question for line in lines)
     answers = samples and _first_answers(samples)

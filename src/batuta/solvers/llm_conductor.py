@@ -34,6 +34,7 @@ from batuta.core.token_estimate import estimate_request_tokens
 from batuta.core.usage import ZERO_COST, ZERO_USAGE, usage_cost
 from batuta.errors import ClientError, LimitReachedError, WorkflowError
 from batuta.language import PromptOptions, conductor_request, parse_workflow
+from batuta.language.conversation import crop_conversation
 from batuta.solvers.draft_breaker import left_alone, may_draft, note_decision
 
 PAPER_SAMPLING = Sampling(temperature=1.0, max_tokens=1024)
@@ -80,6 +81,7 @@ class LLMConductor:
         seed = (brief.seed * 1_000_003 + brief.sample) % 2**31
         sampling = replace(self.sampling, seed=seed)
         request = conductor_request(brief, self.rendering, sampling)
+        cropping = crop_conversation(brief.question)[1]
         try:
             if self.worker is not None:
                 request = await listener.before_call(request, self.worker)
@@ -98,11 +100,18 @@ class LLMConductor:
                 usage=error.usage or ZERO_USAGE,
                 cost=error.cost or ZERO_COST,
                 request=request,
+                cropping=cropping,
             )
             return MalformedPlan(
                 draft=lost, reason=f"the conductor's model failed: {error}", outage=True
             )
-        draft = Draft(text=reply.text, usage=reply.usage, cost=reply.cost, request=request)
+        draft = Draft(
+            text=reply.text,
+            usage=reply.usage,
+            cost=reply.cost,
+            request=request,
+            cropping=cropping,
+        )
         try:
             revise = bool(brief.previous)
             read = parse_workflow(reply.text, brief.pool, max_steps=brief.max_steps, revise=revise)

@@ -52,7 +52,7 @@ class ConductorOptions:
 def prompted_conductor(
     name: str, worker: Worker, client: Client, options: ConductorOptions
 ) -> LLMConductor:
-    """The worker's model as a conductor, left alone after malformed drafts in a row."""
+    """The worker's model as a conductor, skipped after malformed drafts in a row."""
     sampling = drafting_sampling(worker, options.sampling)
     return LLMConductor(
         name=name,

@@ -1,6 +1,6 @@
 """Random well-formed workflows: what a conductor writes before it has learned anything.
 
-The warm start teaches the syntax from these, and evaluation holds a trained conductor against them.
+The SFT warm-up teaches the syntax from these; evaluation compares a trained conductor with them.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Forgetting:
         self._database = database
 
     async def find_thread(self, response_id: str, tenant: str, *, whole: bool) -> list[str]:
-        """The response and those that went on from it; the whole conversation if wanted.
+        """The response and those that continued from it; the whole conversation if wanted.
 
         Raises:
             StoreError: the database fails.
@@ -46,7 +46,7 @@ class Forgetting:
         return await self._database.run_read(find)
 
     async def forget_runs(self, ids: Sequence[str], tenant: str) -> list[str]:
-        """Erases the runs and those that went on from them, with answers kept for repetition.
+        """Erases the runs and those that continued from them, with answers kept for repetition.
 
         Args:
             ids: the runs; some may not be stored yet, and will not be.

@@ -84,7 +84,7 @@ def digests_equal(one: bytes, other: bytes | None) -> bool:
 
 
 def open_key_hasher(folder: Path, environ: Mapping[str, str] = os.environ) -> KeyHasher:
-    """The mint with the secret of BATUTA_SECRET, or of a file in the data folder.
+    """The hasher with the secret of BATUTA_SECRET, or of a file in the data folder.
 
     The file is made on first use, readable by its owner only. Blocks.
 

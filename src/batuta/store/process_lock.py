@@ -20,7 +20,7 @@ class ProcessLock:
     """Held until `release`, or until the process dies, however it dies.
 
     It is a transaction on an SQLite file of its own, which every system that runs Python locks
-    and unlocks rightly.
+    and unlocks correctly.
     """
 
     def __init__(self, path: Path) -> None:

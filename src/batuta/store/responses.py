@@ -42,7 +42,7 @@ RESPONSES = Table(
     Column("tenant", Text, primary_key=True),
     Column("created", Float(53), nullable=False),
     Column("status", Text, nullable=False),
-    # The response that it goes on from.
+    # The response that it continues from.
     Column("previous", Text),
     Column("body", LargeBinary, nullable=False),
     Column("input", LargeBinary, nullable=False),

@@ -278,7 +278,7 @@ def _write_runs(connection: Connection, packed: Sequence[PackedRun]) -> None:
 
 
 def _drop_deleted_runs(connection: Connection, packed: Sequence[PackedRun]) -> list[PackedRun]:
-    """Those that nobody deleted meanwhile, with what they went on from."""
+    """Those that nobody deleted meanwhile, with what they continued from."""
     rows = [one.row for one in packed if one.row is not None]
     ids = [row[name] for row in rows for name in ("id", "parent") if row[name] is not None]
     gone = forgotten_among(connection, ids, [(row["tenant"], row["created"]) for row in rows])

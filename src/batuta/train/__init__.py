@@ -1,1 +1,1 @@
-"""The policy learns: warm start, then reinforcement learning (the only home of torch)."""
+"""The policy learns: SFT warm-up, then reinforcement learning (the only home of torch)."""

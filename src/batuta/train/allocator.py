@@ -22,5 +22,5 @@ def retain_freed_memory() -> bool:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
     except (OSError, AttributeError):
         return False
-    wishes = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _TRIM_BYTES), (_TOP_PAD, _PAD_BYTES))
-    return sum(int(mallopt(name, value)) for name, value in wishes) == len(wishes)
+    options = ((_MMAP_MAX, 0), (_TRIM_THRESHOLD, _TRIM_BYTES), (_TOP_PAD, _PAD_BYTES))
+    return sum(int(mallopt(name, value)) for name, value in options) == len(options)

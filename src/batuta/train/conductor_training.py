@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,20 +20,19 @@ from transformers import (
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from batuta.clients import CallCache, CallCacheClient, HttpTransport
+from batuta.clients import HttpTransport
 from batuta.config.load import load_config
-from batuta.config.task_sources import source_of_task
-from batuta.core import Grade, Pool, Task
+from batuta.core import Pool
 from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
-from batuta.evals.grading import open_answer_grader
 from batuta.train.allocator import retain_freed_memory
 from batuta.train.episodes import Episode, make_episodes
 from batuta.train.grpo import RolloutFunction, SharedPromptTrainer
 from batuta.train.model import check_own_sampler, load_policy, require_policy_start, set_threads
 from batuta.train.questions import draw_questions
 from batuta.train.reward_function import RewardFunction
-from batuta.train.rollouts import GradedRollout, RolloutRunner
+from batuta.train.rollout_setup import RolloutRunnerFactory
+from batuta.train.rollouts import GradedRollout
 from batuta.train.run_folder import RunFolder
 from batuta.train.settings import OptimiserSettings, TrainSettings
 
@@ -131,49 +129,6 @@ def last_checkpoint(folder: RunFolder) -> Path | None:
 def _is_whole(path: Path) -> bool:
     """Written to its end: the trainer's state comes last."""
     return (path / "trainer_state.json").is_file()
-
-
-class RolloutRunnerFactory:
-    """Opens the workers' clients in the loop in which they are called, and closes them there."""
-
-    def __init__(
-        self, settings: TrainSettings, folder: RunFolder, tasks: Sequence[Task] = ()
-    ) -> None:
-        self._settings = settings
-        self._folder = folder
-        self._others = [task for task in tasks if source_of_task(task) is None]
-        self._stack = AsyncExitStack()
-
-    async def __call__(self) -> RolloutRunner:
-        """Everything that a rollout needs."""
-        pool = self._settings.pool
-        http = await self._stack.enter_async_context(HttpTransport())
-        ensemble = await load_config(http, pool=pool.source, conductor="best", time_scale=0.0)
-        clients = dict(ensemble.clients)
-        if pool.journal and not ensemble.simulated:
-            journal = self._stack.enter_context(CallCache(self._folder.path / "calls.db"))
-            clients = {w: CallCacheClient(client, journal, w) for w, client in clients.items()}
-        grade = await self._stack.enter_async_context(open_answer_grader(self._others))
-
-        async def judge(task: Task, answer: str) -> Grade:
-            """The grade, by the grader of the source that the task came from."""
-            source = source_of_task(task)
-            return (
-                await grade(task, answer) if source is None else source.grade_answer(task, answer)
-            )
-
-        return RolloutRunner(
-            clients=clients,
-            judge=judge,
-            rendering=self._settings.prompt.rendering(),
-            rewards=self._settings.reward,
-            concurrency=pool.concurrency,
-            seconds=pool.seconds,
-        )
-
-    async def close(self) -> None:
-        """Let go of every connection."""
-        await self._stack.aclose()
 
 
 def make_trainer(

@@ -10,9 +10,11 @@ import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 
+from batuta.config.load import REHEARSAL_POOL
 from batuta.train.memory_estimate import Devices
 from batuta.train.settings import TrainSettings
 
@@ -91,4 +93,24 @@ def hardware_problems(settings: TrainSettings, devices: Devices) -> list[str]:
         found.append('optimiser.sampler = "own" and gradient_checkpointing exclude each other')
     if settings.recursion.share and not settings.pool.journal:
         found.append("recursion plays first rounds again from the journal; set pool.journal = true")
+    return found + node_problems(settings, devices)
+
+
+def node_problems(settings: TrainSettings, devices: Devices) -> list[str]:
+    """What keeps several machines from training together, a sentence each."""
+    found = list[str]()
+    if devices.nodes == 1:
+        return found
+    o, pool = settings.optimiser, settings.pool
+    host = urlsplit(o.vllm_server).hostname or ""
+    if o.sampler == "vllm-server" and (host == "localhost" or host.startswith("127.")):
+        found.append(
+            f"optimiser.vllm_server = {o.vllm_server} is another machine on each of the "
+            f"{devices.nodes} nodes; name the vLLM node's address"
+        )
+    if pool.journal is True and pool.source.partition(":")[0] != REHEARSAL_POOL:
+        found.append(
+            f"pool.journal = true keeps calls in a file, which {devices.nodes} nodes cannot share: "
+            "set it to postgresql://…"
+        )
     return found

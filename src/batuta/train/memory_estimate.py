@@ -50,6 +50,11 @@ class Devices:
     offloaded: bool = False
     """Weights, gradients and moments stay in the host's memory."""
 
+    @property
+    def nodes(self) -> int:
+        """Machines that train."""
+        return -(-self.processes // max(1, self.local_processes))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryEstimate:
@@ -87,7 +92,7 @@ def read_architecture(start: str, revision: str | None = None) -> PreTrainedConf
 
 
 def new_architecture(network: NetworkSettings) -> PreTrainedConfig:
-    """The architecture that a warm start makes."""
+    """The architecture that a SFT warm-up makes."""
     return Qwen2Config(
         vocab_size=network.vocabulary,
         hidden_size=network.hidden,

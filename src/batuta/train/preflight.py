@@ -23,8 +23,8 @@ from transformers import AutoTokenizer, PreTrainedConfig
 from batuta.clients import HttpTransport, find_provider, provider_key
 from batuta.clients.providers import has_url_override
 from batuta.config.load import DISCOVER_POOL, REHEARSAL_POOL, LoadedConfig, load_config
-from batuta.config.settings import WorkerSetting
-from batuta.config.settings import read_settings as read_pool
+from batuta.config.settings import Settings, WorkerSetting
+from batuta.config.settings_file import read_settings
 from batuta.core import Pool, Task, TaskId
 from batuta.core.token_estimate import estimate_tokens
 from batuta.errors import BatutaError
@@ -114,8 +114,8 @@ def check_training(
 ) -> PreflightReport:
     """What the training takes and lacks; never raises for settings that cannot be carried out."""
     found = _Findings()
-    ensemble, places = _check_pool(settings, environ, found)
-    asked = _plan_episodes(settings, ensemble, found)
+    loaded, places = _check_pool(settings, environ, found)
+    asked = _plan_episodes(settings, loaded, found)
     config = _check_policy(settings, environ, found)
     prompt = _check_prompts(settings, asked, config, found)
     devices = read_devices(environ)
@@ -124,16 +124,23 @@ def check_training(
         *divisibility_problems(settings, devices.processes),
     ]
     found.missing += hardware_problems(settings, devices)
+    if devices.nodes > 1:
+        each = f"{devices.local_processes} processes each"
+        found.add("nodes", devices.nodes, "count", each)
+        found.notes.append(
+            f"{settings.output} must be the same folder on all {devices.nodes} nodes: the first "
+            "one writes checkpoints there and all resume from them"
+        )
     memory = _check_memory(settings, config, prompt_tokens=prompt, devices=devices, found=found)
-    if asked and ensemble:
+    if asked and loaded:
         lines = read_earlier_metrics(settings)
         spent = estimate_cost(settings, asked, lines)
-        _add_spending(settings, spent, config=ensemble, prompt_tokens=prompt, found=found)
+        _add_spending(settings, spent, config=loaded, prompt_tokens=prompt, found=found)
         if memory:
             device = "cuda" if torch.cuda.is_available() or needs_gpu(settings) else "cpu"
             stage = StepTimeInputs(parameters=memory.parameters, prompt_tokens=prompt,
             device=device, processes=devices.processes, call_slots=places,
-                          simulated=ensemble.simulated)  # fmt: skip
+                          simulated=loaded.simulated)  # fmt: skip
             _add_time(settings, estimate_step_time(settings, spent, stage, lines), found)
     _check_run_folder(settings, found)
     return PreflightReport(tuple(found.figures), tuple(found.missing), tuple(found.notes))
@@ -149,23 +156,23 @@ def _check_pool(
     path = Path(settings.pool.source)
     try:
         named = settings.pool.source.partition(":")[0] not in {REHEARSAL_POOL, DISCOVER_POOL}
-        workers = read_pool(path).workers if named else ()
+        workers = read_settings(path, Settings).workers if named else ()
         lacking = list(dict.fromkeys(_missing_keys(workers, environ)))
         found.missing += [f"{name} is not set; a worker of {path} needs it" for name in lacking]
-        ensemble = anyio.run(
+        loaded = anyio.run(
             _load_pool, settings, {**environ, **dict.fromkeys(lacking, PLACEHOLDER_KEY)}
         )
     except BatutaError as error:
         found.missing.append(str(error))
         return None, CALLS_PER_WORKER
-    unpriced = [str(worker.id) for worker in ensemble.pool if worker.price is None]
+    unpriced = [str(worker.id) for worker in loaded.pool if worker.price is None]
     if unpriced:
         found.notes.append(
             f"the price of {', '.join(unpriced)} is unknown: what they cost is not in the dollars; "
             f"write it as `price` in {path}"
         )
-    places = sum(worker.concurrency for worker in workers) or CALLS_PER_WORKER * len(ensemble.pool)
-    return ensemble, places
+    places = sum(worker.concurrency for worker in workers) or CALLS_PER_WORKER * len(loaded.pool)
+    return loaded, places
 
 
 async def _load_pool(settings: TrainSettings, environ: Mapping[str, str]) -> LoadedConfig:
@@ -292,7 +299,7 @@ def _check_memory(
     *,
     found: _Findings,
 ) -> MemoryEstimate | None:
-    """The footprint, and whether it fits."""
+    """The memory estimate, and whether it fits."""
     if config is None:
         found.add("parameters", None, "count", "the architecture is not known on this machine")
         return None

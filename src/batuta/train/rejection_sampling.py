@@ -1,6 +1,6 @@
 """Rejection sampling: the policy is fitted to those of its own workflows that earned more.
 
-A stage of its own between the warm start and reinforcement learning (expert iteration; the weights
+A stage of its own between the SFT warm-up and reinforcement learning (expert iteration; the weights
 are those of reward-weighted regression). What random workflows happen to succeed depends on the
 question, so that a likelihood, which asks for the whole conditional distribution, teaches the
 policy to read it; a policy gradient from a random start first finds one workflow for everything.
@@ -22,7 +22,7 @@ from batuta.errors import ConfigError, WorkflowError
 from batuta.language import ACCEPTED, parse_workflow, render_workflow
 from batuta.solvers.random_workflows import random_workflow
 from batuta.train.allocator import retain_freed_memory
-from batuta.train.conductor_training import RolloutRunnerFactory, load_pool
+from batuta.train.conductor_training import load_pool
 from batuta.train.episodes import Episode, make_episodes, render_chat_prompt
 from batuta.train.model import (
     check_own_sampler,
@@ -34,6 +34,7 @@ from batuta.train.model import (
 from batuta.train.questions import draw_mix
 from batuta.train.reward import draft_weights
 from batuta.train.reward_function import is_continuable, rollout_metrics
+from batuta.train.rollout_setup import RolloutRunnerFactory
 from batuta.train.rollouts import GradedRollout, PolicyDraft, RolloutRunner
 from batuta.train.run_folder import RunFolder
 from batuta.train.sampler import Sampler
@@ -50,7 +51,7 @@ ACCEPT_EVERY = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftGroup:
-    """A question, and the first round that all its drafts go on from, if there is one."""
+    """A question, and the first round that all its drafts continue from, if there is one."""
 
     episode: Episode
     seed: int
@@ -270,7 +271,7 @@ def replace_missing_workers(text: str, one: DraftGroup, everyone: Pool, rng: Ran
 
 
 def random_drafts(stage: RejectionContext, one: DraftGroup) -> list[PolicyDraft]:
-    """Random workflows: what the policy of the warm start writes, without asking it."""
+    """Random workflows: what the policy of the SFT warm-up writes, without asking it."""
     settings, pool = stage.settings, one.episode.pool
     rng = Random(f"rejection {settings.seed} {one.episode.number} {one.episode.task.id}")
     again = one.root is not None

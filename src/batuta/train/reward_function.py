@@ -118,7 +118,7 @@ class RewardFunction:
 
 
 def is_continuable(rollout: GradedRollout) -> bool:
-    """Whether a second round can go on from it: its draft could be read."""
+    """Whether a second round can continue from it: its draft could be read."""
     rounds = rollout.run.rounds
     return bool(rounds) and not isinstance(rounds[-1].decision, MalformedPlan)
 

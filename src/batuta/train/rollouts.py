@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 
 from batuta.core import (
     CallListener,
     Client,
     Grade,
     Limits,
+    Pool,
     Question,
     Reply,
     Request,
@@ -22,11 +23,12 @@ from batuta.core import (
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.usage import ZERO_COST
 from batuta.engine import conduct
+from batuta.executor import Executor, ExecutorJob, LocalExecutor
 from batuta.language import PromptOptions
 from batuta.solvers import LLMConductor, RecursiveConductor
 from batuta.tasks.graders import grade_answer
 from batuta.train.episodes import Episode
-from batuta.train.reward import Executions, step_rewards
+from batuta.train.reward import Executions, right_shares, run_reward, scheduled_cost_weight
 from batuta.train.settings import RewardSettings
 
 AnswerGrader = Callable[[Task, str], Awaitable[Grade]]
@@ -69,15 +71,73 @@ class DraftClient:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutRunner:
-    """Who plays and who judges."""
+class DraftOrder:
+    """A draft that is to be played, here or on another machine."""
+
+    task: Task
+    pool: Pool
+    draft: PolicyDraft
+    seed: int
+    """Of its first run; each further one has the next."""
+    times: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftPlayer:
+    """Who plays drafts and who judges them."""
 
     clients: Mapping[WorkerId, Client]
     judge: AnswerGrader
     rendering: PromptOptions
+    seconds: float | None = None
+
+    async def play_order(self, order: DraftOrder) -> Executions:
+        """Every run of the draft, one after another."""
+        seeds = range(order.seed, order.seed + order.times)
+        return [await self._run_draft(order, seed) for seed in seeds]
+
+    async def _run_draft(self, order: DraftOrder, seed: int) -> tuple[Run, Grade | None]:
+        """One run; a second round comes after its first, played again with the same seed."""
+        draft = order.draft
+        conductor = LLMConductor(name="policy", client=DraftClient(draft), rendering=self.rendering)
+        first = draft.root and LLMConductor(
+            name="policy", client=DraftClient(draft.root), rendering=self.rendering
+        )
+        run = await conduct(
+            Question.of(order.task.question),
+            RecursiveConductor(first, conductor) if first else conductor,
+            order.pool,
+            self.clients,
+            limits=Limits(rounds=2 if first else 1, seconds=self.seconds),
+            seed=seed,
+            fallback=False,
+            resamples=0,
+        )
+        if run.answer is None:
+            return run, None
+        return run, await grade_answer(self.judge, order.task, run.answer)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedPlayer:
+    """The job of a player that is open in this process already."""
+
+    player: DraftPlayer
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:
+        """What plays an order; the player stays open."""
+        yield self.player.play_order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutRunner:
+    """Has drafts played, here or on other machines, and rewards them."""
+
+    job: ExecutorJob[DraftOrder, Executions]
     rewards: RewardSettings
     concurrency: int
-    seconds: float | None = None
+    executor: Executor = field(default_factory=LocalExecutor)
 
     async def run_drafts(
         self, drafts: Sequence[tuple[Episode, PolicyDraft]], seeds: Sequence[int], step: int
@@ -89,46 +149,39 @@ class RolloutRunner:
             seeds: of each draft's run.
             step: of the training, which says how much of the cost is charged.
         """
-        places = asyncio.Semaphore(self.concurrency)
-
-        async def one(episode: Episode, draft: PolicyDraft, seed: int) -> Executions:
-            async with places:
-                times = range(self.rewards.executions)
-                return [await self._run_draft(episode, draft, seed + n) for n in times]
-
-        async with asyncio.TaskGroup() as group:
-            playing = [
-                group.create_task(one(episode, draft, seed))
-                for (episode, draft), seed in zip(drafts, seeds, strict=True)
-            ]
-        played = [task.result() for task in playing]
-        groups = [(episode.number, draft.root is not None) for episode, draft in drafts]
-        earned = step_rewards(groups, played, self.rewards, step)
-        return [
-            GradedRollout(
-                episode=episode, draft=draft, run=parts[0][0], grade=parts[0][1], reward=reward
+        orders = [
+            DraftOrder(
+                task=episode.task,
+                pool=episode.pool,
+                draft=draft,
+                seed=seed,
+                times=self.rewards.executions,
             )
-            for (episode, draft), parts, reward in zip(drafts, played, earned, strict=True)
+            for (episode, draft), seed in zip(drafts, seeds, strict=True)
+        ]
+        found: dict[int, Executions] = {}
+        await self.executor.run_all(
+            self.job, orders, found.__setitem__, concurrency=self.concurrency
+        )
+        played = [found[place] for place in range(len(orders))]
+        charge = scheduled_cost_weight(step, self.rewards)
+        groups = [(episode.number, draft.root is not None) for episode, draft in drafts]
+        shares = right_shares(groups, played, self.rewards)
+        return [
+            self._reward_executions(episode, draft, parts, charge * share**self.rewards.by_ease)
+            for (episode, draft), parts, share in zip(drafts, played, shares, strict=True)
         ]
 
-    async def _run_draft(
-        self, episode: Episode, draft: PolicyDraft, seed: int
-    ) -> tuple[Run, Grade | None]:
-        """One run; a second round comes after its first, played again with the same seed."""
-        conductor = LLMConductor(name="policy", client=DraftClient(draft), rendering=self.rendering)
-        first = draft.root and LLMConductor(
-            name="policy", client=DraftClient(draft.root), rendering=self.rendering
+    def _reward_executions(
+        self, episode: Episode, draft: PolicyDraft, parts: Executions, cost_weight: float
+    ) -> GradedRollout:
+        earned = [run_reward(run, grade, self.rewards, cost_weight) for run, grade in parts]
+        known = [value for value in earned if value is not None]
+        run, grade = parts[0]
+        return GradedRollout(
+            episode=episode,
+            draft=draft,
+            run=run,
+            grade=grade,
+            reward=sum(known) / len(known) if known else None,
         )
-        run = await conduct(
-            Question.of(episode.task.question),
-            RecursiveConductor(first, conductor) if first else conductor,
-            episode.pool,
-            self.clients,
-            limits=Limits(rounds=2 if first else 1, seconds=self.seconds),
-            seed=seed,
-            fallback=False,
-            resamples=0,
-        )
-        if run.answer is None:
-            return run, None
-        return run, await grade_answer(self.judge, episode.task, run.answer)

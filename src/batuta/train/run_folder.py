@@ -40,7 +40,7 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """Where training can go on from."""
+        """Where training can continue from."""
         return self.path / "checkpoints"
 
     def begin(self, settings: TrainSettings, command: Sequence[str]) -> None:
@@ -61,7 +61,7 @@ class RunFolder:
             raise StoreError(f"{self.path / name} cannot be written: {error.strerror}") from None
 
     def rewind(self, step: int) -> None:
-        """Forget what was written after that step, checkpoints too: training goes on from there.
+        """Forget what was written after that step, checkpoints too: training continues from there.
 
         Raises:
             StoreError: the files cannot be written.

@@ -28,7 +28,7 @@ class SelectorTraining:
     training_questions: int
     """Training questions."""
     held_out_questions: int
-    """Questions by lot that it never saw."""
+    """Questions at random that it never saw."""
     credit: float
     """Mean credit of the workers it picked."""
     best_single: float
@@ -92,7 +92,7 @@ def train_selector(
     save_selector(selector, out)
     earned: tuple[float, float] | None = None
     if taught.samples is not None:
-        cascade = fit_cascade(taught, seed=seed, selector=selector)
+        cascade = fit_cascade(taught, recipe, seed=seed, selector=selector)
         save_cascade(cascade, out)
         credit_n, calls_n = cascade.replay_history(held)
         earned = float(credit_n.mean()), float(calls_n.mean())

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from batuta.config.setting_errors import describe_setting_error
-from batuta.errors import ConfigError
 from batuta.language import PromptOptions
 
 
@@ -42,7 +39,7 @@ class PolicySettings(_Section):
     """The model that learns."""
 
     start: str = ""
-    """A folder or a hub id; empty: a network made from nothing (warm start only)."""
+    """A folder or a hub id; empty: a network made from nothing (SFT warm-up only)."""
     network: NetworkSettings = NetworkSettings()
     lora: LoraSettings | None = None
     bf16: bool = False
@@ -75,8 +72,13 @@ class PoolSettings(_Section):
     """Runs that are played at the same time."""
     seconds: float | None = None
     """A run's deadline."""
-    journal: bool = True
-    """Keep every finished call, so that none is paid for twice."""
+    journal: bool | str = True
+    """Keep every finished call, so that none is paid for twice: in the training's folder, or, by
+    postgresql://…, where all machines find it."""
+    executor: str = "local"
+    """Where runs are played: `local`, `ray`, `ray:local`, `ray:HOST:PORT`."""
+    processes: PositiveInt | None = None
+    """Of Ray; None: one for each free core."""
 
 
 class PromptSettings(_Section):
@@ -130,7 +132,7 @@ class RecursionSettings(_Section):
     """Rollouts of a second round beside those of the first (paper, section 3.3)."""
 
     share: float = Field(default=0.0, ge=0, le=0.5)
-    """Share of the groups that are second rounds; each goes on from a first round of another
+    """Share of the groups that are second rounds; each continues from a first round of another
     group."""
     discount: float = 0.25
     """Weight of the second round's mean reward in the first round's."""
@@ -187,7 +189,7 @@ class OptimiserSettings(_Section):
 
 
 class WarmupSettings(_Section):
-    """The warm start: syntax from random workflows."""
+    """The SFT warm-up: syntax from random workflows."""
 
     steps: PositiveInt = 1200
     drills: float = 0.3
@@ -205,12 +207,12 @@ class WarmupSettings(_Section):
 
 
 class RejectionSettings(_Section):
-    """Rejection sampling between warm start and reinforcement learning."""
+    """Rejection sampling between SFT warm-up and reinforcement learning."""
 
     rounds: int = 0
     """How often it samples and fits; 0: this stage is left out."""
     random: int = 1
-    """The first so many rounds draw random workflows, which is what the policy of a warm start
+    """The first so many rounds draw random workflows, which is what the policy of a SFT warm-up
     writes too and takes a fifth of the time."""
     questions: PositiveInt = 2000
     """Of a round."""
@@ -257,31 +259,3 @@ class TrainSettings(_Section):
     warmup: WarmupSettings = WarmupSettings()
     rejection: RejectionSettings = RejectionSettings()
     log: LogSettings = LogSettings()
-
-
-def read_settings(path: Path) -> TrainSettings:
-    """The settings in a TOML file; relative paths in it are relative to the working folder.
-
-    Raises:
-        ConfigError: no such file, not TOML, or a setting that is unknown or out of range.
-    """
-    try:
-        read = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from None
-    return validate_settings(read, str(path))
-
-
-def validate_settings(values: dict[str, object], source: str) -> TrainSettings:
-    """The settings, or one sentence about the first that is wrong.
-
-    Raises:
-        ConfigError: a setting is unknown or out of range.
-    """
-    try:
-        return TrainSettings.model_validate(values)
-    except ValidationError as error:
-        said = describe_setting_error(error, values, TrainSettings)
-        raise ConfigError(f"{source}: {said}") from None

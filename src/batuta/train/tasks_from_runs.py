@@ -53,7 +53,7 @@ class TargetSource(StrEnum):
     SCORED = "scored"
     """Its own answer is the right one."""
     UNCHECKED = "unchecked"
-    """Only a score: nothing that another answer could be held against."""
+    """Only a score: nothing that another answer could be compared with."""
     UNFIT = "unfit"
     """Its question is more than a text."""
     UNKEPT = "unkept"

@@ -1,4 +1,4 @@
-"""The warm start: the syntax of workflows and how to read a prompt, never a strategy.
+"""The SFT warm-up: the syntax of workflows and how to read a prompt, never a strategy.
 
 Drafts are random well-formed workflows. Some prompts carry hints that merely disclose facts of the
 random workflow behind them, so that the model learns to bind names to numbers and words to steps;
@@ -93,11 +93,11 @@ def _make_drill(pool: Pool, rendering: PromptOptions, rng: Random) -> tuple[str,
 
 
 def apply_role_assignment(flow: Workflow, number: int, pool: Pool) -> Workflow:
-    """The workflow with every deed done by whom that custom has do it, at whatever place.
+    """The workflow with each subtask given to the worker that this assignment names for it.
 
-    Customs are arbitrary and there are several, so that none is a strategy. They teach that who
-    does a step can depend on what it is to do; without them a small network writes the two lists
-    independently of each other, and later finds no division of labour.
+    Role assignments are arbitrary and there are several, so that none is a strategy. They teach
+    that who does a step can depend on what it is to do; without them a small network writes the
+    two lists independently of each other, and later finds no division of labour.
     """
     names = sorted(worker.id for worker in pool)
     offices = {

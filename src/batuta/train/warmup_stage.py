@@ -103,23 +103,23 @@ async def _play_random_rounds(
 ) -> tuple[Pool, list[tuple[Task, Pool, Round]]]:
     """The pool, and random workflows played by it if its workers are simulated."""
     async with HttpTransport() as http:
-        ensemble = await load_config(
+        loaded = await load_config(
             http, pool=settings.pool.source, conductor="best", time_scale=0.0
         )
-        if not ensemble.simulated:
-            return ensemble.pool, []
+        if not loaded.simulated:
+            return loaded.pool, []
         rng = random.Random(settings.seed)
         rounds: list[tuple[Task, Pool, Round]] = []
         for task in tasks:
-            pool = ensemble.pool.shuffled(rng)
+            pool = loaded.pool.shuffled(rng)
             run = await conduct(
                 Question.of(task.question),
                 RandomConductor(),
                 pool,
-                ensemble.clients,
+                loaded.clients,
                 limits=Limits(),
                 seed=rng.randrange(2**31),
                 fallback=False,
             )
             rounds.append((task, pool, run.rounds[0]))
-        return ensemble.pool, rounds
+        return loaded.pool, rounds

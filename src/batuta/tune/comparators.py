@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 
 from batuta.baselines import ConductorSolver, SelfConsistency, Solver
-from batuta.baselines.cascade import fit_cascade
-from batuta.baselines.routing.avengers import fit_avengers
+from batuta.baselines.cascade_training import fit_cascade
+from batuta.baselines.routing import avengers
 from batuta.core import Pool, Task, WorkerId
 from batuta.evals.learned_methods import measured_history
 from batuta.solvers.history import History
@@ -203,7 +203,7 @@ async def _learn_history(context: ComparatorContext) -> History:
 
 async def fit_k_means_router(context: ComparatorContext) -> Entry:
     """A worker for each cluster of questions."""
-    router = fit_avengers(await _learn_history(context), seed=context.seed)
+    router = avengers.fit_avengers(await _learn_history(context), seed=context.seed)
     return ConductorSolver(router, calls=1)
 
 

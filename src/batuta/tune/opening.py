@@ -146,7 +146,7 @@ async def _as_is(grade: AnswerGrader) -> AsyncGenerator[AnswerGrader]:
 
 
 def describe_plan(pool: Pool, questions: TuneQuestions, settings: TuneSettings) -> dict[str, Any]:
-    """What a tuning in a folder is about; a greater budget may go on with a smaller one's."""
+    """What a tuning in a folder is about; a greater budget may continue with a smaller one's."""
     asked = blake2b(digest_size=16)
     for task in questions.tasks:
         asked.update(repr((task, questions.family(task))).encode("utf-8", "replace"))

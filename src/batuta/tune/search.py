@@ -43,7 +43,7 @@ class SearchSettings:
     parents: int = 2
     """The best workflows of a group whose neighbours are looked at."""
     looked_at: int = 120
-    """Workflows near the best that were never tried and are looked at in a round, by lot."""
+    """Workflows near the best that were never tried and are looked at in a round, at random."""
     untried: int = 60
     """Workflows that were never tried and may be drawn, in each group."""
     tried: int = 40
@@ -91,7 +91,7 @@ class Search:
 
         Args:
             arena: the questions.
-            player: who plays.
+            player: who runs.
             workers: who may be in a workflow.
             settings: how to go about it.
             max_steps: of a workflow.

@@ -67,7 +67,7 @@ def step_features(
         yield from _helped_features(candidate, found, group, level)
     else:
         yield from _role_features(step, found, group, level)
-        yield from _circumstances(candidate, found)
+        yield from _situation_features(candidate, found)
     if candidate.stops:
         yield ("again", "differed", step.role, found), 1.0
     yield ("own", candidate, found), 1.0
@@ -88,7 +88,7 @@ def _helped_features(
         yield ("again", "helper", found), 1.0
 
 
-def _circumstances(candidate: Candidate, found: Found) -> Iterator[tuple[Feature, float]]:
+def _situation_features(candidate: Candidate, found: Found) -> Iterator[tuple[Feature, float]]:
     """Whose answers somebody checks or decides on, and what came before."""
     step, solvers = candidate.steps[-1], candidate.of_role(StepRole.SOLVE)
     for solver in solvers:

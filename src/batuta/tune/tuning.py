@@ -134,7 +134,7 @@ class Tuning:
         Args:
             parts: the questions.
             family: a question's label.
-            player: who plays; its meter counts.
+            player: who runs; its meter counts.
             settings: how to go about it.
             used_minutes: how long the process has worked.
             tell: hears what is found.

@@ -130,7 +130,7 @@ class TestRandom:
     async def test_all_are_called_about_equally_often_and_a_seed_repeats_itself(self):
         router = random_routing.fit_random_routing(made(4))
         found = [
-            (await router.plan(brief("Add 1 and 2.", seed=seed))).workflow.steps[0].worker
+            (await router.plan(brief("Add 1 and 2.", seed=seed))).workflow.steps[0].worker  # pyright: ignore[reportAttributeAccessIssue]
             for seed in (*range(300), *range(300))
         ]
         assert found[:300] == found[300:]
@@ -165,14 +165,14 @@ class TestKnn:
         order = np.argsort(-history.mean_m())
         without = pool(*(history.workers[m] for m in order[1:]))
         plan = await plain.plan(brief("Hm?", without))
-        assert plan.workflow.steps[0].worker == history.workers[order[1]]
+        assert plan.workflow.steps[0].worker == history.workers[order[1]]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class TestAvengers:
     async def test_cost_alone_takes_the_cheapest(self):
         router = avengers.fit_avengers(made(), alpha=0.0, features=CHEAP)
         for text in asked(6, 1)[0]:
-            assert (await router.plan(brief(text))).workflow.steps[0].worker == EVE
+            assert (await router.plan(brief(text))).workflow.steps[0].worker == EVE  # pyright: ignore[reportAttributeAccessIssue]
 
     def test_an_unknown_cost_cannot_be_weighed(self):
         history = made(10)
@@ -226,7 +226,7 @@ class TestRouteLlm:
         history = made(60).select(workers=[ADA, EVE])
         router = routellm_mf.fit_routellm(history, share=share, steps=50, features=CHEAP)
         plans = [await router.plan(brief(text, pool("ada", "eve"))) for text in history.questions]
-        strong = sum(plan.workflow.steps[0].worker == ADA for plan in plans)
+        strong = sum(plan.workflow.steps[0].worker == ADA for plan in plans)  # pyright: ignore[reportAttributeAccessIssue]
         assert strong / 60 == pytest.approx(share, abs=0.02)
 
     def test_a_history_of_ties_teaches_nothing(self):
@@ -321,14 +321,14 @@ class TestMasRouter:
             await router.plan(brief("Add 1 and 2.", seed=seed)) for seed in (*range(12), *range(12))
         ]
         assert plans[:12] == plans[12:]
-        assert len({plan.workflow for plan in plans}) > 3
+        assert len({plan.workflow for plan in plans}) > 3  # pyright: ignore[reportAttributeAccessIssue]
 
     async def test_only_the_modes_that_were_asked_for_are_written(self):
         router = masrouter.fit_masrouter(
             made(32), epochs=1, modes=(CollaborationMode.COT,), features=CHEAP
         )
         plan = await router.plan(brief("Add 1 and 2."))
-        assert [step.subtask for step in plan.workflow.steps] == [
+        assert [step.subtask for step in plan.workflow.steps] == [  # pyright: ignore[reportAttributeAccessIssue]
             "Solve the question step by step."
         ]
 

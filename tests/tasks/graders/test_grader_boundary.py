@@ -22,7 +22,7 @@ TASK = Task(id=TaskId("t/1"), question="?", target="1", grader="exact")
 
 def fuzzer():
     spec = importlib.util.spec_from_file_location("fuzz", ROOT / "bench" / "fuzz_graders.py")
-    module = importlib.util.module_from_spec(spec)
+    module = importlib.util.module_from_spec(spec)  # pyright: ignore[reportArgumentType]
     spec.loader.exec_module(module)
     return module
 
@@ -85,7 +85,7 @@ async def test_what_is_missing_and_cancellation_pass_through():
     with pytest.raises(ConfigError):
         await grade_answer(lacking, TASK, "1")
     with anyio.move_on_after(0.01) as scope:
-        await grade_answer(waiting, TASK, "1")
+        await grade_answer(waiting, TASK, "1")  # pyright: ignore[reportArgumentType]
     assert scope.cancelled_caught
 
 

@@ -95,7 +95,7 @@ async def test_the_pool_outlives_its_processes(pool):
         assert await mine.compare("x", "x+1") is ComparisonResult.DIFFERENT
         (worker,) = children() - before
         await anyio.sleep(0.3)
-        os.kill(worker, signal.SIGKILL)
+        os.kill(worker, signal.SIGKILL)  # pyright: ignore[reportArgumentType]
         verdicts = [await mine.compare(r"\sqrt{8}", r"2\sqrt{2}") for _ in range(2)]
         assert verdicts[-1] is ComparisonResult.SAME
         assert worker not in children()
@@ -111,7 +111,7 @@ async def test_a_comparison_whose_process_dies_is_undecided(pool):
 
             async def kill():
                 await anyio.sleep(0.5)
-                os.kill(worker, signal.SIGKILL)
+                os.kill(worker, signal.SIGKILL)  # pyright: ignore[reportArgumentType]
 
             group.start_soon(kill)
             assert await mine.compare(*ENDLESS) is ComparisonResult.OUT_OF_MEMORY

@@ -72,7 +72,7 @@ def test_three_samples_of_the_best_model():
     record = loaded("reasoning_gym/easy")[0]
     known = ~np.isnan(record.scores_qms).any(axis=2)
     thrice = record.models.index("openai_o3-mini")
-    credit = record.credit_qms[known[:, thrice], thrice]
+    credit = record.credit_qms[known[:, thrice], thrice]  # pyright: ignore[reportIndexIssue]
     assert round(100 * float(credit.mean()), 1) == pytest.approx(80.9, abs=0.2)
     assert round(100 * float(credit.max(axis=1).mean()), 1) == pytest.approx(86.3, abs=0.2)
 
@@ -98,7 +98,7 @@ async def test_a_replayed_answer_is_graded_as_it_was():
     for place, task in enumerate(record.tasks):
         request = Request(messages=Question.of(task.question).messages, sampling=Sampling(seed=0))
         for model, name in enumerate(record.models):
-            reply = await hand[name].complete(request)
+            reply = await hand[name].complete(request)  # pyright: ignore[reportArgumentType]
             grade = record.grade(task, reply.text)
             assert grade.score == record.credit_qm()[place, model]
             assert grade.extracted == record.answer((place, model, 0))
@@ -106,7 +106,7 @@ async def test_a_replayed_answer_is_graded_as_it_was():
 
 async def test_samples_of_reasoning_gym_are_whole_texts():
     record = loaded("reasoning_gym/easy")[0]
-    thrice = ReplayPool(record).clients()["openai_o3-mini"]
+    thrice = ReplayPool(record).clients()["openai_o3-mini"]  # pyright: ignore[reportArgumentType]
     texts = [
         (
             await thrice.complete(

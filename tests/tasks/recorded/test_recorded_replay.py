@@ -48,21 +48,21 @@ class RecordingListener(NullListener):
 
 async def test_the_recorded_text_or_what_is_known_of_it(record):
     hand = ReplayPool(record).clients()
-    assert (await hand["big/model"].complete(ask("What is 1+1?", 0))).text == "One and one make 2."
-    assert (await hand["big/model"].complete(ask("What is 1+1?", 1))).text == "Answer: 2"
-    bare = await hand["small"].complete(ask("What is 1+1?", 0))
+    assert (await hand["big/model"].complete(ask("What is 1+1?", 0))).text == "One and one make 2."  # pyright: ignore[reportArgumentType]
+    assert (await hand["big/model"].complete(ask("What is 1+1?", 1))).text == "Answer: 2"  # pyright: ignore[reportArgumentType]
+    bare = await hand["small"].complete(ask("What is 1+1?", 0))  # pyright: ignore[reportArgumentType]
     assert (bare.text, bare.model) == ("Answer: 2", "small")
 
 
 async def test_what_is_streamed_is_the_reply(record):
     ear = RecordingListener()
-    reply = await ReplayPool(record).clients()["big/model"].complete(ask("What is 1+1?"), ear)
+    reply = await ReplayPool(record).clients()["big/model"].complete(ask("What is 1+1?"), ear)  # pyright: ignore[reportArgumentType]
     assert ear.text == reply.text
     assert reply.usage.calls == 1
 
 
 async def test_samples_are_kept_distinct_by_their_seeds(record):
-    player = ReplayPool(record).clients()["big/model"]
+    player = ReplayPool(record).clients()["big/model"]  # pyright: ignore[reportArgumentType]
     question = "What is 3+3?"
     texts = [(await player.complete(ask(question, seed))).text for seed in (4, 7, 4, 7)]
     assert texts == ["Answer: 7", "Answer: 6", "Answer: 7", "Answer: 6"]
@@ -71,13 +71,13 @@ async def test_samples_are_kept_distinct_by_their_seeds(record):
 
 
 async def test_seeds_that_meet_get_the_next_sample(record):
-    player = ReplayPool(record).clients()["big/model"]
+    player = ReplayPool(record).clients()["big/model"]  # pyright: ignore[reportArgumentType]
     texts = [(await player.complete(ask("What is 3+3?", seed))).text for seed in (0, 2)]
     assert texts == ["Answer: 7", "Answer: 6"]
 
 
 async def test_calls_without_a_seed_are_all_different(record):
-    player = ReplayPool(record).clients()["big/model"]
+    player = ReplayPool(record).clients()["big/model"]  # pyright: ignore[reportArgumentType]
     texts = {(await player.complete(ask("What is 3+3?"))).text for _ in range(2)}
     assert texts == {"Answer: 7", "Answer: 6"}
     with pytest.raises(NotRecordedError):
@@ -87,13 +87,13 @@ async def test_calls_without_a_seed_are_all_different(record):
 async def test_a_fresh_hand_begins_again(record):
     for _ in range(3):
         assert (
-            await ReplayPool(record).clients()["odd"].complete(ask("What is 1+1?", 9))
+            await ReplayPool(record).clients()["odd"].complete(ask("What is 1+1?", 9))  # pyright: ignore[reportArgumentType]
         ).text == "Answer: 7"
 
 
 async def test_a_question_that_a_model_was_not_asked(record):
     with pytest.raises(NotRecordedError, match="odd has 0 recorded answers to q2"):
-        await ReplayPool(record).clients()["odd"].complete(ask("What is 3+3?", 0))
+        await ReplayPool(record).clients()["odd"].complete(ask("What is 3+3?", 0))  # pyright: ignore[reportArgumentType]
 
 
 async def test_tokens_and_dollars_are_the_records_or_unknown(record):
@@ -102,15 +102,15 @@ async def test_tokens_and_dollars_are_the_records_or_unknown(record):
         "small": Price(input=Decimal(1), output=Decimal(1)),
     }
     hand = ReplayPool(record, prices=prices).clients()
-    known = await hand["big/model"].complete(ask("What is 1+1?", 0))
+    known = await hand["big/model"].complete(ask("What is 1+1?", 0))  # pyright: ignore[reportArgumentType]
     assert (known.usage.input, known.usage.output, known.usage.estimated) == (10, 20, 0)
     assert known.cost == Cost(Decimal("0.25"))
-    priced = await hand["odd"].complete(ask("What is 1+1?", 0))
+    priced = await hand["odd"].complete(ask("What is 1+1?", 0))  # pyright: ignore[reportArgumentType]
     assert priced.cost == Cost(Decimal("0.00007"))
-    unknown = await hand["small"].complete(ask("What is 1+1?", 0))
+    unknown = await hand["small"].complete(ask("What is 1+1?", 0))  # pyright: ignore[reportArgumentType]
     assert unknown.usage.estimated == unknown.usage.calls == 1
     assert unknown.cost == Cost(unpriced_calls=1)
-    unpriced = await ReplayPool(record).clients()["odd"].complete(ask("What is 1+1?", 0))
+    unpriced = await ReplayPool(record).clients()["odd"].complete(ask("What is 1+1?", 0))  # pyright: ignore[reportArgumentType]
     assert unpriced.usage.estimated == 0
     assert unpriced.cost == Cost(unpriced_calls=1)
 
@@ -139,11 +139,11 @@ def wrapped(subtask, question="What is 2+2?\nThink."):
 )
 async def test_what_the_record_cannot_know_is_an_error(record, request_):
     with pytest.raises(NotRecordedError, match="knows only answers to its own questions"):
-        await ReplayPool(record).clients()["small"].complete(request_)
+        await ReplayPool(record).clients()["small"].complete(request_)  # pyright: ignore[reportArgumentType]
 
 
 async def test_what_is_simulated_says_so(record):
-    player = ReplayPool(record, simulate=True).clients()["small"]
+    player = ReplayPool(record, simulate=True).clients()["small"]  # pyright: ignore[reportArgumentType]
     reply = await player.complete(wrapped("Verify the solution."))
     assert (reply.text, reply.model) == ("Answer: 7", f"{SIMULATED_PREFIX}small")
     assert (await player.complete(ask("What is 2+2?\nThink.", 0))).model == "small"

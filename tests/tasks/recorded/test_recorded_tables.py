@@ -48,7 +48,7 @@ def test_the_first_of_equal_rows_counts_and_incomplete_questions_go(tmp_path):
             outcome("x", "m1", 0, 1.0),
             outcome("x", "m1", 0, 0.0, "later"),
             outcome("x", "m2", 0, 0.5, ""),
-            outcome("x", "m1", 1, 0.0, None),
+            outcome("x", "m1", 1, 0.0, None),  # pyright: ignore[reportArgumentType]
             outcome("y", "m1", 0, 1.0),
             {**outcome("z", "m1", 0, 1.0), "query_id": "easy/c/t/z"},
         ],

@@ -28,7 +28,7 @@ def reply(ended="", status=0, result="", stdout="", stderr=""):
         (CALL, reply(result='{"end": "exited"}'), EndReason.EXITED),
         (CALL, reply(result='{"end": "memory"}', status=1), EndReason.MEMORY),
         (CALL, reply(ended="time", status=-9, result='{"end": "returned"}'), EndReason.TIME),
-        (CALL, reply(status=None), EndReason.LOST),
+        (CALL, reply(status=None), EndReason.LOST),  # pyright: ignore[reportArgumentType]
         (CHECK, reply(result='{"end": "returned", "token": "5eed"}'), EndReason.RETURNED),
         (CHECK, reply(result='{"end": "returned", "token": "guess"}'), EndReason.EXITED),
         (CHECK, reply(result='{"end": "returned"}'), EndReason.EXITED),

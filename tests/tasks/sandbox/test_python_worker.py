@@ -110,4 +110,4 @@ async def test_a_workflow_writes_runs_and_answers():
     asked = Question.of("What is six times seven?")
     run_ = await conduct(asked, FixedConductor("by-hand", lambda _: flow), pool, clients)
     assert (run_.outcome, run_.answer) == (Outcome.ANSWERED, "It is 42.")
-    assert run_.steps[1].result.text == "42"
+    assert run_.steps[1].result.text == "42"  # pyright: ignore[reportAttributeAccessIssue]

@@ -16,7 +16,7 @@ from batuta.tasks.datasets.loader import SUMS_FILE, parse_sums
 
 pytest.importorskip("huggingface_hub")
 
-COMMIT = find_split("livecodebench:v1")[0].origin.revision
+COMMIT = find_split("livecodebench:v1")[0].origin.revision  # pyright: ignore[reportAttributeAccessIssue]
 REPO = "livecodebench/code_generation_lite"
 BODY = (
     json.dumps(

@@ -1,4 +1,4 @@
-"""Random routing: each question goes to a worker by lot.
+"""Random routing: each question goes to a worker at random.
 
 The line that every router must be above; RouteLLM (arXiv 2406.18665, section 5) and LLMRouterBench
 (arXiv 2601.07206) measure against it. The lot depends on the run's seed and on the question, so a

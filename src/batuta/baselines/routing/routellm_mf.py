@@ -167,7 +167,7 @@ def pgr_curve(weak_q: Floats, strong_q: Floats, margins_q: Floats) -> Floats:
 
 
 def average_pgr(recovered_n: Floats) -> float:
-    """The mean PGR over all shares, by trapezia; 0.5 by lot."""
+    """The mean PGR over all shares, by trapezia; 0.5 at random."""
     return float((recovered_n[1:] + recovered_n[:-1]).mean() / 2)
 
 

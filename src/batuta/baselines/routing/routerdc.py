@@ -16,7 +16,7 @@ Deviations
 - The clusters are of the features, which a truncated SVD has reduced, not of t-SNE's plane.
 - As in the authors' training a negative with a score above 0.5 is left out, and so is a positive
   with a score of 0 or an unknown one. Of fewer than 6 workers, half are positives at most. Of
-  equal scores the models that count are drawn by lot, since ours are often just right or wrong.
+  equal scores the models that count are drawn at random, since ours are often just right or wrong.
 - A batch that has no second question of a cluster, or none of another, drops that question there.
 - With `rate`, scores are less `rate` times dollars, as in the paper's experiment on RouterBench.
 """

@@ -1,4 +1,4 @@
-"""The gate: from what a request shows - a key, the admin's token, a session - to who asks."""
+"""From what a request shows - a key, the admin's token, a session - to who asks."""
 
 from __future__ import annotations
 

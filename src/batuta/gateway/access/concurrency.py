@@ -22,7 +22,7 @@ _PATIENCE = 1.0
 _CONNECTIONS = 8
 """To Redis at the same time; an answer takes it a tenth of a millisecond."""
 _REST = 5.0
-"""Seconds for which Redis is left alone after it failed."""
+"""Seconds for which Redis is skipped after it failed."""
 _LOG = logging.getLogger(__name__)
 
 # Redis runs a script as one step and has the one clock that all replicas share.

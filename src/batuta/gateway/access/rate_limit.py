@@ -28,7 +28,7 @@ TOKENS = "tokens"
 _REDIS_TIMEOUT = 1.0
 """Seconds that Redis may take; less, and a busy moment of this process looks like an outage."""
 _REDIS_RETRY = 5.0
-"""Seconds for which Redis is left alone after it failed."""
+"""Seconds for which Redis is skipped after it failed."""
 _MISSING_EXTRA = f"limits in Redis need an extra: {install_hint('redis')}"
 _LOG = logging.getLogger(__name__)
 

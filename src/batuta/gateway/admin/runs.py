@@ -74,7 +74,7 @@ class RunRoutes:
         return json_response({**run_entry(summary), "trace": trace})
 
     async def delete(self, request: Request) -> Response:
-        """Forgets a run, with all it says and the runs that went on from it."""
+        """Forgets a run, with all it says and the runs that continued from it."""
         run_id, sees = request.path_params["id"], caller_of(request.scope).visible_tenant
         summary = await self._store.summary(run_id, sees)
         if summary is None:

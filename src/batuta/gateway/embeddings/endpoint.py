@@ -61,14 +61,14 @@ def _check_policies(prepared: PreparedCall) -> None:
 def embedding_list(asked: EmbeddingCall, run: Run, reply: Reply) -> dict[str, Any]:
     """The vectors of a run, in the order of the texts."""
     rows = [
-        {"object": "embedding", "index": index, "embedding": _vector(vector, asked)}
+        {"object": "embedding", "index": index, "embedding": _encode_vector(vector, asked)}
         for index, vector in enumerate(reply.vectors)
     ]
     usage = {"prompt_tokens": reply.usage.input, "total_tokens": run.usage.total}
     return {"object": "list", "data": rows, "model": asked.call.model, "usage": usage}
 
 
-def _vector(vector: tuple[float, ...], asked: EmbeddingCall) -> list[float] | str:
+def _encode_vector(vector: tuple[float, ...], asked: EmbeddingCall) -> list[float] | str:
     if not asked.as_base64:
         return list(vector)
     return b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode()

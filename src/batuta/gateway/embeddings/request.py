@@ -16,7 +16,7 @@ _MAX_DIMENSIONS = 65_536
 _MAX_TOKEN_ID = 2**31 - 1
 _USED_FIELDS = {"model", "input", "dimensions", "encoding_format"}
 _ACCEPTED_FIELDS = {"user"}
-_UNSUPPORTED_FIELDS: dict[str, str] = {}
+REFUSED_FIELDS: dict[str, str] = {}
 _MAX_NAMED = 20
 
 

@@ -18,7 +18,7 @@ SESSION_COOKIE = "batuta_session"
 """The cookie that carries a web page's session."""
 _API = "/v1"
 _ADMIN = "/v1/admin"
-_PUBLIC_PATHS = frozenset({"/healthz", "/readyz"})
+_PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json"})
 _BEARER = b"bearer "
 
 

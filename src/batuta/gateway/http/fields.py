@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, cast, final
+from typing import Any, cast
 
 from batuta.gateway.errors import invalid_type, invalid_value, missing_parameter
 
 
-@final
 class Fields:
     """An object of a request's body. A field that is null counts as absent.
 

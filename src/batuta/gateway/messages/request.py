@@ -19,7 +19,7 @@ _MAX_TOKENS = 100_000_000
 _MOST_TOP_K = 1_000_000
 _MAX_STOPS = 16
 _EFFORT_NAMES = ("low", "medium", "high", "xhigh", "max")
-_UNSUPPORTED_FIELDS = {
+REFUSED_FIELDS = {
     "container": "there are no containers here.",
     "mcp_servers": "tools of servers are not called here; offer them as 'tools'.",
 }
@@ -44,7 +44,7 @@ _USED_FIELDS = {
 }
 _ACCEPTED_FIELDS = {"metadata", "service_tier"}
 """Fields that are checked and bind nothing here."""
-_KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | _UNSUPPORTED_FIELDS.keys()
+_KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def parse_question(body: Fields) -> Question:
         APIError: something of it is malformed.
     """
     messages = parse_turns(body)
-    check_unsupported(body, _UNSUPPORTED_FIELDS)
+    check_unsupported(body, REFUSED_FIELDS)
     tools, choice = _parse_tool_choice(body, _parse_tools(body))
     wanted = body.object("tool_choice")
     alone = wanted.flag("disable_parallel_tool_use") if wanted else None

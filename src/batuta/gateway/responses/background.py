@@ -94,9 +94,9 @@ class BackgroundResponses:
                 run_id=run_id_of(job.id),
                 already_counted=True,
                 durable=self._jobs.durable,
-            ) as booking:
+            ) as prepared_call:
                 response = await self._execute(
-                    _with_checkpoint(booking, checkpoint),
+                    _with_checkpoint(prepared_call, checkpoint),
                     checkpoint,
                     sink=ear,
                     event_writer=script,
@@ -163,15 +163,15 @@ class BackgroundResponses:
         *,
         save: SaveResponse,
     ) -> Json:
-        teller = ResponsesStreamRenderer(sink, event_writer, prepared, save)
-        await teller.open(prepared.headers)
+        renderer = ResponsesStreamRenderer(sink, event_writer, prepared, save)
+        await renderer.open(prepared.headers)
         refusal = await execute_and_render(
-            self._service, prepared, teller, checkpoint.wrap_emit(teller.on_event)
+            self._service, prepared, renderer, checkpoint.wrap_emit(renderer.on_event)
         )
         if refusal is not None:
-            await teller.fail(refusal)
-        assert teller.response is not None  # noqa: S101 - it was finished or failed
-        return teller.response
+            await renderer.fail(refusal)
+        assert renderer.response is not None  # noqa: S101 - it was finished or failed
+        return renderer.response
 
 
 _END_EVENTS = {"response.completed", "response.incomplete", "response.failed"}
@@ -179,14 +179,14 @@ _END_EVENTS = {"response.completed", "response.incomplete", "response.failed"}
 
 @final
 class _CheckpointSink:
-    """A desk as where events go; it keeps them itself."""
+    """A checkpoint as where events go; it keeps them itself."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
         self.kept_events: list[bytes] | None = None
 
     async def open(self, headers: dict[str, str]) -> None:
-        """A desk has no headers."""
+        """A checkpoint has no headers."""
 
     async def send(self, event: Json, *, last: bool = False) -> None:
         """The next event; a copy, since items are filled as the run goes on."""
@@ -194,7 +194,7 @@ class _CheckpointSink:
 
 
 def _with_checkpoint(prepared: PreparedCall, checkpoint: Checkpoint) -> PreparedCall:
-    """The booking whose finished calls survive a crash."""
+    """The prepared call whose finished calls survive a crash."""
     served, conductor = prepared.served_model, prepared.served_model.conductor
     if conductor is not None:
         served = replace(served, conductor=checkpoint.wrap_conductor(conductor))

@@ -32,7 +32,7 @@ _MAX_LOGPROBS = 20
 _LOGPROBS = "message.output_text.logprobs"
 _SUMMARIES = ("auto", "concise", "detailed", "none")
 
-_UNSUPPORTED_FIELDS = {
+REFUSED_FIELDS = {
     "conversation": "there are no stored conversations; use 'previous_response_id'.",
     "prompt": "there are no stored prompts.",
     "moderation": "there is no moderation here.",
@@ -74,7 +74,7 @@ _ACCEPTED_FIELDS = {
 """Fields that are checked and bind nothing here."""
 _UNUSED = _ACCEPTED_FIELDS - {"truncation"}
 """Of them, those that ask for something; the answer's header names them."""
-_KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | _UNSUPPORTED_FIELDS.keys()
+_KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class HistoryReferences:
     """What of the past a body needs."""
 
     previous_id: str | None
-    """The id of the response that it goes on from."""
+    """The id of the response that it continues from."""
     references: tuple[str, ...]
     """The ids of items that it names and does not hold."""
 
@@ -227,7 +227,7 @@ def _parse_logprobs(body: Fields) -> int | None:
 
 def _check_unsupported(body: Fields) -> None:
     """Refuses what is known and cannot be honoured."""
-    check_unsupported(body, _UNSUPPORTED_FIELDS)
+    check_unsupported(body, REFUSED_FIELDS)
     if body.choice("truncation", ("auto", "disabled")) == "auto":
         raise unsupported_parameter(
             "truncation", "a conversation that is too long is an error here."

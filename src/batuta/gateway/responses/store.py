@@ -37,7 +37,7 @@ _USABLE_STATUSES = {"completed", "incomplete"}
 
 @final
 class ResponseStore:
-    """Keeps responses, each under its tenant, and finds what a body goes on from."""
+    """Keeps responses, each under its tenant, and finds what a body continues from."""
 
     def __init__(self, store: Store | None) -> None:
         self._store = store

@@ -46,7 +46,7 @@ def read_file(path: str, media_type: str, data: str, title: str) -> File | Text:
     if media_type != _PDF and not media_type.startswith(_TEXT_TYPES):
         reason = f"files of the type '{media_type}' are not passed on; PDF and text are."
         raise unsupported_parameter(path, reason)
-    content = _decode(path, data)
+    content = _decode_base64(path, data)
     if media_type == _PDF:
         if not content.lstrip()[:5] == b"%PDF-":
             raise invalid_value(path, "it is no PDF.")
@@ -72,11 +72,11 @@ def parse_audio(part: Fields) -> Audio:
     data = given.need_text("data")
     given.need("format")
     form = given.choice("format", ("wav", "mp3")) or ""
-    _decode(given.path("data"), data)
+    _decode_base64(given.path("data"), data)
     return Audio(data=data, format=form)
 
 
-def _decode(path: str, data: str) -> bytes:
+def _decode_base64(path: str, data: str) -> bytes:
     try:
         return b64decode(data, validate=True)
     except (binascii.Error, ValueError):

@@ -14,8 +14,8 @@ from typing import Generic, TypeVar, final
 import anyio
 import anyio.to_thread
 
-from batuta.baselines import ConductorSolver, Solver
-from batuta.baselines import cascade as cascades
+from batuta.baselines import ConductorSolver, Solver, fit_cascade
+from batuta.baselines.cascade import CALLS as CASCADE_CALLS
 from batuta.baselines.cascade import Cascade
 from batuta.baselines.checker import Checker
 from batuta.baselines.registry import BASELINES, Baseline
@@ -141,8 +141,8 @@ def _learning_solver(baseline: Baseline, history: History) -> Solver:
 
 def _lazy_cascade(history: History, checker: Checker | None) -> Solver:
     """Fitted without its selector's second stage, which wins little and needs a package."""
-    fit = partial(cascades.fit_cascade, history, SelectorRecipe(evolve=False), checker=checker)
-    return LazySolver(CASCADE, fit, cascades.CALLS)
+    fit = partial(fit_cascade, history, SelectorRecipe(evolve=False), checker=checker)
+    return LazySolver(CASCADE, fit, CASCADE_CALLS)
 
 
 def _baseline_model(name: str, solver: Solver, pool: Pool, limits: Limits) -> ServedModel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from batuta.gateway.access.authenticate import Authenticator
-from batuta.gateway.serving.pending_tool_runs import PendingToolRuns
+from batuta.gateway.serving.conversations import PendingToolRuns
 from batuta.jobs import Jobs
 from batuta.store import Store
 from batuta.store.responses import StoredResponse, run_id_of
@@ -15,8 +15,8 @@ from batuta.store.responses import StoredResponse, run_id_of
 class Deletions:
     """Forgets in the store, in the jobs and in memory.
 
-    What repeats the deleted goes too: runs that went on from a run, and the traces of responses
-    that went on from a response. The ledger of money stays; it has no words.
+    What repeats the deleted goes too: runs that continued from a run, and the traces of responses
+    that continued from a response. The ledger of money stays; it has no words.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Deletions:
         Args:
             store: where it is.
             row: which.
-            conversation: the responses before it and those that went on from it as well.
+            conversation: the responses before it and those that continued from it as well.
 
         Raises:
             StoreError: a database fails.

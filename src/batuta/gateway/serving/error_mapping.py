@@ -24,7 +24,7 @@ _SENTENCES = {
     "out_of_credit": "the account at the worker's provider is empty",
     "bad_request": "the worker's provider refused the request",
     "malformed_plan": "no workflow could be had",
-    "circuit_open": "the worker failed too often and is left alone for a while",
+    "circuit_open": "the worker failed too often and is skipped for a while",
     "unknown_tool": "the worker called a tool that was not offered",
     "wrong_form": "no worker answered in the form that was asked for",
     "no_tool_call": "no worker called the tool that it had to call",

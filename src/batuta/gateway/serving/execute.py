@@ -49,7 +49,7 @@ from batuta.gateway.serving.capabilities import (
     check_response_format,
     enforce_response_format,
 )
-from batuta.gateway.serving.conversations import ConversationWorkers, tenant_key
+from batuta.gateway.serving.conversations import ConversationWorkers, PendingToolRuns, tenant_key
 from batuta.gateway.serving.cost_bound import FirstCallsCost, bound_first_calls
 from batuta.gateway.serving.effort import (
     limits_ceiling,
@@ -62,7 +62,6 @@ from batuta.gateway.serving.image_addresses import check_pictures
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.options import ORCHESTRATION_FIELD
 from batuta.gateway.serving.parsed_call import ParsedCall
-from batuta.gateway.serving.pending_tool_runs import PendingToolRuns
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
 from batuta.guardrails import Guardrails, GuardrailStage
@@ -91,7 +90,7 @@ class PreparedCall:
     guarded: tuple[GuardrailTriggered, ...] = ()
     """What policies did to what came with the question."""
     resumed: ResumeState | None = None
-    """The workflow that goes on with the results of its tools."""
+    """The workflow that continues with the results of its tools."""
     will_resume: Callable[[], bool] = lambda: False
     """Whether a run that is cancelled now is taken up again by another process."""
 
@@ -136,7 +135,7 @@ class RunService:
         metrics: Metrics,
         span_exporter: RunSpanExporter | None = None,
     ) -> None:
-        """Learns who plays, and where it is recorded.
+        """Learns who runs, and where it is recorded.
 
         Args:
             catalogue: the workers and the models.
@@ -175,7 +174,7 @@ class RunService:
         already_counted: bool = False,
         durable: bool = False,
     ) -> AsyncGenerator[PreparedCall]:
-        """A booking for the length of a block, in which it is played once or not at all.
+        """A prepared call for the length of a block, in which it is played once or not at all.
 
         Args:
             call: what is wanted.
@@ -187,20 +186,20 @@ class RunService:
         Raises:
             APIError: the call cannot be played; nothing was, and nothing was said to the reader.
         """
-        booking = self._prepare(call, caller, run_id or new_run_id())
+        prepared_call = self._prepare(call, caller, run_id or new_run_id())
         resumed = await self._pending_tool_runs.find_resumed(
-            call.question, booking.pool, caller.tenant
+            call.question, prepared_call.pool, caller.tenant
         )
         if resumed is not None and not call.options.dry_run:
-            booking = replace(booking, resumed=resumed)
+            prepared_call = replace(prepared_call, resumed=resumed)
 
         def first() -> FirstCallsCost:
             served, pool, mind = (
-                booking.served_model,
-                booking.pool,
-                conductor_worker(booking.served_model),
+                prepared_call.served_model,
+                prepared_call.pool,
+                conductor_worker(prepared_call.served_model),
             )
-            question, limits = call.question, booking.limits
+            question, limits = call.question, prepared_call.limits
             return bound_first_calls(
                 question, pool, limits, direct=served.direct, conductor_worker=mind
             )
@@ -208,8 +207,8 @@ class RunService:
         admission = await self._admission.admit(
             caller,
             call,
-            run_id=booking.run_id,
-            limits=booking.limits,
+            run_id=prepared_call.run_id,
+            limits=prepared_call.limits,
             bound_cost=first,
             already_counted=already_counted,
             durable=durable,
@@ -217,27 +216,27 @@ class RunService:
         try:
             # After the key, its rates and its money: whoever may not ask is told so for nothing.
             await check_response_format(call.question)
-            booking = await self._screened(booking)
-            yield replace(booking, limits=admission.limits, admission=admission)
+            prepared_call = await self._screened(prepared_call)
+            yield replace(prepared_call, limits=admission.limits, admission=admission)
         finally:
             await self._admission.release(caller, admission)
 
-    async def _screened(self, booking: PreparedCall) -> PreparedCall:
-        """The booking with its caller's own workflow as the policies let it be played.
+    async def _screened(self, prepared_call: PreparedCall) -> PreparedCall:
+        """The prepared call with its caller's own workflow as the policies let it be played.
 
         Raises:
             APIError: a policy forbids it.
         """
-        workflow = booking.call.options.workflow
-        if workflow is None or not booking.guardrails.applies_to(GuardrailStage.INPUT):
-            return booking
-        clean, acts, blocked = await booking.guardrails.workflow(workflow)
+        workflow = prepared_call.call.options.workflow
+        if workflow is None or not prepared_call.guardrails.applies_to(GuardrailStage.INPUT):
+            return prepared_call
+        clean, acts, blocked = await prepared_call.guardrails.workflow(workflow)
         if blocked:
             message = f"the policy {blocked} forbids this workflow"
             raise APIError(400, "policy_blocked", message, param=f"{ORCHESTRATION_FIELD}.workflow")
         by_hand = FixedConductor("by-hand", lambda _: clean)
-        served = replace(booking.served_model, conductor=by_hand)
-        return replace(booking, served_model=served, guarded=acts)
+        served = replace(prepared_call.served_model, conductor=by_hand)
+        return replace(prepared_call, served_model=served, guarded=acts)
 
     async def execute(self, prepared: PreparedCall, emit: EventHandler | None = None) -> Run:
         """Conducts and keeps the run, also if this is cancelled."""

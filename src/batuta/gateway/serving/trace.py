@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from batuta.core import Outcome, Run
+from batuta.core import Cropping, Outcome, Run
 from batuta.store import encode_run
 
 _UNPLANNED_OUTCOMES = {Outcome.DEGRADED, Outcome.FALLBACK, Outcome.LIMITED}
@@ -46,15 +46,27 @@ def orchestration_of(run: Run, *, trace: bool) -> Any:
 
     Of a dry run it is the plan and what it is expected to take, whether or not a trace was
     asked for; with a trace the whole run, as it is stored; and without one the outcome, where
-    the answer is not the one that was planned.
+    the answer is not the one that was planned, and how much of a long conversation the conductor
+    was shown, where that was not the whole.
     """
     if run.outcome is Outcome.PLANNED:
         return plan_of(run)
     if trace:
         return trace_of(run)
-    if run.outcome not in _UNPLANNED_OUTCOMES:
+    cropping = next((c for played in run.rounds if (c := played.decision.draft.cropping)), None)
+    if run.outcome not in _UNPLANNED_OUTCOMES and cropping is None:
         return None
-    return {"run_id": run.id, "outcome": run.outcome.value, "limit": run.limit}
+    told = {"run_id": run.id, "outcome": run.outcome.value, "limit": run.limit}
+    return told if cropping is None else {**told, "cropped": cropping_json(cropping)}
+
+
+def cropping_json(cropping: Cropping) -> dict[str, int]:
+    """How much of a conversation was shown."""
+    return {
+        "shown_characters": cropping.shown,
+        "characters": cropping.whole,
+        "turns_left_out": cropping.turns,
+    }
 
 
 def trace_of(run: Run) -> orjson.Fragment:

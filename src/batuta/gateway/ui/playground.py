@@ -129,7 +129,7 @@ class PlaygroundEndpoint:
             await delivery.stream_answer(streamed, renderer, writer, receive)
 
     def _with_recorded_plan(self, prepared: PreparedCall, run: Run) -> PreparedCall:
-        """The booking, conducted as the run was."""
+        """The prepared call, conducted as the run was."""
         recorded = ReplayConductor(run)
         for worker in recorded.workers:
             if worker not in prepared.pool:
@@ -158,7 +158,7 @@ async def load_run(store: Store | None, run_id: str, session: WebSession) -> Run
 
 
 def _stream_drafts(prepared: PreparedCall, renderer: PageStreamRenderer) -> PreparedCall:
-    """The booking, its conductor seen while it writes."""
+    """The prepared call, its conductor seen while it writes."""
     served = prepared.served_model
     if served.conductor is None:
         return prepared

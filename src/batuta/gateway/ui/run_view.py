@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from batuta.core import (
     AcceptedAnswer,
     Cost,
+    Cropping,
     Failure,
     MalformedPlan,
     Message,
@@ -89,7 +90,20 @@ def describe_access(step: Step, number: int) -> str:
 
 
 def describe_decision(played: Round) -> str:
-    """What the conductor decided, if it was not a workflow."""
+    """What the conductor decided, if it was not a workflow, and what it was not shown."""
+    cropping = played.decision.draft.cropping
+    return " ".join(filter(None, (_decision_text(played), _cropping_text(cropping))))
+
+
+def _cropping_text(cropping: Cropping | None) -> str:
+    if cropping is None:
+        return ""
+    turns = f" and not {cropping.turns} earlier turns" if cropping.turns else ""
+    size = f"{cropping.shown:,} of {cropping.whole:,} characters"
+    return f"The conductor was shown {size} of the conversation{turns}; the workers had it all."
+
+
+def _decision_text(played: Round) -> str:
     match played.decision:
         case AcceptedAnswer():
             return "The conductor let the answer stand."

@@ -2,7 +2,7 @@
 
 Steps stand in rows: each below everything it reads. An arrow that passes a row it does not end in
 has a lane of its own there, so that it never runs behind a step. Widths are shares of the
-picture's width and heights are pixels, so that the same picture fits a phone and a desk.
+picture's width and heights are pixels, so that the same picture fits a phone and a checkpoint.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages between the warden and the outside: JSON behind a length of four bytes."""
+"""Messages between the supervisor and the outside: JSON behind a length of four bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def receive_order() -> dict[str, Any]:
-    """The next order; the warden ends when there is none."""
+    """The next order; the supervisor ends when there is none."""
     return json.loads(read_exactly(*struct.unpack(">I", read_exactly(4))))
 
 

@@ -1,4 +1,4 @@
-"""The pipes between the warden and a test's processes."""
+"""The pipes between the supervisor and a test's processes."""
 # ruff: noqa: PTH123 - no pathlib here, see the package
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The warden: forks a child for each test, watches it, and ends all that is left of it.
+"""The supervisor: forks a child for each test, watches it, and ends all that is left of it.
 
 Orders come in on standard input, replies leave on standard output; when the input ends, so does
-the warden, and everything it started with it.
+the supervisor, and everything it started with it.
 """
 # ruff: noqa: PTH102, PTH112, PTH118, PTH208 - no pathlib here, see the package
 
@@ -91,7 +91,7 @@ class Supervisor:
         self.scratch: list[str] = order["scratch"]
         self.filter = bytes.fromhex(order["filter"])
         self.count = bytes.fromhex(order["count"])
-        """The filter that lets the warden decide about new processes; empty: the kernel does."""
+        """Lets the supervisor decide about new processes; empty: the kernel does."""
         self.listeners: list[int] = []
         self.ruleset = -1
         """Landlock's rules for the children; -1: none."""
@@ -126,7 +126,7 @@ class Supervisor:
             os.setresuid(uid, uid, uid)
         prctl(PR_SET_NO_NEW_PRIVS, 1)
         prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphans come back here to be ended
-        prctl(PR_SET_DUMPABLE, 0)  # closes /proc/<warden>/mem to the children
+        prctl(PR_SET_DUMPABLE, 0)  # closes /proc/<supervisor>/mem to the children
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if self.backend == "bubblewrap":
             # The first process of a namespace hears no signal from inside that it does not handle.
@@ -200,7 +200,7 @@ class Supervisor:
 
     def start_process(self, test: RunningTest, main: Callable[[], int]) -> int:
         """A process that nobody trusts; its number."""
-        if self.ruleset >= 0:  # the warden must see what it keeps open, from its first moment on
+        if self.ruleset >= 0:  # the supervisor must see from the start what it keeps open
             prctl(PR_SET_DUMPABLE, 1)
         heard, tells, waits, taken = (*os.pipe(), *os.pipe())
         process = os.fork()
@@ -218,7 +218,7 @@ class Supervisor:
         """A process for the program, and one for its tests, which the program cannot look into.
 
         The text of the tests follows their order. Their own process reads it, and nobody else: a
-        program finds in its memory all that the warden had in its own.
+        program finds in its memory all that the supervisor had in its own.
         """
         size: int = test.order["size"]
         asks, calls, answers, says, begun, begins = (*os.pipe(), *os.pipe(), *os.pipe())
@@ -372,18 +372,18 @@ class Supervisor:
             sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115 - for all its life
             sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
             status = main()
-        except BaseException as error:  # noqa: BLE001 - it must not become a second warden
+        except BaseException as error:  # noqa: BLE001 - it must not become a second supervisor
             sys.excepthook(type(error), error, error.__traceback__)
         finally:
             os._exit(status)
 
     def install_process_counter(self, tells: int, waits: int) -> None:
-        """Let the warden decide about new processes, and keep nothing of the means to do so."""
+        """Let the supervisor decide about new processes, and keep nothing of the means to do so."""
         if self.count:
             listener = install_listener(self.count)
             write_all(tells, str(listener).encode())
             os.close(tells)
-            os.read(waits, 1)  # nothing: the end of it, once the warden has taken its copy
+            os.read(waits, 1)  # nothing: the end of it, once the supervisor has taken its copy
             close_descriptors(waits, listener)
         else:
             close_descriptors(tells, waits)
@@ -413,8 +413,8 @@ class Supervisor:
 def serve_orders() -> None:
     """Serve to the end of the orders; leave nothing."""
     write_all(1, pack_message({"started": True}))
-    warden = Supervisor(receive_order())
+    supervisor = Supervisor(receive_order())
     try:
-        warden.serve()
+        supervisor.serve()
     finally:
-        warden.shut_down()
+        supervisor.shut_down()

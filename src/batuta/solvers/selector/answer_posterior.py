@@ -1,34 +1,42 @@
 """Which of several answers is right, and whether another one is worth its price.
 
 Answers are drawn one after another. After each draw, every answer so far has a probability of
-being right: logistic regression on who gave it, who gave another, and what each of them was
-expected to earn on the question. The likeliest leads. Whether to draw again is a question of
-optimal stopping, solved backwards by regression as in Longstaff and Schwartz, "Valuing American
-Options by Simulation" (2001): what going on won on the training questions, less the price of its
-draws, is regressed on what is known by then, and the draws end where it is not positive.
+being right: logistic regression on how many agree and who they are. What agreement is worth
+whoever agrees is shrunk towards what it was worth on other pools (`agreement`); what each worker's
+word is worth beyond that is learned from the pool's own labels, where these bear it. The likeliest
+answer leads. Whether to draw again is a question of optimal stopping, solved backwards by
+regression as in Longstaff and Schwartz, "Valuing American Options by Simulation" (2001): what
+going on won on the training questions, less the price of its draws, is regressed on what is known
+by then, and the draws end where it is not positive.
 
 Axes: n questions, k draws, m workers, f inputs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from batuta.solvers.selector.agreement import (
+    AGREEMENT_INPUTS,
+    STOPPING_INPUTS,
+    AgreementPrior,
+    agreement_inputs,
+    stopping_inputs,
+)
+from batuta.solvers.selector.regression import apply_logistic, fit_linear, fit_logistic
+
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.signedinteger[Any]]
 
 CREDIT_MARGIN = 0.03
 """Expected credits are held this far from 0 and 1."""
-_PENALTY = 10.0
-"""Ridge of the regressions, in questions."""
-_NEWTON_STEPS = 8
-"""Newton steps."""
-_STOP_PENALTY = 1.0
-"""Ridge of the stopping regressions, in questions."""
+_STOP_PENALTY = 20.0
+"""How many questions the shipped stopping rule counts as."""
 
 
 def log_odds(expected_nm: Floats) -> Floats:
@@ -37,21 +45,31 @@ def log_odds(expected_nm: Floats) -> Floats:
     return np.log(held / (1 - held))
 
 
-def next_worker(
-    expected_nm: Floats, drawn_nm: Integers, most_nm: Integers, again: float
-) -> Integers:
-    """Who is drawn next for each question, (n,); -1: nobody is left.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawOrder:
+    """Who is asked next: who is expected to earn most, less what counts against it."""
 
-    Args:
-        expected_nm: expected credit.
-        drawn_nm: how often each worker was drawn.
-        most_nm: how often each worker may be drawn.
-        again: what a worker's expected credit is less for each draw that it had.
-    """
-    merit_nm = np.where(drawn_nm < most_nm, expected_nm - again * drawn_nm, -np.inf)
-    first_n = merit_nm.argmax(axis=1)
-    left_n = np.isfinite(merit_nm[np.arange(len(first_n)), first_n])
-    return np.where(left_n, first_n, -1)
+    again: float
+    """Credit that a worker counts less for each draw that it had."""
+    thrift: float = 0.0
+    """Credit that a worker counts less for each call's worth of money."""
+
+    def next_worker(
+        self, expected_nm: Floats, drawn_nm: Integers, most_nm: Integers, calls_worth_m: Floats
+    ) -> Integers:
+        """Who is drawn next for each question, (n,); -1: nobody is left.
+
+        Args:
+            expected_nm: expected credit.
+            drawn_nm: how often each worker was drawn.
+            most_nm: how often each worker may be drawn.
+            calls_worth_m: what each worker's call costs, in calls of usual cost.
+        """
+        liked_nm = expected_nm - self.again * drawn_nm - self.thrift * calls_worth_m
+        merit_nm = np.where(drawn_nm < most_nm, liked_nm, -np.inf)
+        first_n = merit_nm.argmax(axis=1)
+        left_n = np.isfinite(merit_nm[np.arange(len(first_n)), first_n])
+        return np.where(left_n, first_n, -1)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -63,12 +81,24 @@ class AnswerDraws:
     answer_nk: Integers
     """Equal numbers: equal answers. -1: no answer."""
     odds_nm: Floats
-    evidence_nk: Floats | float = 0.0
-    """What checks add to the log-odds that each answer is right."""
+    cost_m: Floats
+    """What a call of each worker costs, in credit."""
+    collisions: float
+    """How often two wrong answers are the same."""
+    evidence_nk: Floats | None = None
+    """What checks add to the log-odds that each answer is right; None: nothing."""
 
-    def posterior_inputs(self, count: int) -> Floats:
-        """What is known of each of the first draws, (n, count, f)."""
+    def posterior_inputs(self, count: int, *, named: bool) -> Floats:
+        """What is known of each of the first draws, (n, count, f).
+
+        Args:
+            count: how many draws.
+            named: whether the workers are told apart; else only their agreement counts.
+        """
         worker_nk, answer_nk = self.worker_nk[:, :count], self.answer_nk[:, :count]
+        general = agreement_inputs(worker_nk, answer_nk, self.odds_nm, self.collisions)
+        if not named:
+            return general
         rows = np.arange(len(worker_nk))[:, None]
         there_nk1 = (worker_nk >= 0)[:, :, None]
         odds_nk1 = np.where(there_nk1, self.odds_nm[rows, worker_nk][:, :, None], 0)
@@ -78,16 +108,31 @@ class AnswerDraws:
         support_nk = same_nkk @ np.log1p(np.exp(odds_nk1))
         return np.concatenate(
             [
+                general,
                 same_nkk @ said_nkm,
                 ~same_nkk @ said_nkm,
                 odds_nk1,
-                (answer_nk < 0)[:, :, None].astype(np.float64),
                 support_nk,
                 support_nk - support_nk.max(axis=1, keepdims=True),
-                np.ones((*answer_nk.shape, 1)),
             ],
             axis=2,
         )
+
+    def stopping_state(
+        self, found: LeadingAnswer, count: int, next_n: Integers, *, named: bool
+    ) -> Floats:
+        """What the decision to draw `next_n` after so many draws rests on, (n, g)."""
+        who_n = np.maximum(next_n, 0)
+        again_n = (self.worker_nk[:, :count] == who_n[:, None]).any(axis=1)
+        general = stopping_inputs(
+            found.sure_n,
+            found.rival_n,
+            self.odds_nm,
+            next_n=who_n,
+            cost_n=self.cost_m[who_n],
+            again_n=again_n,
+        )
+        return np.column_stack([general, self.odds_nm]) if named else general
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,34 +146,30 @@ class LeadingAnswer:
     rival_n: Floats
     """That of the likeliest other answer; 0: there is none."""
 
-    def stopping_state(self, odds_nm: Floats) -> Floats:
-        """What the decision to draw again rests on, (n, g)."""
-        return np.column_stack(
-            [
-                np.ones(len(self.sure_n)),
-                self.sure_n,
-                self.sure_n**2,
-                self.rival_n,
-                self.sure_n * self.rival_n,
-                odds_nm.max(axis=1),
-                odds_nm,
-            ]
-        )
 
+def find_leading_answer(draws: AnswerDraws, sure_nk: Floats, margin: float) -> LeadingAnswer:
+    """Who leads among the first draws; no answer leads only where there is no other.
 
-def find_leading_answer(
-    inputs_nkf: Floats, answer_nk: Integers, weights_f: Floats, evidence_nk: Floats | float = 0.0
-) -> LeadingAnswer:
-    """Who leads, by these weights; no answer leads only where there is no other."""
-    sure_nk = _apply_logistic(inputs_nkf @ weights_f + evidence_nk)
-    rank_nk = np.where(answer_nk >= 0, sure_nk, sure_nk - 1)
-    rows, draw_n = np.arange(len(rank_nk)), rank_nk.argmax(axis=1)
+    Args:
+        draws: the answers.
+        sure_nk: the probability that each of the first draws' answers is right.
+        margin: by how much likelier another answer must be than one that the best worker gave.
+    """
+    count = sure_nk.shape[1]
+    answer_nk, worker_nk = draws.answer_nk[:, :count], draws.worker_nk[:, :count]
+    rank_nk = np.where(answer_nk >= 0, sure_nk, sure_nk - 2)
+    rows = np.arange(len(rank_nk))
+    best_nk = worker_nk == draws.odds_nm.argmax(axis=1)[:, None]
+    first_n = np.where(best_nk, rank_nk, -np.inf).argmax(axis=1)
+    held_n = best_nk.any(axis=1) & (answer_nk[rows, first_n] >= 0)
+    its_nk = held_n[:, None] & (answer_nk == answer_nk[rows, first_n][:, None])
+    draw_n = (rank_nk + margin * its_nk).argmax(axis=1)
     other_nk = (answer_nk != answer_nk[rows, draw_n][:, None]) & (answer_nk >= 0)
     rival_n = np.where(other_nk, sure_nk, 0).max(axis=1)
     return LeadingAnswer(draw_n, sure_nk[rows, draw_n], rival_n)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class AnswerPosterior:
     """How answers are weighed and when there are enough."""
 
@@ -136,16 +177,45 @@ class AnswerPosterior:
     """Of the answers, by number of draws, from one."""
     onward_kg: Floats
     """Of the state, by number of draws; the sum is what drawing again is expected to win."""
-    again: float
-    """As in `next_worker`."""
+    order: DrawOrder
+    margin: float = 0.0
+    """As in `find_leading_answer`."""
 
-    def judge(self, draws: AnswerDraws, count: int) -> tuple[LeadingAnswer, NDArray[np.bool_]]:
-        """After so many draws: who leads, and whether to draw again, (n,)."""
-        answer_nk = draws.answer_nk[:, :count]
-        found = find_leading_answer(
-            draws.posterior_inputs(count), answer_nk, self.weights_kf[count - 1], draws.evidence_nk
-        )
-        return found, found.stopping_state(draws.odds_nm) @ self.onward_kg[count - 1] > 0
+    @property
+    def named(self) -> bool:
+        """Whether it tells the workers apart."""
+        return self.weights_kf.shape[1] > len(AGREEMENT_INPUTS)
+
+    def lead(self, draws: AnswerDraws, count: int) -> LeadingAnswer:
+        """Who leads after so many draws."""
+        inputs = draws.posterior_inputs(count, named=self.named)
+        odds_nk: Floats = inputs @ self.weights_kf[count - 1]
+        if draws.evidence_nk is not None:
+            odds_nk = odds_nk + draws.evidence_nk[:, :count]
+        sure_nk = apply_logistic(odds_nk)
+        return find_leading_answer(draws, sure_nk, self.margin)
+
+    def goes_on(
+        self, draws: AnswerDraws, found: LeadingAnswer, count: int, next_n: Integers
+    ) -> NDArray[np.bool_]:
+        """Whether to draw `next_n` after so many draws, (n,)."""
+        named = self.onward_kg.shape[1] > len(STOPPING_INPUTS)
+        state = draws.stopping_state(found, count, next_n, named=named)
+        return (state @ self.onward_kg[count - 1] > 0) & (next_n >= 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PosteriorForm:
+    """How freely the weights follow a pool's own labels."""
+
+    named: bool
+    """Whether what each worker's word is worth is learned."""
+    agreement_penalty: float
+    """Questions that the shipped weights of agreement count as."""
+    margin: float = 0.0
+    """As in `find_leading_answer`."""
+    named_penalty: float = 10.0
+    """Ridge of the weights of single workers, in questions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,92 +225,155 @@ class TrainingDraws:
     draws: AnswerDraws
     credit_nk: Floats
     """What each draw's answer earns."""
-    again: float
+    order: DrawOrder
+
+    def next_n(self, count: int) -> Integers:
+        """Who is drawn after so many draws; -1: nobody."""
+        if count >= self.credit_nk.shape[1]:
+            return np.full(len(self.credit_nk), -1)
+        return self.draws.worker_nk[:, count]
+
+    def draw_costs_nk(self) -> Floats:
+        """What each draw costs, in credit; 0 where nobody is drawn."""
+        worker_nk = self.draws.worker_nk
+        return np.where(worker_nk >= 0, self.draws.cost_m[worker_nk], 0.0)
 
     def simulate_stopping(self, belief: AnswerPosterior) -> tuple[Floats, Integers]:
         """What the belief earns on each question, and how many draws it makes, (n,)."""
         most = self.credit_nk.shape[1]
         earned_n, draws_n = np.zeros(len(self.credit_nk)), np.zeros(len(self.credit_nk), int)
         for count in range(1, most + 1):
-            found, goes_n = belief.judge(self.draws, count)
-            left_n = goes_n & (self.draws.worker_nk[:, min(count, most - 1)] >= 0)
-            ends_n = (draws_n == 0) & (~left_n | (count == most))
-            rows = np.flatnonzero(ends_n)
+            found = belief.lead(self.draws, count)
+            goes_n = belief.goes_on(self.draws, found, count, self.next_n(count))
+            rows = np.flatnonzero((draws_n == 0) & ~goes_n)
             earned_n[rows] = self.credit_nk[rows, found.draw_n[rows]]
             draws_n[rows] = count
         return earned_n, draws_n
 
-    def fit_posterior(self, half_n: Integers, price: float) -> tuple[AnswerPosterior, float]:
-        """The belief, and what it earned on held-out halves, less `price` a draw.
+    def cross_fit(
+        self, half_n: Integers, form: PosteriorForm, prior: AgreementPrior
+    ) -> tuple[Floats, ...]:
+        """How sure each answer is, (n, count), after each number of draws from one.
 
         Args:
-            half_n: 0 or 1; each half is judged by regressions on the other one.
-            price: credit that a draw is worth.
+            half_n: 0 or 1; each half is judged by a regression on the other one.
+            form: how freely the weights follow the labels.
+            prior: what they are shrunk towards.
         """
-        most = self.credit_nk.shape[1]
-        inputs = [self.draws.posterior_inputs(count) for count in range(1, most + 1)]
-        tried = [self._cross_fit_leader(one, half_n) for one in inputs]
-        states = [found.stopping_state(self.draws.odds_nm) for found, _ in tried]
-        onward = np.zeros((most, states[0].shape[1]))
-        value_n = tried[-1][1]
-        for place in reversed(range(most - 1)):
-            earned_n = tried[place][1]
-            win_n = value_n - price - earned_n
-            onward[place] = _fit_linear(states[place], win_n)
-            goes_n = _cross_fit_gain(states[place], win_n, half_n)
-            value_n = np.where(goes_n > 0, value_n - price, earned_n)
-        if value_n.mean() <= tried[0][1].mean():
-            onward[:] = 0
-            value_n = tried[0][1]
-        weights = [
-            _fit_logistic(one, self.credit_nk[:, : place + 1]) for place, one in enumerate(inputs)
-        ]
-        return AnswerPosterior(np.stack(weights), onward, self.again), float(value_n.mean()) - price
+        found: list[Floats] = []
+        for count in _draw_counts(self.credit_nk.shape[1]):
+            inputs = self.draws.posterior_inputs(count, named=form.named)
+            sure_nk = np.empty(inputs.shape[:2])
+            for half in (0, 1):
+                ours = half_n == half
+                weights_f = _fit_weights(inputs[~ours], self.credit_nk[~ours], form, prior)
+                sure_nk[ours] = apply_logistic(inputs[ours] @ weights_f)
+            found.append(sure_nk)
+        return tuple(found)
 
-    def _cross_fit_leader(
-        self, inputs_nkf: Floats, half_n: Integers
-    ) -> tuple[LeadingAnswer, Floats]:
-        """Who leads, judged by the other half, and what it earns."""
-        count = inputs_nkf.shape[1]
-        credit_nk, answer_nk = self.credit_nk[:, :count], self.draws.answer_nk[:, :count]
-        draw_n = np.zeros(len(credit_nk), np.int64)
-        sure_n, rival_n = np.zeros((2, len(credit_nk)))
-        for half in (0, 1):
-            ours = half_n == half
-            weights_f = _fit_logistic(inputs_nkf[~ours], credit_nk[~ours])
-            found = find_leading_answer(inputs_nkf[ours], answer_nk[ours], weights_f)
-            draw_n[ours], sure_n[ours], rival_n[ours] = found.draw_n, found.sure_n, found.rival_n
-        earned_n = credit_nk[np.arange(len(draw_n)), draw_n]
-        return LeadingAnswer(draw_n, sure_n, rival_n), earned_n
+    def stop(
+        self,
+        sure_by_count: Sequence[Floats],
+        half_n: Integers,
+        form: PosteriorForm,
+        prior: AgreementPrior,
+    ) -> tuple[Floats, HeldOutCredit]:
+        """The stopping rule (k, g), and what it earns where it was not fitted.
+
+        Args:
+            sure_by_count: as `cross_fit` gives it.
+            half_n: 0 or 1; each half is judged by regressions on the other one.
+            form: how the weights were fitted.
+            prior: what the rule is shrunk towards.
+        """
+        most, rows = self.credit_nk.shape[1], np.arange(len(half_n))
+        found = [find_leading_answer(self.draws, sure, form.margin) for sure in sure_by_count]
+        earned = [self.credit_nk[rows, one.draw_n] for one in found]
+        cost_nk = self.draw_costs_nk()
+        width = len(STOPPING_INPUTS) + (self.draws.odds_nm.shape[1] if form.named else 0)
+        onward_kg = np.zeros((most, width))
+        earned_n, spent_n, draws_n = earned[-1], np.zeros(len(rows)), np.full(len(rows), most)
+        for count in reversed(_draw_counts(most - 1)):
+            next_n, now_n = self.next_n(count), earned[count - 1]
+            state = self.draws.stopping_state(found[count - 1], count, next_n, named=form.named)
+            win_n = earned_n - spent_n - cost_nk[:, count] - now_n
+            centre = _pad_with_zeros(prior.onward(count), width)
+            onward_kg[count - 1] = fit_linear(state, win_n, centre, _STOP_PENALTY)
+            goes_n = (_cross_fit_gain(state, win_n, half_n, centre) > 0) & (next_n >= 0)
+            spent_n = np.where(goes_n, spent_n + cost_nk[:, count], 0)
+            earned_n = np.where(goes_n, earned_n, now_n)
+            draws_n = np.where(goes_n, draws_n, count)
+        return onward_kg, HeldOutCredit(earned_n, spent_n + cost_nk[:, 0], draws_n)
+
+    def fit_weights(self, form: PosteriorForm, prior: AgreementPrior) -> Floats:
+        """The weights of the answers, by number of draws, on all questions: (k, f)."""
+        return np.stack(
+            [
+                _fit_weights(
+                    self.draws.posterior_inputs(count, named=form.named),
+                    self.credit_nk,
+                    form,
+                    prior,
+                )
+                for count in _draw_counts(self.credit_nk.shape[1])
+            ]
+        )
 
 
-def _cross_fit_gain(state_ng: Floats, win_n: Floats, half_n: Integers) -> Floats:
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldOutCredit:
+    """What a way of drawing and stopping earned on questions that did not shape it."""
+
+    earned_n: Floats
+    spent_n: Floats
+    """What its draws cost, in credit."""
+    draws_n: Integers
+
+    @property
+    def value(self) -> float:
+        """Credit less cost, the mean."""
+        return float((self.earned_n - self.spent_n).mean())
+
+
+def collision_rate(answers_qms: Integers, credit_qms: Floats) -> float:
+    """How often the wrong first answers of two workers are the same; a half if none is known."""
+    answer_qm, credit_qm = answers_qms[:, :, 0], credit_qms[:, :, 0]
+    wrong_qm = (credit_qm < CREDIT_MARGIN) & (answer_qm >= 0)
+    alike, pairs = 1.0, 2.0
+    for m in range(1, answer_qm.shape[1]):
+        both_qm = wrong_qm[:, m:] & wrong_qm[:, :-m]
+        pairs += float(both_qm.sum())
+        alike += float((both_qm & (answer_qm[:, m:] == answer_qm[:, :-m])).sum())
+    return alike / pairs
+
+
+def _draw_counts(most: int) -> range:
+    return range(1, most + 1)
+
+
+def _pad_with_zeros(prior_f: Floats, width: int) -> Floats:
+    """The shipped numbers, and 0 for what is learned of single workers."""
+    return np.concatenate([prior_f, np.zeros(width - len(prior_f))])
+
+
+def _fit_weights(
+    inputs_nkf: Floats, credit_nk: Floats, form: PosteriorForm, prior: AgreementPrior
+) -> Floats:
+    count, width = inputs_nkf.shape[1:]
+    shipped_f = prior.weights(count)
+    penalty_f = np.full(width, form.named_penalty)
+    penalty_f[: len(shipped_f)] = form.agreement_penalty
+    return fit_logistic(
+        inputs_nkf, credit_nk[:, :count], _pad_with_zeros(shipped_f, width), penalty_f
+    )
+
+
+def _cross_fit_gain(state_ng: Floats, win_n: Floats, half_n: Integers, centre_g: Floats) -> Floats:
     """What drawing again is expected to win, judged by the other half."""
     expected_n = np.empty(len(win_n))
     for half in (0, 1):
         ours = half_n == half
-        expected_n[ours] = state_ng[ours] @ _fit_linear(state_ng[~ours], win_n[~ours])
+        expected_n[ours] = state_ng[ours] @ fit_linear(
+            state_ng[~ours], win_n[~ours], centre_g, _STOP_PENALTY
+        )
     return expected_n
-
-
-def _fit_linear(state_ng: Floats, win_n: Floats) -> Floats:
-    """Ridge regression of what drawing again won: (g,)."""
-    ridge = _STOP_PENALTY * np.eye(state_ng.shape[1])
-    return np.linalg.solve(state_ng.T @ state_ng + ridge, state_ng.T @ win_n)
-
-
-def _fit_logistic(inputs_nkf: Floats, credit_nk: Floats) -> Floats:
-    """Logistic regression of credit, with ridge, by Newton's method: (f,)."""
-    x_rf = inputs_nkf.reshape(-1, inputs_nkf.shape[2])
-    y_r = credit_nk.reshape(-1)
-    weights_f, ridge = np.zeros(x_rf.shape[1]), _PENALTY * np.eye(x_rf.shape[1])
-    for _ in range(_NEWTON_STEPS):
-        sure_r = _apply_logistic(x_rf @ weights_f)
-        slope_f = x_rf.T @ (sure_r - y_r) + _PENALTY * weights_f
-        curve_ff = (x_rf * (sure_r * (1 - sure_r))[:, None]).T @ x_rf + ridge
-        weights_f -= np.linalg.solve(curve_ff, slope_f)
-    return weights_f
-
-
-def _apply_logistic(x: Floats) -> Floats:
-    return 1 / (1 + np.exp(-x))

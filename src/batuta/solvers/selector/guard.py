@@ -2,7 +2,7 @@
 
 Another worker is picked only if it is expected to earn clearly more and if the question is close
 to one that was trained on. Both bounds are set on training questions that were held out, in folds
-by lot and in folds of whole task families: they are those that earn most on the former among
+at random and in folds of whole task families: they are those that earn most on the former among
 those that lose nothing on the latter, where a family's questions are all new.
 
 Axes: n questions, m workers.
@@ -23,6 +23,8 @@ _QUANTILES = 20
 """Bounds on closeness that are tried."""
 _STANDARD_ERRORS = 1.0
 """Standard errors by which a gain must be above 0."""
+_MAX_FOLD_LOSS = 0.003
+"""Credit a question that may be lost on a fold of families never seen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +72,20 @@ def fit_guard(
     by_family: HeldOutTrial,
     family_n: NDArray[np.signedinteger[Any]],
     best: int,
+    *,
+    fold_n: NDArray[np.signedinteger[Any]],
 ) -> SelectorGuard:
-    """The bounds that earn most by lot and lose nothing on families never seen.
+    """The bounds that earn most at random and lose nothing on families never seen.
 
     What they gain there is less its standard error over families not below 0, so that luck with a
-    few of them does not open the guard.
+    few of them does not open the guard, and no fold of families loses much.
 
     Args:
-        by_lot: held out in folds by lot.
+        by_lot: held out in folds at random.
         by_family: held out in folds of whole families.
         family_n: each question's family.
         best: the best single worker.
+        fold_n: each question's fold of whole families.
     """
     chosen, most = SelectorGuard(), 0.0
     quantiles = np.linspace(0, 1, _QUANTILES, endpoint=False)
@@ -89,11 +94,14 @@ def fit_guard(
         for advantage in ADVANTAGES:
             guard = SelectorGuard(advantage, float(closeness))
             gain_n = by_lot.gain_n(guard, best)
-            strange_f = np.bincount(family_n, by_family.gain_n(guard, best)).astype(np.float64)
+            strange_n = by_family.gain_n(guard, best)
+            strange_f = np.bincount(family_n, strange_n).astype(np.float64)
+            fold_means = np.bincount(fold_n, strange_n) / np.maximum(np.bincount(fold_n), 1)
             if (
                 gain_n.sum() > most
                 and gain_n.sum() >= _standard_error(gain_n - gain_n.mean())
                 and strange_f.sum() >= _standard_error(strange_f)
+                and fold_means.min() >= -_MAX_FOLD_LOSS
             ):
                 chosen, most = guard, float(gain_n.sum())
     return chosen

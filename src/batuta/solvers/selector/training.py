@@ -32,7 +32,11 @@ _VALIDATION_FOLD = 0
 """The fold whose questions judge the two stages."""
 _MIN_QUESTIONS = 20
 """Questions below which nothing can be learned and held out too."""
-_SMOOTHING_GRID = tuple(Smoothing(neighbours=share) for share in (0.0, 0.5, 1.0))
+_SMOOTHING_GRID = (
+    *(Smoothing(neighbours=share) for share in (0.0, 0.5, 1.0)),
+    Smoothing(neighbours=1.0, sharpness=0.0),  # all neighbours alike, as kNN routers take them
+    Smoothing(neighbours=1.0, sharpness=30.0),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +107,7 @@ def fit_selector(
         ),
         family_n,
         best,
+        fold_n=by_family,
     )
     return Selector(title=recipe.name, features=features, values=values, head=head, guard=guard)
 
@@ -131,7 +136,7 @@ def compute_rewards(history: History, dollar: float) -> Floats:
 
 
 def random_folds(count: int, rng: np.random.Generator) -> Folds:
-    """A fold for each question, by lot; all of about one size."""
+    """A fold for each question, at random; all of about one size."""
     return rng.permutation(count) % FOLDS
 
 
@@ -164,7 +169,7 @@ def family_numbers(history: History, features_nd: Floats, rng: np.random.Generat
 def _choose_smoothing(
     history: History, features_nd: Floats, reward_nm: Floats, fold_n: Folds
 ) -> Smoothing:
-    """The smoothing whose picks earn most on questions held out by lot."""
+    """The smoothing whose picks earn most on questions held out at random."""
 
     def earned(smoothing: Smoothing) -> float:
         values = fit_values(history.workers, features_nd, reward_nm, smoothing)

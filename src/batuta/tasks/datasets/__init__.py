@@ -5,9 +5,11 @@ from batuta.tasks.datasets.dataset import Dataset, DatasetSplit, HubDataset, Mul
 from batuta.tasks.datasets.hub_files import fetch_split
 from batuta.tasks.datasets.loader import find_split, load_tasks, local_files
 from batuta.tasks.datasets.task_files import read_task_file
+from batuta.tasks.datasets.task_suites import SUITE_ENDINGS, read_task_suite
 
 __all__ = [
     "DATASETS",
+    "SUITE_ENDINGS",
     "Dataset",
     "DatasetSplit",
     "HubDataset",
@@ -17,4 +19,5 @@ __all__ = [
     "load_tasks",
     "local_files",
     "read_task_file",
+    "read_task_suite",
 ]

@@ -223,6 +223,41 @@ KNOWLEDGE = (
     ),
 )
 
+_MGSM_LANGUAGES = ("bn", "de", "en", "es", "fr", "ja", "ru", "sw", "te", "th", "zh")
+
+OTHERS = (
+    Dataset(
+        name="mgsm",
+        description="250 word problems of GSM8K in each of eleven languages",
+        licence="CC-BY-SA-4.0",
+        convert=short_answers.convert_mgsm,
+        splits={
+            "all": DatasetSplit((), tuple(f"bench/mgsm/mgsm_{one}.tsv" for one in _MGSM_LANGUAGES)),
+            **{one: DatasetSplit((), (f"bench/mgsm/mgsm_{one}.tsv",)) for one in _MGSM_LANGUAGES},
+        },
+        origin="github.com/google-research/url-nlp, folder mgsm",
+        redistributable=True,
+    ),
+    Dataset(
+        name="simpleqa",
+        description="short questions of fact, hard for large models; needs --judge for some",
+        licence="MIT",
+        convert=short_answers.convert_simple_qa,
+        splits={"test": DatasetSplit((), ("bench/simpleqa/simple_qa_test_set.csv",))},
+        origin="github.com/openai/simple-evals, the data that its README names",
+        redistributable=True,
+    ),
+    Dataset(
+        name="ifeval",
+        description="prompts with instructions of form that rules can check",
+        licence="Apache-2.0",
+        convert=short_answers.convert_if_eval,
+        splits={"test": DatasetSplit((), ("bench/ifeval/input_data.jsonl",))},
+        origin="github.com/google-research/google-research, instruction_following_eval/data",
+        redistributable=True,
+    ),
+)
+
 PROGRAMS = (
     Dataset(
         name="humaneval",
@@ -306,4 +341,4 @@ PROGRAMS = (
     ),
 )
 
-DATASETS = {source.name: source for source in (*MATHS, *KNOWLEDGE, *PROGRAMS)}
+DATASETS = {source.name: source for source in (*MATHS, *KNOWLEDGE, *OTHERS, *PROGRAMS)}

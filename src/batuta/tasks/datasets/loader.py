@@ -19,6 +19,7 @@ from batuta.tasks.datasets.catalog import DATASETS
 from batuta.tasks.datasets.dataset import Dataset, DatasetSplit, HubDataset, MultipleChoiceQuestion
 from batuta.tasks.datasets.rows import Row, file_sha256, read_rows
 from batuta.tasks.datasets.task_files import read_task_file
+from batuta.tasks.datasets.task_suites import SUITE_ENDINGS, read_task_suite
 
 SUMS_FILE = "SHA256SUMS"
 """As `sha256sum` writes it, here for known files and in each folder of fetched ones."""
@@ -57,6 +58,8 @@ def load_tasks(
     """
     if ".jsonl" in Path(name).suffixes:
         return read_task_file(Path(name), seed)
+    if Path(name).suffix in SUITE_ENDINGS:
+        return read_task_suite(Path(name), seed)
     if name.startswith(f"{reasoning_gym.NAME}:"):
         return reasoning_gym.generate_tasks(name.partition(":")[2], size, seed or 0)
     source, split = find_split(name)
@@ -73,7 +76,7 @@ def find_split(name: str) -> tuple[Dataset, str]:
     wanted, _, part = name.partition(":")
     source = DATASETS.get(wanted)
     if source is None:
-        known = ("rehearsal", *DATASETS, f"{reasoning_gym.NAME}:FAMILY", "FILE.jsonl")
+        known = ("rehearsal", *DATASETS, f"{reasoning_gym.NAME}:FAMILY", "FILE.jsonl", "FILE.yaml")
         raise SourceError(f"there is no source {wanted!r}; {suggest_names(wanted, known)}")
     split = part or next(iter(source.splits))
     if split not in source.splits:

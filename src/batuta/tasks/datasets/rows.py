@@ -49,11 +49,15 @@ def read_rows(path: Path) -> Iterator[Row]:
         return _checked_rows(path, _read_parquet(path))
     if path.suffix == ".csv":
         return _checked_rows(path, _read_csv(path))
+    if path.suffix == ".tsv":
+        return _checked_rows(path, _read_question_table(path))
     if path.suffix == ".json":
         return _checked_rows(path, _read_json(path))
     if ".jsonl" in path.suffixes[-2:]:
         return _checked_rows(path, _read_json_lines(path))
-    raise SourceError(f"{path} has an unknown form; use .jsonl (.gz, .zst), .json, .csv, .parquet")
+    raise SourceError(
+        f"{path} has an unknown form; use .jsonl (.gz, .zst), .json, .csv, .tsv, .parquet"
+    )
 
 
 def _checked_rows(path: Path, rows: Iterator[Any]) -> Iterator[Row]:
@@ -113,6 +117,14 @@ def _parse_row(line: bytes, where: str) -> Row:
 def _read_csv(path: Path) -> Iterator[Row]:
     with path.open(encoding="utf-8-sig", newline="") as stream:
         yield from csv.DictReader(stream)
+
+
+def _read_question_table(path: Path) -> Iterator[Row]:
+    """A table without a head: a question and its answer a line."""
+    with path.open(encoding="utf-8-sig", newline="") as stream:
+        names = ("question", "answer")
+        for row in csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE):
+            yield dict(zip(names, row, strict=False))
 
 
 def _read_parquet(path: Path) -> Iterator[Row]:

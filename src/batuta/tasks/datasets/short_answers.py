@@ -1,16 +1,19 @@
-"""Rows with short answers in words or numbers: RLPR, BBH."""
+"""Rows with short answers in words or numbers: RLPR, BBH, SimpleQA, MGSM; and IFEval's."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import PurePath
+from typing import Any
 
 from batuta.core import Task, TaskId
-from batuta.tasks.datasets.dataset import text_digest
+from batuta.tasks.datasets.dataset import as_json, text_digest
 from batuta.tasks.datasets.rows import Row
 
 _CHAT = re.compile(r"User:\s*(.*?)\s*(?:Assistant:|$)", re.DOTALL)
 _LETTER = re.compile(r"\(([A-Z])\)")
+_TOPIC = re.compile(r"""['"]topic['"]\s*:\s*['"]([^'"]+)['"]""")
 _INTEGER = re.compile(r"-?\d+")
 
 
@@ -51,3 +54,59 @@ def convert_bbh(row: Row) -> Task:
         grader=grader,
         tags=("bbh", family),
     )
+
+
+def convert_simple_qa(row: Row) -> Task:
+    """A question of SimpleQA; what no rule decides needs a judge."""
+    question, tags = str(row["problem"]).strip(), ("simpleqa", *_find_topic(row.get("metadata")))
+    return Task(
+        id=TaskId(f"simpleqa/{text_digest(question)}"),
+        question=f"{question}\n\nEnd with a line such as `Answer: the answer`.",
+        target=str(row["answer"]).strip(),
+        grader="freeform",
+        tags=tags,
+    )
+
+
+def _find_topic(metadata: object) -> tuple[str, ...]:
+    """SimpleQA writes its metadata as a Python dictionary."""
+    found = _TOPIC.search(str(metadata or ""))
+    return (found[1],) if found else ()
+
+
+def convert_mgsm(row: Row) -> Task:
+    """A word problem of MGSM in one of its languages; the file's name ends in it."""
+    question, language = str(row["question"]).strip(), _language_of(row)
+    return Task(
+        id=TaskId(f"mgsm/{language}/{text_digest(question)}"),
+        question=f"{question}\n\nThe answer is an integer. Put it in \\boxed{{}}.",
+        target=str(row["answer"]).strip().replace(",", "").removesuffix(".0"),
+        grader="integer",
+        tags=("mgsm", language),
+    )
+
+
+def _language_of(row: Row) -> str:
+    stem = PurePath(str(row["file"])).name.partition(".")[0]
+    return str(row.get("language") or stem.rpartition("_")[2])
+
+
+def convert_if_eval(row: Row) -> Task:
+    """A prompt of IFEval with its instructions, whose missing arguments are left out."""
+    ids, arguments = row["instruction_id_list"], row["kwargs"]
+    said = [
+        {"id": id_, "arguments": _given_arguments(given)}
+        for id_, given in zip(ids, arguments, strict=True)
+    ]
+    return Task(
+        id=TaskId(f"ifeval/{row['key']}"),
+        question=str(row["prompt"]),
+        target="",
+        grader="instructions",
+        tags=("ifeval", str(ids[0]).partition(":")[0]),
+        data=as_json({"instructions": said}),
+    )
+
+
+def _given_arguments(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (given or {}).items() if value is not None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,17 @@ def read_task_file(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
     Raises:
         SourceError: a line that cannot be used; the sentence names it.
     """
+    return make_tasks(read_rows(path), path, seed)
+
+
+def make_tasks(rows: Iterable[Row], path: Path, seed: int | None) -> tuple[Task, ...]:
+    """The tasks of rows, which came from that file; see `read_task_file`.
+
+    Raises:
+        SourceError: a row that cannot be used; the sentence names it.
+    """
     tasks: dict[TaskId, Task] = {}
-    for number, row in enumerate(read_rows(path), 1):
+    for number, row in enumerate(rows, 1):
         try:
             task = _make_task(row, seed)
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -27,7 +27,9 @@ from batuta.tasks.graders.words import (
     is_same_person,
     is_same_truth,
     is_same_words,
+    is_sentence_with,
     join_bullets,
+    lacks_items,
     normal_words,
 )
 
@@ -77,6 +79,7 @@ _LABEL = re.compile(
     r"(?=[\d-])",
     re.IGNORECASE,
 )
+_TARGET_LABEL = re.compile(r"^\s*(?:the )?(?:final )?answer\s*(?:is|[:=])\s*(?=\S)", re.IGNORECASE)
 _REMARK = re.compile(r"(?P<answer>[^()]+?)\s*\((?P<remark>[^()]*)\)\.?")
 _UNSURE = re.compile(
     r"\b(?:or|not|no|maybe|possibly|perhaps|and|if|unless|neither|nor)\b|\d", re.IGNORECASE
@@ -91,6 +94,9 @@ _ABOUT = re.compile(
 )
 _NAME = re.compile(r"^[A-Za-z](?:_\w+)?\s*=\s*")
 _COUNTED_NOUN = re.compile(r"[a-zA-Z]+(?: [a-zA-Z]+)*")
+_UNKNOWNS = frozenset("nxyz")
+"""Names that are no unit."""
+_PLURAL = re.compile(r"[a-z]{2,}s")
 _LINKS = frozenset({"or", "and", "to", "plus", "minus"})
 _MATHS = re.compile(r"\\(?!text)[a-zA-Z]|[\^=+\d]")
 _PROSE = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{3,}")
@@ -151,7 +157,7 @@ class FreeFormGrader:
             _unhedged_form(found)
         )
         single = wanted is not None and not wanted.unit and not _PROSE.search(found)
-        if single or numbers:
+        if single or numbers or _is_other_expression(found, target):
             return Grade(0.0, found, f"expected {target}")
         return Grade(None, found, OTHER_WORDS)
 
@@ -203,6 +209,17 @@ def _is_numeric(form: forms.Form) -> bool:
     return parse_number(form.text) is not None or has_value(form.text)
 
 
+def _is_other_expression(found: str, target: str) -> bool:
+    """Whether both are expressions in one unknown, which algebra can tell apart."""
+    if _PROSE.search(found) or _PROSE.search(target):
+        return False
+    wanted, given = (parse_expression(normalize_latex(text)) for text in (target, found))
+    if wanted is None or given is None:
+        return False
+    names = variables_in(wanted)
+    return len(names) == 1 and names <= _UNKNOWNS and names == variables_in(given)
+
+
 def has_value(text: str) -> bool:
     """Whether an expression has a value: there are no names in it."""
     tree = parse_expression(text)
@@ -211,6 +228,7 @@ def has_value(text: str) -> bool:
 
 def compare_short_answers(found: str, target: str) -> bool | None:
     """Whether an answer is the target, as a quantity, as words, as yes or no; None: unclear."""
+    target = _TARGET_LABEL.sub("", target)
     compared = (
         is_same_bound,
         is_same_time,
@@ -231,7 +249,10 @@ def compare_short_answers(found: str, target: str) -> bool | None:
         return False
     if is_same_person(found, target) or is_same_items(found, target, is_same_words):
         return True
-    return is_same_truth(found, target)
+    same = is_same_truth(found, target)
+    if same is None and is_sentence_with(found, target):
+        return True
+    return False if same is None and lacks_items(found, target, is_same_words) else same
 
 
 def _is_same_amount(target: str, found: str) -> bool | None:
@@ -330,7 +351,10 @@ def write_digits(text: str) -> str:
         value = parse_number_words(" ".join(words[:count]))
         rest = " ".join(words[count:])
         if value is not None and (
-            not rest or rest in {"%", "percent", *_SCALES} or units.is_known_unit(rest)
+            not rest
+            or rest in {"%", "percent", *_SCALES}
+            or units.is_known_unit(rest)
+            or _PLURAL.fullmatch(rest)
         ):
             digits = str(value) if value.denominator == 1 else str(float(value))
             return " ".join((digits, *words[count:]))

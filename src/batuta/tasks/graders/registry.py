@@ -21,6 +21,7 @@ from batuta.tasks.graders.code import (
 from batuta.tasks.graders.comparison_pool import MathsPool
 from batuta.tasks.graders.exact import ExactGrader
 from batuta.tasks.graders.freeform import FreeFormGrader
+from batuta.tasks.graders.instructions import InstructionsGrader
 from batuta.tasks.graders.integer import IntegerGrader
 from batuta.tasks.graders.judge import RUBRIC, JudgeFallbackGrader, JudgeGrader
 from batuta.tasks.graders.maths import MathsGrader
@@ -53,6 +54,7 @@ class GraderRegistry:
             "code-stdin": lambda task: self._code_grader(task, script_cases),
             "exact": lambda _: ExactGrader(),
             "freeform": self._free_form_grader,
+            "instructions": _instructions_grader,
             "integer": lambda _: IntegerGrader(),
             "json-schema": lambda task: JsonSchemaGrader(_task_data(task)),
             "judge": self._judge_for,
@@ -124,6 +126,11 @@ class GraderRegistry:
         if self._pool is None:
             self._pool = MathsPool(self._workers)
         return self._pool
+
+
+def _instructions_grader(task: Task) -> InstructionsGrader:
+    said = _task_data(task)["instructions"]
+    return InstructionsGrader([(one["id"], one["arguments"]) for one in said])
 
 
 def _task_data(task: Task) -> dict[str, Any]:

@@ -65,6 +65,36 @@ _NAME = re.compile(r"[A-Z][^\W\d_]*\.?(?:[ -]?[A-Z][^\W\d_]*\.?){1,3}")
 _WORD_GAPS = re.compile(r"[\s*]+")
 _MIN_JOINED = 6
 _ITEM = re.compile(r"\s*(?:,\s*(?:and|&)\s+|[,;\n]|\s(?:and|&)\s)\s*")
+_PLAIN_SENTENCE = re.compile(
+    r"(?:the|its|his|her|their|it|this|that) (?:[a-z]+ ){0,6}(?:is|was|are|were) "
+)
+_TURNS = frozenset(
+    [
+        "not",
+        "no",
+        "never",
+        "nor",
+        "or",
+        "but",
+        "either",
+        "neither",
+        "maybe",
+        "possibly",
+        "perhaps",
+        "probably",
+        "if",
+        "unless",
+        "except",
+        "wrong",
+        "incorrect",
+        "false",
+        "unlikely",
+        "opposite",
+        "former",
+        "other",
+    ]
+)
+"""Words with which a sentence need not say what it ends with."""
 _BULLET = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+", re.MULTILINE)
 
 
@@ -187,6 +217,35 @@ def is_same_items(found: str, target: str, same: Callable[[str, str], bool]) -> 
             return None
         left.remove(match)
     return None if left else True
+
+
+def lacks_items(found: str, target: str, same: Callable[[str, str], bool]) -> bool:
+    """Whether an answer is a list of some of the target's items, each once, and not of all."""
+    wanted, given = _split_items(target), _split_items(found)
+    if not 2 <= len(given) < len(wanted) or target.strip()[0] in "[(":  # noqa: PLR2004 - a list
+        return False
+    left = list(wanted)
+    for one in given:
+        match = next((item for item in left if same(one, item)), None)
+        if match is None:
+            return False
+        left.remove(match)
+    return True
+
+
+def is_sentence_with(found: str, target: str) -> bool:
+    """Whether an answer is a plain sentence that ends in the target: "The capital is Paris"."""
+    said, wanted = normal_words(found), normal_words(target)
+    subject = without_invisible(found).strip().casefold()
+    if not wanted or not said.endswith(f" {wanted}") or "?" in found:
+        return False
+    head = " ".join(subject.split())[: -len(target.strip(" .")) or None]
+    before = said.removesuffix(wanted)
+    return (
+        _PLAIN_SENTENCE.match(head) is not None
+        and re.search(r" (?:is|was|are|were)(?: an?| the)? $", f" {before}") is not None
+        and _TURNS.isdisjoint(before.split())
+    )
 
 
 def _split_items(text: str) -> list[str]:

@@ -156,8 +156,8 @@ def _read_questions(folder: Path) -> dict[str, Row]:
 
 
 def _answer_codes(answers: TextColumn) -> NDArray[np.float64]:
-    """The answers' numbers; an empty answer is none."""
-    blank = [not value.strip() for value in (*answers.values, "")]
+    """The answers' numbers; an empty answer is none, and so is what a table wrote for one."""
+    blank = [value.strip().casefold() in {"", "nan"} for value in (*answers.values, "")]
     return np.where(np.asarray(blank)[answers.codes], -1, answers.codes).astype(np.float64)
 
 

@@ -22,7 +22,7 @@ class ReferenceScores:
     vote: float | None
     """None: the record has no answers that could be counted."""
     majority: float
-    """Questions that more than half of the models answer rightly."""
+    """Questions that more than half of the models answer correctly."""
     oracle: float
 
 

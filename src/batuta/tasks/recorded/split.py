@@ -33,7 +33,7 @@ class QuestionSplit:
 def random_split(
     record: RecordedOutcomes, seed: int, shares: tuple[float, float, float] = SHARES
 ) -> QuestionSplit:
-    """Questions by lot; the shares are met on average."""
+    """Questions at random; the shares are met on average."""
     bounds = (shares[0], shares[0] + shares[1])
     lots = np.asarray([_random_fraction(seed, task.question) for task in record.tasks])
     return _to_question_split(np.searchsorted(bounds, lots, side="right"))
@@ -42,7 +42,7 @@ def random_split(
 def unseen_family_split(
     record: RecordedOutcomes, seed: int, shares: tuple[float, float, float] = SHARES
 ) -> QuestionSplit:
-    """Whole task families by lot: no family of the test or of calibration is trained on.
+    """Whole task families at random: no family of the test or of calibration is trained on.
 
     Raises:
         SourceError: the record has fewer than three families.

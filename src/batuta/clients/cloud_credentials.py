@@ -1,0 +1,198 @@
+"""Clouds that take no key: AWS wants each request signed, Azure and Google want a token.
+
+Their own libraries do it, which are extras: `bedrock` (botocore), `azure` (azure-identity) and
+`vertex` (google-auth). They find the credentials where those clouds' tools keep them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC
+from importlib import import_module
+from typing import Any, Literal, Protocol, final
+
+import anyio
+import anyio.to_thread
+
+from batuta.clients.secret import Secret
+from batuta.distribution import install_hint
+from batuta.errors import ConfigError, ProviderAuthError
+
+Cloud = Literal["aws", "azure", "google"]
+AZURE_SCOPE = "https://cognitiveservices.azure.com/.default"
+GOOGLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+AWS_SERVICE = "bedrock"
+RENEWAL_SECONDS = 120.0
+"""Before a token's end a new one is asked for."""
+_EXTRAS: Mapping[Cloud, str] = {"aws": "bedrock", "azure": "azure", "google": "vertex"}
+FetchToken = Callable[[], tuple[str, float]]
+"""A token, and the second since the epoch at which it ends. May block."""
+
+
+def _load_module(name: str) -> Any:
+    """A module of an extra, whose types are not known where it is not installed.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    return import_module(name)
+
+
+class RequestSigner(Protocol):
+    """Says who asks, in the headers of a request."""
+
+    async def sign(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes
+    ) -> dict[str, str]:
+        """The headers with which the request is sent.
+
+        Raises:
+            ProviderAuthError: there are no credentials, or they are refused.
+        """
+        ...
+
+
+@final
+class AwsSigner:
+    """AWS's signature, version 4, by botocore."""
+
+    def __init__(self, session: Any, region: str) -> None:
+        """Signs for that region; credentials are looked for when the first request is made.
+
+        Args:
+            session: botocore's; its credentials renew themselves.
+            region: such as `eu-west-1`.
+        """
+        self._session = session
+        self._region = region
+
+    async def sign(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes
+    ) -> dict[str, str]:
+        """The headers, with date, signature and session token.
+
+        Raises:
+            ProviderAuthError: there are no credentials, or they cannot be renewed.
+        """
+        return await anyio.to_thread.run_sync(self._sign, method, url, headers, body)
+
+    def _sign(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes
+    ) -> dict[str, str]:
+        auth, awsrequest = _load_module("botocore.auth"), _load_module("botocore.awsrequest")
+        errors = _load_module("botocore.exceptions")
+
+        try:
+            found = self._session.get_credentials()
+            frozen = found.get_frozen_credentials() if found else None
+        except errors.BotoCoreError as error:
+            raise ProviderAuthError(f"AWS gives no credentials: {type(error).__name__}") from None
+        if frozen is None:
+            raise ProviderAuthError(
+                "there are no AWS credentials: set AWS_BEARER_TOKEN_BEDROCK, AWS_ACCESS_KEY_ID "
+                "with its secret, or a profile"
+            )
+        request: Any = awsrequest.AWSRequest(
+            method=method, url=url, data=body, headers=dict(headers)
+        )
+        auth.SigV4Auth(frozen, AWS_SERVICE, self._region).add_auth(request)
+        return dict(request.headers.items())
+
+
+@final
+class TokenSigner:
+    """A bearer's token that is renewed before it ends."""
+
+    def __init__(self, fetch: FetchToken) -> None:
+        """Fetches nothing yet.
+
+        Args:
+            fetch: gets a new token.
+        """
+        self._fetch = fetch
+        self._token: Secret | None = None
+        self._ends = 0.0
+        self._turn = anyio.Lock()
+
+    async def sign(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes
+    ) -> dict[str, str]:
+        """The headers with the token; of many that need a new one only the first asks for it.
+
+        Raises:
+            ProviderAuthError: no token is given.
+        """
+        async with self._turn:
+            if self._token is None or time.time() > self._ends - RENEWAL_SECONDS:
+                text, self._ends = await anyio.to_thread.run_sync(self._fetch)
+                self._token = Secret(text)
+        return {**headers, "Authorization": f"Bearer {self._token.reveal()}"}
+
+
+def open_signer(cloud: Cloud, base_url: str) -> RequestSigner:
+    """Who signs for that cloud, with the credentials that are found here.
+
+    Raises:
+        ConfigError: the cloud's library is not installed, or there are no credentials.
+    """
+    try:
+        match cloud:
+            case "aws":
+                return _open_aws(base_url)
+            case "azure":
+                return TokenSigner(_azure_tokens())
+            case "google":
+                return TokenSigner(_google_tokens())
+    except ImportError:
+        hint = install_hint(_EXTRAS[cloud])
+        raise ConfigError(
+            f"or sign in without one, for which an extra is missing: {hint}"
+        ) from None
+
+
+def _open_aws(base_url: str) -> AwsSigner:
+    session: Any = _load_module("botocore.session").Session()
+    return AwsSigner(session, _region_of(base_url) or session.get_config_variable("region"))
+
+
+def _region_of(base_url: str) -> str:
+    """The region that the address names; nothing if it is another one's address."""
+    host = base_url.partition("://")[2].partition("/")[0]
+    parts = host.split(".")
+    return parts[1] if parts[0].startswith("bedrock") and len(parts) > 2 else ""  # noqa: PLR2004
+
+
+def _azure_tokens() -> FetchToken:
+    errors = _load_module("azure.core.exceptions")
+    credential: Any = _load_module("azure.identity").DefaultAzureCredential()
+
+    def fetch() -> tuple[str, float]:
+        try:
+            token = credential.get_token(AZURE_SCOPE)
+        except errors.AzureError as error:
+            raise ProviderAuthError(f"Entra gives no token: {type(error).__name__}") from None
+        return token.token, float(token.expires_on)
+
+    return fetch
+
+
+def _google_tokens() -> FetchToken:
+    auth, errors = _load_module("google.auth"), _load_module("google.auth.exceptions")
+    requests = _load_module("google.auth.transport.requests")
+
+    try:
+        found: Any = auth.default(scopes=[GOOGLE_SCOPE])
+    except errors.DefaultCredentialsError:
+        raise ConfigError("or Google's credentials (GOOGLE_APPLICATION_CREDENTIALS)") from None
+    credentials = found[0]
+
+    def fetch() -> tuple[str, float]:
+        try:
+            credentials.refresh(requests.Request())
+        except errors.GoogleAuthError as error:
+            raise ProviderAuthError(f"Google gives no token: {type(error).__name__}") from None
+        ends = credentials.expiry.replace(tzinfo=UTC)  # it is UTC, and does not say so
+        return credentials.token, ends.timestamp()
+
+    return fetch

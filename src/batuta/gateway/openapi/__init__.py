@@ -1,0 +1,1 @@
+"""The server's own description, as OpenAPI 3.1."""

@@ -1,0 +1,279 @@
+"""The OpenAPI 3.1 document: every route, with the bodies that its parser reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.routing import BaseRoute, Route
+
+from batuta.distribution import package_version
+from batuta.gateway.chat import request as chat
+from batuta.gateway.embeddings import request as embeddings
+from batuta.gateway.messages import request as messages
+from batuta.gateway.openapi.field_recorder import body_schema
+from batuta.gateway.responses import request as responses
+
+Json = dict[str, Any]
+_FUNCTION = {"tools[].type": "function"}
+_PAGE_PREFIX = "/ui"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """What is said of a method of a route."""
+
+    summary: str
+    body: str = ""
+    """The schema of the request's body; empty: it has none."""
+    answer: str = "Object"
+    """The schema of the answer's body; empty: it is text."""
+    streams: bool = False
+    """Whether the answer may be a stream of server-sent events."""
+    public: bool = False
+    """Whether it needs no key where keys are needed."""
+    query: Mapping[str, Json] = field(default_factory=dict[str, Json])
+
+
+_TEXT: Json = {"type": "string"}
+_COUNT: Json = {"type": "integer", "minimum": 0}
+OPERATIONS: Mapping[tuple[str, str], Operation] = {
+    ("POST", "/v1/chat/completions"): Operation(
+        summary="An answer as a chat completion",
+        body="ChatRequest",
+        answer="ChatCompletion",
+        streams=True,
+    ),
+    ("POST", "/v1/responses"): Operation(
+        summary="An answer as a response", body="ResponseRequest", answer="Response", streams=True
+    ),
+    ("GET", "/v1/responses/{id}"): Operation(
+        summary="A stored response",
+        answer="Response",
+        streams=True,
+        query={"stream": {"type": "boolean"}, "starting_after": _COUNT},
+    ),
+    ("DELETE", "/v1/responses/{id}"): Operation(summary="Forgets a response"),
+    ("POST", "/v1/responses/{id}/cancel"): Operation(
+        summary="Cancels a background response", answer="Response"
+    ),
+    ("GET", "/v1/responses/{id}/input_items"): Operation(summary="What was put in", answer="List"),
+    ("POST", "/v1/embeddings"): Operation(
+        summary="Texts as vectors", body="EmbeddingRequest", answer="EmbeddingList"
+    ),
+    ("POST", "/v1/messages"): Operation(
+        summary="An answer as a message", body="MessageRequest", answer="Message", streams=True
+    ),
+    ("POST", "/v1/messages/count_tokens"): Operation(
+        summary="About how many tokens a body has", body="CountRequest", answer="TokenCount"
+    ),
+    ("GET", "/v1/models"): Operation(summary="What can be asked for", answer="List"),
+    ("GET", "/v1/models/{id}"): Operation(summary="One model", answer="Model"),
+    ("GET", "/v1/runs"): Operation(summary="What was played", answer="List"),
+    ("GET", "/v1/runs/{id}"): Operation(summary="A run, as it was played"),
+    ("DELETE", "/v1/runs/{id}"): Operation(summary="Forgets a run"),
+    ("POST", "/v1/runs/{id}/feedback"): Operation(
+        summary="A score in [0, 1] for a run", body="Object"
+    ),
+    ("GET", "/v1/admin/keys"): Operation(summary="The keys", answer="List"),
+    ("POST", "/v1/admin/keys"): Operation(summary="A new key", body="Object"),
+    ("GET", "/v1/admin/keys/{id}"): Operation(summary="A key"),
+    ("PATCH", "/v1/admin/keys/{id}"): Operation(summary="Changes a key", body="Object"),
+    ("POST", "/v1/admin/keys/{id}/revoke"): Operation(summary="Revokes a key"),
+    ("POST", "/v1/admin/keys/{id}/rotate"): Operation(summary="Replaces a key", body="Object"),
+    ("GET", "/v1/admin/tenants"): Operation(summary="The tenants", answer="List"),
+    ("PUT", "/v1/admin/tenants/{name}"): Operation(summary="A tenant's budget", body="Object"),
+    ("DELETE", "/v1/admin/tenants/{name}"): Operation(summary="Forgets a tenant"),
+    ("GET", "/v1/admin/spend"): Operation(summary="What was spent"),
+    ("GET", "/healthz"): Operation(summary="The process answers", public=True),
+    ("GET", "/readyz"): Operation(summary="Runs can be served", public=True),
+    ("GET", "/metrics"): Operation(summary="What is counted, for Prometheus", answer=""),
+    ("GET", "/openapi.json"): Operation(summary="This document", public=True),
+}
+"""By method and path; a test holds them against the routes."""
+
+
+def build_document(routes: Iterable[BaseRoute]) -> Json:
+    """The document of those routes; the web page's own are left out."""
+    paths: dict[str, Json] = {}
+    for method, path in sorted(described_routes(routes), key=lambda route: (route[1], route[0])):
+        operation = OPERATIONS.get((method, path))
+        if operation is not None:
+            paths.setdefault(path, _path_item(path))[method.lower()] = _describe(operation, path)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Batuta",
+            "version": package_version(),
+            "description": "A conductor of language models. Docs: docs/api.md of its repository.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{"bearer": []}, {"x-api-key": []}],
+        "paths": paths,
+        "components": {
+            "schemas": {**_request_schemas(), **_ANSWERS},
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+            "responses": {
+                "Error": {
+                    "description": "Why there is no answer.",
+                    "content": {"application/json": {"schema": _reference("Error")}},
+                }
+            },
+        },
+    }
+
+
+def described_routes(routes: Iterable[BaseRoute]) -> set[tuple[str, str]]:
+    """The methods and paths of the API, without those of the web page."""
+    found: set[tuple[str, str]] = set()
+    for route in routes:
+        if not isinstance(route, Route) or route.path == "/" or route.path.startswith(_PAGE_PREFIX):
+            continue
+        path = route.path.replace(":path}", "}")
+        found |= {(method, path) for method in route.methods or () if method != "HEAD"}
+    return found
+
+
+def _path_item(path: str) -> Json:
+    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    parameters = [{"name": name, "in": "path", "required": True, "schema": _TEXT} for name in names]
+    return {"parameters": parameters} if parameters else {}
+
+
+def _describe(operation: Operation, path: str) -> Json:
+    content: Json = {"text/plain": {"schema": _TEXT}}
+    if operation.answer:
+        content = {"application/json": {"schema": _reference(operation.answer)}}
+    if operation.streams:
+        content["text/event-stream"] = {"schema": _TEXT}
+    done: Json = {"description": operation.summary, "content": content}
+    answers: Json = {
+        "200": done,
+        "default": {"$ref": "#/components/responses/Error"},
+    }
+    if path == "/readyz":
+        answers["503"] = done
+    said: Json = {"summary": operation.summary, "responses": answers}
+    if operation.public:
+        said["security"] = []
+    if operation.query:
+        said["parameters"] = [
+            {"name": name, "in": "query", "schema": schema}
+            for name, schema in operation.query.items()
+        ]
+    if operation.body:
+        body = {"application/json": {"schema": _reference(operation.body)}}
+        said["requestBody"] = {"required": True, "content": body}
+    return said
+
+
+def _reference(name: str) -> Json:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _request_schemas() -> dict[str, Json]:
+    """The bodies, as their parsers read them."""
+    return {
+        "ChatRequest": body_schema(
+            chat.parse_chat,
+            {**_FUNCTION, "messages[].tool_calls[].function.arguments": "{}"},
+            refused=chat.REFUSED_FIELDS,
+        ),
+        "ResponseRequest": body_schema(
+            _parse_response, {**_FUNCTION, "input": "x"}, refused=responses.REFUSED_FIELDS
+        ),
+        "MessageRequest": body_schema(messages.parse_message, refused=messages.REFUSED_FIELDS),
+        "CountRequest": body_schema(messages.parse_question, refused=messages.REFUSED_FIELDS),
+        "EmbeddingRequest": body_schema(
+            embeddings.parse_embedding, {"input": "x"}, needed=("input",)
+        ),
+    }
+
+
+def _parse_response(body: Any) -> Any:
+    return responses.parse_response(body, responses.ResponseHistory())
+
+
+def _object(*required: str, **properties: Json) -> Json:
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+_ROWS: Json = {"type": "array", "items": {"type": "object"}}
+_NULLABLE_TEXT: Json = {"type": ["string", "null"]}
+_ANSWERS: dict[str, Json] = {
+    "Object": {"type": "object"},
+    "List": _object("data", data=_ROWS),
+    "Model": _object("id", "object", id=_TEXT, object={"const": "model"}),
+    "TokenCount": _object("input_tokens", input_tokens=_COUNT),
+    "ChatCompletion": _object(
+        "id",
+        "object",
+        "created",
+        "model",
+        "choices",
+        "usage",
+        id=_TEXT,
+        object={"const": "chat.completion"},
+        created=_COUNT,
+        model=_TEXT,
+        choices={
+            "type": "array",
+            "minItems": 1,
+            "items": _object(
+                "index", "message", "finish_reason", index=_COUNT, finish_reason=_TEXT
+            ),
+        },
+        usage=_object("prompt_tokens", "completion_tokens", "total_tokens"),
+    ),
+    "Response": _object(
+        "id",
+        "object",
+        "status",
+        "output",
+        id=_TEXT,
+        object={"const": "response"},
+        status={
+            "enum": ["queued", "in_progress", "completed", "failed", "cancelled", "incomplete"]
+        },
+        output=_ROWS,
+    ),
+    "Message": _object(
+        "id",
+        "type",
+        "role",
+        "content",
+        "usage",
+        id=_TEXT,
+        type={"const": "message"},
+        role={"const": "assistant"},
+        content=_ROWS,
+        usage=_object("input_tokens", "output_tokens"),
+    ),
+    "EmbeddingList": _object(
+        "object",
+        "data",
+        "usage",
+        object={"const": "list"},
+        data=_ROWS,
+        usage=_object("prompt_tokens", "total_tokens"),
+    ),
+    "Error": _object(
+        "error",
+        error=_object(
+            "message",
+            "type",
+            "param",
+            "code",
+            message=_TEXT,
+            type=_TEXT,
+            param=_NULLABLE_TEXT,
+            code=_NULLABLE_TEXT,
+        ),
+    ),
+}
+"""What is answered."""

@@ -1,0 +1,31 @@
+"""GET /openapi.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+
+from batuta.gateway.http.json_codec import encode_json
+from batuta.gateway.openapi.document import build_document
+
+
+@final
+class DocumentEndpoint:
+    """Tells the server's own description, which names no model and no key."""
+
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        self._routes = routes
+        self._body: bytes | None = None
+        """Built when it is asked for first; it takes half a second."""
+
+    async def send(self, _: Request) -> Response:
+        """The document."""
+        if self._body is None:
+            document = await anyio.to_thread.run_sync(build_document, self._routes)
+            self._body = encode_json(document)
+        return Response(self._body, media_type="application/json")

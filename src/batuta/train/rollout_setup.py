@@ -1,0 +1,142 @@
+"""How the workers and the judge of rollouts are opened: by names, so that any machine can do it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from batuta.clients import CallCache, CallCacheClient, HttpTransport
+from batuta.clients.cache import CallJournal
+from batuta.clients.cache_shared import open_shared_journal
+from batuta.config.load import load_config
+from batuta.config.task_sources import source_of_task
+from batuta.core import Grade, Task
+from batuta.errors import ConfigError
+from batuta.evals.grading import open_answer_grader
+from batuta.evals.setup import is_shared
+from batuta.executor import LocalExecutor, open_executor
+from batuta.language import PromptOptions
+from batuta.train.reward import Executions
+from batuta.train.rollouts import DraftOrder, DraftPlayer, OpenedPlayer, RolloutRunner
+from batuta.train.run_folder import RunFolder
+from batuta.train.settings import TrainSettings
+
+CALLS_FILE = "calls.db"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutSetup:
+    """The job of rollouts for processes that have nothing open yet."""
+
+    pool: str
+    """As `batuta ask --pool`; the files that it means are the same on every machine."""
+    rendering: PromptOptions
+    kinds: tuple[Task, ...]
+    """A task of each grader that is needed; a simulated world grades its own."""
+    journal: str | None
+    """A file, or the URL of a PostgreSQL database; None: calls are not kept."""
+    scope: str
+    """Within which a database's calls are shared: the training's folder."""
+    seconds: float | None
+    """A run's deadline."""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:
+        """What plays an order; every connection ends with the block.
+
+        Raises:
+            BatutaError: the pool, the journal or the grader cannot be opened here.
+        """
+        async with AsyncExitStack() as stack:
+            yield (await self.open_player(stack)).play_order
+
+    async def open_player(self, stack: AsyncExitStack) -> DraftPlayer:
+        """Workers and judge, closed with the stack.
+
+        Raises:
+            BatutaError: the pool, the journal or the grader cannot be opened here.
+        """
+        http = await stack.enter_async_context(HttpTransport())
+        ensemble = await load_config(http, pool=self.pool, conductor="best", time_scale=0.0)
+        clients = dict(ensemble.clients)
+        if self.journal is not None and not ensemble.simulated:
+            journal = await self._open_journal(self.journal, stack)
+            clients = {w: CallCacheClient(client, journal, w) for w, client in clients.items()}
+        grade = await stack.enter_async_context(open_answer_grader(self.kinds))
+
+        async def judge(task: Task, answer: str) -> Grade:
+            """The grade, by the grader of the source that the task came from."""
+            source = source_of_task(task)
+            return (
+                await grade(task, answer) if source is None else source.grade_answer(task, answer)
+            )
+
+        return DraftPlayer(
+            clients=clients, judge=judge, rendering=self.rendering, seconds=self.seconds
+        )
+
+    async def _open_journal(self, journal: str, stack: AsyncExitStack) -> CallJournal:
+        if is_shared(journal):
+            return await stack.enter_async_context(open_shared_journal(journal, self.scope))
+        return stack.enter_context(CallCache(Path(journal)))
+
+
+@final
+class RolloutRunnerFactory:
+    """Opens what plays rollouts in the loop in which it is called, and closes it there."""
+
+    def __init__(
+        self, settings: TrainSettings, folder: RunFolder, tasks: Sequence[Task] = ()
+    ) -> None:
+        """Opens nothing yet.
+
+        Args:
+            settings: the training's.
+            folder: where finished calls are kept, unless the settings name a database.
+            tasks: what will be asked.
+        """
+        pool = settings.pool
+        others = {task.grader: task for task in tasks if source_of_task(task) is None}
+        file = str(folder.path / CALLS_FILE) if pool.journal is True else None
+        self._settings = settings
+        self._setup = RolloutSetup(
+            pool=pool.source,
+            rendering=settings.prompt.rendering(),
+            kinds=tuple(others.values()),
+            journal=pool.journal if isinstance(pool.journal, str) else file,
+            scope=str(settings.output),
+            seconds=pool.seconds,
+        )
+        self._stack = AsyncExitStack()
+
+    async def __call__(self) -> RolloutRunner:
+        """What plays and rewards, on the executor that the settings name.
+
+        Raises:
+            ConfigError: there is no such executor, or its machines have no journal in common.
+            BatutaError: the pool, the journal or the grader cannot be opened.
+        """
+        pool = self._settings.pool
+        executor = await self._stack.enter_async_context(
+            open_executor(pool.executor, pool.processes)
+        )
+        local = isinstance(executor, LocalExecutor)
+        journal = self._setup.journal
+        if executor.machines > 1 and journal is not None and not is_shared(journal):
+            raise ConfigError(
+                "rollouts on several machines share their finished calls by a database: set "
+                "pool.journal to postgresql://…, or to false"
+            )
+        return RolloutRunner(
+            job=OpenedPlayer(await self._setup.open_player(self._stack)) if local else self._setup,
+            rewards=self._settings.reward,
+            concurrency=pool.concurrency,
+            executor=executor,
+        )
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+        await self._stack.aclose()

@@ -1,0 +1,78 @@
+"""A checker's rates are measured on answers whose grades are known, not assumed."""
+
+import pytest
+
+from batuta.baselines import SolverContext
+from batuta.baselines.checker import Checker, fit_checker
+from batuta.clients import ScriptedClient
+from batuta.core import Grade, Pool, Task, TaskId, Worker, WorkerId
+from batuta.errors import ProviderOverloadedError
+from batuta.evals.checker_calibration import CHECKS, calibrate_checker
+
+pytestmark = pytest.mark.anyio
+
+TASKS = tuple(
+    Task(id=TaskId(str(n)), question=f"What is {n} + 1?", target=str(n + 1), grader="exact")
+    for n in range(60)
+)
+
+
+async def grade(task, answer):
+    return Grade(float(answer == f"Answer: {task.target}"), answer)
+
+
+def players(verdict):
+    """Ann is always right, bob never; gus says what `verdict` makes of the prompt."""
+
+    def say(worker, request):
+        asked = request.messages[-1].text
+        if worker == "gus":
+            return verdict(asked)
+        number = int(asked.split()[2])
+        return f"Answer: {number + 1 if worker == 'ann' else number - 1}"
+
+    pool = Pool(tuple(Worker(id=WorkerId(name), model=name) for name in ("ann", "bob", "gus")))
+    clients = {w.id: ScriptedClient(lambda r, w=w.id: say(w, r)) for w in pool}
+    return SolverContext(pool=pool, clients=clients)
+
+
+def is_right(asked):
+    number = int(asked.split("What is ")[1].split()[0])
+    return f"Answer: {number + 1}" in asked
+
+
+GUS = Checker(WorkerId("gus"))
+
+
+async def test_a_checker_that_knows_is_believed_more():
+    context = players(lambda asked: "Right." if is_right(asked) else "It is wrong in step 1.")
+    found, checks = await calibrate_checker(GUS, TASKS, context, grade)
+    assert checks == CHECKS
+    assert found.worker == "gus"
+    assert found.pass_rate > 0.97 and found.catch_rate > 0.94
+
+
+async def test_a_checker_that_passes_everything_says_nothing():
+    found, checks = await calibrate_checker(GUS, TASKS, players(lambda _: "Right."), grade)
+    assert (found, checks) == (None, CHECKS)
+
+
+async def test_checks_that_fail_leave_what_is_believed():
+    down = players(lambda _: ProviderOverloadedError("the house is full"))
+    found, checks = await calibrate_checker(GUS, TASKS[:4], down, grade)
+    assert checks in {0, 4}  # another worker may stand in for the one that failed
+    if not checks:
+        assert found == GUS
+
+
+async def test_a_checker_that_is_not_there_checks_nothing():
+    context = players(lambda _: "Right.").restrict_to("ann", "bob")
+    assert await calibrate_checker(GUS, TASKS, context, grade) == (None, 0)
+
+
+def test_few_verdicts_move_the_rates_little():
+    found = fit_checker(Checker(None, 0.9, 0.7), [(True, False)])
+    assert found == Checker(None, 4 * 0.9 / 5, 0.7)
+    many = fit_checker(Checker(None, 0.9, 0.7), [(True, True)] * 96 + [(False, False)] * 46)
+    assert many.pass_rate == pytest.approx(0.996) and many.catch_rate == pytest.approx(0.976)
+    assert fit_checker(Checker(), [(True, False)] * 50) is None

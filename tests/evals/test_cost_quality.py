@@ -1,0 +1,111 @@
+"""Curves of quality against cost, by hand and by their laws; submissions in RouterArena's form."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batuta.errors import SourceError
+from batuta.evals.cost_quality import (
+    average_improvement,
+    average_recovered_gap,
+    calls_for_gap,
+    quality_hull,
+    recovered_gap,
+)
+from batuta.evals.router_arena import (
+    choice_robustness,
+    predict_arena,
+    read_arena_questions,
+    write_predictions,
+)
+
+shares = st.floats(0, 1)
+points = st.lists(st.tuples(st.floats(0, 10), shares), min_size=1, max_size=8)
+
+
+def test_the_hull_leaves_out_what_a_lot_between_two_others_beats():
+    found = quality_hull([(1, 0.5), (2, 0.55), (3, 0.9), (4, 0.8), (2, 0.4)])
+    assert found == ((1, 0.5), (3, 0.9))
+
+
+@given(points)
+def test_no_point_lies_above_the_hull(drawn):
+    hull = quality_hull(drawn)
+    costs, heights = zip(*hull, strict=True)
+    assert list(heights) == sorted(heights)
+    for cost, quality in drawn:
+        if cost >= costs[0]:
+            assert np.interp(cost, costs, heights) >= quality - 1e-9
+
+
+def test_the_average_improvement_is_the_mean_height():
+    line = [(0.0, 0.4), (10.0, 0.8)]
+    assert average_improvement(line, 0, 10) == pytest.approx(0.6)
+    assert average_improvement(line, 0, 20) == pytest.approx(0.7)
+    assert average_improvement([(5.0, 0.5)], 0, 10) == pytest.approx(0.5)
+    assert average_improvement([(5.0, 0.5)], 0, 4) is None
+
+
+@given(points, st.floats(0.1, 10))
+def test_the_average_is_within_what_was_measured(drawn, high):
+    found = average_improvement(drawn, 0, high)
+    assert found is None or found <= max(quality for _, quality in drawn) + 1e-9
+
+
+def test_the_gap_that_is_recovered_in_the_best_order_and_in_the_worst():
+    weak, strong = [0, 1, 0, 1], [1, 1, 1, 1]
+    best = recovered_gap([0, 2, 1, 3], weak, strong)
+    assert best.tolist() == [0, 0.5, 1, 1, 1]
+    assert average_recovered_gap(best) == pytest.approx(0.75)
+    assert (calls_for_gap(best, 0.5), calls_for_gap(best, 0.8)) == (0.25, 0.5)
+    worst = recovered_gap([1, 3, 0, 2], weak, strong)
+    assert average_recovered_gap(worst) == pytest.approx(0.25)
+    assert calls_for_gap(worst, 0.5) == 0.75
+    assert recovered_gap([0, 1], [1, 1], [1, 0]) is None
+
+
+@given(st.permutations(range(6)))
+def test_all_calls_recover_the_whole_gap(order):
+    found = recovered_gap(order, [0, 1, 0, 0, 1, 0], [1, 0, 1, 1, 1, 1])
+    assert found[0] == 0
+    assert found[-1] == pytest.approx(1)
+
+
+class Alternating:
+    workers = ("small", "big")
+
+    def choose_indices(self, questions):
+        return [len(question) % 2 for question in questions]
+
+
+def test_predictions_in_the_form_of_the_arena(tmp_path):
+    data = tmp_path / "router_data.json"
+    rows = [{"global index": "ArcMMLU_1", "prompt_formatted": "Odd"}, {"prompt": "no index"},
+            {"global index": "AIME_2", "prompt": "even"}]  # fmt: skip
+    data.write_text(json.dumps(rows))
+    found = predict_arena(Alternating(), read_arena_questions(data), {"big": "gpt-4o"})
+    write_predictions(found, tmp_path / "mine.json")
+    assert json.loads((tmp_path / "mine.json").read_text()) == [
+        {"global index": "ArcMMLU_1", "prompt": "Odd", "prediction": "gpt-4o",
+         "generated_result": None, "cost": None, "accuracy": None},
+        {"global index": "AIME_2", "prompt": "even", "prediction": "small",
+         "generated_result": None, "cost": None, "accuracy": None},
+    ]  # fmt: skip
+    other = predict_arena(
+        Alternating(),
+        [{**rows[0], "prompt_formatted": "Even"}, {**rows[2], "prompt": "same"}],
+    )
+    assert choice_robustness(found, [{**one, "prediction": {"big": "gpt-4o"}.get(one["prediction"], one["prediction"])} for one in other]) == 0.5  # fmt: skip
+    assert choice_robustness(found, []) is None
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '[{"prompt": "a"}]'])
+def test_a_file_that_is_none_of_the_arena_is_refused_in_a_sentence(tmp_path, text):
+    (tmp_path / "data.json").write_text(text)
+    with pytest.raises(SourceError, match=r"data\.json"):
+        read_arena_questions(tmp_path / "data.json")
+    with pytest.raises(SourceError, match="cannot be read"):
+        read_arena_questions(tmp_path / "none.json")

@@ -1,0 +1,81 @@
+"""Rollouts on an executor's processes earn what they earn in this one, draft by draft."""
+
+import os
+
+import pytest
+
+from batuta import rehearsal
+from batuta.errors import ConfigError
+from batuta.train.episodes import make_episodes
+from batuta.train.questions import draw_questions
+from batuta.train.rollout_setup import RolloutRunnerFactory
+from batuta.train.rollouts import PolicyDraft
+from batuta.train.run_folder import RunFolder
+from train.stage import settings
+
+QUESTIONS, GROUP = 6, 4
+ONE = 'model_id = ["{0}"]\nsubtasks = ["Solve it."]\naccess_list = [[]]'
+TWO = 'model_id = ["{0}", "{1}"]\nsubtasks = ["Plan it.", "Solve it."]\naccess_list = [[], [0]]'
+
+
+@pytest.fixture(scope="module")
+def ray_cluster():
+    ray = pytest.importorskip("ray")
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    ray.init(
+        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False,
+        configure_logging=False, _node_ip_address="127.0.0.1", object_store_memory=80 * 2**20,
+    )  # fmt: skip
+    yield ray
+    ray.shutdown()
+
+
+def told(folder, executor, **pool):
+    return settings(
+        folder,
+        optimiser={"questions": QUESTIONS, "group": GROUP, "micro_batch": QUESTIONS * GROUP},
+        pool={"permute": True, "executor": executor, "concurrency": 8, **pool},
+        reward={"executions": 2, "cost": "calls", "unit": 5, "coefficient": 0.2},
+    )
+
+
+async def played(folder, executor, **pool):
+    """Rewards, answers, costs and grades of drafts that are right, wrong and malformed."""
+    chosen = told(folder, executor, **pool)
+    asked = make_episodes(
+        draw_questions(chosen), rehearsal.rehearsal_pool(), chosen.pool, chosen.seed
+    )[:QUESTIONS]
+    rows = []
+    for number, episode in enumerate(asked):
+        names = [str(worker.id) for worker in episode.pool]
+        texts = [
+            ONE.format(names[number % len(names)]),
+            TWO.format(*names[:2]),
+            TWO.format(*names[-2:]),
+            "I would ask the flute.",
+        ]
+        rows += [(episode, PolicyDraft(text=text, prompt_tokens=9, tokens=7)) for text in texts]
+    opening = RolloutRunnerFactory(chosen, RunFolder(folder), [each.task for each in asked])
+    try:
+        found = await (await opening()).run_drafts(rows, range(100, 100 + len(rows)), 0)
+    finally:
+        await opening.close()
+    assert [each.draft for each in found] == [draft for _, draft in rows]
+    return [
+        (each.reward, each.run.answer, each.run.outcome, each.run.cost, each.grade and each.grade.score)
+        for each in found
+    ]  # fmt: skip
+
+
+async def test_the_cluster_plays_what_this_process_plays(ray_cluster, tmp_path):
+    here = await played(tmp_path / "here", "local")
+    assert len({reward for reward, *_ in here}) > 2, "some are right, some wrong, some dear"
+    there = await played(tmp_path / "there", "ray", processes=2)
+    assert there == here
+
+
+async def test_an_executor_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(ConfigError, match="choose local, ray"):
+        await played(tmp_path, "slurm")
+    with pytest.raises(ConfigError, match="workers are for ray"):
+        await played(tmp_path, "local", processes=3)
