@@ -113,8 +113,10 @@ def _is_tuning(data: Any) -> bool:
 
 def _tuning_report(data: JsonRecord) -> JsonRecord:
     """What `batuta tune` found, in the form of an evaluation: the systems that were judged last."""
-    stages = (data.get(name) for name in ("judged", "finalists", "selection"))
-    figures: Any = next((stage for stage in stages if isinstance(stage, list) and stage), [])
+    figures: list[Any] = []
+    for name in ("selection", "finalists", "judged"):
+        stage = data.get(name)
+        figures = cast("list[Any]", stage) if isinstance(stage, list) and stage else figures
     known = [cast("JsonRecord", one) for one in figures if isinstance(one, dict)]
     advice = data.get("recommendation")
     return {
