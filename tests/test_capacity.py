@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
-import capacity  # noqa: E402 - a script of bench/
+import capacity  # noqa: E402 # pyright: ignore[reportMissingImports] - a script of bench/
 
 PAGE = (ROOT / "docs" / "scale.md").read_text()
 

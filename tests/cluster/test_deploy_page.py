@@ -65,7 +65,7 @@ def test_the_page_leads_to_two_replicas(obstacle, tmp_path):
                     time.sleep(2)  # what it answered is written down by then
                     hosts[victim].kill()
                     time.sleep(3)
-                said = run("client", ask)
+                said = str(run("client", ask))
                 answer = json.loads(said[said.index('{"id"') :])
                 assert "42" in answer["choices"][0]["message"]["content"]
             until = time.monotonic() + 20

@@ -66,7 +66,7 @@ async def test_checks_that_fail_leave_what_is_believed():
 
 
 async def test_a_checker_that_is_not_there_checks_nothing():
-    context = players(lambda _: "Right.").restrict_to("ann", "bob")
+    context = players(lambda _: "Right.").restrict_to(WorkerId("ann"), WorkerId("bob"))
     assert await calibrate_checker(GUS, TASKS, context, grade) == (None, 0)
 
 

@@ -58,10 +58,12 @@ def test_the_average_is_within_what_was_measured(drawn, high):
 def test_the_gap_that_is_recovered_in_the_best_order_and_in_the_worst():
     weak, strong = [0, 1, 0, 1], [1, 1, 1, 1]
     best = recovered_gap([0, 2, 1, 3], weak, strong)
+    assert best is not None
     assert best.tolist() == [0, 0.5, 1, 1, 1]
     assert average_recovered_gap(best) == pytest.approx(0.75)
     assert (calls_for_gap(best, 0.5), calls_for_gap(best, 0.8)) == (0.25, 0.5)
     worst = recovered_gap([1, 3, 0, 2], weak, strong)
+    assert worst is not None
     assert average_recovered_gap(worst) == pytest.approx(0.25)
     assert calls_for_gap(worst, 0.5) == 0.75
     assert recovered_gap([0, 1], [1, 1], [1, 0]) is None

@@ -92,7 +92,7 @@ async def place(request, store):
         index = RedisAnswerIndex(REDIS)
     async with Place(store, index) as place:
         # Redis outlives the test: nobody else has asked this.
-        place.body = {**CHAT, "messages": [{"role": "user", "content": uuid.uuid4().hex}]}
+        place.body = {**CHAT, "messages": [{"role": "user", "content": uuid.uuid4().hex}]}  # pyright: ignore[reportAttributeAccessIssue]
         yield place
     if index is not None:
         await index.close()

@@ -112,12 +112,12 @@ async def test_large_bodies_have_so_much_room_together():
     check = HostCheck(app)
     check.bodies = BodyMemory(1_000_000)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(check, *request(700_000))
+        tasks.start_soon(check, *request(700_000))  # pyright: ignore[reportArgumentType]
         await inside.wait()
         with pytest.raises(APIError, match="large requests") as refused:
-            await check(*request(400_000))
+            await check(*request(400_000))  # pyright: ignore[reportArgumentType]
         assert refused.value.status == 503
-        tasks.start_soon(check, *request(100_000))  # small ones are served all the same
+        tasks.start_soon(check, *request(100_000))  # pyright: ignore[reportArgumentType] - small ones are served
         await anyio.sleep(0)
         leave.set()
     assert check.bodies.used == 0
@@ -133,7 +133,7 @@ async def test_a_body_of_unknown_length_counts_as_it_comes():
 
     check = HostCheck(app)
     with pytest.raises(APIError, match="exceeds"):
-        await check({"type": "http", "path": "/", "headers": []}, receive, None)
+        await check({"type": "http", "path": "/", "headers": []}, receive, None)  # pyright: ignore[reportArgumentType]
     assert check.bodies.used == 0
 
 
@@ -153,8 +153,8 @@ def test_what_is_left_of_an_answer_must_be_read_in_time():
     table = ConnectionTable(ConnectionLimits(total=8))
     read, unread = Connection(drained=True), Connection(drained=False)
     for one in (read, unread):
-        assert table.add_connection(one)
-        table.set_deadline(one, Wait.LEFTOVER, -1)
+        assert table.add_connection(one)  # pyright: ignore[reportArgumentType]
+        table.set_deadline(one, Wait.LEFTOVER, -1)  # pyright: ignore[reportArgumentType]
     table.close_overdue()
     assert unread.aborted and not read.aborted
 
@@ -177,7 +177,7 @@ async def test_guesses_do_not_push_out_keys_that_are_good(store):
     hasher = KeyHasher(b"x" * 32)
     key, issued = await store.keys.create(hasher, "acme", "a key")
     keys = Keys(key)
-    gate = Authenticator(SimpleNamespace(keys=keys), hasher)
+    gate = Authenticator(SimpleNamespace(keys=keys), hasher)  # pyright: ignore[reportArgumentType]
     assert (await gate.authenticate(issued.text)).role is CallerRole.KEY
     head, name, _ = issued.text.split("_", 2)
     for number in range(10_001):
@@ -240,7 +240,7 @@ async def test_what_is_cut_up_or_escaped_is_seen_all_the_same(name):
     clean, acts, blocked = await guarded().check_question(question)
     assert not blocked and acts
     [message] = clean.messages
-    told = "".join(part.text if isinstance(part, Text) else part.arguments for part in message.parts)  # fmt: skip
+    told = "".join(part.text if isinstance(part, Text) else part.arguments for part in message.parts)  # fmt: skip  # pyright: ignore[reportAttributeAccessIssue]
     assert "no-keys" in told and "1234" not in told
 
 

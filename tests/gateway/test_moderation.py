@@ -121,7 +121,7 @@ async def test_keys_bind_it(store, judge):
             ({"workers_allow": ("ada",)}, 403),
             ({"workers_allow": ("moderation",)}, 200),
         ):
-            key = await town.key(**limits)
+            key = await town.key(**limits)  # pyright: ignore[reportArgumentType]
             assert (await town.ask(key, PATH, json={"input": "hi"}))[0] == status, limits
         slow = await town.key(rpm=1)
         asked = [await town.ask(slow, PATH, json={"input": "hi"}) for _ in range(2)]

@@ -6,6 +6,7 @@ import signal
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -165,7 +166,7 @@ async def test_through_the_gateway_a_form_streams_and_probabilities_are_told(fou
     asked = {"model": "batuta-mini", "messages": question, "temperature": 0, "max_tokens": 60}
     state = server_state(found.pool, found.clients, served_models(found.pool))
     async with Serving(state) as gateway:
-        create = gateway.openai.chat.completions.create
+        create: Any = gateway.openai.chat.completions.create
         stream = await create(**asked, response_format=form, stream=True)
         texts = [c.choices[0].delta.content or "" async for c in stream if c.choices]
         told = await create(**asked, logprobs=True, top_logprobs=2)

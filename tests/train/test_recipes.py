@@ -156,8 +156,9 @@ def test_accelerate_reads_the_files_of_two_nodes_and_the_check_reckons_with_them
 def test_two_nodes_share_no_file_of_calls_and_find_the_vllm_server():
     two, one = Devices(processes=16, local_processes=8), Devices(processes=8, local_processes=8)
     told = override_settings(
-        read_settings(FULL),
+        read_settings(FULL, TrainSettings),
         ["optimiser.sampler='vllm-server'", "optimiser.vllm_server='http://127.0.0.1:8000'"],
+        "the test",
     )
     assert not node_problems(told, one)
     said = " ".join(node_problems(told, two))
@@ -165,9 +166,10 @@ def test_two_nodes_share_no_file_of_calls_and_find_the_vllm_server():
     right = override_settings(
         told,
         ["optimiser.vllm_server='http://10.0.0.9:8000'", "pool.journal='postgresql://db/calls'"],
+        "the test",
     )
     assert not node_problems(right, two)
-    assert not node_problems(override_settings(right, ["pool.source='rehearsal'", "pool.journal=true"]), two)  # fmt: skip
+    assert not node_problems(override_settings(right, ["pool.source='rehearsal'", "pool.journal=true"], "the test"), two)  # fmt: skip
 
 
 def test_the_check_needs_no_key_no_question_and_no_gpu(tmp_path, monkeypatch):

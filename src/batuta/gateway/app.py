@@ -134,24 +134,21 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
     stored = StoredResponseEndpoint(
         delivery, responses, background, store=store, deletions=deletions
     )
-    server = ServerRoutes(catalogue, store, state.limiter, metrics)
+    moderation = ModerationEndpoint(catalogue, state.rate_limiter)
+    posted: dict[str, Any] = {
+        "/v1/chat/completions": ChatEndpoint(delivery),
+        "/v1/responses": ResponsesEndpoint(delivery, responses, background),
+        COMPLETIONS_PATH: TextCompletionEndpoint(delivery),
+        MODERATIONS_PATH: moderation.moderate,
+        "/v1/embeddings": EmbeddingsEndpoint(delivery),
+        "/v1/messages": MessagesEndpoint(delivery),
+        "/v1/messages/count_tokens": TokenCounter(service).count,
+    }
     routes = [
-        Route("/v1/chat/completions", ChatEndpoint(delivery), methods=["POST"]),
-        Route(
-            "/v1/responses", ResponsesEndpoint(delivery, responses, background), methods=["POST"]
-        ),
+        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posted.items()),
         Route("/v1/responses/{id}", stored, methods=["GET", "DELETE"]),
         *StoredResponseRoutes(responses, background).routes(),
-        Route(COMPLETIONS_PATH, TextCompletionEndpoint(delivery), methods=["POST"]),
-        Route(
-            MODERATIONS_PATH,
-            ModerationEndpoint(catalogue, state.rate_limiter).moderate,
-            methods=["POST"],
-        ),
-        Route("/v1/embeddings", EmbeddingsEndpoint(delivery), methods=["POST"]),
-        Route("/v1/messages", MessagesEndpoint(delivery), methods=["POST"]),
-        Route("/v1/messages/count_tokens", TokenCounter(service).count, methods=["POST"]),
-        *server.routes(),
+        *ServerRoutes(catalogue, store, state.limiter, metrics).routes(),
         *RunRoutes(store, deletions).routes(),
         *AdminRoutes(store, authenticator, deletions).routes(),
         *page_routes(catalogue, store, authenticator, delivery, oidc=state.oidc),

@@ -79,7 +79,7 @@ Fitter = Callable[[ComparatorContext], Awaitable[Entry]]
 """Learns a method; the same entry then plays every question."""
 
 
-async def _play(
+async def _play_solver(
     context: ComparatorContext, tasks: Sequence[Task], entries: Sequence[Candidate], share: float
 ) -> list[Task]:
     """As many of the tasks as there is money for, with all entries."""
@@ -104,7 +104,7 @@ def _mean_score(context: ComparatorContext, tasks: Sequence[Task], one: Candidat
 async def _rank_workers(context: ComparatorContext, share: float) -> tuple[list[Task], Pool]:
     """Asks every worker, and ranks the pool by what they scored."""
     singles = [Candidate.single(worker) for worker in context.workers]
-    done = await _play(context, context.tasks, singles, share)
+    done = await _play_solver(context, context.tasks, singles, share)
     strength = [_mean_score(context, done, one) for one in singles]
     pool = Pool(
         tuple(
@@ -147,12 +147,12 @@ async def fit_random_search(context: ComparatorContext) -> Entry:
         one = _random_candidate(context, rng)
         if one in tried:
             continue
-        if len(await _play(context, few, [one], 1 - _CALIBRATED)) < len(few):
+        if len(await _play_solver(context, few, [one], 1 - _CALIBRATED)) < len(few):
             break
         tried[one] = _mean_score(context, few, one)
     kept = sorted(tried, key=lambda each: (-tried[each], each))[:_KEPT]
     kept = kept or [Candidate.single(context.workers[0])]
-    done = await _play(context, fresh, kept, 1.0)
+    done = await _play_solver(context, fresh, kept, 1.0)
     return max(kept, key=lambda each: _mean_score(context, done, each))
 
 
@@ -182,7 +182,7 @@ async def fit_llm_selector(context: ComparatorContext) -> Entry:
             options = [
                 build([*chosen[:place], worker, *chosen[place + 1 :]]) for worker in context.workers
             ]
-            done = await _play(context, asked, options, 1.0)
+            done = await _play_solver(context, asked, options, 1.0)
             if len(done) < len(asked):
                 return build(chosen)
             found = [_mean_score(context, asked, one) for one in options]
@@ -235,7 +235,7 @@ async def fit_aflow(context: ComparatorContext) -> Entry:
         if one is None or one in scores:
             misses += 1
             continue
-        if len(await _play(context, asked, [one], 1.0)) < len(asked):
+        if len(await _play_solver(context, asked, [one], 1.0)) < len(asked):
             break
         scores[one] = _mean_score(context, asked, one)
     none = Candidate.single(context.workers[0])

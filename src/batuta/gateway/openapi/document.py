@@ -100,7 +100,9 @@ def build_document(routes: Iterable[BaseRoute]) -> Json:
     for method, path in sorted(described_routes(routes), key=lambda route: (route[1], route[0])):
         operation = OPERATIONS.get((method, path))
         if operation is not None:
-            paths.setdefault(path, _path_item(path))[method.lower()] = _describe(operation, path)
+            paths.setdefault(path, _path_item(path))[method.lower()] = _describe_operation(
+                operation, path
+            )
     return {
         "openapi": "3.1.0",
         "info": {
@@ -121,7 +123,7 @@ def build_document(routes: Iterable[BaseRoute]) -> Json:
             "responses": {
                 "Error": {
                     "description": "Why there is no answer.",
-                    "content": {"application/json": {"schema": _reference("Error")}},
+                    "content": {"application/json": {"schema": _schema_reference("Error")}},
                 }
             },
         },
@@ -145,10 +147,10 @@ def _path_item(path: str) -> Json:
     return {"parameters": parameters} if parameters else {}
 
 
-def _describe(operation: Operation, path: str) -> Json:
+def _describe_operation(operation: Operation, path: str) -> Json:
     content: Json = {"text/plain": {"schema": _TEXT}}
     if operation.answer:
-        content = {"application/json": {"schema": _reference(operation.answer)}}
+        content = {"application/json": {"schema": _schema_reference(operation.answer)}}
     if operation.streams:
         content["text/event-stream"] = {"schema": _TEXT}
     done: Json = {"description": operation.summary, "content": content}
@@ -167,12 +169,12 @@ def _describe(operation: Operation, path: str) -> Json:
             for name, schema in operation.query.items()
         ]
     if operation.body:
-        body = {"application/json": {"schema": _reference(operation.body)}}
+        body = {"application/json": {"schema": _schema_reference(operation.body)}}
         said["requestBody"] = {"required": True, "content": body}
     return said
 
 
-def _reference(name: str) -> Json:
+def _schema_reference(name: str) -> Json:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
@@ -199,7 +201,7 @@ def _parse_response(body: Any) -> Any:
     return responses.parse_response(body, responses.ResponseHistory())
 
 
-def _object(*required: str, **properties: Json) -> Json:
+def _object_schema(*required: str, **properties: Json) -> Json:
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
@@ -207,10 +209,10 @@ _ROWS: Json = {"type": "array", "items": {"type": "object"}}
 _NULLABLE_TEXT: Json = {"type": ["string", "null"]}
 _ANSWERS: dict[str, Json] = {
     "Object": {"type": "object"},
-    "List": _object("data", data=_ROWS),
-    "Model": _object("id", "object", id=_TEXT, object={"const": "model"}),
-    "TokenCount": _object("input_tokens", input_tokens=_COUNT),
-    "ChatCompletion": _object(
+    "List": _object_schema("data", data=_ROWS),
+    "Model": _object_schema("id", "object", id=_TEXT, object={"const": "model"}),
+    "TokenCount": _object_schema("input_tokens", input_tokens=_COUNT),
+    "ChatCompletion": _object_schema(
         "id",
         "object",
         "created",
@@ -224,13 +226,13 @@ _ANSWERS: dict[str, Json] = {
         choices={
             "type": "array",
             "minItems": 1,
-            "items": _object(
+            "items": _object_schema(
                 "index", "message", "finish_reason", index=_COUNT, finish_reason=_TEXT
             ),
         },
-        usage=_object("prompt_tokens", "completion_tokens", "total_tokens"),
+        usage=_object_schema("prompt_tokens", "completion_tokens", "total_tokens"),
     ),
-    "Response": _object(
+    "Response": _object_schema(
         "id",
         "object",
         "status",
@@ -242,7 +244,7 @@ _ANSWERS: dict[str, Json] = {
         },
         output=_ROWS,
     ),
-    "Message": _object(
+    "Message": _object_schema(
         "id",
         "type",
         "role",
@@ -252,19 +254,19 @@ _ANSWERS: dict[str, Json] = {
         type={"const": "message"},
         role={"const": "assistant"},
         content=_ROWS,
-        usage=_object("input_tokens", "output_tokens"),
+        usage=_object_schema("input_tokens", "output_tokens"),
     ),
-    "EmbeddingList": _object(
+    "EmbeddingList": _object_schema(
         "object",
         "data",
         "usage",
         object={"const": "list"},
         data=_ROWS,
-        usage=_object("prompt_tokens", "total_tokens"),
+        usage=_object_schema("prompt_tokens", "total_tokens"),
     ),
-    "Error": _object(
+    "Error": _object_schema(
         "error",
-        error=_object(
+        error=_object_schema(
             "message",
             "type",
             "param",

@@ -192,7 +192,7 @@ def body_schema(
             for inner, names in recording.needed.values():
                 inner.required = names if inner.required is None else inner.required & names
         waiting += [
-            {**_prefixes(forced, path), path: option}
+            {**_path_prefixes(forced, path), path: option}
             for path, options in recording.choices.items()
             if path not in forced
             for option in options
@@ -203,7 +203,7 @@ def body_schema(
     return notes.schema()
 
 
-def _prefixes(forced: Mapping[str, str], path: str) -> dict[str, str]:
+def _path_prefixes(forced: Mapping[str, str], path: str) -> dict[str, str]:
     """Of the forced values, those of objects around the path: its branch depends on them."""
     holder = path.rpartition(".")[0]
     around = ((name, name.rpartition(".")[0]) for name in forced)

@@ -124,7 +124,7 @@ def _suite_rows(suite: Mapping[str, Any], path: Path) -> Iterator[Row]:
         listed = cast("list[Any]", rows) if isinstance(rows, list) else [None]
         if not all(isinstance(row, Mapping) for row in listed):
             raise SourceError(f"the tasks of {path} are no list of mappings")
-        yield from listed
+        yield from cast("list[Row]", listed)
         return
     named: Any = suite.get("fields") or {}
     if not isinstance(named, Mapping):
