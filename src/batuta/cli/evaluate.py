@@ -28,7 +28,12 @@ from batuta.cli.eval_output import (
     write_set_index,
 )
 from batuta.cli.json_output import print_json
-from batuta.config.load import REHEARSAL_POOL, data_folder, load_trained_conductor
+from batuta.config.load import (
+    REHEARSAL_POOL,
+    WORLD2_POOL,
+    data_folder,
+    load_trained_conductor,
+)
 from batuta.embedded.policy import is_policy
 from batuta.environment import read_variable
 from batuta.errors import ConfigError, SourceError
@@ -92,8 +97,8 @@ def eval_command(
     tasks: Annotated[
         str,
         typer.Option(
-            help="rehearsal[:FAMILY][:held-out]; a benchmark (batuta tasks list); FILE.jsonl; "
-            "recorded:SET/PART, or recorded:all."
+            help="rehearsal[:FAMILY][:held-out]; world2[:FAMILY][:held-out]; a benchmark (batuta "
+            "tasks list); FILE.jsonl; recorded:SET/PART, or recorded:all."
         ),
     ] = "rehearsal",
     systems: Annotated[
@@ -337,7 +342,7 @@ async def _open_subject(
             raise ConfigError("recorded answers are played on this machine; see --jobs")
         return _open_record(wishes), None
     setup = SubjectSetup(
-        pool=wishes.pool,
+        pool=wishes.pool or (WORLD2_POOL if wishes.tasks.startswith(WORLD2_POOL) else None),
         rehearses=wishes.tasks.startswith(REHEARSAL_POOL),
         conductor=wishes.conductor,
         judge=wishes.judge,

@@ -11,6 +11,7 @@ from batuta import rehearsal
 from batuta.core import Grade, Task
 from batuta.errors import ConfigError
 from batuta.evals.grading import AnswerGrader, grade_by_task
+from batuta.rehearsal import world2
 from batuta.tasks import datasets
 
 REHEARSAL = "rehearsal"
@@ -25,7 +26,7 @@ OVERDRAW_FACTOR = 2
 
 def task_family(task: Task) -> str:
     """The group that a task is counted in: its first tag that says something of its kind."""
-    plain = (tag for tag in task.tags if tag not in {REHEARSAL, "held-out wording"})
+    plain = (tag for tag in task.tags if tag not in {REHEARSAL, world2.WORLD2, "held-out wording"})
     return next(plain, "all")
 
 
@@ -54,9 +55,9 @@ def open_tasks(
     """The task set of that name.
 
     Args:
-        name: `rehearsal[:family][:held-out]` (fresh questions; `held-out` takes the wordings kept
-            from training), a benchmark as `batuta tasks list` names it, or the path of a JSONL
-            file.
+        name: `rehearsal[:family][:held-out]` or `world2[:family][:held-out]` (fresh questions;
+            `held-out` takes the wordings kept from training), a benchmark as `batuta tasks list`
+            names it, or the path of a JSONL file.
         limit: how many questions at most; of a file the first ones, of a benchmark some by lot.
         calibration: how many others to calibrate on at most; of a file, those past the limit.
         seed: of the rehearsal's questions and of the lot.
@@ -69,6 +70,8 @@ def open_tasks(
     kind, *parts = name.split(":")
     if kind == REHEARSAL:
         return _open_rehearsal(name, parts, limit=limit, calibration=calibration, seed=seed)
+    if kind == world2.WORLD2:
+        return _open_world2(name, parts, limit=limit, calibration=calibration, seed=seed)
     wanted = limit + calibration
     asked = list(datasets.load_tasks(name, files=files, seed=seed, size=wanted))
     if ".jsonl" in Path(name).suffixes:
@@ -110,6 +113,26 @@ def _open_rehearsal(
         calibration=tuple(others.values()),
         grade=_grade_rehearsal,
     )
+
+
+def _open_world2(
+    name: str, parts: list[str], limit: int, calibration: int, *, seed: int
+) -> TaskSet:
+    held_out = HELD_OUT in parts
+    chosen = [part for part in parts if part != HELD_OUT]
+    if len(chosen) > 1 or any(part not in world2.KINDS for part in chosen):
+        raise ConfigError(
+            f"there are no tasks {name!r}; write world2, world2:FAMILY or "
+            f"world2:FAMILY:held-out, with FAMILY one of {', '.join(world2.KINDS)}"
+        )
+    wanted = chosen[0] if chosen else None
+    drawn = world2.draw_world2_tasks(
+        wanted, OVERDRAW_FACTOR * limit, TEST_SEED + seed, held_out=held_out
+    )
+    asked = dict(list({task.id: task for task in drawn}.items())[:limit])
+    more = world2.draw_world2_tasks(wanted, calibration, CALIBRATION_SEED + seed)
+    others = {task.id: task for task in more if task.id not in asked}
+    return TaskSet(name=name, tasks=tuple(asked.values()), calibration=tuple(others.values()))
 
 
 async def _grade_rehearsal(task: Task, answer: str) -> Grade:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle, islice
 from random import Random
 
@@ -14,6 +14,7 @@ from batuta.config.load import store_target
 from batuta.core import Task
 from batuta.errors import ConfigError
 from batuta.evals.task_sets import REHEARSAL, open_tasks
+from batuta.rehearsal import world2
 from batuta.train.settings import CurriculumStage, TrainSettings
 from batuta.train.tasks_from_runs import read_judged_tasks
 
@@ -72,32 +73,47 @@ def draw_from_source(name: str, count: int, seed: int) -> list[Task]:
     if kind == RUNS_SOURCE:
         tasks = anyio.run(read_judged_tasks, ":".join(parts) or store_target())
         return _repeat_tasks(tasks, count, f"{name} {seed}")
-    if kind != REHEARSAL:
-        tasks = list(open_tasks(name, FILE_LIMIT, 0).tasks)
-        return _repeat_tasks(tasks, count, f"{name} {seed}")
-    return _draw_rehearsal(name, parts, count, seed)
+    if kind == REHEARSAL:
+        known = (*rehearsal.TRAINING_FAMILIES, rehearsal.HELD_OUT_FAMILY)
+        family, levels = _parse_simulated_source(name, known)
+        return _draw_levels(
+            lambda n, level: rehearsal.draw_tasks(family, n, seed, difficulty=level), levels, count
+        )
+    if kind == world2.WORLD2:
+        family, levels = _parse_simulated_source(name, world2.TRAINING_KINDS)
+        return _draw_levels(
+            lambda n, level: world2.draw_world2_tasks(family, n, seed, level=level), levels, count
+        )
+    tasks = list(open_tasks(name, FILE_LIMIT, 0).tasks)
+    return _repeat_tasks(tasks, count, f"{name} {seed}")
 
 
-def _draw_rehearsal(name: str, parts: list[str], count: int, seed: int) -> list[Task]:
-    """Fresh questions of the rehearsal, of one family or all, of some difficulties or all.
+def _parse_simulated_source(name: str, families: Sequence[str]) -> tuple[str | None, range | None]:
+    """The family and the difficulties that a source of a simulated world names; None: all.
 
     Raises:
         ConfigError: there is no such family or difficulty.
     """
-    families = (*rehearsal.TRAINING_FAMILIES, rehearsal.HELD_OUT_FAMILY)
+    kind, *parts = name.split(":")
     levels = [found for part in parts if (found := _LEVELS_PATTERN.fullmatch(part))]
     chosen = [part for part in parts if not _LEVELS_PATTERN.fullmatch(part)]
     if len(levels) > 1 or len(chosen) > 1 or any(part not in families for part in chosen):
         raise ConfigError(
-            f"cannot train on {name!r}; write rehearsal[:FAMILY][:FROM-TO], with FAMILY one of "
-            f"{', '.join(families)} and difficulties 1-6, such as rehearsal:lists:4-6"
+            f"cannot train on {name!r}; write {kind}[:FAMILY][:FROM-TO], with FAMILY one of "
+            f"{', '.join(families)} and difficulties 1-6, such as {kind}:{families[1]}:4-6"
         )
-    family = chosen[0] if chosen else None
-    if not levels:
-        return list(rehearsal.draw_tasks(family, count, seed))
-    span = range(int(levels[0][1]), int(levels[0][2]) + 1)
-    each = -(-count // max(1, len(span)))
-    by_level = [rehearsal.draw_tasks(family, each, seed, difficulty=level) for level in span]
+    span = range(int(levels[0][1]), int(levels[0][2]) + 1) if levels else None
+    return (chosen[0] if chosen else None), span
+
+
+def _draw_levels(
+    draw: Callable[[int, int | None], Sequence[Task]], levels: range | None, count: int
+) -> list[Task]:
+    """Fresh questions of those difficulties in equal parts; None: of any."""
+    if levels is None:
+        return list(draw(count, None))
+    each = -(-count // max(1, len(levels)))
+    by_level = [draw(each, level) for level in levels]
     return [task for some in zip(*by_level, strict=True) for task in some][:count]
 
 
