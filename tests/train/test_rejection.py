@@ -18,12 +18,12 @@ from batuta.train.questions import draw_from_source
 from batuta.train.rejection_sampling import (
     DraftGroup,
     RejectionContext,
-    draft_weights,
     keep_right_drafts,
     random_drafts,
     replace_missing_workers,
     run_rejection_sampling,
 )
+from batuta.train.reward import draft_weights
 from batuta.train.rollouts import PolicyDraft
 from train.stage import LIBRARIES, NETWORK, ONE, POOL, SIX_TIMES_SEVEN, TWO, players, settings
 

@@ -17,10 +17,10 @@ from batuta.train.conductor_training import (
     train_conductor,
 )
 from batuta.train.episodes import make_episodes
-from batuta.train.grpo import FirstRound, RolloutFunction
+from batuta.train.grpo import RolloutFunction
 from batuta.train.questions import draw_questions
-from batuta.train.reward_function import RewardFunction, mix_rewards
-from batuta.train.rollouts import PolicyDraft
+from batuta.train.reward import mix_rewards
+from batuta.train.reward_function import RewardFunction
 from batuta.train.run_folder import RunFolder
 from train.stage import LIBRARIES, metrics, settings
 
@@ -28,14 +28,10 @@ pytestmark = LIBRARIES
 GROUP = 8
 
 
-def root(row):
-    return FirstRound(PolicyDraft(text="x"), row, ())
-
-
 def test_a_continued_first_round_is_paid_for_what_the_second_made_of_it():
-    roots = [None, None, root(1), root(1), None, None, root(4), root(4)]
+    rows = [None, None, 1, 1, None, None, 4, 4]
     rewards = [0.5, 0.5, 1.0, 0.5, 1.0, 0.0, None, None]
-    assert mix_rewards(rewards, roots, 0.25) == [
+    assert mix_rewards(rewards, rows, 0.25) == [
         0.5, pytest.approx(0.75 * 0.5 + 0.25 * 0.75), 1.0, 0.5, 1.0, 0.0, None, None
     ]  # fmt: skip
 
@@ -46,7 +42,7 @@ reward = st.one_of(st.none(), st.floats(0, 1))
 @given(rewards=st.lists(reward, min_size=4, max_size=4), later=st.lists(reward, min_size=3),
        discount=st.floats(0, 1))  # fmt: skip
 def test_only_continued_first_rounds_are_paid_otherwise(rewards, later, discount):
-    paid = mix_rewards([*rewards, *later], [None] * 4 + [root(2)] * len(later), discount)
+    paid = mix_rewards([*rewards, *later], [None] * 4 + [2] * len(later), discount)
     assert paid[:2] == rewards[:2] and paid[3:] == [rewards[3], *later]
     known = [value for value in later if value is not None]
     if rewards[2] is None or not known:

@@ -32,6 +32,7 @@ from batuta.train.model import (
     set_threads,
 )
 from batuta.train.questions import draw_mix
+from batuta.train.reward import draft_weights
 from batuta.train.reward_function import is_continuable, rollout_metrics
 from batuta.train.rollouts import GradedRollout, PolicyDraft, RolloutRunner
 from batuta.train.run_folder import RunFolder
@@ -189,23 +190,6 @@ def keep_right_drafts(
             if weight > 0
         ]
     return kept
-
-
-def draft_weights(calls: Sequence[int], draft_count: int, shorter: float) -> list[float]:
-    """How much each right draft of a question counts.
-
-    A draft is worth 1 if no right one calls fewer workers, and `shorter` times less for each call
-    more. The weights sum to what the drafts lack of 1 on average: what is rare counts more, and a
-    question that all drafts solve in the shortest way, or none solves, says nothing.
-
-    Args:
-        calls: of each right draft.
-        draft_count: so many drafts there are, right and wrong.
-        shorter: at least 1.
-    """
-    worth = [shorter ** (min(calls) - each) for each in calls]
-    lack = 1 - sum(worth) / max(1, draft_count)
-    return [each * lack / sum(worth) for each in worth]
 
 
 def _sample_drafts(

@@ -1,9 +1,13 @@
-"""What a workflow earns: played by the engine, graded by the task's grader, then a number.
+"""The whole reward: what a workflow earns that was played by the engine and graded.
 
 Reward of the Conductor paper, section 3.2: 0 for a malformed draft, 0.5 for a valid workflow whose
 answer is wrong, 1 for a right one. Deviations: a cost may be charged, only when the answer is
 right (xRouter, Router-R1), and by how easy its question is (adaptive length penalty); a worker's
 outage leaves the group instead of scoring 0.
+
+In this order: `run_reward` (base and cost of one run), `step_rewards` (schedule of the cost,
+difficulty exponent, mean over executions), `mix_rewards` (first rounds are paid for the second),
+`draft_weights` (what rejection sampling uses instead).
 """
 
 from __future__ import annotations
@@ -73,6 +77,30 @@ def scheduled_cost_weight(step: int, settings: RewardSettings) -> float:
     return min(1.0, max(0.0, (step + 1 - settings.from_step) / settings.ramp))
 
 
+def step_rewards(
+    groups: Sequence[Hashable], played: Sequence[Executions], settings: RewardSettings, step: int
+) -> list[float | None]:
+    """What every workflow of a training step earns, the mean over its executions.
+
+    Args:
+        groups: which group each workflow is of.
+        played: every workflow's executions.
+        settings: what is paid for what.
+        step: of the training, which says how much of the cost is charged.
+
+    Returns:
+        A reward for each workflow; None: a worker's outage, it leaves its group.
+    """
+    scheduled = scheduled_cost_weight(step, settings)
+    found: list[float | None] = []
+    for parts, share in zip(played, right_shares(groups, played, settings), strict=True):
+        weight = scheduled * share**settings.by_ease
+        earned = [run_reward(run, grade, settings, weight) for run, grade in parts]
+        known = [value for value in earned if value is not None]
+        found.append(sum(known) / len(known) if known else None)
+    return found
+
+
 def right_shares(
     groups: Sequence[Hashable], played: Sequence[Executions], settings: RewardSettings
 ) -> list[float]:
@@ -89,3 +117,45 @@ def right_shares(
         scores[group] += [(grade and grade.score) or 0.0 for grade in known]
     means = {group: sum(each) / max(1, len(each)) for group, each in scores.items()}
     return [means[group] for group in groups]
+
+
+def mix_rewards(
+    rewards: Sequence[float | None], first_rows: Sequence[int | None], discount: float
+) -> list[float | None]:
+    """First rounds are also paid for what the second made of them (paper, section 3.3).
+
+    Reward of a continued first round: (1 - discount) of its own and `discount` of the mean of the
+    second round's group.
+
+    Args:
+        rewards: of every completion of a step.
+        first_rows: for a second round, which completion was its first; None: it is a first round.
+        discount: 0 to 1.
+    """
+    later: dict[int, list[float]] = {}
+    for value, row in zip(rewards, first_rows, strict=True):
+        if row is not None and value is not None:
+            later.setdefault(row, []).append(value)
+    paid = list(rewards)
+    for row, values in later.items():
+        own = paid[row]
+        if own is not None:
+            paid[row] = (1 - discount) * own + discount * sum(values) / len(values)
+    return paid
+
+
+def draft_weights(calls: Sequence[int], draft_count: int, shorter: float) -> list[float]:
+    """How much each right draft of a question counts.
+
+    A draft is worth 1 if no right one calls fewer workers, and `shorter` times less for each call
+    more. The weights sum to what the drafts lack of 1 on average: what is rare counts more, and a
+    question that all drafts solve in the shortest way, or none solves, says nothing.
+
+    Args:
+        calls: of each right draft.
+        draft_count: so many drafts there are, right and wrong.
+        shorter: at least 1.
+    """
+    worth = [shorter ** (min(calls) - each) for each in calls]
+    lack = 1 - sum(worth) / max(1, draft_count)
+    return [each * lack / sum(worth) for each in worth]

@@ -10,6 +10,7 @@ from typing import Any
 from batuta.core import MalformedPlan
 from batuta.train.episodes import Episode
 from batuta.train.grpo import FirstRound
+from batuta.train.reward import mix_rewards
 from batuta.train.rollouts import GradedRollout, PolicyDraft, RolloutRunner
 from batuta.train.settings import TrainSettings
 
@@ -85,7 +86,9 @@ class RewardFunction:
         log_metric("time/playing", time.perf_counter() - began)
         self._on_rollouts(step, played)
         return mix_rewards(
-            [each.reward for each in played], roots, self._settings.recursion.discount
+            [each.reward for each in played],
+            [root and root.row for root in roots],
+            self._settings.recursion.discount,
         )
 
     def play_first_rounds(
@@ -118,26 +121,6 @@ def is_continuable(rollout: GradedRollout) -> bool:
     """Whether a second round can go on from it: its draft could be read."""
     rounds = rollout.run.rounds
     return bool(rounds) and not isinstance(rounds[-1].decision, MalformedPlan)
-
-
-def mix_rewards(
-    rewards: Sequence[float | None], roots: Sequence[FirstRound | None], discount: float
-) -> list[float | None]:
-    """First rounds are also paid for what the second made of them (paper, section 3.3).
-
-    Reward of a continued first round: (1 - discount) of its own and `discount` of the mean of the
-    second round's group.
-    """
-    later: dict[int, list[float]] = {}
-    for value, root in zip(rewards, roots, strict=True):
-        if root is not None and value is not None:
-            later.setdefault(root.row, []).append(value)
-    paid = list(rewards)
-    for row, values in later.items():
-        own = paid[row]
-        if own is not None:
-            paid[row] = (1 - discount) * own + discount * sum(values) / len(values)
-    return paid
 
 
 def _completion_text(completion: Any) -> str:

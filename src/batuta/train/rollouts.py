@@ -26,7 +26,7 @@ from batuta.language import PromptOptions
 from batuta.solvers import LLMConductor, RecursiveConductor
 from batuta.tasks.graders import grade_answer
 from batuta.train.episodes import Episode
-from batuta.train.reward import Executions, right_shares, run_reward, scheduled_cost_weight
+from batuta.train.reward import Executions, step_rewards
 from batuta.train.settings import RewardSettings
 
 AnswerGrader = Callable[[Task, str], Awaitable[Grade]]
@@ -102,27 +102,14 @@ class RolloutRunner:
                 for (episode, draft), seed in zip(drafts, seeds, strict=True)
             ]
         played = [task.result() for task in playing]
-        charge = scheduled_cost_weight(step, self.rewards)
         groups = [(episode.number, draft.root is not None) for episode, draft in drafts]
-        shares = right_shares(groups, played, self.rewards)
+        earned = step_rewards(groups, played, self.rewards, step)
         return [
-            self._reward_executions(episode, draft, parts, charge * share**self.rewards.by_ease)
-            for (episode, draft), parts, share in zip(drafts, played, shares, strict=True)
+            GradedRollout(
+                episode=episode, draft=draft, run=parts[0][0], grade=parts[0][1], reward=reward
+            )
+            for (episode, draft), parts, reward in zip(drafts, played, earned, strict=True)
         ]
-
-    def _reward_executions(
-        self, episode: Episode, draft: PolicyDraft, parts: Executions, cost_weight: float
-    ) -> GradedRollout:
-        earned = [run_reward(run, grade, self.rewards, cost_weight) for run, grade in parts]
-        known = [value for value in earned if value is not None]
-        run, grade = parts[0]
-        return GradedRollout(
-            episode=episode,
-            draft=draft,
-            run=run,
-            grade=grade,
-            reward=sum(known) / len(known) if known else None,
-        )
 
     async def _run_draft(
         self, episode: Episode, draft: PolicyDraft, seed: int
