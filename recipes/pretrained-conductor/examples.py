@@ -6,6 +6,7 @@ For each pool and family: some fresh questions of that family in training wordin
 a random order, and two drafts of the best workflow. A finalist whose mean reward is within 0.01 of the
 best and that calls fewer workers is the best.
 """
+# ruff: noqa: INP001, T201, D103, E501
 
 from __future__ import annotations
 

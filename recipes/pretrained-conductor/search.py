@@ -6,6 +6,7 @@ Nothing is learned here: a library of 87 workflows over three workers races on p
 10 more for the best 18, then 24 more for the best 5), played by the engine. A line says which workflow won
 for which pool and family; `examples.py` makes SFT data of them. Simulated calls cost nothing but time.
 """
+# ruff: noqa: INP001, T201, D103, E501
 
 from __future__ import annotations
 

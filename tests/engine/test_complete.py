@@ -128,7 +128,7 @@ class TestTheLastStepFails:
     async def test_training_has_no_substitutes_either(self):
         """One worker is down in the middle: nobody plays its step, and only it was asked."""
         players = everybody("x")
-        players[IDS[0]] = ScriptedClient(BadRequestError("dead"))
+        players[IDS[0]] = ScriptedClient([BadRequestError("dead")] * 4)
         run = await conduct(Q, chain(0, 1), POOL, players, fallback=False)
         assert run.rounds[0].step(0).worker == IDS[0]
         assert isinstance(run.rounds[0].step(0).result, Failure)
