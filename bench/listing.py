@@ -1,57 +1,152 @@
 """A page of the list of runs, and each of its filters, in a store of millions: milliseconds.
 
-`python bench/listing.py postgresql://postgres@127.0.0.1/runs` on a store that is there. It reads.
+    python bench/listing.py postgresql://postgres@127.0.0.1/runs [--fill ROWS] [--days DAYS]
+
+With `--fill` the rows are made in the database first, over so many days up to now, without what they
+say; that is for a database of its own. Then it reads, and writes 20 batches of 200 runs.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import statistics
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
-from batuta.core import Outcome
+from sqlalchemy import text
+
+from batuta.core import Outcome, RunId
 from batuta.store import Store
+from batuta.store.models import RUNS
+from batuta.store.partitions import create_partitions
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from store.strategies import make_run
 
 REPEATS = 7
+DAY = 86_400
+BATCHES, BATCH = 20, 200
+PIECE = 10_000
+"""Rows that one statement makes."""
+
+ROW = """
+SELECT 'run_' || md5(n::text), 'tenant ' || n % 50, NULL, {start} + n * {pace},
+  CASE WHEN n % 100000 = 7 THEN 'worker/rare' WHEN n % 3 = 0 THEN 'batuta-mini' ELSE 'batuta-ultra' END,
+  'prompted', CASE WHEN n % 1000 = 5 THEN 'failed' WHEN n IN (10, 20, 30) THEN 'refused' ELSE 'answered' END,
+  NULL, 'question ' || n || ': begin at ' || n % 97 || '; square it; what comes out?', 'Answer: ' || n % 8191,
+  3, 1, 4, 1200, 0, 400, 0, 0.001234, 0, 1.5, NULL, NULL
+FROM generate_series({first}, {last}) AS n
+"""
 
 
-async def main(target):
-    async with Store.open(target) as store:
-        first = await store.list(limit=50)
-        middle = (await store.list(limit=1, search=first[-1].id))[0]
-        cases = {
-            "first page": {},
-            "a page in the middle": {"before": f"{first[0].created - 1e6!r}_run_"},
-            "a tenant": {"tenant": middle.tenant},
-            "a model": {"model": first[0].model},
-            "a rare model": {"model": "worker/rare"},
-            "a model that nobody asked": {"model": "worker/none"},
-            "failed (1 in 1,000)": {"outcome": Outcome.FAILED},
-            "refused (3 of all)": {"outcome": Outcome.REFUSED},
-            "a tenant's failed": {"tenant": middle.tenant, "outcome": Outcome.FAILED},
-            "an id": {"search": middle.id},
-            "a word that all have": {"search": "comes out"},
-            "a rare word": {"search": "question 4242424:"},
-            "a word that none has": {"search": "zyzzyva"},
-            "a tenant's word that none has": {"search": "zyzzyva", "tenant": middle.tenant},
-        }
-        slowest = 0.0
-        for name, filters in cases.items():
-            times = []
-            for _ in range(REPEATS):
-                began = time.perf_counter()
-                try:
-                    found = len(await store.list(limit=50, **filters))
-                except Exception as error:  # noqa: BLE001 - a statement that takes too long is a figure too
-                    found = type(error).__name__
-                times.append(1000 * (time.perf_counter() - began))
-            slowest = max(slowest, statistics.median(times))
-            print(
-                f"{name:32} {found!s:>10} runs  median {statistics.median(times):8.1f} ms  worst {max(times):8.1f} ms"
-            )
-        print(f"slowest median {slowest:.1f} ms")
+async def fill_store(store, rows, days):
+    """In pieces that fit into a statement's time; the days' partitions are made as a server makes them."""
+    start = int(time.time()) - days * DAY
+    pace = days * DAY / rows
+    names = ", ".join(column.name for column in RUNS.columns)
+    began = time.perf_counter()
+    pieces = max(days, rows // PIECE)
+    for piece in range(pieces):
+        first, last = piece * rows // pieces + 1, (piece + 1) * rows // pieces
+        times = (start + first * pace, start + last * pace)
+        query = ROW.format(start=start, pace=pace, first=first, last=last)
+
+        def insert(connection, times=times, query=query):
+            create_partitions(connection, times)
+            connection.execute(text("SET LOCAL statement_timeout = 0"))
+            connection.execute(text(f"INSERT INTO runs ({names}) {query}"))
+
+        await store.database.run_write(insert)
+    print(f"{rows:,} rows over {days} days made in {time.perf_counter() - began:.0f} s")
+
+
+async def analyze_tables(store):
+    await store.database.run_write(lambda connection: connection.execute(text("ANALYZE runs")))
+
+
+async def time_cases(store):
+    first = await store.list(limit=50)
+    middle = (await store.list(limit=1, search=first[-1].id))[0]
+    cases = {
+        "first page": {},
+        "a page in the middle": {"before": f"{first[0].created - 1e6!r}_run_"},
+        "a tenant": {"tenant": middle.tenant},
+        "a model": {"model": first[0].model},
+        "a rare model": {"model": "worker/rare"},
+        "a model that nobody asked": {"model": "worker/none"},
+        "failed (1 in 1,000)": {"outcome": Outcome.FAILED},
+        "refused (3 of all)": {"outcome": Outcome.REFUSED},
+        "a tenant's failed": {"tenant": middle.tenant, "outcome": Outcome.FAILED},
+        "an id": {"search": middle.id},
+        "a word that all have": {"search": "comes out"},
+        "a rare word": {"search": "question 424242:"},
+        "a word that none has": {"search": "zyzzyva"},
+        "a tenant's word that none has": {"search": "zyzzyva", "tenant": middle.tenant},
+    }
+    slowest = 0.0
+    for name, filters in cases.items():
+        times, found = await time_calls(lambda filters=filters: store.list(limit=50, **filters))
+        slowest = max(slowest, statistics.median(times))
+        print_times(name, found, times)
+    times, found = await time_calls(lambda: store.summary(middle.id))
+    print_times("one run by its id", found, times)
+    print(f"slowest median {slowest:.1f} ms")
+
+
+async def time_calls(call):
+    """Milliseconds of each call, and what it found."""
+    times = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        try:
+            result = await call()
+            found = len(result) if isinstance(result, list) else int(result is not None)
+        except Exception as error:  # noqa: BLE001 - a statement that takes too long is a figure too
+            found = type(error).__name__
+        times.append(1000 * (time.perf_counter() - began))
+    return times, found
+
+
+def print_times(name, found, times):
+    print(
+        f"{name:32} {found!s:>10} runs  median {statistics.median(times):8.1f} ms  worst {max(times):8.1f} ms"
+    )
+
+
+async def time_writing(store):
+    """Runs with their contents and money, as the server's writer writes them."""
+    run, at = make_run(), time.time()
+    tag = f"{time.time_ns():x}"
+    times = []
+    for batch in range(BATCHES):
+        for number in range(BATCH):
+            name = RunId(f"run_{tag}_{batch}_{number}")
+            await store.append(replace(run, header=replace(run.header, id=name, started=at)))
+        began = time.perf_counter()
+        await store.flush()
+        times.append(1000 * (time.perf_counter() - began))
+    each = statistics.median(times)
+    print(
+        f"{'writing 200 runs with contents':32} {BATCHES:>10} times median {each:8.1f} ms  worst {max(times):8.1f} ms"
+        f"  ({1000 * BATCH / each:,.0f} runs a second)"
+    )
+
+
+async def main(options):
+    async with Store.open(options.store) as store:
+        if options.fill:
+            await fill_store(store, options.fill, options.days)
+            await analyze_tables(store)
+        await time_cases(store)
+        await time_writing(store)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("store")
+    parser.add_argument("--fill", type=int, default=0, help="rows to make first")
+    parser.add_argument("--days", type=int, default=30, help="over how many days")
+    asyncio.run(main(parser.parse_args()))

@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from batuta.config.load import rehearsal_config
 from batuta.core import Limits, Question, Round
 from batuta.engine import conduct
-from batuta.gateway import ServerState, create_app, served_models
+from batuta.gateway import Catalogue, ServerState, create_app, served_models
 from batuta.gateway.ui import compile_templates
 from batuta.gateway.ui.assets import load_assets
 from batuta.store import Store
@@ -60,14 +60,15 @@ def run():
         anyio.run(fill, path)
         ensemble = rehearsal_config(None, 0.0)
         store = Store(path)
-        orchestra = ServerState(
-            ensemble.pool,
-            ensemble.clients,
-            served_models(ensemble.pool, ensemble.conductor),
-            store=store,
+        catalogue = Catalogue(
+            pool=ensemble.pool,
+            clients=ensemble.clients,
+            models=served_models(ensemble.pool, ensemble.conductor),
         )
         compile_templates()  # as `serve` does beside its start
-        with TestClient(create_app(orchestra), base_url="http://localhost") as client:
+        with TestClient(
+            create_app(ServerState(catalogue=catalogue, store=store)), base_url="http://localhost"
+        ) as client:
             with client.portal.wrap_async_context_manager(store):
                 measure(client)
     script = sum(len(gzip.compress(asset.body, 9)) for asset in load_assets().values())

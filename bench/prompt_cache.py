@@ -24,10 +24,10 @@ from batuta.clients import HttpTransport
 from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.secret import Secret
 from batuta.core import Pool, Price, Worker, WorkerId
-from batuta.gateway import ServerState, served_models
+from batuta.gateway import served_models
 from batuta.solvers import sequential_chain
 from fakes.caching import CachingAnthropic, dollars
-from gateway.house import Serving
+from gateway.house import Serving, server_state
 
 TURNS = 10
 MARK = {"type": "ephemeral"}
@@ -112,7 +112,7 @@ async def _through(
         for worker in pool
     }
     planned = sequential_chain(["Plan it.", "Do it.", "Check it."], names)
-    house = ServerState(pool, clients, served_models(pool, planned))
+    house = server_state(pool, clients, served_models(pool, planned))
     async with Serving(house) as server:
         await play_session(f"{server.url}/v1/messages", model, "any")
 

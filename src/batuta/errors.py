@@ -3,7 +3,7 @@
     BatutaError
     ├── WorkflowError            text that is not a workflow             (language)
     ├── ConfigError              a setting, a pool file, a missing key   (config, clients.open)
-    ├── LimitReached             the run's own limit forbids another call (engine)
+    ├── LimitReachedError        the run's own limit forbids another call (engine)
     ├── StoreError               the disk or the database                (store)
     ├── ExecutorError            the machines that were to play are lost (executor)
     ├── SandboxError             no sandbox can be built here            (tasks.sandbox)
@@ -28,10 +28,9 @@ A bad run is data: the engine turns a `ClientError` into a `Failure` and goes on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from batuta.core.usage import Cost, Usage
+from batuta.usage import Cost, Usage
 
 
 class BatutaError(Exception):

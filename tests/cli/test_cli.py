@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -75,6 +76,47 @@ def test_json_and_the_stored_run(batuta):
     assert len(json.loads(batuta("runs", "list", "--json").stdout)) == 3
 
 
+def test_a_run_is_found_by_the_beginning_of_its_id(batuta):
+    ids = [json.loads(batuta("ask", question().question, "--json").stdout)["id"] for _ in range(2)]
+    beginning = ids[0][: next(n for n, (a, b) in enumerate(zip(*ids, strict=True)) if a != b)]
+    own = ids[0][: len(beginning) + 1]
+    for name in (own, own.removeprefix("run_")):
+        assert json.loads(batuta("runs", "show", name, "--json").stdout)["header"]["id"] == ids[0]
+    both = batuta("runs", "show", beginning)
+    assert both.returncode == 2 and all(run_id in both.stderr for run_id in ids)
+    assert "there is no run" in batuta("runs", "show", "run_zz").stderr
+    assert "there is no run" in batuta("runs", "show", "").stderr
+
+
+def test_the_tasks_that_are_evaluated_without_being_named_can_be_shown(batuta):
+    assert "rehearsal" in batuta("tasks", "list").stdout
+    shown = batuta("tasks", "show", "rehearsal", "--limit", "3", "--json")
+    tasks = json.loads(shown.stdout)["tasks"]
+    assert len(tasks) == 3 and all(task["question"] and task["target"] for task in tasks)
+    assert "arithmetic" in batuta("tasks", "show", "rehearsal:arithmetic").stdout
+
+
+def test_limits_of_a_key_are_told_in_words(batuta):
+    made = batuta(
+        "keys",
+        "create",
+        "laptop",
+        "--model",
+        "batuta-mini",
+        "--per-day",
+        "5",
+        "--rpm",
+        "60",
+        "--json",
+    )
+    key = json.loads(made.stdout)["id"]
+    said = batuta("keys", "limit", key, "--deny", "tag:region:us").stderr
+    words = "models batuta-mini, not the workers tag:region:us, $5.00 a day, 60 requests a minute"
+    assert said == f"the key {key} has now: {words}\n"
+    listed = batuta("keys", "list").stdout
+    assert "models batuta-mini" in listed and "['" not in listed
+
+
 def test_a_plan_calls_no_worker(batuta):
     done = batuta("ask", question().question, "--plan", "--json")
     plan = json.loads(done.stdout)
@@ -104,10 +146,34 @@ def test_outside_its_world_it_says_so(batuta):
     [
         (["ask", "  "], 2, "the question is empty"),
         (["ask", "q", "--pool", "nowhere.toml"], 2, "nowhere.toml cannot be read"),
-        (["ask", "q", "--conductor", "nobody"], 2, "no conductor 'nobody'"),
+        (
+            ["ask", "q", "--conductor", "nobody"],
+            2,
+            "no conductor 'nobody' and no folder of a trained one; choose among: ",
+        ),
         (["ask", "q", "--max-cost", "much"], 2, "--max-cost"),
         (["ask", "q", "--max-tokens", "0"], 4, "no answer yet"),
         (["ask", "q", "--plan", "--max-tokens", "0"], 4, "no workflow"),
+        (
+            ["ask", "q", "--max-steps", "12"],
+            2,
+            "--max-steps must be at most 5, not 12; see: batuta ask --help",
+        ),
+        (
+            ["ask", "q", "--rounds", "99"],
+            2,
+            "--rounds must be at most 3, not 99; see: batuta ask --help",
+        ),
+        (["aks", "q"], 2, "'ask'? See: batuta --help"),
+        (
+            ["ask", "q", "--max-stesp", "2"],
+            2,
+            "there is no option --max-stesp; did you mean --max-steps?",
+        ),
+        (["ask", "q", "--conductor", "violla"], 2, "did you mean viola?"),
+        (["eval", "--systems", "ulta"], 2, "did you mean ultra?"),
+        (["tasks", "show", "rehearsl"], 2, "did you mean rehearsal?"),
+        (["tasks", "show", "gsm8"], 2, "did you mean gsm8k?"),
         (["runs", "show", "run_0"], 2, "there is no run run_0"),
         (["runs", "replay", "run_0"], 2, "there is no run run_0"),
         (["serve", "--host", "0.0.0.0"], 2, "loopback"),
@@ -124,8 +190,8 @@ def test_errors_are_one_sentence(batuta, args, code, words):
     ("toml", "words"),
     [
         ("workers = 3", "workers"),
-        ("[[workers]]\nid = 'a'", "workers.0.model"),
-        ("[[workers]]\nid = 'a'\nmodel='m'\nprovider='zzz'", "the provider 'zzz' is not known"),
+        ("[[workers]]\nid = 'a'", 'in [[workers]] "a": model is missing'),
+        ("[[workers]]\nid = 'a'\nmodel='m'\nprovider='zzz'", "there is no provider 'zzz'; choose among: anthropic, "),
         ("[[workers]]\nid = 'a'\nmodel='m'", "worker a needs a base_url"),
         ("[[workers]]\nid = 'a'\nmodel='m'\nprovider='openai'", "set OPENAI_API_KEY"),
         ("[[workers]]\nid = 'a'\nmodel='m'\nkey_env='NO_SUCH'", "NO_SUCH"),
@@ -220,6 +286,65 @@ def test_on_a_terminal_the_workflow_is_drawn_as_it_is_played(batuta, tmp_path):
     assert done.wait(10) == 0 and out.strip()
     os.close(parent)
     assert "▶".encode() in seen and "✓".encode() in seen
+
+
+MARKDOWN = """
+import sys
+from fakes import FakeOpenAI
+import anyio
+
+async def main():
+    text = "# Result\\n\\nThe sum is **42** and `x`."
+    async with FakeOpenAI(text, strict_openai=False, check=False, chunk=4, gap=0.05) as server:
+        print(server.origin, flush=True)
+        await anyio.to_thread.run_sync(sys.stdin.read)
+
+anyio.run(main)
+"""
+
+
+@pytest.fixture
+def model():
+    """The address of a model that answers in Markdown, a few letters at a time."""
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    with subprocess.Popen([sys.executable, "-c", MARKDOWN], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True, env={**os.environ, "PYTHONPATH": paths}) as process:  # fmt: skip
+        yield process.stdout.readline().strip()
+        process.stdin.close()
+
+
+def on_a_terminal(batuta, tmp_path, *args):
+    """What somebody sees: stdin, stdout and stderr are one terminal."""
+    parent, child = pty.openpty()
+    done = subprocess.Popen([sys.executable, "-m", "batuta", *args], cwd=tmp_path, stdout=child, stderr=child, stdin=child,
+                            env={**batuta.env, "TERM": "xterm-256color"})  # fmt: skip
+    os.close(child)
+    seen = b""
+    while True:
+        try:
+            piece = os.read(parent, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        seen += piece
+    assert done.wait(10) == 0, seen
+    os.close(parent)
+    return seen.decode()
+
+
+def test_on_a_terminal_the_answer_streams_and_its_markdown_is_rendered(batuta, tmp_path, model):
+    file = tmp_path / "batuta.toml"
+    file.write_text(
+        f'[[workers]]\nid = "a"\nmodel = "m"\nprovider = "compatible"\nbase_url = "{model}/v1"\n'
+        '[conductor]\nworker = "single/a"\n'
+    )
+    seen = on_a_terminal(batuta, tmp_path, "ask", "What is 40 + 2?")
+    streamed, _, end = seen.partition("answered")
+    assert "Resu" in streamed and "The sum" in streamed  # while it is written
+    assert "\x1b[1m42\x1b[0m" in end and "**42**" not in end  # rendered
+    raw = on_a_terminal(batuta, tmp_path, "ask", "What is 40 + 2?", "--raw")
+    assert "**42**" in raw.partition("answered")[2]
 
 
 def test_the_database_is_sqlite(batuta, tmp_path):

@@ -7,6 +7,8 @@ import anyio
 import orjson
 import pytest
 
+from batuta.errors import StoreError
+from batuta.store.process_lock import lock_server_store
 from fakes.serving import Server
 
 POOL = """
@@ -45,3 +47,30 @@ async def test_requests_are_logged_as_json_and_the_end_is_orderly(tmp_path):
             assert await server.process.wait() == 0
     (line,) = [orjson.loads(line) for line in server.said.splitlines() if line.startswith("{")]
     assert (line["route"], line["status"], line["request_id"]) == ("/healthz", 200, "mine")
+
+
+async def test_a_second_server_on_the_same_sqlite_file_is_refused(tmp_path):
+    store = str(tmp_path / "runs.db")
+    async with Server(tmp_path, "--pool", "rehearsal", BATUTA_STORE=store) as first:
+        second = Server(tmp_path / "other", "--pool", "rehearsal", BATUTA_STORE=store)
+        with anyio.fail_after(60):
+            done = await anyio.run_process(second.command, env=second.environ, check=False)
+        assert done.returncode == 2
+        assert done.stderr.decode() == (
+            f"batuta: another server uses {tmp_path}: stop it, give this one a folder of its own "
+            "with BATUTA_HOME, or give both one PostgreSQL with BATUTA_STORE\n"
+        )
+        assert "batuta-mini" in await first.models()
+    async with Server(tmp_path, "--pool", "rehearsal", BATUTA_STORE=store) as third:
+        assert "batuta-mini" in await third.models()
+
+
+def test_a_lock_is_free_again_and_a_server_database_needs_none(tmp_path):
+    target = str(tmp_path / "runs.db")
+    with lock_server_store(target), pytest.raises(StoreError, match="another server uses"):
+        with lock_server_store(target):
+            pass
+    with lock_server_store(target):
+        pass
+    with lock_server_store("postgresql://h/d"), lock_server_store("postgresql://h/d"):
+        assert {path.name for path in tmp_path.iterdir()} <= {"runs.db.server.lock"}

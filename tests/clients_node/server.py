@@ -13,7 +13,7 @@ import orjson
 
 from batuta.clients import ScriptedClient
 from batuta.core import Finish, Pool, Price, Reply, Role, ToolCall, Usage, Worker, WorkerId
-from batuta.gateway import ServerState, run_server, served_models
+from batuta.gateway import Catalogue, ServerState, run_server, served_models
 from batuta.solvers import sequential_chain
 from batuta.store import Store
 
@@ -82,7 +82,9 @@ async def main():
     port = int(sys.argv[1]) if len(sys.argv) > 1 else 0
     with tempfile.TemporaryDirectory() as folder:
         async with Store(f"{folder}/runs.db") as store:
-            house = ServerState(pool, clients, models, store=store)
+            house = ServerState(
+                catalogue=Catalogue(pool=pool, clients=clients, models=models), store=store
+            )
             await run_server(house, port=port, on_ready=tell, grace_seconds=0)
 
 

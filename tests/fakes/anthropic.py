@@ -155,7 +155,10 @@ def _turns(messages: list[dict[str, Any]]) -> None:
 
 def _block(block: dict[str, Any], role: str) -> None:
     kind = block["type"]
-    need(kind in {"text", "image", "tool_use", "tool_result", *_THOUGHTS}, f"block {kind}")
+    need(
+        kind in {"text", "image", "document", "tool_use", "tool_result", *_THOUGHTS},
+        f"block {kind}",
+    )
     mark = block.get("cache_control")
     need(mark is None or kind not in _THOUGHTS, "a marked thought")
     need(mark is None or mark.get("type") == "ephemeral", "mark")

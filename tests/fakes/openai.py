@@ -33,6 +33,11 @@ _FIELDS = {
     "response_format",
     "prompt_cache_key",
     "prompt_cache_retention",
+    "n",
+    "logprobs",
+    "top_logprobs",
+    "frequency_penalty",
+    "presence_penalty",
 }
 _IMITATORS = {
     "max_tokens",
@@ -50,6 +55,8 @@ class FakeOpenAI(FakeServer):
         super().__init__(*args, **options)
         self.strict_openai = strict_openai
         self.reasoning_field = "reasoning_content"
+        self.ignored: set[str] = set()
+        """Fields that it takes and does not honour."""
         self.models: list[dict[str, Any]] = []
         """What `/v1/models` lists."""
         self.tags: list[str] = []
@@ -140,18 +147,46 @@ class FakeOpenAI(FakeServer):
                 }
                 for call_id, name, arguments in said.calls
             ]
-        choice = {"index": 0, "message": message, "finish_reason": _finish(said)}
+        choices = [
+            {
+                "index": index,
+                "message": message | ({"content": text} if text else {}),
+                "logprobs": self.logprobs(text, received),
+                "finish_reason": _finish(said),
+            }
+            for index, text in enumerate(self.texts(said, received))
+        ]
         body = {"id": "c1", "object": "chat.completion", "model": received.body["model"] + "-2026"}
-        body["choices"] = [choice]
+        body["choices"] = choices[::-1]  # a client reads the numbers, not the order
         if usage:
             body["usage"] = said.usage or USAGE
         return body
 
+    def texts(self, said: Said, received: Received) -> list[str]:
+        """What each choice says."""
+        count = 1 if "n" in self.ignored else received.body.get("n", 1)
+        return [said.text] + [f"{said.text} ({number})" for number in range(1, count)]
+
+    def logprobs(self, text: str, received: Received) -> dict[str, Any] | None:
+        if not received.body.get("logprobs") or "logprobs" in self.ignored:
+            return None
+        others = received.body.get("top_logprobs", 0)
+        rows = [
+            {"token": piece, "logprob": -0.5, "bytes": list(piece.encode())}
+            for piece in self.pieces(text)
+        ]
+        tops = [[{**row, "token": f"{row['token']}{k}"} for k in range(others)] for row in rows]
+        return {
+            "content": [{**row, "top_logprobs": top} for row, top in zip(rows, tops, strict=True)]
+        }
+
     def events(self, said: Said, received: Received, *, usage: bool) -> list[bytes]:
         model = received.body["model"] + "-2026"
 
-        def chunk(delta: dict[str, Any], finish: str | None = None) -> bytes:
-            choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        def chunk(
+            delta: dict[str, Any], finish: str | None = None, number: int = 0, told: Any = None
+        ) -> bytes:
+            choice = {"index": number, "delta": delta, "logprobs": told, "finish_reason": finish}
             return sse(
                 {
                     "id": "c1",
@@ -164,7 +199,20 @@ class FakeOpenAI(FakeServer):
 
         events = [b": hello\n\n", chunk({"role": "assistant", "content": ""})]
         events += [chunk({self.reasoning_field: piece}) for piece in self.pieces(said.reasoning)]
-        events += [chunk({"content": piece}) for piece in self.pieces(said.text)]
+        spoken = [
+            (number, piece)
+            for number, text in enumerate(self.texts(said, received))
+            for piece in self.pieces(text)
+        ]
+        events += [
+            chunk({"content": piece}, None, number, self.logprobs(piece, received))
+            for number, piece in spoken
+            if number
+        ]
+        events += [
+            chunk({"content": piece}, None, 0, self.logprobs(piece, received))
+            for piece in self.pieces(said.text)
+        ]
         for index, (call_id, name, arguments) in enumerate(said.calls):
             function = {"name": name, "arguments": ""}
             call = {"index": index, "id": call_id, "type": "function", "function": function}
@@ -173,7 +221,8 @@ class FakeOpenAI(FakeServer):
                 chunk({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
                 for piece in self.pieces(json.dumps(arguments))
             ]
-        events.append(chunk({}, _finish(said)))
+        for number in range(len(self.texts(said, received))):
+            events.append(chunk({}, _finish(said), number))
         if usage:
             events.append(sse({"model": model, "choices": [], "usage": said.usage or USAGE}))
         return [*events, b"data: [DONE]\n\n"]
@@ -188,7 +237,12 @@ def _content(content: Any) -> None:
         return
     need(isinstance(content, list) and content, "content")
     for part in content:
-        need(part["type"] in {"text", "image_url"}, "part")
+        need(part["type"] in {"text", "image_url", "file", "input_audio"}, "part")
+        if part["type"] == "file":
+            only(part["file"], {"filename", "file_data"}, "file")
+            need(part["file"]["file_data"].startswith("data:application/pdf;base64,"), "file_data")
+        if part["type"] == "input_audio":
+            only(part["input_audio"], {"data", "format"}, "input_audio")
         if part["type"] == "image_url":
             only(part["image_url"], {"url", "detail"}, "image_url")
 

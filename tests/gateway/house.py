@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from decimal import Decimal
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ from batuta.clients import ScriptedClient
 from batuta.core import Delta, Pool, Price, Reply, Worker, WorkerId
 from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import ClientError, StreamInterruptedError
-from batuta.gateway import ServerState, StreamTimeouts, run_server, served_models
+from batuta.gateway import Catalogue, ServerState, StreamTimeouts, run_server, served_models
 from batuta.solvers import sequential_chain
 from batuta.store import Store
 
@@ -88,7 +88,18 @@ def orchestra(clients: dict[str, Any], *, conductor=None, **options: Any) -> Ser
         ["Think.", "Answer."], [next(iter(clients)), list(clients)[-1]]
     )
     served = served_models(pool, conductor, **options.pop("limits", {}))
-    return ServerState(pool, clients, served, **options)
+    return server_state(pool, clients, served, **options)
+
+
+OF_CATALOGUE = {each.name for each in fields(Catalogue)}
+
+
+def server_state(pool, clients, models, **options: Any) -> ServerState:
+    """A server of those models; an option is the catalogue's or the server's own; None: unset."""
+    options = {name: value for name, value in options.items() if value is not None}
+    given = {name: options.pop(name) for name in OF_CATALOGUE & options.keys()}
+    catalogue = Catalogue(pool=pool, clients=clients, models=tuple(models), **given)
+    return ServerState(catalogue=catalogue, **options)
 
 
 class Serving:
@@ -165,5 +176,6 @@ __all__ = [
     "Serving",
     "StreamTimeouts",
     "orchestra",
+    "server_state",
     "stored",
 ]

@@ -69,7 +69,7 @@ def watched_steps() -> Generator[Steps]:
     """Times each step of every task that is made inside."""
     loop, steps = asyncio.get_running_loop(), Steps()
     before = loop.get_task_factory()
-    loop.set_task_factory(lambda loop, coro, **more: asyncio.Task(id=steps.timed(coro), loop=loop, **more))  # fmt: skip
+    loop.set_task_factory(lambda loop, coro, **more: asyncio.Task(steps.timed(coro), loop=loop, **more))  # fmt: skip
     try:
         yield steps
     finally:

@@ -9,22 +9,20 @@ import orjson
 import pytest
 
 from batuta.baselines import fit_cascade
-from batuta.baselines.routing import ANSWER_CHOOSERS, ROUTERS
+from batuta.baselines.registry import BASELINES
 from batuta.clients import ScriptedClient
 from batuta.core import Limits, Outcome
 from batuta.errors import ConfigError
 from batuta.evals import Subject, find_system
-from batuta.gateway import ServerState, served_models
+from batuta.gateway import served_models
 from batuta.gateway.serving.baselines import (
     BASELINE_PREFIX,
-    FIXED_BASELINES,
-    LEARNING_BASELINES,
     baseline_models,
     unavailable_baselines,
 )
 from batuta.solvers.history import read_history
 from batuta.solvers.selector import SelectorRecipe
-from gateway.house import HI, PRICE, Halting, Serving, pool_of, stored
+from gateway.house import HI, PRICE, Halting, Serving, pool_of, server_state, stored
 
 pytestmark = pytest.mark.anyio
 
@@ -40,6 +38,8 @@ CALLS = {
     "random-routing": 1,
 }
 """Calls that each makes where every worker says that all is right."""
+UNTAUGHT = {each.default_name: each.build(each.number) for each in BASELINES if each.build}
+"""The methods that need no outcomes."""
 
 
 def speaker(name):
@@ -53,7 +53,7 @@ def house(*, history=None, clients=None, cascade=None, checker=None, **options):
         *served_models(pool),
         *baseline_models(pool, LIMITS, history=history, cascade=cascade, checker=checker),
     )
-    return ServerState(
+    return server_state(
         pool, clients, served, unavailable_models=unavailable_baselines(history, cascade), **options
     )
 
@@ -90,16 +90,16 @@ async def test_they_are_listed_beside_the_other_models():
         names = [model.id async for model in server.openai.models.list()]
     assert names[:2] == ["batuta-mini", "worker/ada"]
     assert {name for name in names if name.startswith(BASELINE_PREFIX)} == {
-        BASELINE_PREFIX + n for n in FIXED_BASELINES
+        BASELINE_PREFIX + n for n in UNTAUGHT
     }
 
 
-@pytest.mark.parametrize("name", FIXED_BASELINES)
+@pytest.mark.parametrize("name", UNTAUGHT)
 def test_a_name_means_the_same_method_as_in_an_evaluation(name):
     if name != "random-routing":  # there it is fitted, to the workers of a history
         pool = pool_of("ada", "bob")
         assert (
-            FIXED_BASELINES[name].name
+            UNTAUGHT[name].name
             == find_system(name, Subject(pool=pool, clients={}, conductor=None)).solver.name
         )
 
@@ -215,8 +215,7 @@ class TestLearned:
     async def test_with_one_every_method_is_listed(self, outcomes):
         async with Serving(house(history=outcomes())) as server:
             names = {model.id async for model in server.openai.models.list()}
-        assert {BASELINE_PREFIX + name for name in (*ROUTERS, *ANSWER_CHOOSERS)} <= names
-        assert len(LEARNING_BASELINES) == len(ROUTERS) + len(ANSWER_CHOOSERS) - 1
+        assert {BASELINE_PREFIX + each.default_name for each in BASELINES} <= names
 
     @pytest.mark.parametrize(
         ("question", "chosen"),

@@ -107,7 +107,7 @@ async def test_two_servers_share_a_keys_concurrency(store, redis):
     async with towns[0] as one, towns[1] as two, anyio.create_task_group() as tasks:
         key = await one.key(concurrency=1)
         tasks.start_soon(one.chat, key)
-        await one.serving.house.clients["ada"].started.wait()
+        await one.serving.house.catalogue.clients["ada"].started.wait()
         status, headers, said = await two.chat(key)
         assert (status, said["error"]["code"]) == (429, "rate_limit_exceeded")
         assert headers["retry-after"]

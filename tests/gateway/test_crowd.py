@@ -22,7 +22,10 @@ ASK = {"model": "worker/ada", "messages": HI}
 async def test_a_full_server_queues_and_then_turns_away():
     ada = Halting()
     house = orchestra(
-        {"ada": ada}, concurrency=ConcurrencyLimits(max_running=1, max_waiting=1, queue_timeout=30)
+        {"ada": ada},
+        limiter=ConcurrencyLimiter(
+            ConcurrencyLimits(max_running=1, max_waiting=1, queue_timeout=30)
+        ),
     )
     async with Serving(house) as server, anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: server.post(json=ASK))

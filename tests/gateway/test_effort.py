@@ -23,7 +23,7 @@ from batuta.gateway.serving.pending_tool_runs import PendingToolRuns
 from batuta.guardrails import Guardrail, GuardrailAction, Guardrails, GuardrailStage
 from batuta.guardrails.detectors import DetectorOptions, build_detector
 from batuta.solvers import sequential_chain, single_worker
-from gateway.house import HI, Breaking, Halting, Serving, orchestra, pool_of, stored
+from gateway.house import HI, Breaking, Halting, Serving, orchestra, pool_of, server_state, stored
 
 pytestmark = pytest.mark.anyio
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -134,7 +134,9 @@ async def test_what_the_caller_says_of_rounds_binds_before_its_effort():
 
         async def plan(self, brief, listener=None):
             self.briefs += 1
-            return await sequential_chain(["a"]).plan(brief.__class__(question=brief.question, pool=brief.pool))
+            return await sequential_chain(["a"]).plan(
+                brief.__class__(question=brief.question, pool=brief.pool)
+            )
 
     conductor = Again()
     house = orchestra({"ada": says("a")}, conductor=conductor)
@@ -246,17 +248,16 @@ async def test_a_forgotten_run_is_answered_anew_from_the_conversation():
     assert len(ada.requests) == 1 and len(ada.requests[0].messages) == 3
 
 
-async def test_waiting_in_memory_is_bounded_and_ends():
+async def test_waiting_in_memory_is_bounded_and_ends(store):
     now = [0.0]
     room = PendingToolRuns(max_pending=2, clock=lambda: now[0])
     ada = asks_first("x")
-    async with Serving(orchestra({"ada": ada, "bob": says("b")})) as server:
+    async with Serving(orchestra({"ada": ada, "bob": says("b")}, store=store)) as server:
         for _ in range(3):
-            await server.post(
+            _, headers, _ = await server.post(
                 json=ask(tools=[TOOL], messages=[{"role": "user", "content": "zebra"}])
             )
-        for _, run in server.house.pending_tool_runs._runs.values():
-            room.add(run, "t")
+            room.add(await store.get(headers["x-batuta-run-id"]), "t")
     assert len(room) == 2
     now[0] = 4000.0
     assert all("zebra" not in str(run) for _, run in room._runs.values())  # no conversation is held
@@ -331,9 +332,9 @@ async def test_a_conversation_that_fits_nobody_is_a_400():
         tuple(Worker(id=WorkerId(n), model="m", context_window=100) for n in ("ada", "bob"))
     )
     crew = {"ada": says("a"), "bob": says("b")}
-    from batuta.gateway import ServerState, served_models
+    from batuta.gateway import served_models
 
-    house = ServerState(small, crew, served_models(small, sequential_chain(["a", "b"])))
+    house = server_state(small, crew, served_models(small, sequential_chain(["a", "b"])))
     async with Serving(house) as server:
         long = [{"role": "user", "content": "word " * 400}]
         status, _, body = await server.post(json=ask(messages=long))
@@ -450,7 +451,7 @@ async def test_a_silent_last_worker_gets_a_rival(stream):
     house = orchestra(
         {"ada": says("quick"), "bob": slow},
         conductor=single_worker("bob"),
-        patience=TimeoutPolicy(hedge_seconds=0.05),
+        timeout_policy=TimeoutPolicy(hedge_seconds=0.05),
     )
     async with Serving(house) as server:
         if stream:
@@ -472,7 +473,7 @@ async def test_a_worker_that_speaks_is_not_hedged():
     house = orchestra(
         {"ada": says("never asked"), "bob": Breaking(("Half an ",), ProviderOverloadedError("x"))},
         conductor=single_worker("bob"),
-        patience=TimeoutPolicy(hedge_seconds=5.0),
+        timeout_policy=TimeoutPolicy(hedge_seconds=5.0),
     )
     async with Serving(house) as server:
         frames = await server.frames(**ask())

@@ -9,9 +9,9 @@ from batuta.clients import ScriptedClient
 from batuta.config.load import rehearsal_config
 from batuta.core import Delta, Finish, Limits, Reply, ToolCall
 from batuta.core.conductor import NULL_LISTENER
-from batuta.gateway import ServerState, served_models
+from batuta.gateway import served_models
 from batuta.gateway.serving.baselines import baseline_models
-from gateway.house import HI, Serving, orchestra
+from gateway.house import HI, Serving, orchestra, server_state
 from gateway.test_complete_answers import PATHS, Told, each
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +34,7 @@ def embedded():
     found = rehearsal_config(time_scale=0.0)
     served = served_models(found.pool, found.conductor)
     more = baseline_models(found.pool, Limits(seconds=60), history=None, cascade=None, checker=None)
-    return ServerState(found.pool, found.clients, (*served, *more))
+    return server_state(found.pool, found.clients, (*served, *more))
 
 
 def fulfils(wanted, message):
@@ -49,7 +49,7 @@ def fulfils(wanted, message):
 @pytest.mark.parametrize("wanted", WANTED)
 async def test_the_embedded_pool_never_answers_in_prose(wanted):
     house = embedded()
-    names = [model.name for model in house.models]
+    names = [model.name for model in house.catalogue.models]
     assert {"batuta-mini", "batuta-ultra", "baseline/self-consistency@5"} <= set(names)
     async with Serving(house) as server:
         for question in (OWN, "What is love?"):
@@ -146,10 +146,14 @@ async def test_a_method_that_chooses_among_replies_keeps_the_form(wanted):
     ada = ScriptedClient(lambda _: next(replies))
     house = orchestra({"ada": ada})
     served = (
-        *served_models(house.pool),
-        *baseline_models(house.pool, Limits(seconds=60), history=None, cascade=None, checker=None),
+        *served_models(house.catalogue.pool),
+        *baseline_models(
+            house.catalogue.pool, Limits(seconds=60), history=None, cascade=None, checker=None
+        ),
     )
-    async with Serving(ServerState(house.pool, house.clients, served)) as server:
+    async with Serving(
+        server_state(house.catalogue.pool, house.catalogue.clients, served)
+    ) as server:
         body = {"model": "baseline/self-consistency@5", "messages": HI, **WANTED[wanted]}
         status, _, got = await server.post(json=body)
     if status == 200:

@@ -8,7 +8,7 @@ import pytest
 from batuta.clients import ScriptedClient
 from batuta.core import Finish, Reply, ToolCall, Usage
 from batuta.errors import RateLimitError
-from gateway.house import HI, Breaking, Halting, Serving, StreamTimeouts, orchestra
+from gateway.house import HI, Breaking, Halting, Serving, StreamTimeouts, orchestra, server_state
 
 pytestmark = pytest.mark.anyio
 
@@ -140,11 +140,11 @@ def seeing(clients):
     from dataclasses import replace
 
     from batuta.core import Pool
-    from batuta.gateway import ServerState, served_models
+    from batuta.gateway import served_models
     from gateway.house import pool_of
 
     pool = Pool(tuple(replace(worker, tags=("vision",)) for worker in pool_of(*clients)))
-    return ServerState(pool, clients, served_models(pool))
+    return server_state(pool, clients, served_models(pool))
 
 
 async def test_the_events_of_a_workflow():

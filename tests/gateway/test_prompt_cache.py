@@ -39,15 +39,15 @@ from batuta.core import (
     assistant_message,
     user_message,
 )
-from batuta.core.conductor import Draft
+from batuta.core.decision import Draft
 from batuta.errors import ProviderOverloadedError
-from batuta.gateway import ServerState, served_models
+from batuta.gateway import served_models
 from batuta.gateway.access.caller import Caller
 from batuta.gateway.serving.conversations import tenant_key
 from batuta.language import worker_messages
 from batuta.solvers import sequential_chain
 from fakes.caching import CachingAnthropic, dollars
-from gateway.house import HI, Serving, orchestra
+from gateway.house import HI, Serving, orchestra, server_state
 
 pytestmark = pytest.mark.anyio
 MARK = {"type": "ephemeral"}
@@ -222,7 +222,7 @@ async def test_ten_turns_of_coding_cost_what_they_cost_without_us(model, factor)
         worker = Worker(id=WorkerId("ada"), model="claude-x", price=PRICE, strength=0.9)
         client = AnthropicClient(worker, http, base_url=provider.url, key=Secret(provider.key))
         pool = Pool((worker,))
-        house = ServerState(
+        house = server_state(
             pool, {"ada": client}, served_models(pool, sequential_chain(["Do."], ["ada"]))
         )
         async with Serving(house) as server:

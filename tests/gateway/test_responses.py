@@ -465,7 +465,7 @@ async def test_a_stream_of_the_background_can_be_left_and_resumed(store):
         end = orjson.loads(rest.split("data: ")[-1])
         assert (end["response"]["status"], end["sequence_number"]) == ("cancelled", last + 1)
         with anyio.fail_after(1):
-            await house.clients["ada"].cancelled.wait()
+            await house.catalogue.clients["ada"].cancelled.wait()
         assert (await server.openai.responses.cancel(name)).status == "cancelled"
         assert (await until(server, name, "cancelled"))["id"] == name
 

@@ -15,7 +15,7 @@ from anyio.streams.text import TextReceiveStream
 from batuta.clients import ScriptedClient
 from batuta.core import Outcome
 from batuta.errors import ConfigError
-from batuta.gateway import ServerState, run_server, served_models
+from batuta.gateway import Catalogue, run_server, served_models
 from batuta.gateway.http.middleware import MAX_BODY
 from batuta.store import Store
 from gateway.house import HI, PRICE, Halting, Serving, orchestra, pool_of, stored
@@ -270,8 +270,8 @@ async def test_a_signal_ends_the_process_and_loses_no_run(tmp_path, number):
 def test_an_orchestra_that_cannot_play_is_refused():
     pool = pool_of("ada")
     with pytest.raises(ConfigError, match="no client"):
-        ServerState(pool, {}, served_models(pool))
+        Catalogue(pool=pool, clients={}, models=served_models(pool))
     with pytest.raises(ConfigError, match="at least one"):
-        ServerState(pool, {"ada": ScriptedClient([])}, ())
+        Catalogue(pool=pool, clients={"ada": ScriptedClient([])}, models=())
     with pytest.raises(ConfigError, match="same name"):
-        ServerState(pool, {"ada": ScriptedClient([])}, served_models(pool) * 2)
+        Catalogue(pool=pool, clients={"ada": ScriptedClient([])}, models=served_models(pool) * 2)

@@ -10,11 +10,11 @@ from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.openai.client import OpenAIChatClient
 from batuta.clients.secret import Secret
 from batuta.core import Pool, Worker, WorkerId
-from batuta.gateway import ServerState, served_models
+from batuta.gateway import served_models
 from fakes.anthropic import FakeAnthropic
 from fakes.openai import FakeOpenAI
 from fakes.server import Said
-from gateway.house import HI, Serving
+from gateway.house import HI, Serving, server_state
 
 pytestmark = pytest.mark.anyio
 MODEL = "claude-sonnet-4-5"
@@ -39,7 +39,7 @@ async def through(fake, kind=AnthropicClient, model=MODEL):
         worker = Worker(id=WorkerId("ada"), model=model, strength=0.9)
         client = kind(worker, http, base_url=provider.url, key=Secret(provider.key))
         pool = Pool((worker,))
-        async with Serving(ServerState(pool, {"ada": client}, served_models(pool))) as server:
+        async with Serving(server_state(pool, {"ada": client}, served_models(pool))) as server:
             sdk = anthropic.AsyncAnthropic(base_url=server.url, api_key="any", max_retries=0)
             try:
                 yield provider, sdk, server

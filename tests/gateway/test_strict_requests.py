@@ -321,7 +321,7 @@ async def test_what_is_kept_can_be_read_by_this_user_alone(tmp_path):
 
 async def test_opening_a_database_twice_gives_up_no_lock(tmp_path):
     path = tmp_path / "runs.db"
-    other = "import sys, anyio\nfrom batuta.store import Store\nasync def main():\n async with Store(sys.argv[1]) as store: await store.keys.any()\nanyio.run(main)"
+    other = "import sys, anyio\nfrom batuta.store import Store\nasync def main():\n async with Store(sys.argv[1]) as store: await store.keys.has_keys()\nanyio.run(main)"
     async with Store(path) as store, Store(path):
         await store.keys.create(KeyHasher(b"x" * 32), "acme", "a key")
         done = await anyio.run_process([sys.executable, "-c", other, str(path)], check=False)

@@ -8,6 +8,7 @@ from batuta.cli.reload import ServeOptions
 from batuta.clients import HttpTransport
 from batuta.core import Price
 from batuta.core.usage import ASSUMED_PRICE
+from batuta.gateway import ServerState
 from batuta.store.spend_report import report_spending
 from fakes.openai import FakeOpenAI
 from fakes.server import KEY
@@ -44,7 +45,7 @@ async def test_every_model_counts_it_as_the_settings_say(tmp_path, monkeypatch, 
     monkeypatch.setenv("PROVIDER_KEY", KEY)
     async with FakeOpenAI() as provider, HttpTransport() as http:
         casting = cast(tmp_path, provider, more)
-        orchestra = casting.build_state(await casting.load_config(http))
+        orchestra = casting.build_catalogue(await casting.load_config(http))
     assert {model.limits.unknown for model in orchestra.models} == {price}
     assert {"batuta-mini", "batuta-ultra", "worker/ada"} < {m.name for m in orchestra.models}
 
@@ -56,10 +57,10 @@ async def test_a_budget_holds_at_the_price_that_is_set(tmp_path, monkeypatch, st
     async with FakeOpenAI(strict_openai=False) as provider, HttpTransport() as http:
         for name, more in (("usual", ""), ("cheap", CHEAP)):
             town, casting = Town(store), cast(tmp_path, provider, more)
-            house = casting.build_state(
-                await casting.load_config(http), store=store, authenticator=town.gate
+            catalogue = casting.build_catalogue(await casting.load_config(http))
+            town.serving = Serving(
+                ServerState(catalogue=catalogue, store=store, authenticator=town.gate)
             )
-            town.serving = Serving(house)
             async with town:
                 key = await town.key(per_day=Decimal("0.02"))
                 answered[name] = await town.chat(key, model="batuta-mini", messages=HI)

@@ -182,7 +182,7 @@ async def test_cancel_stops_the_paid_calls(tmp_path):
 async def test_two_processes_on_one_folder_are_refused(tmp_path):
     async with Gated() as provider, Process(tmp_path, provider) as process:
         jobs = DurableJobs(URL.create("sqlite", database=str(tmp_path / "jobs.db")))
-        with pytest.raises(StoreError, match=r"another server keeps its jobs in .*BATUTA_HOME"):
+        with pytest.raises(StoreError, match=r"another server uses .*BATUTA_HOME"):
             await jobs.__aenter__()
         await process.kill()
         async with jobs:  # a dead process holds nothing

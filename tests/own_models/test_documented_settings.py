@@ -44,7 +44,11 @@ async def test_the_first_block_of_the_page_on_settings_opens(tmp_path):
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     file = tmp_path / "batuta.toml"
     file.write_text(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[0], encoding="utf-8")
-    keys = {"ANTHROPIC_API_KEY": "sk-ant-0123456789", "MY_KEY": "sk-0123456789abcdef"}
+    keys = {
+        "ANTHROPIC_API_KEY": "sk-ant-0123456789",
+        "MY_KEY": "sk-0123456789abcdef",
+        "MY_EU_KEY": "sk-eu-123456789",
+    }
     async with HttpTransport() as http:
         found = await load_config(http, pool=str(file), environ=keys)
     assert [str(worker.id) for worker in found.pool] == ["sonnet", "local", "python"]

@@ -14,6 +14,7 @@ from batuta.core import Delta, Pool, Step, Worker, WorkerId, Workflow
 from batuta.core.conductor import NULL_LISTENER
 from batuta.gateway import (
     LOOP_OPTIONS,
+    Catalogue,
     PageContext,
     ServedModel,
     ServerState,
@@ -101,20 +102,22 @@ class House:
         )
         self.mint = KeyHasher(b"a secret of the tests, long enough for it")
         self.store = Store(folder / "runs.db")
-        self.orchestra = ServerState(
-            pool,
-            clients,
-            served,
-            store=self.store,
+        catalogue = Catalogue(
+            pool=pool,
+            clients=clients,
+            models=served,
             page_context=PageContext(
                 source="the tests",
                 simulated=True,
                 examples=(QUESTION,),
                 folders=(folder / "learning",),
             ),
-            authenticator=Authenticator(self.store, self.mint, ADMIN, cache_seconds=0.0)
-            if keyed
-            else None,
+        )
+        keys = Authenticator(self.store, self.mint, ADMIN, cache_seconds=0.0)
+        self.state = ServerState(
+            catalogue=catalogue,
+            store=self.store,
+            authenticator=keys if keyed else Authenticator(),
         )
         self.url = ""
         self.portal = None
@@ -132,7 +135,7 @@ class House:
                     task.cancel()
 
     async def _serve(self, *, task_status) -> None:
-        await run_server(self.orchestra, port=0, on_ready=task_status.started, grace_seconds=0.0)
+        await run_server(self.state, port=0, on_ready=task_status.started, grace_seconds=0.0)
 
     def call(self, work, *arguments, **options):
         """Awaits in the server's loop."""

@@ -29,7 +29,8 @@ from batuta.core import (
     Step,
     Workflow,
 )
-from batuta.core.conductor import NULL_LISTENER, Draft
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.decision import Draft
 
 SYNTHESIZE = (
     "Compare the solutions critically, for some may be biased or wrong, combine what is right in "

@@ -10,8 +10,12 @@ import typer
 from typer.exceptions import TyperException
 
 from batuta.cli import ask, evaluate, init, keys, pool, runs, serve, store, tasks, train, tune
+from batuta.cli.help_text import format_example
+from batuta.cli.usage_errors import explain_usage_error
 from batuta.errors import BatutaError
 
+PROGRAM = "batuta"
+"""What the command is called, however it was started."""
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -22,13 +26,22 @@ app = typer.Typer(
     help="A conductor of language models: a question becomes a workflow played by a pool.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
-app.command("init")(init.command)
-app.command("ask")(ask.ask_command)
-app.command("serve")(serve.serve_command)
-app.command("eval")(evaluate.eval_command)
-app.command("tune")(tune.command)
+app.command("init", epilog=format_example("batuta init --out batuta.toml"))(init.command)
+app.command(
+    "ask",
+    epilog=format_example('batuta ask "What is 17 % of 2,340?" --max-cost 0.05'),
+)(ask.ask_command)
+app.command("serve", epilog=format_example("batuta serve --pool batuta.toml --port 8765"))(
+    serve.serve_command
+)
+app.command(
+    "eval",
+    epilog=format_example("batuta eval --tasks mine.jsonl --systems moa,ultra --report out"),
+)(evaluate.eval_command)
+app.command("tune", epilog=format_example("batuta tune --tasks mine.jsonl --budget 5 --check"))(
+    tune.command
+)
 app.add_typer(tasks.app, name="tasks")
 app.add_typer(train.app, name="train")
 app.add_typer(runs.app, name="runs")
@@ -58,7 +71,7 @@ def _accept_options(
 def main() -> None:
     """Run the command line and exit with its code."""
     try:
-        code = int(app(standalone_mode=False) or 0)
+        code = int(app(prog_name=PROGRAM, standalone_mode=False) or 0)
         sentence = INTERRUPTED if code == EXIT_INTERRUPTED else ""
     except BrokenPipeError:  # the reader of our output has gone; nobody is there to be told
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -80,8 +93,7 @@ def _explain_error(error: BaseException) -> tuple[int, str] | None:
     if isinstance(error, BatutaError):
         return EXIT_USAGE, str(error)
     if isinstance(error, TyperException):
-        shown = " ".join(error.format_message().split()).rstrip(".")
-        return EXIT_USAGE, f"{shown}; see: batuta --help" if shown else ""
+        return EXIT_USAGE, explain_usage_error(error)
     return None
 
 

@@ -10,8 +10,10 @@ import anyio
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.markdown import Markdown
 
 from batuta.cli import json_output
+from batuta.cli.help_text import LIMITS_PANEL, OUTPUT_PANEL, POOL_PANEL
 from batuta.cli.run_display import (
     RunDisplay,
     describe_access,
@@ -22,7 +24,7 @@ from batuta.cli.run_display import (
 )
 from batuta.clients import HttpTransport
 from batuta.config.load import LoadedConfig, load_config, store_target
-from batuta.core import MAX_STEPS, Limits, MalformedPlan, Outcome, Question, Run
+from batuta.core import MAX_ROUNDS, MAX_STEPS, Limits, MalformedPlan, Outcome, Question, Run
 from batuta.engine import conduct
 from batuta.errors import ConfigError, StoreError
 
@@ -35,11 +37,17 @@ REFRESH_RATE = 12
 
 PoolOption = Annotated[
     str | None,
-    typer.Option(help="rehearsal, discover (keys and local servers), or a TOML file."),
+    typer.Option(
+        help="rehearsal, discover (keys and local servers), or a TOML file.",
+        rich_help_panel=POOL_PANEL,
+    ),
 ]
 ConductorOption = Annotated[
     str | None,
-    typer.Option(help="A worker's id, best, vote, plan-solve-verify, or single/<id>."),
+    typer.Option(
+        help="A worker's id, best, vote, plan-solve-verify, or single/<id>.",
+        rich_help_panel=POOL_PANEL,
+    ),
 ]
 
 
@@ -55,6 +63,7 @@ class AskCommandOptions:
     limits: Limits
     seed: int | None
     store: bool
+    raw: bool
 
 
 def ask_command(
@@ -62,17 +71,41 @@ def ask_command(
     plan: Annotated[
         bool, typer.Option("--plan", help="Only plan and estimate; no worker.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON on stdout.", rich_help_panel=OUTPUT_PANEL)
+    ] = False,
     pool: PoolOption = None,
     *,
     conductor: ConductorOption = None,
-    max_cost: Annotated[float | None, typer.Option(min=0, help="Dollars at most.")] = None,
-    max_seconds: Annotated[float | None, typer.Option(min=0, help="Seconds at most.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(min=0, help="Tokens at most.")] = None,
-    max_steps: Annotated[int | None, typer.Option(min=1, help="Steps at most.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds at most.")] = None,
+    max_cost: Annotated[
+        float | None, typer.Option(min=0, help="Dollars at most.", rich_help_panel=LIMITS_PANEL)
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(min=0, help="Seconds at most.", rich_help_panel=LIMITS_PANEL)
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=0, help="Tokens at most.", rich_help_panel=LIMITS_PANEL)
+    ] = None,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(min=1, max=MAX_STEPS, help="Steps at most.", rich_help_panel=LIMITS_PANEL),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, max=MAX_ROUNDS, help="Rounds at most.", rich_help_panel=LIMITS_PANEL),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
-    no_store: Annotated[bool, typer.Option("--no-store", help="Keep no record.")] = False,
+    no_store: Annotated[
+        bool, typer.Option("--no-store", help="Keep no record.", rich_help_panel=OUTPUT_PANEL)
+    ] = False,
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw",
+            help="Print the answer as it was written; on a terminal its Markdown is rendered.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = False,
 ) -> None:
     """Answer one question and draw the workflow as it is played.
 
@@ -96,6 +129,7 @@ def ask_command(
         limits=limits,
         seed=seed,
         store=not (no_store or plan),
+        raw=raw,
     )
     given = {"steps": max_steps, "rounds": rounds, "tokens": max_tokens, "usd": max_cost}
     code = anyio.run(_answer_question, wishes, {**given, "seconds": max_seconds})
@@ -185,12 +219,20 @@ def _print_answer(options: AskCommandOptions, run: Run) -> None:
     elif run.answer:
         sys.stderr.write("\n")
         sys.stderr.flush()
-        sys.stdout.write(run.answer.rstrip() + "\n")
-        sys.stdout.flush()
+        _print_text(run.answer.rstrip(), rendered=sys.stdout.isatty() and not options.raw)
     elif run.answer is not None:
         sys.stderr.write("batuta: the worker answered with an empty text\n")
     if run.answer is None:
         sys.stderr.write(f"batuta: {run.error}\n")
+
+
+def _print_text(text: str, *, rendered: bool) -> None:
+    """The text on stdout; on a terminal its Markdown is rendered."""
+    if rendered:
+        Console().print(Markdown(text))
+    else:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
 
 
 async def _store_run(run: Run) -> None:

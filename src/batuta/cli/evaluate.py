@@ -9,9 +9,8 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,25 +26,24 @@ from batuta.cli.eval_output import (
     set_folder,
     write_set_index,
 )
-from batuta.cli.json_output import print_json
-from batuta.config.load import (
-    REHEARSAL_POOL,
-    WORLD2_POOL,
-    data_folder,
-    load_trained_conductor,
+from batuta.cli.eval_subject import EvalCommandOptions, RecordSplit, open_eval_subject
+from batuta.cli.help_text import (
+    EXECUTION_PANEL,
+    GRADING_PANEL,
+    OUTPUT_PANEL,
+    POOL_PANEL,
+    QUESTIONS_PANEL,
+    SYSTEMS_PANEL,
 )
-from batuta.embedded.policy import is_policy
-from batuta.environment import read_variable
+from batuta.cli.json_output import print_json
+from batuta.config.load import data_folder
 from batuta.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from batuta.core import Conductor
-    from batuta.evals import EvalPart, Evaluation, Subject, TaskSet
+    from batuta.evals import Evaluation
     from batuta.evals.evaluation import EqualResource
-    from batuta.evals.runner import TrialPlayer
-    from batuta.evals.setup import SubjectSetup
 
 EXIT_UNSCORED = 1
 EXIT_INTERRUPTED = 130
@@ -54,43 +52,6 @@ OUTCOMES_FILE = "outcomes.jsonl"
 """What each worker earned alone, where every one was asked: a history to learn from."""
 ALL_SETS = "all"
 """Stands for every recorded set whose files are here."""
-DEFAULT_LIMIT = 100
-"""Questions where none are named; of a record, all."""
-SIMULATED_CALIBRATION = 1000
-"""Questions on which simulated workers, which cost nothing, are compared with each other."""
-
-
-class RecordSplit(StrEnum):
-    """How a record is divided into what is learned from and what is measured."""
-
-    RANDOM = "random"
-    UNSEEN = "unseen"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvalCommandOptions:
-    """What the options of `batuta eval` say."""
-
-    tasks: str
-    systems: tuple[str, ...]
-    limit: int | None
-    seeds: tuple[int, ...]
-    pool: str | None
-    conductor: str | None
-    pools: int | None
-    concurrency: int
-    equal: tuple[EqualResource, ...]
-    files: tuple[Path, ...]
-    split: RecordSplit
-    simulate: bool
-    judge: str | None
-    sandbox: str
-    plots: bool
-    report: Path | None
-    out: Path
-    executor: str
-    workers: int | None
-    journal: str | None
 
 
 def eval_command(
@@ -98,88 +59,162 @@ def eval_command(
         str,
         typer.Option(
             help="rehearsal[:FAMILY][:held-out]; world2[:FAMILY][:held-out]; a benchmark (batuta "
-            "tasks list); FILE.jsonl; recorded:SET/PART, or recorded:all."
+            "tasks list); FILE.jsonl; recorded:SET/PART, or recorded:all.",
+            rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = "rehearsal",
     systems: Annotated[
-        str | None, typer.Option(help="Names with commas between, or all; a wrong one lists them.")
+        str | None,
+        typer.Option(
+            help="Names with commas between, or all; a wrong one lists them.",
+            rich_help_panel=SYSTEMS_PANEL,
+        ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Questions at most: 100; of a record, all.")
+        int | None,
+        typer.Option(
+            min=1, help="Questions at most: 100; of a record, all.", rich_help_panel=QUESTIONS_PANEL
+        ),
     ] = None,
     seeds: Annotated[
-        int, typer.Option(min=1, help="Runs of each question; of a record, splits.")
+        int,
+        typer.Option(
+            min=1,
+            help="Runs of each question; of a record, splits.",
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
     ] = 1,
     *,
     seed: Annotated[
-        int, typer.Option(min=0, help="The first seed: of questions, sampling, splits.")
+        int,
+        typer.Option(
+            min=0,
+            help="The first seed: of questions, sampling, splits.",
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
     ] = 0,
     pool: Annotated[
         str | None,
         typer.Option(
             help="rehearsal, discover (keys and local servers), or a file; of a record, the "
-            "models to keep, with commas between."
+            "models to keep, with commas between.",
+            rich_help_panel=POOL_PANEL,
         ),
     ] = None,
     conductor: Annotated[
-        str | None, typer.Option(help="Who conducts `ultra`, as for batuta ask.")
+        str | None,
+        typer.Option(help="Who conducts `ultra`, as for batuta ask.", rich_help_panel=POOL_PANEL),
     ] = None,
     pools: Annotated[
-        int | None, typer.Option(min=1, help="Each question gets so many workers, at random.")
+        int | None,
+        typer.Option(
+            min=1, help="Each question gets so many workers, at random.", rich_help_panel=POOL_PANEL
+        ),
     ] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 64,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Runs at the same time.", rich_help_panel=EXECUTION_PANEL)
+    ] = 64,
     equal_calls: Annotated[
         bool,
         typer.Option(
-            "--equal-calls", help="Add self-consistency and best-of-N with as many calls as ultra."
+            "--equal-calls",
+            help="Add self-consistency and best-of-N with as many calls as ultra.",
+            rich_help_panel=SYSTEMS_PANEL,
         ),
     ] = False,
     equal_cost: Annotated[
         bool,
         typer.Option(
-            "--equal-cost", help="Add them with as many dollars as ultra (unknown: tokens)."
+            "--equal-cost",
+            help="Add them with as many dollars as ultra (unknown: tokens).",
+            rich_help_panel=SYSTEMS_PANEL,
         ),
     ] = False,
     from_file: Annotated[
-        list[Path] | None, typer.Option("--from-file", help="Your own copy of the source's file.")
+        list[Path] | None,
+        typer.Option(
+            "--from-file",
+            help="Your own copy of the source's file.",
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
     ] = None,
     split: Annotated[
-        RecordSplit, typer.Option(help="Of a record: questions by lot, or whole unseen families.")
+        RecordSplit,
+        typer.Option(
+            help="Of a record: questions by lot, or whole unseen families.",
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
     ] = RecordSplit.RANDOM,
     simulate: Annotated[
         bool,
         typer.Option(
             "--simulate",
             help="Of a record: what it cannot know gets a recorded answer, and is marked.",
+            rich_help_panel=POOL_PANEL,
         ),
     ] = False,
     judge: Annotated[
-        str | None, typer.Option(help="The worker that grades what no rule decides.")
+        str | None,
+        typer.Option(
+            help="The worker that grades what no rule decides.", rich_help_panel=GRADING_PANEL
+        ),
     ] = None,
     sandbox: Annotated[
-        str, typer.Option(help="Where programs run: auto, bubblewrap, landlock, or none.")
+        str,
+        typer.Option(
+            help="Where programs run: auto, bubblewrap, landlock, or none.",
+            rich_help_panel=GRADING_PANEL,
+        ),
     ] = "auto",
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Recorded sets at the same time: one a core.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Recorded sets at the same time: one a core.",
+            rich_help_panel=EXECUTION_PANEL,
+        ),
     ] = None,
     executor: Annotated[
-        str, typer.Option(help="Where runs are played: local, ray, ray:local, ray:HOST:PORT.")
+        str,
+        typer.Option(
+            help="Where runs are played: local, ray, ray:local, ray:HOST:PORT.",
+            rich_help_panel=EXECUTION_PANEL,
+        ),
     ] = "local",
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes of Ray: one for each free core.")
+        int | None,
+        typer.Option(
+            min=1, help="Processes of Ray: one for each free core.", rich_help_panel=EXECUTION_PANEL
+        ),
     ] = None,
     journal: Annotated[
         str | None,
-        typer.Option(help="PostgreSQL for finished calls, shared by machines: a file beside."),
+        typer.Option(
+            help="PostgreSQL for finished calls, shared by machines: a file beside.",
+            rich_help_panel=EXECUTION_PANEL,
+        ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the results; what it has is not run again.")
+        Path | None,
+        typer.Option(
+            help="Folder of the results; what it has is not run again.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
     ] = None,
     report: Annotated[
-        Path | None, typer.Option(help="Folder of a report for people: HTML, figures, tables.")
+        Path | None,
+        typer.Option(
+            help="Folder of a report for people: HTML, figures, tables.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
     ] = None,
-    plots: Annotated[bool, typer.Option("--plots", help="Draw figures (matplotlib).")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    plots: Annotated[
+        bool,
+        typer.Option("--plots", help="Draw figures (matplotlib).", rich_help_panel=OUTPUT_PANEL),
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON on stdout.", rich_help_panel=OUTPUT_PANEL)
+    ] = False,
 ) -> None:
     """Measure systems on tasks: accuracy, tokens, dollars, calls, with 95% intervals.
 
@@ -294,7 +329,7 @@ async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
     limit_blas_to_one_thread()
     draw = _load_drawing() if options.plots or options.report else None
     async with AsyncExitStack() as stack:
-        parts, player = await _open_subject(options, stack)
+        parts, player = await open_eval_subject(options, stack)
         first = options.seeds[0]
         terms = EvalOptions(
             seeds=options.seeds,
@@ -328,92 +363,3 @@ def _load_drawing() -> Callable[[Evaluation, Path], tuple[Path, ...]]:
     from batuta.evals.plots import draw_figures  # noqa: PLC0415 - only when figures are wanted
 
     return draw_figures
-
-
-async def _open_subject(
-    wishes: EvalCommandOptions, stack: AsyncExitStack
-) -> tuple[tuple[EvalPart, ...], TrialPlayer | None]:
-    """Who is asked what, and where that is played (None: here); refuses what is not there."""
-    from batuta.evals import EvalPart, open_tasks  # noqa: PLC0415 - loads numpy
-    from batuta.evals.setup import SubjectSetup  # noqa: PLC0415 - same
-
-    if wishes.tasks.startswith(RECORDED_PREFIX):
-        if wishes.executor != "local":
-            raise ConfigError("recorded answers are played on this machine; see --jobs")
-        return _open_record(wishes), None
-    setup = SubjectSetup(
-        pool=wishes.pool or (WORLD2_POOL if wishes.tasks.startswith(WORLD2_POOL) else None),
-        rehearses=wishes.tasks.startswith(REHEARSAL_POOL),
-        conductor=wishes.conductor,
-        judge=wishes.judge,
-        sandbox=wishes.sandbox,
-    )
-    subject = await setup.open_subject(stack)
-    _check_pool_size(wishes, subject)
-    limit = wishes.limit or DEFAULT_LIMIT
-    others = SIMULATED_CALIBRATION if subject.simulated else limit
-    tasks = open_tasks(wishes.tasks, limit, others, wishes.seeds[0], files=wishes.files)
-    if not subject.simulated and not any(t.private for t in (*tasks.tasks, *tasks.calibration)):
-        named = wishes.journal or read_variable(os.environ, "BATUTA_JOURNAL")
-        journal = named or str((wishes.out / "calls.db").absolute())
-        setup = replace(setup, journal=journal, scope=wishes.out.absolute().name)
-        subject = await setup.open_journal(subject, stack)
-    player = await _open_trial_player(wishes, setup, tasks, stack)
-    if tasks.uses_task_graders:
-        asked = (*tasks.tasks, *tasks.calibration)
-        tasks = replace(tasks, grade=await setup.open_marking(asked, subject, stack))
-    return (EvalPart(subject=subject, tasks=tasks, seeds=wishes.seeds),), player
-
-
-async def _open_trial_player(
-    wishes: EvalCommandOptions, setup: SubjectSetup, tasks: TaskSet, stack: AsyncExitStack
-) -> TrialPlayer | None:
-    """Where runs are played; None: in this process.
-
-    Raises:
-        ConfigError: there is no such executor, or its machines have no journal in common.
-    """
-    from batuta.evals.remote import RemoteTrials  # noqa: PLC0415 - loads numpy
-    from batuta.evals.setup import is_shared  # noqa: PLC0415 - same
-    from batuta.executor import LocalExecutor, open_executor  # noqa: PLC0415 - only when played
-
-    executor = await stack.enter_async_context(open_executor(wishes.executor, wishes.workers))
-    if isinstance(executor, LocalExecutor):
-        return None
-    if executor.machines > 1 and setup.journal is not None and not is_shared(setup.journal):
-        raise ConfigError(
-            "on several machines finished calls are kept in a database that all of them reach: "
-            "--journal postgresql://user@host/database"
-        )
-    return RemoteTrials(executor, setup, None if tasks.uses_task_graders else tasks.grade)
-
-
-def _open_record(options: EvalCommandOptions) -> tuple[EvalPart, ...]:
-    from batuta.evals import open_recorded_parts  # noqa: PLC0415 - loads numpy
-
-    models = [name.strip() for name in (options.pool or "").split(",") if name.strip()]
-    parts = open_recorded_parts(
-        options.tasks.removeprefix(RECORDED_PREFIX),
-        options.split.value,
-        options.seeds,
-        models=models,
-        limit=options.limit,
-        simulate=options.simulate,
-        conductor=_record_conductor(options.conductor),
-    )
-    _check_pool_size(options, parts[0].subject)
-    return parts
-
-
-def _record_conductor(folder: str | None) -> Conductor | None:
-    """The conductor of a record: one that was trained into a folder, or none."""
-    if folder is None:
-        return None
-    if not is_policy(Path(folder)):
-        raise ConfigError(f"a record can be conducted by the folder of a policy, not by {folder!r}")
-    return load_trained_conductor(Path(folder))
-
-
-def _check_pool_size(options: EvalCommandOptions, subject: Subject) -> None:
-    if options.pools is not None and options.pools > len(subject.pool):
-        raise ConfigError(f"--pools {options.pools} asks for more workers than {len(subject.pool)}")

@@ -16,8 +16,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from batuta.cli import json_output
+from batuta.cli.help_text import ACCESS_PANEL, BUDGET_PANEL, RATE_PANEL, format_example
 from batuta.cli.run_display import format_cost
 from batuta.config.load import data_folder, store_target
+from batuta.core.formatting import format_count, format_usd
 from batuta.errors import ConfigError
 from batuta.store import Store
 from batuta.store.key_hasher import IssuedKey, KeyHasher, open_key_hasher
@@ -36,25 +38,59 @@ Id = Annotated[str, typer.Argument(help="The key's id, as `batuta keys list` sho
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Models = Annotated[
     list[str] | None,
-    typer.Option("--model", help="A model it may use, such as batuta-mini or worker/*; repeat."),
+    typer.Option(
+        "--model",
+        help="A model it may use, such as batuta-mini or worker/*; repeat.",
+        rich_help_panel=ACCESS_PANEL,
+    ),
 ]
 Allow = Annotated[
     list[str] | None,
-    typer.Option("--allow", help="A worker that may hear it: an id, or tag:region:eu; repeat."),
+    typer.Option(
+        "--allow",
+        help="A worker that may hear it: an id, or tag:region:eu; repeat.",
+        rich_help_panel=ACCESS_PANEL,
+    ),
 ]
 Deny = Annotated[
-    list[str] | None, typer.Option("--deny", help="A worker that may not: an id or a tag; repeat.")
+    list[str] | None,
+    typer.Option(
+        "--deny",
+        help="A worker that may not: an id or a tag; repeat.",
+        rich_help_panel=ACCESS_PANEL,
+    ),
 ]
-Dollars = Annotated[str | None, typer.Option(metavar="DOLLARS", help="A run may cost this much.")]
-PerDay = Annotated[str | None, typer.Option(metavar="DOLLARS", help="Dollars a day, in UTC.")]
-PerMonth = Annotated[str | None, typer.Option(metavar="DOLLARS", help="Dollars a month.")]
-Rpm = Annotated[int | None, typer.Option(min=1, help="Requests a minute.")]
-Tpm = Annotated[int | None, typer.Option(min=1, help="Tokens a minute.")]
-Concurrency = Annotated[int | None, typer.Option(min=1, help="Requests at the same time.")]
-Expires = Annotated[str | None, typer.Option(help="When it ends: 90s, 15m, 12h, 30d from now.")]
+Dollars = Annotated[
+    str | None,
+    typer.Option(metavar="DOLLARS", help="A run may cost this much.", rich_help_panel=BUDGET_PANEL),
+]
+PerDay = Annotated[
+    str | None,
+    typer.Option(metavar="DOLLARS", help="Dollars a day, in UTC.", rich_help_panel=BUDGET_PANEL),
+]
+PerMonth = Annotated[
+    str | None,
+    typer.Option(metavar="DOLLARS", help="Dollars a month.", rich_help_panel=BUDGET_PANEL),
+]
+Rpm = Annotated[
+    int | None, typer.Option(min=1, help="Requests a minute.", rich_help_panel=RATE_PANEL)
+]
+Tpm = Annotated[
+    int | None, typer.Option(min=1, help="Tokens a minute.", rich_help_panel=RATE_PANEL)
+]
+Concurrency = Annotated[
+    int | None, typer.Option(min=1, help="Requests at the same time.", rich_help_panel=RATE_PANEL)
+]
+Expires = Annotated[
+    str | None,
+    typer.Option(help="When it ends: 90s, 15m, 12h, 30d from now.", rich_help_panel=ACCESS_PANEL),
+]
 
 
-@app.command("create")
+@app.command(
+    "create",
+    epilog=format_example("batuta keys create laptop --model batuta-mini --per-day 5"),
+)
 def create_key(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
     tenant: Annotated[
@@ -93,7 +129,7 @@ def create_key(
     _show_issued(*_with_hasher(work), json=json)
 
 
-@app.command("list")
+@app.command("list", epilog=format_example("batuta keys list --tenant acme"))
 def list_keys(
     tenant: Annotated[str | None, typer.Option(help="Only that tenant's.")] = None,
     json: Json = False,
@@ -111,14 +147,14 @@ def list_keys(
     for title in ("key", "tenant", "name", "state", "limits"):
         table.add_column(title)
     for key in keys:
-        limits = ", ".join(f"{k} {v}" for k, v in _limits_of(key).items()) or "none"
+        limits = describe_permissions(key.policy) or "none"
         table.add_row(
             key.id, key.tenant.name, escape(key.name), key.state(time.time()), escape(limits)
         )
     console.print(table)
 
 
-@app.command("limit")
+@app.command("limit", epilog=format_example("batuta keys limit 3fa9c1 --per-day 10"))
 def change_limits(
     key_id: Id,
     model: Models = None,
@@ -158,17 +194,19 @@ def change_limits(
     if json:
         json_output.print_json(key_json(key))
     else:
-        sys.stderr.write(f"the key {key.id} has now: {_limits_of(key) or 'no limits'}\n")
+        sys.stderr.write(
+            f"the key {key.id} has now: {describe_permissions(key.policy) or 'no limits'}\n"
+        )
 
 
-@app.command("revoke")
+@app.command("revoke", epilog=format_example("batuta keys revoke 3fa9c1"))
 def revoke_key(key_id: Id) -> None:
     """End a key for good. A running server follows in 10 s; its admin's route at once."""
     _require_key(_with_store(lambda store: store.keys.revoke(key_id)), key_id)
     sys.stderr.write(f"the key {key_id} is revoked\n")
 
 
-@app.command("rotate")
+@app.command("rotate", epilog=format_example("batuta keys rotate 3fa9c1 --grace 1h"))
 def rotate_key(
     key_id: Id,
     grace: Annotated[str, typer.Option(help="How long the old text is taken too.")] = "1h",
@@ -187,7 +225,7 @@ def rotate_key(
     _show_issued(*_with_hasher(work), json=json)
 
 
-@app.command("budget")
+@app.command("budget", epilog=format_example("batuta keys budget acme --per-month 100"))
 def set_budget(
     tenant: Annotated[str, typer.Argument(help="The tenant.")],
     per_day: PerDay = None,
@@ -208,7 +246,7 @@ def set_budget(
         )
 
 
-@app.command("spend")
+@app.command("spend", epilog=format_example("batuta keys spend --by tenant --since 2026-11-01"))
 def show_spending(
     by: Annotated[
         str, typer.Option(help=f"Told apart by: {', '.join(SPEND_GROUPS)}.")
@@ -305,8 +343,27 @@ def _read_permissions(given: dict[str, Any]) -> KeyPermissions:
         raise ConfigError(str(error)) from None
 
 
-def _limits_of(key: ApiKey) -> dict[str, Any]:
-    return {name: value for name, value in permissions_json(key.policy).items() if value}
+def describe_permissions(policy: KeyPermissions) -> str:
+    """What a key may do, in words; empty: everything."""
+    dollars = (
+        (policy.max_cost, "a run"),
+        (policy.per_day, "a day"),
+        (policy.per_month, "a month"),
+    )
+    counts = (
+        (policy.rpm, "requests a minute"),
+        (policy.tpm, "tokens a minute"),
+        (policy.concurrency, "requests at once"),
+    )
+    names = (
+        ("models", policy.models),
+        ("workers", policy.workers_allow),
+        ("not the workers", policy.workers_deny),
+    )
+    parts = [f"{title} {' '.join(entries)}" for title, entries in names if entries]
+    parts += [f"{format_usd(usd)} {period}" for usd, period in dollars if usd is not None]
+    parts += [f"{format_count(number)} {unit}" for number, unit in counts if number is not None]
+    return ", ".join(parts)
 
 
 def _format_amount(usd: Decimal | None) -> str:

@@ -11,6 +11,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from batuta.cli import json_output
+from batuta.cli.help_text import format_example
 from batuta.clients import HttpTransport, WorkerCheck, check_worker
 from batuta.config.load import LoadedConfig, load_config
 from batuta.core import Worker, WorkerId
@@ -25,13 +26,13 @@ PoolOption = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
-@app.command("list")
+@app.command("list", epilog=format_example("batuta pool list --pool discover"))
 def list_workers(pool: PoolOption = None, json: Json = False) -> None:
     """The pool that would play: numbers, models, prices, tags."""
     anyio.run(_print_workers, pool, json)
 
 
-@app.command("check")
+@app.command("check", epilog=format_example("batuta pool check --pool batuta.toml"))
 def check_workers(pool: PoolOption = None, json: Json = False) -> None:
     """Ask every worker for one word; exit code 1 if one does not answer."""
     if not anyio.run(_ask_workers, pool, json):

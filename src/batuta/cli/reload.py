@@ -2,29 +2,47 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import anyio
 
 from batuta.baselines import open_cascade
 from batuta.clients import HttpTransport
-from batuta.config.load import LoadedConfig, load_config
-from batuta.core import Limits
+from batuta.config.load import (
+    LoadedConfig,
+    data_folder,
+    jobs_target,
+    load_config,
+    redis_target,
+    store_target,
+)
+from batuta.core import MAX_ROUNDS, Limits
 from batuta.errors import BatutaError
+from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.rate_limit import open_rate_limiter
+from batuta.gateway.app import ServerState
+from batuta.gateway.http.connections import ConnectionLimits
+from batuta.gateway.http.overload import ConcurrencyLimiter, ConcurrencyLimits
+from batuta.gateway.serve import run_server
 from batuta.gateway.serving.baselines import baseline_models, unavailable_baselines
 from batuta.gateway.serving.models import (
-    MAX_ROUNDS,
     MINI_LIMITS,
+    Catalogue,
     PageContext,
-    ServerState,
     served_models,
 )
+from batuta.gateway.telemetry.otlp import open_span_exporter
+from batuta.jobs import open_jobs
 from batuta.solvers.history import read_history
+from batuta.store import Store
+from batuta.store.key_hasher import admin_token, open_key_hasher
+from batuta.store.retention import RetentionSweeper
 
 SIMULATED = (
     "*** SIMULATION: these workers are programs, not language models; they answer only questions "
@@ -53,12 +71,11 @@ class ServeOptions:
         """
         return await load_config(http, pool=self.pool, conductor=self.conductor, rehearses=True)
 
-    def build_state(self, config: LoadedConfig, **options: Any) -> ServerState:
-        """The models over the ensemble: the variants, the workers, the baselines.
+    def build_catalogue(self, config: LoadedConfig) -> Catalogue:
+        """The models over the workers: the variants, the workers themselves, the baselines.
 
         Args:
             config: who plays.
-            options: what an `ServerState` needs beside its cast.
 
         Raises:
             BatutaError: the settings or the outcomes cannot be used.
@@ -78,29 +95,83 @@ class ServeOptions:
         folder, checker = self.cascade or config.cascade, self.checker or config.checker
         cascade = open_cascade(folder) if folder else None
         methods = baseline_models(config.pool, limits, known, cascade, checker=checker)
-        examples = _example_questions(config)
-        return ServerState(
-            config.pool,
-            config.clients,
-            (*models, *methods),
+        return Catalogue(
+            pool=config.pool,
+            clients=config.clients,
+            models=(*models, *methods),
             unavailable_models=unavailable_baselines(known, cascade),
             page_context=PageContext(
                 source=config.source,
                 simulated=config.simulated,
-                examples=examples,
+                examples=_example_questions(config),
                 folders=self.folders,
                 history=known,
             ),
             health=config.health,
             timeout_policy=config.timeouts,
             guardrails=config.guardrails,
-            **options,
+            private_pictures=config.server.private_pictures,
         )
 
 
-def startup_message(config: LoadedConfig, state: ServerState, url: str) -> str:
+async def run_configured_server(host: str, port: int, serve_options: ServeOptions) -> None:
+    """Serves what the settings name until the process is asked to stop.
+
+    Raises:
+        BatutaError: the settings, the database or the address cannot be used.
+    """
+    async with HttpTransport() as http:
+        config = await serve_options.load_config(http)
+        server = config.server
+        async with (
+            Store.open(store_target()) as store,
+            open_jobs(jobs_target(), server.keep_days) as jobs,
+            open_span_exporter(os.environ) as span_exporter,
+            anyio.create_task_group() as tasks,
+        ):
+            authenticator = Authenticator(store, open_key_hasher(data_folder()), admin_token())
+            await authenticator.needs_key()
+            rate_limiter = open_rate_limiter(redis_target(server), server.replicas)
+            catalogue = serve_options.build_catalogue(config)
+            limits = ConcurrencyLimits(server.running, server.waiting, server.patience_s)
+            state = ServerState(
+                catalogue=catalogue,
+                store=store,
+                jobs=jobs,
+                authenticator=authenticator,
+                rate_limiter=rate_limiter,
+                limiter=ConcurrencyLimiter(limits),
+                span_exporter=span_exporter,
+            )
+
+            async def read_again() -> Catalogue:
+                return serve_options.build_catalogue(await serve_options.load_config(http))
+
+            def tell_ready(url: str) -> None:
+                sys.stderr.write(startup_message(config, catalogue, url))
+
+            tasks.start_soon(reload_on_hangup, catalogue, read_again)
+            if server.keep_days is not None:
+                tasks.start_soon(RetentionSweeper(store.database, server.keep_days).work)
+            try:
+                await run_server(
+                    state,
+                    host,
+                    port,
+                    on_ready=tell_ready,
+                    grace_seconds=server.grace_s,
+                    connections=ConnectionLimits(
+                        total=server.connections, per_address=server.connections_per_address
+                    ),
+                )
+            finally:
+                await rate_limiter.close()
+            tasks.cancel_scope.cancel()
+
+
+def startup_message(config: LoadedConfig, catalogue: Catalogue, url: str) -> str:
     """What the server says when it is ready."""
-    names = [model.name for model in state.models]
+    names = [model.name for model in catalogue.models]
     served = ", ".join(name for name in names if "/" not in name)
     methods = sum(name.startswith("baseline/") for name in names)
     banner = SIMULATED if config.simulated else ""
@@ -112,7 +183,7 @@ def startup_message(config: LoadedConfig, state: ServerState, url: str) -> str:
 
 
 async def reload_on_hangup(
-    state: ServerState, reload: Callable[[], Awaitable[ServerState]]
+    catalogue: Catalogue, reload: Callable[[], Awaitable[Catalogue]]
 ) -> None:
     """Reads the settings again when SIGHUP comes; those that cannot be used change nothing."""
     if sys.platform == "win32":
@@ -120,11 +191,11 @@ async def reload_on_hangup(
     with anyio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
             try:
-                state.reload(await reload())
+                catalogue.replace_by(await reload())
             except BatutaError as error:
                 sys.stderr.write(f"batuta: the settings stay as they were: {error}\n")
             else:
-                sys.stderr.write(f"the settings were read again: {len(state.pool)} workers\n")
+                sys.stderr.write(f"the settings were read again: {len(catalogue.pool)} workers\n")
 
 
 def _example_questions(config: LoadedConfig) -> tuple[str, ...]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.markdown import Markdown
 from rich.markup import escape
+from rich.segment import Segment
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +20,7 @@ from batuta.core import (
     Round,
     RoundPlanned,
     Run,
+    RunFinished,
     StepDelta,
     StepFinished,
     StepRetried,
@@ -25,9 +28,12 @@ from batuta.core import (
     StepStarted,
     Workflow,
 )
+from batuta.core.formatting import format_cost as format_short_cost
 from batuta.engine import Recorder
 
 SUBTASK_WIDTH = 46
+TABLE_LINES = 12
+"""Lines of a terminal that are left to the workflow while the answer grows below it."""
 
 
 class RunDisplay:
@@ -38,6 +44,8 @@ class RunDisplay:
         self.recorder = Recorder()
         self.playing: dict[tuple[int, int], int] = {}
         """Characters heard so far from each step that is being played."""
+        self.draft = ""
+        """What the last step has written so far; empty once the run has ended."""
         self.spinner = Spinner("dots")
 
     async def emit(self, event: Event) -> None:
@@ -49,12 +57,19 @@ class RunDisplay:
             case StepDelta():
                 heard = self.playing.get((event.round, event.index), 0)
                 self.playing[event.round, event.index] = heard + len(event.delta.text)
+                if self._is_last_step(event.round, event.index):
+                    self.draft += event.delta.text
             case StepFinished():
                 self.playing.pop((event.round, event.step.index), None)
-            case RoundPlanned() | StepRetried():
-                pass
+            case RoundPlanned() | StepRetried() | RunFinished():
+                self.draft = ""
             case _:
                 pass
+
+    def _is_last_step(self, number: int, index: int) -> bool:
+        rounds = self.recorder.rounds
+        workflow = rounds[number].workflow if number < len(rounds) else None
+        return workflow is not None and index == len(workflow.steps) - 1
 
     def __rich__(self) -> RenderableType:
         parts: list[RenderableType] = [Text(self.title, style="dim")]
@@ -63,7 +78,22 @@ class RunDisplay:
             parts.append(self.spinner)
         for number, played in enumerate(self.recorder.rounds):
             parts += _round_parts(number, played, len(self.recorder.rounds), self.playing)
+        if self.draft:
+            parts += [Text(), LastLines(self.draft)]
         return Group(*parts)
+
+
+class LastLines:
+    """The end of a Markdown text, as much of it as fits below the workflow."""
+
+    def __init__(self, text: str) -> None:
+        self._markdown = Markdown(text)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = console.render_lines(self._markdown, options.update(height=None), pad=False)
+        for line in lines[-max(1, console.height - TABLE_LINES) :]:
+            yield from line
+            yield Segment.line()
 
 
 def print_run(console: Console, run: Run, title: str) -> None:
@@ -176,7 +206,11 @@ def _step_table(
 
 def _finished_cells(step: StepRun) -> tuple[str, tuple[str, str, str]]:
     mark = "[green]✓[/green]" if isinstance(step.result, Reply) else "[red]✗[/red]"
-    return mark, (f"{step.usage.total:,}", format_cost(step.cost), f"{step.span.seconds:.2f} s")
+    return mark, (
+        f"{step.usage.total:,}",
+        format_short_cost(step.cost),
+        f"{step.span.seconds:.2f} s",
+    )
 
 
 def _step_notes(played: Round) -> list[RenderableType]:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from batuta.cli import json_output
+from batuta.cli.help_text import format_example
 from batuta.cli.run_display import format_cost, print_run
 from batuta.clients import HttpTransport, RunReplayClient
 from batuta.config.load import load_config, store_target
@@ -26,11 +27,15 @@ from batuta.store import RunSummary, Store, encode_run
 
 app = typer.Typer(help="The stored runs: list, show, replay.", no_args_is_help=True)
 
+AMBIGUOUS_SHOWN = 5
+"""Ids that are shown where the beginning of one is not enough."""
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-RunArgument = Annotated[str, typer.Argument(help="The run's id.")]
+RunArgument = Annotated[
+    str, typer.Argument(help="The run's id, or as much of its beginning as no other run has.")
+]
 
 
-@app.command("list")
+@app.command("list", epilog=format_example("batuta runs list --limit 5"))
 def list_runs(
     limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
     json: Json = False,
@@ -52,7 +57,7 @@ def list_runs(
     console.print(table)
 
 
-@app.command("show")
+@app.command("show", epilog=format_example("batuta runs show run_5f --step 2"))
 def show_stored_run(
     run_id: RunArgument,
     step: Annotated[
@@ -75,7 +80,7 @@ def show_stored_run(
     console.print(f"\n{escape(answer) if run.answer else answer}")
 
 
-@app.command("replay")
+@app.command("replay", epilog=format_example("batuta runs replay run_5f --recorded"))
 def replay_stored_run(
     run_id: RunArgument,
     recorded: Annotated[
@@ -103,13 +108,18 @@ async def _list_summaries(limit: int) -> list[RunSummary]:
 
 
 async def _load_run(run_id: str) -> Run:
-    """The stored run.
+    """The stored run of that id, or of the only id that begins so.
 
     Raises:
-        ConfigError: there is none of that id.
+        ConfigError: there is none, or there are several.
     """
     async with Store.open(store_target()) as store:
         run = await store.get(run_id)
+        if run is None:
+            begun = await store.find_ids(run_id, AMBIGUOUS_SHOWN)
+            if len(begun) > 1:
+                raise ConfigError(f"{run_id} begins several runs: {', '.join(begun)}")
+            run = await store.get(begun[0]) if begun else None
     if run is None:
         raise ConfigError(f"there is no run {run_id}; see: batuta runs list")
     return run

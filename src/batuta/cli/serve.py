@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import anyio
 import typer
 
 from batuta.cli.ask import ConductorOption, PoolOption
-from batuta.clients import HttpTransport
-from batuta.config.load import data_folder, jobs_target, redis_target, store_target
-from batuta.config.settings import LogFormat, ServerSetting
-
-if TYPE_CHECKING:
-    from batuta.cli.reload import ServeOptions
-    from batuta.gateway.http.connections import ConnectionLimits
-    from batuta.gateway.serving.models import ServerState
+from batuta.cli.help_text import BASELINES_PANEL, OUTPUT_PANEL
+from batuta.config.load import store_target
+from batuta.config.settings import LogFormat
 
 
 def serve_command(
@@ -29,31 +22,48 @@ def serve_command(
     *,
     history: Annotated[
         Path | None,
-        typer.Option(help="Outcomes of the workers (JSONL), for the baselines that learn."),
+        typer.Option(
+            help="Outcomes of the workers (JSONL), for the baselines that learn.",
+            rich_help_panel=BASELINES_PANEL,
+        ),
     ] = None,
     cascade: Annotated[
         Path | None,
-        typer.Option(help="A folder of `batuta train selector`, whose cascade is served."),
+        typer.Option(
+            help="A folder of `batuta train selector`, whose cascade is served.",
+            rich_help_panel=BASELINES_PANEL,
+        ),
     ] = None,
     checker: Annotated[
-        str | None, typer.Option(help="The worker that checks the cascade's answers.")
+        str | None,
+        typer.Option(
+            help="The worker that checks the cascade's answers.", rich_help_panel=BASELINES_PANEL
+        ),
     ] = None,
     runs_dir: Annotated[
         list[Path] | None,
-        typer.Option(help="Training runs and reports that the web page shows; may be repeated."),
+        typer.Option(
+            help="Training runs and reports that the web page shows; may be repeated.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
     ] = None,
     log: Annotated[
-        LogFormat, typer.Option(help="What is logged: only what goes wrong, or requests as JSON.")
+        LogFormat,
+        typer.Option(
+            help="What is logged: only what goes wrong, or requests as JSON.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
     ] = LogFormat.QUIET,
 ) -> None:
     """Serve batuta-mini, batuta-ultra, workers and baselines: an OpenAI-compatible API, a page."""
     # A server is loaded only when one is wanted: it is most of the start-up time.
-    from batuta.cli.reload import ServeOptions  # noqa: PLC0415
+    from batuta.cli.reload import ServeOptions, run_configured_server  # noqa: PLC0415
     from batuta.gateway import LOOP_OPTIONS  # noqa: PLC0415
     from batuta.gateway.telemetry.logs import start_logs  # noqa: PLC0415
+    from batuta.store.process_lock import lock_server_store  # noqa: PLC0415
 
     start_logs(log)
-    casting = ServeOptions(
+    options = ServeOptions(
         pool=pool,
         conductor=conductor,
         history=history,
@@ -61,63 +71,5 @@ def serve_command(
         checker=checker,
         folders=tuple(runs_dir or ()),
     )
-    anyio.run(_run_server, host, port, casting, backend_options=LOOP_OPTIONS)
-
-
-async def _run_server(host: str, port: int, serve_options: ServeOptions) -> None:
-    from batuta.cli.reload import reload_on_hangup, startup_message  # noqa: PLC0415 - see `command`
-    from batuta.gateway.access.authenticate import Authenticator  # noqa: PLC0415
-    from batuta.gateway.access.rate_limit import open_rate_limiter  # noqa: PLC0415
-    from batuta.gateway.http.overload import ConcurrencyLimits  # noqa: PLC0415
-    from batuta.gateway.serve import run_server  # noqa: PLC0415
-    from batuta.gateway.telemetry.otlp import open_span_exporter  # noqa: PLC0415
-    from batuta.jobs import open_jobs  # noqa: PLC0415
-    from batuta.store import Store  # noqa: PLC0415
-    from batuta.store.key_hasher import admin_token, open_key_hasher  # noqa: PLC0415
-    from batuta.store.retention import RetentionSweeper  # noqa: PLC0415
-
-    async with HttpTransport() as http:
-        ensemble = await serve_options.load_config(http)
-        taken = ensemble.server
-        async with (
-            Store.open(store_target()) as store,
-            open_jobs(jobs_target(), taken.keep_days) as jobs,
-            open_span_exporter(os.environ) as traces,
-            anyio.create_task_group() as tasks,
-        ):
-            gate = Authenticator(store, open_key_hasher(data_folder()), admin_token())
-            await gate.needs_key()
-            rates = open_rate_limiter(redis_target(taken), taken.replicas)
-            orchestra = serve_options.build_state(
-                ensemble,
-                store=store,
-                jobs=jobs,
-                span_exporter=traces,
-                concurrency=ConcurrencyLimits(taken.running, taken.waiting, taken.patience_s),
-                authenticator=gate,
-                rate_limiter=rates,
-                private_pictures=taken.private_pictures,
-            )
-
-            async def again() -> ServerState:
-                return serve_options.build_state(await serve_options.load_config(http))
-
-            def ready(url: str) -> None:
-                sys.stderr.write(startup_message(ensemble, orchestra, url))
-
-            tasks.start_soon(reload_on_hangup, orchestra, again)
-            if taken.keep_days is not None:
-                tasks.start_soon(RetentionSweeper(store.database, taken.keep_days).work)
-            try:
-                limits = _connection_limits(taken)
-                options: dict[str, Any] = {"grace_seconds": taken.grace_s, "connections": limits}
-                await run_server(orchestra, host, port, on_ready=ready, **options)
-            finally:
-                await rates.close()
-            tasks.cancel_scope.cancel()
-
-
-def _connection_limits(taken: ServerSetting) -> ConnectionLimits:
-    from batuta.gateway.http.connections import ConnectionLimits  # noqa: PLC0415 - see `command`
-
-    return ConnectionLimits(total=taken.connections, per_address=taken.connections_per_address)
+    with lock_server_store(store_target()):
+        anyio.run(run_configured_server, host, port, options, backend_options=LOOP_OPTIONS)

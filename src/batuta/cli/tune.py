@@ -12,10 +12,19 @@ import anyio
 import typer
 from rich.console import Console
 
+from batuta.cli.help_text import (
+    EXECUTION_PANEL,
+    GRADING_PANEL,
+    LIMITS_PANEL,
+    OUTPUT_PANEL,
+    POOL_PANEL,
+    QUESTIONS_PANEL,
+)
 from batuta.cli.json_output import print_json
 from batuta.clients import HttpTransport
 from batuta.config.load import LoadedConfig, load_config
 from batuta.core import WorkerId
+from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,30 +62,55 @@ class TuneOptions:
 
 def command(
     pool: Annotated[
-        str | None, typer.Option(help="rehearsal, discover (keys and local servers), or a file.")
+        str | None,
+        typer.Option(
+            help="rehearsal, discover (keys and local servers), or a file.",
+            rich_help_panel=POOL_PANEL,
+        ),
     ] = None,
     tasks: Annotated[
         str | None,
         typer.Option(
             help="FILE.jsonl of your own, a benchmark (batuta tasks list), or rehearsal; without "
-            "it a general mix of reasoning-gym."
+            "it a general mix of reasoning-gym.",
+            rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(min=0, help="Dollars at most, in all; never passed.")
+        float | None,
+        typer.Option(
+            min=0, help="Dollars at most, in all; never passed.", rich_help_panel=LIMITS_PANEL
+        ),
     ] = None,
-    calls: Annotated[int | None, typer.Option(min=1, help="Calls of workers at most.")] = None,
+    calls: Annotated[
+        int | None,
+        typer.Option(min=1, help="Calls of workers at most.", rich_help_panel=LIMITS_PANEL),
+    ] = None,
     *,
-    minutes: Annotated[float | None, typer.Option(min=0.01, help="Minutes at most.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.01, help="Minutes at most.", rich_help_panel=LIMITS_PANEL)
+    ] = None,
     out: Annotated[
-        Path, typer.Option(help="Folder of the results; run again, it goes on where it was.")
+        Path,
+        typer.Option(
+            help="Folder of the results; run again, it goes on where it was.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
     ] = Path("runs/tuned"),
     check: Annotated[
-        bool, typer.Option("--check", help="Say what it would do and cost; call nobody.")
+        bool,
+        typer.Option(
+            "--check",
+            help="Say what it would do and cost; call nobody.",
+            rich_help_panel=EXECUTION_PANEL,
+        ),
     ] = False,
     stages: Annotated[
         str | None,
-        typer.Option(help="calibrate,search,select,judge, or only the first of them."),
+        typer.Option(
+            help="calibrate,search,select,judge, or only the first of them.",
+            rich_help_panel=EXECUTION_PANEL,
+        ),
     ] = None,
     labels: Annotated[
         bool | None,
@@ -93,16 +127,34 @@ def command(
     call_weight: Annotated[
         float, typer.Option(min=0, help="Share right that a further call must gain.")
     ] = 0.04,
-    limit: Annotated[int, typer.Option(min=1, help="Questions at most.")] = QUESTIONS,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Questions at most.", rich_help_panel=QUESTIONS_PANEL)
+    ] = QUESTIONS,
     judge: Annotated[
-        str | None, typer.Option(help="The worker that grades what no rule decides.")
+        str | None,
+        typer.Option(
+            help="The worker that grades what no rule decides.", rich_help_panel=GRADING_PANEL
+        ),
     ] = None,
     sandbox: Annotated[
-        str, typer.Option(help="Where programs run: auto, bubblewrap, landlock, or none.")
+        str,
+        typer.Option(
+            help="Where programs run: auto, bubblewrap, landlock, or none.",
+            rich_help_panel=GRADING_PANEL,
+        ),
     ] = "auto",
-    concurrency: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 32,
-    seed: Annotated[int, typer.Option(min=0, help="Of the split, the search and the calls.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Runs at the same time.", rich_help_panel=EXECUTION_PANEL)
+    ] = 32,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Of the split, the search and the calls.", rich_help_panel=QUESTIONS_PANEL
+        ),
+    ] = 0,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print JSON on stdout.", rich_help_panel=OUTPUT_PANEL)
+    ] = False,
 ) -> None:
     """Find how the pool is best conducted, and prove it on questions kept back.
 
@@ -135,7 +187,8 @@ async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
     async with HttpTransport() as http:
         ensemble = await load_config(http, pool=options.pool, time_scale=0.0)
         if options.judge is not None and options.judge not in ensemble.pool:
-            raise ConfigError(f"there is no worker {options.judge!r} to be the judge")
+            known = suggest_names(options.judge, (worker.id for worker in ensemble.pool))
+            raise ConfigError(f"there is no worker {options.judge!r} to be the judge; {known}")
         questions = open_questions(options.tasks, options.limit, options.seed)
         parts = split_questions(questions.tasks, questions.family, options.seed)
         settings = _tune_settings(options, ensemble, questions)

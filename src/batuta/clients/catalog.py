@@ -29,7 +29,9 @@ _LOCAL = {"ollama", "vllm", "sglang", "llamacpp", "lmstudio", "python"}
 _ABLE: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"o1-mini|o1-preview|deepseek-r1|gemma|phi|smollm", ()),
     (r"o3-mini|gpt-3\.5|gpt-oss|deepseek|codestral|devstral|magistral|ministral", ("tools",)),
-    (r"gpt-4o|gpt-4-1|gpt-5|gpt-6|o1|o3|o4|claude|gemini", ("vision", "tools")),
+    (r"gpt-audio|gpt-4o(?:-mini)?-audio", ("audio", "tools")),
+    (r"gpt-4o|gpt-4-1|gpt-5|gpt-6|o1|o3|o4|claude", ("vision", "tools", "files")),
+    (r"gemini", ("vision", "tools", "files", "audio")),
     (r"pixtral|llama4|qwen[\d-]*vl|mistral-(?:small|medium|large)-?[34]", ("vision", "tools")),
     (r"gpt-4|qwen|llama3|mistral|mixtral|grok|glm|kimi|command|minimax", ("tools",)),
 )

@@ -17,6 +17,7 @@ from batuta.clients.openai.client import (
 )
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.core import Worker
+from batuta.core.suggestions import suggest_names
 from batuta.environment import read_variable
 from batuta.errors import ConfigError
 
@@ -173,8 +174,8 @@ def find_provider(name: str) -> Provider:
         ConfigError: there is none.
     """
     if name not in PROVIDERS:
-        known = ", ".join(sorted(PROVIDERS))
-        raise ConfigError(f"the provider {name!r} is not known; known are {known}")
+        known = suggest_names(name, sorted(PROVIDERS))
+        raise ConfigError(f"there is no provider {name!r}; {known}")
     return PROVIDERS[name]
 
 

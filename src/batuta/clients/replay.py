@@ -19,6 +19,7 @@ from batuta.core.usage import ZERO_COST
 from batuta.errors import BadRequestError, ClientError
 
 _NO_CAP_SUFFIX = b',"max_output":null}'
+_NO_CHOICES = b',"choices":null,"logprobs":null}'
 _UNSAID = b',"frequency_penalty":null,"presence_penalty":null,"top_k":null}'
 """How a sampling ends that says nothing of what could not be said at first."""
 
@@ -73,8 +74,8 @@ _LATER = (b',"cache":null', b',"thoughts":[]')
 def request_fingerprint(request: Request) -> bytes:
     """A hash of everything in `request`; equal requests have equal ones."""
     text = orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
-    # What was recorded before there were caps, penalties and prompt caches is found again.
-    text = text.replace(_UNSAID, b"}")
+    # What was recorded before there were caps, penalties, choices and caches is found again.
+    text = text.replace(_NO_CHOICES, b"}").replace(_UNSAID, b"}")
     for name in _LATER:  # within texts quotes are escaped, so these are fields
         text = text.replace(name, b"")
     if request.max_output is None:

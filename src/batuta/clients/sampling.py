@@ -9,6 +9,10 @@ from batuta.errors import BadRequestError
 
 PENALTIES = ("frequency_penalty", "presence_penalty", "top_k")
 """Fields of `Sampling` that some providers do not know."""
+CHOICES = ("choices", "logprobs")
+"""The same, of what is told of the reply."""
+_CLIENT_NAMES = {"choices": "n"}
+"""Fields that clients call by another name."""
 
 
 def refuse_fields(model: str, sampling: Sampling, names: Iterable[str]) -> None:
@@ -19,4 +23,4 @@ def refuse_fields(model: str, sampling: Sampling, names: Iterable[str]) -> None:
     """
     for name in names:
         if getattr(sampling, name) is not None:
-            raise BadRequestError(f"{model} takes no {name}")
+            raise BadRequestError(f"{model} takes no {_CLIENT_NAMES.get(name, name)}")

@@ -111,11 +111,19 @@ def split_reply(reply: Reply, chunk: int) -> list[Delta]:
         reply: the whole.
         chunk: characters of a fragment; 0: all at once.
     """
-    deltas = [Delta(reasoning=reply.reasoning)] if reply.reasoning else []
-    deltas += [Delta(thought=thought) for thought in reply.thoughts]
-    size = chunk if chunk > 0 else max(len(reply.text), 1)
-    deltas += [Delta(text=reply.text[at : at + size]) for at in range(0, len(reply.text), size)]
+    return [d for at, said in enumerate(reply.choices) for d in _split_one(said, chunk, at)]
+
+
+def _split_one(reply: Reply, chunk: int, number: int) -> list[Delta]:
+    deltas = [Delta(reasoning=reply.reasoning, choice=number)] if reply.reasoning else []
+    deltas += [Delta(thought=thought, choice=number) for thought in reply.thoughts]
+    if reply.logprobs:  # its probabilities belong to the whole
+        deltas.append(Delta(text=reply.text, logprobs=reply.logprobs, choice=number))
+    else:
+        size = chunk if chunk > 0 else max(len(reply.text), 1)
+        pieces = [reply.text[at : at + size] for at in range(0, len(reply.text), size)]
+        deltas += [Delta(text=piece, choice=number) for piece in pieces]
     for index, call in enumerate(reply.tool_calls):
-        deltas.append(Delta(tool_index=index, tool_id=call.id, tool_name=call.name))
-        deltas.append(Delta(tool_index=index, tool_arguments=call.arguments))
+        begun = Delta(tool_index=index, tool_id=call.id, tool_name=call.name, choice=number)
+        deltas += [begun, Delta(tool_index=index, tool_arguments=call.arguments, choice=number)]
     return deltas

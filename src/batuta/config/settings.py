@@ -51,7 +51,8 @@ from typing import Any, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from batuta.clients.providers import PYTHON
-from batuta.core import Skill
+from batuta.config.setting_errors import describe_setting_error
+from batuta.core import MAX_ROUNDS, MAX_STEPS, Skill
 from batuta.core.usage import ASSUMED_PRICE
 from batuta.embedded.policy import is_policy
 from batuta.errors import ConfigError
@@ -237,8 +238,8 @@ class SystemSetting(_StrictModel):
 class LimitsSetting(_StrictModel):
     """What a run may spend unless a request says less."""
 
-    max_steps: int = Field(default=5, ge=1)
-    max_rounds: int | None = Field(default=None, ge=1)
+    max_steps: int = Field(default=MAX_STEPS, ge=1, le=MAX_STEPS)
+    max_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
     """None: one unasked, and as many as the API's greatest effort wants."""
     max_tokens: int | None = Field(default=None, ge=0)
     max_cost_usd: float | None = Field(default=None, ge=0)
@@ -347,7 +348,4 @@ def read_settings(path: Path) -> Settings:
     try:
         return Settings.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        said = first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{path}: {where}: {said}") from None
+        raise ConfigError(f"{path}: {describe_setting_error(error, data, Settings)}") from None

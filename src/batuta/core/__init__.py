@@ -1,20 +1,13 @@
 """The nouns: frozen data and protocols. Standard library only; read in ten minutes."""
 
 from batuta.core.call_id import ToolCallOrigin, decode_call_id, encode_call_id
-from batuta.core.conductor import (
-    AcceptedAnswer,
-    CallListener,
-    Client,
-    Conductor,
-    Decision,
-    Draft,
-    MalformedPlan,
-    NullListener,
-    Plan,
-    PlanningContext,
-)
+from batuta.core.conductor import CallListener, Client, Conductor, NullListener, PlanningContext
+from batuta.core.decision import AcceptedAnswer, Decision, Draft, MalformedPlan, Plan
 from batuta.core.message import (
+    Attachment,
+    Audio,
     Delta,
+    File,
     Image,
     Message,
     Part,
@@ -25,6 +18,7 @@ from batuta.core.message import (
     Role,
     Text,
     Thought,
+    TokenLogprob,
     Tool,
     ToolCall,
     ToolResult,
@@ -56,14 +50,18 @@ from batuta.core.run import (
     WorkflowEstimate,
 )
 from batuta.core.task import Grade, Grader, Question, Task, TaskId
-from batuta.core.usage import Cost, Price, Usage
+from batuta.core.usage import Price
 from batuta.core.worker import Finish, Pool, Sampling, Skill, Worker, WorkerId
-from batuta.core.workflow import MAX_STEPS, Step, Workflow
+from batuta.core.workflow import MAX_ROUNDS, MAX_STEPS, Step, Workflow
+from batuta.usage import Cost, Usage
 
 __all__ = [
+    "MAX_ROUNDS",
     "MAX_STEPS",
     "AcceptedAnswer",
+    "Attachment",
     "Attempt",
+    "Audio",
     "CallListener",
     "Client",
     "Conductor",
@@ -74,6 +72,7 @@ __all__ = [
     "Event",
     "EventHandler",
     "Failure",
+    "File",
     "Finish",
     "Grade",
     "Grader",
@@ -115,6 +114,7 @@ __all__ = [
     "Text",
     "Thought",
     "TimeSpan",
+    "TokenLogprob",
     "Tool",
     "ToolCall",
     "ToolCallOrigin",

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from batuta.core.message import Image, Message, Request, Text, ToolCall
+from batuta.core.message import Audio, File, Image, Message, Request, Text, ToolCall
 from batuta.core.usage import MILLION, Price
 from batuta.core.worker import Worker
 
@@ -53,6 +53,9 @@ RESPONSE_FORMAT_TOKENS = 300
 """Allowance for what a provider says of the form of an answer."""
 IMAGE_TOKENS = 16_384
 """Of a picture at most, whatever its size."""
+FILE_TOKENS = 300_000
+"""Of a file at most besides its bytes: a hundred pages, each read as a picture too. A recording has
+less than a token a byte, at what its tokens cost more than a text's."""
 _IMAGE_TOKENS_BY_MODEL = (("gpt-4o-mini", 48_200),)
 """Models whose pictures count as more."""
 _REASONING_MODELS = (
@@ -139,7 +142,7 @@ class CallCostBound:
     input_usd: Decimal
     """Dollars of the prompt."""
     token_usd: Decimal
-    """Dollars of a token of output."""
+    """Dollars of a token of output, in each of the replies that are asked for."""
     desired_output: int
     """Output tokens that it may have if money does not matter."""
     min_output: int
@@ -185,7 +188,7 @@ def bound_call_cost(
     wanted = desired_output_tokens(request, worker)
     return CallCostBound(
         input_usd=max_prompt_tokens(request, worker) * dearest / MILLION,
-        token_usd=price.output / MILLION,
+        token_usd=price.output * (request.sampling.choices or 1) / MILLION,
         desired_output=wanted,
         min_output=wanted if whole else min(wanted, MIN_OUTPUT_TOKENS),
     )
@@ -210,6 +213,10 @@ def _max_message_tokens(message: Message, image: int) -> int:
             total += max_text_tokens(part.text)
         elif isinstance(part, Image):
             total += image
+        elif isinstance(part, File):
+            total += FILE_TOKENS + len(part.data) + max_text_tokens(part.name)
+        elif isinstance(part, Audio):
+            total += len(part.data)
         elif isinstance(part, ToolCall):
             total += MESSAGE_TOKENS + max_text_tokens(part.id + part.name)
             total += _JSON_EXPANSION * max_text_tokens(part.arguments)

@@ -9,7 +9,7 @@ import time
 from decimal import Decimal
 from math import isnan
 
-from batuta.core.usage import Cost
+from batuta.usage import Cost
 
 _THOUSAND = 1000
 _HUNDRED = 100

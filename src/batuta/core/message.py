@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from batuta.core.usage import ZERO_COST, ZERO_USAGE, Cost, Usage
+from batuta.core.usage import ZERO_COST, ZERO_USAGE
 from batuta.core.worker import Finish, Sampling
+from batuta.usage import Cost, Usage
 
 
 class Role(StrEnum):
@@ -43,6 +44,32 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A document that came with the request, such as a PDF."""
+
+    media_type: str
+    data: str
+    """Base64."""
+    name: str = ""
+    kind: Literal["file"] = "file"
+    cache: str | None = None
+    """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audio:
+    """A recording that came with the request."""
+
+    data: str
+    """Base64."""
+    format: str
+    """`wav` or `mp3`."""
+    kind: Literal["audio"] = "audio"
+    cache: str | None = None
+    """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
     """A model's wish to call one of the client's tools."""
 
@@ -66,7 +93,8 @@ class ToolResult:
     """A mark after which the prompt up to here is to be cached: `5m` or `1h`."""
 
 
-Part = Text | Image | ToolCall | ToolResult
+Attachment = Image | File | Audio
+Part = Text | Image | File | Audio | ToolCall | ToolResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +142,11 @@ class Message:
     def images(self) -> tuple[Image, ...]:
         """The pictures."""
         return tuple(part for part in self.parts if isinstance(part, Image))
+
+    @property
+    def attachments(self) -> tuple[Attachment, ...]:
+        """The pictures, the files and the recordings."""
+        return tuple(part for part in self.parts if isinstance(part, Image | File | Audio))
 
 
 def system_message(text: str) -> Message:
@@ -177,6 +210,19 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprob:
+    """A token and how probable it was."""
+
+    token: str
+    logprob: float
+    """The natural logarithm of its probability."""
+    utf8: tuple[int, ...] | None = None
+    """Its bytes, where the provider tells them: a token may be a part of a character."""
+    others: tuple[TokenLogprob, ...] = ()
+    """The most probable tokens in its place, it among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """A model's whole reply to one call."""
 
@@ -195,6 +241,16 @@ class Reply:
     """The text at which the reply was stopped, if the provider says so."""
     is_refusal: bool = False
     """Whether the text is the model's refusal to answer, told apart from an answer."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of the text's tokens, if they were asked for."""
+    alternatives: tuple[Reply, ...] = ()
+    """The other replies, if several were asked for; their tokens and dollars are in `usage` and
+    `cost` of this one."""
+
+    @property
+    def choices(self) -> tuple[Reply, ...]:
+        """This reply and its alternatives, in the order in which they are numbered."""
+        return (self, *self.alternatives)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,3 +268,7 @@ class Delta:
     """A piece of reasoning has ended; its text was in the fragments before."""
     is_refusal: bool = False
     """Whether the text belongs to a refusal."""
+    choice: int = 0
+    """Which of several replies it belongs to."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of the text's tokens."""

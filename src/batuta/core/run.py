@@ -7,15 +7,16 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal, NewType
 
-from batuta.core.conductor import AcceptedAnswer, Draft, MalformedPlan, Plan
+from batuta.core.decision import AcceptedAnswer, Draft, MalformedPlan, Plan
 from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.core.message import Delta, Reply, Request
 from batuta.core.run_html import StepRow, render_run_html
 from batuta.core.task import Question
-from batuta.core.usage import ASSUMED_PRICE, ZERO_COST, ZERO_USAGE, Cost, Price, Usage
+from batuta.core.usage import ASSUMED_PRICE, ZERO_COST, ZERO_USAGE, Price
 from batuta.core.worker import Pool, WorkerId
 from batuta.core.workflow import MAX_STEPS, Step, Workflow
 from batuta.errors import ClientError
+from batuta.usage import Cost, Usage
 
 RunId = NewType("RunId", str)
 
@@ -349,13 +350,17 @@ class StepStarted:
     worker: WorkerId
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepDelta:
     """A step's worker sent a fragment; not part of the record."""
 
     round: int
     index: int
+    worker: WorkerId
+    """Who sent it: the step's, or whoever is asked in its place."""
     delta: Delta
+    is_answer: bool = False
+    """Whether it belongs to the answer, and nothing will replace it: a live reader sees it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import NewType, Protocol
 
 from batuta.core.message import Message, PromptCache, ResponseFormat, Role, Tool, user_message
-from batuta.core.worker import Sampling
+from batuta.core.worker import AUDIO, FILES, VISION, Sampling
 
 TaskId = NewType("TaskId", str)
+_TAGS = (("image", VISION), ("file", FILES), ("audio", AUDIO))
+"""The tag of who can be shown a part of that kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,12 @@ class Question:
     def __post_init__(self) -> None:
         if not self.messages:
             raise ValueError("a question needs at least one message")
+
+    @property
+    def needed_tags(self) -> tuple[str, ...]:
+        """The tags of the workers that can be shown all that is attached."""
+        kinds = {part.kind for message in self.messages for part in message.attachments}
+        return tuple(tag for kind, tag in _TAGS if kind in kinds)
 
     @staticmethod
     def of(text: str) -> Question:

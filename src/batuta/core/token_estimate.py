@@ -5,13 +5,15 @@ It may be too low; what is reserved for a call is bounded by `core.bound` instea
 
 from __future__ import annotations
 
-from batuta.core.message import Image, Message, Reply, Request, Text, ToolCall
-from batuta.core.usage import Usage
+from batuta.core.message import Audio, File, Image, Message, Reply, Request, Text, ToolCall
+from batuta.usage import Usage
 
 CHARACTERS_PER_TOKEN = 4
 """Of English; other scripts have more tokens: see `token_weight`."""
 TOKENS_PER_IMAGE = 1000
 TOKENS_PER_MESSAGE = 4
+_BYTES_PER_TOKEN = 40
+"""Of a file or a recording, about."""
 
 
 _WEIGHT_PER_TOKEN = 12
@@ -50,9 +52,10 @@ def estimate_request_tokens(request: Request) -> int:
 
 def estimate_usage(request: Request, reply: Reply) -> Usage:
     """The usage of one call whose provider told none, marked as an estimate."""
-    reasoning = estimate_tokens(reply.reasoning)
-    calls = sum(estimate_tokens(call.name + call.arguments) for call in reply.tool_calls)
-    output = estimate_tokens(reply.text) + calls + reasoning
+    reasoning = sum(estimate_tokens(said.reasoning) for said in reply.choices)
+    calls = (call for said in reply.choices for call in said.tool_calls)
+    output = sum(estimate_tokens(call.name + call.arguments) for call in calls)
+    output += sum(estimate_tokens(said.text) for said in reply.choices) + reasoning
     return Usage(
         calls=1,
         input=estimate_request_tokens(request),
@@ -69,6 +72,8 @@ def _estimate_message_tokens(message: Message) -> int:
             total += estimate_tokens(part.text)
         elif isinstance(part, Image):
             total += TOKENS_PER_IMAGE
+        elif isinstance(part, File | Audio):
+            total += max(TOKENS_PER_IMAGE, len(part.data) // _BYTES_PER_TOKEN)
         elif isinstance(part, ToolCall):
             total += estimate_tokens(part.name + part.arguments)
         else:

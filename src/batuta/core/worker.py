@@ -17,6 +17,10 @@ PROGRAM = "program"
 """The tag of a worker that runs programs and answers no question by itself."""
 
 
+VISION, FILES, AUDIO, TOOLS = "vision", "files", "audio", "tools"
+"""Tags of workers that see pictures, read files, hear recordings, call tools."""
+
+
 class Finish(StrEnum):
     """Why a reply ended."""
 
@@ -51,6 +55,11 @@ class Sampling:
     presence_penalty: float | None = None
     top_k: int | None = None
     """Tokens among which each is drawn."""
+    choices: int | None = None
+    """Replies to the one prompt; None: one."""
+    logprobs: int | None = None
+    """For each token of the reply, how many others are told with their log probabilities, beside
+    its own; None: none is told."""
 
     def with_defaults(self, default: Sampling) -> Sampling:
         """These choices, and `default` where none was made."""
@@ -64,6 +73,8 @@ class Sampling:
             frequency_penalty=_value_or_default(self.frequency_penalty, default.frequency_penalty),
             presence_penalty=_value_or_default(self.presence_penalty, default.presence_penalty),
             top_k=_value_or_default(self.top_k, default.top_k),
+            choices=_value_or_default(self.choices, default.choices),
+            logprobs=_value_or_default(self.logprobs, default.logprobs),
         )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
-from typing import TYPE_CHECKING
 
 import anyio
 
@@ -26,34 +26,35 @@ from batuta.core.run import HEDGE_LOST
 from batuta.core.token_estimate import estimate_request_tokens, token_weight, tokens_from_weight
 from batuta.core.usage import usage_cost
 from batuta.engine.budget import Hold
-from batuta.engine.step_prompt import is_empty, lacks_call, needs_call
+from batuta.engine.json_filter import JsonTextFilter
+from batuta.engine.step_prompt import find_missing_field, is_empty, lacks_call, needs_call
+from batuta.engine.step_state import StepState
 from batuta.errors import ClientError, LimitReachedError, RateLimitError, StreamInterruptedError
-
-if TYPE_CHECKING:
-    from batuta.engine.step import StepExecution
 
 logger = logging.getLogger(__name__)
 
 MAX_PAUSE_SECONDS = 2.0
-"""Seconds that a step waits for a worker whose provider asks to slow down, if others can play."""
+"""Seconds that a step waits for a worker whose provider asks to slow down, if others can step."""
 _HEDGE_LOST = (HEDGE_LOST, "another worker was faster")
 
 
 class WorkerCall:
     """A call while it lasts; it is the listener of the worker's client."""
 
-    def __init__(self, play: StepExecution, worker: Worker, hold: Hold) -> None:
-        self.execution = play
-        self.context = play.context
+    def __init__(self, step: StepState, worker: Worker, hold: Hold) -> None:
+        self.step = step
+        self.context = step.context
         self.worker = worker
         self.request: Request = hold.request
         self.hold: Hold | None = hold
         """What is reserved for the present attempt; None: it was charged."""
-        self.streaming = play.context.emit is not None
+        self.streaming = step.context.emit is not None
         self.received_weight = 0
         """What came of the present attempt, as `token_weight` counts."""
         self._buffered = self._new_buffer()
         """What is told once a tool is called; None: everything is told at once."""
+        self._json_filter = self._new_filter()
+        """Of a live answer that must be JSON, what may be told as it comes; None: all of it."""
         self.has_emitted = False
         """Whether anything of the present attempt was told."""
         self.is_settled = False
@@ -63,11 +64,11 @@ class WorkerCall:
         """Of a call that may be cut before the run is."""
         self.result: Reply | Failure | None = None
         """Once it is there, and charged."""
-        self._indices: dict[int, int | None] = {}
-        """The client's tools that are called: the worker's index to ours; None: not a tool of
-        the client's, so nobody is told of it."""
+        self._indices: dict[tuple[int, int], int | None] = {}
+        """The client's tools that are called: the reply's number and the worker's index to ours;
+        None: not a tool of the client's, so nobody is told of it."""
         # What one worker alone is asked may go on with it: then its own ids are as good.
-        self._renames = len(play.workflow) > 1 or len(play.context.pool) > 1
+        self._renames = len(step.workflow) > 1 or len(step.context.pool) > 1
 
     # -- the listener ---------------------------------------------------------------------
 
@@ -81,20 +82,43 @@ class WorkerCall:
         self.received_weight += sum(map(token_weight, pieces))
         if self.hedge is not None and not self.hedge.may_emit(self):
             return
+        for each in self._tellable_deltas(delta):
+            await self._emit(each)
+
+    def _tellable_deltas(self, delta: Delta) -> Sequence[Delta]:
+        """What is told now that this fragment came: it, what waited for it, or nothing."""
         if delta.tool_index is not None:
             named = self._renumber_delta(delta, delta.tool_index)
             if named is None:
-                return
-            delta = named
-        elif self._buffered is not None:
+                return ()
+            held, self._buffered = self._buffered or [], None
+            if self._json_filter is not None and (text := self._json_filter.release()):
+                held.append(Delta(text=text))  # a reply that calls a tool need not have the form
+            return (*held, named)
+        if self._buffered is not None:
             self._buffered.append(delta)
-            return
-        held, self._buffered = self._buffered or [], None
-        self.has_emitted = True
+            return ()
+        if self._json_filter is None or not delta.text:
+            return (delta,)
+        shown = replace(delta, text=self._json_filter.add(delta.text))
+        return (shown,) if shown.text or shown.reasoning or shown.thought else ()
+
+    async def _emit(self, delta: Delta) -> None:
+        step, self.has_emitted = self.step, True
         if self.scope is not None and self.is_exposed:
             self.scope.deadline = inf
-        for each in (*held, delta):
-            await self.context.publish(StepDelta(self.execution.number, self.execution.index, each))
+        is_answer = step.last and self.context.shows_answer(step.number)
+        if is_answer and delta.text:
+            step.has_shown_text = True
+        await self.context.publish(
+            StepDelta(
+                round=step.number,
+                index=step.index,
+                worker=self.worker.id,
+                delta=delta,
+                is_answer=is_answer,
+            )
+        )
 
     async def on_failure(self, failure: Failure) -> None:
         """An attempt failed and the client wants to try again: charge it, permit or forbid.
@@ -105,18 +129,19 @@ class WorkerCall:
             RateLimited: the provider wants to be left alone, and others can be asked.
         """
         if (
-            self._is_rate_limited(failure) and self.execution.has_others()
+            self._is_rate_limited(failure) and self.step.has_others()
         ):  # charged and noted at its end
             usage, cost = failure.usage, failure.cost
             wait = failure.retry_after
             raise RateLimitError(failure.message, retry_after=wait, usage=usage, cost=cost)
         self._charge(failure.usage, failure.cost)
-        await self.execution.record_attempt(failure, self.worker.id)
+        await self.step.record_attempt(failure, self.worker.id)
         if self.is_exposed:
             self.is_settled = True
             raise StreamInterruptedError(failure.message)
         self.hold = await self.context.reserve(self.request, self.worker, whole=True)
         self.received_weight, self.has_emitted, self._buffered = 0, False, self._new_buffer()
+        self._json_filter = self._new_filter()
         self._indices.clear()
 
     @staticmethod
@@ -131,11 +156,19 @@ class WorkerCall:
     def is_exposed(self) -> bool:
         """Whether a reader has seen a part of what this call says."""
         seen = self.hedge is None or self.hedge.speaker is self
-        return self.context.is_live and self.execution.last and self.has_emitted and seen
+        live = self.step.last and self.context.shows_answer(self.step.number)
+        return live and self.has_emitted and seen
 
     def _new_buffer(self) -> list[Delta] | None:
         """Where a tool must be called a reader sees nothing until one is: it may never be."""
         return [] if needs_call(self.request) else None
+
+    def _new_filter(self) -> JsonTextFilter | None:
+        """What keeps a reader from seeing what a repair would replace."""
+        step, wanted = self.step, self.context.question.response_format
+        if wanted is None or not step.last or not self.context.shows_answer(step.number):
+            return None
+        return JsonTextFilter()
 
     async def run(self, timeout_seconds: float | None) -> Reply | Failure:
         """The reply or the failure; either is charged.
@@ -144,7 +177,7 @@ class WorkerCall:
             timeout_seconds: after which the call is given up, unless a reader has seen a part
                 of what it says; None: never.
         """
-        self.execution.calls.append(self)
+        self.step.calls.append(self)
         if timeout_seconds is None and self.hedge is None:
             self.result = await self._complete()
         else:
@@ -158,10 +191,10 @@ class WorkerCall:
             result = self.result
             self._charge(result.usage, result.cost)
         if isinstance(result, Reply):
-            result = await self.execution.apply_guardrails(result)
+            result = await self.step.apply_guardrails(result)
         elif self.is_exposed:
             self.context.exposed_failure = result
-        self.execution.calls.remove(self)
+        self.step.calls.remove(self)
         return result
 
     async def _complete_within(self, patience: float | None) -> None:
@@ -224,9 +257,11 @@ class WorkerCall:
             return "unknown_tool", "it calls a tool that was not offered"
         if lacks_call(self.request, reply):
             return "no_tool_call", "it does not call the tool that it must call"
+        if (missing := find_missing_field(self.request, reply)) is not None:
+            return "bad_request", f"{self.worker.id} {missing}"
         if not is_empty(reply):
             return None
-        return None if self.execution.may_be_empty(reply) else ("empty_reply", "the reply is empty")
+        return None if self.step.may_be_empty(reply) else ("empty_reply", "the reply is empty")
 
     # -- tools ----------------------------------------------------------------------------
 
@@ -238,10 +273,12 @@ class WorkerCall:
 
     def _renumber_delta(self, delta: Delta, index: int) -> Delta | None:
         """The fragment of a tool call under our index and id; None: it is no tool of theirs."""
-        if index not in self._indices:
-            taken = sum(mine is not None for mine in self._indices.values())
-            self._indices[index] = taken if self._is_offered(delta.tool_name) else None
-        mine = self._indices[index]
+        place = (delta.choice, index)
+        if place not in self._indices:
+            known = self._indices.items()
+            taken = sum(mine is not None and at[0] == delta.choice for at, mine in known)
+            self._indices[place] = taken if self._is_offered(delta.tool_name) else None
+        mine = self._indices[place]
         if mine is None:
             return None
         return replace(
@@ -252,6 +289,9 @@ class WorkerCall:
 
     def _drop_undeclared_calls(self, reply: Reply) -> Reply:
         """The reply without calls of tools that were not offered, under our ids."""
+        if reply.alternatives:
+            others = tuple(self._drop_undeclared_calls(other) for other in reply.alternatives)
+            reply = replace(reply, alternatives=others)
         if not reply.tool_calls:
             return reply
         offered = [call for call in reply.tool_calls if self._is_offered(call.name)]
@@ -264,10 +304,8 @@ class WorkerCall:
     def _call_id(self, given: str, number: int) -> str:
         if not self._renames:
             return given
-        played = self.context.round_offset + self.execution.number
-        return encode_call_id(
-            ToolCallOrigin(self.context.run_id, played, self.execution.index, number)
-        )
+        played = self.context.round_offset + self.step.number
+        return encode_call_id(ToolCallOrigin(self.context.run_id, played, self.step.index, number))
 
 
 class Hedge:
@@ -278,9 +316,9 @@ class Hedge:
     """
 
     def __init__(
-        self, play: StepExecution, first: WorkerCall, others: list[Worker], silence: float
+        self, step: StepState, first: WorkerCall, others: list[Worker], silence: float
     ) -> None:
-        self.execution = play
+        self.step = step
         self.calls = [first]
         self.others = others
         self.delay = silence
@@ -295,7 +333,7 @@ class Hedge:
         """Whether that call's words may be told."""
         if self.speaker is None:
             self.speaker = call
-            if self.execution.context.is_live:
+            if self.step.context.shows_answer(self.step.number):
                 self._cancel_all_but(call)
         return self.speaker is call
 
@@ -316,8 +354,8 @@ class Hedge:
         answering = self.winner or self.speaker or first
         for call in self.calls:
             if call is not answering:
-                await self.execution.record_attempt(self._loser_failure(call), call.worker.id)
-        self.execution.worker, self.execution.request = answering.worker.id, answering.request
+                await self.step.record_attempt(self._loser_failure(call), call.worker.id)
+        self.step.worker, self.step.request = answering.worker.id, answering.request
         return self.results[answering]
 
     async def _run_call(self, call: WorkerCall) -> None:
@@ -329,8 +367,8 @@ class Hedge:
 
     async def _start_second_call(self) -> WorkerCall | None:
         """The best other worker, if there is money for two; the first may answer meanwhile."""
-        worker, budget = self.others[0], self.execution.context.budget
-        request = self.execution.build_request(worker)
+        worker, budget = self.others[0], self.step.context.budget
+        request = self.step.build_request(worker)
         try:
             hold = await budget.reserve(request, worker, whole=True, waits=False)
         except LimitReachedError:
@@ -339,7 +377,7 @@ class Hedge:
             budget.release(hold)
             return None
         del self.others[0]
-        call = WorkerCall(self.execution, worker, hold)
+        call = WorkerCall(self.step, worker, hold)
         self.calls.append(call)
         self._add_call(call)
         return call

@@ -68,6 +68,7 @@ class RunContext:
     seed: int | None
     emit: EventHandler | None
     is_live: bool
+    """Whether a reader sees the words of the last round's last step as they come."""
     resumed: ResumeState | None = None
     timeouts: TimeoutPolicy = NO_TIMEOUT
     guardrails: Guardrails = NO_GUARDRAILS
@@ -96,6 +97,18 @@ class RunContext:
     def round_offset(self) -> int:
         """Rounds that were ended before this run; its first round has this number."""
         return len(self.resumed.rounds) - 1 if self.resumed else 0
+
+    @property
+    def round_count(self) -> int:
+        """Rounds that this run may play."""
+        return max(self.budget.limits.rounds - self.round_offset, 1)
+
+    def shows_answer(self, number: int) -> bool:
+        """Whether a reader sees the words of the last step of this run's round `number`.
+
+        After the last round that may be played nobody is asked whether its answer stands.
+        """
+        return self.is_live and number == self.round_count - 1
 
     @property
     def run_chain(self) -> frozenset[RunId]:

@@ -108,8 +108,9 @@ async def conduct(
         seed: makes sampling repeatable where the workers honour seeds.
         emit: hears every event as it happens; if given, workers are asked to stream. It is
             awaited, so a slow reader slows the workers down.
-        live: a reader sees the last step's text as it comes, so a last step that has begun to
-            speak is neither tried again nor replaced; if it fails the run has no answer.
+        live: a reader sees the text of the last step of the last round as it comes, so a last
+            step that has begun to speak is neither tried again nor replaced; if it fails, or its
+            reply has not the form that was asked for, the run has no answer.
         fallback: if no workflow can be had, the best single worker answers; where a worker fails
             another is asked in its place; and if the last step fails, an earlier round's answer is
             returned. Training turns all of it off: what is learned from is what was written.
@@ -150,7 +151,7 @@ async def conduct(
         emit=emit,
         is_live=live
         and not guardrails.applies_to(GuardrailStage.OUTPUT)
-        and question.response_format is None,
+        and not _needs_whole_replies(question),
         resumed=resumed,
         timeouts=timeouts or NO_TIMEOUT,
         guardrails=guardrails,
@@ -185,6 +186,13 @@ async def conduct(
             await emit(event)
     await stage.publish(await performance.finalize(latency))
     return recorder.run()
+
+
+def _needs_whole_replies(question: Question) -> bool:
+    """Whether a form is asked of what cannot be checked as it comes."""
+    sampling = question.sampling
+    several = (sampling.choices or 1) > 1 or sampling.logprobs is not None
+    return several and question.response_format is not None
 
 
 async def _run_within_deadline(limits: Limits, stage: RunContext, performance: _RunLoop) -> None:
@@ -275,7 +283,7 @@ class _RunLoop:
         """Rounds, until an answer stands or nothing more may be done."""
         stage = self.context
         rounds = stage.budget.limits.rounds
-        for number in range(max(rounds - stage.round_offset, 1)):
+        for number in range(stage.round_count):
             played = self._resumed_round() if number == 0 else None
             played = played or await self._decide(number)
             if played is None:

@@ -9,36 +9,27 @@ import anyio
 from batuta.core import (
     Attempt,
     Failure,
-    Finish,
     Reply,
-    Request,
-    Step,
     StepFinished,
-    StepRetried,
     StepRun,
     StepStarted,
     TimeSpan,
     Worker,
     WorkerId,
-    Workflow,
 )
 from batuta.engine.budget import Hold
 from batuta.engine.call import Hedge, WorkerCall
-from batuta.engine.context import RunContext
 from batuta.engine.finalize import complete_reply
 from batuta.engine.step_prompt import (
     TRUNCATED_FINISHES,
-    allows_empty,
     fallback_workers,
     find_context_overflow,
     is_plain,
     repair_request,
-    step_request,
-    substitute_workers,
-    whole_question_request,
 )
+from batuta.engine.step_state import StepState
 from batuta.errors import LimitReachedError
-from batuta.guardrails import GuardrailStage, ResponseFormatChecker
+from batuta.guardrails import ResponseFormatChecker
 from batuta.guardrails.response_format import strip_code_fence
 from batuta.schemas import SchemaTimeoutError
 
@@ -46,29 +37,8 @@ FORMAT_UNCHECKED = "schema_too_slow"
 """The code of a reply whose form cannot be told: nobody else could do better, nor a repair."""
 
 
-class StepExecution:
-    """A step of this run's round `number`."""
-
-    def __init__(self, stage: RunContext, workflow: Workflow, number: int, index: int) -> None:
-        self.context = stage
-        self.workflow = workflow
-        self.number = number
-        self.index = index
-        self.step: Step = workflow.steps[index]
-        self.last = index == len(workflow) - 1
-        before = stage.earlier_steps(number).get(index)
-        kept = before is not None and before.worker in stage.pool
-        self.worker: WorkerId = before.worker if before and kept else self.step.worker
-        """Who is asked first: the one who asked for a tool gets its result."""
-        self._others: list[Worker] | None = None
-        """Who may be asked after the present worker; None: not looked for yet."""
-        self.as_fallback = before is not None and before.as_fallback
-        """Whether the whole question is asked, because nobody could play the step."""
-        self.attempts: list[Attempt] = []
-        self.request: Request | None = None
-        self.calls: list[WorkerCall] = []
-        """The calls in flight."""
-        self.start = 0.0
+class StepExecution(StepState):
+    """A step of this run's round `number`, and how it is played to its end."""
 
     async def run(self) -> StepRun:
         """Play the step to its end, whatever happens."""
@@ -81,12 +51,6 @@ class StepExecution:
         ended = self._step_run(result)
         await self.context.publish(StepFinished(self.number, ended))
         return ended
-
-    async def record_attempt(self, failure: Failure, worker: WorkerId) -> None:
-        """Keep a failed attempt, which is charged already, and tell of it."""
-        attempt = Attempt(worker, failure, self.context.elapsed())
-        self.attempts.append(attempt)
-        await self.context.publish(StepRetried(self.number, self.index, attempt))
 
     def _step_run(self, result: Reply | Failure) -> StepRun:
         span = TimeSpan(self.start, self.context.elapsed())
@@ -124,7 +88,7 @@ class StepExecution:
         await self.record_attempt(result, self.worker)
         failed = {attempt.worker: attempt.failure for attempt in self.attempts}
         self.as_fallback = True
-        first, *self._others = fallback_workers(self.context, failed)
+        first, *self.others = fallback_workers(self.context, failed)
         return await self._try_workers(first)
 
     def _needs_whole_question(self, failure: Failure) -> bool:
@@ -136,27 +100,6 @@ class StepExecution:
             return False  # the form was asked for twice already
         return complete_reply(stage.rounds[:-1]) is None
 
-    def has_others(self) -> bool:
-        """Whether somebody else can still be asked in the present worker's place."""
-        return bool(self._substitutes())
-
-    def _substitutes(self) -> list[Worker]:
-        """Who is asked next, best first."""
-        if self._others is None:
-            stage = self.context
-            self._others = substitute_workers(stage, self.worker) if stage.substitutes else []
-        return self._others
-
-    def may_be_empty(self, reply: Reply) -> bool:
-        """Whether that reply, which says nothing, is an answer.
-
-        Where one worker is asked as if it were alone, its word is passed on as it is.
-        """
-        if not self.last or reply.finish is Finish.TOOL_CALLS:
-            return False
-        alone = len(self.workflow) == 1 or self.as_fallback
-        return alone or allows_empty(self.context.question, reply)
-
     async def _try_workers(self, worker: Worker) -> Reply | Failure:
         """The first usable reply of the worker or of those after it, or the last failure."""
         stage = self.context
@@ -166,14 +109,14 @@ class StepExecution:
                 return prepared
             if not self.attempts:
                 await stage.publish(StepStarted(self.number, self.index, worker.id))
-            others = self._substitutes() if stage.timeouts.has_timeout else []
+            others = self.substitutes() if stage.timeouts.has_timeout else []
             result = await self._call_worker(worker, prepared, others)
             if isinstance(result, Reply):
                 return await self._check_format(result)
-            if stage.exposed_failure or result.code == "limit" or not self._substitutes():
+            if stage.exposed_failure or result.code == "limit" or not self.substitutes():
                 return result
             await self.record_attempt(result, self.worker)
-            worker = self._substitutes().pop(0)
+            worker = self.substitutes().pop(0)
 
     async def _reserve_call(self, worker: Worker) -> Hold | Failure:
         """What is reserved for that worker's call, or why it cannot be asked."""
@@ -202,33 +145,14 @@ class StepExecution:
             return await Hedge(self, first, others, patience.hedge_seconds).run()
         return await first.run(patience.step_seconds if others else None)
 
-    def build_request(self, worker: Worker) -> Request:
-        """What that worker is asked."""
-        if self.as_fallback:
-            return whole_question_request(self.context, self.number, worker)
-        return step_request(
-            self.context, self.workflow, number=self.number, index=self.index, worker=worker
-        )
-
-    async def apply_guardrails(self, reply: Reply) -> Reply | Failure:
-        """The reply as the policies let it pass."""
-        place = GuardrailStage.OUTPUT if self.last else GuardrailStage.BETWEEN
-        clean, acts, blocked = await self.context.guardrails.check_reply(reply, place, self.index)
-        for act in acts:
-            await self.context.publish(act)
-        if not blocked:
-            return clean
-        message = f"the policy {blocked} forbids the reply of {self.worker}"
-        return Failure(code="policy_blocked", message=message, usage=reply.usage, cost=reply.cost)
-
     async def _check_format(self, reply: Reply) -> Reply | Failure:
         """The answer in the form that was asked for, repaired once if need be."""
         wanted = self.context.question.response_format
         if not self.last or wanted is None:
             return reply
         form = ResponseFormatChecker(wanted)
-        checked = await _check_reply_format(form, reply, self.worker)
-        if isinstance(checked, Reply) or checked.code == FORMAT_UNCHECKED:
+        checked = await self._check_shown(form, reply)
+        if isinstance(checked, Reply) or checked.code == FORMAT_UNCHECKED or self.has_shown_text:
             return checked
         await self.record_attempt(checked, self.worker)
         worker = self.context.pool[self.worker]
@@ -239,17 +163,30 @@ class StepExecution:
             return Failure(code="limit", message=str(error))
         self.request = hold.request
         again = await WorkerCall(self, worker, hold).run(None)
-        return (
-            again
-            if isinstance(again, Failure)
-            else await _check_reply_format(form, again, self.worker)
-        )
+        return again if isinstance(again, Failure) else await self._check_shown(form, again)
+
+    async def _check_shown(self, form: ResponseFormatChecker, reply: Reply) -> Reply | Failure:
+        """The reply if it has the form; what a reader has seen of one that has not stays seen."""
+        checked = await _check_reply_format(form, reply, self.worker)
+        if isinstance(checked, Failure) and self.has_shown_text:
+            self.context.exposed_failure = checked
+        return checked
 
 
 async def _check_reply_format(
     form: ResponseFormatChecker, reply: Reply, worker: WorkerId
 ) -> Reply | Failure:
-    """The reply if it has the form, without a code block around it; a cut one cannot have it."""
+    """The reply if it has the form, without a code block around it; a cut one cannot have it.
+
+    Of several replies each must have it.
+    """
+    alternatives: list[Reply] = []
+    for other in reply.alternatives:
+        checked = await _check_reply_format(form, other, worker)
+        if isinstance(checked, Failure):
+            return replace(checked, usage=reply.usage, cost=reply.cost)
+        alternatives.append(checked)
+    reply = replace(reply, alternatives=tuple(alternatives)) if alternatives else reply
     if reply.tool_calls or reply.finish in TRUNCATED_FINISHES:
         return reply
     text = strip_code_fence(reply.text)

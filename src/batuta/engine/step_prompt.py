@@ -21,7 +21,7 @@ from batuta.core import (
     assistant_message,
     user_message,
 )
-from batuta.core.conductor import Draft, Plan
+from batuta.core.decision import Draft, Plan
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.engine.context import RunContext
 from batuta.language import worker_messages
@@ -127,6 +127,16 @@ def lacks_call(request: Request, reply: Reply) -> bool:
     return all(call.name != request.tool_choice for call in reply.tool_calls)
 
 
+def find_missing_field(request: Request, reply: Reply) -> str | None:
+    """What the reply should tell and does not, in words; None if nothing is missing."""
+    wanted, told = request.sampling.choices or 1, len(reply.choices)
+    if told < wanted:
+        return f"takes no n: it gave {told} of {wanted} answers"
+    if request.sampling.logprobs is not None and reply.text and not reply.logprobs:
+        return "takes no logprobs: it gave none"
+    return None
+
+
 def is_plain(step: Step) -> bool:
     """Whether the step's worker is asked the question as it stands."""
     return not step.subtask and not step.access and not step.previous
@@ -187,8 +197,8 @@ def substitute_workers(stage: RunContext, worker_id: str) -> list[Worker]:
 
 def _able_workers(stage: RunContext, workers: list[Worker]) -> list[Worker]:
     """Those that can see what is to be seen and call what may be called."""
-    if any(message.images for message in stage.question.messages):
-        workers = _workers_with_tag(workers, "vision")
+    for tag in stage.question.needed_tags:
+        workers = _workers_with_tag(workers, tag)
     return _workers_with_tag(workers, "tools") if stage.question.tools else workers
 
 

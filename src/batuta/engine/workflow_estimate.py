@@ -17,7 +17,7 @@ from batuta.core import (
     Workflow,
     WorkflowEstimate,
 )
-from batuta.core.conductor import Plan
+from batuta.core.decision import Plan
 from batuta.core.token_estimate import CHARACTERS_PER_TOKEN, estimate_request_tokens
 from batuta.core.usage import ZERO_COST, ZERO_USAGE, usage_cost
 from batuta.language import worker_messages
@@ -56,7 +56,11 @@ def estimate_workflow(
         tokens = min(output, worker.sampling.max_tokens or output)
         messages = worker_messages(question, workflow, index, (so_far,))
         request = Request(messages=messages, tools=question.tools)
-        usage = Usage(calls=1, input=estimate_request_tokens(request), output=tokens, estimated=1)
+        last = index == len(workflow) - 1
+        output_tokens = tokens * (question.sampling.choices or 1) if last else tokens
+        usage = Usage(
+            calls=1, input=estimate_request_tokens(request), output=output_tokens, estimated=1
+        )
         reply = Reply(text="x" * tokens * CHARACTERS_PER_TOKEN)
         steps.append(
             StepRun(

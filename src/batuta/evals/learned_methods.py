@@ -1,4 +1,4 @@
-"""Methods that learn from outcomes before they can answer: each one line of a table."""
+"""Methods that learn from outcomes before they can answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from batuta.baselines import ConductorSolver, Solver, SolverContext
 from batuta.baselines.cascade import PRICE, Cascade, fit_cascade, recorded_extractor
 from batuta.baselines.checker import Checker
-from batuta.baselines.routing import ANSWER_CHOOSERS, ROUTERS
+from batuta.baselines.registry import BASELINES
 from batuta.baselines.routing.smoothie import Smoothie
 from batuta.core import Conductor, Question, Run, Task, WorkerId
 from batuta.errors import ConfigError
@@ -100,12 +100,17 @@ LEARNED_METHODS: Mapping[str, SolverFitter] = {
     "cascade": cascade_fitter(PRICE),
     CHECKED_CASCADE: _fit_checked_cascade,
     **{
-        name: conductor_fitter(partial(fit, features=QUESTION_FEATURES))
-        for name, fit in ROUTERS.items()
+        each.name: conductor_fitter(partial(each.fit_router, features=QUESTION_FEATURES))
+        for each in BASELINES
+        if each.fit_router is not None
     },
-    **{name: partial(fit, features=QUESTION_FEATURES) for name, fit in ANSWER_CHOOSERS.items()},
+    **{
+        each.name: partial(each.fit_chooser, features=QUESTION_FEATURES)
+        for each in BASELINES
+        if each.fit_chooser is not None
+    },
 }
-"""By name; a new method is one line."""
+"""By name: the project's own, and those of the table of baselines that learn."""
 
 
 def adapt_to_record(solver: Solver, record: RecordedOutcomes) -> Solver:

@@ -12,6 +12,7 @@ from batuta.clients.cache import CallCache, CallJournal
 from batuta.clients.cache_shared import open_shared_journal
 from batuta.config.load import load_config
 from batuta.core import Client, Task, WorkerId
+from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
 from batuta.evals.grading import AnswerGrader, open_answer_grader
 from batuta.evals.subject import Subject
@@ -100,6 +101,6 @@ def _find_judge(name: str | None, subject: Subject) -> Client | None:
     if name is None:
         return None
     if name not in subject.pool:
-        known = ", ".join(str(worker.id) for worker in subject.pool)
-        raise ConfigError(f"there is no worker {name!r} to be the judge; choose among: {known}")
+        known = suggest_names(name, (worker.id for worker in subject.pool))
+        raise ConfigError(f"there is no worker {name!r} to be the judge; {known}")
     return subject.clients[WorkerId(name)]

@@ -5,25 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from batuta.baselines import (
-    BestOfN,
     ConductorSolver,
-    MixtureOfAgents,
     PassAtK,
     PromptedConductor,
-    SelfConsistency,
-    SelfReflection,
     SingleWorker,
     Solver,
-    fixed_pipeline,
     with_best_worker,
     with_shuffled_access,
     with_solve_only_subtasks,
 )
-from batuta.baselines.routing import ANSWER_CHOOSERS
+from batuta.baselines.registry import BASELINES, Baseline
 from batuta.baselines.routing.smoothie import MIN_WORKERS
 from batuta.core import Conductor, WorkerId
+from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
 from batuta.evals.all_workers import AllWorkers, UpperBound, Vote, oracle_score, skill_oracle_score
 from batuta.evals.learned_methods import (
@@ -36,7 +33,6 @@ from batuta.evals.learned_methods import (
 from batuta.evals.subject import Subject
 from batuta.rehearsal import HandWrittenClient
 from batuta.solvers import LLMConductor
-from batuta.solvers.random_workflows import RandomConductor
 
 ULTRA = "ultra"
 RECURSIVE = "ultra+recursion"
@@ -80,8 +76,16 @@ class System:
 _MakeSystem = Callable[[Subject], System]
 
 
-def _calibrated_system(name: str, solver: Solver) -> System:
-    return System(name=name, solver=solver, needs_calibration=True)
+def _numbered_system(baseline: Baseline, name: str, number: int) -> System:
+    """The system of a baseline that needs no outcomes."""
+    assert baseline.build is not None  # noqa: S101 - else it learns
+    solver = baseline.build(number)
+    free = isinstance(solver, ConductorSolver) and solver.calls is None
+    return System(name=name, solver=solver, needs_calibration=not free, has_conductor=free)
+
+
+def _baseline_system(baseline: Baseline, _: Subject) -> System:
+    return _numbered_system(baseline, baseline.name, baseline.number)
 
 
 def _conductor_system(name: str, conductor: Conductor, rounds: int = 1) -> System:
@@ -127,39 +131,39 @@ _CONDUCTOR_SYSTEMS: Mapping[str, _MakeSystem] = {
     ),
     "ultra-best-worker": _best_worker_system,
 }
-_REPLY_READERS: Mapping[str, _MakeSystem] = {
-    "self-reflection": lambda _: _calibrated_system("self-reflection", SelfReflection()),
-    "moa": lambda _: _calibrated_system("moa", _mixture_solver(MixtureOfAgents())),
-    "moa-8": lambda _: _calibrated_system(
-        "moa-8", _mixture_solver(MixtureOfAgents(layers=2, proposers=7))
-    ),
-    "pipeline": lambda _: _calibrated_system(
-        "pipeline", ConductorSolver(fixed_pipeline(), calls=5)
-    ),
-    "random": lambda _: _conductor_system("random", RandomConductor()),
-}
-"""Their workers read other replies, which a record cannot know."""
-_EMBEDDING_CHOOSERS = frozenset(name for name in ANSWER_CHOOSERS if name.endswith("embedded"))
+_FIXED_BASELINES = {each.name: each for each in BASELINES if each.name not in LEARNED_METHODS}
+_REPLY_READERS = frozenset(each.name for each in BASELINES if each.reads_replies)
+_EMBEDDING_CHOOSERS = frozenset(each.name for each in BASELINES if each.embeds_replies)
+_ANSWER_CHOOSERS = frozenset(each.name for each in BASELINES if each.fit_chooser is not None)
 _PROMPTED_SYSTEMS: Mapping[str, _MakeSystem] = {
     "prompted": lambda subject: _prompted_system("prompted", subject),
     "hand-written": lambda subject: _prompted_system("hand-written", subject),
 }
-_BASIC_SYSTEMS: Mapping[str, _MakeSystem] = {
-    BEST_SINGLE: lambda _: _calibrated_system(BEST_SINGLE, SingleWorker()),
+_BOUNDS: Mapping[str, _MakeSystem] = {
     "vote": lambda _: System(name="vote", solver=Vote(), uses_all_answers=True),
     "oracle": lambda _: System(
         name="oracle", solver=AllWorkers(), upper_bound=oracle_score, uses_all_answers=True
     ),
 }
 _NAMED_SYSTEMS: Mapping[str, _MakeSystem] = {
-    **_BASIC_SYSTEMS,
-    **_REPLY_READERS,
+    **{
+        name: partial(_baseline_system, each)
+        for name, each in _FIXED_BASELINES.items()
+        if not each.number
+    },
+    **_BOUNDS,
     **_PROMPTED_SYSTEMS,
     **_CONDUCTOR_SYSTEMS,
 }
+
+
+def _numbered_baselines() -> Mapping[str, Callable[[str, int], System]]:
+    known = _FIXED_BASELINES.items()
+    return {name: partial(_numbered_system, each) for name, each in known if each.number}
+
+
 _SAMPLED_SYSTEMS: Mapping[str, Callable[[str, int], System]] = {
-    "self-consistency@": lambda name, k: _calibrated_system(name, SelfConsistency(k)),
-    "best-of-": lambda name, k: _calibrated_system(name, BestOfN(k)),
+    **_numbered_baselines(),
     "pass@": lambda name, k: System(
         name=name, solver=PassAtK(k), needs_calibration=True, upper_bound=oracle_score
     ),
@@ -169,10 +173,6 @@ _SAMPLED_SYSTEMS: Mapping[str, Callable[[str, int], System]] = {
 }
 _CASCADE_PRICE_PATTERN = re.compile(r"cascade@(0?\.\d{1,6})")
 _COUNT_PATTERN = re.compile(r"(.*?[@-])([1-9]\d{0,2})")
-
-
-def _mixture_solver(agents: MixtureOfAgents) -> ConductorSolver:
-    return ConductorSolver(agents, calls=agents.calls)
 
 
 def system_names(subject: Subject) -> tuple[str, ...]:
@@ -197,13 +197,13 @@ def playable_systems(subject: Subject) -> tuple[str, ...]:
     unless its replies are simulated.
     """
     deck = subject.replay_pool
-    without = set[str]() if len(subject.pool) >= MIN_WORKERS else set(ANSWER_CHOOSERS)
+    without = set[str]() if len(subject.pool) >= MIN_WORKERS else set(_ANSWER_CHOOSERS)
     if deck is None:
         found = (*_method_names(subject), *LEARNED_METHODS, "self-consistency@5", "pass@5")
         return tuple(name for name in found if name not in without)
     without |= {*_EMBEDDING_CHOOSERS, CHECKED_CASCADE, *(() if deck.simulate else _REPLY_READERS)}
     if deck.record.answers_qms is None:
-        without |= {"vote", "cascade", *ANSWER_CHOOSERS}
+        without |= {"vote", "cascade", *_ANSWER_CHOOSERS}
     depth = deck.record.scores_qms.shape[2]
     sampled = ("self-consistency@", "pass@", "skill-oracle@") if depth > 1 else ()
     found = (*_method_names(subject), *LEARNED_METHODS, *(f"{name}{depth}" for name in sampled))
@@ -215,7 +215,7 @@ def why_unplayable(one: System, subject: Subject) -> str | None:
     deck = subject.replay_pool
     if deck is None or deck.record.answers_qms is not None:
         return None
-    compares = one.name in {"vote", *ANSWER_CHOOSERS} or one.name.startswith(
+    compares = one.name in {"vote", *_ANSWER_CHOOSERS} or one.name.startswith(
         ("cascade", "self-consist")
     )
     return "the record has no answers to compare, only scores" if compares else None
@@ -239,7 +239,7 @@ def find_system(name: str, subject: Subject) -> System:
             name=name,
             solver=untaught,
             needs_calibration=True,
-            uses_all_answers=name in ANSWER_CHOOSERS,
+            uses_all_answers=name in _ANSWER_CHOOSERS,
         )
     if priced := _CASCADE_PRICE_PATTERN.fullmatch(name):
         return System(
@@ -256,6 +256,4 @@ def find_system(name: str, subject: Subject) -> System:
         return System(name=name, solver=SingleWorker(worker), worker=worker)
     if name.startswith("cascade@"):
         raise ConfigError(f"{name}: the price of a call is credit below 1: cascade@0.001")
-    raise ConfigError(
-        f"there is no system {name!r}; choose among: {', '.join(system_names(subject))}"
-    )
+    raise ConfigError(f"there is no system {name!r}; {suggest_names(name, system_names(subject))}")

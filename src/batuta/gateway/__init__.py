@@ -1,17 +1,13 @@
-"""The product: an OpenAI-compatible API in front of an orchestra."""
+"""The product: an OpenAI-compatible API in front of a pool of workers and its conductor."""
 
-from batuta.gateway.app import create_app
+from batuta.gateway.app import ServerState, create_app
+from batuta.gateway.http.sse import StreamTimeouts
 from batuta.gateway.serve import LOOP_OPTIONS, run_server
-from batuta.gateway.serving.models import (
-    PageContext,
-    ServedModel,
-    ServerState,
-    StreamTimeouts,
-    served_models,
-)
+from batuta.gateway.serving.models import Catalogue, PageContext, ServedModel, served_models
 
 __all__ = [
     "LOOP_OPTIONS",
+    "Catalogue",
     "PageContext",
     "ServedModel",
     "ServerState",

@@ -1,7 +1,8 @@
-"""The app: routes, and the onion around them."""
+"""The app: what it is put together from, its routes, and the layers around them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, final
 
 from starlette.applications import Starlette
@@ -12,13 +13,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from batuta.errors import StoreError
+from batuta.gateway.access.authenticate import Authenticator
 from batuta.gateway.access.caller import Caller, CallerRole, caller_of
+from batuta.gateway.access.rate_limit import LocalRateLimiter, RateLimiter
 from batuta.gateway.admin.routes import AdminRoutes
-from batuta.gateway.admin.runs import RunRoutes, json_response
+from batuta.gateway.admin.runs import RunRoutes
 from batuta.gateway.chat.endpoint import ChatEndpoint
 from batuta.gateway.errors import APIError, model_not_found
 from batuta.gateway.http.access_log import AccessLog
 from batuta.gateway.http.authentication import AuthenticationMiddleware
+from batuta.gateway.http.body import json_response
+from batuta.gateway.http.disconnect import RequestScopes
 from batuta.gateway.http.idempotency import IdempotencyMiddleware
 from batuta.gateway.http.middleware import (
     ErrorMiddleware,
@@ -26,87 +31,156 @@ from batuta.gateway.http.middleware import (
     RequestIdMiddleware,
     log_exception,
 )
-from batuta.gateway.http.overload import ConcurrencyMiddleware
+from batuta.gateway.http.overload import ConcurrencyLimiter, ConcurrencyMiddleware
+from batuta.gateway.http.sse import StreamTimeouts
 from batuta.gateway.messages.endpoint import MessagesEndpoint, TokenCounter
 from batuta.gateway.responses.background import BackgroundResponses
 from batuta.gateway.responses.endpoint import ResponsesEndpoint
+from batuta.gateway.responses.store import ResponseStore
 from batuta.gateway.responses.stored_routes import StoredResponseEndpoint, StoredResponseRoutes
 from batuta.gateway.serving.admission import conductor_worker
-from batuta.gateway.serving.models import ServedModel, ServerState
-from batuta.gateway.telemetry.metrics import CONTENT_TYPE
+from batuta.gateway.serving.deletions import Deletions
+from batuta.gateway.serving.deliver import AnswerDelivery
+from batuta.gateway.serving.execute import RunService
+from batuta.gateway.serving.models import Catalogue, ServedModel
+from batuta.gateway.serving.pending_tool_runs import PendingToolRuns
+from batuta.gateway.telemetry.metrics import CONTENT_TYPE, Metrics
+from batuta.gateway.telemetry.otlp import RunSpanExporter
 from batuta.gateway.ui import page_routes
+from batuta.jobs import Jobs, MemoryJobs
+from batuta.store import Store
 
 _NOT_FOUND = 404
 _NO_METHOD = 405
 
 
-def create_app(state: ServerState, background: BackgroundResponses | None = None) -> Starlette:
-    """The ASGI app that serves `orchestra`; it opens and closes nothing of it.
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerState:
+    """What a server is put together from; only the app and the process around it name it.
 
-    Args:
-        state: what is served.
-        background: plays jobs, if somebody lets it work; None: nobody does.
+    It owns nothing: clients, store and jobs are opened and closed by whoever gives them.
     """
-    catalogue, runs = ServerRoutes(state), RunRoutes(state)
-    background = background or BackgroundResponses.create(state)
-    player, shelf = background.service, background.responses
-    given = StoredResponseRoutes(shelf, background)
+
+    catalogue: Catalogue
+    """The workers and the models."""
+    store: Store | None = None
+    """Keeps the runs; None: nothing is kept."""
+    jobs: Jobs = field(default_factory=MemoryJobs)
+    """Plays what runs in the background; if not given, as long as the process lives."""
+    authenticator: Authenticator = field(default_factory=Authenticator)
+    """Tells who asks; if not given, everybody is the local tenant."""
+    rate_limiter: RateLimiter = field(default_factory=LocalRateLimiter)
+    """Counts what keys use."""
+    limiter: ConcurrencyLimiter = field(default_factory=ConcurrencyLimiter)
+    """Who is served, and who waits."""
+    stream_timeouts: StreamTimeouts = field(default_factory=StreamTimeouts)
+    hosts: frozenset[str] = frozenset()
+    """Names under which the server is reached, besides those of the loopback."""
+    span_exporter: RunSpanExporter | None = None
+    """Where the spans of runs go; None: nowhere."""
+    request_scopes: RequestScopes = field(default_factory=RequestScopes)
+    """The requests that are being answered."""
+
+    def gauges(self) -> dict[str, tuple[str, float]]:
+        """What the metrics say of this moment."""
+        now: dict[str, tuple[str, float]] = {
+            "running": ("Requests being answered.", self.limiter.running),
+            "waiting": ("Requests in the queue.", self.limiter.waiting),
+            "turned_away_total": ("Requests for which there was no place.", self.limiter.rejected),
+        }
+        if self.store is not None:
+            now["unwritten_runs"] = ("Runs that wait to be written.", self.store.pending_count)
+            now["lost_runs_total"] = ("Runs that the database refused.", self.store.lost_count)
+        return now
+
+
+def create_app(state: ServerState) -> Starlette:
+    """The ASGI app that serves what `state` names; its background jobs are played by nobody."""
+    return assemble_app(state)[0]
+
+
+def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
+    """The ASGI app, and who plays its background jobs while `work` goes on."""
+    catalogue, store, authenticator = state.catalogue, state.store, state.authenticator
+    metrics, pending = Metrics(state.gauges, lambda: catalogue.health), PendingToolRuns(store)
+    service = RunService(
+        catalogue,
+        store=store,
+        rate_limiter=state.rate_limiter,
+        pending_tool_runs=pending,
+        metrics=metrics,
+        span_exporter=state.span_exporter,
+    )
+    delivery = AnswerDelivery(service, state.request_scopes, state.stream_timeouts)
+    deletions = Deletions(state.jobs, authenticator, pending)
+    responses = ResponseStore(store)
+    background = BackgroundResponses(service, responses, state.jobs, authenticator)
+    stored = StoredResponseEndpoint(
+        delivery, responses, background, store=store, deletions=deletions
+    )
+    server = ServerRoutes(catalogue, store, state.limiter, metrics)
     routes = [
-        Route("/v1/chat/completions", ChatEndpoint(state, player), methods=["POST"]),
+        Route("/v1/chat/completions", ChatEndpoint(delivery), methods=["POST"]),
         Route(
-            "/v1/responses",
-            ResponsesEndpoint(state, player, shelf, background),
-            methods=["POST"],
+            "/v1/responses", ResponsesEndpoint(delivery, responses, background), methods=["POST"]
         ),
-        Route(
-            "/v1/responses/{id}",
-            StoredResponseEndpoint(state, shelf, background),
-            methods=["GET", "DELETE"],
-        ),
-        Route("/v1/responses/{id}/cancel", given.cancel, methods=["POST"]),
-        Route("/v1/responses/{id}/input_items", given.input_items),
-        Route("/v1/messages", MessagesEndpoint(state, player), methods=["POST"]),
-        Route("/v1/messages/count_tokens", TokenCounter(player).count, methods=["POST"]),
-        Route("/v1/models", catalogue.list_models),
-        Route("/v1/models/{id:path}", catalogue.get_model),
-        Route("/v1/runs", runs.list_runs),
-        Route("/v1/runs/{id}", runs.get_run, methods=["GET"]),
-        Route("/v1/runs/{id}", runs.delete, methods=["DELETE"]),
-        Route("/v1/runs/{id}/feedback", runs.feedback, methods=["POST"]),
-        *AdminRoutes(state).routes(),
-        Route("/healthz", catalogue.healthz),
-        Route("/readyz", catalogue.readyz),
-        Route("/metrics", catalogue.metrics),
-        *page_routes(state, player),
+        Route("/v1/responses/{id}", stored, methods=["GET", "DELETE"]),
+        *StoredResponseRoutes(responses, background).routes(),
+        Route("/v1/messages", MessagesEndpoint(delivery), methods=["POST"]),
+        Route("/v1/messages/count_tokens", TokenCounter(service).count, methods=["POST"]),
+        *server.routes(),
+        *RunRoutes(store, deletions).routes(),
+        *AdminRoutes(store, authenticator, deletions).routes(),
+        *page_routes(catalogue, store, authenticator, delivery),
     ]
     app = Starlette(
         routes=routes,
         middleware=[
-            Middleware(AccessLog, metrics=state.metrics, routes=routes),
+            Middleware(AccessLog, metrics=metrics, routes=routes),
             Middleware(RequestIdMiddleware),
             Middleware(ErrorMiddleware),
-            Middleware(HostCheck, hosts=state.hosts, authenticator=state.authenticator),
-            Middleware(AuthenticationMiddleware, authenticator=state.authenticator),
-            Middleware(IdempotencyMiddleware, store=state.store),
+            Middleware(HostCheck, hosts=state.hosts, authenticator=authenticator),
+            Middleware(AuthenticationMiddleware, authenticator=authenticator),
+            Middleware(IdempotencyMiddleware, store=store),
             Middleware(ConcurrencyMiddleware, limiter=state.limiter),
         ],
         exception_handlers={HTTPException: _handle_http_error, StoreError: _handle_store_error},
     )
     app.router.redirect_slashes = False
-    return app
+    return app, background
 
 
 @final
 class ServerRoutes:
     """The served models, and whether the server lives and can work."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        store: Store | None,
+        limiter: ConcurrencyLimiter,
+        metrics: Metrics,
+    ) -> None:
+        self._catalogue = catalogue
+        self._store = store
+        self._limiter = limiter
+        self._metrics = metrics
+
+    def routes(self) -> list[Route]:
+        """Their addresses."""
+        return [
+            Route("/v1/models", self.list_models),
+            Route("/v1/models/{id:path}", self.get_model),
+            Route("/healthz", self.healthz),
+            Route("/readyz", self.readyz),
+            Route("/metrics", self.metrics),
+        ]
 
     async def list_models(self, request: Request) -> Response:
         """Every model that the caller may use."""
-        created, caller = self._state.created, caller_of(request.scope)
-        data = [m.model_object(created) for m in self._state.models if _may_use(caller, m)]
+        created, caller = self._catalogue.created, caller_of(request.scope)
+        data = [m.model_object(created) for m in self._catalogue.models if _may_use(caller, m)]
         # The last three are for Anthropic's clients.
         ends = {"has_more": False, "first_id": _id_of(data[:1]), "last_id": _id_of(data[-1:])}
         return json_response({"object": "list", "data": data, **ends})
@@ -114,10 +188,11 @@ class ServerRoutes:
     async def get_model(self, request: Request) -> Response:
         """One model."""
         name: str = request.path_params["id"]
-        model = self._state.find_model(name)
+        model = self._catalogue.find_model(name)
         if model is None or not _may_use(caller_of(request.scope), model):
-            raise model_not_found(name, None if model else self._state.unavailable_models.get(name))
-        return json_response(model.model_object(self._state.created))
+            why = None if model else self._catalogue.unavailable_models.get(name)
+            raise model_not_found(name, why)
+        return json_response(model.model_object(self._catalogue.created))
 
     async def healthz(self, _: Request) -> Response:
         """The process answers."""
@@ -128,7 +203,7 @@ class ServerRoutes:
 
         The conductor is loaded before anything is served.
         """
-        store, closing = self._state.store, self._state.limiter.is_closing
+        store, closing = self._store, self._limiter.is_closing
         stored = store is None or await store.is_ready()
         ready = stored and not closing
         status = "ok" if ready else "closing" if closing else "unavailable"
@@ -139,7 +214,7 @@ class ServerRoutes:
         """What is counted; where keys are needed, for the admin."""
         if caller_of(request.scope).role not in {CallerRole.LOCAL, CallerRole.ADMIN}:
             raise APIError(403, "permission_denied", "This needs the admin's token.")
-        return Response(self._state.metrics.text(), media_type=CONTENT_TYPE)
+        return Response(self._metrics.text(), media_type=CONTENT_TYPE)
 
 
 def _may_use(caller: Caller, model: ServedModel) -> bool:

@@ -1,13 +1,26 @@
-"""A refusal: what the caller is told when it gets no answer, in the API's error form."""
+"""An error of the API: what the caller is told when it gets no answer, in both dialects' forms."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any, TypeVar, final
+
+_MESSAGES_TYPES = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _SERVER_ERROR = 500
+_Part = TypeVar("_Part")
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -91,6 +104,21 @@ def not_found(what: str) -> APIError:
     return APIError(404, "not_found", f"{what} does not exist.")
 
 
+def require_part(part: _Part | None, message: str) -> _Part:
+    """A part of the server that it may do without.
+
+    Args:
+        part: what is needed to answer.
+        message: what to say if it is not there.
+
+    Raises:
+        APIError: it is not.
+    """
+    if part is None:
+        raise APIError(404, "not_found", message)
+    return part
+
+
 def server_closing() -> APIError:
     """The server is about to stop."""
     message = "The server is shutting down; try again."
@@ -113,3 +141,15 @@ def _json_type(value: object) -> str:
         type(None): "null",
     }
     return names.get(type(value), "something else")
+
+
+def messages_error_body(api_error: APIError, request_id: str | None) -> dict[str, Any]:
+    """The refusal in this dialect's form; our code and the field at fault go with it."""
+    family = "api_error" if api_error.status >= _SERVER_ERROR else "invalid_request_error"
+    error = {
+        "type": _MESSAGES_TYPES.get(api_error.status, family),
+        "message": api_error.message,
+        "code": api_error.code,
+        "param": api_error.param,
+    }
+    return {"type": "error", "error": error, "request_id": request_id}

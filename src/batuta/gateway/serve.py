@@ -20,11 +20,9 @@ import uvicorn
 from anyio.to_thread import run_sync
 
 from batuta.errors import ConfigError
-from batuta.gateway.app import create_app
+from batuta.gateway.app import ServerState, assemble_app
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.connections import ConnectionLimits, ConnectionTable, GuardedProtocol
-from batuta.gateway.responses.background import BackgroundResponses
-from batuta.gateway.serving.models import ServerState
 from batuta.gateway.ui import compile_templates
 
 LOOP_OPTIONS: dict[str, Any] = {"use_uvloop": True}
@@ -66,10 +64,10 @@ async def run_server(
         ConfigError: the address cannot be had, or is not of the loopback and there are no keys.
     """
     keyed = await state.authenticator.needs_key()
-    background, table = BackgroundResponses.create(state), ConnectionTable(connections)
+    (app, background), table = assemble_app(state), ConnectionTable(connections)
     with closing(open_socket(host, port, needs_key=keyed)) as listener:
         config = uvicorn.Config(
-            create_app(state, background),
+            app,
             http=cast("type[asyncio.Protocol]", partial(_HttpProtocol, table)),
             ws="none",
             lifespan="off",

@@ -15,6 +15,7 @@ from typing import Any
 
 import regex
 
+from batuta.core.suggestions import suggest_names
 from batuta.distribution import install_hint
 from batuta.errors import ConfigError
 from batuta.guardrails.guardrail import Detector, TextSpan
@@ -84,9 +85,7 @@ def build_detector(kind: str, options: DetectorOptions) -> Detector:
         ConfigError: there is no such kind, an option is missing, or an extra is not installed.
     """
     if kind not in DETECTORS:
-        raise ConfigError(
-            f"there is no policy of kind {kind!r}; choose one of: {', '.join(DETECTORS)}"
-        )
+        raise ConfigError(f"there is no policy of kind {kind!r}; {suggest_names(kind, DETECTORS)}")
     return DETECTORS[kind](options)
 
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 import anyio.to_thread
 
 from batuta.core import (
+    File,
     GuardrailTriggered,
     Message,
     Part,
@@ -244,6 +245,8 @@ class Guardrails:
         if not policies:
             return reply, (), ""
         where = f"{place}:step {step}"
+        if reply.alternatives:
+            return await self._check_choices(reply, place, step)
         text = await _apply_to_text(policies, reply.text, where)
         thought = await _apply_to_text(policies, reply.reasoning, where)
         found = [text, thought]
@@ -255,14 +258,29 @@ class Guardrails:
         clean = replace(reply, text=text.text, reasoning=thought.text, tool_calls=tuple(calls))
         if thought.text != reply.reasoning:
             clean = replace(clean, thoughts=())  # what is signed cannot be changed
+        if text.text != reply.text:
+            clean = replace(clean, logprobs=())  # they spell what was redacted
         acts = tuple(act for each in found for act in each.actions)
         return clean, acts, next((each.blocked_by for each in found if each.blocked_by), "")
+
+    async def _check_choices(
+        self, reply: Reply, place: GuardrailStage, step: int
+    ) -> tuple[Reply, tuple[GuardrailTriggered, ...], str]:
+        """Several replies to one prompt, each as `check_reply` lets it pass."""
+        first, *others = [
+            await self.check_reply(replace(said, alternatives=()), place, step)
+            for said in reply.choices
+        ]
+        acts = tuple(act for _, found, _ in (first, *others) for act in found)
+        blocked = next((policy for _, _, policy in (first, *others) if policy), "")
+        clean = replace(first[0], alternatives=tuple(other for other, _, _ in others))
+        return clean, acts, blocked
 
 
 async def _apply_to_part(
     policies: tuple[Guardrail, ...], part: Part, where: str
 ) -> tuple[Part, GuardrailResult]:
-    """A part of a message with its text screened; a picture is not looked at."""
+    """A part of a message with its text screened; what is attached is not looked into."""
     if isinstance(part, Text):
         found = await _apply_to_text(policies, part.text, where)
         return replace(part, text=found.text), found
@@ -272,6 +290,9 @@ async def _apply_to_part(
     if isinstance(part, ToolCall):
         found = await _apply_to_text(policies, part.arguments, where)
         return replace(part, arguments=found.text), found
+    if isinstance(part, File):
+        found = await _apply_to_text(policies, part.name, where)
+        return replace(part, name=found.text), found
     return part, GuardrailResult("")
 
 

@@ -37,10 +37,10 @@ from batuta.jobs.dbos_runner import (
     ending_json,
 )
 from batuta.jobs.heartbeats import Heartbeats
-from batuta.jobs.lock import FolderLock
 from batuta.jobs.notifier import Notifier
 from batuta.jobs.protocol import Job, JobEvent, JobHandler, JobStatus, Json
 from batuta.jobs.records import JobRecords, is_sqlite_file
+from batuta.store.process_lock import ProcessLock
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class DurableJobs:
         """Whether other processes may play its jobs too."""
         self._concurrency = concurrency
         self._kept_days = kept_days
-        self._folder_lock: FolderLock | None = None
+        self._folder_lock: ProcessLock | None = None
         self._records: JobRecords | None = None
         self._runner: DbosRunner | None = None
         self._heartbeats: Heartbeats | None = None
@@ -374,7 +374,7 @@ class DurableJobs:
         if not self._shared:
             path = Path(str(self._url.database))
             self._known = path.exists()
-            self._folder_lock = FolderLock(path.with_name(f"{path.name}.lock"))
+            self._folder_lock = ProcessLock(path.with_name(f"{path.name}.lock"))
         else:
             self._known = True
         try:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from batuta.core import Price, Skill, Worker
 from batuta.core.worker import PROGRAM
 
-_ABILITIES = {"tools": "call tools", "vision": "see pictures", PROGRAM: "run Python code"}
+_ABILITIES = {
+    "tools": "call tools",
+    "vision": "see pictures",
+    "files": "read PDF files",
+    "audio": "hear recordings",
+    PROGRAM: "run Python code",
+}
 """What a tag of a worker means."""
 MOST_SKILLS = 8
 """Skills of a card; a worker measured on a hundred families does not fill the prompt."""

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from batuta.core import (
+    Audio,
+    File,
     Message,
     Part,
     Question,
@@ -94,7 +96,11 @@ def _message_text(message: Message) -> str:
         several = "s" if len(message.images) > 1 else ""
         parts.append(f"[{len(message.images)} picture{several}]")
     for part in message.parts:
-        if isinstance(part, ToolCall):
+        if isinstance(part, File):
+            parts.append(f"[a file{': ' + part.name if part.name else ''}]")
+        elif isinstance(part, Audio):
+            parts.append("[a recording]")
+        elif isinstance(part, ToolCall):
             parts.append(f"[calls {part.name} with {part.arguments}]")
         elif isinstance(part, ToolResult):
             parts.append(part.content)

@@ -281,7 +281,7 @@ def worker_messages(
     if index == len(workflow) - 1:
         sections.append(LAST_STEP)
     prompt = Text("\n\n".join(section for section in sections if section))
-    parts: tuple[Part, ...] = (prompt, *messages[at].images)
+    parts: tuple[Part, ...] = (prompt, *messages[at].attachments)
     earlier = with_mark(messages[:at], messages[at])
     return (*earlier, Message(role=Role.USER, parts=parts), *after)
 

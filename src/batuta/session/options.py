@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any, TypedDict
 
 from batuta.core import (
+    MAX_ROUNDS,
+    MAX_STEPS,
     EventHandler,
     Limits,
     Question,
@@ -63,7 +65,11 @@ def complete_question(question: Question, options: AskOptions) -> Question:
 
 
 def merge_limits(usual: Limits, options: AskOptions) -> Limits:
-    """The session's limits, and the question's own where it has some."""
+    """The session's limits, and the question's own where it has some.
+
+    Raises:
+        ValueError: more steps or rounds than there can be.
+    """
     named = {
         "steps": options.get("max_steps"),
         "rounds": options.get("max_rounds"),
@@ -72,4 +78,12 @@ def merge_limits(usual: Limits, options: AskOptions) -> Limits:
         "seconds": options.get("max_seconds"),
     }
     given: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    _check_limit("max_rounds", given.get("rounds"), MAX_ROUNDS)
+    if "workflow" not in options:  # one written by hand may be longer
+        _check_limit("max_steps", given.get("steps"), MAX_STEPS)
     return replace(usual, **given)
+
+
+def _check_limit(name: str, value: int | None, most: int) -> None:
+    if value is not None and value > most:
+        raise ValueError(f"{name} is at most {most}, not {value}")

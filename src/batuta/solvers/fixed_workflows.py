@@ -17,7 +17,8 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
-from batuta.core.conductor import NULL_LISTENER, Draft
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.decision import Draft
 
 SOLVE = "Solve the task step by step and give the answer."
 PLAN = "Plan how to solve the task: list the steps, do not carry them out."

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from batuta.core import Client, Conductor, Pool, WorkerId
+from batuta.core.suggestions import suggest_names
 from batuta.embedded.policy import ConductorCard, is_policy, open_policy
 from batuta.errors import ConfigError
 from batuta.solvers.fixed_workflows import (
@@ -71,9 +72,7 @@ def open_conductor(
     if name.startswith(_SINGLE) and name.removeprefix(_SINGLE) in pool:
         return single_worker(name.removeprefix(_SINGLE))
     if name not in pool:
-        known = ", ".join((*FIXED, *(f"{worker.id}" for worker in pool)))
-        raise ConfigError(
-            f"no conductor {name!r}; choose the folder of a trained policy, or one of: {known}"
-        )
+        known = suggest_names(name, (*FIXED, *(worker.id for worker in pool)))
+        raise ConfigError(f"there is no conductor {name!r} and no folder of a trained one; {known}")
     worker = pool[name]
     return prompted_conductor(f"{PROMPTED}{worker.id}", worker, clients[worker.id], options)

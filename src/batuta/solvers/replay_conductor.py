@@ -12,7 +12,8 @@ from batuta.core import (
     Run,
     WorkerId,
 )
-from batuta.core.conductor import NULL_LISTENER, Draft
+from batuta.core.conductor import NULL_LISTENER
+from batuta.core.decision import Draft
 
 
 class ReplayConductor:

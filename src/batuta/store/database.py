@@ -75,6 +75,9 @@ _DRIVERS = {
     "postgres": "postgresql+asyncpg",
 }
 
+_BUSY_MARKS = ("locked", "lock timeout", "deadlock")
+"""What a database says that others are using."""
+
 _SENTENCES = (
     ("is full", "the disk under {place} is full: free some space"),
     ("readonly", "{place} is read-only: let this user write the file and its folder"),
@@ -312,7 +315,8 @@ def explain_error(error: Exception, url: URL) -> StoreError:
 
 def is_transient(error: Exception) -> bool:
     """Whether the same statement may well succeed in a moment."""
-    return isinstance(error, DBAPIError) and "locked" in str(error.orig).lower()
+    told = str(error.orig).lower() if isinstance(error, DBAPIError) else ""
+    return any(mark in told for mark in _BUSY_MARKS)
 
 
 def is_row_error(error: Exception) -> bool:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from sqlalchemy import Connection, Table, and_, delete, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, select, tuple_
 
 from batuta.store.codec import sql_text
 from batuta.store.database import Database
 from batuta.store.deleted import TENANT, in_pages, remember_deleted
-from batuta.store.models import IDEMPOTENT, KEYS, RUNS, TENANTS
+from batuta.store.models import CONTENTS, IDEMPOTENT, KEYS, RUNS, TENANTS
 from batuta.store.responses import RESPONSES
 
 
@@ -66,7 +66,7 @@ class Forgetting:
             remember_deleted(connection, gone)
             for page in in_pages(gone):
                 own = RUNS.c.tenant == sql_text(tenant)
-                connection.execute(delete(RUNS).where(RUNS.c.id.in_(page), own))
+                delete_runs(connection, RUNS.c.id.in_(page), own)
                 repeated = IDEMPOTENT.c.run_id.in_(page)
                 own = IDEMPOTENT.c.tenant == sql_text(tenant)
                 connection.execute(delete(IDEMPOTENT).where(repeated, own))
@@ -102,10 +102,11 @@ class Forgetting:
 
         def erase(connection: Connection) -> int:
             remember_deleted(connection, [TENANT + name])
-            owned = (RUNS, RESPONSES, IDEMPOTENT, KEYS)
+            owned = (RESPONSES, IDEMPOTENT, KEYS)
             statements = [delete(table).where(table.c.tenant == name) for table in owned]
             statements.append(delete(TENANTS).where(TENANTS.c.name == name))
-            return sum(connection.execute(one).rowcount for one in statements)
+            runs = delete_runs(connection, RUNS.c.tenant == name)
+            return runs + sum(connection.execute(one).rowcount for one in statements)
 
         return await self._database.run_write(erase) > 0
 
@@ -118,6 +119,14 @@ class Forgetting:
             StoreError: the database fails.
         """
         await self._database.checkpoint()
+
+
+def delete_runs(connection: Connection, *conditions: ColumnElement[bool]) -> int:
+    """Deletes runs with what they say, within the caller's transaction; how many runs."""
+    chosen = select(RUNS.c.id, RUNS.c.created).where(*conditions)
+    said = tuple_(CONTENTS.c.run_id, CONTENTS.c.created)
+    connection.execute(delete(CONTENTS).where(said.in_(chosen)))
+    return connection.execute(delete(RUNS).where(*conditions)).rowcount
 
 
 def _related_row_ids(

@@ -1,6 +1,7 @@
 """The tables: one row of money and numbers a run, its content apart, and whose money it is.
 
-Content can be redacted, or never kept at all, while the rows that bill it stay.
+Content can be redacted, or never kept at all, while the rows that bill it stay. In PostgreSQL runs
+and contents are kept by day, without the foreign key: see `partitions`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sqlalchemy import (
     Numeric,
     Table,
     Text,
+    and_,
 )
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -91,7 +93,12 @@ CONTENTS = Table(
     Column("run_id", Text, ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
     Column("format", Integer, nullable=False),
     Column("body", LargeBinary, nullable=False),
+    # The run's: in PostgreSQL both tables are kept by day, and the key is the id with it.
+    Column("created", Float(53), nullable=False, server_default="0"),
 )
+
+SAME_RUN = and_(RUNS.c.id == CONTENTS.c.run_id, RUNS.c.created == CONTENTS.c.created)
+"""A run and what it says."""
 
 TENANTS = Table(
     "tenants",

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from batuta.core import Run
 from batuta.store.codec import decode_run, sql_text
 from batuta.store.database import Database
-from batuta.store.models import CONTENTS, RUNS
+from batuta.store.models import CONTENTS, RUNS, SAME_RUN
 
 
 async def recent_runs(
@@ -26,9 +26,7 @@ async def recent_runs(
     Raises:
         StoreError: the database fails, or a run cannot be read.
     """
-    query = select(CONTENTS.c.body, CONTENTS.c.format, RUNS.c.score).join(
-        RUNS, RUNS.c.id == CONTENTS.c.run_id
-    )
+    query = select(CONTENTS.c.body, CONTENTS.c.format, RUNS.c.score).join(RUNS, SAME_RUN)
     if tenant is not None:
         query = query.where(RUNS.c.tenant == sql_text(tenant))
     query = query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)

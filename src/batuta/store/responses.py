@@ -22,6 +22,7 @@ from sqlalchemy import (
     select,
 )
 
+from batuta.core import RunId
 from batuta.errors import StoreError
 from batuta.store.batching import Batcher
 from batuta.store.codec import sql_text
@@ -29,6 +30,10 @@ from batuta.store.database import Database
 from batuta.store.deleted import forgotten_among
 from batuta.store.models import METADATA
 from batuta.store.upsert import insert_statement
+
+RESPONSE_PREFIX = "resp_"
+_RUN_PREFIX = "run_"
+
 
 RESPONSES = Table(
     "responses",
@@ -191,3 +196,13 @@ def _response_from_row(row: Mapping[str, Any]) -> StoredResponse:
         input=row["input"],
         events=row.get("events"),
     )
+
+
+def response_id(run_id: RunId) -> str:
+    """The id under which the run's response is found."""
+    return RESPONSE_PREFIX + run_id.removeprefix(_RUN_PREFIX)
+
+
+def run_id_of(response: str) -> RunId:
+    """The run of a response, by its id."""
+    return RunId(_RUN_PREFIX + response.removeprefix(RESPONSE_PREFIX))

@@ -11,14 +11,17 @@ import anyio
 from sqlalchemy import Connection, delete, select, tuple_
 
 from batuta.errors import StoreError
-from batuta.store.database import Database
-from batuta.store.models import RUNS
+from batuta.store.database import DATABASE_ERRORS, Database, explain_error, is_transient
+from batuta.store.partitions import drop_old_days, prunable_tables
 from batuta.store.responses import RESPONSES
 
 BATCH_ROWS = 500
 """Rows of one transaction at most: others must get their turn."""
 SWEEP_SECONDS = 3600.0
 """Seconds between two looks."""
+_DROP_ATTEMPTS = 20
+"""Times that dropping days may find the tables in use."""
+_DROP_PAUSE_SECONDS = 0.5
 _DAY_SECONDS = 86_400.0
 _UNFINISHED_STATES = ("queued", "in_progress")
 _LOG = logging.getLogger(__name__)
@@ -61,15 +64,32 @@ class RetentionSweeper:
     async def sweep(self) -> tuple[int, int]:
         """Forgets what is too old now; how many runs and responses that were.
 
-        A response that a job still works on is kept until the next time.
+        A response that a job still works on is kept until the next time. In PostgreSQL a day of
+        runs (UTC) is forgotten as a whole, when its last second is too old.
 
         Raises:
             StoreError: the database fails.
         """
         limit = self._clock() - self._days * _DAY_SECONDS
-        return await self._delete_in_batches(
-            _delete_old_runs, limit
-        ), await self._delete_in_batches(_delete_old_responses, limit)
+        runs = await self._drop_days(limit)
+        runs += await self._delete_in_batches(_delete_old_runs, limit)
+        return runs, await self._delete_in_batches(_delete_old_responses, limit)
+
+    async def _drop_days(self, limit: float) -> int:
+        """Each in a transaction of its own, so that nobody waits for more than one."""
+        total = refused = 0
+        while True:
+            try:
+                found = await self._database.write(lambda one: drop_old_days(one, limit))
+            except DATABASE_ERRORS as error:
+                refused += 1
+                if refused >= _DROP_ATTEMPTS or not is_transient(error):
+                    raise explain_error(error, self._database.url) from error
+                await anyio.sleep(_DROP_PAUSE_SECONDS)
+                continue
+            if found < 0:
+                return total
+            total += found
 
     async def _delete_in_batches(
         self, some: Callable[[Connection, float, int], int], limit: float
@@ -84,10 +104,12 @@ class RetentionSweeper:
 
 def _delete_old_runs(connection: Connection, limit: float, most: int) -> int:
     """Their contents go with them."""
-    old = select(RUNS.c.id).where(RUNS.c.created < limit).order_by(RUNS.c.created).limit(most)
+    runs, contents = prunable_tables(connection)
+    old = select(runs.c.id).where(runs.c.created < limit).order_by(runs.c.created).limit(most)
     ids = [row[0] for row in connection.execute(old)]
     if ids:
-        connection.execute(delete(RUNS).where(RUNS.c.id.in_(ids)))
+        connection.execute(delete(contents).where(contents.c.run_id.in_(ids)))
+        connection.execute(delete(runs).where(runs.c.id.in_(ids)))
     return len(ids)
 
 

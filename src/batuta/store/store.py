@@ -15,6 +15,7 @@ from sqlalchemy import (
     Delete,
     Update,
     delete,
+    false,
     or_,
     select,
     tuple_,
@@ -26,10 +27,10 @@ from batuta.errors import StoreError
 from batuta.store.budgets import Budgets
 from batuta.store.codec import decode_run, sql_text
 from batuta.store.database import DATABASE_ERRORS, Database, explain_error, open_database, parse_url
-from batuta.store.forgetting import Forgetting
+from batuta.store.forgetting import Forgetting, delete_runs
 from batuta.store.keys import ApiKeyStore
 from batuta.store.ledger import RunCharge
-from batuta.store.models import CONTENTS, RUNS
+from batuta.store.models import CONTENTS, RUNS, SAME_RUN
 from batuta.store.responses import ResponseTable
 from batuta.store.rows import RunEntry, RunSummary, parse_cursor, summary_from_row
 from batuta.store.schema import HEAD_REVISION, check_revision, stored_revision, upgrade_database
@@ -169,7 +170,7 @@ class Store:
             return entry.run if entry.content else None
         query = (
             select(CONTENTS.c.body, CONTENTS.c.format)
-            .join(RUNS, RUNS.c.id == CONTENTS.c.run_id)
+            .join(RUNS, SAME_RUN)
             .where(*_run_filter(run_id, tenant))
         )
         row = next(iter(await self._rows(query)), None)
@@ -209,12 +210,29 @@ class Store:
         if search:
             query = query.where(_search_filter(sql_text(search)))
         if before is not None:
-            query = query.where(tuple_(RUNS.c.created, RUNS.c.id) < parse_cursor(before))
+            created, last = parse_cursor(before)  # the time alone leaves out whole days
+            query = query.where(
+                RUNS.c.created <= created, tuple_(RUNS.c.created, RUNS.c.id) < (created, last)
+            )
         await self._flush_if_possible()
         rows = await self._rows(
             query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)
         )
         return [summary_from_row(row) for row in rows]
+
+    async def find_ids(self, prefix: str, limit: int = 2) -> list[str]:
+        """The ids that begin so, newest first; `run_` before them may be left out.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        begun = [prefix, f"run_{prefix}"] if prefix else []
+        query = select(RUNS.c.id).where(
+            or_(*(RUNS.c.id.startswith(sql_text(text), autoescape=True) for text in begun), false())
+        )
+        await self._flush_if_possible()
+        rows = await self._rows(query.order_by(RUNS.c.created.desc()).limit(limit))
+        return [str(row["id"]) for row in rows]
 
     async def summary(self, run_id: str, tenant: str | None = None) -> RunSummary | None:
         """The run's summary; None if there is none (of that tenant).
@@ -247,10 +265,10 @@ class Store:
             StoreError: the database fails.
         """
         values = {"question_preview": "", "answer_preview": None}
-        chosen = select(RUNS.c.id).where(*_run_filter(run_id, tenant))
+        chosen = select(RUNS.c.id, RUNS.c.created).where(*_run_filter(run_id, tenant))
         return await self._change(
             update(RUNS).where(*_run_filter(run_id, tenant)).values(values),
-            delete(CONTENTS).where(CONTENTS.c.run_id.in_(chosen)),
+            delete(CONTENTS).where(tuple_(CONTENTS.c.run_id, CONTENTS.c.created).in_(chosen)),
         )
 
     async def delete(self, run_id: str, tenant: str | None = None) -> bool:
@@ -259,7 +277,9 @@ class Store:
         Raises:
             StoreError: the database fails.
         """
-        return await self._change(delete(RUNS).where(*_run_filter(run_id, tenant)))
+        await self._open_writer.flush()
+        own = _run_filter(run_id, tenant)
+        return await self.database.run_write(lambda one: delete_runs(one, *own)) > 0
 
     async def is_ready(self) -> bool:
         """Whether the database answers, is at the code's schema, and takes writes."""

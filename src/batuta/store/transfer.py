@@ -20,6 +20,7 @@ from sqlalchemy import Column, Connection, Table, delete, func, select, tuple_
 from batuta.errors import StoreError
 from batuta.store.database import Database, database_name, open_database, parse_url
 from batuta.store.models import CONTENTS, LEDGER, METADATA, RUNS
+from batuta.store.partitions import create_partitions, unique_columns
 from batuta.store.responses import RESPONSES
 from batuta.store.schema import upgrade_database
 from batuta.store.upsert import insert_statement
@@ -150,8 +151,11 @@ async def _with_parents(
 def _upsert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
     if not rows:
         return
-    statement = insert_statement(connection.dialect.name, table)
-    keys = [column.name for column in table.primary_key.columns]
+    dialect = connection.dialect.name
+    statement = insert_statement(dialect, table)
+    keys = unique_columns(dialect, table)
+    if table in {RUNS, CONTENTS}:
+        create_partitions(connection, (row["created"] for row in rows))
     others = {c.name: statement.excluded[c.name] for c in table.columns if c.name not in keys}
     changed = statement.on_conflict_do_update(index_elements=keys, set_=others)
     connection.execute(changed, [dict(row) for row in rows])

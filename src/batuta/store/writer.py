@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 from typing import Any
 
 import anyio
 from anyio.to_thread import run_sync
-from sqlalchemy import Connection, Executable
+from sqlalchemy import Connection, Executable, select
 
 from batuta.core import RunId
 from batuta.errors import StoreError
+from batuta.store.bulk_insert import insert_rows
 from batuta.store.codec import FORMAT
 from batuta.store.database import (
     DATABASE_ERRORS,
@@ -31,6 +32,7 @@ from batuta.store.database import (
 from batuta.store.deleted import forgotten_among
 from batuta.store.ledger import charged_accounts, utc_month
 from batuta.store.models import CONTENTS, LEDGER, RUNS
+from batuta.store.partitions import create_partitions
 from batuta.store.rows import PackedRun, RunEntry, pack_run
 from batuta.store.totals import settle_reservations
 from batuta.store.upsert import insert_statement
@@ -256,19 +258,23 @@ def _pack_all(batch: tuple[RunEntry, ...]) -> list[PackedRun]:
 
 def _write_runs(connection: Connection, packed: Sequence[PackedRun]) -> None:
     """The runs, what they say, and their money, in the caller's transaction."""
-    statements = _insert_statements(connection.dialect.name)
-    told, packed = packed, _drop_deleted_runs(connection, packed)
-    rows = [one.row for one in packed if one.row is not None]
+    kept = _drop_deleted_runs(connection, packed)
+    billed = _write_charges(connection, packed)
+    kept = _drop_stored_runs(connection, kept, billed)
+    rows = [one.row for one in kept if one.row is not None]
     bodies = [
-        {"run_id": one.row["id"], "format": FORMAT, "body": one.body}
-        for one in packed
+        {
+            "run_id": one.row["id"],
+            "format": FORMAT,
+            "body": one.body,
+            "created": one.row["created"],
+        }
+        for one in kept
         if one.row is not None and one.body is not None
     ]
-    if rows:
-        connection.execute(statements.run, rows)
-    if bodies:
-        connection.execute(statements.content, bodies)
-    _write_charges(connection, told)
+    create_partitions(connection, (row["created"] for row in rows))
+    insert_rows(connection, RUNS, rows)
+    insert_rows(connection, CONTENTS, bodies)
 
 
 def _drop_deleted_runs(connection: Connection, packed: Sequence[PackedRun]) -> list[PackedRun]:
@@ -285,9 +291,27 @@ def _drop_deleted_runs(connection: Connection, packed: Sequence[PackedRun]) -> l
     return [one for one in packed if one.row is None or not is_gone(one.row)]
 
 
-def _write_charges(connection: Connection, packed: Sequence[PackedRun]) -> None:
-    """The money of these runs; what was billed before is not billed again."""
-    new = _insert_statements(connection.dialect.name).line
+def _drop_stored_runs(
+    connection: Connection, packed: Sequence[PackedRun], new: set[str]
+) -> list[PackedRun]:
+    """Those that are not stored yet, whatever time they tell.
+
+    Args:
+        connection: within whose transaction they will be written.
+        packed: runs.
+        new: ids of those that were billed just now: nobody has stored them.
+    """
+    again = [one.row["id"] for one in packed if one.row is not None and one.row["id"] not in new]
+    if not again:
+        return list(packed)
+    query = select(RUNS.c.id).where(RUNS.c.id.in_(again))
+    stored = {row[0] for row in connection.execute(query)}
+    return [one for one in packed if one.row is None or one.row["id"] not in stored]
+
+
+def _write_charges(connection: Connection, packed: Sequence[PackedRun]) -> set[str]:
+    """The money of these runs; the ids of those that were not billed before."""
+    new = _new_ledger_lines(connection.dialect.name)
     lines = [line for one in packed for line in one.lines]
     found = {row[0] for row in connection.execute(new, lines)} if lines else set[str]()
     spent: dict[tuple[str, str], int] = {}
@@ -300,26 +324,14 @@ def _write_charges(connection: Connection, packed: Sequence[PackedRun]) -> None:
                 spent[account, period] = spent.get((account, period), 0) + one.nano
     held = tuple(one.reservation for one in packed if one.reservation is not None)
     settle_reservations(connection, held, spent)
-
-
-@dataclass(frozen=True, slots=True)
-class _InsertStatements:
-    """Rows whose key is not there yet; the others are left as they are. Built once."""
-
-    run: Executable
-    content: Executable
-    line: Executable
-    """Tells which runs' lines were new."""
+    return found
 
 
 @cache
-def _insert_statements(dialect: str) -> _InsertStatements:
-    run, content, line = (
-        insert_statement(dialect, table).on_conflict_do_nothing()
-        for table in (RUNS, CONTENTS, LEDGER)
-    )
+def _new_ledger_lines(dialect: str) -> Executable:
+    """Inserts lines that are not there yet, and tells which runs' they were."""
+    statement = insert_statement(dialect, LEDGER).on_conflict_do_nothing()
     # Without a page each number of rows would be a statement of its own, prepared and kept.
-    paged = line.returning(LEDGER.c.run_id).execution_options(
+    return statement.returning(LEDGER.c.run_id).execution_options(
         insertmanyvalues_page_size=_INSERT_PAGE_ROWS
     )
-    return _InsertStatements(run, content, paged)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationError
 
+from batuta.config.setting_errors import describe_setting_error
 from batuta.errors import ConfigError
 from batuta.language import PromptOptions
 
@@ -306,6 +307,5 @@ def validate_settings(values: dict[str, object], source: str) -> TrainSettings:
     try:
         return TrainSettings.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"{source}: {where}: {first['msg']}") from None
+        said = describe_setting_error(error, values, TrainSettings)
+        raise ConfigError(f"{source}: {said}") from None

@@ -14,6 +14,7 @@ from typing import Self, final
 from batuta.core import (
     CallListener,
     Client,
+    Cost,
     Delta,
     Failure,
     Limits,
@@ -24,7 +25,7 @@ from batuta.core import (
     Worker,
 )
 from batuta.core.conductor import NULL_LISTENER
-from batuta.core.usage import ASSUMED_PRICE, ZERO_USAGE, Cost
+from batuta.core.usage import ASSUMED_PRICE, ZERO_USAGE
 from batuta.engine.budget import Budget, Hold
 from batuta.errors import ClientError, LimitReachedError, StoreError
 

@@ -11,9 +11,8 @@ from routing_made import ADA, BOB, CHEAP, EVE, WORKERS, asked, brief, made, pool
 
 from batuta import rehearsal
 from batuta.baselines import ConductorSolver, SolverContext
+from batuta.baselines.registry import BASELINES
 from batuta.baselines.routing import (
-    ANSWER_CHOOSERS,
-    ROUTERS,
     avengers,
     knn,
     masrouter,
@@ -53,8 +52,8 @@ def routers():
 
 
 def test_every_published_name_is_tested_here():
-    assert set(FITS) == set(ROUTERS)
-    assert all(name.startswith("smoothie") for name in ANSWER_CHOOSERS)
+    assert set(FITS) == {each.name for each in BASELINES if each.fit_router}
+    assert all(each.name.startswith("smoothie") for each in BASELINES if each.fit_chooser)
 
 
 @each_router

@@ -47,8 +47,8 @@ def test_the_place_of_data(tmp_path):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nope", "there is no source 'nope'; there are math"),
-        ("gsm8k:dev", "gsm8k has no split 'dev'; it has test, train"),
+        ("nope", "there is no source 'nope'; choose among: rehearsal, math"),
+        ("gsm8k:dev", "gsm8k has no split 'dev'; choose among: test, train"),
         ("gsm8k", "run `batuta tasks fetch gsm8k:test`"),
         ("gpqa-diamond", "get a copy from .*gpqa"),
         ("math:train-12k", "get a copy from EleutherAI/hendrycks_math"),

@@ -15,7 +15,7 @@ from typing import Any, final
 from batuta.clients.anthropic.messages import anthropic_messages, cache_control, system_texts
 from batuta.clients.anthropic.stream import AnthropicStreamAccumulator, parse_message
 from batuta.clients.call import ProviderEndpoint, ProviderReply, StreamAccumulator, call_provider
-from batuta.clients.sampling import PENALTIES, refuse_fields
+from batuta.clients.sampling import CHOICES, PENALTIES, refuse_fields
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.transport import HttpTarget, HttpTransport
 from batuta.core import CallListener, Reply, Request, Role, Tool, Worker
@@ -162,7 +162,7 @@ class AnthropicAdapter:
         return self._model if wanted and thinks and _may_think(request, self._model) else ""
 
     def _set_thinking(self, body: dict[str, Any], request: Request) -> None:
-        refuse_fields(self._model, request.sampling, PENALTIES[:2])
+        refuse_fields(self._model, request.sampling, (*PENALTIES[:2], *CHOICES))
         effort = request.sampling.effort
         if effort is None or effort == "none" or not _may_think(request, self._model):
             _set_temperature(body, request)

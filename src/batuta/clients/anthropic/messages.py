@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 
 from batuta.clients.data_url import split_data_url
-from batuta.core import Image, Message, Part, Role, Text, Thought, ToolCall
+from batuta.core import Audio, File, Image, Message, Part, Role, Text, Thought, ToolCall
+from batuta.errors import BadRequestError
 
 _FORBIDDEN_ID_CHARACTERS = re.compile(r"[^a-zA-Z0-9_-]")
 _USUAL = "5m"
@@ -89,6 +90,10 @@ def _unmarked_block(part: Part) -> dict[str, Any] | None:
         return {"type": "text", "text": part.text} if part.text.strip() else None
     if isinstance(part, Image):
         return {"type": "image", "source": _image_source(part.url)}
+    if isinstance(part, File):
+        return _document_block(part)
+    if isinstance(part, Audio):
+        raise BadRequestError("Anthropic's models take no audio")
     if isinstance(part, ToolCall):
         return {
             "type": "tool_use",
@@ -101,6 +106,11 @@ def _unmarked_block(part: Part) -> dict[str, Any] | None:
         "tool_use_id": _safe_call_id(part.call_id),
         "content": part.content,
     }
+
+
+def _document_block(part: File) -> dict[str, Any]:
+    source = {"type": "base64", "media_type": part.media_type, "data": part.data}
+    return {"type": "document", "source": source} | ({"title": part.name} if part.name else {})
 
 
 def _image_source(url: str) -> dict[str, Any]:

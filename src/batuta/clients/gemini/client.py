@@ -18,6 +18,7 @@ from batuta.clients.call import (
 )
 from batuta.clients.gemini.messages import gemini_contents, system_texts
 from batuta.clients.gemini.stream import GeminiStreamAccumulator, parse_response
+from batuta.clients.sampling import CHOICES, refuse_fields
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.transport import HttpTarget, HttpTransport
 from batuta.core import CallListener, Reply, Request, Tool, Worker
@@ -114,6 +115,7 @@ class GeminiAdapter:
 
     def _generation_config(self, request: Request) -> dict[str, Any]:
         sampling = request.sampling
+        refuse_fields(self._model, sampling, CHOICES)
         config: dict[str, Any] = {
             "temperature": sampling.temperature,
             "topP": sampling.top_p,

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from batuta.clients.data_url import split_data_url
-from batuta.core import Image, Message, Part, Role, Text, ToolCall
+from batuta.core import Audio, File, Image, Message, Part, Role, Text, ToolCall
 
 _SYSTEM_ROLES = {Role.SYSTEM, Role.DEVELOPER}
 _SKIP_SIGNATURE = "skip_thought_signature_validator"
@@ -55,6 +55,10 @@ def _content_part(part: Part, names: dict[str, str], *, signed: bool) -> dict[st
         return {"text": part.text} if part.text else {}
     if isinstance(part, Image):
         return _image_part(part.url)
+    if isinstance(part, File):
+        return {"inlineData": {"mimeType": part.media_type, "data": part.data}}
+    if isinstance(part, Audio):
+        return {"inlineData": {"mimeType": f"audio/{part.format}", "data": part.data}}
     if isinstance(part, ToolCall):
         call: dict[str, Any] = {
             "functionCall": {"name": part.name, "args": _parse_object(part.arguments, "arguments")}

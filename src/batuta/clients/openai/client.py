@@ -23,7 +23,9 @@ from batuta.clients.sampling import PENALTIES, refuse_fields
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.transport import HttpTarget, HttpTransport
 from batuta.core import (
+    Audio,
     CallListener,
+    File,
     Image,
     Message,
     Reply,
@@ -36,6 +38,7 @@ from batuta.core import (
     Worker,
 )
 from batuta.core.conductor import NULL_LISTENER
+from batuta.errors import BadRequestError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,10 @@ class ChatDialect:
     """Fields sent with every request."""
     top_k: bool = True
     """Whether the server knows the field `top_k`."""
+    choices: bool = True
+    """Whether the server knows the field `n`."""
+    files: bool = False
+    """Whether parts of the type `file` are known."""
     key_header: str = ""
     """The header that carries the key alone; empty: `Authorization`, as a bearer's."""
 
@@ -83,6 +90,7 @@ OPENAI_DIALECT = ChatDialect(
     developer=True,
     top_k=False,
     cache_keys=True,
+    files=True,
 )
 AZURE = replace(OPENAI_DIALECT, key_header="api-key")
 """Azure OpenAI's v1 API; a model is the name of a deployment."""
@@ -93,9 +101,12 @@ OPENROUTER_DIALECT = ChatDialect(
     efforts={"max": "xhigh"},
     reasoning_field="reasoning",
     cache_marks=True,
+    files=True,
     extra={"usage": {"include": True}},
 )
-DEEPSEEK_DIALECT = ChatDialect(effort="", reasoning_field="reasoning_content", top_k=False)
+DEEPSEEK_DIALECT = ChatDialect(
+    effort="", reasoning_field="reasoning_content", top_k=False, choices=False
+)
 
 
 @final
@@ -189,12 +200,16 @@ class OpenAIChatAdapter:
             refused = () if dialect.top_k else ("top_k",)
         else:
             refused = PENALTIES
-        refuse_fields(self._model, sampling, refused)
+        refuse_fields(self._model, sampling, refused if dialect.choices else (*refused, "choices"))
         for name in PENALTIES:
             _put_if_set(body, name, getattr(sampling, name))
         _put_if_set(body, dialect.max_tokens, min_cap(sampling.max_tokens, request.max_output))
         _put_if_set(body, "stop", list(sampling.stop) or None)
         _put_if_set(body, "seed", sampling.seed)
+        _put_if_set(body, "n", sampling.choices)
+        if sampling.logprobs is not None:
+            body["logprobs"] = True
+            _put_if_set(body, "top_logprobs", sampling.logprobs or None)
         if sampling.effort and dialect.effort and self._model.startswith(dialect.reasoning_models):
             effort = dialect.efforts.get(sampling.effort, sampling.effort)
             body[dialect.effort] = {"effort": effort} if dialect.effort == "reasoning" else effort
@@ -242,7 +257,7 @@ def _message_json(message: Message, dialect: ChatDialect) -> dict[str, Any]:
 def _message_content(message: Message, dialect: ChatDialect) -> str | list[dict[str, Any]]:
     """A string where it is one: the oldest servers know nothing else."""
     marked = dialect.cache_marks and any(part.cache for part in message.parts)
-    if not message.images and not marked:
+    if not message.attachments and not marked:
         return message.text
     parts: list[dict[str, Any]] = []
     for part in message.parts:
@@ -251,9 +266,26 @@ def _message_content(message: Message, dialect: ChatDialect) -> str | list[dict[
         elif isinstance(part, Image):
             url = {"url": part.url} | ({"detail": part.detail} if part.detail else {})
             parts.append({"type": "image_url", "image_url": url})
+        elif isinstance(part, File):
+            parts.append(_file_part(part, dialect))
+        elif isinstance(part, Audio):
+            heard = {"data": part.data, "format": part.format}
+            parts.append({"type": "input_audio", "input_audio": heard})
         if marked and part.cache is not None and parts:
             parts[-1]["cache_control"] = cache_control(part.cache)
     return parts
+
+
+def _file_part(file: File, dialect: ChatDialect) -> dict[str, Any]:
+    """A file as the server takes it.
+
+    Raises:
+        BadRequest: it takes none.
+    """
+    if not dialect.files:
+        raise BadRequestError("this worker's server takes no files")
+    url = f"data:{file.media_type};base64,{file.data}"
+    return {"type": "file", "file": {"filename": file.name or "file.pdf", "file_data": url}}
 
 
 def _assistant_json(message: Message, dialect: ChatDialect) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any, final
 
@@ -10,7 +11,7 @@ import orjson
 
 from batuta.clients.call import ErrorReply, ProviderReply, ToolCallAccumulator, resolve_finish
 from batuta.clients.json_values import as_array, as_count, as_object, as_string
-from batuta.core import Delta, Finish, Reply, Usage
+from batuta.core import Delta, Finish, Reply, TokenLogprob, Usage
 
 _FINISH = {
     "stop": Finish.STOP,
@@ -22,69 +23,59 @@ _FINISH = {
 
 
 @final
-class OpenAIStreamAccumulator:
-    """A stream of `chat.completion.chunk`s."""
+class _ChoiceAccumulator:
+    """One of the replies of a stream."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self._number = number
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls = ToolCallAccumulator()
         self._indices: dict[int, int] = {}
-        self._finish: Finish | None = None
-        self._model = ""
-        self._usage: Any = None
+        self._logprobs: list[TokenLogprob] = []
+        self.finish: Finish | None = None
         self._refused = False
         self._matched: str | None = None
-        self.is_closed = False
 
-    @property
-    def is_finished(self) -> bool:
-        """`[DONE]` came, or a finish reason: some servers send only one of them."""
-        return self.is_closed or self._finish is not None
-
-    def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
-        """The fragments of one chunk."""
-        if data == b"[DONE]":
-            self.is_closed = True
-            return ()
-        chunk = orjson.loads(data)
-        if chunk.get("error"):
-            raise ErrorReply(chunk)
-        if usage := chunk.get("usage"):
-            self._usage = usage
-        if not self._model:
-            self._model = as_string(chunk.get("model"))
-        choices = chunk.get("choices")
-        return self._add_choice(choices[0]) if choices else ()
-
-    def result(self) -> ProviderReply:
+    def reply(self, model: str) -> Reply:
         """All that came so far."""
         calls = self._calls.tool_calls()
-        reply = Reply(
+        return Reply(
             text="".join(self._text),
             reasoning="".join(self._reasoning),
             tool_calls=calls,
-            finish=resolve_finish(self._finish or Finish.STOP, calls),
-            model=self._model,
+            finish=resolve_finish(self.finish or Finish.STOP, calls),
+            model=model,
             stop_sequence=self._matched,
             is_refusal=self._refused,
+            logprobs=tuple(self._logprobs),
         )
-        return ProviderReply(reply, parse_usage(self._usage), reported_usd(self._usage))
 
-    def _add_choice(self, choice: dict[str, Any]) -> Sequence[Delta]:
+    def add_fragment(self, choice: dict[str, Any]) -> Sequence[Delta]:
+        """The fragments of the choice of one chunk."""
         if reason := choice.get("finish_reason"):
-            self._finish = _parse_finish(choice, reason)
+            self.finish = _parse_finish(choice, reason)
             self._matched = _matched_stop_text(choice)
         message = as_object(choice.get("delta"))
         text = _message_text(message)
         reasoning = _message_reasoning(message)
+        logprobs = parse_logprobs(choice)
+        self._logprobs += logprobs
         deltas: list[Delta] = []
-        if text or reasoning:
+        if text or reasoning or logprobs:
             self._text.append(text)
             self._reasoning.append(reasoning)
             refused = bool(message.get("refusal")) and not message.get("content")
             self._refused = self._refused or refused
-            deltas.append(Delta(text=text, reasoning=reasoning, is_refusal=refused))
+            deltas.append(
+                Delta(
+                    text=text,
+                    reasoning=reasoning,
+                    is_refusal=refused,
+                    choice=self._number,
+                    logprobs=logprobs,
+                )
+            )
         if calls := message.get("tool_calls"):
             deltas += [self._add_call_fragment(call) for call in calls]
         return deltas
@@ -99,8 +90,85 @@ class OpenAIStreamAccumulator:
         known = self._indices.get(index)
         if known is None or (call_id and call_id != self._calls.call_id(known)):
             self._indices[index] = len(self._calls)
-            return self._calls.start_call(call_id, as_string(function.get("name")), arguments)
-        return self._calls.add_arguments(known, arguments)
+            name = as_string(function.get("name"))
+            delta = self._calls.start_call(call_id, name, arguments)
+        else:
+            delta = self._calls.add_arguments(known, arguments)
+        return replace(delta, choice=self._number) if self._number else delta
+
+
+@final
+class OpenAIStreamAccumulator:
+    """A stream of `chat.completion.chunk`s."""
+
+    def __init__(self) -> None:
+        self._choices: dict[int, _ChoiceAccumulator] = {}
+        self._model = ""
+        self._usage: Any = None
+        self.is_closed = False
+
+    @property
+    def is_finished(self) -> bool:
+        """`[DONE]` came, or finish reasons: some servers send only one of them."""
+        ended = (choice.finish is not None for choice in self._choices.values())
+        return self.is_closed or (bool(self._choices) and all(ended))
+
+    def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
+        """The fragments of one chunk."""
+        if data == b"[DONE]":
+            self.is_closed = True
+            return ()
+        chunk = orjson.loads(data)
+        if chunk.get("error"):
+            raise ErrorReply(chunk)
+        if usage := chunk.get("usage"):
+            self._usage = usage
+        if not self._model:
+            self._model = as_string(chunk.get("model"))
+        choices = chunk.get("choices")
+        if not choices:
+            return ()
+        if len(choices) == 1:
+            return self._choice(choices[0]).add_fragment(choices[0])
+        return [delta for choice in choices for delta in self._choice(choice).add_fragment(choice)]
+
+    def result(self) -> ProviderReply:
+        """All that came so far."""
+        replies = [self._choices[number].reply(self._model) for number in sorted(self._choices)]
+        return _joined_reply(replies or [Reply(text="", model=self._model)], self._usage)
+
+    def _choice(self, choice: dict[str, Any]) -> _ChoiceAccumulator:
+        number = as_count(choice.get("index"))
+        known = self._choices.get(number)
+        if known is None:
+            known = self._choices[number] = _ChoiceAccumulator(number)
+        return known
+
+
+def _joined_reply(replies: Sequence[Reply], usage: Any) -> ProviderReply:
+    """The first of the replies, with the others as its alternatives."""
+    reply = replies[0]
+    if len(replies) > 1:
+        reply = replace(reply, alternatives=tuple(replies[1:]))
+    return ProviderReply(reply, parse_usage(usage), reported_usd(usage))
+
+
+def parse_logprobs(choice: dict[str, Any]) -> tuple[TokenLogprob, ...]:
+    """The log probabilities of a choice's tokens; none if none are told."""
+    told = choice.get("logprobs")
+    if not told:
+        return ()
+    return tuple(_parse_token(as_object(row)) for row in as_array(as_object(told).get("content")))
+
+
+def _parse_token(row: dict[str, Any]) -> TokenLogprob:
+    utf8 = row.get("bytes")
+    return TokenLogprob(
+        token=row["token"],
+        logprob=float(row["logprob"]),
+        utf8=None if utf8 is None else tuple(as_count(byte) for byte in as_array(utf8)),
+        others=tuple(_parse_token(as_object(o)) for o in as_array(row.get("top_logprobs"))),
+    )
 
 
 def parse_completion(data: Any) -> ProviderReply:
@@ -111,24 +179,30 @@ def parse_completion(data: Any) -> ProviderReply:
     """
     if data.get("error"):
         raise ErrorReply(data)
-    choice = data["choices"][0]
+    choices = data["choices"]
+    if len(choices) > 1:
+        choices = sorted(choices, key=lambda choice: as_count(choice.get("index")))
+    replies = [_parse_choice(choice, as_string(data.get("model"))) for choice in choices]
+    return _joined_reply(replies, data.get("usage"))
+
+
+def _parse_choice(choice: dict[str, Any], model: str) -> Reply:
     message = choice["message"]
     calls = ToolCallAccumulator()
     for call in message.get("tool_calls") or ():
         function = call["function"]
         calls.start_call(as_string(call.get("id")), function["name"], _function_arguments(function))
     finish = _parse_finish(choice, choice.get("finish_reason"))
-    reply = Reply(
+    return Reply(
         text=_message_text(message),
         reasoning=_message_reasoning(message),
         tool_calls=calls.tool_calls(),
         finish=resolve_finish(finish, calls.tool_calls()),
-        model=as_string(data.get("model")),
+        model=model,
         stop_sequence=_matched_stop_text(choice),
         is_refusal=bool(message.get("refusal")) and not message.get("content"),
+        logprobs=parse_logprobs(choice),
     )
-    usage = data.get("usage")
-    return ProviderReply(reply, parse_usage(usage), reported_usd(usage))
 
 
 def parse_usage(usage: Any) -> Usage | None:

@@ -105,7 +105,7 @@ class Authenticator:
             session: a session that `open_session` gave; it counts if nothing was shown.
 
         Raises:
-            Refusal: what was shown is not valid here.
+            APIError: what was shown is not valid here.
             StoreError: the database fails, and the key is not remembered.
         """
         if not await self.needs_key():
@@ -120,7 +120,7 @@ class Authenticator:
         """Who asked for what is played later: the caller of that key as it is now.
 
         Raises:
-            Refusal: the key is not valid any more.
+            APIError: the key is not valid any more.
             StoreError: the database fails.
         """
         if key is None or self._store is None:
@@ -131,7 +131,7 @@ class Authenticator:
         """What a browser may show in place of a key or of the admin's token.
 
         Raises:
-            Refusal: it is not valid.
+            APIError: it is not valid.
             StoreError: the database fails.
         """
         until = int(time() + SESSION_SECONDS)
@@ -180,7 +180,7 @@ class Authenticator:
         """Whose key it is.
 
         Raises:
-            Refusal: there is none, or it is not valid any more.
+            APIError: there is none, or it is not valid any more.
         """
         state = "wrong" if key is None else key.state(time())
         if key is None or state != "active":

@@ -12,12 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from batuta.gateway.admin.runs import json_response
-from batuta.gateway.errors import APIError, invalid_value, not_found
-from batuta.gateway.http.body import ClientGone, read_fields
+from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
+from batuta.gateway.http.body import ClientGone, json_response, read_fields
 from batuta.gateway.http.fields import Fields
 from batuta.gateway.serving.deletions import Deletions
-from batuta.gateway.serving.models import ServerState
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
@@ -35,8 +34,12 @@ _GRACE_SECONDS = 3600.0
 class AdminRoutes:
     """What `batuta keys` does, over HTTP; a revoked key is dead here at once."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
+    def __init__(
+        self, store: Store | None, authenticator: Authenticator, deletions: Deletions
+    ) -> None:
+        self._kept = store
+        self._authenticator = authenticator
+        self._deletions = deletions
 
     def routes(self) -> list[Route]:
         """Who may come here was checked before anything is routed."""
@@ -74,7 +77,7 @@ class AdminRoutes:
             )
         except ValueError as error:
             _raise_invalid("name", error)
-        self._state.authenticator.forget()
+        self._authenticator.forget()
         return json_response({**key_entry(key), "key": issued.text}, 201)
 
     async def change(self, request: Request) -> Response:
@@ -89,14 +92,14 @@ class AdminRoutes:
             expires=_parse_expiry(body),
             never_expires=lasting,
         )
-        self._state.authenticator.forget(key.id)
+        self._authenticator.forget(key.id)
         return json_response(key_entry(changed or key))
 
     async def revoke(self, request: Request) -> Response:
         """The end of a key."""
         key = await self._find_key(request)
         revoked = await self._store.keys.revoke(key.id)
-        self._state.authenticator.forget(key.id)
+        self._authenticator.forget(key.id)
         return json_response(key_entry(revoked or key))
 
     async def rotate(self, request: Request) -> Response:
@@ -111,7 +114,7 @@ class AdminRoutes:
             raise APIError(409, "conflict", f"{error}.") from None
         if rotated is None:
             raise not_found(f"The key '{key.id}'")
-        self._state.authenticator.forget(key.id)
+        self._authenticator.forget(key.id)
         changed, issued = rotated
         return json_response({**key_entry(changed), "key": issued.text})
 
@@ -130,13 +133,13 @@ class AdminRoutes:
             )
         except ValueError as error:
             _raise_invalid("per_day", error)
-        self._state.authenticator.forget()
+        self._authenticator.forget()
         return json_response(tenant_entry(tenant))
 
     async def delete_tenant(self, request: Request) -> Response:
         """Forgets a tenant with its keys, runs, responses and jobs; the ledger stays."""
         name: str = request.path_params["name"]
-        if not await Deletions(self._state).delete_tenant(self._store, name):
+        if not await self._deletions.delete_tenant(self._store, name):
             raise not_found(f"The tenant '{name}'")
         return json_response({"name": name, "object": "tenant", "deleted": True})
 
@@ -170,33 +173,11 @@ class AdminRoutes:
 
     @property
     def _store(self) -> Store:
-        return store_of(self._state)
+        return require_part(self._kept, "This server keeps no keys.")
 
     @property
     def _key_hasher(self) -> KeyHasher:
-        return key_hasher_of(self._state)
-
-
-def store_of(state: ServerState) -> Store:
-    """Where the keys are.
-
-    Raises:
-        Refusal: nothing is kept.
-    """
-    if state.store is None:
-        raise APIError(404, "not_found", "This server keeps no keys.")
-    return state.store
-
-
-def key_hasher_of(state: ServerState) -> KeyHasher:
-    """What makes new keys.
-
-    Raises:
-        Refusal: none are made.
-    """
-    if state.authenticator.key_hasher is None:
-        raise APIError(404, "not_found", "This server makes no keys.")
-    return state.authenticator.key_hasher
+        return require_part(self._authenticator.key_hasher, "This server makes no keys.")
 
 
 def key_entry(key: ApiKey) -> dict[str, Any]:
@@ -213,7 +194,7 @@ async def _read_body(request: Request, known: set[str]) -> Fields:
     """The body, which may have these fields and no others.
 
     Raises:
-        Refusal: it has another one: a misspelt limit must not be a limit that is not there.
+        APIError: it has another one: a misspelt limit must not be a limit that is not there.
     """
     try:
         body = await read_fields(request.scope, request.receive)

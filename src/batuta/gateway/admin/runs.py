@@ -7,15 +7,14 @@ from typing import Any, final
 
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from batuta.core import Outcome
 from batuta.gateway.access.caller import caller_of
-from batuta.gateway.chat.response import trace_of
-from batuta.gateway.errors import APIError, invalid_value, not_found
-from batuta.gateway.http.body import ClientGone, read_fields
-from batuta.gateway.http.json_codec import encode_json
+from batuta.gateway.errors import invalid_value, not_found, require_part
+from batuta.gateway.http.body import ClientGone, json_response, read_fields
 from batuta.gateway.serving.deletions import Deletions
-from batuta.gateway.serving.models import ServerState
+from batuta.gateway.serving.trace import trace_of
 from batuta.store import RunSummary, Store
 
 MAX_PAGE = 100
@@ -27,8 +26,18 @@ _MAX_COMMENT = 10_000
 class RunRoutes:
     """The stored runs."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
+    def __init__(self, store: Store | None, deletions: Deletions) -> None:
+        self._kept = store
+        self._deletions = deletions
+
+    def routes(self) -> list[Route]:
+        """Their addresses."""
+        return [
+            Route("/v1/runs", self.list_runs),
+            Route("/v1/runs/{id}", self.get_run, methods=["GET"]),
+            Route("/v1/runs/{id}", self.delete, methods=["DELETE"]),
+            Route("/v1/runs/{id}/feedback", self.feedback, methods=["POST"]),
+        ]
 
     async def list_runs(self, request: Request) -> Response:
         """Runs, newest first; `after` takes the `next_cursor` of the page before."""
@@ -70,8 +79,7 @@ class RunRoutes:
         summary = await self._store.summary(run_id, sees)
         if summary is None:
             raise not_found(f"The run '{run_id}'")
-        deletions = Deletions(self._state)
-        gone = await deletions.delete_run(self._store, run_id, summary.tenant)
+        gone = await self._deletions.delete_run(self._store, run_id, summary.tenant)
         return json_response({"id": run_id, "object": "run", "deleted": True, "runs": gone})
 
     async def feedback(self, request: Request) -> Response:
@@ -93,14 +101,7 @@ class RunRoutes:
 
     @property
     def _store(self) -> Store:
-        if self._state.store is None:
-            raise APIError(404, "not_found", "This server keeps no runs.")
-        return self._state.store
-
-
-def json_response(body: Any, status: int = 200) -> Response:
-    """The value as a response."""
-    return Response(encode_json(body), status, media_type="application/json")
+        return require_part(self._kept, "This server keeps no runs.")
 
 
 def run_entry(row: RunSummary) -> dict[str, Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
 from batuta.core import Image, Message, Part, Role, Text, ToolCall, ToolResult
 from batuta.gateway.errors import (
     invalid_type,
@@ -10,12 +13,13 @@ from batuta.gateway.errors import (
     unsupported_parameter,
 )
 from batuta.gateway.http.fields import Fields
+from batuta.gateway.serving.attachments import parse_audio, parse_file
 
 MAX_MESSAGES = 500
 _MAX_PARTS = 500
 _MAX_CALLS = 128
 _ROLES = tuple(role.value for role in Role)
-_UNSUPPORTED_PARTS = {"file", "input_audio", "video_url", "audio"}
+_UNSUPPORTED_PARTS = {"video_url", "audio"}
 """Kinds of content that the API knows and no worker here is given."""
 
 
@@ -23,7 +27,7 @@ def parse_messages(body: Fields) -> tuple[Message, ...]:
     """The conversation.
 
     Raises:
-        Refusal: it is missing, empty or malformed.
+        APIError: it is missing, empty or malformed.
     """
     body.need("messages")
     turns = body.objects("messages", MAX_MESSAGES) or []
@@ -101,16 +105,28 @@ def _parse_part(part: Fields, *, images: bool) -> Part:
             return Text(_required_text(part, "text"), cache=part.cache_mark())
         case "refusal":
             return Text(_required_text(part, "refusal"))
-        case "image_url" if images:
-            return _parse_image(part)
+        case kind if kind in _ATTACHMENT_PARSERS and images:
+            return _ATTACHMENT_PARSERS[kind](part)
         case "image_url":
             raise invalid_value(part.path("type"), "only a user's message may hold a picture.")
+        case kind if kind in _ATTACHMENT_PARSERS:
+            raise invalid_value(part.path("type"), "only a user's message may hold files.")
         case kind if kind in _UNSUPPORTED_PARTS:
             raise unsupported_parameter(
                 part.path("type"), f"content of type '{kind}' is not passed on."
             )
         case _:
-            raise invalid_value(part.path("type"), "it must be 'text' or 'image_url'.")
+            wanted = "'text', 'image_url', 'file' or 'input_audio'"
+            raise invalid_value(part.path("type"), f"it must be {wanted}.")
+
+
+def _parse_file(part: Fields) -> Part:
+    file = part.need_object("file")
+    if file.get("file_id") is not None:
+        reason = "no files are kept here; send the file's data."
+        raise unsupported_parameter(file.path("file_id"), reason)
+    read = parse_file(file, "file_data", file.text("filename") or "")
+    return replace(read, cache=part.cache_mark())
 
 
 def _required_text(part: Fields, name: str) -> str:
@@ -127,3 +143,11 @@ def _parse_image(part: Fields) -> Image:
         raise invalid_value(image.path("url"), "it must begin with 'https://' or 'data:image/'.")
     detail = image.choice("detail", ("auto", "low", "high", "original"))
     return Image(url=url, detail=detail, cache=part.cache_mark())
+
+
+_ATTACHMENT_PARSERS: Mapping[str | None, Callable[[Fields], Part]] = {
+    "image_url": _parse_image,
+    "file": _parse_file,
+    "input_audio": parse_audio,
+}
+"""Parts that only a user's message may hold, by their types."""

@@ -13,43 +13,35 @@ from batuta.gateway.chat.response import chat_completion
 from batuta.gateway.chat.stream import ChatStreamRenderer
 from batuta.gateway.http.body import ClientGone, read_fields
 from batuta.gateway.http.sse import SSEWriter
-from batuta.gateway.serving.deliver import send_answer, stream_answer
-from batuta.gateway.serving.execute import RunService
-from batuta.gateway.serving.models import ServerState
+from batuta.gateway.serving.deliver import AnswerDelivery
 
 
 @final
 class ChatEndpoint:
     """Answers a chat body, whole or streamed."""
 
-    def __init__(self, state: ServerState, service: RunService) -> None:
-        self._state = state
-        self._service = service
+    def __init__(self, delivery: AnswerDelivery) -> None:
+        self._delivery = delivery
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request.
 
         Raises:
-            Refusal: before anything was said.
+            APIError: before anything was said.
         """
         try:
             body = await read_fields(scope, receive)
         except ClientGone:
             return
-        call = parse_chat(body)
-        player, flights = self._service, self._state.request_scopes
-        async with player.prepare_call(call, caller_of(scope)) as booking:
+        call, delivery = parse_chat(body), self._delivery
+        async with delivery.service.prepare_call(call, caller_of(scope)) as prepared:
             if call.stream:
-                line = SSEWriter(send, self._state.stream_timeouts)
-                teller = ChatStreamRenderer(line, booking)
-                await stream_answer(
-                    player, flights, prepared=booking, renderer=teller, writer=line, receive=receive
-                )
+                writer = SSEWriter(send, delivery.timeouts)
+                renderer = ChatStreamRenderer(writer, prepared)
+                await delivery.stream_answer(prepared, renderer, writer, receive)
                 return
 
             async def render(run: Run, reply: Reply) -> dict[str, Any]:
                 return chat_completion(run, reply, call.model, trace=call.options.trace)
 
-            await send_answer(
-                player, flights, prepared=booking, render=render, receive=receive, send=send
-            )
+            await delivery.send_answer(prepared, render, receive, send)

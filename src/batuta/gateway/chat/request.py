@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from batuta.core import PromptCache, Question, Sampling
+from batuta.core import Question, Sampling
 from batuta.gateway.chat.conversation import parse_messages
 from batuta.gateway.errors import invalid_value, unsupported_parameter
 from batuta.gateway.http.fields import Fields
+from batuta.gateway.serving.effort import EFFORTS
 from batuta.gateway.serving.options import ORCHESTRATION_FIELD, parse_run_options
-from batuta.gateway.serving.parsed_call import ParsedCall
+from batuta.gateway.serving.parsed_call import (
+    ParsedCall,
+    check_metadata,
+    check_unsupported,
+    parse_cache,
+)
 from batuta.gateway.serving.tools import parse_response_format, parse_tools
 
-EFFORT_NAMES = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _MAX_SEED = 2**63 - 1
 _MAX_TOKENS = 100_000_000
 _MAX_STOPS = 16
 _MOST_TOP_K = 1_000_000
-_MAX_NAMED = 20
-"""Ignored fields that are told; what a client made up does not fill our headers."""
-_EMPTY_VALUES: tuple[Any, ...] = (None, False, 0, [], {})
+_MAX_CHOICES = 128
+_MAX_LOGPROBS = 20
 
 _UNSUPPORTED_FIELDS = {
-    "logprobs": "log probabilities are not given.",
-    "top_logprobs": "log probabilities are not given.",
     "functions": "use 'tools'.",
     "function_call": "use 'tool_choice'.",
     "audio": "answers are text.",
@@ -42,6 +42,8 @@ _USED_FIELDS = {
     "top_p",
     "stop",
     "n",
+    "logprobs",
+    "top_logprobs",
     "seed",
     "tools",
     "tool_choice",
@@ -72,7 +74,7 @@ def parse_model(body: Fields) -> str:
     """The served model's name.
 
     Raises:
-        Refusal: there is none.
+        APIError: there is none.
     """
     return body.need_text("model")
 
@@ -81,7 +83,7 @@ def parse_chat(body: Fields) -> ParsedCall:
     """The whole body.
 
     Raises:
-        Refusal: the first thing that is wrong with it, by the field's path.
+        APIError: the first thing that is wrong with it, by the field's path.
     """
     model = parse_model(body)
     messages = parse_messages(body)
@@ -105,27 +107,18 @@ def parse_chat(body: Fields) -> ParsedCall:
         include_usage=bool(options and options.flag("include_usage")),
         store=body.flag("store") is not False,
         options=parse_run_options(body),
-        ignored=tuple(body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS))[:_MAX_NAMED],
+        ignored=tuple(body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS)),
     )
-
-
-def parse_cache(body: Fields) -> PromptCache | None:
-    """What is asked of the providers' caches of prompts.
-
-    Raises:
-        Refusal: a value is of the wrong type.
-    """
-    key, retention = body.text("prompt_cache_key"), body.text("prompt_cache_retention")
-    return PromptCache(key=key, retention=retention) if key or retention else None
 
 
 def parse_sampling(body: Fields) -> Sampling:
     """How the visible answer is to be sampled.
 
     Raises:
-        Refusal: a value is out of bounds.
+        APIError: a value is out of bounds.
     """
     newer = body.whole("max_completion_tokens", 1, _MAX_TOKENS)
+    choices = body.whole("n", 1, _MAX_CHOICES)
     older = body.whole("max_tokens", 1, _MAX_TOKENS)
     return Sampling(
         temperature=body.number("temperature", 0, 2),
@@ -133,11 +126,20 @@ def parse_sampling(body: Fields) -> Sampling:
         max_tokens=older if newer is None else newer,
         stop=_parse_stops(body),
         seed=body.whole("seed", -_MAX_SEED - 1, _MAX_SEED),
-        effort=body.choice("reasoning_effort", EFFORT_NAMES),
+        effort=body.choice("reasoning_effort", EFFORTS),
         frequency_penalty=body.number("frequency_penalty", -2, 2) or None,
         presence_penalty=body.number("presence_penalty", -2, 2) or None,
         top_k=body.whole("top_k", 1, _MOST_TOP_K),
+        choices=None if choices == 1 else choices,
+        logprobs=_parse_logprobs(body),
     )
+
+
+def _parse_logprobs(body: Fields) -> int | None:
+    wanted, others = body.flag("logprobs"), body.whole("top_logprobs", 0, _MAX_LOGPROBS)
+    if others and not wanted:
+        raise invalid_value("top_logprobs", "it needs 'logprobs' to be true.")
+    return (others or 0) if wanted else None
 
 
 def _parse_stops(body: Fields) -> tuple[str, ...]:
@@ -150,12 +152,7 @@ def _parse_stops(body: Fields) -> tuple[str, ...]:
 
 def _check_unsupported(body: Fields) -> None:
     """Refuses what is known and cannot be honoured."""
-    if not _UNSUPPORTED_FIELDS.keys().isdisjoint(body.names):
-        for name, reason in _UNSUPPORTED_FIELDS.items():
-            if body.get(name) not in _EMPTY_VALUES:
-                raise unsupported_parameter(name, reason)
-    if body.whole("n", 1, 128) not in {None, 1}:
-        raise unsupported_parameter("n", "one answer is given to each request.")
+    check_unsupported(body, _UNSUPPORTED_FIELDS)
     if any(form != "text" for form in body.texts("modalities", 8) or ()):
         raise unsupported_parameter("modalities", "answers are text.")
 
@@ -165,15 +162,3 @@ def _check_accepted(body: Fields) -> None:
     for name in ("user", "safety_identifier", "service_tier"):
         body.text(name)
     check_metadata(body)
-
-
-def check_metadata(body: Fields) -> None:
-    """Nothing, if `metadata` holds strings only.
-
-    Raises:
-        Refusal: it does not.
-    """
-    metadata = body.object("metadata")
-    for name in metadata.names if metadata else ():
-        if not isinstance(metadata.get(name) if metadata else None, str):
-            raise invalid_value(f"metadata.{name}", "it must be a string.")

@@ -11,8 +11,9 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batuta.gateway.access.caller import caller_of
+from batuta.gateway.http.body import header_value
 from batuta.gateway.telemetry.metrics import Metrics
-from batuta.gateway.telemetry.spans import parent_span_of, use_parent_span
+from batuta.gateway.telemetry.spans import parse_parent_span, use_parent_span
 
 logger = logging.getLogger("batuta.requests")
 
@@ -58,7 +59,7 @@ class AccessLog:
             await send(message)
 
         try:
-            with use_parent_span(parent_span_of(scope)):
+            with use_parent_span(parse_parent_span(header_value(scope, b"traceparent"))):
                 await self.app(scope, receive, watched)
         finally:
             self._record_request(scope, status, perf_counter() - began, shown)

@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from batuta.gateway.errors import APIError
@@ -36,8 +37,8 @@ async def read_body(receive: Receive, seconds: float = BODY_TIMEOUT) -> bytes:
     """The whole body, if it arrives within that time.
 
     Raises:
-        ReaderGone: it will not come.
-        Refusal: it is too large (by the guard's `receive`), or comes too slowly.
+        ClientGone: it will not come.
+        APIError: it is too large (by the guard's `receive`), or comes too slowly.
     """
     with anyio.move_on_after(seconds):
         return await _receive_body(receive)
@@ -60,8 +61,8 @@ async def read_fields(scope: Scope, receive: Receive) -> Fields:
     """The JSON object of the body.
 
     Raises:
-        ReaderGone: it will not come.
-        Refusal: it is none, or is declared to be something else.
+        ClientGone: it will not come.
+        APIError: it is none, or is declared to be something else.
     """
     kind = header_value(scope, b"content-type") or JSON
     if kind != JSON:
@@ -92,3 +93,8 @@ async def send_json(
 def raw_headers(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
     """Headers as ASGI wants them."""
     return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+
+
+def json_response(body: Any, status: int = 200) -> Response:
+    """The value as a response."""
+    return Response(encode_json(body), status, media_type="application/json")

@@ -45,7 +45,7 @@ class IdempotencyMiddleware:
         """Serve anew, or as before.
 
         Raises:
-            Refusal: the key is no key, stands for another request, or for one that is played.
+            APIError: the key is no key, stands for another request, or for one that is played.
         """
         key = header_value(scope, b"idempotency-key") if scope["type"] == "http" else None
         if (
@@ -148,7 +148,7 @@ async def _send_earlier_answer(earlier: EarlierRequest, digest: bytes, send: Sen
     """The answer from before.
 
     Raises:
-        Refusal: there is none to be given.
+        APIError: there is none to be given.
     """
     if earlier.digest != digest:
         message = "This Idempotency-Key was used for another request; use a new one."

@@ -44,7 +44,7 @@ def check_value_count(body: bytes) -> None:
     """Nothing, if the JSON has no more values than can be read quickly; not in the event loop.
 
     Raises:
-        Refusal: it has more.
+        APIError: it has more.
     """
     if (
         _count_separators(body) > MAX_VALUES
@@ -62,7 +62,7 @@ def check_keys(body: bytes) -> None:
     """Nothing, if no object of the JSON has a key twice: readers differ on which one counts.
 
     Raises:
-        Refusal: one has.
+        APIError: one has.
     """
     if not _ODD_COLON.search(body):
         try:
@@ -92,7 +92,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
     """The JSON object that a request's body must be.
 
     Raises:
-        Refusal: it is none.
+        APIError: it is none.
     """
     try:
         value = orjson.loads(body)

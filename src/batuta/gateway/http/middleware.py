@@ -15,10 +15,9 @@ from typing import cast, final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batuta.gateway.access.authenticate import Authenticator
-from batuta.gateway.errors import APIError, internal_error
+from batuta.gateway.errors import APIError, internal_error, messages_error_body
 from batuta.gateway.http.access_log import note_error_code
 from batuta.gateway.http.body import header_value, send_json
-from batuta.gateway.messages.response import messages_error_body
 
 logger = logging.getLogger("batuta.gateway")
 

@@ -36,8 +36,8 @@ class ConcurrencyLimits:
 class ConcurrencyLimiter:
     """The places of one server, and who waits for one."""
 
-    def __init__(self, limits: ConcurrencyLimits) -> None:
-        self._limits = limits
+    def __init__(self, limits: ConcurrencyLimits | None = None) -> None:
+        self._limits = limits = limits or ConcurrencyLimits()
         self._slots = anyio.Semaphore(limits.max_running, fast_acquire=True)
         self.waiting = 0
         """Requests that wait."""
@@ -64,7 +64,7 @@ class ConcurrencyLimiter:
         """A place for the length of a block.
 
         Raises:
-            Refusal: there is none, and none came free in time; or the server stops.
+            APIError: there is none, and none came free in time; or the server stops.
         """
         if self.is_closing:
             raise server_closing()

@@ -1,17 +1,18 @@
-"""The way to the reader of a stream."""
+"""Server-sent events: their frames, and the way to their reader."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic
-from typing import final
+from typing import Any, final
 
 import anyio
 from starlette.types import Send
 
 from batuta.gateway.http.body import raw_headers
 from batuta.gateway.http.disconnect import DisconnectReason
-from batuta.gateway.serving.models import StreamTimeouts
+from batuta.gateway.http.json_codec import encode_json
 
 KEEP_ALIVE_COMMENT = b": keep-alive\n\n"
 SSE_HEADERS = (
@@ -77,3 +78,23 @@ class SSEWriter:
         with anyio.move_on_after(self._timeouts.write) as patience:
             await self.write(self._keep_alive_frame())
         return DisconnectReason.CLIENT_SLOW if patience.cancelled_caught else None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTimeouts:
+    """Seconds that a stream waits for things."""
+
+    keep_alive: float = 10.0
+    """Silence after which a comment is sent."""
+    write: float = 60.0
+    """How long a reader may leave what was written unread before it is cut off."""
+
+
+def event_frame(event: dict[str, Any]) -> bytes:
+    """The event as it is sent."""
+    return encoded_event_frame(event["type"], encode_json(event))
+
+
+def encoded_event_frame(kind: str, data: bytes) -> bytes:
+    """An encoded event as it is sent."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)

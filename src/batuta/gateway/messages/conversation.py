@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import orjson
 
-from batuta.core import Image, Message, Part, Role, Text, Thought, ToolCall, ToolResult
+from batuta.core import File, Image, Message, Part, Role, Text, Thought, ToolCall, ToolResult
 from batuta.gateway.errors import (
     invalid_type,
     invalid_value,
@@ -12,6 +14,7 @@ from batuta.gateway.errors import (
     unsupported_parameter,
 )
 from batuta.gateway.http.fields import Fields
+from batuta.gateway.serving.attachments import read_file, text_under_title
 
 MAX_TURNS = 2000
 _MAX_BLOCKS = 500
@@ -29,7 +32,7 @@ def parse_turns(body: Fields) -> tuple[Message, ...]:
     """The system prompt and the turns.
 
     Raises:
-        Refusal: they are missing, empty or malformed.
+        APIError: they are missing, empty or malformed.
     """
     body.need("messages")
     turns = body.objects("messages", MAX_TURNS) or []
@@ -115,10 +118,39 @@ def _parse_part(block: Fields) -> Part:
         case "image":
             return _parse_image(block)
         case "document":
-            reason = "documents are not passed on; send their text."
-            raise unsupported_parameter(block.path("type"), reason)
+            return _parse_document(block)
         case _:
             return _parse_text(block)
+
+
+def _parse_document(block: Fields) -> Part:
+    source, title = block.need_object("source"), block.text("title") or ""
+    source.need("type")
+    cited = block.object("citations")
+    if cited is not None and cited.flag("enabled"):
+        raise unsupported_parameter(cited.path("enabled"), "citations are not given.")
+    context = block.text("context")
+    read = _read_document(source, title)
+    if context and isinstance(read, Text):
+        read = Text(f"{context}\n{read.text}")
+    elif context:
+        raise unsupported_parameter(block.path("context"), "say it in a text block.")
+    return replace(read, cache=block.cache_mark())
+
+
+def _read_document(source: Fields, title: str) -> File | Text:
+    match source.choice("type", ("base64", "text", "content", "url", "file")):
+        case "base64":
+            kind = source.need_text("media_type")
+            return read_file(source.path("data"), kind, source.need_text("data"), title)
+        case "text":
+            return text_under_title(title, source.need_text("data"))
+        case "content":
+            blocks = [_parse_text(block) for block in _parse_blocks(source, "content")]
+            return text_under_title(title, "\n".join(block.text for block in blocks))
+        case _:
+            reason = "no files are kept or fetched here; send the document's data."
+            raise unsupported_parameter(source.path("type"), reason)
 
 
 def _parse_text(block: Fields) -> Text:
@@ -172,7 +204,7 @@ def _parse_tool_result(block: Fields, calls: set[str]) -> tuple[ToolResult, list
         else [_parse_result_block(b) for b in _parse_blocks(block, "content")]
     )
     text = "".join(part.text for part in parts if isinstance(part, Text))
-    pictures: list[Part] = [part for part in parts if isinstance(part, Image)]
+    pictures: list[Part] = [part for part in parts if isinstance(part, Image | File)]
     if pictures:
         pictures.insert(0, Text(f"What the tool call {call_id} returned:"))
     told = f"Error: {text}" if failed else text
@@ -180,8 +212,8 @@ def _parse_tool_result(block: Fields, calls: set[str]) -> tuple[ToolResult, list
     return ToolResult(call_id=call_id, content=told, cache=block.cache_mark() or inner), pictures
 
 
-def _parse_result_block(block: Fields) -> Text | Image:
-    return _parse_image(block) if block.text("type") == "image" else _parse_text(block)
+def _parse_result_block(block: Fields) -> Part:
+    return _parse_part(block) if block.text("type") in {"image", "document"} else _parse_text(block)
 
 
 def thought_signature(thought: Thought) -> str:

@@ -10,12 +10,11 @@ from starlette.types import Receive, Scope, Send
 
 from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
 from batuta.gateway.access.caller import caller_of
-from batuta.gateway.admin.runs import json_response
-from batuta.gateway.errors import APIError
-from batuta.gateway.http.body import ClientGone, read_fields
+from batuta.gateway.errors import APIError, messages_error_body
+from batuta.gateway.http.body import ClientGone, json_response, read_fields
 from batuta.gateway.http.fields import Fields
 from batuta.gateway.http.middleware import request_id
-from batuta.gateway.http.sse import SSEWriter
+from batuta.gateway.http.sse import SSEWriter, event_frame
 from batuta.gateway.messages.conversation import REASONING_SIGNATURE
 from batuta.gateway.messages.request import (
     MessageCall,
@@ -23,11 +22,9 @@ from batuta.gateway.messages.request import (
     parse_message,
     parse_question,
 )
-from batuta.gateway.messages.response import MessageEventWriter, message_object, messages_error_body
-from batuta.gateway.responses.stream import event_frame
-from batuta.gateway.serving.deliver import send_answer, stream_answer
+from batuta.gateway.messages.response import MessageEventWriter, message_object
+from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.execute import PreparedCall, RunService
-from batuta.gateway.serving.models import ServerState
 from batuta.gateway.serving.progress import RunProgress
 
 PING_FRAME = event_frame({"type": "ping"})
@@ -37,40 +34,37 @@ PING_FRAME = event_frame({"type": "ping"})
 class MessagesEndpoint:
     """Answers a Messages body, whole or streamed."""
 
-    def __init__(self, state: ServerState, service: RunService) -> None:
-        self._state = state
-        self._service = service
+    def __init__(self, delivery: AnswerDelivery) -> None:
+        self._delivery = delivery
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request.
 
         Raises:
-            Refusal: before anything was said.
+            APIError: before anything was said.
         """
         try:
             body = await read_fields(scope, receive)
         except ClientGone:
             return
-        asked = parse_message(body)
-        player, flights = self._service, self._state.request_scopes
-        async with player.prepare_call(asked.call, caller_of(scope)) as booking:
+        asked, delivery = parse_message(body), self._delivery
+        async with delivery.service.prepare_call(asked.call, caller_of(scope)) as prepared:
             if asked.call.stream:
-                line = SSEWriter(send, self._state.stream_timeouts, lambda: PING_FRAME)
-                teller = MessagesStreamRenderer(line, booking, asked, request_id(scope))
-                await stream_answer(player, flights, booking, teller, writer=line, receive=receive)
+                writer = SSEWriter(send, delivery.timeouts, lambda: PING_FRAME)
+                renderer = MessagesStreamRenderer(writer, prepared, asked, request_id(scope))
+                await delivery.stream_answer(prepared, renderer, writer, receive)
                 return
 
             async def render(run: Run, reply: Reply) -> dict[str, Any]:
-                shown = asked.show_thinking and booking.served_model.direct
                 return message_object(
                     run,
                     reply,
                     asked.call.model,
-                    thinks=shown,
+                    thinks=asked.show_thinking and prepared.served_model.direct,
                     trace=asked.call.options.trace,
                 )
 
-            await send_answer(player, flights, booking, render, receive=receive, send=send)
+            await delivery.send_answer(prepared, render, receive, send)
 
 
 @final
@@ -84,7 +78,7 @@ class TokenCounter:
         """Serve one request; an estimate, as the workers' tokenizers differ.
 
         Raises:
-            Refusal: the body is malformed, or no such model is served.
+            APIError: the body is malformed, or no such model is served.
         """
         try:
             body: Fields = await read_fields(request.scope, request.receive)
@@ -132,10 +126,10 @@ class MessagesStreamRenderer:
             delta = self._progress.visible_delta(event)
             if delta is not None:
                 await self._write_delta(delta)
-        elif self._call.show_thinking and (line := self._progress.progress_line(event)):
-            await self._write_events(self._events.progress(line))
-        else:
-            self._progress.progress_line(event)  # it follows the run all the same
+                return
+        pieces = self._progress.pieces(event)
+        if self._call.show_thinking or self._progress.shows_steps:
+            await self._write_events([e for p in pieces for e in self._events.progress(p)])
 
     def matches(self, reply: Reply) -> bool:
         """Whether what was told is the beginning of that reply."""
@@ -144,7 +138,7 @@ class MessagesStreamRenderer:
     async def finish(self, run: Run, reply: Reply) -> None:
         """What was not told yet, and the end."""
         hidden = (
-            self._call.show_thinking and self._progress.direct and not self._progress.can_stream
+            self._call.show_thinking and self._progress.direct and not self._progress.has_streamed
         )
         await self._write_events(self._events.remaining(reply, reasoning=hidden))
         last = self._events.end(run, reply, trace=self._call.call.options.trace)

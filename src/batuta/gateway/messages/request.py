@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from batuta.core import PromptCache, Question, Request, ResponseFormat, Sampling, Tool
 from batuta.core.token_estimate import estimate_request_tokens
-from batuta.gateway.errors import invalid_value, unsupported_parameter
+from batuta.gateway.errors import invalid_value
 from batuta.gateway.http.fields import Fields
 from batuta.gateway.messages.conversation import parse_turns
 from batuta.gateway.serving.effort import effort_of_thinking
 from batuta.gateway.serving.options import ORCHESTRATION_FIELD, parse_run_options
-from batuta.gateway.serving.parsed_call import ParsedCall
+from batuta.gateway.serving.parsed_call import ParsedCall, check_unsupported
 from batuta.gateway.serving.tools import ToolSelection, checked_schema, forwarded_schema, tool_name
 
 MAX_TOOLS = 512
 _MAX_TOKENS = 100_000_000
 _MOST_TOP_K = 1_000_000
 _MAX_STOPS = 16
-_MAX_NAMED = 20
-"""Ignored fields that are told; what a client made up does not fill our headers."""
 _EFFORT_NAMES = ("low", "medium", "high", "xhigh", "max")
-_EMPTY_VALUES: tuple[Any, ...] = (None, False, 0, [], {})
 _UNSUPPORTED_FIELDS = {
     "container": "there are no containers here.",
     "mcp_servers": "tools of servers are not called here; offer them as 'tools'.",
@@ -69,7 +65,7 @@ def parse_message(body: Fields) -> MessageCall:
     """The whole body.
 
     Raises:
-        Refusal: the first thing that is wrong with it, by the field's path.
+        APIError: the first thing that is wrong with it, by the field's path.
     """
     model = body.need_text("model")
     question = parse_question(body)
@@ -90,12 +86,10 @@ def parse_question(body: Fields) -> Question:
     """The conversation, the tools, and how the answer is to be sampled.
 
     Raises:
-        Refusal: something of it is malformed.
+        APIError: something of it is malformed.
     """
     messages = parse_turns(body)
-    for name, reason in _UNSUPPORTED_FIELDS.items():
-        if body.get(name) not in _EMPTY_VALUES:
-            raise unsupported_parameter(name, reason)
+    check_unsupported(body, _UNSUPPORTED_FIELDS)
     tools, choice = _parse_tool_choice(body, _parse_tools(body))
     wanted = body.object("tool_choice")
     alone = wanted.flag("disable_parallel_tool_use") if wanted else None
@@ -210,4 +204,4 @@ def _ignored_fields(body: Fields) -> tuple[str, ...]:
     fields = body.unused(_KNOWN_FIELDS, _ACCEPTED_FIELDS)
     kinds = [entry.text("type") for entry in body.objects("tools", MAX_TOOLS) or ()]
     foreign = dict.fromkeys(f"tools.{kind}" for kind in kinds if kind not in {None, "custom"})
-    return (*fields, *foreign)[:_MAX_NAMED]
+    return (*fields, *foreign)

@@ -7,44 +7,22 @@ from typing import Any, cast, final
 import orjson
 
 from batuta.core import Finish, Reply, Run, RunId, Thought, ToolCall
-from batuta.gateway.chat.response import orchestration_of
-from batuta.gateway.errors import APIError
 from batuta.gateway.messages.conversation import (
     PROGRESS_SIGNATURE,
     REASONING_SIGNATURE,
     thought_signature,
 )
+from batuta.gateway.serving.progress_piece import ProgressPiece
+from batuta.gateway.serving.trace import orchestration_of
 
 Json = dict[str, Any]
 Events = list[Json]
-_ERROR_TYPES = {
-    401: "authentication_error",
-    402: "billing_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
 _SERVER_ERROR = 500
 
 
 def message_id(run_id: RunId) -> str:
     """The message's id, from which the run's can be told."""
     return f"msg_{run_id}"
-
-
-def messages_error_body(api_error: APIError, request_id: str | None) -> Json:
-    """The refusal in this dialect's form; our code and the field at fault go with it."""
-    family = "api_error" if api_error.status >= _SERVER_ERROR else "invalid_request_error"
-    error = {
-        "type": _ERROR_TYPES.get(api_error.status, family),
-        "message": api_error.message,
-        "code": api_error.code,
-        "param": api_error.param,
-    }
-    return {"type": "error", "error": error, "request_id": request_id}
 
 
 def message_object(
@@ -163,6 +141,8 @@ class MessageEventWriter:
         self._open: str | None = None
         self._tools: dict[int, int] = {}
         self._texts: list[str] = []
+        self._mid_line = False
+        """Whether the last progress told ended within a line."""
 
     @property
     def text_so_far(self) -> str:
@@ -189,9 +169,16 @@ class MessageEventWriter:
         self._open = thought_signature(thought)
         return [*events, *self._close_block()]
 
-    def progress(self, line: str) -> Events:
-        """A line of how the run goes on."""
-        return self.thinking(f"{line}\n", PROGRESS_SIGNATURE)
+    def progress(self, piece: ProgressPiece) -> Events:
+        """A line of how the run goes on, or what a step says."""
+        text = piece.text
+        if piece.is_line:
+            text = f"\n{text}\n" if self._mid_line else f"{text}\n"
+        self._mid_line = not text.endswith("\n")
+        events = self.thinking(text, PROGRESS_SIGNATURE)
+        if piece.step is not None:
+            events[-1]["orchestration"] = piece.step
+        return events
 
     def text(self, text: str) -> Events:
         """More of the answer."""

@@ -10,20 +10,20 @@ from typing import Any, final
 
 from batuta.engine import new_run_id
 from batuta.errors import StoreError
+from batuta.gateway.access.authenticate import Authenticator
 from batuta.gateway.access.caller import Caller
 from batuta.gateway.errors import APIError, unsupported_parameter
 from batuta.gateway.http.fields import Fields
 from batuta.gateway.http.json_codec import encode_json, plain_json
 from batuta.gateway.responses.events import ResponseEventWriter
 from batuta.gateway.responses.request import ResponseCall, ResponseHistory, parse_response
-from batuta.gateway.responses.response import failed_response, new_response, response_id, run_id_of
+from batuta.gateway.responses.response import failed_response, new_response
 from batuta.gateway.responses.store import ResponseStore, body_of
 from batuta.gateway.responses.stream import EventSink, ResponsesStreamRenderer, SaveResponse
 from batuta.gateway.serving.deliver import execute_and_render
 from batuta.gateway.serving.execute import PreparedCall, RunService
-from batuta.gateway.serving.models import ServerState
-from batuta.jobs import Checkpoint, Job, JobEnding, JobState
-from batuta.store.responses import StoredResponse
+from batuta.jobs import Checkpoint, Job, JobEnding, Jobs, JobState
+from batuta.store.responses import StoredResponse, response_id, run_id_of
 
 Json = dict[str, Any]
 _LOST_MESSAGE = "The server was stopped before the response was finished."
@@ -35,16 +35,17 @@ _FAULT_MESSAGE = "The server failed to finish the response."
 class BackgroundResponses:
     """Submits responses to the jobs, plays them there, and says where they stand."""
 
-    def __init__(self, state: ServerState, service: RunService, responses: ResponseStore) -> None:
-        self._jobs = state.jobs
-        self._authenticator = state.authenticator
-        self.service = service
-        self.responses = responses
-
-    @staticmethod
-    def create(state: ServerState) -> BackgroundResponses:
-        """With a player and a shelf of its own, which every endpoint is to share."""
-        return BackgroundResponses(state, RunService(state), ResponseStore(state))
+    def __init__(
+        self,
+        service: RunService,
+        responses: ResponseStore,
+        jobs: Jobs,
+        authenticator: Authenticator,
+    ) -> None:
+        self._service = service
+        self._responses = responses
+        self._jobs = jobs
+        self._authenticator = authenticator
 
     async def work(self) -> None:
         """Plays jobs until cancelled."""
@@ -56,17 +57,17 @@ class BackgroundResponses:
         """The response as it waits for its turn.
 
         Raises:
-            Refusal: it cannot be played, or there is no background here.
+            APIError: it cannot be played, or there is no background here.
         """
-        if self.responses.responses is None:
+        if self._responses.responses is None:
             raise unsupported_parameter("background", "this server keeps no responses.")
         run_id, created = new_run_id(), int(time())
-        async with self.service.prepare_call(response_call.call, caller, run_id=run_id):
+        async with self._service.prepare_call(response_call.call, caller, run_id=run_id):
             pass  # what cannot be played is told now; the job books it again
         queued = new_response(response_call.echo, response_id(run_id), created, "queued")
         found = {"items": list(history.items), "named": dict(history.by_id)}
         job = {"request": dict(body.raw), "past": found, "created": created, "key": caller.key}
-        await self.responses.save(response_call, caller, queued)
+        await self._responses.save(response_call, caller, queued)
         await self._jobs.submit(Job(queued["id"], caller.tenant, job))
         return queued
 
@@ -82,12 +83,12 @@ class BackgroundResponses:
             _CheckpointSink(checkpoint),
             ResponseEventWriter(new_response(asked.echo, job.id, job.body["created"])),
         )
-        keep = partial(self.responses.save, asked, Caller(tenant=job.tenant))
+        keep = partial(self._responses.save, asked, Caller(tenant=job.tenant))
         live = asked.call.stream and not self._jobs.durable
         call = replace(asked.call, stream=live)
         try:
             caller = await self._authenticator.restore_caller(job.tenant, job.body["key"])
-            async with self.service.prepare_call(
+            async with self._service.prepare_call(
                 call,
                 caller,
                 run_id=run_id_of(job.id),
@@ -130,7 +131,7 @@ class BackgroundResponses:
             return body
         await self._jobs.cancel(row.id, row.tenant)
         body = await self.current_response(row)
-        responses = self.responses.responses
+        responses = self._responses.responses
         if body["status"] == JobState.CANCELLED.value and responses is not None:
             await responses.put(replace(row, status=body["status"], body=encode_json(body)))
         return body
@@ -145,7 +146,7 @@ class BackgroundResponses:
         async for event in self._jobs.events(name, caller.tenant, after):
             number, ended = event.number, event.body["type"] in _END_EVENTS
             yield event.body
-        row = await self.responses.find(name, caller)
+        row = await self._responses.find(name, caller)
         if row is None or ended:
             return
         body = await self.current_response(row)
@@ -165,7 +166,7 @@ class BackgroundResponses:
         teller = ResponsesStreamRenderer(sink, event_writer, prepared, save)
         await teller.open(prepared.headers)
         refusal = await execute_and_render(
-            self.service, prepared, teller, checkpoint.wrap_emit(teller.on_event)
+            self._service, prepared, teller, checkpoint.wrap_emit(teller.on_event)
         )
         if refusal is not None:
             await teller.fail(refusal)

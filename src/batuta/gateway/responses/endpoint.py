@@ -20,13 +20,11 @@ from batuta.gateway.responses.request import (
     parse_history_references,
     parse_response,
 )
-from batuta.gateway.responses.response import finished_response, new_response, response_id
-from batuta.gateway.responses.resumed_stream import send_events
+from batuta.gateway.responses.response import finished_response, new_response
 from batuta.gateway.responses.store import ResponseStore
-from batuta.gateway.responses.stream import ResponsesStreamRenderer, SSEEventSink
-from batuta.gateway.serving.deliver import send_answer, stream_answer
-from batuta.gateway.serving.execute import PreparedCall, RunService
-from batuta.gateway.serving.models import ServerState
+from batuta.gateway.responses.stream import ResponsesStreamRenderer, SSEEventSink, send_events
+from batuta.gateway.serving.deliver import AnswerDelivery
+from batuta.store.responses import response_id
 
 
 @final
@@ -34,14 +32,9 @@ class ResponsesEndpoint:
     """Answers a Responses body: whole, streamed, or in the background."""
 
     def __init__(
-        self,
-        state: ServerState,
-        service: RunService,
-        responses: ResponseStore,
-        background: BackgroundResponses,
+        self, delivery: AnswerDelivery, responses: ResponseStore, background: BackgroundResponses
     ) -> None:
-        self._state = state
-        self._service = service
+        self._delivery = delivery
         self._responses = responses
         self._background = background
 
@@ -49,7 +42,7 @@ class ResponsesEndpoint:
         """Serve one request.
 
         Raises:
-            Refusal: before anything was said.
+            APIError: before anything was said.
         """
         try:
             body = await read_fields(scope, receive)
@@ -63,59 +56,27 @@ class ResponsesEndpoint:
                 asked, body, history=past, caller=caller, receive=receive, send=send
             )
             return
-        async with self._service.prepare_call(asked.call, caller) as booking:
-            base = new_response(asked.echo, response_id(booking.run_id), int(time()))
-            keep = partial(self._responses.save, asked, caller)
-            script = ResponseEventWriter(base)
+        delivery = self._delivery
+        async with delivery.service.prepare_call(asked.call, caller) as prepared:
+            base = new_response(asked.echo, response_id(prepared.run_id), int(time()))
+            events = ResponseEventWriter(base)
             if asked.call.stream:
-                ear = SSEEventSink(
-                    send,
-                    self._state.stream_timeouts,
-                    script.in_progress,
-                    keep_events=asked.call.store,
+                keep = partial(self._responses.save, asked, caller)
+                sink = SSEEventSink(
+                    send, delivery.timeouts, events.in_progress, keep_events=asked.call.store
                 )
-                teller = ResponsesStreamRenderer(ear, script, booking, keep)
-                flights = self._state.request_scopes
-                await stream_answer(
-                    self._service,
-                    flights,
-                    prepared=booking,
-                    renderer=teller,
-                    writer=ear.writer,
-                    receive=receive,
-                )
+                renderer = ResponsesStreamRenderer(sink, events, prepared, keep)
+                await delivery.stream_answer(prepared, renderer, sink.writer, receive)
                 return
-            await self._send_answer(
-                asked, booking, event_writer=script, caller=caller, receive=receive, send=send
-            )
 
-    async def _send_answer(
-        self,
-        response_call: ResponseCall,
-        prepared: PreparedCall,
-        event_writer: ResponseEventWriter,
-        caller: Caller,
-        *,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        async def render(run: Run, reply: Reply) -> dict[str, Any]:
-            event_writer.remaining(reply, reasoning=prepared.served_model.direct)
-            trace = response_call.call.options.trace
-            response = finished_response(
-                event_writer.base, event_writer.output, run, reply, trace=trace
-            )
-            await self._responses.save(response_call, caller, response)
-            return response
+            async def render(run: Run, reply: Reply) -> dict[str, Any]:
+                events.remaining(reply, reasoning=prepared.served_model.direct)
+                trace = asked.call.options.trace
+                response = finished_response(events.base, events.output, run, reply, trace=trace)
+                await self._responses.save(asked, caller, response)
+                return response
 
-        await send_answer(
-            self._service,
-            self._state.request_scopes,
-            prepared=prepared,
-            render=render,
-            receive=receive,
-            send=send,
-        )
+            await delivery.send_answer(prepared, render, receive, send)
 
     async def _submit_background(
         self,
@@ -132,4 +93,4 @@ class ResponsesEndpoint:
             await send_json(send, queued)
             return
         events = self._background.events(queued["id"], caller, -1)
-        await send_events(self._state, events, response=queued, receive=receive, send=send)
+        await send_events(self._delivery, events, response=queued, receive=receive, send=send)

@@ -6,12 +6,15 @@ without a gap. What is told again in the same order has the same numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, final
 
 from batuta.core import Reply, ToolCall
+from batuta.gateway.chat.response import token_object
 from batuta.gateway.responses.response import item_id
+from batuta.gateway.serving.progress_piece import ProgressPiece
 
 Json = dict[str, Any]
 Events = list[Json]
@@ -74,7 +77,14 @@ class ResponseEventWriter:
         events.append(self._part_event("response.reasoning_summary_text.delta", delta=text))
         return events
 
-    def text(self, text: str) -> Events:
+    def progress(self, piece: ProgressPiece) -> Events:
+        """A line of how the run goes on, or what a step says."""
+        events = self.reasoning(piece.text, new=piece.is_line)
+        if piece.step is not None:
+            events[-1]["orchestration"] = piece.step
+        return events
+
+    def text(self, text: str, logprobs: Sequence[Json] = ()) -> Events:
         """More of the answer."""
         events: Events = []
         if self._open is None or self._open["type"] != "message":
@@ -87,7 +97,9 @@ class ResponseEventWriter:
             self._message_texts = []
         self._texts.append(text)
         self._message_texts.append(text)
-        delta = self._content_event("response.output_text.delta", delta=text, logprobs=[])
+        told = list(logprobs)
+        self._open_item["content"][0]["logprobs"] += told
+        delta = self._content_event("response.output_text.delta", delta=text, logprobs=told)
         return [*events, delta]
 
     def call(self, index: int, call: ToolCall) -> Events:
@@ -113,7 +125,8 @@ class ResponseEventWriter:
             events += self.reasoning(reply.reasoning, new=True)
         text = reply.text[len(self.text_so_far) :]
         if text or not (self.text_so_far or reply.tool_calls):
-            events += self.text(text)
+            told = () if self.text_so_far else reply.logprobs
+            events += self.text(text, [token_object(token) for token in told])
         for index, call in enumerate(reply.tool_calls):
             if index not in self._tools:
                 events += self.call(index, call)
@@ -178,7 +191,9 @@ class ResponseEventWriter:
     def _close_text(self) -> Events:
         part = self._open_item["content"][0]
         part["text"] = "".join(self._message_texts)
-        text = self._content_event("response.output_text.done", text=part["text"], logprobs=[])
+        text = self._content_event(
+            "response.output_text.done", text=part["text"], logprobs=part["logprobs"]
+        )
         return [text, self._content_event("response.content_part.done", part=part)]
 
     def _close_tools(self) -> Events:
@@ -229,7 +244,8 @@ def replay_events(response: Json) -> Events:
             for part in item["summary"]:
                 events += script.reasoning(part["text"], new=True)
         elif item["type"] == "message":
-            events += script.text(item["content"][0]["text"])
+            part = item["content"][0]
+            events += script.text(part["text"], part.get("logprobs") or ())
         else:
             events += script.call(
                 tools, ToolCall(id=item["call_id"], name=item["name"], arguments=item["arguments"])

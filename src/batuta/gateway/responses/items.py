@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import orjson
 
-from batuta.core import Image, Message, Part, Role, Text, ToolCall, ToolResult
+from batuta.core import Audio, File, Image, Message, Part, Role, Text, ToolCall, ToolResult
 from batuta.gateway.errors import (
     invalid_type,
     invalid_value,
@@ -15,11 +15,12 @@ from batuta.gateway.errors import (
     unsupported_parameter,
 )
 from batuta.gateway.http.fields import Fields
+from batuta.gateway.serving.attachments import parse_audio, parse_file
 
 MAX_ITEMS = 2000
 _MAX_PARTS = 500
 _ROLES = tuple(role.value for role in Role if role is not Role.TOOL)
-_UNSUPPORTED_PARTS = {"input_file", "input_audio", "file", "computer_screenshot"}
+_UNSUPPORTED_PARTS = {"file", "computer_screenshot"}
 """Kinds of content that the API knows and no worker here is given."""
 SKIPPED_ITEMS = frozenset(
     {
@@ -64,7 +65,7 @@ def parse_items(items: Iterable[Fields]) -> tuple[Message, ...]:
     """The conversation; an assistant's neighbouring items are one turn.
 
     Raises:
-        Refusal: an item is malformed, or a result is of a call that was never made.
+        APIError: an item is malformed, or a result is of a call that was never made.
     """
     turns: list[Message] = []
     pictures: list[Part] = []
@@ -88,8 +89,8 @@ def parse_items(items: Iterable[Fields]) -> tuple[Message, ...]:
 
 
 def _split_pictures(message: Message) -> tuple[Message, list[Part]]:
-    """A tool's turn, and its pictures, which only a user's turn can hold."""
-    images: list[Part] = list(message.images)
+    """A tool's turn, and its pictures and files, which only a user's turn can hold."""
+    images: list[Part] = list(message.attachments)
     if not images:
         return message, []
     result = next(part for part in message.parts if isinstance(part, ToolResult))
@@ -150,7 +151,7 @@ def _parse_result(item: Fields, calls: set[str]) -> tuple[Part, ...]:
     parts = _parse_parts(item, "output", images=True)
     text = "".join(part.text for part in parts if isinstance(part, Text))
     return ToolResult(call_id=call_id, content=text), *(
-        part for part in parts if isinstance(part, Image)
+        part for part in parts if isinstance(part, Image | File | Audio)
     )
 
 
@@ -177,19 +178,28 @@ def _parse_part(part: Fields, *, images: bool) -> Part:
             return Text(_required_text(part, "text"))
         case "refusal":
             return Text(_required_text(part, "refusal"))
-        case "input_image" if images:
-            return _parse_image(part)
-        case "input_image":
+        case kind if kind in _ATTACHMENT_PARSERS and images:
+            return _ATTACHMENT_PARSERS[kind](part)
+        case kind if kind in _ATTACHMENT_PARSERS:
+            held = "a picture" if kind == "input_image" else "files"
             raise unsupported_parameter(
-                part.path("type"), "only a user's message may hold a picture."
+                part.path("type"), f"only a user's message may hold {held}."
             )
         case kind if kind in _UNSUPPORTED_PARTS:
             raise unsupported_parameter(
                 part.path("type"), f"content of type '{kind}' is not passed on."
             )
         case _:
-            wanted = "'input_text', 'output_text' or 'input_image'"
+            wanted = "'input_text', 'output_text', 'input_image', 'input_file' or 'input_audio'"
             raise invalid_value(part.path("type"), f"it must be {wanted}.")
+
+
+def _parse_file(part: Fields) -> Part:
+    for name in ("file_id", "file_url"):
+        if part.get(name) is not None:
+            reason = "no files are kept or fetched here; send 'file_data'."
+            raise unsupported_parameter(part.path(name), reason)
+    return parse_file(part, "file_data", part.text("filename") or "")
 
 
 def _required_text(part: Fields, name: str) -> str:
@@ -210,3 +220,11 @@ def _parse_image(part: Fields) -> Image:
         )
     detail = part.choice("detail", ("auto", "low", "high", "original"))
     return Image(url=url, detail=detail)
+
+
+_ATTACHMENT_PARSERS: Mapping[str | None, Callable[[Fields], Part]] = {
+    "input_image": _parse_image,
+    "input_file": _parse_file,
+    "input_audio": parse_audio,
+}
+"""Parts that only a user's message and a tool's output may hold, by their types."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batuta.core import Message, Question, Role, Sampling, Text
-from batuta.gateway.chat.request import EFFORT_NAMES, check_metadata, parse_cache
 from batuta.gateway.errors import invalid_value, missing_parameter, unsupported_parameter
 from batuta.gateway.http.fields import Fields
 from batuta.gateway.responses.items import MAX_ITEMS, SKIPPED_ITEMS, item_type, parse_items
@@ -17,21 +16,25 @@ from batuta.gateway.responses.tools import (
     parse_text_format,
     parse_tool_choice,
 )
+from batuta.gateway.serving.effort import EFFORTS
 from batuta.gateway.serving.options import ORCHESTRATION_FIELD, parse_run_options
-from batuta.gateway.serving.parsed_call import ParsedCall
+from batuta.gateway.serving.parsed_call import (
+    ParsedCall,
+    check_metadata,
+    check_unsupported,
+    parse_cache,
+)
 
 Json = dict[str, Any]
 _MAX_TOKENS = 100_000_000
 _MAX_INCLUDED = 64
-_MAX_NAMED = 20
-"""Ignored fields that are told; what a client made up does not fill our headers."""
-_EMPTY_VALUES: tuple[Any, ...] = (None, False, 0, [], {})
+_MAX_LOGPROBS = 20
+_LOGPROBS = "message.output_text.logprobs"
 _SUMMARIES = ("auto", "concise", "detailed", "none")
 
 _UNSUPPORTED_FIELDS = {
     "conversation": "there are no stored conversations; use 'previous_response_id'.",
     "prompt": "there are no stored prompts.",
-    "top_logprobs": "log probabilities are not given.",
     "moderation": "there is no moderation here.",
     "context_management": "conversations are not compacted.",
 }
@@ -53,6 +56,8 @@ _USED_FIELDS = {
     "metadata",
     "temperature",
     "top_p",
+    "top_logprobs",
+    "include",
     "prompt_cache_key",
     "prompt_cache_retention",
     ORCHESTRATION_FIELD,
@@ -60,7 +65,6 @@ _USED_FIELDS = {
 _TEXT_FIELDS = ("user", "safety_identifier", "service_tier")
 _OBJECT_FIELDS = ("client_metadata", "prompt_cache_options", "background_options")
 _ACCEPTED_FIELDS = {
-    "include",
     "stream_options",
     "max_tool_calls",
     "truncation",
@@ -68,7 +72,7 @@ _ACCEPTED_FIELDS = {
     *_OBJECT_FIELDS,
 }
 """Fields that are checked and bind nothing here."""
-_UNUSED = _ACCEPTED_FIELDS - {"include", "truncation"}
+_UNUSED = _ACCEPTED_FIELDS - {"truncation"}
 """Of them, those that ask for something; the answer's header names them."""
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | _UNSUPPORTED_FIELDS.keys()
 
@@ -110,7 +114,7 @@ def parse_history_references(body: Fields) -> HistoryReferences:
     """What must be looked up before `parse_response`.
 
     Raises:
-        Refusal: the fields that say so are malformed.
+        APIError: the fields that say so are malformed.
     """
     references = [
         item.need_text("id") for item in _parse_input(body) if item_type(item) == "item_reference"
@@ -122,7 +126,7 @@ def parse_response(body: Fields, history: ResponseHistory) -> ResponseCall:
     """The whole body.
 
     Raises:
-        Refusal: the first thing that is wrong with it, by the field's path.
+        APIError: the first thing that is wrong with it, by the field's path.
     """
     model = body.need_text("model")
     items = _resolve_items(body, history)
@@ -210,22 +214,24 @@ def _parse_sampling(body: Fields) -> Sampling:
         temperature=body.number("temperature", 0, 2),
         top_p=body.number("top_p", 0, 1),
         max_tokens=body.whole("max_output_tokens", 1, _MAX_TOKENS),
-        effort=reasoning.choice("effort", EFFORT_NAMES) if reasoning else None,
+        effort=reasoning.choice("effort", EFFORTS) if reasoning else None,
+        logprobs=_parse_logprobs(body),
     )
+
+
+def _parse_logprobs(body: Fields) -> int | None:
+    others = body.whole("top_logprobs", 0, _MAX_LOGPROBS)
+    wanted = _LOGPROBS in (body.texts("include", _MAX_INCLUDED) or ())
+    return (others or 0) if wanted or others else None
 
 
 def _check_unsupported(body: Fields) -> None:
     """Refuses what is known and cannot be honoured."""
-    for name, reason in _UNSUPPORTED_FIELDS.items():
-        if body.get(name) not in _EMPTY_VALUES:
-            raise unsupported_parameter(name, reason)
+    check_unsupported(body, _UNSUPPORTED_FIELDS)
     if body.choice("truncation", ("auto", "disabled")) == "auto":
         raise unsupported_parameter(
             "truncation", "a conversation that is too long is an error here."
         )
-    for index, wanted in enumerate(body.texts("include", _MAX_INCLUDED) or ()):
-        if "logprobs" in wanted:
-            raise unsupported_parameter(f"include[{index}]", "log probabilities are not given.")
 
 
 def _check_accepted(body: Fields) -> None:
@@ -245,8 +251,7 @@ def _ignored_names(body: Fields, items: list[Fields]) -> tuple[str, ...]:
     """What is left out: unknown fields, tools and items that we do not have."""
     fields = body.unused(_KNOWN_FIELDS, _UNUSED)
     foreign = {item_type(item): None for item in items if item_type(item) in SKIPPED_ITEMS}
-    names = (*fields, *dropped_tool_types(body), *(f"input.{kind}" for kind in foreign))
-    return names[:_MAX_NAMED]
+    return (*fields, *dropped_tool_types(body), *(f"input.{kind}" for kind in foreign))
 
 
 def _request_echo(body: Fields) -> Json:
@@ -275,7 +280,7 @@ def _request_echo(body: Fields) -> Json:
         "text": {"format": text.get("format") or {"type": "text"}, **_verbosity_field(text)},
         "tool_choice": raw.get("tool_choice") or "auto",
         "tools": [_function_object(tool) for tool in tools if tool["type"] == "function"],
-        "top_logprobs": 0,
+        "top_logprobs": raw.get("top_logprobs") or 0,
         "top_p": _number_or_default(raw.get("top_p")),
         "truncation": "disabled",
         "user": raw.get("user"),

@@ -5,34 +5,23 @@ from __future__ import annotations
 from time import time
 from typing import Any
 
-from batuta.core import Finish, Reply, Run, RunId
-from batuta.gateway.chat.response import orchestration_of, usage_of
+from batuta.core import Finish, Reply, Run
 from batuta.gateway.errors import APIError
+from batuta.gateway.serving.trace import orchestration_of, usage_of
+from batuta.store.responses import RESPONSE_PREFIX
 
 Json = dict[str, Any]
-_RESPONSE = "resp_"
-_RUN = "run_"
-
-
-def response_id(run_id: RunId) -> str:
-    """The id under which the run's response is found."""
-    return _RESPONSE + run_id.removeprefix(_RUN)
-
-
-def run_id_of(response: str) -> RunId:
-    """The run of a response, by its id."""
-    return RunId(_RUN + response.removeprefix(_RESPONSE))
 
 
 def item_id(kind: str, response: str, index: int, side: str = "") -> str:
     """An item's id, from which its response can be told."""
-    return f"{kind}_{response.removeprefix(_RESPONSE)}_{side}{index}"
+    return f"{kind}_{response.removeprefix(RESPONSE_PREFIX)}_{side}{index}"
 
 
 def response_id_of_item(item: str) -> str | None:
     """The response that an item belongs to, by the item's id; None if it is none of ours."""
     parts = item.split("_")
-    return _RESPONSE + parts[1] if len(parts) > 2 else None  # noqa: PLR2004 - kind, owner, index
+    return RESPONSE_PREFIX + parts[1] if len(parts) > 2 else None  # noqa: PLR2004 - kind, owner, index
 
 
 def new_response(echo: Json, response: str, created: int, status: str = "in_progress") -> Json:

@@ -19,7 +19,7 @@ from batuta.gateway.http.middleware import log_exception
 from batuta.gateway.responses.items import item_type
 from batuta.gateway.responses.request import HistoryReferences, ResponseCall, ResponseHistory
 from batuta.gateway.responses.response import item_id, response_id_of_item
-from batuta.gateway.serving.models import ServerState
+from batuta.store import Store
 from batuta.store.responses import ResponseTable, StoredResponse
 
 Json = dict[str, Any]
@@ -39,19 +39,19 @@ _USABLE_STATUSES = {"completed", "incomplete"}
 class ResponseStore:
     """Keeps responses, each under its tenant, and finds what a body goes on from."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
+    def __init__(self, store: Store | None) -> None:
+        self._store = store
 
     @property
     def responses(self) -> ResponseTable | None:
         """Where they are; None if this server keeps nothing."""
-        return None if self._state.store is None else self._state.store.responses
+        return None if self._store is None else self._store.responses
 
     async def load_history(self, references: HistoryReferences, caller: Caller) -> ResponseHistory:
         """What the body needs of the past.
 
         Raises:
-            Refusal: the previous response cannot be gone on from.
+            APIError: the previous response cannot be gone on from.
             StoreError: the store fails.
         """
         if self.responses is None:

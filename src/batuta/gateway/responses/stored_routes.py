@@ -8,19 +8,19 @@ from typing import Any, final
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from batuta.gateway.access.caller import caller_of
-from batuta.gateway.admin.routes import store_of
-from batuta.gateway.admin.runs import json_response
-from batuta.gateway.errors import APIError, invalid_value, not_found
-from batuta.gateway.http.body import send_json
+from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
+from batuta.gateway.http.body import json_response, send_json
 from batuta.gateway.responses.background import BackgroundResponses
 from batuta.gateway.responses.events import replay_events
-from batuta.gateway.responses.resumed_stream import send_events
 from batuta.gateway.responses.store import ResponseStore, body_of, events_of, inputs_of
+from batuta.gateway.responses.stream import send_events
 from batuta.gateway.serving.deletions import Deletions
-from batuta.gateway.serving.models import ServerState
+from batuta.gateway.serving.deliver import AnswerDelivery
+from batuta.store import Store
 from batuta.store.responses import StoredResponse
 
 Json = dict[str, Any]
@@ -34,17 +34,25 @@ class StoredResponseEndpoint:
     """/v1/responses/{id}: the response as it stands, or its events; or it is deleted."""
 
     def __init__(
-        self, state: ServerState, responses: ResponseStore, background: BackgroundResponses
+        self,
+        delivery: AnswerDelivery,
+        responses: ResponseStore,
+        background: BackgroundResponses,
+        *,
+        store: Store | None,
+        deletions: Deletions,
     ) -> None:
-        self._state = state
+        self._delivery = delivery
         self._responses = responses
         self._background = background
+        self._store = store
+        self._deletions = deletions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request.
 
         Raises:
-            Refusal: there is no such response, or it cannot be told so.
+            APIError: there is no such response, or it cannot be told so.
         """
         request = Request(scope)
         row = await find_response(self._responses, request)
@@ -61,13 +69,14 @@ class StoredResponseEndpoint:
         else:
             events = _events_after(await _stored_events(row, body), after)
         await send_events(
-            self._state, events, response=body, receive=receive, send=send, after=after
+            self._delivery, events, response=body, receive=receive, send=send, after=after
         )
 
     async def _forgotten(self, row: StoredResponse, request: Request) -> Json:
         """The response is deleted; with `conversation=true` all that it belongs to."""
-        conversation, store = _parse_flag(request, "conversation"), store_of(self._state)
-        gone = await Deletions(self._state).delete_response(store, row, conversation=conversation)
+        conversation = _parse_flag(request, "conversation")
+        store = require_part(self._store, "This server keeps no responses.")
+        gone = await self._deletions.delete_response(store, row, conversation=conversation)
         told: Json = {"id": row.id, "object": "response", "deleted": True}
         return {**told, "responses": gone} if conversation else told
 
@@ -79,6 +88,13 @@ class StoredResponseRoutes:
     def __init__(self, responses: ResponseStore, background: BackgroundResponses) -> None:
         self._responses = responses
         self._background = background
+
+    def routes(self) -> list[Route]:
+        """Their addresses."""
+        return [
+            Route("/v1/responses/{id}/cancel", self.cancel, methods=["POST"]),
+            Route("/v1/responses/{id}/input_items", self.input_items),
+        ]
 
     async def cancel(self, request: Request) -> Response:
         """Cancels a response of the background; one that has ended is left as it is."""
@@ -117,7 +133,7 @@ async def find_response(responses: ResponseStore, request: Request) -> StoredRes
     """The caller's response that the path names.
 
     Raises:
-        Refusal: there is none.
+        APIError: there is none.
     """
     response_id: str = request.path_params["id"]
     row = await responses.find(response_id, caller_of(request.scope))

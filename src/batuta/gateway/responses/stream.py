@@ -1,21 +1,24 @@
-"""A run told as the events of a response: to a reader's connection, or to a job's desk."""
+"""A run told as the events of a response: to its reader, to a job, or again to who comes later."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol, final
 
 import anyio
-from starlette.types import Send
+from starlette.types import Receive, Send
 
 from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
+from batuta.gateway.chat.response import token_object
 from batuta.gateway.errors import APIError
+from batuta.gateway.http.disconnect import DisconnectReason
 from batuta.gateway.http.json_codec import encode_json
-from batuta.gateway.http.sse import SSEWriter
+from batuta.gateway.http.middleware import log_exception
+from batuta.gateway.http.sse import SSEWriter, StreamTimeouts, encoded_event_frame, event_frame
 from batuta.gateway.responses.events import ResponseEventWriter
 from batuta.gateway.responses.response import failed_response, finished_response
+from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.execute import PreparedCall
-from batuta.gateway.serving.models import StreamTimeouts
 from batuta.gateway.serving.progress import RunProgress
 
 Json = dict[str, Any]
@@ -38,16 +41,6 @@ class EventSink(Protocol):
     async def send(self, event: Json, *, last: bool = False) -> None:
         """The next event."""
         ...
-
-
-def event_frame(event: Json) -> bytes:
-    """The event as it is sent."""
-    return encoded_event_frame(event["type"], encode_json(event))
-
-
-def encoded_event_frame(kind: str, data: bytes) -> bytes:
-    """An encoded event as it is sent."""
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 
 @final
@@ -128,8 +121,9 @@ class ResponsesStreamRenderer:
             delta = self._progress.visible_delta(event)
             if delta is not None:
                 await self._send_delta(delta)
-        elif line := self._progress.progress_line(event):
-            await self._send_events(self._events.reasoning(line, new=True))
+                return
+        pieces = self._progress.pieces(event)
+        await self._send_events([e for p in pieces for e in self._events.progress(p)])
 
     def matches(self, reply: Reply) -> bool:
         """Whether what was told is the beginning of that reply."""
@@ -137,7 +131,7 @@ class ResponsesStreamRenderer:
 
     async def finish(self, run: Run, reply: Reply) -> None:
         """What was not told yet, and the response as it ended."""
-        hidden = self._progress.direct and not self._progress.can_stream
+        hidden = self._progress.direct and not self._progress.has_streamed
         await self._send_events(self._events.remaining(reply, reasoning=hidden))
         base, output = self._events.base, self._events.output
         await self._send_end(finished_response(base, output, run, reply, trace=self._trace))
@@ -159,8 +153,10 @@ class ResponsesStreamRenderer:
         script = self._events
         if delta.reasoning and self._progress.direct:
             await self._send_events(script.reasoning(delta.reasoning, new=False))
-        if delta.text:
-            await self._send_events(script.text(delta.text))
+        if delta.text or delta.logprobs:
+            await self._send_events(
+                script.text(delta.text, [token_object(t) for t in delta.logprobs])
+            )
         if delta.tool_index is not None:
             call = ToolCall(id=delta.tool_id, name=delta.tool_name, arguments=delta.tool_arguments)
             await self._send_events(script.call(delta.tool_index, call))
@@ -169,3 +165,50 @@ class ResponsesStreamRenderer:
         async with self._lock:  # steps that are played at once tell one after another
             for event in events:
                 await self._sink.send(event)
+
+
+async def send_events(
+    delivery: AnswerDelivery,
+    events: AsyncIterator[Json],
+    response: Json,
+    receive: Receive,
+    send: Send,
+    *,
+    after: int = -1,
+) -> None:
+    """Sends the events as they come, until they end or the reader goes.
+
+    A sign of life repeats the last number: it is not one of the events, and whoever resumes after
+    it misses nothing.
+
+    Args:
+        delivery: whose readers these are.
+        events: of the response, each with its number.
+        response: as it is now; what signs of life show.
+        receive: of the request.
+        send: of the request.
+        after: the number of the last event that the reader has.
+    """
+    number = max(after, 0)
+
+    def sign() -> bytes:
+        alive = {"type": "response.in_progress", "sequence_number": number}
+        return event_frame({**alive, "response": response})
+
+    writer = SSEWriter(send, delivery.timeouts, sign)
+
+    async def work() -> None:
+        nonlocal number
+        await writer.open({})
+        async for event in events:
+            number = event["sequence_number"]
+            await writer.write(event_frame(event))
+        await writer.close(b"")
+
+    try:
+        ended = await delivery.scopes.run(receive, work, writer)
+    except Exception as error:  # noqa: BLE001 - the 200 is out: the reader sees the stream break
+        log_exception(error)
+        ended = DisconnectReason.SERVER_CLOSING
+    if ended is DisconnectReason.SERVER_CLOSING:
+        await writer.close(b"")

@@ -24,7 +24,7 @@ def parse_functions(body: Fields) -> tuple[Tool, ...]:
     """The functions that the client offers; tools of other types are left out.
 
     Raises:
-        Refusal: they are malformed, or two have one name.
+        APIError: they are malformed, or two have one name.
     """
     tools: list[Tool] = []
     for entry in body.objects("tools", MAX_TOOLS) or ():
@@ -59,7 +59,7 @@ def parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
     """The tools that may be called, and which of them is wanted.
 
     Raises:
-        Refusal: it is malformed, or asks for a tool that is not offered.
+        APIError: it is malformed, or asks for a tool that is not offered.
     """
     choice = body.get("tool_choice")
     if choice is None:
@@ -92,7 +92,7 @@ def parse_text_format(body: Fields) -> ResponseFormat | None:
     """The form that `text.format` asks for; None: any text.
 
     Raises:
-        Refusal: it is malformed.
+        APIError: it is malformed.
     """
     text = body.object("text")
     form = text.object("format") if text else None

@@ -61,7 +61,7 @@ def permitted_workers(caller: Caller, served: ServedModel, pool: Pool) -> Pool:
     """The workers of `pool` that may hear this caller's question.
 
     Raises:
-        Refusal: the caller may not ask that model, or nobody may hear it.
+        APIError: the caller may not ask that model, or nobody may hear it.
     """
     if caller.role in {CallerRole.ADMIN, CallerRole.NOBODY}:
         message = "The admin's token plays no runs: make a key and use that."
@@ -159,7 +159,7 @@ class AdmissionController:
                 that was reserved for it.
 
         Raises:
-            Refusal: too many runs or tokens, or no money; nothing is held.
+            APIError: too many runs or tokens, or no money; nothing is held.
         """
         charge = RunCharge(tenant=caller.tenant, key=caller.key, at=time())
         if caller.key is None:
@@ -281,7 +281,7 @@ def _check_rate(windows: list[RateWindow]) -> None:
     """Nothing, if the last one let the call through.
 
     Raises:
-        Refusal: it did not.
+        APIError: it did not.
     """
     last = windows[-1]
     if last.is_allowed:

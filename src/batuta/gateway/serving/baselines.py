@@ -1,12 +1,12 @@
 """The published methods as served models, `baseline/NAME`, to compare with on one's own traffic.
 
-They are the methods of `batuta eval`, under the same names. Those that learn do so from a history
-of outcomes, when they are first asked.
+They are the rows of `baselines.registry`, under the names of `batuta eval`. Those that learn do so
+from a history of outcomes, when they are first asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Generic, TypeVar, final
@@ -14,21 +14,11 @@ from typing import Generic, TypeVar, final
 import anyio
 import anyio.to_thread
 
-from batuta.baselines import (
-    BestOfN,
-    ConductorSolver,
-    MixtureOfAgents,
-    SelfConsistency,
-    SelfReflection,
-    SingleWorker,
-    Solver,
-    fixed_pipeline,
-)
+from batuta.baselines import ConductorSolver, Solver
 from batuta.baselines import cascade as cascades
 from batuta.baselines.cascade import Cascade
 from batuta.baselines.checker import Checker
-from batuta.baselines.pipeline import CALLS
-from batuta.baselines.routing import ANSWER_CHOOSERS, ROUTERS, RandomRouting
+from batuta.baselines.registry import BASELINES, Baseline
 from batuta.baselines.solver import SolverContext
 from batuta.core import (
     CallListener,
@@ -43,10 +33,10 @@ from batuta.core import (
     Run,
 )
 from batuta.core.conductor import NULL_LISTENER
+from batuta.core.suggestions import suggest_names
 from batuta.errors import BatutaError, ConfigError
 from batuta.gateway.serving.models import ServedModel
 from batuta.solvers.history import History
-from batuta.solvers.random_workflows import RandomConductor
 from batuta.solvers.selector import SelectorRecipe
 
 BASELINE_PREFIX = "baseline/"
@@ -58,23 +48,6 @@ NEEDS_ANSWERS = (
     "--cascade FOLDER where it has learned"
 )
 
-_MOA, _MOA_8 = MixtureOfAgents(), MixtureOfAgents(layers=2, proposers=7)
-FIXED_BASELINES: Mapping[str, Solver] = {
-    "best-single": SingleWorker(),
-    "self-consistency@5": SelfConsistency(5),
-    "best-of-5": BestOfN(5),
-    "self-reflection": SelfReflection(),
-    "moa": ConductorSolver(_MOA, _MOA.calls),
-    "moa-8": ConductorSolver(_MOA_8, _MOA_8.calls),
-    "pipeline": ConductorSolver(fixed_pipeline(), CALLS),
-    "random": ConductorSolver(RandomConductor()),
-    "random-routing": ConductorSolver(RandomRouting(), 1),
-}
-"""The methods that need no history."""
-LEARNING_BASELINES = tuple(
-    name for name in (*ROUTERS, *ANSWER_CHOOSERS) if name not in FIXED_BASELINES
-)
-"""The methods that do."""
 _MIN_WORKERS = 3
 """Workers that Smoothie compares; for fewer there is little to route between either."""
 
@@ -103,7 +76,9 @@ def baseline_models(
             or the checker is none of them.
     """
     served = [
-        _baseline_model(name, solver, pool, limits) for name, solver in FIXED_BASELINES.items()
+        _baseline_model(each.default_name, each.build(each.number), pool, limits)
+        for each in BASELINES
+        if each.build is not None
     ]
     checks = _find_checker(checker, pool)
     if cascade is not None:
@@ -122,8 +97,9 @@ def baseline_models(
         )
     mine = history.select(workers=known)
     served += [
-        _baseline_model(name, _learning_solver(name, mine), pool, limits)
-        for name in LEARNING_BASELINES
+        _baseline_model(each.name, _learning_solver(each, mine), pool, limits)
+        for each in BASELINES
+        if each.build is None
     ]
     if mine.samples is not None and cascade is None:
         served.append(_baseline_model(CASCADE, _lazy_cascade(mine, checks), pool, limits))
@@ -135,7 +111,9 @@ def unavailable_baselines(
 ) -> dict[str, str]:
     """The names of the methods that nothing here teaches, each with what to do."""
     absent = {
-        BASELINE_PREFIX + name: NEEDS_HISTORY for name in LEARNING_BASELINES if history is None
+        BASELINE_PREFIX + each.name: NEEDS_HISTORY
+        for each in BASELINES
+        if each.build is None and history is None
     }
     if cascade is None and (history is None or history.samples is None):
         absent[BASELINE_PREFIX + CASCADE] = NEEDS_ANSWERS
@@ -147,15 +125,18 @@ def _find_checker(name: str | None, pool: Pool) -> Checker | None:
     if name is None:
         return None
     if name not in pool:
-        known = ", ".join(worker.id for worker in pool)
-        raise ConfigError(f"there is no worker {name!r} to check answers; choose among: {known}")
+        known = suggest_names(name, (worker.id for worker in pool))
+        raise ConfigError(f"there is no worker {name!r} to check answers; {known}")
     return Checker(pool[name].id)
 
 
-def _learning_solver(name: str, history: History) -> Solver:
-    if name in ROUTERS:
-        return ConductorSolver(LazyConductor(name, partial(ROUTERS[name], history)))
-    return LazySolver(name, partial(ANSWER_CHOOSERS[name], history), len(history.workers))
+def _learning_solver(baseline: Baseline, history: History) -> Solver:
+    if baseline.fit_router is not None:
+        fit = partial(baseline.fit_router, history)
+        return ConductorSolver(LazyConductor(baseline.name, fit))
+    assert baseline.fit_chooser is not None  # noqa: S101 - one of the three is there
+    choose = partial(baseline.fit_chooser, history)
+    return LazySolver(baseline.name, choose, len(history.workers))
 
 
 def _lazy_cascade(history: History, checker: Checker | None) -> Solver:

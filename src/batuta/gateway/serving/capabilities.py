@@ -8,34 +8,57 @@ from __future__ import annotations
 from dataclasses import replace
 
 from batuta.core import Outcome, Pool, Question, Reply, Request, Run
+from batuta.core.worker import AUDIO, FILES, VISION
 from batuta.engine.step_prompt import TRUNCATED_FINISHES, lacks_call
 from batuta.gateway.errors import invalid_value, unsupported_parameter
-from batuta.guardrails import ResponseFormatChecker
+from batuta.gateway.serving.models import ServedModel
+from batuta.guardrails import Guardrails, GuardrailStage, ResponseFormatChecker
 from batuta.schemas import SchemaTimeoutError
 
-VISION_TAG = "vision"
+_ATTACHMENTS = {
+    VISION: "no worker here can see pictures",
+    FILES: "no worker here can read files",
+    AUDIO: "no worker here can hear recordings",
+}
 
 
-def vision_workers(pool: Pool, question: Question) -> Pool:
-    """The workers that may be shown the question: those that can see, if it has pictures.
+def capable_workers(pool: Pool, question: Question) -> Pool:
+    """The workers that may be shown the question: those that can take all that is attached to it.
 
     Raises:
-        Refusal: it has pictures and nobody can see.
+        APIError: nobody can.
     """
-    if not any(message.images for message in question.messages):
-        return pool
-    able = [worker.id for worker in pool if VISION_TAG in worker.tags]
-    if not able:
-        reason = f"no worker here can see pictures; give one that can the tag '{VISION_TAG}'."
-        raise unsupported_parameter("messages", reason)
-    return pool.subset(able)
+    for tag in question.needed_tags:
+        able = [worker.id for worker in pool if tag in worker.tags]
+        if not able:
+            reason = f"{_ATTACHMENTS[tag]}; give one that can the tag '{tag}'."
+            raise unsupported_parameter("messages", reason)
+        pool = pool.subset(able)
+    return pool
+
+
+def check_choices(question: Question, served: ServedModel, guardrails: Guardrails) -> None:
+    """Nothing, if as many answers as are wanted can be given, with what is to be told of them.
+
+    Raises:
+        Refusal: `n` or `logprobs` cannot be honoured.
+    """
+    sampling = question.sampling
+    several, told = (sampling.choices or 1) > 1, sampling.logprobs is not None
+    if served.solver is not None and (several or told):
+        raise unsupported_parameter("n" if several else "logprobs", f"{served.name} chooses.")
+    if several and question.tools and not (served.direct and len(served.pool) == 1):
+        reason = "where several workers play, one answer alone can call tools."
+        raise unsupported_parameter("n", reason)
+    if told and guardrails.applies_to(GuardrailStage.OUTPUT):
+        raise unsupported_parameter("logprobs", "a policy may change what goes out.")
 
 
 async def check_response_format(question: Question) -> None:
     """Nothing, if the form that the answer must have can be checked.
 
     Raises:
-        Refusal: its schema is none, or nobody can tell in the time there is.
+        APIError: its schema is none, or nobody can tell in the time there is.
     """
     wanted = question.response_format
     if wanted is None or wanted.kind != "json_schema":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import final
 
-from batuta.gateway.responses.response import run_id_of
-from batuta.gateway.serving.models import ServerState
+from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.serving.pending_tool_runs import PendingToolRuns
+from batuta.jobs import Jobs
 from batuta.store import Store
-from batuta.store.responses import StoredResponse
+from batuta.store.responses import StoredResponse, run_id_of
 
 
 @final
@@ -18,8 +19,12 @@ class Deletions:
     that went on from a response. The ledger of money stays; it has no words.
     """
 
-    def __init__(self, orchestra: ServerState) -> None:
-        self._orchestra = orchestra
+    def __init__(
+        self, jobs: Jobs, authenticator: Authenticator, pending_tool_runs: PendingToolRuns
+    ) -> None:
+        self._jobs = jobs
+        self._authenticator = authenticator
+        self._pending_tool_runs = pending_tool_runs
 
     async def delete_run(self, store: Store, run_id: str, tenant: str) -> list[str]:
         """Forgets the run; the ids of it and of the runs that had gone on from it.
@@ -29,7 +34,7 @@ class Deletions:
         """
         await store.flush()
         gone = await store.forgetting.forget_runs([run_id], tenant)
-        self._orchestra.pending_tool_runs.dismiss(tenant, set(gone))
+        self._pending_tool_runs.dismiss(tenant, set(gone))
         await store.forgetting.scrub_files()
         return gone
 
@@ -55,8 +60,8 @@ class Deletions:
         await forgetting.forget_responses(gone, tenant)
         runs = await forgetting.forget_runs([run_id_of(one) for one in line], tenant)
         for one in line:
-            await self._orchestra.jobs.forget(one, tenant)
-        self._orchestra.pending_tool_runs.dismiss(tenant, set(runs))
+            await self._jobs.forget(one, tenant)
+        self._pending_tool_runs.dismiss(tenant, set(runs))
         await forgetting.scrub_files()
         return gone
 
@@ -68,8 +73,8 @@ class Deletions:
         """
         await store.flush()
         found = await store.forgetting.forget_tenant(tenant)
-        self._orchestra.authenticator.forget()
-        jobs = await self._orchestra.jobs.forget_tenant(tenant)
-        self._orchestra.pending_tool_runs.dismiss(tenant)
+        self._authenticator.forget()
+        jobs = await self._jobs.forget_tenant(tenant)
+        self._pending_tool_runs.dismiss(tenant)
         await store.forgetting.scrub_files()
         return found or jobs > 0

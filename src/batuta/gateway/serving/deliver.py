@@ -1,9 +1,9 @@
-"""A booked call played to its reader: whole, or as a stream. The same for every dialect."""
+"""A prepared call played to its reader: whole, or as a stream. The same for every dialect."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 from starlette.types import Receive, Send
 
@@ -12,7 +12,7 @@ from batuta.gateway.errors import APIError, internal_error, server_closing
 from batuta.gateway.http.body import send_json
 from batuta.gateway.http.disconnect import DisconnectReason, RequestScopes
 from batuta.gateway.http.middleware import log_exception
-from batuta.gateway.http.sse import SSEWriter
+from batuta.gateway.http.sse import SSEWriter, StreamTimeouts
 from batuta.gateway.serving.error_mapping import response_headers
 from batuta.gateway.serving.execute import PreparedCall, RunService
 
@@ -44,66 +44,65 @@ class StreamRenderer(Protocol):
         ...
 
 
-async def send_answer(
-    service: RunService,
-    scopes: RequestScopes,
-    prepared: PreparedCall,
-    render: RenderBody,
-    *,
-    receive: Receive,
-    send: Send,
-) -> None:
-    """Plays and sends the body; nothing if the reader went away.
+@final
+class AnswerDelivery:
+    """Plays prepared calls to their readers: whole, or as a stream. The same for every dialect."""
 
-    Raises:
-        Refusal: the run has no answer, or the server stops.
-    """
-    runs: list[Run] = []
+    def __init__(
+        self, service: RunService, scopes: RequestScopes, timeouts: StreamTimeouts
+    ) -> None:
+        self.service = service
+        self.scopes = scopes
+        """The requests that are being answered."""
+        self.timeouts = timeouts
 
-    async def work() -> None:
-        runs.append(await service.execute(prepared))
+    async def send_answer(
+        self, prepared: PreparedCall, render: RenderBody, receive: Receive, send: Send
+    ) -> None:
+        """Plays and sends the body; nothing if the reader went away.
 
-    cut = await scopes.run(receive, work)
-    if not runs:
-        if cut is DisconnectReason.SERVER_CLOSING:
-            raise server_closing()
-        return
-    run = runs[0]
-    headers = {**prepared.headers, **response_headers(run)}
-    refusal = prepared.error_for(run)
-    if refusal is not None or run.reply is None:
-        raise (refusal or internal_error()).with_headers(headers)
-    await send_json(send, await render(run, run.reply), 200, headers)
+        Raises:
+            APIError: the run has no answer, or the server stops.
+        """
+        runs: list[Run] = []
 
+        async def work() -> None:
+            runs.append(await self.service.execute(prepared))
 
-async def stream_answer(
-    service: RunService,
-    scopes: RequestScopes,
-    prepared: PreparedCall,
-    renderer: StreamRenderer,
-    *,
-    writer: SSEWriter,
-    receive: Receive,
-) -> None:
-    """Plays while the teller tells; every end but a reader's going away is told."""
-    refusals: list[APIError] = []
+        ended = await self.scopes.run(receive, work)
+        if not runs:
+            if ended is DisconnectReason.SERVER_CLOSING:
+                raise server_closing()
+            return
+        run = runs[0]
+        headers = {**prepared.headers, **response_headers(run)}
+        error = prepared.error_for(run)
+        if error is not None or run.reply is None:
+            raise (error or internal_error()).with_headers(headers)
+        await send_json(send, await render(run, run.reply), 200, headers)
 
-    async def work() -> None:
-        await renderer.open(prepared.headers)
-        refusal = await execute_and_render(service, prepared, renderer)
-        if refusal is not None:
-            refusals.append(refusal)
+    async def stream_answer(
+        self, prepared: PreparedCall, renderer: StreamRenderer, writer: SSEWriter, receive: Receive
+    ) -> None:
+        """Plays while the renderer shows it; every end but a reader's going away is told."""
+        errors: list[APIError] = []
 
-    try:
-        cut = await scopes.run(receive, work, writer)
-    except Exception as error:  # noqa: BLE001 - the 200 is out: say it in the stream
-        log_exception(error)
-        cut = None
-        refusals.append(internal_error())
-    if cut is DisconnectReason.SERVER_CLOSING:
-        refusals.append(server_closing())
-    for refusal in refusals:
-        await renderer.fail(refusal)
+        async def work() -> None:
+            await renderer.open(prepared.headers)
+            error = await execute_and_render(self.service, prepared, renderer)
+            if error is not None:
+                errors.append(error)
+
+        try:
+            ended = await self.scopes.run(receive, work, writer)
+        except Exception as error:  # noqa: BLE001 - the 200 is out: say it in the stream
+            log_exception(error)
+            ended = None
+            errors.append(internal_error())
+        if ended is DisconnectReason.SERVER_CLOSING:
+            errors.append(server_closing())
+        for error in errors:
+            await renderer.fail(error)
 
 
 async def execute_and_render(
@@ -112,13 +111,13 @@ async def execute_and_render(
     renderer: StreamRenderer,
     on_event: EventHandler | None = None,
 ) -> APIError | None:
-    """Plays while the teller tells, to its end if there is an answer; else why there is none.
+    """Plays while the renderer shows it, to its end if there is an answer; else why there is none.
 
     Args:
         service: plays.
         prepared: what is played.
-        renderer: tells.
-        on_event: who hears the run's events in the teller's place, and passes them on.
+        renderer: shows the run.
+        on_event: who hears the run's events in the renderer's place, and passes them on.
     """
     run = await service.execute(prepared, on_event or renderer.on_event)
     refusal = prepared.error_for(run)

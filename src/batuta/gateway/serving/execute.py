@@ -1,7 +1,7 @@
 """The one way from a call to its run: every dialect, whole, streamed or in the background.
 
 What must happen to each request whatever its form - who may ask, what it may spend, what is kept
-of it - happens in `Player.book` (before anything is said to the reader) and `Player.play`.
+of it - happens in `prepare_call` (before anything is said to the reader) and in `execute`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from batuta.core import (
 from batuta.engine import Recorder, conduct, new_run_id
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller
+from batuta.gateway.access.rate_limit import RateLimiter
 from batuta.gateway.errors import APIError, invalid_value, model_not_found, unsupported_parameter
 from batuta.gateway.http.middleware import log_exception
 from batuta.gateway.serving.admission import (
@@ -43,9 +44,10 @@ from batuta.gateway.serving.admission import (
     permitted_workers,
 )
 from batuta.gateway.serving.capabilities import (
+    capable_workers,
+    check_choices,
     check_response_format,
     enforce_response_format,
-    vision_workers,
 )
 from batuta.gateway.serving.conversations import ConversationWorkers, tenant_key
 from batuta.gateway.serving.cost_bound import FirstCallsCost, bound_first_calls
@@ -57,12 +59,18 @@ from batuta.gateway.serving.effort import (
 )
 from batuta.gateway.serving.error_mapping import error_of_run
 from batuta.gateway.serving.image_addresses import check_pictures
-from batuta.gateway.serving.models import ServedModel, ServerState
+from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.options import ORCHESTRATION_FIELD
 from batuta.gateway.serving.parsed_call import ParsedCall
+from batuta.gateway.serving.pending_tool_runs import PendingToolRuns
+from batuta.gateway.telemetry.metrics import Metrics
+from batuta.gateway.telemetry.otlp import RunSpanExporter
 from batuta.guardrails import Guardrails, GuardrailStage
 from batuta.solvers import FixedConductor, single_worker
+from batuta.store import Store
 
+_MAX_NAMED = 20
+"""Ignored fields that are told; what a client made up does not fill our headers."""
 _HEADER_SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -90,20 +98,16 @@ class PreparedCall:
     @property
     def can_stream(self) -> bool:
         """Whether words can be shown as they come: nothing will replace them or forbid them."""
-        settled = self.limits.rounds == 1 and self.served_model.solver is None
-        unchecked = self.call.question.response_format is None
+        settled = self.served_model.solver is None
         return (
-            self.call.stream
-            and settled
-            and unchecked
-            and not self.guardrails.applies_to(GuardrailStage.OUTPUT)
+            self.call.stream and settled and not self.guardrails.applies_to(GuardrailStage.OUTPUT)
         )
 
     @property
     def headers(self) -> dict[str, str]:
         """What the answer's headers say before anything is played."""
         headers = {"x-batuta-run-id": str(self.run_id), **self.admission.headers}
-        ignored = [name for name in self.call.ignored if _HEADER_SAFE.fullmatch(name)]
+        ignored = [n for n in self.call.ignored if _HEADER_SAFE.fullmatch(n)][:_MAX_NAMED]
         if ignored:
             headers["x-batuta-ignored"] = ", ".join(ignored)
         return headers
@@ -120,23 +124,45 @@ def seed_of(run_id: RunId) -> int:
 
 @final
 class RunService:
-    """Books calls and plays them."""
+    """Prepares calls and plays them."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
-        self._admission = AdmissionController(state.store, state.rate_limiter)
-        self._pending_tool_runs = state.pending_tool_runs
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        *,
+        store: Store | None,
+        rate_limiter: RateLimiter,
+        pending_tool_runs: PendingToolRuns,
+        metrics: Metrics,
+        span_exporter: RunSpanExporter | None = None,
+    ) -> None:
+        """Learns who plays, and where it is recorded.
+
+        Args:
+            catalogue: the workers and the models.
+            store: keeps the runs and the budgets; None: nothing is kept.
+            rate_limiter: counts what keys use.
+            pending_tool_runs: the runs that wait for their callers' tools.
+            metrics: count each run.
+            span_exporter: where the spans of runs go; None: nowhere.
+        """
+        self._catalogue = catalogue
+        self._store = store
+        self._admission = AdmissionController(store, rate_limiter)
+        self._pending_tool_runs = pending_tool_runs
+        self._metrics = metrics
+        self._span_exporter = span_exporter
         self._conversations = ConversationWorkers()
 
     def find_model(self, name: str) -> ServedModel:
         """The model served under that name.
 
         Raises:
-            Refusal: there is none.
+            APIError: there is none.
         """
-        served = self._state.find_model(name)
+        served = self._catalogue.find_model(name)
         if served is None:
-            raise model_not_found(name, self._state.unavailable_models.get(name))
+            raise model_not_found(name, self._catalogue.unavailable_models.get(name))
         return served
 
     @asynccontextmanager
@@ -159,7 +185,7 @@ class RunService:
             durable: it is taken up again if this process ends before it does.
 
         Raises:
-            Refusal: the call cannot be played; nothing was, and nothing was said to the reader.
+            APIError: the call cannot be played; nothing was, and nothing was said to the reader.
         """
         booking = self._prepare(call, caller, run_id or new_run_id())
         resumed = await self._pending_tool_runs.find_resumed(
@@ -200,7 +226,7 @@ class RunService:
         """The booking with its caller's own workflow as the policies let it be played.
 
         Raises:
-            Refusal: a policy forbids it.
+            APIError: a policy forbids it.
         """
         workflow = booking.call.options.workflow
         if workflow is None or not booking.guardrails.applies_to(GuardrailStage.INPUT):
@@ -211,7 +237,7 @@ class RunService:
             raise APIError(400, "policy_blocked", message, param=f"{ORCHESTRATION_FIELD}.workflow")
         by_hand = FixedConductor("by-hand", lambda _: clean)
         served = replace(booking.served_model, conductor=by_hand)
-        return replace(booking, served=served, guarded=acts)
+        return replace(booking, served_model=served, guarded=acts)
 
     async def execute(self, prepared: PreparedCall, emit: EventHandler | None = None) -> Run:
         """Conducts and keeps the run, also if this is cancelled."""
@@ -229,14 +255,14 @@ class RunService:
                 limits=prepared.limits,
                 funds=prepared.admission.reserved_budget,
                 seed=question.sampling.seed,
-                emit=self._state.metrics.time_first_token(served.name, emit),
+                emit=self._metrics.time_first_token(served.name, emit),
                 live=prepared.can_stream,
                 fallback=served.fallback,
                 model=served.name,
                 run_id=prepared.run_id,
                 recorder=recorder,
                 resumed=prepared.resumed,
-                timeouts=self._state.timeout_policy,
+                timeouts=self._catalogue.timeout_policy,
                 guardrails=prepared.guardrails,
                 guarded=prepared.guarded,
                 dry_run=prepared.call.options.dry_run,
@@ -248,17 +274,22 @@ class RunService:
 
     def _call_seconds(self, worker_id: WorkerId) -> float | None:
         """Seconds that a call of the worker takes, as far as was seen."""
-        health = self._state.health.get(worker_id)
+        health = self._catalogue.health.get(worker_id)
         return health.seconds if health else None
 
     def _prepare(self, call: ParsedCall, caller: Caller, run_id: RunId) -> PreparedCall:
         served, workflow = self.find_model(call.model), call.options.workflow
-        check_pictures(call.question, private=self._state.private_pictures)
-        clients: Mapping[WorkerId, Client] = self._state.clients
+        check_pictures(call.question, private=self._catalogue.private_pictures)
+        clients: Mapping[WorkerId, Client] = self._catalogue.clients
         effort = call.question.sampling.effort if workflow is None else None
         limits = caller_limits(
             caller, call.options.limits(limits_for_effort(effort, served), limits_ceiling(served))
         )
+        policies = self._catalogue.guardrails
+        if call.options.stream_steps and policies.applies_to(GuardrailStage.OUTPUT):
+            reason = "a policy looks at what goes out, and sees the answer alone."
+            raise unsupported_parameter(f"{ORCHESTRATION_FIELD}.stream_steps", reason)
+        check_choices(call.question, served, policies)
         if call.options.dry_run and served.solver is not None:
             raise unsupported_parameter(
                 f"{ORCHESTRATION_FIELD}.dry_run", f"{served.name} writes no workflow."
@@ -272,7 +303,7 @@ class RunService:
             )
         allowed = permitted_workers(caller, served, call.options.select_workers(served.pool))
         call.options.check_workflow(allowed, limits)
-        pool = vision_workers(pool_for_effort(effort, served, allowed), call.question)
+        pool = capable_workers(pool_for_effort(effort, served, allowed), call.question)
         served = model_for_effort(effort, served)
         call = replace(call, question=tenant_key(call.question, caller.tenant))
         served = self._kept_on(served, call.question, pool, caller)
@@ -286,7 +317,7 @@ class RunService:
             clients=clients,
             run_id=run_id,
             admission=Admission(limits=limits),
-            guardrails=self._state.guardrails,
+            guardrails=self._catalogue.guardrails,
         )
 
     def _kept_on(
@@ -330,8 +361,10 @@ class RunService:
         """Stores the run and settles its cost; an answer is not lost because the disk fails."""
         if run.outcome is Outcome.CANCELLED and prepared.will_resume():
             return  # this is not its end: what it paid for is kept by its job
-        store, caller, admission = self._state.store, prepared.caller, prepared.admission
-        self._state.record_run(run, caller.tenant)
+        store, caller, admission = self._store, prepared.caller, prepared.admission
+        self._metrics.count_run(run, caller.tenant)
+        if self._span_exporter is not None:
+            self._span_exporter.export_run(run, caller.tenant)
         if prepared.served_model.direct and len(prepared.pool) > 1:
             usual = prepared.pool.ranked()[0].id
             self._conversations.note_worker(run, caller.tenant, usual)

@@ -27,7 +27,7 @@ def check_pictures(question: Question, *, private: bool = False) -> None:
         private: whether addresses of private networks are allowed.
 
     Raises:
-        Refusal: an address is of this machine or of a private network, or is none.
+        APIError: an address is of this machine or of a private network, or is none.
     """
     for index, message in enumerate(question.messages):
         for image in message.images:

@@ -1,31 +1,22 @@
-"""The served models, and everything an app needs to answer with them."""
+"""The served models, and the workers that answer for them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, final
 
 from batuta.baselines import Solver
 from batuta.clients import WorkerHealth
-from batuta.core import Client, Conductor, Limits, Pool, Run, WorkerId
+from batuta.core import MAX_ROUNDS, Client, Conductor, Limits, Pool, WorkerId
 from batuta.engine import TimeoutPolicy
 from batuta.errors import ConfigError
-from batuta.gateway.access.authenticate import Authenticator
-from batuta.gateway.access.rate_limit import LocalRateLimiter, RateLimiter
-from batuta.gateway.http.disconnect import RequestScopes
-from batuta.gateway.http.overload import ConcurrencyLimiter, ConcurrencyLimits
-from batuta.gateway.serving.pending_tool_runs import PendingToolRuns
-from batuta.gateway.telemetry.metrics import Metrics
-from batuta.gateway.telemetry.otlp import RunSpanExporter
 from batuta.guardrails import Guardrails
-from batuta.jobs import Jobs, MemoryJobs
 from batuta.solvers import LLMConductor, best_single_worker, single_worker
 from batuta.solvers.history import History
-from batuta.store import Store
 
 MINI_MODEL = "batuta-mini"
 ULTRA_MODEL = "batuta-ultra"
@@ -33,8 +24,6 @@ WORKER_PREFIX = "worker/"
 """What the name of a worker that is served as it is begins with."""
 MINI_LIMITS = Limits(steps=1, seconds=60)
 ULTRA_LIMITS = Limits(seconds=15 * 60)
-MAX_ROUNDS = 3
-"""Rounds that a caller of a conducted model may ask for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,16 +148,6 @@ def _describe_conductor(conductor: Conductor, pool: Pool) -> str:
     return f"A workflow for each question, by {conductor.name} over {many}{told}."
 
 
-@dataclass(frozen=True, slots=True)
-class StreamTimeouts:
-    """Seconds that a stream waits for things."""
-
-    keep_alive: float = 10.0
-    """Silence after which a comment is sent."""
-    write: float = 60.0
-    """How long a reader may leave what was written unread before it is cut off."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageContext:
     """What the web page shows beside the runs."""
@@ -186,134 +165,50 @@ class PageContext:
 
 
 @final
-class ServerState:
-    """What an app serves: workers, models, and where their runs are kept.
+@dataclass(slots=True, kw_only=True)
+class Catalogue:
+    """The workers and the models that are served; all of it is replaced when the settings are.
 
-    It owns none of them: clients and store are opened and closed by whoever gives them.
+    It owns no client: they are opened and closed by whoever gives them.
+
+    Raises:
+        ConfigError: two models have one name, there is none, or a worker has no client.
     """
 
-    def __init__(
-        self,
-        pool: Pool,
-        clients: Mapping[WorkerId, Client],
-        served_models: Iterable[ServedModel],
-        *,
-        store: Store | None = None,
-        jobs: Jobs | None = None,
-        stream_timeouts: StreamTimeouts | None = None,
-        concurrency: ConcurrencyLimits | None = None,
-        span_exporter: RunSpanExporter | None = None,
-        hosts: Iterable[str] = (),
-        unavailable_models: Mapping[str, str] | None = None,
-        page_context: PageContext | None = None,
-        authenticator: Authenticator | None = None,
-        rate_limiter: RateLimiter | None = None,
-        health: Mapping[WorkerId, WorkerHealth] | None = None,
-        timeout_policy: TimeoutPolicy | None = None,
-        guardrails: Guardrails | None = None,
-        private_pictures: bool = False,
-    ) -> None:
-        """Learns who plays.
+    pool: Pool
+    """Every worker."""
+    clients: Mapping[WorkerId, Client]
+    """How each of them is called."""
+    models: tuple[ServedModel, ...]
+    """In the order in which they are listed; see `served_models`."""
+    unavailable_models: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Models that could be served, and what to do for it."""
+    page_context: PageContext = field(default_factory=PageContext)
+    health: Mapping[WorkerId, WorkerHealth] = field(default_factory=dict[WorkerId, WorkerHealth])
+    """How workers do, for those that are watched."""
+    timeout_policy: TimeoutPolicy = field(default_factory=TimeoutPolicy)
+    """How long a step may take before another worker is asked."""
+    guardrails: Guardrails = field(default_factory=Guardrails)
+    """What questions, replies between agents and answers must pass."""
+    private_pictures: bool = False
+    """Whether addresses of pictures may be of private networks."""
+    created: int = field(default_factory=lambda: int(time.time()))
 
-        Args:
-            pool: every worker.
-            clients: how each of them is called.
-            served_models: the models; see `served_models`.
-            store: keeps the runs; None: nothing is kept.
-            jobs: plays what runs in the background; None: as long as the process lives.
-            stream_timeouts: of streams.
-            concurrency: how much is taken on at the same time.
-            span_exporter: where the spans of runs go; None: nowhere.
-            hosts: names under which the server is reached, besides those of the loopback.
-            unavailable_models: models that could be served, and what to do for it.
-            page_context: what the web page shows beside the runs.
-            authenticator: tells who asks; None: everybody is the local tenant.
-            rate_limiter: counts what keys use; None: in memory.
-            health: how workers do, for those that are watched.
-            timeout_policy: how long a step may take before another worker is asked.
-            private_pictures: whether addresses of pictures may be of private networks.
-            guardrails: what questions, replies between agents and answers must pass.
-
-        Raises:
-            ConfigError: two models have one name, there is none, or a worker has no client.
-        """
-        self.pool = pool
-        self.clients = clients
-        self.store = store
-        self.jobs = jobs or MemoryJobs()
-        self.stream_timeouts = stream_timeouts or StreamTimeouts()
-        self.hosts = frozenset(hosts)
-        self.unavailable_models = unavailable_models or {}
-        self.page_context = page_context or PageContext()
-        self.authenticator = authenticator or Authenticator()
-        self.rate_limiter = rate_limiter or LocalRateLimiter()
-        self.health = health or {}
-        self.timeout_policy = timeout_policy or TimeoutPolicy()
-        self.guardrails = guardrails or Guardrails()
-        self.private_pictures = private_pictures
-        self.limiter = ConcurrencyLimiter(concurrency or ConcurrencyLimits())
-        """Who is served, and who waits."""
-        self.metrics = Metrics(self._gauges, lambda: self.health)
-        self._span_exporter = span_exporter
-        self.pending_tool_runs = PendingToolRuns(store)
-        """The runs that wait for their callers' tools."""
-        self.request_scopes = RequestScopes()
-        """The runs that are going on."""
-        self.created = int(time.time())
-        models = tuple(served_models)
-        self._models = {model.name: model for model in models}
-        _check_models(pool, clients, models)
-
-    @property
-    def models(self) -> tuple[ServedModel, ...]:
-        """The served models, in the order in which they are listed."""
-        return tuple(self._models.values())
-
-    def reload(self, other: ServerState) -> None:
-        """Plays from now on with the cast of `other`; what has begun ends with the old one."""
-        self.pool, self.clients, self._models = other.pool, other.clients, other._models
-        self.unavailable_models, self.page_context, self.created = (
-            other.unavailable_models,
-            other.page_context,
-            other.created,
-        )
-        self.health, self.timeout_policy, self.guardrails = (
-            other.health,
-            other.timeout_policy,
-            other.guardrails,
-        )
-
-    def record_run(self, run: Run, tenant: str) -> None:
-        """Counts and traces a run that has ended."""
-        self.metrics.count_run(run, tenant)
-        if self._span_exporter is not None:
-            self._span_exporter.export_run(run, tenant)
-
-    def _gauges(self) -> dict[str, tuple[str, float]]:
-        """What the metrics say of this moment."""
-        crowd, store = self.limiter, self.store
-        now: dict[str, tuple[str, float]] = {
-            "running": ("Requests being answered.", crowd.running),
-            "waiting": ("Requests in the queue.", crowd.waiting),
-            "turned_away_total": ("Requests for which there was no place.", crowd.rejected),
-        }
-        if store is not None:
-            now["unwritten_runs"] = ("Runs that wait to be written.", store.pending_count)
-            now["lost_runs_total"] = ("Runs that the database refused.", store.lost_count)
-        return now
+    def __post_init__(self) -> None:
+        if not self.models:
+            raise ConfigError("no model is served: give the server at least one")
+        if len({model.name for model in self.models}) != len(self.models):
+            raise ConfigError("two served models have the same name")
+        for members in (self.pool, *(model.pool for model in self.models)):
+            for worker in members:
+                if worker.id not in self.clients:
+                    raise ConfigError(f"worker {worker.id} has no client")
 
     def find_model(self, name: str) -> ServedModel | None:
         """The model served under that name."""
-        return self._models.get(name)
+        return next((model for model in self.models if model.name == name), None)
 
-
-def _check_models(
-    pool: Pool, clients: Mapping[WorkerId, Client], models: tuple[ServedModel, ...]
-) -> None:
-    if not models:
-        raise ConfigError("no model is served: give the server at least one")
-    if len({model.name for model in models}) != len(models):
-        raise ConfigError("two served models have the same name")
-    for worker in (worker for members in (pool, *(m.pool for m in models)) for worker in members):
-        if worker.id not in clients:
-            raise ConfigError(f"worker {worker.id} has no client")
+    def replace_by(self, other: Catalogue) -> None:
+        """Serves from now on what `other` serves; what has begun ends with the old workers."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(other, each.name))

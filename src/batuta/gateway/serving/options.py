@@ -24,6 +24,7 @@ _KNOWN_FIELDS = {
     "workers_allow",
     "workers_deny",
     "trace",
+    "stream_steps",
     "dry_run",
     "workflow",
 }
@@ -42,6 +43,8 @@ class RunOptions:
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
     trace: bool = False
+    stream_steps: bool = False
+    """Whether a stream shows what the steps before the answer say."""
     workflow: Workflow | None = None
     """By hand: nobody plans."""
     dry_run: bool = False
@@ -72,7 +75,7 @@ class RunOptions:
         """Nothing, if the workflow by hand can be played by that pool within those limits.
 
         Raises:
-            Refusal: it names a stranger or has too many steps.
+            APIError: it names a stranger or has too many steps.
         """
         steps = self.workflow.steps if self.workflow else ()
         if len(steps) > limits.steps:
@@ -87,7 +90,7 @@ class RunOptions:
         """The workers of `pool` that may play.
 
         Raises:
-            Refusal: a name is not in the pool, or nobody is left.
+            APIError: a name is not in the pool, or nobody is left.
         """
         for name, ids in (("workers_allow", self.allow or ()), ("workers_deny", self.deny)):
             strangers = [worker_id for worker_id in ids if worker_id not in pool]
@@ -108,7 +111,7 @@ def parse_run_options(body: Fields) -> RunOptions:
     """The field `orchestration` of any body.
 
     Raises:
-        Refusal: it is malformed, or has a field that is not known: a misspelt limit must
+        APIError: it is malformed, or has a field that is not known: a misspelt limit must
             not be a limit that is not there.
     """
     given = body.object(ORCHESTRATION_FIELD)
@@ -124,6 +127,7 @@ def parse_run_options(body: Fields) -> RunOptions:
         allow=given.texts("workers_allow", _MAX_WORKERS),
         deny=given.texts("workers_deny", _MAX_WORKERS) or (),
         trace=bool(given.flag("trace")),
+        stream_steps=bool(given.flag("stream_steps")),
         workflow=_parse_workflow(given.object("workflow")),
         dry_run=bool(given.flag("dry_run")),
     )

@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, final
 
-from batuta.core import Delta, Event, MalformedPlan, RoundPlanned, StepDelta, StepStarted, Workflow
+from batuta.core import (
+    Delta,
+    Event,
+    MalformedPlan,
+    Reply,
+    RoundPlanned,
+    RunHeader,
+    StepDelta,
+    StepFinished,
+    StepRetried,
+    StepStarted,
+    Workflow,
+)
 from batuta.gateway.serving.execute import PreparedCall
+from batuta.gateway.serving.progress_piece import ProgressPiece
+from batuta.guardrails import GuardrailStage
 
 _MAX_SUBTASK = 80
 """Characters of a subtask that a line of progress shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlace:
+    """Which step of a run a text belongs to; both numbers count from 0."""
+
+    round: int
+    step: int
+
+    def as_field(self, worker: str) -> dict[str, Any]:
+        """The field `orchestration` of an event that carries the text."""
+        return {"round": self.round, "step": self.step, "worker": worker}
 
 
 @final
@@ -18,16 +46,33 @@ class RunProgress:
     def __init__(self, prepared: PreparedCall) -> None:
         self.direct = prepared.served_model.direct
         """One worker is passed through: its own reasoning is shown, and no progress."""
-        self.can_stream = prepared.can_stream
-        """The last step's text is shown as it comes."""
+        self.has_streamed = False
+        """Whether any of the answer was shown as it came."""
         self._workflow: Workflow | None = None
-        self._last = 0
+        self._texts = _StepTexts(prepared) if prepared.call.options.stream_steps else None
+
+    @property
+    def shows_steps(self) -> bool:
+        """Whether the words of the steps before the answer are shown."""
+        return self._texts is not None
 
     def visible_delta(self, event: StepDelta) -> Delta | None:
         """What the reader may see of a fragment as it comes; None if nothing."""
-        return event.delta if self.can_stream and event.index == self._last else None
+        if not event.is_answer:
+            return None
+        self.has_streamed = True
+        return event.delta
 
-    def progress_line(self, event: Event) -> str:
+    def pieces(self, event: Event) -> list[ProgressPiece]:
+        """What is told because of the event, beside the answer."""
+        line = self._progress_line(event)
+        pieces = [ProgressPiece(line)] if line else []
+        if self._texts is not None and not self.has_streamed:
+            self._texts.interrupted = self._texts.interrupted or bool(line)
+            pieces += self._texts.pieces(event, self._workflow)
+        return pieces
+
+    def _progress_line(self, event: Event) -> str:
         """A line of progress without its end; empty if there is nothing to tell."""
         match event:
             case RoundPlanned():
@@ -40,7 +85,6 @@ class RunProgress:
     def _plan_line(self, event: RoundPlanned) -> str:
         played = event.played
         self._workflow = played.workflow
-        self._last = len(played.workflow) - 1 if played.workflow else 0
         if self.direct or played.workflow is None:
             return ""
         if isinstance(played.decision, MalformedPlan):
@@ -59,3 +103,86 @@ class RunProgress:
             else ""
         )
         return f"Step {event.index + 1}/{len(self._workflow)}: {event.worker}{told}"
+
+
+@final
+class _StepTexts:
+    """The words of the steps before the answer, one step after another.
+
+    Of steps that speak at the same time one has the floor; the others' words wait for its end.
+    """
+
+    def __init__(self, prepared: PreparedCall) -> None:
+        self.interrupted = False
+        """Whether a line of ours stands after the speaker's last words."""
+        self._waits_for_check = prepared.guardrails.applies_to(GuardrailStage.BETWEEN)
+        """A policy may redact what a step says, so it is shown when the step has ended."""
+        self._workers: dict[StepPlace, str] = {}
+        self._speaker: StepPlace | None = None
+        self._unsaid: dict[StepPlace, list[str]] = {}
+        self._ended: set[StepPlace] = set()
+        self._told: set[StepPlace] = set()
+
+    def pieces(self, event: Event, workflow: Workflow | None) -> list[ProgressPiece]:
+        """What is told of the steps' words because of the event."""
+        size = len(workflow) if workflow else 0
+        match event:
+            case RunHeader():
+                self._forget_steps()
+            case StepDelta(is_answer=False) if event.delta.text and not self._waits_for_check:
+                place = StepPlace(event.round, event.index)
+                self._workers[place] = event.worker
+                self._unsaid.setdefault(place, []).append(event.delta.text)
+                return list(self._say(size))
+            case StepRetried():
+                self._drop_attempt(StepPlace(event.round, event.index))
+            case StepFinished():
+                return list(self._finish(event, size))
+            case _:
+                pass
+        return []
+
+    def _forget_steps(self) -> None:
+        """Another workflow begins: a method may play several."""
+        self._workers.clear()
+        self._unsaid.clear()
+        self._ended.clear()
+        self._told.clear()
+        self._speaker = None
+
+    def _drop_attempt(self, place: StepPlace) -> None:
+        """What was not said of a call that failed is not said; its words begin anew."""
+        self._unsaid.pop(place, None)
+        self._told.discard(place)
+        self.interrupted = self.interrupted or place == self._speaker
+
+    def _finish(self, event: StepFinished, size: int) -> Iterator[ProgressPiece]:
+        place, result = StepPlace(event.round, event.step.index), event.step.result
+        self._workers[place] = event.step.worker
+        # A last step that was shown as the answer, or will be, has no words of its own here.
+        last = place.step == size - 1 and place not in self._told | self._unsaid.keys()
+        if isinstance(result, Reply) and place not in self._told and not last:
+            self._unsaid[place] = [result.text] if result.text else []
+        self._ended.add(place)
+        yield from self._say(size)
+
+    def _say(self, size: int) -> Iterator[ProgressPiece]:
+        """The speaker's words, then those of whoever waited, until one is still speaking."""
+        while True:
+            if self._speaker is None:
+                self._speaker = next(iter(self._unsaid), None)
+                self.interrupted = True
+            place = self._speaker
+            if place is None:
+                return
+            text = "".join(self._unsaid.pop(place, ()))
+            if text:
+                worker = self._workers.get(place, "")
+                if self.interrupted or place not in self._told:
+                    yield ProgressPiece(f"Step {place.step + 1}/{size}, {worker}:")
+                self.interrupted = False
+                self._told.add(place)
+                yield ProgressPiece(text, is_line=False, step=place.as_field(worker))
+            if place not in self._ended:
+                return
+            self._speaker = None

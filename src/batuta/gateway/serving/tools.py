@@ -25,7 +25,7 @@ def parse_tools(body: Fields) -> ToolSelection:
     """The tools that the client offers, and which of them it wants called.
 
     Raises:
-        Refusal: they are malformed, contradict each other, or are of a kind not understood.
+        APIError: they are malformed, contradict each other, or are of a kind not understood.
     """
     tools = tuple(_parse_tool(entry) for entry in body.objects("tools", MAX_TOOLS) or ())
     names = [tool.name for tool in tools]
@@ -69,7 +69,7 @@ def tool_name(function: Fields) -> str:
     """The field `name` of a function or of a form.
 
     Raises:
-        Refusal: it is missing, or no name that every provider takes.
+        APIError: it is missing, or no name that every provider takes.
     """
     name = function.need_text("name")
     if not _NAME_PATTERN.fullmatch(name):
@@ -82,7 +82,7 @@ def tool_choice_mode(body: Fields, tools: tuple[Tool, ...]) -> str | None:
     """`tool_choice` where it is one word.
 
     Raises:
-        Refusal: it is another word, or asks for a tool where there is none.
+        APIError: it is another word, or asks for a tool where there is none.
     """
     mode = body.choice("tool_choice", _MODES)
     if tools:
@@ -114,7 +114,7 @@ def select_allowed_tools(
     """The tools of those names, and the mode of `allowed_tools`.
 
     Raises:
-        Refusal: no tool is named, or the mode is not known.
+        APIError: no tool is named, or the mode is not known.
     """
     allowed.need("mode")
     mode = allowed.choice("mode", ("auto", "required"))
@@ -127,7 +127,7 @@ def offered_tool_name(function: Fields, tools: tuple[Tool, ...]) -> str:
     """The name of a tool that is offered.
 
     Raises:
-        Refusal: there is none of that name.
+        APIError: there is none of that name.
     """
     name = function.need_text("name")
     if all(tool.name != name for tool in tools):
@@ -139,7 +139,7 @@ def checked_schema(schema: Fields) -> Mapping[str, Any]:
     """A schema that answers are checked with, as it came.
 
     Raises:
-        Refusal: it is too large in some way; nothing was compiled to tell.
+        APIError: it is too large in some way; nothing was compiled to tell.
     """
     try:
         validator_for(schema.raw)
@@ -152,7 +152,7 @@ def forwarded_schema(schema: Fields) -> Mapping[str, Any]:
     """A schema that only the workers' providers look at, as it came.
 
     Raises:
-        Refusal: it is nested deeper than JSON can be written, or has too many values.
+        APIError: it is nested deeper than JSON can be written, or has too many values.
     """
     try:
         measure_json(schema.raw, values=MAX_TOOL_VALUES, depth=MAX_TOOL_DEPTH)
@@ -165,7 +165,7 @@ def parse_response_format(body: Fields) -> ResponseFormat | None:
     """The form the answer must have; None: any text.
 
     Raises:
-        Refusal: it is malformed.
+        APIError: it is malformed.
     """
     form = body.object("response_format")
     if form is None:

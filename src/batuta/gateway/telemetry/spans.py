@@ -13,10 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import final
 
-from starlette.types import Scope
-
 from batuta.core import Failure, Reply, Round, Run, StepRun, TimeSpan, Usage
-from batuta.gateway.http.body import header_value
 
 Value = str | int | float | bool | list[int]
 
@@ -74,10 +71,9 @@ class SpanTree:
     children: tuple[SpanTree, ...] = field(default=())
 
 
-def parent_span_of(scope: Scope) -> ParentSpan | None:
-    """The caller's span; None if it named none that can be read."""
-    given = header_value(scope, b"traceparent")
-    match = _PARENT.fullmatch(given) if given else None
+def parse_parent_span(traceparent: bytes | None) -> ParentSpan | None:
+    """The caller's span by its header; None if it named none that can be read."""
+    match = _PARENT.fullmatch(traceparent) if traceparent else None
     if match is None:
         return None
     trace, span, flags = (int(part, 16) for part in match.groups())

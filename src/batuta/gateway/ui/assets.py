@@ -64,7 +64,7 @@ async def send_asset(request: Request) -> Response:
     """The file of that name.
 
     Raises:
-        Refusal: there is none, or it has changed since.
+        APIError: there is none, or it has changed since.
     """
     wanted: str = request.path_params["name"]
     asset = next((each for each in load_assets().values() if each.name == wanted), None)

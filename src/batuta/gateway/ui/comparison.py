@@ -9,13 +9,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from batuta.core import Run
-from batuta.gateway.serving.models import MINI_MODEL, ServerState
+from batuta.gateway.serving.models import MINI_MODEL, Catalogue
 from batuta.gateway.ui import formatting
 from batuta.gateway.ui.playground import default_model, group_models, load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment, render_page
 from batuta.gateway.ui.session import WebSession
 from batuta.rendering.difference import DiffPiece, compare_texts
-from batuta.store import RunSummary
+from batuta.store import RunSummary, Store
 
 _LATEST = 50
 """Runs that are offered to choose from."""
@@ -83,15 +83,16 @@ def _relative_change(one: float, other: float) -> str:
 class ComparisonPage:
     """The screen."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
+    def __init__(self, catalogue: Catalogue, store: Store | None) -> None:
+        self._catalogue = catalogue
+        self._store = store
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """Two stored runs, or a question for two systems."""
-        query, orchestra = request.query_params, self._state
+        query, catalogue = request.query_params, self._catalogue
         runs = await self._runs(request, session)
         question = runs[0].header.question.text if runs else query.get("question", "")
-        second = MINI_MODEL if orchestra.find_model(MINI_MODEL) else orchestra.models[-1].name
+        second = MINI_MODEL if catalogue.find_model(MINI_MODEL) else catalogue.models[-1].name
         return render_page(
             request,
             "compare.html.jinja",
@@ -104,9 +105,9 @@ class ComparisonPage:
             question=question,
             latest=await self._latest(session),
             served=group_models(
-                m for m in orchestra.models if session.caller.permissions.allows_model(m.name)
+                m for m in catalogue.models if session.caller.permissions.allows_model(m.name)
             ),
-            models=(query.get("first") or default_model(orchestra), query.get("second") or second),
+            models=(query.get("first") or default_model(catalogue), query.get("second") or second),
         )
 
     async def difference(self, request: Request, session: WebSession) -> Response:
@@ -120,13 +121,14 @@ class ComparisonPage:
         )
 
     async def _latest(self, session: WebSession) -> list[RunSummary]:
-        store = self._state.store
-        return [] if store is None else await store.list(_LATEST, tenant=session.tenant)
+        if self._store is None:
+            return []
+        return await self._store.list(_LATEST, tenant=session.tenant)
 
     async def _runs(self, request: Request, session: WebSession) -> list[Run]:
         """Both runs, or the one that was named."""
         given = [request.query_params.get(side, "").strip() for side in ("a", "b")]
-        return [await load_run(self._state, name, session) for name in given if name]
+        return [await load_run(self._store, name, session) for name in given if name]
 
 
 async def _text_difference(one: Run, other: Run) -> list[DiffPiece]:

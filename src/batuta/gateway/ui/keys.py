@@ -13,9 +13,8 @@ from starlette.responses import RedirectResponse, Response
 
 from batuta.core import Cost
 from batuta.core.usage import ZERO_COST
-from batuta.gateway.admin.routes import key_hasher_of, store_of
-from batuta.gateway.errors import not_found
-from batuta.gateway.serving.models import ServerState
+from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.errors import not_found, require_part
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.session import KEYS_SCREEN, WebSession, read_form
 from batuta.store import Store
@@ -50,8 +49,9 @@ class SpendSummary:
 class KeyPages:
     """The screens; nobody but the admin sees that there are any."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
+    def __init__(self, store: Store | None, authenticator: Authenticator) -> None:
+        self._kept = store
+        self._authenticator = authenticator
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """Every key, every tenant's budget, and what was spent."""
@@ -70,7 +70,7 @@ class KeyPages:
             )
         except ValueError as error:
             return await self._render(request, session, problem=str(error), form=form, status=400)
-        self._state.authenticator.forget()
+        self._authenticator.forget()
         return await self._render(request, session, issued=(key, issued))
 
     async def change(self, request: Request, session: WebSession) -> Response:
@@ -91,7 +91,7 @@ class KeyPages:
                 found = None
         if found is None:
             raise not_found("The key")
-        self._state.authenticator.forget(key_id)
+        self._authenticator.forget(key_id)
         return RedirectResponse(KEYS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
 
     async def budget(self, request: Request, session: WebSession) -> Response:
@@ -104,7 +104,7 @@ class KeyPages:
             await self._keys.set_tenant_budget(form.get("tenant", ""), day, month)
         except ValueError as error:
             return await self._render(request, session, problem=str(error), status=400)
-        self._state.authenticator.forget()
+        self._authenticator.forget()
         return RedirectResponse(KEYS_SCREEN[0], _SEE_OTHER, PAGE_HEADERS)
 
     async def _rotate(self, request: Request, session: WebSession, key_id: str) -> Response:
@@ -114,7 +114,7 @@ class KeyPages:
             return await self._render(request, session, problem=str(error), status=400)
         if rotated is None:
             raise not_found("The key")
-        self._state.authenticator.forget(key_id)
+        self._authenticator.forget(key_id)
         return await self._render(request, session, issued=rotated)
 
     async def _render(
@@ -166,14 +166,14 @@ class KeyPages:
         """Nothing, for the admin; others see what is seen where there is nothing.
 
         Raises:
-            Refusal: somebody else.
+            APIError: somebody else.
         """
         if not session.is_admin:
             raise not_found(f"The screen {KEYS_SCREEN[0]}")
 
     @property
     def _store(self) -> Store:
-        return store_of(self._state)
+        return require_part(self._kept, "This server keeps no keys.")
 
     @property
     def _keys(self) -> ApiKeyStore:
@@ -181,7 +181,7 @@ class KeyPages:
 
     @property
     def _key_hasher(self) -> KeyHasher:
-        return key_hasher_of(self._state)
+        return require_part(self._authenticator.key_hasher, "This server makes no keys.")
 
 
 def parse_permissions(form: Mapping[str, str]) -> KeyPermissions:

@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from batuta.core import Pool, Round, Worker, WorkerId, Workflow
-from batuta.core.conductor import Plan
+from batuta.core.decision import Plan
 from batuta.errors import WorkflowError
 from batuta.gateway.errors import not_found
-from batuta.gateway.serving.models import ServerState
+from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui import result_files
 from batuta.gateway.ui.charts import draw_charts
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_fragment, render_page
@@ -47,8 +47,8 @@ class TrainingSample:
 class LearningPages:
     """The screens."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """Every training and every report."""
@@ -86,7 +86,7 @@ class LearningPages:
             steps=steps,
             step=wanted,
             samples=shown,
-            everybody=_all_workers(self._state.pool, shown),
+            everybody=_all_workers(self._catalogue.pool, shown),
         )
 
     async def report(self, request: Request, session: WebSession) -> Response:
@@ -114,7 +114,7 @@ class LearningPages:
     @property
     def _folders(self) -> Sequence[Path]:
         """Where to look; the settings may be read again while the server runs."""
-        return self._state.page_context.folders
+        return self._catalogue.page_context.folders
 
     async def _find_folder(self, request: Request, search: Any) -> ResultFolder:
         found = result_files.folder_by_mark(

@@ -19,16 +19,17 @@ from batuta.gateway.http.body import ClientGone, read_fields
 from batuta.gateway.http.fields import Fields
 from batuta.gateway.http.sse import SSEWriter
 from batuta.gateway.serving.baselines import BASELINE_PREFIX
-from batuta.gateway.serving.deliver import stream_answer
+from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.effort import EFFORTS
-from batuta.gateway.serving.execute import PreparedCall, RunService
-from batuta.gateway.serving.models import ULTRA_MODEL, WORKER_PREFIX, ServedModel, ServerState
+from batuta.gateway.serving.execute import PreparedCall
+from batuta.gateway.serving.models import ULTRA_MODEL, WORKER_PREFIX, Catalogue, ServedModel
 from batuta.gateway.serving.parsed_call import ParsedCall
 from batuta.gateway.ui.draft_stream import StreamedConductor
 from batuta.gateway.ui.rendering import render_page
 from batuta.gateway.ui.run_stream import PageStreamRenderer
 from batuta.gateway.ui.session import SessionManager, WebSession, check_form_token
 from batuta.solvers.replay_conductor import ReplayConductor
+from batuta.store import Store
 
 ModelGroups = tuple[tuple[str, tuple[ServedModel, ...]], ...]
 
@@ -43,23 +44,24 @@ def group_models(models: Iterable[ServedModel]) -> ModelGroups:
     return tuple((name, members) for name, members in named if members)
 
 
-def default_model(state: ServerState) -> str:
+def default_model(catalogue: Catalogue) -> str:
     """What is asked unless somebody chooses."""
-    return ULTRA_MODEL if state.find_model(ULTRA_MODEL) else state.models[0].name
+    return ULTRA_MODEL if catalogue.find_model(ULTRA_MODEL) else catalogue.models[0].name
 
 
 @final
 class PlaygroundPage:
     """The screen."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
+    def __init__(self, catalogue: Catalogue, store: Store | None) -> None:
+        self._catalogue = catalogue
+        self._store = store
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """The composer; `again` fills it with a run's question, `replay` plays a run's workflow."""
-        query, orchestra = request.query_params, self._state
+        query, catalogue = request.query_params, self._catalogue
         given = query.get("again") or query.get("replay")
-        run = await load_run(orchestra, given, session) if given else None
+        run = await load_run(self._store, given, session) if given else None
         model = query.get("model") or (run.header.model if run else "")
         limits = run.header.limits if run else None
         chosen = {worker.id for worker in run.header.pool} if run else set[str]()
@@ -69,18 +71,18 @@ class PlaygroundPage:
             session=session,
             question=run.header.question.text if run else query.get("question", ""),
             served=group_models(
-                m for m in orchestra.models if session.caller.permissions.allows_model(m.name)
+                m for m in catalogue.models if session.caller.permissions.allows_model(m.name)
             ),
-            model=model if orchestra.find_model(model) else default_model(orchestra),
+            model=model if catalogue.find_model(model) else default_model(catalogue),
             efforts=EFFORTS,
             chosen_effort=run.header.question.sampling.effort if run else None,
             max_cost="" if limits is None or limits.usd is None else limits.usd,
             deadline="",
-            pool=orchestra.pool,
+            pool=catalogue.pool,
             workers=chosen,
             replay=query.get("replay"),
-            examples=orchestra.page_context.examples if run is None else (),
-            simulated=orchestra.page_context.simulated,
+            examples=catalogue.page_context.examples if run is None else (),
+            simulated=catalogue.page_context.simulated,
         )
 
 
@@ -91,16 +93,18 @@ class PlaygroundEndpoint:
     It is booked and played as a call of the API is, by the same rules and limits.
     """
 
-    def __init__(self, state: ServerState, service: RunService, sessions: SessionManager) -> None:
-        self._state = state
-        self._service = service
+    def __init__(
+        self, delivery: AnswerDelivery, store: Store | None, sessions: SessionManager
+    ) -> None:
+        self._delivery = delivery
+        self._store = store
         self._sessions = sessions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request.
 
         Raises:
-            Refusal: before anything was said.
+            APIError: before anything was said.
         """
         request = Request(scope, receive)
         visitor = self._sessions.identify(request)
@@ -112,19 +116,17 @@ class PlaygroundEndpoint:
         except ClientGone:
             return
         replayed = body.text("replay")
-        run = await load_run(self._state, replayed, visitor) if replayed else None
+        run = await load_run(self._store, replayed, visitor) if replayed else None
         call = (
             parse_chat(_drop_fields(body, "replay", "scope")) if run is None else _repeat_call(run)
         )
-        player, flights = self._service, self._state.request_scopes
-        async with player.prepare_call(call, visitor.caller) as booked:
-            booking = booked if run is None else self._with_recorded_plan(booked, run)
-            line = SSEWriter(send, self._state.stream_timeouts)
-            teller = PageStreamRenderer(line, _panel_prefix(body.text("scope")))
-            heard = _stream_drafts(booking, teller)
-            await stream_answer(
-                player, flights, prepared=heard, renderer=teller, writer=line, receive=receive
-            )
+        delivery = self._delivery
+        async with delivery.service.prepare_call(call, visitor.caller) as prepared:
+            planned = prepared if run is None else self._with_recorded_plan(prepared, run)
+            writer = SSEWriter(send, delivery.timeouts)
+            renderer = PageStreamRenderer(writer, _panel_prefix(body.text("scope")))
+            streamed = _stream_drafts(planned, renderer)
+            await delivery.stream_answer(streamed, renderer, writer, receive)
 
     def _with_recorded_plan(self, prepared: PreparedCall, run: Run) -> PreparedCall:
         """The booking, conducted as the run was."""
@@ -143,13 +145,13 @@ class PlaygroundEndpoint:
         return replace(prepared, served_model=served, limits=limits)
 
 
-async def load_run(state: ServerState, run_id: str, session: WebSession) -> Run:
+async def load_run(store: Store | None, run_id: str, session: WebSession) -> Run:
     """The run of that id, if the visitor may see it.
 
     Raises:
-        Refusal: there is none, or its content was not kept.
+        APIError: there is none, or its content was not kept.
     """
-    run = None if state.store is None else await state.store.get(run_id, session.tenant)
+    run = None if store is None else await store.get(run_id, session.tenant)
     if run is None:
         raise not_found(f"The run '{run_id[:80]}', or its content,")
     return run

@@ -27,13 +27,14 @@ from batuta.core import (
     WorkerId,
 )
 from batuta.core.usage import ZERO_COST, ZERO_USAGE
-from batuta.gateway.serving.models import ULTRA_MODEL, ServerState
+from batuta.gateway.serving.models import ULTRA_MODEL, Catalogue
 from batuta.gateway.ui.rendering import render_page
 from batuta.gateway.ui.session import WebSession
 from batuta.language import conductor_request
 from batuta.language.cards import worker_card
 from batuta.solvers import LLMConductor
 from batuta.solvers.history import History
+from batuta.store import Store
 from batuta.store.recent_runs import recent_runs
 
 LATEST_RUNS = 100
@@ -174,38 +175,39 @@ def told_of_workers(conductor: Conductor | None, pool: Pool) -> dict[str, list[s
 class PoolPage:
     """The screen."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
+    def __init__(self, catalogue: Catalogue, store: Store | None) -> None:
+        self._catalogue = catalogue
+        self._store = store
         self._cache: dict[str | None, tuple[float, dict[str, WorkerStats], int]] = {}
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """Every worker, and how it stands."""
-        orchestra = self._state
+        catalogue = self._catalogue
         found, runs = await self._worker_stats(session)
-        found = {worker.id: found.get(worker.id, WorkerStats()) for worker in orchestra.pool}
+        found = {worker.id: found.get(worker.id, WorkerStats()) for worker in catalogue.pool}
         prompts = [
-            (m.name, conductor_prompt(m.conductor, m.pool)) for m in orchestra.models if m.conductor
+            (m.name, conductor_prompt(m.conductor, m.pool)) for m in catalogue.models if m.conductor
         ]
         return render_page(
             request,
             "pool.html.jinja",
             session=session,
-            source=orchestra.page_context.source,
-            simulated=orchestra.page_context.simulated,
-            workers=[(w, found[w.id], _worker_facts(w)) for w in orchestra.pool],
-            health=orchestra.health,
-            pool=orchestra.pool,
+            source=catalogue.page_context.source,
+            simulated=catalogue.page_context.simulated,
+            workers=[(w, found[w.id], _worker_facts(w)) for w in catalogue.pool],
+            health=catalogue.health,
+            pool=catalogue.pool,
             calls=sum(each.calls for each in found.values()),
             runs=runs,
-            skills=skill_table(orchestra.page_context.history, orchestra.pool),
+            skills=skill_table(catalogue.page_context.history, catalogue.pool),
             prompts=[(name, text) for name, text in prompts if text],
-            told=told_of_workers(self._conductor(), orchestra.pool),
-            drafts=orchestra.health.get(CONDUCTOR),
+            told=told_of_workers(self._conductor(), catalogue.pool),
+            drafts=catalogue.health.get(CONDUCTOR),
         )
 
     def _conductor(self) -> Conductor | None:
         """Who conducts the model that writes workflows."""
-        served = self._state.find_model(ULTRA_MODEL)
+        served = self._catalogue.find_model(ULTRA_MODEL)
         return served.conductor if served else None
 
     async def _worker_stats(self, session: WebSession) -> tuple[dict[str, WorkerStats], int]:
@@ -213,10 +215,10 @@ class PoolPage:
         kept = self._cache.get(session.tenant)
         if kept is not None and kept[0] > time.monotonic():
             return kept[1], kept[2]
-        store, played = self._state.store, list[tuple[Run, float | None]]()
-        if store is not None:
-            played = await recent_runs(store.database, LATEST_RUNS, session.tenant)
-        found = count_worker_stats(self._state.pool, played)
+        played = list[tuple[Run, float | None]]()
+        if self._store is not None:
+            played = await recent_runs(self._store.database, LATEST_RUNS, session.tenant)
+        found = count_worker_stats(self._catalogue.pool, played)
         if len(self._cache) > LATEST_RUNS:
             self._cache.clear()
         self._cache[session.tenant] = (time.monotonic() + CACHE_SECONDS, found, len(played))

@@ -6,9 +6,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from batuta.gateway.access.authenticate import Authenticator
 from batuta.gateway.errors import not_found
-from batuta.gateway.serving.execute import RunService
-from batuta.gateway.serving.models import ServerState
+from batuta.gateway.serving.deliver import AnswerDelivery
+from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui.assets import ROOT, send_asset
 from batuta.gateway.ui.comparison import ComparisonPage
 from batuta.gateway.ui.keys import KeyPages
@@ -18,51 +19,59 @@ from batuta.gateway.ui.pool import PoolPage
 from batuta.gateway.ui.runs import RunPages
 from batuta.gateway.ui.session import SIGN_IN_PATH, SessionManager, WebSession
 from batuta.gateway.ui.sign_in import SignInPages
+from batuta.store import Store
 
 
-def page_routes(state: ServerState, service: RunService) -> list[BaseRoute]:
+def page_routes(
+    catalogue: Catalogue,
+    store: Store | None,
+    authenticator: Authenticator,
+    delivery: AnswerDelivery,
+) -> list[BaseRoute]:
     """Every route of the page."""
-    door = SessionManager()
-    archive, comparison = RunPages(state), ComparisonPage(state)
-    learning, entrance, keyring = LearningPages(state), SignInPages(state), KeyPages(state)
+    sessions = SessionManager()
+    runs, comparison = RunPages(catalogue, store), ComparisonPage(catalogue, store)
+    learning, keys = LearningPages(catalogue), KeyPages(store, authenticator)
+    signing = SignInPages(authenticator)
     screens = {
-        "/ui/": PlaygroundPage(state).page,
-        "/ui/runs": archive.list_page,
-        "/ui/runs/{id}": archive.run_page,
-        "/ui/runs/{id}/export.json": archive.export,
+        "/ui/": PlaygroundPage(catalogue, store).page,
+        "/ui/runs": runs.list_page,
+        "/ui/runs/{id}": runs.run_page,
+        "/ui/runs/{id}/export.json": runs.export,
         "/ui/compare": comparison.page,
         "/ui/compare/figures": comparison.difference,
-        "/ui/pool": PoolPage(state).page,
+        "/ui/pool": PoolPage(catalogue, store).page,
         "/ui/learning": learning.page,
         "/ui/learning/training/{mark}": learning.training,
         "/ui/learning/report/{mark}": learning.report,
         "/ui/learning/report/{mark}/whole": learning.report_page,
-        "/ui/keys": keyring.page,
+        "/ui/keys": keys.page,
     }
     forms = {
-        "/ui/runs/{id}/feedback": archive.feedback,
-        "/ui/sign-out": entrance.sign_out,
-        "/ui/keys": keyring.create,
-        "/ui/keys/{id}/{what}": keyring.change,
-        "/ui/budgets": keyring.budget,
+        "/ui/runs/{id}/feedback": runs.feedback,
+        "/ui/sign-out": signing.sign_out,
+        "/ui/keys": keys.create,
+        "/ui/keys/{id}/{what}": keys.change,
+        "/ui/budgets": keys.budget,
     }
-    sign_in = door.page_endpoint(entrance.sign_in, open_to_all=True)
+    sign_in_page = sessions.page_endpoint(signing.page, open_to_all=True)
+    sign_in = sessions.page_endpoint(signing.sign_in, open_to_all=True)
     return [
         Route("/", _redirect_home),
         Route("/ui", _redirect_home),
         Route(ROOT + "{name}", send_asset),
-        Route("/ui/ask", PlaygroundEndpoint(state, service, door), methods=["POST"]),
-        Route(SIGN_IN_PATH, door.page_endpoint(entrance.page, open_to_all=True), methods=["GET"]),
+        Route("/ui/ask", PlaygroundEndpoint(delivery, store, sessions), methods=["POST"]),
+        Route(SIGN_IN_PATH, sign_in_page, methods=["GET"]),
         Route(SIGN_IN_PATH, sign_in, methods=["POST"]),
         *(
-            Route(place, door.page_endpoint(show), methods=["GET"])
+            Route(place, sessions.page_endpoint(show), methods=["GET"])
             for place, show in screens.items()
         ),
         *(
-            Route(place, door.page_endpoint(take), methods=["POST"])
+            Route(place, sessions.page_endpoint(take), methods=["POST"])
             for place, take in forms.items()
         ),
-        Route("/ui/{path:path}", door.page_endpoint(_page_not_found)),
+        Route("/ui/{path:path}", sessions.page_endpoint(_page_not_found)),
     ]
 
 

@@ -23,7 +23,7 @@ from batuta.core import (
 from batuta.engine import Recorder
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.json_codec import encode_json
-from batuta.gateway.http.sse import SSEWriter
+from batuta.gateway.http.sse import SSEWriter, encoded_event_frame
 from batuta.gateway.ui import formatting, run_view
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment
 
@@ -86,7 +86,9 @@ class PageStreamRenderer:
         if self._recorder.header is not None and self._recorder.ended is not None:
             await self._send_end(self._recorder.run())
             return
-        await self._writer.close(_event_frame("failed", {"message": error.message}))
+        await self._writer.close(
+            encoded_event_frame("failed", encode_json({"message": error.message}))
+        )
 
     async def _send_end(self, run: Run) -> None:
         usage, cost = run_view.sum_rounds(run.rounds)
@@ -100,7 +102,7 @@ class PageStreamRenderer:
                 "answer.html.jinja", run=run, answers=await render_answers(run)
             ),
         }
-        await self._writer.close(_event_frame("ended", data))
+        await self._writer.close(encoded_event_frame("ended", encode_json(data)))
 
     async def _send_plan(self, event: RoundPlanned) -> None:
         header, number = self._recorder.header, event.round
@@ -159,7 +161,7 @@ class PageStreamRenderer:
         return _totals_text(usage.total, formatting.dollars(cost))
 
     async def _send_event(self, name: str, **data: Any) -> None:
-        await self._writer.write(_event_frame(name, data))
+        await self._writer.write(encoded_event_frame(name, encode_json(data)))
 
 
 def _totals_text(tokens: int, cost: str) -> dict[str, str]:
@@ -169,7 +171,3 @@ def _totals_text(tokens: int, cost: str) -> dict[str, str]:
 def _visible_text(delta: Delta) -> str:
     """What a reader sees of a fragment."""
     return delta.text or delta.reasoning or delta.tool_arguments
-
-
-def _event_frame(name: str, data: dict[str, Any]) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), encode_json(data))

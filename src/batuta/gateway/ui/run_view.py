@@ -22,7 +22,7 @@ from batuta.core import (
     ToolResult,
     Usage,
 )
-from batuta.core.message import Image
+from batuta.core.message import Audio, File, Image
 from batuta.core.usage import ZERO_COST, ZERO_USAGE
 
 COLOURS = 8
@@ -159,6 +159,10 @@ def message_parts(message: Message) -> list[tuple[str, str]]:
         match part:
             case Image():
                 parts.append(("image", part.url[:80]))
+            case File():
+                parts.append(("file", part.name or part.media_type))
+            case Audio():
+                parts.append(("recording", part.format))
             case ToolCall():
                 parts.append(("tool call", f"{part.name}({part.arguments})"))
             case ToolResult():

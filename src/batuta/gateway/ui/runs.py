@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from batuta.core import Outcome
-from batuta.gateway.errors import APIError, invalid_value, not_found
-from batuta.gateway.serving.models import ServerState
+from batuta.gateway.errors import invalid_value, not_found, require_part
+from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui.playground import load_run
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment, render_page
 from batuta.gateway.ui.session import WebSession, read_form
@@ -25,8 +25,9 @@ _FILTERS = ("q", "model", "outcome", "tenant")
 class RunPages:
     """The screens of the stored runs."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._state = state
+    def __init__(self, catalogue: Catalogue, store: Store | None) -> None:
+        self._catalogue = catalogue
+        self._kept = store
 
     async def list_page(self, request: Request, session: WebSession) -> Response:
         """The list, newest first."""
@@ -46,9 +47,9 @@ class RunPages:
             wanted=wanted,
             older=older,
             newest=urlencode(kept) if request.query_params.get("after") else None,
-            models=[model.name for model in self._state.models],
+            models=[model.name for model in self._catalogue.models],
             outcomes=[outcome.value for outcome in Outcome],
-            kept=self._state.store is not None,
+            kept=self._kept is not None,
         )
 
     async def run_page(self, request: Request, session: WebSession) -> Response:
@@ -61,7 +62,7 @@ class RunPages:
 
     async def export(self, request: Request, session: WebSession) -> Response:
         """The whole run as JSON, as the API's trace has it."""
-        run = await load_run(self._state, request.path_params["id"], session)
+        run = await load_run(self._kept, request.path_params["id"], session)
         name = "".join(c for c in run.id if c.isalnum() or c in "_-")
         headers = {**PAGE_HEADERS, "content-disposition": f'attachment; filename="{name}.json"'}
         return Response(encode_run(run), media_type="application/json", headers=headers)
@@ -88,7 +89,7 @@ class RunPages:
         self, wanted: dict[str, str], after: str | None, session: WebSession
     ) -> list[RunSummary]:
         """A page of runs, and one more if there is a further page."""
-        if self._state.store is None:
+        if self._kept is None:
             return []
         outcome = wanted["outcome"]
         if outcome and outcome not in set(Outcome):
@@ -114,6 +115,4 @@ class RunPages:
 
     @property
     def _store(self) -> Store:
-        if self._state.store is None:
-            raise APIError(404, "not_found", "This server keeps no runs.")
-        return self._state.store
+        return require_part(self._kept, "This server keeps no runs.")

@@ -127,7 +127,7 @@ def check_form_token(session: WebSession, token: str | None) -> None:
     """Nothing, if the request comes from a page of ours.
 
     Raises:
-        Refusal: it does not, or the page is from before the server's start.
+        APIError: it does not, or the page is from before the server's start.
     """
     if token is None or not hmac.compare_digest(token.encode(), session.token.encode()):
         message = "This page is out of date: load it again, then repeat what you did."
@@ -138,7 +138,7 @@ async def read_form(request: Request, session: WebSession) -> dict[str, str]:
     """The fields of a form of ours; of several of one name, the last.
 
     Raises:
-        Refusal: it is no form of ours, or too large.
+        APIError: it is no form of ours, or too large.
     """
     body = b""
     try:

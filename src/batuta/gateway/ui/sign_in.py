@@ -7,11 +7,10 @@ from typing import final
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from batuta.gateway.access.authenticate import SESSION_SECONDS
+from batuta.gateway.access.authenticate import SESSION_SECONDS, Authenticator
 from batuta.gateway.access.caller import CallerRole
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.authentication import SESSION_COOKIE
-from batuta.gateway.serving.models import ServerState
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.session import SIGN_IN_PATH, WebSession, read_form
 
@@ -24,8 +23,8 @@ _MAX_TARGET = 512
 class SignInPages:
     """The screens."""
 
-    def __init__(self, state: ServerState) -> None:
-        self._gate = state.authenticator
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """Asks for a key; whoever needs none, or has shown one, goes on."""
@@ -39,7 +38,9 @@ class SignInPages:
         form = await read_form(request, web_session)
         then = _safe_target(form.get("then"))
         try:
-            session = await self._gate.open_session(form.get("key", "").strip()[:_MAX_TARGET])
+            session = await self._authenticator.open_session(
+                form.get("key", "").strip()[:_MAX_TARGET]
+            )
         except APIError as refusal:
             values = {"session": web_session, "then": then, "problem": refusal.message}
             return render_page(request, "sign_in.html.jinja", status=refusal.status, **values)

@@ -12,6 +12,7 @@ from importlib.resources import files as package_files
 from pathlib import Path
 
 from batuta.core import Task, TaskId
+from batuta.core.suggestions import suggest_names
 from batuta.errors import SourceError
 from batuta.tasks.datasets import reasoning_gym
 from batuta.tasks.datasets.catalog import DATASETS
@@ -81,11 +82,11 @@ def find_split(name: str) -> tuple[Dataset, str]:
     wanted, _, part = name.partition(":")
     source = DATASETS.get(wanted)
     if source is None:
-        known = ", ".join((*DATASETS, f"{reasoning_gym.NAME}:FAMILY"))
-        raise SourceError(f"there is no source {wanted!r}; there are {known}, and FILE.jsonl")
+        known = ("rehearsal", *DATASETS, f"{reasoning_gym.NAME}:FAMILY", "FILE.jsonl")
+        raise SourceError(f"there is no source {wanted!r}; {suggest_names(wanted, known)}")
     split = part or next(iter(source.splits))
     if split not in source.splits:
-        raise SourceError(f"{wanted} has no split {split!r}; it has {', '.join(source.splits)}")
+        raise SourceError(f"{wanted} has no split {split!r}; {suggest_names(split, source.splits)}")
     return source, split
 
 

@@ -1,17 +1,22 @@
-"""One process at a time on a folder's jobs: two would both pay for what a crash left behind."""
+"""One process at a time on a folder: two servers would pay twice for what a crash left behind."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import final
 
 from batuta.errors import StoreError
-from batuta.store.database import make_private_file
+from batuta.store.database import is_sqlite, make_private_file, parse_url
+
+SERVER_SUFFIX = ".server.lock"
+"""After the name of the runs' file: the lock of the server that uses it."""
 
 
 @final
-class FolderLock:
+class ProcessLock:
     """Held until `release`, or until the process dies, however it dies.
 
     It is a transaction on an SQLite file of its own, which every system that runs Python locks
@@ -19,7 +24,7 @@ class FolderLock:
     """
 
     def __init__(self, path: Path) -> None:
-        """Takes the claim.
+        """Takes the lock.
 
         Raises:
             StoreError: another process has it, or the file cannot be made.
@@ -37,11 +42,33 @@ class FolderLock:
         except (OSError, sqlite3.Error) as error:
             if "locked" in str(error):
                 raise StoreError(
-                    f"another server keeps its jobs in {path.parent}: stop it, or give this one "
-                    "a folder of its own with BATUTA_HOME"
+                    f"another server uses {path.parent}: stop it, give this one a folder of its "
+                    "own with BATUTA_HOME, or give both one PostgreSQL with BATUTA_STORE"
                 ) from None
             raise StoreError(f"{path} cannot be locked: {error}") from None
 
     def release(self) -> None:
         """Lets others in."""
         self._file.close()
+
+
+@contextmanager
+def lock_server_store(target: str) -> Generator[None]:
+    """One server at a time on an SQLite file; a server database serves many.
+
+    Args:
+        target: a path of an SQLite file, or a database URL.
+
+    Raises:
+        StoreError: another server uses the file, or the target names no database.
+    """
+    url = parse_url(target)
+    if not is_sqlite(url):
+        yield
+        return
+    path = Path(str(url.database))
+    lock = ProcessLock(path.with_name(path.name + SERVER_SUFFIX))
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,150 @@
+"""What `batuta eval` was asked for, and who is measured on what."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from batuta.cli.eval_output import RECORDED_PREFIX
+from batuta.config.load import REHEARSAL_POOL, WORLD2_POOL, load_trained_conductor
+from batuta.embedded.policy import is_policy
+from batuta.environment import read_variable
+from batuta.errors import ConfigError
+
+if TYPE_CHECKING:
+    from batuta.core import Conductor
+    from batuta.evals import EvalPart, Subject, TaskSet
+    from batuta.evals.evaluation import EqualResource
+    from batuta.evals.runner import TrialPlayer
+    from batuta.evals.setup import SubjectSetup
+
+DEFAULT_LIMIT = 100
+"""Questions where none are named; of a record, all."""
+SIMULATED_CALIBRATION = 1000
+"""Questions on which simulated workers, which cost nothing, are compared with each other."""
+
+
+class RecordSplit(StrEnum):
+    """How a record is divided into what is learned from and what is measured."""
+
+    RANDOM = "random"
+    UNSEEN = "unseen"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalCommandOptions:
+    """What the options of `batuta eval` say."""
+
+    tasks: str
+    systems: tuple[str, ...]
+    limit: int | None
+    seeds: tuple[int, ...]
+    pool: str | None
+    conductor: str | None
+    pools: int | None
+    concurrency: int
+    equal: tuple[EqualResource, ...]
+    files: tuple[Path, ...]
+    split: RecordSplit
+    simulate: bool
+    judge: str | None
+    sandbox: str
+    plots: bool
+    report: Path | None
+    out: Path
+    executor: str
+    workers: int | None
+    journal: str | None
+
+
+async def open_eval_subject(
+    wishes: EvalCommandOptions, stack: AsyncExitStack
+) -> tuple[tuple[EvalPart, ...], TrialPlayer | None]:
+    """Who is asked what, and where that is played (None: here); refuses what is not there."""
+    from batuta.evals import EvalPart, open_tasks  # noqa: PLC0415 - loads numpy
+    from batuta.evals.setup import SubjectSetup  # noqa: PLC0415 - same
+
+    if wishes.tasks.startswith(RECORDED_PREFIX):
+        if wishes.executor != "local":
+            raise ConfigError("recorded answers are played on this machine; see --jobs")
+        return _open_record(wishes), None
+    setup = SubjectSetup(
+        pool=wishes.pool or (WORLD2_POOL if wishes.tasks.startswith(WORLD2_POOL) else None),
+        rehearses=wishes.tasks.startswith(REHEARSAL_POOL),
+        conductor=wishes.conductor,
+        judge=wishes.judge,
+        sandbox=wishes.sandbox,
+    )
+    subject = await setup.open_subject(stack)
+    _check_pool_size(wishes, subject)
+    limit = wishes.limit or DEFAULT_LIMIT
+    others = SIMULATED_CALIBRATION if subject.simulated else limit
+    tasks = open_tasks(wishes.tasks, limit, others, wishes.seeds[0], files=wishes.files)
+    if not subject.simulated and not any(t.private for t in (*tasks.tasks, *tasks.calibration)):
+        named = wishes.journal or read_variable(os.environ, "BATUTA_JOURNAL")
+        journal = named or str((wishes.out / "calls.db").absolute())
+        setup = replace(setup, journal=journal, scope=wishes.out.absolute().name)
+        subject = await setup.open_journal(subject, stack)
+    player = await _open_trial_player(wishes, setup, tasks, stack)
+    if tasks.uses_task_graders:
+        asked = (*tasks.tasks, *tasks.calibration)
+        tasks = replace(tasks, grade=await setup.open_marking(asked, subject, stack))
+    return (EvalPart(subject=subject, tasks=tasks, seeds=wishes.seeds),), player
+
+
+async def _open_trial_player(
+    wishes: EvalCommandOptions, setup: SubjectSetup, tasks: TaskSet, stack: AsyncExitStack
+) -> TrialPlayer | None:
+    """Where runs are played; None: in this process.
+
+    Raises:
+        ConfigError: there is no such executor, or its machines have no journal in common.
+    """
+    from batuta.evals.remote import RemoteTrials  # noqa: PLC0415 - loads numpy
+    from batuta.evals.setup import is_shared  # noqa: PLC0415 - same
+    from batuta.executor import LocalExecutor, open_executor  # noqa: PLC0415 - only when played
+
+    executor = await stack.enter_async_context(open_executor(wishes.executor, wishes.workers))
+    if isinstance(executor, LocalExecutor):
+        return None
+    if executor.machines > 1 and setup.journal is not None and not is_shared(setup.journal):
+        raise ConfigError(
+            "on several machines finished calls are kept in a database that all of them reach: "
+            "--journal postgresql://user@host/database"
+        )
+    return RemoteTrials(executor, setup, None if tasks.uses_task_graders else tasks.grade)
+
+
+def _open_record(options: EvalCommandOptions) -> tuple[EvalPart, ...]:
+    from batuta.evals import open_recorded_parts  # noqa: PLC0415 - loads numpy
+
+    models = [name.strip() for name in (options.pool or "").split(",") if name.strip()]
+    parts = open_recorded_parts(
+        options.tasks.removeprefix(RECORDED_PREFIX),
+        options.split.value,
+        options.seeds,
+        models=models,
+        limit=options.limit,
+        simulate=options.simulate,
+        conductor=_record_conductor(options.conductor),
+    )
+    _check_pool_size(options, parts[0].subject)
+    return parts
+
+
+def _record_conductor(folder: str | None) -> Conductor | None:
+    """The conductor of a record: one that was trained into a folder, or none."""
+    if folder is None:
+        return None
+    if not is_policy(Path(folder)):
+        raise ConfigError(f"a record can be conducted by the folder of a policy, not by {folder!r}")
+    return load_trained_conductor(Path(folder))
+
+
+def _check_pool_size(options: EvalCommandOptions, subject: Subject) -> None:
+    if options.pools is not None and options.pools > len(subject.pool):
+        raise ConfigError(f"--pools {options.pools} asks for more workers than {len(subject.pool)}")

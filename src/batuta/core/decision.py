@@ -1,0 +1,54 @@
+"""What a conductor decides: a plan, that the answer stands, or a draft that is no workflow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from batuta.core.message import Request
+from batuta.core.usage import ZERO_COST, ZERO_USAGE
+from batuta.core.workflow import Workflow
+from batuta.usage import Cost, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """What a conductor's model wrote, verbatim; its tokens are paid and trained on."""
+
+    text: str = ""
+    usage: Usage = ZERO_USAGE
+    cost: Cost = ZERO_COST
+    request: Request | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A workflow to play."""
+
+    workflow: Workflow
+    draft: Draft = Draft()
+    kind: Literal["plan"] = "plan"
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedAnswer:
+    """The previous round's answer is returned as it is (recursion, paper section 3.3)."""
+
+    draft: Draft = Draft()
+    kind: Literal["accepted"] = "accepted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MalformedPlan:
+    """A draft that is no workflow, or a conductor that could not be reached."""
+
+    draft: Draft
+    reason: str
+    outage: bool = False
+    """True: the conductor's model failed; the draft is nobody's fault."""
+    kind: Literal["malformed"] = "malformed"
+    again: bool = True
+    """False: another draft would be no better, so none is asked for."""
+
+
+Decision = Plan | AcceptedAnswer | MalformedPlan

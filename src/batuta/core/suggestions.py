@@ -1,0 +1,29 @@
+"""What to say of a name that nobody has: the nearest one, or all there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+_CUTOFF = 0.7
+"""How like two names must be, from 0 to 1."""
+
+
+def suggest_names(wrong: str, known: Iterable[str]) -> str:
+    """The end of a sentence about an unknown name: `did you mean …?`, or `choose among: …`.
+
+    Args:
+        wrong: what was written.
+        known: what could have been written; empty: the sentence says so.
+    """
+    names = list(dict.fromkeys(known))
+    if near := find_similar(wrong, names):
+        return f"did you mean {near}?"
+    return f"choose among: {', '.join(names)}" if names else "there are none"
+
+
+def find_similar(wrong: str, known: Iterable[str]) -> str | None:
+    """The one name that is most like what was written; None: none is like it."""
+    folded = {name.casefold(): name for name in known}
+    near = get_close_matches(wrong.casefold(), folded, n=1, cutoff=_CUTOFF)
+    return folded[near[0]] if near else None

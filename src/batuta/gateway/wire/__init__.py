@@ -1,1 +1,0 @@
-"""Bodies of the API's dialects to questions, and runs to bodies. Pure."""

@@ -1,0 +1,120 @@
+"""Runs by day in PostgreSQL; what a run says knows when the run began, in both databases.
+
+The rows that are there stay where they are: their table becomes the partition of all days until
+today, and only an index of it is built anew. Nothing is copied but the contents' times.
+"""
+
+import time
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0007"
+down_revision = "0006"
+branch_labels = None
+depends_on = None
+
+_DAY = 86_400
+_FIRST_DAY = 1_577_836_800  # 2020-01-01: an empty store keeps every day by itself from then on
+_LATE_START = 4_102_444_800  # 2100-01-01
+_INDEXES = {
+    "runs": (
+        "ix_runs_created_id",
+        "ix_runs_tenant_created_id",
+        "ix_runs_parent",
+        "ix_runs_model_created_id",
+        "ix_runs_outcome_created_id",
+        "ix_runs_id_prefix",
+        "ix_runs_question_preview_words",
+        "ix_runs_answer_preview_words",
+    ),
+    "run_contents": (),
+}
+_KEYS = {"runs": "id", "run_contents": "run_id"}
+
+
+def upgrade() -> None:
+    op.add_column(
+        "run_contents", sa.Column("created", sa.Float(53), nullable=False, server_default="0")
+    )
+    op.execute(
+        "UPDATE run_contents SET created = (SELECT created FROM runs WHERE runs.id = run_id)"
+    )
+    if op.get_bind().dialect.name != "postgresql":
+        return
+    op.drop_constraint("fk_run_contents_run_id", "run_contents")
+    first = _first_day()
+    for table in ("runs", "run_contents"):
+        _keep_by_day(table, first)
+
+
+def downgrade() -> None:
+    if op.get_bind().dialect.name == "postgresql":
+        for table in ("runs", "run_contents"):
+            _keep_in_one_table(table)
+        op.create_foreign_key(
+            "fk_run_contents_run_id", "run_contents", "runs", ["run_id"], ["id"], ondelete="CASCADE"
+        )
+    op.drop_column("run_contents", "created")
+
+
+def _first_day() -> int:
+    """When the first day of its own begins: after all that is there, in seconds."""
+    latest = sa.text("SELECT max(created) FROM runs WHERE created < :late")
+    newest = op.get_bind().execute(latest, {"late": _LATE_START}).scalar()
+    if newest is None:
+        return _FIRST_DAY
+    return min((int(max(newest, time.time())) // _DAY + 1) * _DAY, _LATE_START)
+
+
+def _keep_by_day(table: str, first: int) -> None:
+    key = _KEYS[table]
+    early, late = f"{table}_early", f"{table}_late"
+    op.execute(f"ALTER TABLE {table} RENAME TO {early}")
+    op.execute(f"ALTER TABLE {early} DROP CONSTRAINT pk_{table}")
+    op.execute(f"ALTER TABLE {early} ADD CONSTRAINT pk_{early} PRIMARY KEY ({key}, created)")
+    there = _rename_indexes(table, "early")
+    op.execute(
+        f"CREATE TABLE {table} (LIKE {early} INCLUDING DEFAULTS,"
+        f" CONSTRAINT pk_{table} PRIMARY KEY ({key}, created)) PARTITION BY RANGE (created)"
+    )
+    op.execute(
+        f"CREATE TABLE {late} PARTITION OF {table} FOR VALUES FROM ({_LATE_START}) TO (MAXVALUE)"
+    )
+    op.execute(
+        f"WITH moved AS (DELETE FROM {early} WHERE created >= {_LATE_START} RETURNING *)"  # noqa: S608 - ours
+        f" INSERT INTO {late} SELECT * FROM moved"
+    )
+    op.execute(
+        f"ALTER TABLE {table} ATTACH PARTITION {early} FOR VALUES FROM (MINVALUE) TO ({first})"
+    )
+    _create_indexes(table, there)
+
+
+def _rename_indexes(table: str, suffix: str) -> dict[str, str]:
+    """Makes room for those of another table; their names, with how they were made."""
+    found: dict[str, str] = {}
+    for name in _INDEXES[table]:
+        query = sa.text("SELECT pg_get_indexdef(to_regclass(:name))")
+        definition = op.get_bind().execute(query, {"name": name}).scalar()
+        if definition is not None:
+            found[name] = definition.partition(" USING ")[2]
+            op.execute(f"ALTER INDEX {name} RENAME TO {name}_{suffix}")
+    return found
+
+
+def _create_indexes(table: str, definitions: dict[str, str]) -> None:
+    """On every partition; those that have an equal one keep it."""
+    for name, definition in definitions.items():
+        op.execute(f"CREATE INDEX {name} ON {table} USING {definition}")
+
+
+def _keep_in_one_table(table: str) -> None:
+    key = _KEYS[table]
+    op.execute(f"ALTER TABLE {table} RENAME TO {table}_by_day")
+    there = _rename_indexes(table, "by_day")
+    op.execute(f"CREATE TABLE {table} (LIKE {table}_by_day INCLUDING DEFAULTS)")
+    op.execute(f"INSERT INTO {table} SELECT * FROM {table}_by_day")  # noqa: S608 - ours
+    op.execute(f"DROP TABLE {table}_by_day")
+    op.execute(f"ALTER TABLE {table} ADD CONSTRAINT pk_{table} PRIMARY KEY ({key})")
+    _create_indexes(table, there)

@@ -1,0 +1,150 @@
+"""In PostgreSQL runs and what they say are kept by day (UTC), so that old days are dropped whole.
+
+`runs` and `run_contents` each have a partition for every day that has a run, made by whoever writes
+the day's first one; `_early` holds what is older than the first day, `_late` what says it is from
+after 2099. SQLite has one table of each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from math import floor
+
+from sqlalchemy import Connection, MetaData, Table, text
+
+from batuta.store.models import CONTENTS, RUNS
+
+DAY_SECONDS = 86_400
+LATE_START = 4_102_444_800
+"""2100-01-01; nothing is kept by day from then on."""
+_LOCK = 7_092_011
+"""Of whoever makes or drops a partition."""
+_PATIENCE_MS = 400
+"""How long dropping waits for others, who wait behind it: less than PostgreSQL takes to call two
+transactions that wait for each other a deadlock and to end one, which might be theirs."""
+_PARTITIONED = (RUNS, CONTENTS)
+_EARLY_METADATA = MetaData()
+_EARLY = tuple(
+    table.to_metadata(_EARLY_METADATA, name=f"{table.name}_early") for table in _PARTITIONED
+)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UPPER_BOUND = re.compile(r"TO \('([^']+)'\)")
+_DAY_NAME = re.compile(rf"{RUNS.name}_(\d{{4}})(\d\d)(\d\d)")
+
+
+def is_partitioned(connection: Connection) -> bool:
+    """Whether the database keeps runs by day."""
+    return connection.dialect.name == "postgresql"
+
+
+def unique_columns(dialect: str, table: Table) -> tuple[str, ...]:
+    """What is unique in the table, for `ON CONFLICT`."""
+    keys = tuple(column.name for column in table.primary_key.columns)
+    by_day = dialect == "postgresql" and table in _PARTITIONED
+    return (*keys, "created") if by_day else keys
+
+
+def prunable_tables(connection: Connection) -> tuple[Table, Table]:
+    """The tables of runs and contents whose old rows are deleted one by one, not with their day."""
+    return (_EARLY[0], _EARLY[1]) if is_partitioned(connection) else (RUNS, CONTENTS)
+
+
+def create_partitions(connection: Connection, times: Iterable[float]) -> None:
+    """Makes the days of these times, if they are not there yet; nothing in SQLite.
+
+    Neither readers nor writers of other days wait for it.
+
+    Args:
+        connection: in the transaction that will write the rows.
+        times: seconds since the epoch.
+    """
+    if not is_partitioned(connection):
+        return
+    days = {floor(at / DAY_SECONDS) for at in times if 0 <= at < LATE_START}
+    if not (missing := _missing_days(connection, days)):
+        return
+    connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
+    for day in _missing_days(connection, missing):
+        for table in _PARTITIONED:
+            _create_partition(connection, table.name, day)
+
+
+def drop_old_days(connection: Connection, limit: float) -> int:
+    """Drops the oldest day that ended before `limit`; how many runs that had, -1: there is none.
+
+    Args:
+        connection: in a transaction of its own.
+        limit: seconds since the epoch.
+
+    Raises:
+        DBAPIError: others use the tables all the time; try again.
+    """
+    if not is_partitioned(connection):
+        return -1
+    connection.execute(text(f"SET LOCAL lock_timeout = '{_PATIENCE_MS}ms'"))
+    days = [day for day in _kept_days(connection) if (day + 1) * DAY_SECONDS <= limit]
+    if not days:
+        return -1
+    connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
+    runs = _partition_name(RUNS.name, days[0])
+    if not _existing_names(connection, [runs]):  # another process was first
+        return 0
+    # Before it reads: nobody can add to the day that is counted. Without ONLY every day would wait.
+    connection.execute(text(f"LOCK TABLE ONLY {RUNS.name}, ONLY {CONTENTS.name}"))
+    count = connection.execute(text(f"SELECT count(*) FROM {runs}")).scalar_one()  # noqa: S608 - ours
+    for table in reversed(_PARTITIONED):
+        connection.execute(text(f"DROP TABLE {_partition_name(table.name, days[0])}"))
+    return count
+
+
+def _create_partition(connection: Connection, parent: str, day: int) -> None:
+    """A table of its own first: attaching it keeps nobody waiting, creating it in place would."""
+    name = _partition_name(parent, day)
+    connection.execute(text(f"CREATE TABLE {name} (LIKE {parent} INCLUDING ALL)"))
+    connection.execute(
+        text(
+            f"ALTER TABLE {parent} ATTACH PARTITION {name}"
+            f" FOR VALUES FROM ({day * DAY_SECONDS}) TO ({(day + 1) * DAY_SECONDS})"
+        )
+    )
+
+
+def _missing_days(connection: Connection, days: set[int]) -> set[int]:
+    """Those that have no partition and are not before the first one."""
+    if not days:
+        return set()
+    found = _existing_names(connection, [_partition_name(RUNS.name, day) for day in days])
+    missing = {day for day in days if _partition_name(RUNS.name, day) not in found}
+    if not missing:
+        return set()
+    query = text("SELECT pg_get_expr(relpartbound, oid) FROM pg_class WHERE oid = to_regclass(:n)")
+    told = connection.execute(query, {"n": _EARLY[0].name}).scalar_one()
+    bound = _UPPER_BOUND.search(told)
+    first = float(bound[1]) if bound else 0.0
+    return {day for day in missing if day * DAY_SECONDS >= first}
+
+
+def _existing_names(connection: Connection, names: Sequence[str]) -> set[str]:
+    query = text(
+        "SELECT one.name FROM unnest(CAST(:names AS text[])) AS one(name)"
+        " WHERE to_regclass(one.name) IS NOT NULL"
+    )
+    return {row[0] for row in connection.execute(query, {"names": list(names)})}
+
+
+def _kept_days(connection: Connection) -> list[int]:
+    """Days since the epoch that have a partition, the oldest first."""
+    query = text(
+        "SELECT c.relname FROM pg_inherits AS i JOIN pg_class AS c ON c.oid = i.inhrelid"
+        " WHERE i.inhparent = to_regclass(:parent)"
+    )
+    names = (row[0] for row in connection.execute(query, {"parent": RUNS.name}))
+    found = [match for name in names if (match := _DAY_NAME.fullmatch(name))]
+    dates = (datetime(*(int(one) for one in match.groups()), tzinfo=UTC) for match in found)  # type: ignore[misc]
+    return sorted((date - _EPOCH).days for date in dates)
+
+
+def _partition_name(parent: str, day: int) -> str:
+    return f"{parent}_{_EPOCH + timedelta(days=day):%Y%m%d}"

@@ -1,0 +1,61 @@
+"""What the commands say of themselves: an example each, groups of options, completion in a shell."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from batuta.cli import app
+
+LARGEST_PANEL = 9
+"""Options that one group may have."""
+
+
+def all_commands(group=None, path=()):
+    group = group or typer.main.get_command(app)
+    for name, command in group.commands.items():
+        if getattr(command, "commands", None):
+            yield from all_commands(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
+
+
+COMMANDS = dict(all_commands())
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_the_help_ends_with_an_example_that_the_command_accepts(path):
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*path.split(), "--help"]).stdout
+    (example,) = re.findall(r"Example: (batuta .*)", shown)
+    words = shlex.split(example)
+    assert words[1 : 1 + len(path.split())] == path.split()
+    COMMANDS[path].make_context(path, words[1 + len(path.split()) :])
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_options_are_in_groups_that_can_be_read_at_a_glance(path):
+    shown = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*path.split(), "--help"]).stdout
+    groups = re.split(r"╭─ (.*?) ─+╮", shown)
+    for title, text in zip(groups[1::2], groups[2::2], strict=True):
+        assert len(re.findall(r"^│ \*? *--", text, re.MULTILINE)) <= LARGEST_PANEL, title
+
+
+def complete(words, **more):
+    environ = {**os.environ, "_BATUTA_COMPLETE": "complete_bash", "COMP_WORDS": words,
+               "COMP_CWORD": str(len(words.split(" ")) - 1), **more}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "batuta"], capture_output=True, text=True, check=False, env=environ
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_a_shell_completes_commands_and_options():
+    assert complete("batuta ta") == ["tasks"]
+    assert complete("batuta runs re") == ["replay"]
+    assert complete("batuta ask --max-c") == ["--max-cost"]

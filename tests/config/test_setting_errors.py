@@ -1,0 +1,116 @@
+"""A wrong setting is told in a person's words, never in those of Python or pydantic."""
+
+import tomllib
+
+import pytest
+
+from batuta.config.settings import read_settings
+from batuta.errors import ConfigError
+from batuta.train.settings import validate_settings
+
+WORKER = '[[workers]]\nid = "sonnet"\nmodel = "claude"\nprovider = "anthropic"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[limit]\nmax_steps = 3", "there is no setting limit; did you mean limits?"),
+        ("[limits]\nmax_step = 3", "there is no setting limits.max_step; did you mean max_steps?"),
+        (
+            WORKER + 'base_ulr = "http://x"',
+            'in [[workers]] "sonnet": there is no setting base_ulr; did you mean base_url?',
+        ),
+        (
+            WORKER + "sampling = { temprature = 1 }",
+            (
+                'in [[workers]] "sonnet": there is no setting sampling.temprature; '
+                "did you mean temperature?"
+            ),
+        ),
+        ('[[workers]]\nid = "a"', 'in [[workers]] "a": model is missing'),
+        ("[[workers]]\nprovider = 3", "in [[workers]] number 1: id is missing"),
+        (
+            WORKER + "sampling = { temperature = -1 }",
+            'in [[workers]] "sonnet": sampling.temperature must be at least 0, not -1',
+        ),
+        (WORKER + "price = 3", 'in [[workers]] "sonnet": price must be a table, not 3'),
+        (
+            WORKER + "[[workers.deployments]]\nweight = 2",
+            'in [[workers]] "sonnet", [[workers.deployments]] number 1: base_url is missing',
+        ),
+        (WORKER + 'tags = "vision"', 'in [[workers]] "sonnet": tags must be a list, not "vision"'),
+        (
+            WORKER + "tags = [3]",
+            'in [[workers]] "sonnet": tags[1] must be a text in quotes, not 3',
+        ),
+        (
+            WORKER + 'skills = { maths = "good" }',
+            'in [[workers]] "sonnet": skills.maths must be a number or a table, not "good"',
+        ),
+        (
+            WORKER + "skills = { maths = { share = 2 } }",
+            'in [[workers]] "sonnet": skills.maths.share must be at most 1, not 2',
+        ),
+        (
+            '[limits]\nmax_steps = "five"',
+            'limits.max_steps must be a whole number, not "five"',
+        ),
+        ("[limits]\nmax_steps = 0", "limits.max_steps must be at least 1, not 0"),
+        ("[resilience]\nhedge_s = 0", "resilience.hedge_s must be more than 0, not 0"),
+        (
+            "[server]\nprivate_pictures = 3",
+            "server.private_pictures must be true or false, not 3",
+        ),
+        (
+            '[[policies]]\nname = "p"\nkind = "secrets"\non = ["inputs"]',
+            'in [[policies]] "p": on[1] must be one of input, between or output, not "inputs"',
+        ),
+        (
+            '[[policies]]\nname = "p"\nkind = "secrets"\non = []',
+            'in [[policies]] "p": on must not be empty',
+        ),
+        (
+            '[conductor]\nworker = "a"\nmodel = "b"',
+            "conductor: there are two conductors: name `worker`, or `provider` and `model`",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_one_plain_sentence(text, sentence, tmp_path):
+    file = tmp_path / "batuta.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        read_settings(file)
+    assert str(caught.value) == f"{file}: {sentence}"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[optimizer]\nsteps = 3", "there is no setting optimizer; did you mean optimiser?"),
+        (
+            "[policy.lora]\nranks = 3",
+            "there is no setting policy.lora.ranks; did you mean rank?",
+        ),
+        (
+            "[[curriculum]]\nstep = []",
+            "in [[curriculum]] number 1: step must be a whole number, not a list",
+        ),
+        (
+            '[reward]\ncost = "time"',
+            'reward.cost must be one of none, tokens, usd or calls, not "time"',
+        ),
+        ("[optimiser]\ngroup = 0", "optimiser.group must be more than 0, not 0"),
+        ("[optimiser]\nsteps = 1.5", "optimiser.steps must be a whole number, not 1.5"),
+    ],
+)
+def test_a_wrong_setting_of_a_training_is_one_plain_sentence(text, sentence):
+    with pytest.raises(ConfigError) as caught:
+        validate_settings(tomllib.loads(text), "mine.toml")
+    assert str(caught.value) == f"mine.toml: {sentence}"
+
+
+def test_a_name_that_is_like_no_other_gets_the_list(tmp_path):
+    file = tmp_path / "batuta.toml"
+    file.write_text("xyzzy = 1", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"no setting xyzzy; choose among: .*limits.*workers"):
+        read_settings(file)
