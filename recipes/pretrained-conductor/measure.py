@@ -22,6 +22,7 @@ from random import Random
 from typing import Any
 
 import torch
+from examples import choose_workflow
 
 from batuta.core import MalformedPlan, Pool, Step, Workflow
 from batuta.evals.grading import grade_by_task
@@ -37,6 +38,7 @@ from batuta.train.sampler import Sampler
 from batuta.train.settings import RewardSettings
 
 UNSEEN = (9001, 60)
+SEARCHED = (1, 300)
 COMPACT = PromptOptions(compact=True, descriptions=True)
 Plan = Callable[[Episode], Workflow]
 
@@ -149,6 +151,41 @@ def summarise(played: Sequence[GradedRollout]) -> dict[str, Any]:
     }
 
 
+async def measure_search(path: Path, questions: int) -> dict[str, Any]:
+    """The workflows that the search chose, on fresh questions over their own pools."""
+    everyone = world2_pool(*SEARCHED)
+    runner = RolloutRunner(
+        clients=world2_clients(*SEARCHED),
+        judge=grade_by_task,
+        rendering=COMPACT,
+        rewards=RewardSettings(),
+        concurrency=64,
+    )
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    each = max(1, questions // len(lines))
+    episodes: list[Episode] = []
+    chosen: list[Workflow] = []
+    for number, found in enumerate(lines):
+        pool = Pool(tuple(everyone[name] for name in found["pool"]))
+        steps = choose_workflow(found["finalists"])["steps"]
+        flow = Workflow(tuple(Step(subtask=s, worker=w, access=tuple(a)) for s, w, a in steps))
+        for task in draw_world2_tasks(found["family"], each, TEST_SEED + 1000 + number):
+            episodes.append(Episode(number=len(episodes), task=task, pool=pool, seed=0))
+            chosen.append(flow)
+    plans = {
+        "searched for its pool and family": lambda e: chosen[e.number],
+        **{name: plan for name, plan in SYSTEMS.items() if "random" not in name},
+    }
+    table: dict[str, Any] = {}
+    for name, plan in plans.items():
+        pairs = [
+            (e, PolicyDraft(text=render_workflow(plan(e), e.pool, names=True))) for e in episodes
+        ]
+        table[name] = summarise(await runner.run_drafts(pairs, range(len(pairs)), 0))
+        print("searched pools", name, table[name], flush=True)
+    return table
+
+
 async def measure(wanted: argparse.Namespace) -> dict[str, Any]:
     runner = RolloutRunner(
         clients=world2_clients(*UNSEEN),
@@ -158,6 +195,8 @@ async def measure(wanted: argparse.Namespace) -> dict[str, Any]:
         concurrency=64,
     )
     found: dict[str, Any] = {}
+    if wanted.found:
+        return {"searched pools": await measure_search(wanted.found, wanted.questions)}
     for kind in wanted.kinds:
         episodes = make_questions(kind, wanted.questions)
         table: dict[str, Any] = {}
@@ -187,6 +226,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--policy", type=Path, action="append")
+    parser.add_argument("--found", type=Path, help="only what the search found, on its own pools")
     parser.add_argument("--questions", type=int, default=600)
     parser.add_argument("--drafts", type=int, default=60)
     parser.add_argument("--most", type=int, default=160)

@@ -374,7 +374,7 @@ def ten_steps(cut, url, folder):
     pool.write_text(
         "".join(
             f'[[workers]]\nid = "{name}"\nprovider = "llamacpp"\nbase_url = "{url}/v1"\n'
-            f'model = "smollm2"\nmax_tokens = 8\nconcurrency = 2\n'
+            f'model = "smollm2"\nsampling = {{ max_tokens = 8 }}\nconcurrency = 2\n'
             for name in ("fast", "slow")
         )
     )
