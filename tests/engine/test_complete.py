@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from batuta.clients import RetryClient, RetryPolicy, ScriptedClient
 from batuta.core import (
     Delta,
+    Failure,
     Finish,
     Limits,
     Outcome,
@@ -123,6 +124,16 @@ class TestTheLastStepFails:
             Q, chain(0, 1), POOL, everybody(BadRequestError("dead")), fallback=False
         )
         assert (run.outcome, run.answer, run.reply) == (Outcome.FAILED, None, None)
+
+    async def test_training_has_no_substitutes_either(self):
+        """One worker is down in the middle: nobody plays its step, and only it was asked."""
+        players = everybody("x")
+        players[IDS[0]] = ScriptedClient([BadRequestError("dead")] * 4)
+        run = await conduct(Q, chain(0, 1), POOL, players, fallback=False)
+        assert run.rounds[0].step(0).worker == IDS[0]
+        assert isinstance(run.rounds[0].step(0).result, Failure)
+        helped = await conduct(Q, chain(0, 1), POOL, players)
+        assert helped.rounds[0].step(0).is_substituted
 
     async def test_the_form_is_kept(self):
         wish = Question(messages=Q.messages, response_format=ResponseFormat(kind="json_object"))

@@ -12,15 +12,18 @@ import torch
 from safetensors.torch import load_file
 
 from batuta import rehearsal
+from batuta.embedded.policy import ConductorCard
 from batuta.train.conductor_training import make_trainer
 from batuta.train.episodes import make_episodes
 from batuta.train.questions import draw_questions
 from batuta.train.reward_function import RewardFunction
 from batuta.train.rollout_setup import RolloutRunnerFactory
 from batuta.train.run_folder import RunFolder
+from batuta.train.settings import RecursionSettings
 from train.stage import LIBRARIES, metrics, settings
 
 pytestmark = LIBRARIES
+SHARE = RecursionSettings(share=0.2)
 HALF = 8
 """Rows of a step in each process."""
 
@@ -133,3 +136,22 @@ def test_two_processes_learn_what_one_learns_from_both_halves(tmp_path, warm, sa
     assert wanted.norm() > 0
     # Adam makes a whole step even of a gradient that is nothing but rounding: not each weight, all.
     assert (moved - wanted).norm() < 0.02 * wanted.norm()
+
+
+def test_two_processes_end_where_one_has_no_second_round(tmp_path, warm):
+    """Four groups of which one is a second round: the second process has none."""
+    two = told(tmp_path, warm, "transformers").model_copy(update={"recursion": SHARE})
+    file, child = tmp_path / "told.json", tmp_path / "child.py"
+    file.write_text(two.model_dump_json())
+    child.write_text(CHILD)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
+         "--master_port", str(free_port()), str(child), str(file)],
+        capture_output=True, text=True, check=False, timeout=500,
+        env={**os.environ, "TRL_EXPERIMENTAL_SILENCE": "1", "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = metrics(two.output)
+    assert [line["step"] for line in lines] == [1, 2]
+    card = ConductorCard.read(two.output / "policy")
+    assert card.rounds == 2

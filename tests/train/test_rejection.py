@@ -163,11 +163,16 @@ def test_learning_begins_where_the_last_stage_asked_for_ended(tmp_path):
     assert require_policy_start(stage) == str(tmp_path / "warmup")
     asked = settings(tmp_path, rejection={"rounds": 1})
     assert require_policy_start(asked) == str(tmp_path / "rejection")
-    assert require_policy_start(asked, sampling=True) == str(tmp_path / "warmup")
+    assert require_policy_start(asked, "rejection") == str(tmp_path / "warmup")
     named = settings(tmp_path, rejection={"rounds": 1}, policy={"start": "elsewhere"})
     assert require_policy_start(named) == str(tmp_path / "rejection")
-    assert require_policy_start(named, sampling=True) == "elsewhere"
-    assert require_policy_start(settings(tmp_path, policy={"start": "elsewhere"})) == "elsewhere"
+    assert require_policy_start(named, "rejection") == str(tmp_path / "warmup")
+    assert require_policy_start(named, "warmup") == "elsewhere"
+    (tmp_path / "distilled").mkdir()
+    (tmp_path / "distilled" / "config.json").touch()
+    assert require_policy_start(named, "rejection") == str(tmp_path / "distilled")
+    fresh = settings(tmp_path / "new", policy={"start": "elsewhere"})
+    assert require_policy_start(fresh) == "elsewhere"
 
 
 @pytest.mark.parametrize(

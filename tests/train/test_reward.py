@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta.core import (
+    Attempt,
     Cost,
     Draft,
     Failure,
@@ -27,6 +28,7 @@ from batuta.core import (
     Usage,
     Workflow,
 )
+from batuta.evals.outage import SYSTEM_FAULT_CODES, outage_reason
 from batuta.train.reward import round_cost, run_reward, scheduled_cost_weight
 from batuta.train.settings import RewardSettings
 from train.stage import POOL
@@ -37,7 +39,10 @@ PAPER = RewardSettings()
 PRICED = RewardSettings(cost="tokens", coefficient=0.1, unit=1000, ceiling=0.4)
 
 
-def run(*results, answer="42", decision=None, outcome=Outcome.ANSWERED, played_by=None):
+def run(
+    *results, answer="42", decision=None, outcome=Outcome.ANSWERED, played_by=None, attempts=(),
+    error_code=None,
+):  # fmt: skip
     """A run of one round whose steps ended so."""
     worker = POOL.workers[0].id
     steps = tuple(
@@ -48,6 +53,7 @@ def run(*results, answer="42", decision=None, outcome=Outcome.ANSWERED, played_b
             request=None,
             result=result,
             span=TimeSpan(0, 1),
+            attempts=attempts,
         )
         for i, result in enumerate(results)
     )
@@ -60,7 +66,10 @@ def run(*results, answer="42", decision=None, outcome=Outcome.ANSWERED, played_b
         conductor="policy",
     )
     played = Round(decision=decision or Plan(FLOW), workflow=FLOW if steps else None, steps=steps)
-    return Run(header=header, rounds=(played,), outcome=outcome, answer=answer)
+    return Run(
+        header=header, rounds=(played,), outcome=outcome, answer=answer,
+        error=error_code, error_code=error_code,
+    )  # fmt: skip
 
 
 def reply(tokens=0, usd="0"):
@@ -76,9 +85,11 @@ def reply(tokens=0, usd="0"):
         (run(reply()), WRONG, 0.5),
         (run(reply()), RIGHT, 1.0),
         (run(reply()), Grade(0.5), 0.75),
-        (run(reply()), UNDECIDED, None),
+        (run(reply()), UNDECIDED, 0.5),
         (run(Failure(code="overloaded", message="busy"), answer=None, outcome=Outcome.FAILED), None, None),  # pyright: ignore[reportArgumentType]
         (run(Failure(code="overloaded", message="busy"), reply()), RIGHT, None),
+        (run(Failure(code="empty_reply", message="nothing"), answer=None, outcome=Outcome.FAILED), None, 0.5),
+        (run(Failure(code="context_too_long", message="long"), reply()), WRONG, 0.5),
         (run(reply(), outcome=Outcome.CANCELLED), RIGHT, None),
         (run(Failure(code="limit", message="too much"), answer=None, outcome=Outcome.LIMITED), None, 0.5),  # pyright: ignore[reportArgumentType]
         (run(Failure(code="limit", message="too much"), reply(), outcome=Outcome.LIMITED), WRONG, 0.5),
@@ -132,10 +143,29 @@ def test_the_charge_grows_from_nothing_to_the_whole(step, begins, ramp):
 )
 def test_a_valid_workflow_never_earns_less_than_a_wrong_one(score, tokens, charge):
     earned = run_reward(run(reply(tokens)), Grade(score), PRICED, charge)
-    assert earned is None if score is None else 0.5 <= earned <= 1.0
+    assert earned == 0.5 if score is None else 0.5 <= earned <= 1.0
 
 
-def test_a_substitutes_answer_says_nothing_about_the_plan():
-    """The planned worker was out; whoever stepped in was not the policy's choice."""
-    stood_in = run(reply(), played_by=POOL.workers[1].id)
-    assert run_reward(stood_in, RIGHT, PAPER, 0.0) is None
+@pytest.mark.parametrize(
+    ("code", "earned"), [("overloaded", None), ("timeout", None), ("empty_reply", 1.0)]
+)
+def test_a_substitute_is_an_outage_only_where_a_model_failed(code, earned):
+    """What was paid and came out empty is the worker's own fault; an API that fails is nobody's."""
+    failed = Attempt(POOL.workers[0].id, Failure(code=code, message="…"), 0.5)
+    stood_in = run(reply(), played_by=POOL.workers[1].id, attempts=(failed,))
+    assert run_reward(stood_in, RIGHT, PAPER, 0.0) == earned
+
+
+def test_a_retry_that_ended_well_is_no_outage():
+    failed = Attempt(POOL.workers[0].id, Failure(code="overloaded", message="busy"), 0.5)
+    assert run_reward(run(reply(), attempts=(failed,)), RIGHT, PAPER, 0.0) == 1.0
+
+
+@pytest.mark.parametrize("code", sorted(SYSTEM_FAULT_CODES - {"malformed_plan"}))
+def test_training_and_evaluation_have_one_list(code):
+    """What evaluation counts as wrong, training pays as wrong; what it leaves out, training too."""
+    for each, system in ((code, True), (f"no {code}", False)):
+        failed = Failure(code=each, message="…")
+        played = run(failed, answer=None, outcome=Outcome.FAILED, error_code=each)
+        assert (outage_reason(played) is None) == system
+        assert (run_reward(played, None, PAPER, 0.0) == 0.5) == system

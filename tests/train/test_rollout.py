@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from batuta import rehearsal
+from batuta.errors import ConfigError
 from batuta.language import parse_workflow
 from batuta.train.conductor_training import (
     make_dataset,
@@ -16,11 +17,12 @@ from batuta.train.conductor_training import (
     train_conductor,
 )
 from batuta.train.episodes import make_episodes
-from batuta.train.grpo import RolloutFunction
+from batuta.train.grpo import FirstRound, RolloutFunction, share_roots
 from batuta.train.questions import draw_questions
 from batuta.train.reward import mix_rewards
 from batuta.train.reward_function import RewardFunction
 from batuta.train.rollout_setup import RolloutRunnerFactory
+from batuta.train.rollouts import PolicyDraft
 from batuta.train.run_folder import RunFolder
 from train.stage import LIBRARIES, metrics, settings
 
@@ -102,22 +104,36 @@ def test_a_second_rounds_prompt_shows_the_first_round(recorded):
     tokenizer = recorded.trainer.processing_class
     for block in range(4):
         rows_ = range(block * GROUP, (block + 1) * GROUP)
-        prompts = {tuple(written["prompt_ids"][row]) for row in rows_}
-        assert len(prompts) == 1, "a group reads one prompt"
-        text = tokenizer.decode(list(prompts.pop()))
+        texts = [tokenizer.decode(written["prompt_ids"][row]) for row in rows_]
         roots = [written["root"][row] for row in rows_]
         episode = recorded.episodes[block // 2]
-        assert episode.task.question in text
+        assert all(episode.task.question in text for text in texts)
         if block % 2 == 0:
-            assert roots == [None] * GROUP and "Played:" not in text
+            assert len(set(texts)) == 1, "a first round's group reads one prompt"
+            assert roots == [None] * GROUP and "Played:" not in texts[0]
             continue
-        assert roots[0] is not None, "the policy writes well enough to be continued"
-        assert all(each is roots[0] for each in roots)
-        first = roots[0]
-        assert first.row in range((block - 1) * GROUP, block * GROUP), "one of its own question"
-        assert "Played:" in text
-        for step in parse_workflow(first.draft.text, episode.pool).steps:  # pyright: ignore[reportAttributeAccessIssue]
-            assert f"{step.worker}: {step.subtask}" in text
+        assert all(roots), "the policy writes well enough to be continued"
+        rows_before = range((block - 1) * GROUP, block * GROUP)
+        own = [first.row == row for first, row in zip(roots, rows_before, strict=True)]
+        assert sum(own) > 1, "each continues its own first round"
+        for first, text in zip(roots, texts, strict=True):
+            assert first.row in rows_before, "one of its own question"
+            assert "Played:" in text
+            for step in parse_workflow(first.draft.text, episode.pool).steps:
+                assert f"{step.worker}: {step.subtask}" in text
+
+
+def test_a_root_that_cannot_be_continued_gives_its_place_to_others():
+    a, b = (FirstRound(PolicyDraft(text=t), row, ()) for row, t in enumerate("ab"))
+    assert share_roots([a, b]) == [a, b]
+    assert share_roots([None, a, None, b]) == [a, a, a, b]
+    assert share_roots([None, None]) == [None, None]
+
+
+def test_every_first_round_that_was_continued_is_credited():
+    """Two of three first rounds are continued; the third keeps what it earned itself."""
+    rewards = [0.5, 1.0, 0.5, 1.0, 0.5]
+    assert mix_rewards(rewards, [None, None, None, 0, 1], 0.25) == [0.625, 0.875, 0.5, 1.0, 0.5]
 
 
 def test_its_seed_plays_the_first_round_again_exactly(recorded):
@@ -195,3 +211,43 @@ def test_the_rows_of_a_step_are_the_same_whoever_samples(learned, tmp_path):
     two = Recorded(tmp_path / "b", learned / "policy").rollout()
     assert one["completion_ids"] == two["completion_ids"]
     assert torch.tensor(one["prompt_tokens"]).tolist() == [len(p) for p in one["prompt_ids"]]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_process_samples_as_often_and_as_much_as_the_others(rank, tmp_path, random_policy):
+    """One of two has no second round; an engine that gathers prompts waits for it all the same."""
+    told = settings(
+        tmp_path,
+        optimiser={"questions": 4, "group": 2, "micro_batch": 4, "sampler": "transformers"},
+        policy={"start": str(random_policy)},
+        recursion={"share": 0.2},
+    )
+    episodes = make_episodes(draw_questions(told), rehearsal.rehearsal_pool(), told.pool, told.seed)
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(random_policy)
+    asked = []
+
+    def generate(prompts, images, fields, group):
+        asked.append(len(prompts))
+        return [[5, 6] for _ in prompts], None
+
+    trainer = SimpleNamespace(
+        accelerator=SimpleNamespace(num_processes=2, process_index=rank),
+        _generate_single_turn=generate,
+        _log_metric=lambda name, value: None,
+    )
+    rows = [row["prompt"] for row in make_dataset(told) for _ in range(2)]
+    mine = rows[:16][rank * 4 : rank * 4 + 4]
+    rollout = RolloutFunction(tokenizer, told, episodes, lambda chosen, _: [None] * len(chosen))
+    written = rollout(mine, trainer)
+    assert asked == ([2, 2] if rank == 0 else [4, 2])
+    assert len(written["prompt_ids"]) == len(written["root"]) == 4
+
+
+def test_a_share_that_rounds_to_nothing_still_trains_what_is_served(tmp_path):
+    told = settings(tmp_path, optimiser={"questions": 4}, recursion={"share": 0.1})
+    about = [row["prompt"][0]["round"] for row in make_dataset(told)][:4]
+    assert about == [0, 1, 0, 0]
+    assert told.recursion.rounds == 2
+    assert settings(tmp_path).recursion.rounds == 1
+    with pytest.raises(ConfigError, match="at least two"):
+        make_dataset(settings(tmp_path, optimiser={"questions": 1}, recursion={"share": 0.1}))

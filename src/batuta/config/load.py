@@ -54,6 +54,7 @@ from batuta.solvers.prompted import ConductorOptions, prompted_conductor
 
 DEFAULT_FILE = "batuta.toml"
 REHEARSAL_POOL = "rehearsal"
+WORLD2_POOL = "world2"
 DISCOVER_POOL = "discover"
 HAND_WRITTEN_CONDUCTOR = "hand-written"
 CONDUCTOR = WorkerId("conductor")
@@ -141,7 +142,8 @@ async def load_config(
     Args:
         http: the session of its clients.
         pool: `rehearsal`, `rehearsal:shifted` (the same after a change of its workers),
-            `discover` (keys and local servers), or a TOML file. None: the file BATUTA_CONFIG
+            `world2[:SEED[:COUNT]]` (simulated workers drawn by a seed), `discover` (keys and
+            local servers), or a TOML file. None: the file BATUTA_CONFIG
             names, else `batuta.toml` here, else what the environment's keys and base URLs give,
             else the local servers.
         conductor: overrides the file's: a worker's id, `best`, `vote`, `plan-solve-verify`,
@@ -165,6 +167,8 @@ async def load_config(
     kind, _, world = pool.partition(":")
     if kind == REHEARSAL_POOL:
         return rehearsal_config(conductor, time_scale, world)
+    if kind == WORLD2_POOL:
+        return world2_config(pool, conductor)
     if pool == DISCOVER_POOL:
         found = await discover_workers(environ, http)
         if not found:
@@ -333,6 +337,37 @@ def rehearsal_config(
         pool=workers,
         clients=players,
         conductor=chosen,
+        limits=Limits(),
+        simulated=True,
+    )
+
+
+def world2_config(source: str, conductor: str | None = None) -> LoadedConfig:
+    """Simulated workers of world 2, drawn by the seed that the source names.
+
+    Raises:
+        ConfigError: no such conductor, or the source says something else.
+    """
+    from batuta.rehearsal.world2 import (  # noqa: PLC0415 - only when played
+        parse_world2_source,
+        world2_clients,
+        world2_pool,
+    )
+
+    drawn = parse_world2_source(source)
+    if drawn is None:
+        raise ConfigError(
+            f"there is no pool {source}; write world2, world2:SEED or world2:SEED:COUNT, "
+            "such as world2:12:7, with at most 2000 workers"
+        )
+    seed, count = drawn
+    pool, players = world2_pool(seed, count), world2_clients(seed, count)
+    cast = _Conductors(pool=pool, clients=players)
+    return LoadedConfig(
+        source=f"world 2, {count} simulated workers of seed {seed}",
+        pool=pool,
+        clients=players,
+        conductor=cast.named(conductor or "best"),
         limits=Limits(),
         simulated=True,
     )

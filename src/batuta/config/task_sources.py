@@ -35,8 +35,9 @@ class TaskSource(Protocol):
         """
         ...
 
-    def grade_answer(self, task: Task, answer: str) -> Grade:
-        """How good the answer to one of its tasks is."""
+    @property
+    def grade_answer(self) -> Callable[[Task, str], Grade] | None:
+        """How good the answer to one of its tasks is; None: each task names its grader."""
         ...
 
     def solve_question(self, text: str, task_id: TaskId) -> Task | None:
@@ -44,7 +45,11 @@ class TaskSource(Protocol):
         ...
 
     def hand_written_conductor(self) -> Conductor:
-        """A conductor made for its workers by hand."""
+        """A conductor made for its workers by hand.
+
+        Raises:
+            ConfigError: there is none.
+        """
         ...
 
 
@@ -54,13 +59,21 @@ def _load_rehearsal() -> TaskSource:
     return RehearsalTasks()
 
 
+def _load_world2() -> TaskSource:
+    from batuta.rehearsal.world2.task_source import World2Tasks  # noqa: PLC0415 - only when played
+
+    return World2Tasks()
+
+
 REHEARSAL = "rehearsal"
+WORLD2 = "world2"
 TASK_SOURCES: Mapping[str, Callable[[], TaskSource]] = MappingProxyType({
-    REHEARSAL: _load_rehearsal
+    REHEARSAL: _load_rehearsal, WORLD2: _load_world2
 })  # fmt: skip
 """By name; a new world is one row."""
 
 
-def source_of_task(task: Task) -> TaskSource | None:
-    """The world that the task was drawn from; None: it was read."""
-    return next((TASK_SOURCES[tag]() for tag in task.tags if tag in TASK_SOURCES), None)
+def find_source_grader(task: Task) -> Callable[[Task, str], Grade] | None:
+    """The grader of the world that the task was drawn from; None: the task names its own."""
+    source = next((TASK_SOURCES[tag]() for tag in task.tags if tag in TASK_SOURCES), None)
+    return None if source is None else source.grade_answer

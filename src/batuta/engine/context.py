@@ -72,6 +72,8 @@ class RunContext:
     resumed: ResumeState | None = None
     timeouts: TimeoutPolicy = NO_TIMEOUT
     guardrails: Guardrails = NO_GUARDRAILS
+    substitutes: bool = True
+    """Whether another worker is asked where the one that a step names fails."""
     retry_whole_question: bool = True
     """Whether the fallback worker is asked the whole question where nobody can play a last step."""
     started_at: float = field(default_factory=perf_counter)

@@ -111,8 +111,9 @@ async def conduct(
         live: a reader sees the text of the last step of the last round as it comes, so a last
             step that has begun to speak is neither tried again nor replaced; if it fails, or its
             reply has not the form that was asked for, the run has no answer.
-        fallback: if no workflow can be had, the best single worker answers; and if the last
-            step fails, an earlier round's answer is returned. Training turns it off.
+        fallback: if no workflow can be had, the best single worker answers; where a worker fails
+            another is asked in its place; and if the last step fails, an earlier round's answer is
+            returned. Training turns all of it off: what is learned from is what was written.
         retry_whole_question: with `fallback`, if nobody can play a last step and no earlier round
         has an
             answer, a worker is asked the whole question. Methods turn it off that choose among
@@ -154,6 +155,7 @@ async def conduct(
         resumed=resumed,
         timeouts=timeouts or NO_TIMEOUT,
         guardrails=guardrails,
+        substitutes=fallback,
         retry_whole_question=fallback and retry_whole_question,
     )
     header = RunHeader(

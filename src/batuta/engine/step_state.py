@@ -81,7 +81,8 @@ class StepState:
     def substitutes(self) -> list[Worker]:
         """Who is asked next, best first."""
         if self.others is None:
-            self.others = substitute_workers(self.context, self.worker)
+            able = self.context.substitutes
+            self.others = substitute_workers(self.context, self.worker) if able else []
         return self.others
 
     def may_be_empty(self, reply: Reply) -> bool:

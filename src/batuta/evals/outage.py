@@ -1,8 +1,13 @@
-"""Whether an outage, and not the system, decided how a run ended: a pure function of the Run."""
+"""Whether an outage, and not the system, decided how a run ended: a pure function of the Run.
+
+The one list of what is whose fault, for evaluation and for training: `SYSTEM_FAULT_CODES` are the
+workflow's, the worker's or the limits' own doing and count as a wrong answer; anything else is an
+outage and says nothing about who planned.
+"""
 
 from __future__ import annotations
 
-from batuta.core import Failure, MalformedPlan, Outcome, Run
+from batuta.core import Failure, MalformedPlan, Outcome, Run, StepRun
 from batuta.engine.finalize import last_step
 from batuta.errors import NotRecordedError
 
@@ -17,6 +22,18 @@ SYSTEM_FAULT_CODES = frozenset(
     }
 )
 """Codes of failures that a system brings on itself; with any other a model's API failed."""
+
+
+def find_step_outage(step: StepRun) -> Failure | None:
+    """The outage that decided who played a step or how it ended; None: there was none.
+
+    A retry that ended well is no outage, and neither is a substitute for a worker whose own fault
+    it was that it could not answer: an empty reply, a prompt that is too long for it.
+    """
+    failures = [step.result] if isinstance(step.result, Failure) else []
+    if step.is_substituted or step.as_fallback:
+        failures += [attempt.failure for attempt in step.attempts]
+    return next((each for each in failures if each.code not in SYSTEM_FAULT_CODES), None)
 
 
 def outage_reason(run: Run) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from batuta.config.task_sources import TASK_SOURCES, source_of_task
+from batuta.config.task_sources import TASK_SOURCES, find_source_grader
 from batuta.core import Grade, Task
 from batuta.evals.grading import AnswerGrader, grade_by_task
 from batuta.tasks import datasets
@@ -44,9 +44,9 @@ def open_tasks(
     """The task set of that name.
 
     Args:
-        name: `rehearsal[:family][:held-out]` (fresh questions; `held-out` takes the wordings kept
-            from training), a benchmark as `batuta tasks list` names it, or the path of a JSONL
-            file.
+        name: `rehearsal[:family][:held-out]` or `world2[:family][:held-out]` (fresh questions;
+            `held-out` takes the wordings kept from training), a benchmark as `batuta tasks list`
+            names it, or the path of a JSONL file.
         limit: how many questions at most; of a file the first ones, of a benchmark some at random.
         calibration: how many others to calibrate on at most; of a file, those past the limit.
         seed: of the rehearsal's questions and of the lot.
@@ -58,8 +58,10 @@ def open_tasks(
     """
     kind, *parts = name.split(":")
     if kind in TASK_SOURCES:
-        drawn, others = TASK_SOURCES[kind]().draw_test(parts, limit, calibration, seed)
-        return TaskSet(name=name, tasks=drawn, calibration=others, grade=_grade_drawn)
+        source = TASK_SOURCES[kind]()
+        drawn, others = source.draw_test(parts, limit, calibration, seed)
+        grade = grade_by_task if source.grade_answer is None else _grade_drawn
+        return TaskSet(name=name, tasks=drawn, calibration=others, grade=grade)
     wanted = limit + calibration
     asked = list(datasets.load_tasks(name, files=files, seed=seed, size=wanted))
     if ".jsonl" in Path(name).suffixes or Path(name).suffix in datasets.SUITE_ENDINGS:
@@ -78,7 +80,5 @@ def _benchmark_part(task: Task) -> str:
 
 async def _grade_drawn(task: Task, answer: str) -> Grade:
     """The grade by the world that the task was drawn from."""
-    source = source_of_task(task)
-    return (
-        await grade_by_task(task, answer) if source is None else source.grade_answer(task, answer)
-    )
+    grade = find_source_grader(task)
+    return await grade_by_task(task, answer) if grade is None else grade(task, answer)

@@ -46,6 +46,8 @@ PROMPT_VERSION = "2"
 """Of the whole prompt's wording; a run and a trained conductor's card keep it."""
 COMPACT_VERSION = "compact-1"
 """Of the compact prompt's."""
+COMPACT_CARDS_VERSION = "compact-2"
+"""Of the compact prompt's with descriptions, which hold what was measured of each worker."""
 QUESTION_HEADING = "USER QUESTION"
 WORKERS_HEADING = "AVAILABLE LANGUAGE MODELS"
 TOOLS_HEADING = "TOOLS OF THE USER"
@@ -79,7 +81,9 @@ class PromptOptions:
     @property
     def version(self) -> str:
         """Of the wording that is shown."""
-        return COMPACT_VERSION if self.compact else PROMPT_VERSION
+        if self.compact:
+            return COMPACT_CARDS_VERSION if self.descriptions else COMPACT_VERSION
+        return PROMPT_VERSION
 
 
 CONDUCTOR_RULES = """\
@@ -168,6 +172,9 @@ def _compact_prompt(brief: PlanningContext, rendering: PromptOptions) -> str:
 
 def _worker_details(worker: Worker, rendering: PromptOptions) -> str:
     told = [worker.description] if rendering.descriptions and worker.description else []
+    if rendering.descriptions and worker.measured:
+        shares = (f"{family} {share:.0%}" for family, share in worker.measured.items())
+        told.append(f"Right alone: {', '.join(shares)}.")
     if rendering.prices and worker.price:
         told.append(f"${worker.price.output}")
     return f"{worker.id}: {' '.join(told)}" if told else ""

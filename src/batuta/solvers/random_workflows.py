@@ -5,7 +5,7 @@ The SFT warm-up teaches the syntax from these; evaluation compares a trained con
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -45,6 +45,61 @@ SUBTASK_TEMPLATES = (
     SubtaskTemplate("Repair the solution", needed_solutions=1),
     SubtaskTemplate("Compare the solutions", needed_solutions=2),
 )
+FREE_PHRASINGS: Mapping[str, tuple[str, ...]] = {
+    "Solve the question": (
+        "Solve the question step by step",
+        "Answer the question",
+        "Work out the answer carefully",
+        "Compute what is asked for",
+        "Find the answer and show the working",
+        "Determine the result",
+        "Do the whole task and give the result",
+        "Calculate the answer in small steps",
+    ),
+    "Plan the steps": (
+        "Plan the steps without carrying them out",
+        "Write a plan for the question",
+        "Break the task down into steps",
+        "List the steps that the answer takes",
+        "Outline how to get to the answer",
+        "Draft a short plan, no result yet",
+    ),
+    "Look up the facts": (
+        "Look up the facts that the question needs",
+        "State what you know about the things in the question",
+        "Recall every fact that matters here",
+        "Gather the facts first",
+        "Retrieve what has to be known for this",
+        "Collect the facts, do nothing else",
+    ),
+    "Verify the solution": (
+        "Check the solution step by step",
+        "Verify the answer and say whether it holds",
+        "Review the solution critically",
+        "Examine the working for mistakes",
+        "Test the answer against the question",
+        "Audit every step of the solution",
+        "Validate the result",
+    ),
+    "Repair the solution": (
+        "Correct the solution where it is wrong",
+        "Repair what is wrong and give the final answer",
+        "Improve the answer if need be",
+        "Fix every mistake in the solution",
+        "Revise the solution and state the result",
+        "Refine the answer",
+        "Mend the working and give the result",
+    ),
+    "Compare the solutions": (
+        "Compare the answers and decide",
+        "Choose the best of the answers",
+        "Reconcile the solutions into one answer",
+        "Decide which of the solutions is right",
+        "Weigh the answers and give one",
+        "Judge between the solutions",
+    ),
+}
+"""Forty ways to say what a step may be, by the plain one: a free vocabulary to begin with."""
 MANNER_PHRASES = {"by the plan": PLAN, "from the facts": FACTS, "independently": None}
 """How, and what must have been read for it; most steps are not told."""
 _MANNER_RATE = 0.15
@@ -67,17 +122,28 @@ def _random_template(
     return rng.choice(fitting)
 
 
-def _random_subtask(rng: Random, template: SubtaskTemplate, read: Sequence[str] = ()) -> str:
-    """The deed as an instruction, now and then with a manner."""
+def _random_subtask(
+    rng: Random, template: SubtaskTemplate, read: Sequence[str] = (), *, free: bool = False
+) -> str:
+    """The deed as an instruction, now and then with a manner; `free`: in one of many wordings."""
     manners = [words for words, needs in MANNER_PHRASES.items() if needs is None or needs in read]
     manner = f" {rng.choice(manners)}" if rng.random() < _MANNER_RATE else ""
+    if free:
+        return f"{rng.choice(FREE_PHRASINGS[template.instruction])}{manner}."
     return f"{template.instruction}{manner}."
 
 
 def random_workflow(
-    rng: Random, pool: Pool, max_steps: int = MAX_STEPS, *, revise: bool = False
+    rng: Random,
+    pool: Pool,
+    max_steps: int = MAX_STEPS,
+    *,
+    revise: bool = False,
+    free: bool = False,
 ) -> Workflow:
     """Any workflow of 1 to `max_steps` steps; with `revise`, some steps read the last round.
+
+    With `free` a subtask is worded in one of the forty `FREE_PHRASINGS`.
 
     Workers, number of steps, who reads whom, and what is done are left to chance; only that words
     mean something at their place is not: a solution is there before it is verified, and the last
@@ -95,7 +161,7 @@ def random_workflow(
         worker = rng.choice(pool.workers).id
         steps.append(
             Step(
-                subtask=_random_subtask(rng, deed, read),
+                subtask=_random_subtask(rng, deed, read, free=free),
                 worker=worker,
                 access=earlier,
                 previous=previous,

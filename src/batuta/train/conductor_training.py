@@ -12,7 +12,6 @@ from typing import Any
 import anyio
 import torch
 from datasets import Dataset
-from peft import LoraConfig
 from transformers import (
     PrinterCallback,
     TrainerCallback,
@@ -28,7 +27,14 @@ from batuta.errors import ConfigError
 from batuta.train.allocator import retain_freed_memory
 from batuta.train.episodes import Episode, make_episodes
 from batuta.train.grpo import RolloutFunction, SharedPromptTrainer
-from batuta.train.model import check_own_sampler, load_policy, require_policy_start, set_threads
+from batuta.train.model import (
+    check_own_sampler,
+    freeze_lower_layers,
+    load_policy,
+    lora_config,
+    require_policy_start,
+    set_threads,
+)
 from batuta.train.questions import draw_questions
 from batuta.train.reward_function import RewardFunction
 from batuta.train.rollout_setup import RolloutRunnerFactory
@@ -146,14 +152,14 @@ def make_trainer(
     """
     start = require_policy_start(settings)
     model, tokenizer = load_policy(start, settings.policy.revision)
-    o, lora = settings.optimiser, settings.policy.lora
-    own = o.sampler == "own"
+    lora = settings.policy.lora
+    if lora is None:
+        freeze_lower_layers(model, settings.policy.upper_layers)
+    own = settings.optimiser.sampler == "own"
     if own:
         check_own_sampler(model, start)
-    adapters = lora and LoraConfig(
-        r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=lora.targets
-    )
-    kind: Any = SharedPromptTrainer if own and lora is None else GRPOTrainer
+    adapters = lora and lora_config(lora)
+    kind: Any = SharedPromptTrainer if own else GRPOTrainer
     trainer = kind(
         model=model,
         reward_funcs=reward,
@@ -176,9 +182,11 @@ def make_dataset(settings: TrainSettings) -> Dataset:
         ConfigError: the groups of a step cannot be divided among the processes.
     """
     o = settings.optimiser
-    again = round(o.questions * settings.recursion.share)
+    again = settings.recursion.count_second_rounds(o.questions)
     first = o.questions - again
     processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if again > first:
+        raise ConfigError("recursion.share needs at least two optimiser.questions a step")
     if o.questions % processes or (again and (o.questions // processes) % 2):
         raise ConfigError(
             f"optimiser.questions = {o.questions} cannot be divided among {processes} processes"

@@ -1,140 +1,119 @@
-"""Distillation: the policy is fitted to the workflows that a tuning found for its questions.
-
-A stage between the warm start and reinforcement learning, in the place of rejection sampling: the
-tuning has paid for finding out what is right where, so no worker is called here.
-"""
+"""`batuta train distil`: the policy is fitted to workflows that a search has found."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
 
-import orjson
+import anyio
 import torch
 
-from batuta.core import Pool, Step, Task, TaskId, WorkerId, Workflow
-from batuta.errors import ConfigError
-from batuta.language import render_workflow
+from batuta.core import Pool, Task, TaskId
+from batuta.errors import ConfigError, WorkflowError
+from batuta.language import parse_workflow
 from batuta.train.conductor_training import load_pool
-from batuta.train.episodes import make_episodes, render_chat_prompt
-from batuta.train.model import load_policy, require_policy_start, save_stage, set_threads
+from batuta.train.episodes import Episode, render_chat_prompt
+from batuta.train.model import (
+    add_adapters,
+    cpu_autocast,
+    freeze_lower_layers,
+    load_policy,
+    require_policy_start,
+    save_stage,
+    set_threads,
+)
 from batuta.train.settings import TrainSettings
 from batuta.train.warmup import TrainingExample, fit_examples
 
-WORKFLOWS = "workflows.jsonl"
-"""The file in a tuning's folder: each of its questions with the workflow found for it."""
-_PASSES = 40
-"""Times that each example is seen where the settings allow fewer steps of rejection sampling."""
-
-
-def read_found_workflows(folder: Path, pool: Pool) -> list[tuple[Task, Workflow]]:
-    """The questions of a tuning and what it plays on them.
-
-    Args:
-        folder: where `batuta tune` wrote.
-        pool: whom the policy is to conduct.
-
-    Raises:
-        ConfigError: there are none, or the pool lacks a worker of theirs.
-    """
-    path = folder / WORKFLOWS
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        rows: list[Mapping[str, Any]] = [orjson.loads(line) for line in lines if line.strip()]
-        found = [_read_row(row) for row in rows]
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error.strerror}; name the folder that batuta tune wrote"
-        ) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path} holds no workflows of a tuning: {error!r}") from None
-    absent = sorted({s.worker for _, flow in found for s in flow.steps if s.worker not in pool})
-    if absent or not found:
-        lacks = f"the pool has no worker {', '.join(absent)}" if absent else "it is empty"
-        raise ConfigError(f"{path} cannot be learned from: {lacks}")
-    return found
-
-
-def _read_row(row: Mapping[str, Any]) -> tuple[Task, Workflow]:
-    steps = tuple(
-        Step(
-            subtask=str(step["subtask"]),
-            worker=WorkerId(str(step["worker"])),
-            access=tuple(step["access"]),
-        )
-        for step in row["steps"]
-    )
-    task = Task(id=TaskId(str(row["id"])), question=str(row["question"]), target="", grader="exact")
-    return task, Workflow(steps)
-
 
 def run_distillation(
-    settings: TrainSettings, tuned: Path, on_step: Callable[[int, int, float], None]
+    settings: TrainSettings, drafts: Path, on_step: Callable[[int, float], None]
 ) -> Path:
-    """Fits the policy of the warm start to what a tuning found.
+    """Fit the policy to the drafts of a file.
 
     Args:
-        settings: the file; of its rejection sampling the batch, steps and learning rate.
-        tuned: the folder that `batuta tune` wrote.
-        on_step: hears each step's number, of how many, and its loss.
+        settings: the file; the pool is the one that the drafts' workers are of.
+        drafts: JSON lines of `question`, `pool` (ids, in the order they are listed), `draft` and,
+            if it is not 1, `weight`. Drafts of one question over one pool share their prompt.
+        on_step: hears each step's number and loss.
 
     Returns:
-        The folder of the fitted policy, from which reinforcement learning begins.
+        The folder of the fitted policy.
 
     Raises:
-        ConfigError: there is no policy to begin with, or nothing to learn from.
+        ConfigError: the settings cannot be carried out, or the file cannot be used.
         StoreError: the folder cannot be written.
     """
-    start = require_policy_start(settings, sampling=True)
-    pool = asyncio.run(load_pool(settings))
-    found = read_found_workflows(tuned, pool)
+    start = require_policy_start(settings, "distilled")
     torch.manual_seed(settings.seed)
     set_threads(settings)
     model, tokenizer = load_policy(start, settings.policy.revision)
-    fitting = settings.rejection
-    examples = _make_examples(settings, tokenizer, pool, found)
-    steps = max(fitting.steps, min(len(examples) * _PASSES // fitting.batch, 4 * fitting.steps))
+    if settings.policy.lora:
+        model = add_adapters(model, settings.policy.lora)
+    else:
+        freeze_lower_layers(model, settings.policy.upper_layers)
+    groups = read_drafts(drafts, anyio.run(load_pool, settings), settings, tokenizer)
+    wanted = settings.distil
     fit_examples(
         model,
         tokenizer,
-        batches=_draw_batches(examples, fitting.batch, Random(f"distil {settings.seed}")),
-        steps=steps,
-        learning_rate=fitting.learning_rate,
-        on_step=lambda step, loss: on_step(step + 1, steps, loss),
+        batches=draw_groups(groups, wanted.batch, Random(f"distil {settings.seed}")),
+        steps=wanted.steps,
+        learning_rate=wanted.learning_rate,
+        on_step=on_step,
+        autocast=cpu_autocast(settings),
     )
-    return save_stage(model, tokenizer, settings, "rejection")
+    return save_stage(model, tokenizer, settings, "distilled")
 
 
-def _make_examples(
-    settings: TrainSettings,
-    tokenizer: Any,
-    pool: Pool,
-    found: Sequence[tuple[Task, Workflow]],
-) -> list[TrainingExample]:
-    """Prompts as the policy will meet them; a question whose workers are not listed is left out."""
-    episodes = make_episodes(
-        [task for task, _ in found],
-        pool,
-        settings=settings.pool,
-        seed=settings.seed,
-        word_dropout=settings.prompt.hidden,
-    )
+def read_drafts(
+    path: Path, pool: Pool, settings: TrainSettings, tokenizer: object
+) -> list[list[TrainingExample]]:
+    """The examples of a file, those of one prompt together.
+
+    Raises:
+        ConfigError: it cannot be read, or a line is no draft over workers of the pool.
+    """
+    try:
+        lines = path.read_text("utf-8").split("\n")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     rendering = settings.prompt.rendering()
-    return [
-        TrainingExample(
-            render_chat_prompt(tokenizer, episode.request(rendering)),
-            render_workflow(flow, episode.pool, names=True),
-        )
-        for episode, (_, flow) in zip(episodes, found, strict=True)
-        if all(step.worker in episode.pool for step in flow.steps)
-    ]
+    groups: dict[str, list[TrainingExample]] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            read = json.loads(line)
+            listed = Pool(tuple(pool[name] for name in read["pool"]))
+            parse_workflow(read["draft"], listed)
+            task = Task(
+                id=TaskId(f"{path.name}-{number}"),
+                question=read["question"],
+                target="",
+                grader="exact",
+            )
+            weight = float(read.get("weight", 1.0))
+        except (KeyError, TypeError, ValueError, WorkflowError) as error:
+            raise ConfigError(f"{path}, line {number}: no draft over that pool: {error}") from None
+        episode = Episode(number=number, task=task, pool=listed, seed=number)
+        prompt = render_chat_prompt(tokenizer, episode.request(rendering))
+        groups.setdefault(prompt, []).append(TrainingExample(prompt, read["draft"], weight))
+    if not groups:
+        raise ConfigError(f"{path} holds no drafts")
+    return list(groups.values())
 
 
-def _draw_batches(
-    examples: Sequence[TrainingExample], size: int, rng: Random
+def draw_groups(
+    groups: Sequence[Sequence[TrainingExample]], size: int, rng: Random
 ) -> Iterator[list[TrainingExample]]:
+    """Batches of about `size` drafts without end: all groups in a random order, then again."""
+    batch: list[TrainingExample] = []
     while True:
-        yield rng.choices(examples, k=size)
+        for group in rng.sample(groups, len(groups)):
+            batch += group
+            if len(batch) >= size:
+                yield batch
+                batch = []

@@ -10,18 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Any
 
 import torch
-from transformers import DynamicCache
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from batuta.core import Round
 from batuta.train.episodes import Episode, render_chat_prompt
+from batuta.train.model import cpu_autocast, without_adapters
 from batuta.train.rollouts import PolicyDraft
 from batuta.train.sampler import Sampler
 from batuta.train.settings import TrainSettings
+from batuta.train.shared_prompt import completion_logprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,6 @@ PlayFirstRounds = Callable[
     [Sequence[tuple[Episode, PolicyDraft, int]], Any], "list[FirstRound | None]"
 ]
 """Plays first rounds: episode, draft and row of each; None where there is nothing to continue."""
-
-
-BATCH_PARTS = 4
-"""Parts of a batch, by length, so that short completions are not padded to the longest."""
 
 
 class SharedPromptTrainer(GRPOTrainer):
@@ -93,55 +89,25 @@ class SharedPromptTrainer(GRPOTrainer):
         **_: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, None]:
         """Log-probabilities (B, T) and entropies (B, T) of the completions' tokens, in nats."""
-        prompts_BP = input_ids[:, :-logits_to_keep]
-        prompt_mask_BP = attention_mask[:, :-logits_to_keep]
-        unique_QP, which_B = torch.unique(prompts_BP, dim=0, return_inverse=True)
-        first_Q = torch.stack([(which_B == q).nonzero()[0, 0] for q in range(len(unique_QP))])
-        cache: Any = DynamicCache()
         bare: Any = self.accelerator.unwrap_model(model)
-        core, head = bare.model, bare.lm_head
-        core(
-            unique_QP[:, :-1],
-            attention_mask=prompt_mask_BP[first_Q][:, :-1],
-            past_key_values=cache,
-            use_cache=True,
+        logps_BT, entropies_BT = completion_logprobs(
+            without_adapters(bare),
+            input_ids,
+            attention_mask,
+            logits_to_keep,
+            temperature=self.temperature,
+            compute_entropy=compute_entropy,
         )
-        written_BT = attention_mask[:, -logits_to_keep:].bool()
-        logps_BT = input_ids.new_zeros(written_BT.shape, dtype=torch.float32)
-        entropies_BT = torch.zeros_like(logps_BT)
-        lengths_B = written_BT.sum(1)
-        for rows in lengths_B.argsort().chunk(BATCH_PARTS):
-            most = max(1, int(lengths_B[rows].max()))
-            ids = input_ids[rows, -logits_to_keep - 1 :][:, : most + 1]
-            mask = torch.cat([prompt_mask_BP[rows], written_BT[rows, :most].long()], 1)[:, :-1]
-            mine = DynamicCache()
-            for number, layer in enumerate(cache.layers):
-                mine.update(layer.keys[which_B[rows]], layer.values[which_B[rows]], number)
-            hidden = core(
-                ids[:, :-1], attention_mask=mask, past_key_values=mine, use_cache=True
-            ).last_hidden_state
-            written = written_BT[rows, :most]
-            logps_NV = torch.log_softmax(head(hidden[written]) / self.temperature, -1)
-            chosen_N = logps_NV.gather(-1, ids[:, 1:][written][:, None]).squeeze(-1)
-            at = torch.zeros_like(written_BT[rows])
-            at[:, :most] = written
-            logps_BT = logps_BT.index_add(0, rows, _scatter_values(at, chosen_N))
-            if compute_entropy:
-                spread_N = -(logps_NV.exp() * logps_NV).sum(-1)
-                entropies_BT = entropies_BT.index_add(0, rows, _scatter_values(at, spread_N))
-        return logps_BT, entropies_BT if compute_entropy else None, None
-
-
-def _scatter_values(at_BT: torch.Tensor, values_N: torch.Tensor) -> torch.Tensor:
-    """The values where `at_BT` says, 0 elsewhere."""
-    return values_N.new_zeros(at_BT.shape).masked_scatter(at_BT, values_N)
+        return logps_BT, entropies_BT, None
 
 
 class RolloutFunction:
     """TRL's `rollout_func`: first rounds, and second rounds of questions whose first was played.
 
-    A second round's group continues one of the first round's completions of the same question: all
-    of the group read the same prompt, so their rewards can be compared.
+    The completions of a second round's group continue those of the first round of the same
+    question, each its own, so that every first round that was continued is credited for what came
+    of it; advantages are taken within the round (paper, section 3.3). Where a first draft could not
+    be played its place is taken by another of its group.
     """
 
     def __init__(
@@ -172,41 +138,65 @@ class RolloutFunction:
         about = [(int(row[0]["episode"]), int(row[0]["round"])) for row in prompts[::group]]
         firsts = [episode for episode, turn in about if turn == 0]
         texts = [self._prompt(episode) for episode in firsts]
-        written = dict(zip(firsts, self._sample(texts, trainer, 0), strict=True))
+        written = dict(zip(firsts, self._sample(texts, trainer, turn=0, group=group), strict=True))
         seconds = [episode for episode, turn in about if turn == 1]
-        roots = self._play_chosen(seconds, written, about, trainer)
-        later = [self._prompt(e, root) for e, root in zip(seconds, roots, strict=True)]
-        again = dict(zip(seconds, self._sample(later, trainer, 1), strict=True))
+        roots = self._play_first_drafts(seconds, written, about, trainer)
+        later = [
+            self._prompt(e, root) for e, mine in zip(seconds, roots, strict=True) for root in mine
+        ]
+        # a process without a second round takes part in the sampling all the same: some engines
+        # collect the prompts of all processes, and wait for as many from each
+        spare = self._most_second_rows(trainer) - len(later)
+        each = self._sample([*later, *texts[:1] * spare], trainer, turn=1, group=1)
+        again = {e: each[at * group : (at + 1) * group] for at, e in enumerate(seconds)}
         trainer._log_metric("time/sampling", time.perf_counter() - began)  # noqa: SLF001
-        return self._gather_rows(about, (written, again), dict(zip(seconds, roots, strict=True)))
+        return self._gather_rows(
+            about,
+            {e: [found] for e, found in written.items()},
+            again,
+            roots=dict(zip(seconds, roots, strict=True)),
+        )
 
-    def _play_chosen(
+    def _most_second_rows(self, trainer: Any) -> int:
+        """Rows of second rounds of the process that has most; the first ones have theirs first."""
+        o, processes = self._settings.optimiser, int(trainer.accelerator.num_processes)
+        if o.sampler == "own" or processes == 1:
+            return 0
+        again = self._settings.recursion.count_second_rounds(o.questions)
+        return min(again, o.questions // processes // 2) * o.group
+
+    def _play_first_drafts(
         self,
         seconds: Sequence[int],
         written: Mapping[int, PromptCompletions],
         about: Sequence[tuple[int, int]],
         trainer: Any,
-    ) -> list[FirstRound | None]:
-        """For each second round, the first one that it continues; None: no draft was valid."""
+    ) -> list[list[FirstRound | None]]:
+        """For each row of each second round the first one that it continues.
+
+        None: no draft of its question was valid.
+        """
         group = self._settings.optimiser.group
         chosen: list[tuple[Episode, PolicyDraft, int]] = []
         for number in seconds:
-            rng = Random(f"{self._settings.seed} root {number}")
-            at = rng.randrange(group)
-            ids, prompt = written[number].ids[at], written[number].prompt
-            text = str(self._tokenizer.decode(ids, skip_special_tokens=True))
-            row = about.index((number, 0)) * group + at
-            draft = PolicyDraft(text=text, prompt_tokens=len(prompt), tokens=len(ids))
-            chosen.append((self._episodes[number], draft, row))
-        return self._play_first_rounds(chosen, trainer) if chosen else []
+            prompt = written[number].prompt
+            for at, ids in enumerate(written[number].ids):
+                text = str(self._tokenizer.decode(ids, skip_special_tokens=True))
+                row = about.index((number, 0)) * group + at
+                draft = PolicyDraft(text=text, prompt_tokens=len(prompt), tokens=len(ids))
+                chosen.append((self._episodes[number], draft, row))
+        played = self._play_first_rounds(chosen, trainer) if chosen else []
+        return [share_roots(played[at * group : (at + 1) * group]) for at in range(len(seconds))]
 
     def _prompt(self, number: int, root: FirstRound | None = None) -> str:
         previous = () if root is None else root.rounds
         request = self._episodes[number].request(self._rendering, previous)
         return render_chat_prompt(self._tokenizer, request)
 
-    def _sample(self, texts: Sequence[str], trainer: Any, turn: int) -> list[PromptCompletions]:
-        """A group of completions for each text."""
+    def _sample(
+        self, texts: Sequence[str], trainer: Any, *, turn: int, group: int
+    ) -> list[PromptCompletions]:
+        """`group` completions for each text."""
         if not texts:
             return []
         o = self._settings.optimiser
@@ -215,22 +205,21 @@ class RolloutFunction:
         ]
         if o.sampler == "own":
             tokenizer = self._tokenizer
-            model = trainer.accelerator.unwrap_model(trainer.model)
-            if self._settings.policy.lora:  # the adapters stand inside the base model's layers
-                model = model.get_base_model()
+            model = without_adapters(trainer.accelerator.unwrap_model(trainer.model))
             sampler = Sampler.for_workflows(model, tokenizer)
             chance, told = torch.Generator().manual_seed(self._sampling_seed(trainer, turn)), None
-            rows = sampler.sample(
-                prompts,
-                o.group,
-                max_tokens=o.completion,
-                temperature=o.temperature,
-                generator=chance,
-            )
+            with cpu_autocast(self._settings):
+                rows = sampler.sample(
+                    prompts,
+                    group,
+                    max_tokens=o.completion,
+                    temperature=o.temperature,
+                    generator=chance,
+                )
         else:
-            repeated = [prompt for prompt in prompts for _ in range(o.group)]
-            rows, told = trainer._generate_single_turn(repeated, None, {}, o.group)  # noqa: SLF001
-        parts = [slice(at * o.group, (at + 1) * o.group) for at in range(len(prompts))]
+            repeated = [prompt for prompt in prompts for _ in range(group)]
+            rows, told = trainer._generate_single_turn(repeated, None, {}, group)  # noqa: SLF001
+        parts = [slice(at * group, (at + 1) * group) for at in range(len(prompts))]
         return [
             PromptCompletions(prompt, rows[part], told and told[part])
             for prompt, part in zip(prompts, parts, strict=True)
@@ -245,19 +234,28 @@ class RolloutFunction:
     def _gather_rows(
         self,
         about: Sequence[tuple[int, int]],
-        written: tuple[Mapping[int, PromptCompletions], Mapping[int, PromptCompletions]],
-        roots: Mapping[int, FirstRound | None],
+        written: Mapping[int, Sequence[PromptCompletions]],
+        again: Mapping[int, Sequence[PromptCompletions]],
+        *,
+        roots: Mapping[int, Sequence[FirstRound | None]],
     ) -> dict[str, Any]:
         """The rows in TRL's form, and what the reward needs to know of each."""
         rows: dict[str, list[Any]] = {"prompt_ids": [], "completion_ids": [], "root": []}
         logprobs: list[list[float]] = []
         for number, turn in about:
-            completions = written[turn][number]
-            root = roots[number] if turn else None
-            logprobs += completions.logprobs or []
-            for ids in completions.ids:
-                rows["prompt_ids"].append(completions.prompt)
-                rows["completion_ids"].append(ids)
-                rows["root"].append(root)
+            for completions in (again if turn else written)[number]:
+                logprobs += completions.logprobs or []
+                for ids in completions.ids:
+                    rows["prompt_ids"].append(completions.prompt)
+                    rows["completion_ids"].append(ids)
+            rows["root"] += roots[number] if turn else [None] * self._settings.optimiser.group
         lengths = [len(ids) for ids in rows["prompt_ids"]]
         return {**rows, "logprobs": logprobs or None, "prompt_tokens": lengths}
+
+
+def share_roots(played: Sequence[FirstRound | None]) -> list[FirstRound | None]:
+    """Each row's own first round, or in turn one of those that can be continued; all None: none."""
+    able = [root for root in played if root is not None]
+    if not able:
+        return [None] * len(played)
+    return [able[at % len(able)] if root is None else root for at, root in enumerate(played)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,8 +30,8 @@ def read_devices(environ: Mapping[str, str]) -> Devices:
 
 
 def needs_gpu(settings: TrainSettings) -> bool:
-    """Whether the settings make sense on a GPU only."""
-    return settings.policy.bf16 or settings.optimiser.sampler.startswith("vllm")
+    """Whether the settings make sense on a GPU only; bf16 is computed by some processors too."""
+    return settings.optimiser.sampler.startswith("vllm")
 
 
 def device_memory(settings: TrainSettings) -> tuple[int | None, str]:
@@ -48,6 +49,16 @@ def host_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def available_memory() -> int:
+    """Bytes of memory that are free on this machine, caches counted as free."""
+    try:
+        lines = Path("/proc/meminfo").read_text("utf-8").splitlines()
+    except OSError:
+        return host_memory()
+    free = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
+    return host_memory() if free is None else int(free) * 1024
+
+
 def missing_extras(settings: TrainSettings) -> list[str]:
     """Packages that the settings call for and that are not installed, a sentence each."""
     wanted = {"peft": settings.policy.lora is not None}
@@ -63,7 +74,7 @@ def missing_extras(settings: TrainSettings) -> list[str]:
 def divisibility_problems(settings: TrainSettings, processes: int) -> list[str]:
     """Sizes that do not go into each other, a sentence each."""
     o = settings.optimiser
-    again = round(o.questions * settings.recursion.share)
+    again = settings.recursion.count_second_rounds(o.questions)
     found: list[str] = []
     if o.questions % processes or (again and (o.questions // processes) % 2):
         pairs = " in pairs of a first and a second round" if again else ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -17,8 +19,12 @@ from transformers import (
 from batuta.embedded.model_files import read_json
 from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError, StoreError
-from batuta.train.settings import TrainSettings
+from batuta.train.hardware import available_memory
+from batuta.train.memory_estimate import FP32, count_parameters, read_architecture
+from batuta.train.sampler import OWN_ARCHITECTURES
+from batuta.train.settings import LoraSettings, TrainSettings
 
+GIB = 2**30
 _GENERIC_TOKENIZERS = ("TokenizersBackend", "PreTrainedTokenizerFast")
 """Names of the tokenizer that is nothing but its file, of this transformers and of older ones."""
 
@@ -66,8 +72,10 @@ def load_policy(start: str, revision: str | None) -> tuple[Any, Any]:
     """Model, with fp32 weights, and tokenizer of a folder or hub id.
 
     Raises:
-        ConfigError: they cannot be loaded, or the tokenizer is of another model.
+        ConfigError: they cannot be loaded, the tokenizer is of another model or has no chat
+            template, or the weights do not fit in memory.
     """
+    _check_room(start, revision)
     try:
         tokenizer = read_tokenizer(start, revision)
         model: Any = AutoModelForCausalLM.from_pretrained(
@@ -83,7 +91,68 @@ def load_policy(start: str, revision: str | None) -> tuple[Any, Any]:
             f"the tokenizer in {start} has {len(tokenizer)} pieces and the model knows "
             f"{model.config.vocab_size}: copy all files of the tokenizer that it was trained with"
         )
+    if not tokenizer.chat_template:
+        raise ConfigError(
+            f"the tokenizer in {start} has no chat template, so a prompt cannot be put to that "
+            "model; take its instruction-tuned sibling, or add chat_template.jinja to the folder"
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
+
+
+def _check_room(start: str, revision: str | None) -> None:
+    """Whether the weights fit in this machine's free memory.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    config = read_architecture(start, revision)
+    if config is None:
+        return
+    needed = FP32 * count_parameters(config, None)[0]
+    if needed > (free := available_memory()):
+        raise ConfigError(
+            f"the weights of {start} take {needed / GIB:.1f} GiB in fp32 and {free / GIB:.1f} GiB "
+            "of memory are free; take a smaller model or another machine"
+        )
+
+
+def add_adapters(model: Any, lora: LoraSettings) -> Any:
+    """The model with low-rank adapters in place, all else frozen."""
+    return get_peft_model(model, lora_config(lora))
+
+
+def lora_config(lora: LoraSettings) -> LoraConfig:
+    """The settings in PEFT's words."""
+    return LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.targets,
+        task_type="CAUSAL_LM",
+    )
+
+
+def freeze_lower_layers(model: Any, upper_layers: int | None) -> None:
+    """Let only the uppermost layers and the last norm learn; None: everything."""
+    if upper_layers is None:
+        return
+    decoder: Any = without_adapters(model).get_decoder()
+    model.requires_grad_(requires_grad=False)
+    for part in (*decoder.layers[-upper_layers:], decoder.norm):
+        part.requires_grad_(requires_grad=True)
+
+
+def without_adapters(model: Any) -> Any:
+    """The causal language model itself; adapters stand inside its layers."""
+    return model.get_base_model() if isinstance(model, PeftModel) else model
+
+
+def cpu_autocast(settings: TrainSettings) -> AbstractContextManager[Any]:
+    """Computing in bf16 over fp32 weights on a processor, where the settings say so."""
+    wanted = settings.policy.bf16 and not torch.cuda.is_available()
+    return torch.autocast("cpu", torch.bfloat16) if wanted else nullcontext()
 
 
 def check_own_sampler(model: Any, start: str) -> None:
@@ -92,10 +161,10 @@ def check_own_sampler(model: Any, start: str) -> None:
     Raises:
         ConfigError: it cannot.
     """
-    if type(model).__name__ != "Qwen2ForCausalLM":
+    if type(model).__name__ not in OWN_ARCHITECTURES:
         raise ConfigError(
-            f"our own sampler is for Qwen2 only, and {start} is a {type(model).__name__}; write "
-            'sampler = "transformers" in [optimiser], and leave rejection sampling out'
+            f"our own sampler is for Qwen2 and Llama, and {start} is a {type(model).__name__}; "
+            'write sampler = "transformers" in [optimiser]'
         )
 
 
@@ -119,31 +188,35 @@ def _is_generic_tokenizer(folder: Path) -> bool:
     return path.is_file() and read_json(path).get("tokenizer_class") in _GENERIC_TOKENIZERS
 
 
-def find_policy_start(settings: TrainSettings, *, sampling: bool = False) -> str | None:
-    """The folder or hub id that a stage starts from: what the stage before it has left.
+STAGES = ("warmup", "distilled", "rejection", "conductor")
+"""The stages of a training, in order; each but the last leaves a folder of its name."""
+
+
+def find_policy_start(settings: TrainSettings, stage: str = "conductor") -> str | None:
+    """The folder or hub id that a stage starts from: what the last stage before it has left.
 
     Args:
         settings: which name it, or the folder in which an earlier stage left it.
-        sampling: the stage is rejection sampling, and not reinforcement learning.
+        stage: one of `STAGES`.
 
     Returns:
         None: nothing is named and no earlier stage was done.
     """
-    sampled, warm = settings.output / "rejection", settings.output / "warmup"
-    if settings.rejection.rounds and not sampling and (sampled / "config.json").is_file():
-        return str(sampled)
-    if settings.policy.start:
-        return settings.policy.start
-    return str(warm) if (warm / "config.json").is_file() else None
+    for name in reversed(STAGES[: STAGES.index(stage)]):
+        if name == "rejection" and not settings.rejection.rounds:
+            continue
+        if (settings.output / name / "config.json").is_file():
+            return str(settings.output / name)
+    return settings.policy.start or None
 
 
-def require_policy_start(settings: TrainSettings, *, sampling: bool = False) -> str:
+def require_policy_start(settings: TrainSettings, stage: str = "conductor") -> str:
     """As `find_policy_start`.
 
     Raises:
         ConfigError: there is nothing to start from.
     """
-    start = find_policy_start(settings, sampling=sampling)
+    start = find_policy_start(settings, stage)
     if start is None:
         raise ConfigError(
             "there is no policy to start from: name one as policy.start, or make "
@@ -168,6 +241,9 @@ def save_stage(model: Any, tokenizer: Any, settings: TrainSettings, stage: str) 
         StoreError: it cannot be written.
     """
     folder = settings.output / stage
+    if isinstance(model, PeftModel):  # the next stage begins with adapters of its own
+        merged: Any = model.merge_and_unload()
+        model = merged
     try:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)

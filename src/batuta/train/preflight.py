@@ -22,7 +22,13 @@ from transformers import AutoTokenizer, PreTrainedConfig
 
 from batuta.clients import HttpTransport, find_provider, provider_key
 from batuta.clients.providers import has_url_override
-from batuta.config.load import DISCOVER_POOL, REHEARSAL_POOL, LoadedConfig, load_config
+from batuta.config.load import (
+    DISCOVER_POOL,
+    REHEARSAL_POOL,
+    WORLD2_POOL,
+    LoadedConfig,
+    load_config,
+)
 from batuta.config.settings import Settings, WorkerSetting
 from batuta.config.settings_file import read_settings
 from batuta.core import Pool, Task, TaskId
@@ -155,7 +161,8 @@ def _check_pool(
     """The workers, even if their keys are missing, and how many calls they take at once."""
     path = Path(settings.pool.source)
     try:
-        named = settings.pool.source.partition(":")[0] not in {REHEARSAL_POOL, DISCOVER_POOL}
+        kind = settings.pool.source.partition(":")[0]
+        named = kind not in {REHEARSAL_POOL, WORLD2_POOL, DISCOVER_POOL}
         workers = read_settings(path, Settings).workers if named else ()
         lacking = list(dict.fromkeys(_missing_keys(workers, environ)))
         found.missing += [f"{name} is not set; a worker of {path} needs it" for name in lacking]

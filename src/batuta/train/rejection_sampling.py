@@ -25,11 +25,14 @@ from batuta.train.allocator import retain_freed_memory
 from batuta.train.conductor_training import load_pool
 from batuta.train.episodes import Episode, make_episodes, render_chat_prompt
 from batuta.train.model import (
-    check_own_sampler,
+    add_adapters,
+    cpu_autocast,
+    freeze_lower_layers,
     load_policy,
     require_policy_start,
     save_stage,
     set_threads,
+    without_adapters,
 )
 from batuta.train.questions import draw_mix
 from batuta.train.reward import draft_weights
@@ -37,7 +40,7 @@ from batuta.train.reward_function import is_continuable, rollout_metrics
 from batuta.train.rollout_setup import RolloutRunnerFactory
 from batuta.train.rollouts import GradedRollout, PolicyDraft, RolloutRunner
 from batuta.train.run_folder import RunFolder
-from batuta.train.sampler import Sampler
+from batuta.train.sampler import open_sampler
 from batuta.train.settings import RejectionSettings, TrainSettings
 from batuta.train.warmup import TrainingExample, fit_examples
 
@@ -92,12 +95,15 @@ def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListen
     """
     if not settings.rejection.rounds:
         raise ConfigError("there is nothing to do: rejection.rounds is 0; 4 is a good number")
-    start = require_policy_start(settings, sampling=True)
+    start = require_policy_start(settings, "rejection")
     retain_freed_memory()
     torch.manual_seed(settings.seed)
     set_threads(settings)
     model, tokenizer = load_policy(start, settings.policy.revision)
-    check_own_sampler(model, start)
+    if settings.policy.lora:
+        model = add_adapters(model, settings.policy.lora)
+    else:
+        freeze_lower_layers(model, settings.policy.upper_layers)
     pool = asyncio.run(load_pool(settings))
     stage = RejectionContext(
         settings=settings, model=model, tokenizer=tokenizer, on_progress=on_progress, pool=pool
@@ -227,18 +233,21 @@ def _write_drafts(
     settings, tokenizer = stage.settings, stage.tokenizer
     ids: list[list[int]] = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
     chance = (settings.seed * 977 + number) * 1_000_003 + part[0].episode.number
-    rows = Sampler.for_workflows(stage.model, tokenizer).sample(
-        ids,
-        group,
-        max_tokens=settings.optimiser.completion,
-        temperature=1.0,
-        generator=torch.Generator().manual_seed(chance),
-    )
+    with cpu_autocast(settings):
+        rows = open_sampler(without_adapters(stage.model), tokenizer).sample(
+            ids,
+            group,
+            max_tokens=settings.optimiser.completion,
+            temperature=1.0,
+            generator=torch.Generator().manual_seed(chance),
+        )
     texts: list[str] = tokenizer.batch_decode(rows, skip_special_tokens=True)
     if settings.rejection.stand_ins:
         rng = Random(f"stand-ins {chance}")
         texts = [
-            replace_missing_workers(text, part[row // group], stage.pool, rng)
+            replace_missing_workers(
+                text, part[row // group], stage.pool, rng, compact=settings.prompt.compact
+            )
             for row, text in enumerate(texts)
         ]
     return [
@@ -252,7 +261,9 @@ def _write_drafts(
     ]
 
 
-def replace_missing_workers(text: str, one: DraftGroup, everyone: Pool, rng: Random) -> str:
+def replace_missing_workers(
+    text: str, one: DraftGroup, everyone: Pool, rng: Random, *, compact: bool = True
+) -> str:
     """The draft with a random listed worker for each that its question does not list.
 
     The same worker for every step of the one who is absent. A draft that is no workflow of anybody
@@ -267,7 +278,7 @@ def replace_missing_workers(text: str, one: DraftGroup, everyone: Pool, rng: Ran
         return text
     found = {w.id: w.id if w.id in listed else rng.choice(listed.workers).id for w in everyone}
     steps = tuple(replace(step, worker=found[step.worker]) for step in flow.steps)
-    return render_workflow(Workflow(steps), listed, names=True)
+    return render_workflow(Workflow(steps), listed, names=compact)
 
 
 def random_drafts(stage: RejectionContext, one: DraftGroup) -> list[PolicyDraft]:
@@ -275,9 +286,13 @@ def random_drafts(stage: RejectionContext, one: DraftGroup) -> list[PolicyDraft]
     settings, pool = stage.settings, one.episode.pool
     rng = Random(f"rejection {settings.seed} {one.episode.number} {one.episode.task.id}")
     again = one.root is not None
-    flows = (random_workflow(rng, pool, revise=again) for _ in range(settings.rejection.group))
+    free, compact = settings.warmup.vocabulary == "free", settings.prompt.compact
+    flows = (
+        random_workflow(rng, pool, revise=again, free=free) for _ in range(settings.rejection.group)
+    )
     return [
-        PolicyDraft(text=render_workflow(flow, pool, names=True), root=one.root) for flow in flows
+        PolicyDraft(text=render_workflow(flow, pool, names=compact), root=one.root)
+        for flow in flows
     ]
 
 
@@ -300,6 +315,7 @@ def _fit_policy(stage: RejectionContext, kept: Sequence[TrainingExample], number
             steps=steps,
             learning_rate=rejection.learning_rate,
             on_step=heard,
+            autocast=cpu_autocast(stage.settings),
         )
 
 

@@ -14,19 +14,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from batuta.core import Failure, Grade, MalformedPlan, Outcome, Run
+from batuta.core import Grade, MalformedPlan, Outcome, Run
+from batuta.evals.outage import find_step_outage
 from batuta.train.settings import RewardSettings
 
 Executions = Sequence[tuple[Run, Grade | None]]
 """A workflow's runs, and the grades of their answers."""
-_WORKFLOW_FAULTS = ("limit",)
-"""Failures that the workflow itself brought about."""
 
 
 def run_reward(
     run: Run, grade: Grade | None, settings: RewardSettings, cost_weight: float
 ) -> float | None:
     """The reward of a run; None if it says nothing about the workflow.
+
+    An answer that no rule can decide, where no judge is named, is worth what a wrong one is.
 
     Args:
         run: what was played.
@@ -39,10 +40,8 @@ def run_reward(
         return None if decision.outage else settings.malformed
     if has_infrastructure_failure(run):
         return None
-    if run.answer is None or grade is None:
+    if run.answer is None or grade is None or grade.score is None:
         return settings.wrong
-    if grade.score is None:
-        return None
     earned = settings.wrong + (settings.right - settings.wrong) * grade.score
     if grade.score < 1:
         return earned
@@ -53,11 +52,10 @@ def run_reward(
 
 
 def has_infrastructure_failure(run: Run) -> bool:
-    """Whether a worker failed in a way that is nobody's fault, be it that another stepped in."""
-    if any(step.worker != step.planned for step in run.steps):
+    """Whether a worker failed in a way that is nobody's fault, by evaluation's own list."""
+    if run.outcome is Outcome.CANCELLED:
         return True
-    failed = (step.result for step in run.steps if isinstance(step.result, Failure))
-    return run.outcome is Outcome.CANCELLED or any(f.code not in _WORKFLOW_FAULTS for f in failed)
+    return any(find_step_outage(step) is not None for step in run.steps)
 
 
 def round_cost(run: Run, settings: RewardSettings) -> float:

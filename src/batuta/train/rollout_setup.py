@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +12,8 @@ from batuta.clients import CallCache, CallCacheClient, HttpTransport
 from batuta.clients.cache import CallJournal
 from batuta.clients.cache_shared import open_shared_journal
 from batuta.config.load import load_config
-from batuta.config.task_sources import source_of_task
-from batuta.core import Grade, Task
+from batuta.config.task_sources import find_source_grader
+from batuta.core import Client, Grade, Task, WorkerId
 from batuta.errors import ConfigError
 from batuta.evals.grading import open_answer_grader
 from batuta.evals.setup import is_shared
@@ -42,6 +42,8 @@ class RolloutSetup:
     """Within which a database's calls are shared: the training's folder."""
     seconds: float | None
     """A run's deadline."""
+    judge: str | None = None
+    """The worker that grades what no rule decides."""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:
@@ -65,18 +67,25 @@ class RolloutSetup:
         if self.journal is not None and not ensemble.simulated:
             journal = await self._open_journal(self.journal, stack)
             clients = {w: CallCacheClient(client, journal, w) for w, client in clients.items()}
-        grade = await stack.enter_async_context(open_answer_grader(self.kinds))
+        judging = self._find_judge(clients)
+        grade = await stack.enter_async_context(open_answer_grader(self.kinds, judging))
 
         async def judge(task: Task, answer: str) -> Grade:
             """The grade, by the grader of the source that the task came from."""
-            source = source_of_task(task)
-            return (
-                await grade(task, answer) if source is None else source.grade_answer(task, answer)
-            )
+            own = find_source_grader(task)
+            return await grade(task, answer) if own is None else own(task, answer)
 
         return DraftPlayer(
             clients=clients, judge=judge, rendering=self.rendering, seconds=self.seconds
         )
+
+    def _find_judge(self, clients: Mapping[WorkerId, Client]) -> Client | None:
+        """The worker that grades what no rule decides; None: none is named."""
+        if self.judge is None:
+            return None
+        if WorkerId(self.judge) not in clients:
+            raise ConfigError(f"reward.judge: there is no worker {self.judge!r} in {self.pool}")
+        return clients[WorkerId(self.judge)]
 
     async def _open_journal(self, journal: str, stack: AsyncExitStack) -> CallJournal:
         if is_shared(journal):
@@ -99,7 +108,7 @@ class RolloutRunnerFactory:
             tasks: what will be asked.
         """
         pool = settings.pool
-        others = {task.grader: task for task in tasks if source_of_task(task) is None}
+        others = {task.grader: task for task in tasks if find_source_grader(task) is None}
         file = str(folder.path / CALLS_FILE) if pool.journal is True else None
         self._settings = settings
         self._setup = RolloutSetup(
@@ -109,6 +118,7 @@ class RolloutRunnerFactory:
             journal=pool.journal if isinstance(pool.journal, str) else file,
             scope=str(settings.output),
             seconds=pool.seconds,
+            judge=settings.reward.judge,
         )
         self._stack = AsyncExitStack()
 

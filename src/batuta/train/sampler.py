@@ -2,13 +2,14 @@
 
 Generation dominates training on a CPU. A group's completions continue the same prompt, so its keys
 and values are computed once and never copied: scores against them are one matrix product a
-question, and only the completions' own keys are kept a row. Qwen2 only; any other architecture is
-sampled by TRL's own means.
+question, and only the completions' own keys are kept a row. For Qwen2 and Llama, whose layers are
+the same; any other architecture is sampled by transformers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -17,6 +18,8 @@ from torch.nn import functional
 from transformers import DynamicCache, Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import rotate_half
 
+OWN_ARCHITECTURES = ("Qwen2ForCausalLM", "LlamaForCausalLM")
+"""Whose layers our own sampler computes."""
 LIST_END = "]]"
 """How the last list of a draft ends."""
 COMPACT_SHARE = 0.25
@@ -42,7 +45,7 @@ class ListEndDetector:
 
 
 class Sampler:
-    """Samples completions of a `Qwen2ForCausalLM`, always with its present weights."""
+    """Samples completions of a Qwen2 or a Llama, always with its present weights."""
 
     def __init__(
         self,
@@ -109,6 +112,47 @@ class Sampler:
                 rows, chosen, over = rows[going], chosen[going], over[going]
             logits = decoding.step(chosen, at)
         return [_cut_at_end(row, self._end) for row in written.tolist()]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateSampler:
+    """Samples completions of any causal language model by transformers' own `generate`."""
+
+    model: Any
+    tokenizer: Any
+
+    @torch.inference_mode()
+    def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        group: int,
+        *,
+        max_tokens: int,
+        temperature: float,
+        generator: torch.Generator,
+    ) -> list[list[int]]:
+        """As `Sampler.sample`; the prompts of a group are read once for each of its completions."""
+        found: list[list[int]] = []
+        end, pad = int(self.tokenizer.eos_token_id), int(self.tokenizer.pad_token_id)
+        for prompt in prompts:
+            torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator)))
+            chance = {"do_sample": True, "temperature": temperature, "top_k": 0}
+            rows = self.model.generate(
+                torch.tensor([list(prompt)]),
+                num_return_sequences=group,
+                max_new_tokens=max_tokens,
+                pad_token_id=pad,
+                **(chance if temperature > 0 else {"do_sample": False}),
+            )
+            found += [_cut_at_end(row, end) for row in rows[:, len(prompt) :].tolist()]
+        return found
+
+
+def open_sampler(model: Any, tokenizer: Any) -> Sampler | GenerateSampler:
+    """Our own sampler where it can compute the model, else that of transformers."""
+    if type(model).__name__ in OWN_ARCHITECTURES:
+        return Sampler.for_workflows(model, tokenizer)
+    return GenerateSampler(model, tokenizer)
 
 
 def _sample_tokens(logits: Tensor, temperature: float, generator: torch.Generator) -> Tensor:

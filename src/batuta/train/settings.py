@@ -39,11 +39,15 @@ class PolicySettings(_Section):
     """The model that learns."""
 
     start: str = ""
-    """A folder or a hub id; empty: a network made from nothing (SFT warm-up only)."""
+    """A folder or a hub id of any causal language model; empty: a network made from nothing."""
     network: NetworkSettings = NetworkSettings()
     lora: LoraSettings | None = None
+    upper_layers: PositiveInt | None = None
+    """So many of the uppermost layers learn and all else stays as it is; None: everything learns.
+    On a processor most of the time is the way back through the layers."""
     bf16: bool = False
-    """Computes in bfloat16; the weights that the optimiser changes stay fp32."""
+    """Computes in bfloat16, on a GPU or on a processor that has it (AMX); the weights that the
+    optimiser changes stay fp32."""
     revision: str | None = None
 
 
@@ -126,21 +130,28 @@ class RewardSettings(_Section):
     """`coefficient` in a round after the first; None: the same."""
     executions: PositiveInt = 1
     """How often a workflow is played; its reward is the mean."""
+    judge: str | None = None
+    """The worker of the pool that grades answers which no rule decides; None: they are worth what
+    wrong ones are."""
 
 
 class RecursionSettings(_Section):
     """Rollouts of a second round beside those of the first (paper, section 3.3)."""
 
     share: float = Field(default=0.0, ge=0, le=0.5)
-    """Share of the groups that are second rounds; each continues from a first round of another
-    group."""
+    """Share of the groups that are second rounds, at least one of a step where it is not 0; the
+    completions of such a group continue from those of the first round of their question."""
     discount: float = 0.25
     """Weight of the second round's mean reward in the first round's."""
 
     @property
     def rounds(self) -> int:
-        """Rounds that are learned."""
+        """Rounds that are learned, and so the rounds that the policy is served with."""
         return 2 if self.share else 1
+
+    def count_second_rounds(self, questions: int) -> int:
+        """Groups of a step that are second rounds, of so many groups."""
+        return max(1, round(questions * self.share)) if self.share else 0
 
 
 class OptimiserSettings(_Section):
@@ -203,7 +214,19 @@ class WarmupSettings(_Section):
     revisions: float = 0.15
     """Share of prompts of a second round."""
     prompt_weight: float = 0.3
-    """Weight of the loss on the prompt itself."""
+    """Weight of the loss on the prompt itself; 0: prompts are read once for all their drafts."""
+    drafts: PositiveInt = 1
+    """Drafts of each prompt in a batch; only without hints and with `prompt_weight` 0."""
+    vocabulary: Literal["plain", "free"] = "plain"
+    """How steps are worded: in one way each, or in forty ways (for a model that can read)."""
+
+
+class DistilSettings(_Section):
+    """SFT on drafts that were found elsewhere: by a search, or written by hand."""
+
+    steps: PositiveInt = 100
+    batch: PositiveInt = 16
+    learning_rate: float = 1e-4
 
 
 class RejectionSettings(_Section):
@@ -257,5 +280,6 @@ class TrainSettings(_Section):
     recursion: RecursionSettings = RecursionSettings()
     optimiser: OptimiserSettings = OptimiserSettings()
     warmup: WarmupSettings = WarmupSettings()
+    distil: DistilSettings = DistilSettings()
     rejection: RejectionSettings = RejectionSettings()
     log: LogSettings = LogSettings()

@@ -8,6 +8,7 @@ part of the loss is on the prompt itself, so that it learns to read questions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import islice
 from random import Random
@@ -30,7 +31,9 @@ from batuta.core import (
 )
 from batuta.language import ACCEPTED, PromptOptions, conductor_request, render_workflow
 from batuta.solvers.random_workflows import SUBTASK_TEMPLATES, random_workflow
+from batuta.train.model import without_adapters
 from batuta.train.settings import WarmupSettings
+from batuta.train.shared_prompt import completion_logprobs
 
 ROLE_ASSIGNMENTS = 8
 _ROLE_SHARE = 0.6
@@ -63,6 +66,8 @@ def warmup_texts(
     anyone = Pool((*pool.workers, *names))
     for _ in range(int(settings.steps * settings.drills) * settings.batch):
         yield _make_drill(anyone, rendering, rng=rng)
+    if settings.vocabulary == "free":
+        yield from _free_texts(tasks, pool, rendering=rendering, settings=settings, rng=rng)
     while True:
         kind = rng.random()
         for _ in range(settings.batch):
@@ -77,6 +82,24 @@ def warmup_texts(
                 )
 
 
+def _free_texts(
+    tasks: Sequence[Task],
+    pool: Pool,
+    rendering: PromptOptions,
+    settings: WarmupSettings,
+    *,
+    rng: Random,
+) -> Iterator[tuple[str, str]]:
+    """Prompts of real questions over parts of the pool, each with some freely worded workflows."""
+    while True:
+        among = Pool(tuple(rng.sample(pool.workers, min(len(pool), rng.randint(2, 5)))))
+        question = Question.of(rng.choice(tasks).question)
+        prompt = _conductor_prompt(PlanningContext(question=question, pool=among), rendering)
+        for _ in range(settings.drafts):
+            flow = random_workflow(rng, among, free=True)
+            yield prompt, render_workflow(flow, among, names=rendering.compact)
+
+
 def _make_drill(pool: Pool, rendering: PromptOptions, rng: Random) -> tuple[str, str]:
     """A prompt that asks nothing: it discloses the whole workflow, or names a custom."""
     customary = rng.random() < _ROLE_SHARE
@@ -89,7 +112,7 @@ def _make_drill(pool: Pool, rendering: PromptOptions, rng: Random) -> tuple[str,
         said = f"Custom {number}."
     return _conductor_prompt(
         PlanningContext(question=Question.of(said), pool=among), rendering
-    ), render_workflow(flow, among, names=True)
+    ), render_workflow(flow, among, names=rendering.compact)
 
 
 def apply_role_assignment(flow: Workflow, number: int, pool: Pool) -> Workflow:
@@ -130,7 +153,9 @@ def _make_first_round(
             f"{question} {describe_steps(flow) if whole else ' '.join(draw_hints(flow, rng))}"
         )
     brief = PlanningContext(question=Question.of(question), pool=among, max_steps=most)
-    return _conductor_prompt(brief, rendering), render_workflow(flow, among, names=True)
+    return _conductor_prompt(brief, rendering), render_workflow(
+        flow, among, names=rendering.compact
+    )
 
 
 def _make_revision(
@@ -140,7 +165,7 @@ def _make_revision(
     if rng.random() < _ACCEPT_SHARE:
         return _conductor_prompt(brief, rendering), ACCEPTED
     flow = random_workflow(rng, pool, MAX_STEPS, revise=True)
-    return _conductor_prompt(brief, rendering), render_workflow(flow, pool, names=True)
+    return _conductor_prompt(brief, rendering), render_workflow(flow, pool, names=rendering.compact)
 
 
 def _conductor_prompt(brief: PlanningContext, rendering: PromptOptions) -> str:
@@ -178,6 +203,8 @@ def fit_warmup(
     settings: WarmupSettings,
     *,
     on_step: Callable[[int, float], None],
+    prefill: str = "",
+    autocast: AbstractContextManager[Any] | None = None,
 ) -> None:
     """Fit `model` to the drafts by their likelihood.
 
@@ -187,9 +214,12 @@ def fit_warmup(
         pairs: prompts and drafts.
         settings: how long and how fast.
         on_step: is told each step's number and loss, nats a token of the drafts.
+        prefill: how every reply begins before its draft.
+        autocast: the precision that is computed in; None: that of the weights.
     """
     examples = (
-        TrainingExample(render_user_prompt(tokenizer, prompt), draft) for prompt, draft in pairs
+        TrainingExample(f"{render_user_prompt(tokenizer, prompt)}{prefill}", draft)
+        for prompt, draft in pairs
     )
     batches = iter(lambda: list(islice(examples, settings.batch)), [])
     rate, weight = settings.learning_rate, settings.prompt_weight
@@ -201,6 +231,7 @@ def fit_warmup(
         learning_rate=rate,
         on_step=on_step,
         prompt_weight=weight,
+        autocast=autocast,
     )
 
 
@@ -213,27 +244,36 @@ def fit_examples(
     on_step: Callable[[int, float], None],
     *,
     prompt_weight: float = 0.0,
+    autocast: AbstractContextManager[Any] | None = None,
 ) -> None:
     """Raise the likelihood of drafts, and with `prompt_weight` of their prompts.
 
     Args:
-        model: a Qwen2, changed in place.
+        model: a causal language model, changed in place; with adapters, only they change.
         tokenizer: of its texts.
         batches: at least `steps` of them.
         steps: how many.
         learning_rate: at its highest; it rises for 8 % of the steps and then falls to 0.
         on_step: is told each step's number and loss, nats a token of the drafts.
-        prompt_weight: of a prompt's token, where a draft's has its example's weight.
+        prompt_weight: of a prompt's token, where a draft's has its example's weight; with 0 a
+            prompt is read once for all of its drafts in a batch.
+        autocast: the precision that is computed in; None: that of the weights.
     """
-    optimiser = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=0.01)
+    learning = [each for each in model.parameters() if each.requires_grad]
+    optimiser = torch.optim.AdamW(learning, learning_rate, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimiser, learning_rate, total_steps=steps, pct_start=0.08
     )
     model.train()
     for step in range(steps):
         optimiser.zero_grad(set_to_none=True)
-        loss = _add_gradients(model, tokenizer, next(batches), prompt_weight)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        batch = next(batches)
+        with autocast or nullcontext():
+            if prompt_weight or len({one.prompt for one in batch}) == len(batch):
+                loss = _add_gradients(model, tokenizer, batch, prompt_weight)
+            else:
+                loss = _add_shared_gradients(model, tokenizer, batch)
+        torch.nn.utils.clip_grad_norm_(learning, 1.0)
         optimiser.step()
         schedule.step()
         on_step(step, loss)
@@ -254,12 +294,13 @@ def _add_gradients(
         _tokenize_batch(ordered[at : at + size], tokenizer, prompt_weight)
         for at in range(0, len(ordered), size)
     ]
+    bare = without_adapters(model)
     whole = sum(float(weights_BT.sum()) for _, weights_BT, _, _ in parts)
     lost, tokens = 0.0, 0
     for ids_BT, weights_BT, drafts_BT, mask_BT in parts:
         counted = weights_BT > 0
-        hidden_BTD = model.model(ids_BT, attention_mask=mask_BT).last_hidden_state[:, :-1]
-        logits_NV = model.lm_head(hidden_BTD[counted])
+        hidden_BTD = bare.get_decoder()(ids_BT, attention_mask=mask_BT).last_hidden_state[:, :-1]
+        logits_NV = bare.get_output_embeddings()(hidden_BTD[counted]).float()
         losses = functional.cross_entropy(logits_NV, ids_BT[:, 1:][counted], reduction="none")
         ((losses * weights_BT[counted]).sum() / whole).backward()
         drafted = drafts_BT[counted]
@@ -268,24 +309,68 @@ def _add_gradients(
     return lost / tokens
 
 
+def _add_shared_gradients(model: Any, tokenizer: Any, batch: Sequence[TrainingExample]) -> float:
+    """As `_add_gradients`, of the drafts alone, each distinct prompt read once."""
+    by_prompt: dict[str, list[TrainingExample]] = {}
+    for one in batch:
+        by_prompt.setdefault(one.prompt, []).append(one)
+    whole = sum(one.weight * len(_draft_ids(tokenizer, one)) for one in batch)
+    lost, tokens = 0.0, 0
+    for prompts in _split_prompts(sorted(by_prompt, key=len)):
+        ordered = [one for prompt in prompts for one in by_prompt[prompt]]
+        asked: list[list[int]] = [
+            tokenizer(one.prompt, add_special_tokens=False)["input_ids"] for one in ordered
+        ]
+        drafts = [_draft_ids(tokenizer, one) for one in ordered]
+        before, after = max(map(len, asked)), max(map(len, drafts))
+        ids = torch.full((len(ordered), before + after), int(tokenizer.pad_token_id))
+        mask = torch.zeros(len(ordered), before + after, dtype=torch.long)
+        for row, (prompt, draft) in enumerate(zip(asked, drafts, strict=True)):
+            start, end = before - len(prompt), before + len(draft)
+            ids[row, start:end] = torch.tensor(prompt + draft)
+            mask[row, start:end] = 1
+        logps_BT, _ = completion_logprobs(without_adapters(model), ids, mask, after)
+        weights_B1 = torch.tensor([[one.weight] for one in ordered])
+        (-(logps_BT * weights_B1).sum() / whole).backward()
+        lost -= float(logps_BT.detach().sum())
+        tokens += sum(map(len, drafts))
+    return lost / tokens
+
+
+PROMPTS_AT_ONCE = 8
+"""Prompts of one forward pass, of about the same length."""
+
+
+def _split_prompts(prompts: Sequence[str]) -> Iterator[Sequence[str]]:
+    for at in range(0, len(prompts), PROMPTS_AT_ONCE):
+        yield prompts[at : at + PROMPTS_AT_ONCE]
+
+
+def _draft_ids(tokenizer: Any, one: TrainingExample) -> list[int]:
+    return tokenizer(f"{one.draft}{tokenizer.eos_token}", add_special_tokens=False)["input_ids"]
+
+
 def _tokenize_batch(
     batch: Sequence[TrainingExample], tokenizer: Any, prompt_weight: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Token ids, each next token's weight and whether it is a draft's, and what is no padding."""
     after = [f"{one.draft}{tokenizer.eos_token}" for one in batch]
-    prompts: list[list[int]] = tokenizer([one.prompt for one in batch])["input_ids"]
-    drafts: list[list[int]] = tokenizer(after)["input_ids"]
+    prompts: list[list[int]] = tokenizer([one.prompt for one in batch], add_special_tokens=False)[
+        "input_ids"
+    ]
+    drafts: list[list[int]] = tokenizer(after, add_special_tokens=False)["input_ids"]
     longest = max(len(p) + len(d) for p, d in zip(prompts, drafts, strict=True))
     ids = torch.full((len(batch), longest), int(tokenizer.pad_token_id))
     weights = torch.zeros(len(batch), longest)
     drafted = torch.zeros(len(batch), longest, dtype=torch.bool)
+    mask = torch.zeros(len(batch), longest, dtype=torch.long)
     for row, (prompt, draft) in enumerate(zip(prompts, drafts, strict=True)):
         end = len(prompt) + len(draft)
         ids[row, :end] = torch.tensor(prompt + draft)
         weights[row, : len(prompt)] = prompt_weight
         weights[row, len(prompt) : end] = batch[row].weight
         drafted[row, len(prompt) : end] = True
-    mask = ids.ne(int(tokenizer.pad_token_id)).long()
+        mask[row, :end] = 1
     return ids, weights[:, 1:], drafted[:, 1:], mask
 
 

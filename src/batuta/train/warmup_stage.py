@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import anyio
 import torch
@@ -15,10 +16,19 @@ from batuta.clients import HttpTransport
 from batuta.config.load import load_config
 from batuta.core import Limits, Pool, Question, Round, Task
 from batuta.engine import conduct
+from batuta.language.prompt import PREFILL
 from batuta.solvers.random_workflows import RandomConductor
 from batuta.train.allocator import retain_freed_memory
 from batuta.train.episodes import apply_word_dropout
-from batuta.train.model import make_model, save_stage, set_threads
+from batuta.train.model import (
+    add_adapters,
+    cpu_autocast,
+    freeze_lower_layers,
+    load_policy,
+    make_model,
+    save_stage,
+    set_threads,
+)
 from batuta.train.questions import draw_from_source
 from batuta.train.run_folder import RunFolder
 from batuta.train.settings import TrainSettings
@@ -34,7 +44,7 @@ PLAYED_ROUNDS = 600
 
 
 def run_warmup(settings: TrainSettings, on_step: Callable[[int, float], None]) -> Path:
-    """A policy that writes well-formed workflows at random.
+    """A policy that writes well-formed workflows at random: a new one, or `policy.start`.
 
     Args:
         settings: the file.
@@ -69,22 +79,39 @@ def run_warmup(settings: TrainSettings, on_step: Callable[[int, float], None]) -
     pairs = warmup_texts(
         asked, pool, rendering=rendering, settings=warm, played_rounds=played, seed=settings.seed
     )
-    mixed = warm.model_copy(update={"drills": 0.0})
-    read = islice(
-        warmup_texts(
+    if settings.policy.start:
+        model, tokenizer = load_policy(settings.policy.start, settings.policy.revision)
+        if settings.policy.lora:
+            model = add_adapters(model, settings.policy.lora)
+        else:
+            freeze_lower_layers(model, settings.policy.upper_layers)
+    else:
+        mixed = warm.model_copy(update={"drills": 0.0})
+        read = warmup_texts(
             asked,
             pool,
             rendering=rendering,
             settings=mixed,
             played_rounds=played,
             seed=settings.seed,
-        ),
-        TOKENIZER_EXAMPLES,
+        )
+        model, tokenizer = _make_policy(settings, islice(read, TOKENIZER_EXAMPLES))
+    fit_warmup(
+        model,
+        tokenizer,
+        pairs=pairs,
+        settings=warm,
+        on_step=on_step,
+        prefill="" if rendering.compact else PREFILL,
+        autocast=cpu_autocast(settings),
     )
-    tokenizer = make_tokenizer(
-        (text for pair in read for text in pair), settings.policy.network.vocabulary
-    )
+    return save_stage(model, tokenizer, settings, "warmup")
+
+
+def _make_policy(settings: TrainSettings, read: Iterable[tuple[str, str]]) -> tuple[Any, Any]:
+    """A network and a tokenizer made from nothing but these texts."""
     net = settings.policy.network
+    tokenizer = make_tokenizer((text for pair in read for text in pair), net.vocabulary)
     model = make_model(
         tokenizer,
         hidden=net.hidden,
@@ -94,8 +121,7 @@ def run_warmup(settings: TrainSettings, on_step: Callable[[int, float], None]) -
         inner=net.inner,
         positions=net.positions,
     )
-    fit_warmup(model, tokenizer, pairs=pairs, settings=warm, on_step=on_step)
-    return save_stage(model, tokenizer, settings, "warmup")
+    return model, tokenizer
 
 
 async def _play_random_rounds(

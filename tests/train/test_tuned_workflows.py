@@ -6,7 +6,7 @@ import pytest
 
 from batuta.errors import ConfigError
 from batuta.rehearsal import draw_tasks, rehearsal_pool
-from batuta.train.distillation import WORKFLOWS, read_found_workflows, run_distillation
+from batuta.train.tuned_workflows import WORKFLOWS, fit_tuned_workflows, read_found_workflows
 from train.stage import LIBRARIES, NETWORK, settings
 
 pytestmark = LIBRARIES
@@ -36,10 +36,10 @@ def test_what_was_found_gets_likelier_and_is_kept_where_reinforcement_begins(tmp
         rejection={"steps": 30, "batch": 16, "learning_rate": 3e-3},
         policy={"start": str(warm), "network": NETWORK},
     )
-    folder = run_distillation(
+    folder = fit_tuned_workflows(
         stage, write_found(tmp_path / "tuned"), lambda step, steps, loss: losses.append(loss)
     )
-    assert folder == tmp_path / "rejection" and (folder / "batuta.json").is_file()
+    assert folder == tmp_path / "distilled" and (folder / "batuta.json").is_file()
     assert len(losses) >= 30 and losses[-1] < 0.5 * losses[0]
 
 

@@ -1,0 +1,241 @@
+"""Measures a conductor on world 2 with workers that no training has seen, three a question.
+
+    .venv/bin/python recipes/pretrained-conductor/measure.py RESULT.json \
+        --policy runs/pretrained/distilled --drafts 60 --questions 600
+
+Workers are drawn by seed 9,001 and known by their cards alone; every question lists three of them at
+random. Comparators play all questions, the policy the first `--drafts` of them (greedy drafts, one each);
+a malformed draft counts as wrong. Everything is simulated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from examples import choose_workflow
+
+from batuta.core import MalformedPlan, Pool, Step, Workflow
+from batuta.evals.grading import grade_by_task
+from batuta.evals.stats import wilson_interval
+from batuta.evals.task_sets import TEST_SEED
+from batuta.language import PromptOptions, render_workflow
+from batuta.rehearsal.world2 import draw_world2_tasks, world2_clients, world2_pool
+from batuta.solvers.random_workflows import random_workflow
+from batuta.train.episodes import Episode, render_chat_prompt
+from batuta.train.model import load_policy
+from batuta.train.rollouts import GradedRollout, PolicyDraft, RolloutRunner
+from batuta.train.sampler import Sampler
+from batuta.train.settings import RewardSettings
+
+UNSEEN = (9001, 60)
+SEARCHED = (1, 300)
+COMPACT = PromptOptions(compact=True, descriptions=True)
+Plan = Callable[[Episode], Workflow]
+
+
+def make_flow(*steps: tuple[str, Any, tuple[int, ...]]) -> Workflow:
+    return Workflow(tuple(Step(subtask=s, worker=w.id, access=a) for s, w, a in steps))
+
+
+def ranked(pool: Pool) -> list[Any]:
+    return sorted(pool, key=lambda worker: -(worker.strength or 0))
+
+
+def by_family(episode: Episode) -> list[Any]:
+    """The workers by what their cards say of the question's true family."""
+    family = episode.task.tags[1]
+    return sorted(episode.pool, key=lambda worker: -worker.measured[family])
+
+
+def play_fixed_pipeline(workers: Sequence[Any]) -> Workflow:
+    """Plan by the second, solution by the first, repair by the second."""
+    first, second = workers[0], workers[1]
+    return make_flow(
+        ("Plan the steps.", second, ()),
+        ("Solve the question.", first, (0,)),
+        ("Repair the solution.", second, (0, 1)),
+    )
+
+
+def play_vote(workers: Sequence[Any]) -> Workflow:
+    solved = [("Solve the question.", worker, ()) for worker in workers]
+    return make_flow(*solved, ("Compare the solutions.", workers[0], (0, 1, 2)))
+
+
+SYSTEMS: dict[str, Plan] = {
+    "random workflow": lambda e: random_workflow(
+        Random(f"random {e.number}"), e.pool, 5, free=True
+    ),
+    "random worker alone": lambda e: make_flow(("Solve the question.", e.pool.workers[0], ())),
+    "best single (card, all families)": lambda e: make_flow(
+        ("Solve the question.", ranked(e.pool)[0], ())
+    ),
+    "best single of the question's family (told the family)": lambda e: make_flow(
+        ("Solve the question.", by_family(e)[0], ())
+    ),
+    "fixed pipeline (best two by card)": lambda e: play_fixed_pipeline(ranked(e.pool)),
+    "fixed pipeline (told the family)": lambda e: play_fixed_pipeline(by_family(e)),
+    "three solve, best compares": lambda e: play_vote(ranked(e.pool)),
+    "three solve, best compares (told the family)": lambda e: play_vote(by_family(e)),
+}
+"""Comparators; those that are told the family know more than a conductor does."""
+
+
+def make_questions(kind: str, count: int) -> list[Episode]:
+    """Questions, each with three workers that no training has seen."""
+    everyone = world2_pool(*UNSEEN)
+    families = {"trained": [None], "wordings": [None], "family": ["mixtures", "shifts"]}[kind]
+    tasks = [
+        task
+        for family in families
+        for task in draw_world2_tasks(
+            family, count // len(families), TEST_SEED, held_out=kind == "wordings"
+        )
+    ]
+    rng = Random(f"unseen {kind}")
+    return [
+        Episode(number=n, task=t, pool=Pool(tuple(rng.sample(everyone.workers, 3))), seed=n)
+        for n, t in enumerate(tasks)
+    ]
+
+
+def write_drafts(policy: Path, episodes: Sequence[Episode], most: int) -> list[PolicyDraft]:
+    """A greedy draft for every question."""
+    model, tokenizer = load_policy(str(policy), None)
+    model.eval()
+    sampler = Sampler.for_workflows(model, tokenizer)
+    drafts: list[PolicyDraft] = []
+    for at in range(0, len(episodes), 6):
+        prompts = [render_chat_prompt(tokenizer, e.request(COMPACT)) for e in episodes[at : at + 6]]
+        ids = tokenizer(prompts, add_special_tokens=False)["input_ids"]
+        with torch.autocast("cpu", torch.bfloat16):
+            rows = sampler.sample(
+                ids, 1, max_tokens=most, temperature=0.0, generator=torch.Generator()
+            )
+        texts = tokenizer.batch_decode(rows, skip_special_tokens=True)
+        drafts += [
+            PolicyDraft(text=text, prompt_tokens=len(prompt), tokens=len(row))
+            for text, prompt, row in zip(texts, ids, rows, strict=True)
+        ]
+    return drafts
+
+
+def summarise(played: Sequence[GradedRollout]) -> dict[str, Any]:
+    right = sum(bool(p.grade and p.grade.score == 1) for p in played)
+    valid = [p for p in played if not isinstance(p.run.rounds[-1].decision, MalformedPlan)]
+    low, high = wilson_interval(right, len(played))
+    shapes = Counter(
+        json.dumps([(s.subtask, list(s.access)) for s in p.run.rounds[-1].workflow.steps])
+        for p in valid
+        if p.run.rounds[-1].workflow
+    )
+    sentences = {s for shape in shapes for s, _ in json.loads(shape)}
+    return {
+        "questions": len(played),
+        "right": round(100 * right / len(played), 1),
+        "interval": [round(100 * low, 1), round(100 * high, 1)],
+        "valid": round(100 * len(valid) / len(played), 1),
+        "calls": round(sum(len(p.run.rounds[-1].steps) for p in valid) / max(1, len(valid)), 2),
+        "distinct workflows": len(shapes),
+        "distinct subtasks": len(sentences),
+    }
+
+
+async def measure_search(path: Path, questions: int) -> dict[str, Any]:
+    """The workflows that the search chose, on fresh questions over their own pools."""
+    everyone = world2_pool(*SEARCHED)
+    runner = RolloutRunner(
+        clients=world2_clients(*SEARCHED),
+        judge=grade_by_task,
+        rendering=COMPACT,
+        rewards=RewardSettings(),
+        concurrency=64,
+    )
+    lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    each = max(1, questions // len(lines))
+    episodes: list[Episode] = []
+    chosen: list[Workflow] = []
+    for number, found in enumerate(lines):
+        pool = Pool(tuple(everyone[name] for name in found["pool"]))
+        steps = choose_workflow(found["finalists"])["steps"]
+        flow = Workflow(tuple(Step(subtask=s, worker=w, access=tuple(a)) for s, w, a in steps))
+        for task in draw_world2_tasks(found["family"], each, TEST_SEED + 1000 + number):
+            episodes.append(Episode(number=len(episodes), task=task, pool=pool, seed=0))
+            chosen.append(flow)
+    plans = {
+        "searched for its pool and family": lambda e: chosen[e.number],
+        **{name: plan for name, plan in SYSTEMS.items() if "random" not in name},
+    }
+    table: dict[str, Any] = {}
+    for name, plan in plans.items():
+        pairs = [
+            (e, PolicyDraft(text=render_workflow(plan(e), e.pool, names=True))) for e in episodes
+        ]
+        table[name] = summarise(await runner.run_drafts(pairs, range(len(pairs)), 0))
+        print("searched pools", name, table[name], flush=True)
+    return table
+
+
+async def measure(wanted: argparse.Namespace) -> dict[str, Any]:
+    runner = RolloutRunner(
+        clients=world2_clients(*UNSEEN),
+        judge=grade_by_task,
+        rendering=COMPACT,
+        rewards=RewardSettings(),
+        concurrency=64,
+    )
+    found: dict[str, Any] = {}
+    if wanted.found:
+        return {"searched pools": await measure_search(wanted.found, wanted.questions)}
+    for kind in wanted.kinds:
+        episodes = make_questions(kind, wanted.questions)
+        table: dict[str, Any] = {}
+        for name, plan in SYSTEMS.items() if not wanted.no_comparators else ():
+            drafts = [
+                PolicyDraft(text=render_workflow(plan(e), e.pool, names=True)) for e in episodes
+            ]
+            pairs = list(zip(episodes, drafts, strict=True))
+            table[name] = summarise(await runner.run_drafts(pairs, range(len(pairs)), 0))
+            print(kind, name, table[name], flush=True)
+        for policy in wanted.policy or ():
+            some = episodes[: wanted.drafts]
+            began, spent = time.perf_counter(), time.process_time()
+            drafts = write_drafts(policy, some, wanted.most)
+            seconds = (time.perf_counter() - began, time.process_time() - spent)
+            pairs = list(zip(some, drafts, strict=True))
+            row = summarise(await runner.run_drafts(pairs, range(len(pairs)), 0))
+            row["seconds a plan (wall, CPU)"] = [round(s / len(some), 2) for s in seconds]
+            row["sample"] = [draft.text for draft in drafts[:3]]
+            table[str(policy)] = row
+            print(kind, policy, row, flush=True)
+        found[kind] = table
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--policy", type=Path, action="append")
+    parser.add_argument("--found", type=Path, help="only what the search found, on its own pools")
+    parser.add_argument("--questions", type=int, default=600)
+    parser.add_argument("--drafts", type=int, default=60)
+    parser.add_argument("--most", type=int, default=160)
+    parser.add_argument("--no-comparators", action="store_true")
+    parser.add_argument("--kinds", nargs="+", default=["trained", "wordings", "family"])
+    wanted = parser.parse_args()
+    torch.set_num_threads(1)
+    found = asyncio.run(measure(wanted))
+    wanted.out.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
