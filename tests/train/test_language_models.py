@@ -35,7 +35,7 @@ from batuta.rehearsal.prompt_parser import InstructionKind, classify_instruction
 from batuta.rehearsal.world2 import world2_pool
 from batuta.solvers.random_workflows import FREE_PHRASINGS, random_workflow
 from batuta.train.conductor_training import load_pool, train_conductor
-from batuta.train.distillation import draw_groups, run_distillation
+from batuta.train.draft_file_stage import draw_groups, run_distillation
 from batuta.train.episodes import Episode, render_chat_prompt
 from batuta.train.gguf_files import export_gguf, find_gguf, import_gguf, models_cache
 from batuta.train.hardware import available_memory

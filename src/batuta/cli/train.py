@@ -158,7 +158,7 @@ def distil(
     A stage between warm-up and reinforcement learning, from which the latter then begins.
     """
     settings = _load_settings(config, changes, seed, out)
-    from batuta.train.distillation import run_distillation  # noqa: PLC0415 - loads torch
+    from batuta.train.draft_file_stage import run_distillation  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
         line = bar.add_task("distilling", total=settings.distil.steps, said="")
