@@ -233,7 +233,7 @@ def names_of(family):
 
 
 def test_the_gauges_of_the_server_have_these_names():
-    source = (ROOT / "src/batuta/gateway/serving/models.py").read_text(encoding="utf-8")
+    source = (ROOT / "src/batuta/gateway/app.py").read_text(encoding="utf-8")
     for name in ("running", "waiting", "turned_away_total", "unwritten_runs", "lost_runs_total"):
         assert f'"{name}"' in source
 

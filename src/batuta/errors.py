@@ -180,3 +180,9 @@ class BadRequestError(ClientError):
     """The provider refused the request (any other 4xx)."""
 
     code = "bad_request"
+
+
+class UnsupportedFieldError(BadRequestError):
+    """The worker cannot honour a field of the request, which the message names."""
+
+    code = "unsupported_field"

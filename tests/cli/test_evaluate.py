@@ -263,7 +263,7 @@ def test_a_record_that_cannot_be_played_is_a_sentence(tmp_path, args, words):
         (["--tasks", "nowhere.jsonl"], "there is no file nowhere.jsonl"),
         (["--systems", ""], "name at least one system"),
         (["--systems", "cascade@2"], "the price of a call is credit below 1: cascade@0.001"),
-        (["--tasks", "no-benchmark"], "there is no source 'no-benchmark'; there are"),
+        (["--tasks", "no-benchmark"], "there is no source 'no-benchmark'; choose among"),
         (["--pools", "9"], "--pools 9 asks for more workers than 7"),
     ],
 )

@@ -139,7 +139,7 @@ async def test_each_api_has_its_client(http):
         client("openai")
     with pytest.raises(errors.ConfigError, match="base_url"):
         client("compatible")
-    with pytest.raises(errors.ConfigError, match="not known"):
+    with pytest.raises(errors.ConfigError, match="there is no provider 'nobody'"):
         find_provider("nobody")
     with pytest.raises(errors.ConfigError, match="http"):
         client("openai", base_url="localhost:8000")

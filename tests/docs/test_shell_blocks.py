@@ -11,6 +11,7 @@ from fakes import FakeOpenAI
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ELSEWHERE = {
+    "deploy.md": "tests/cluster/test_deploy_page.py",
     "selector.md": "tests/e2e/test_selector_page.py",
     "storage.md": "tests/store/test_backup.py",
     "training.md": "tests/test_docs.py",  # by the example that does what the page says

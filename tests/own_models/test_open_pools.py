@@ -187,7 +187,7 @@ async def test_a_conductor_apart_is_called_and_is_no_worker(http, elsewhere):
     [
         ("[conductor]\nworker = 'a'\nmodel = 'm'", "conductor: there are two conductors"),
         ("[conductor]\nprovider = 'vllm'", "conductor: a conductor that is no worker needs"),
-        ("[conductor]\nprovider = 'zzz'\nmodel = 'm'", "the provider 'zzz' is not known"),
+        ("[conductor]\nprovider = 'zzz'\nmodel = 'm'", "there is no provider 'zzz'"),
         ("[conductor]\nprovider = 'openai'\nmodel = 'm'", "set OPENAI_API_KEY"),
         ("[conductor]\nworker = 'zoe'", "no conductor 'zoe'"),
         ("[mini]\nselector = 'x'\nconductor = 'a'", "mini: name a `conductor` or a `selector`"),

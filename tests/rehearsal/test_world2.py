@@ -40,7 +40,7 @@ keys = st.tuples(st.integers(0, 10**6), st.integers(0, 10**4))
 
 def answer_to(client, question, seed=0):
     asked = Request(messages=(user_message(question),), sampling=Sampling(seed=seed))
-    return client.reply(asked).text.rpartition("Answer: ")[2]
+    return client.reply(asked).text.rpartition("Answer: ")[2]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @given(families, keys, st.booleans(), st.integers(1, 6))
@@ -130,7 +130,7 @@ def test_plans_and_facts_help_and_wrong_ones_hurt():
             question = read_world2_question(task.question)
             for client in clients:
                 asked = prompt(task.question, "Solve the question.", help_for(question))
-                text = client.reply(asked).text
+                text = client.reply(asked).text  # pyright: ignore[reportAttributeAccessIssue]
                 found.append(text.endswith(f"Answer: {task.target}"))
         return mean(found)
 
@@ -158,13 +158,13 @@ def test_plans_and_facts_help_and_wrong_ones_hurt():
 def test_a_check_mends_and_spoils():
     """A checker that knows more than its neighbour is worth its call; one that knows less is not."""
     ranked = sorted(draw_traits(79, 12), key=lambda t: t.ability)
-    weak, strong = (world2_clients(79, 12)[t.name] for t in (ranked[0], ranked[-1]))
+    weak, strong = (world2_clients(79, 12)[t.name] for t in (ranked[0], ranked[-1]))  # pyright: ignore[reportArgumentType]
 
     def mended(first, second):
         right = []
         for task in draw_world2_tasks(None, 300, 8):
-            said = first.reply(prompt(task.question, "Solve the question.", [])).text
-            text = second.reply(prompt(task.question, "Repair the solution.", [said])).text
+            said = first.reply(prompt(task.question, "Solve the question.", [])).text  # pyright: ignore[reportAttributeAccessIssue]
+            text = second.reply(prompt(task.question, "Repair the solution.", [said])).text  # pyright: ignore[reportAttributeAccessIssue]
             right.append(text.endswith(f"Answer: {task.target}"))
         return mean(right)
 
@@ -181,10 +181,10 @@ def replies():
                 for task in draw_world2_tasks(family, 4, 99, held_out=family in HELD_OUT_KINDS):
                     yield task.id, task.question, task.target
                     for asked in ("Solve it.", "Plan the steps.", "Look up the facts."):
-                        yield client.reply(prompt(task.question, asked, [])).text
+                        yield client.reply(prompt(task.question, asked, [])).text  # pyright: ignore[reportAttributeAccessIssue]
                     for asked in ("Verify the solution.", "Compare the answers."):
                         heard = [f"Answer: {task.target}", "Answer: 3"]
-                        yield client.reply(prompt(task.question, asked, heard)).text
+                        yield client.reply(prompt(task.question, asked, heard)).text  # pyright: ignore[reportAttributeAccessIssue]
         yield [(w.id, w.description, w.price, w.skills) for w in world2_pool(seed, 3)]
 
 
@@ -206,7 +206,7 @@ async def test_a_pool_of_world_2_answers_and_is_graded():
                 limits=Limits(), seed=1,
             )  # fmt: skip
             assert run.outcome in {Outcome.ANSWERED, Outcome.DEGRADED}
-            grade = await grade_by_task(task, run.answer)
+            grade = await grade_by_task(task, run.answer)  # pyright: ignore[reportArgumentType]
             assert grade.score == float(run.answer.endswith(f"Answer: {task.target}"))
 
 

@@ -31,7 +31,7 @@ from batuta.core import PlanningContext, Question, Sampling
 from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
 from batuta.language import PromptOptions, conductor_request, parse_workflow, render_workflow
-from batuta.rehearsal.prompt_parser import InstructionKind, classify_instruction
+from batuta.language.instructions import InstructionKind, classify_instruction
 from batuta.rehearsal.world2 import world2_pool
 from batuta.solvers.random_workflows import FREE_PHRASINGS, random_workflow
 from batuta.train.conductor_training import load_pool, train_conductor
@@ -74,8 +74,8 @@ def llama(tmp_path_factory):
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=48, intermediate_size=96, num_hidden_layers=3,
         num_attention_heads=6, num_key_value_heads=3, tie_word_embeddings=True,
-        max_position_embeddings=1024, pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id, bos_token_id=None,
+        max_position_embeddings=1024, pad_token_id=tokenizer.pad_token_id,  # pyright: ignore[reportArgumentType]
+        eos_token_id=tokenizer.eos_token_id, bos_token_id=None,  # pyright: ignore[reportArgumentType]
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -88,7 +88,7 @@ def reply(tokens=0, usd="0"):
         (run(reply()), UNDECIDED, 0.5),
         (run(Failure(code="overloaded", message="busy"), answer=None, outcome=Outcome.FAILED), None, None),  # pyright: ignore[reportArgumentType]
         (run(Failure(code="overloaded", message="busy"), reply()), RIGHT, None),
-        (run(Failure(code="empty_reply", message="nothing"), answer=None, outcome=Outcome.FAILED), None, 0.5),
+        (run(Failure(code="empty_reply", message="nothing"), answer=None, outcome=Outcome.FAILED), None, 0.5),  # pyright: ignore[reportArgumentType]
         (run(Failure(code="context_too_long", message="long"), reply()), WRONG, 0.5),
         (run(reply(), outcome=Outcome.CANCELLED), RIGHT, None),
         (run(Failure(code="limit", message="too much"), answer=None, outcome=Outcome.LIMITED), None, 0.5),  # pyright: ignore[reportArgumentType]
@@ -166,6 +166,6 @@ def test_training_and_evaluation_have_one_list(code):
     """What evaluation counts as wrong, training pays as wrong; what it leaves out, training too."""
     for each, system in ((code, True), (f"no {code}", False)):
         failed = Failure(code=each, message="…")
-        played = run(failed, answer=None, outcome=Outcome.FAILED, error_code=each)
+        played = run(failed, answer=None, outcome=Outcome.FAILED, error_code=each)  # pyright: ignore[reportArgumentType]
         assert (outage_reason(played) is None) == system
         assert (run_reward(played, None, PAPER, 0.0) == 0.5) == system

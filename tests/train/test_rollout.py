@@ -1,6 +1,7 @@
 """Rollouts of first and second rounds, and what of them earns what."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -119,7 +120,7 @@ def test_a_second_rounds_prompt_shows_the_first_round(recorded):
         for first, text in zip(roots, texts, strict=True):
             assert first.row in rows_before, "one of its own question"
             assert "Played:" in text
-            for step in parse_workflow(first.draft.text, episode.pool).steps:
+            for step in parse_workflow(first.draft.text, episode.pool).steps:  # pyright: ignore[reportAttributeAccessIssue]
                 assert f"{step.worker}: {step.subtask}" in text
 
 
@@ -235,7 +236,7 @@ def test_every_process_samples_as_often_and_as_much_as_the_others(rank, tmp_path
         _generate_single_turn=generate,
         _log_metric=lambda name, value: None,
     )
-    rows = [row["prompt"] for row in make_dataset(told) for _ in range(2)]
+    rows = [row["prompt"] for row in list[Any](make_dataset(told)) for _ in range(2)]
     mine = rows[:16][rank * 4 : rank * 4 + 4]
     rollout = RolloutFunction(tokenizer, told, episodes, lambda chosen, _: [None] * len(chosen))
     written = rollout(mine, trainer)
@@ -245,7 +246,7 @@ def test_every_process_samples_as_often_and_as_much_as_the_others(rank, tmp_path
 
 def test_a_share_that_rounds_to_nothing_still_trains_what_is_served(tmp_path):
     told = settings(tmp_path, optimiser={"questions": 4}, recursion={"share": 0.1})
-    about = [row["prompt"][0]["round"] for row in make_dataset(told)][:4]
+    about = [row["prompt"][0]["round"] for row in list[Any](make_dataset(told))][:4]
     assert about == [0, 1, 0, 0]
     assert told.recursion.rounds == 2
     assert settings(tmp_path).recursion.rounds == 1

@@ -231,8 +231,8 @@ def conductor(
 
     With --from-runs (or --store) part of the questions are those of stored runs that were judged
     by feedback; each stage of the curriculum keeps its own mix for the rest. The store is read
-    anew by --resume. With --from the policy of the warm start is first fitted to the workflows that
-    a tuning found for its questions, in the place of rejection sampling, and nobody is called.
+    anew by --resume. With --from the policy of the SFT warm-up is first fitted to the workflows
+    that a tuning found for its questions, in the place of rejection sampling; nobody is called.
 
     Exit codes: 0 trained, or --check found nothing missing; 2 the settings cannot be carried out;
     130 interrupted, --resume goes on.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from batuta.core import Sampling
-from batuta.errors import BadRequestError
+from batuta.errors import UnsupportedFieldError
 
 PENALTIES = ("frequency_penalty", "presence_penalty", "top_k")
 """Fields of `Sampling` that some providers do not know."""
@@ -19,8 +19,8 @@ def refuse_fields(model: str, sampling: Sampling, names: Iterable[str]) -> None:
     """Nothing, if none of these fields is asked for.
 
     Raises:
-        BadRequest: one is; it is named rather than left out.
+        UnsupportedFieldError: one is; it is named rather than left out.
     """
     for name in names:
         if getattr(sampling, name) is not None:
-            raise BadRequestError(f"{model} takes no {_CLIENT_NAMES.get(name, name)}")
+            raise UnsupportedFieldError(f"{model} takes no {_CLIENT_NAMES.get(name, name)}")

@@ -258,7 +258,7 @@ class WorkerCall:
         if lacks_call(self.request, reply):
             return "no_tool_call", "it does not call the tool that it must call"
         if (missing := find_missing_field(self.request, reply)) is not None:
-            return "bad_request", f"{self.worker.id} {missing}"
+            return "unsupported_field", f"{self.worker.id} {missing}"
         if not is_empty(reply):
             return None
         return None if self.step.may_be_empty(reply) else ("empty_reply", "the reply is empty")

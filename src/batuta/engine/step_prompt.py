@@ -44,6 +44,7 @@ _PROMPT_FAILURES = frozenset(
         "no_tool_call",
         "policy_blocked",
         "unknown_tool",
+        "unsupported_field",
     }
 )
 """Codes of failures that the same worker need not repeat when it is asked in another way."""

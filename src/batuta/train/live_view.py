@@ -53,7 +53,7 @@ class TrainingState(StrEnum):
     """What a run folder tells of its run."""
 
     EMPTY = "nothing has been trained here yet"
-    WARM = "a warm start is here; training has not begun"
+    WARM = "an SFT warm-up is here; training has not begun"
     RUNNING = "running"
     STOPPED = "stopped; --resume goes on with it"
     FINISHED = "finished"

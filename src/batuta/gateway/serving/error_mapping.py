@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from batuta.core import Failure, MalformedPlan, Outcome, Run
 from batuta.gateway.errors import APIError, server_closing
 
 _MAX_MESSAGE = 500
+_FIELD_PATTERN = re.compile(r" takes no (\w+)")
 _MAX_READ = 4 * _MAX_MESSAGE
 """Characters of an error that are looked at; what is cut off is not told."""
 _OUTCOMES_WITHOUT_ANSWER = {Outcome.FAILED, Outcome.CANCELLED, Outcome.REFUSED}
@@ -23,6 +26,7 @@ _SENTENCES = {
     "context_too_long": "the conversation does not fit in the worker's context window",
     "out_of_credit": "the account at the worker's provider is empty",
     "bad_request": "the worker's provider refused the request",
+    "unsupported_field": "no worker here can honour a field of the request",
     "malformed_plan": "no workflow could be had",
     "circuit_open": "the worker failed too often and is skipped for a while",
     "unknown_tool": "the worker called a tool that was not offered",
@@ -104,6 +108,11 @@ def _known_error(run: Run) -> APIError | None:
         case "context_too_long":
             message = f"{_error_sentence(run)}: {_provider_message(run)}"
             return APIError(400, "context_length_exceeded", message, param="messages")
+        case "unsupported_field":
+            named = _FIELD_PATTERN.search(run.error or "")
+            message = f"{_error_sentence(run)}: {_provider_message(run)}"
+            param = named[1] if named else None
+            return APIError(400, "unsupported_parameter", message, param=param)
         case "policy_blocked" if run.outcome is Outcome.REFUSED:
             message = f"{_provider_message(run).capitalize()}."
             return APIError(400, "policy_blocked", message, param="messages")

@@ -13,13 +13,9 @@ import anyio.lowlevel
 from batuta.core import CallListener, Delta, Finish, Price, Reply, Request, Usage
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.usage import usage_cost
+from batuta.language.instructions import InstructionKind, classify_instruction
 from batuta.rehearsal.client import count_tokens, split_fragments
-from batuta.rehearsal.prompt_parser import (
-    InstructionKind,
-    ParsedPrompt,
-    classify_instruction,
-    parse_prompt,
-)
+from batuta.rehearsal.prompt_parser import ParsedPrompt, parse_prompt
 from batuta.rehearsal.seeded_random import uniform_number, uniform_numbers
 from batuta.rehearsal.world2.questions import (
     World2Question,
