@@ -173,7 +173,7 @@ class Engine:
     def __init__(self):
         self.asked = []
         self.metrics = {}
-        self.accelerator = SimpleNamespace(process_index=0)
+        self.accelerator = SimpleNamespace(process_index=0, num_processes=1)
         self.state = SimpleNamespace(global_step=0)
 
     def _generate_single_turn(self, prompts, images, fields, group):

@@ -79,7 +79,10 @@ def test_a_private_task_is_shown_without_its_text(batuta, tmp_path, options):
         (("show", "nope"), "there is no source 'nope'"),
         (("show", "gsm8k"), "run `batuta tasks fetch gsm8k:test`"),
         (("show", "recorded:nope"), "there is no recorded set 'nope'"),
-        (("show", "recorded:mmlu_pro/seven"), "has no outcomes.parquet; set BATUTA_DATA"),
+        (
+            ("show", "recorded:mmlu_pro/seven"),
+            "has no outcomes.parquet: this set is not distributed",
+        ),
         (("fetch", "gpqa-diamond"), "get your own copy from"),
         (("fetch", "gsm8k"), "the hub could not be reached for openai/gsm8k"),
     ],

@@ -31,7 +31,7 @@ COMPLETIONS_PATH = "/v1/completions"
 _MAX_NAMED = 20
 """Ignored fields that are told; what a client made up does not fill our headers."""
 _EMPTY_VALUES: tuple[Any, ...] = (None, False, "", [], {})
-_UNSUPPORTED_FIELDS = {
+REFUSED_FIELDS = {
     "echo": "the prompt is not repeated.",
     "suffix": "text is not filled in; say in the prompt what follows.",
     "logprobs": "log probabilities are not given.",
@@ -45,7 +45,7 @@ _USED_FIELDS = {
 }
 _ACCEPTED_FIELDS = {"user"}
 """Fields that are checked and bind nothing here; the answer's header names them."""
-_KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | _UNSUPPORTED_FIELDS.keys()
+_KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
 
 
 def parse_completion(body: Fields) -> ParsedCall:
@@ -55,7 +55,7 @@ def parse_completion(body: Fields) -> ParsedCall:
         APIError: the first thing that is wrong with it, by the field's path.
     """
     model, prompt = parse_model(body), _parse_prompt(body)
-    for name, reason in _UNSUPPORTED_FIELDS.items():
+    for name, reason in REFUSED_FIELDS.items():
         # 0 log probabilities are still those of the tokens that were chosen.
         if body.get(name) not in _EMPTY_VALUES or (name == "logprobs" and body.get(name) == 0):
             raise unsupported_parameter(name, reason)

@@ -10,6 +10,7 @@ from starlette.routing import BaseRoute, Route
 
 from batuta.distribution import package_version
 from batuta.gateway.chat import request as chat
+from batuta.gateway.chat import text_completion
 from batuta.gateway.embeddings import request as embeddings
 from batuta.gateway.messages import request as messages
 from batuta.gateway.openapi.field_recorder import body_schema
@@ -59,6 +60,15 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         summary="Cancels a background response", answer="Response"
     ),
     ("GET", "/v1/responses/{id}/input_items"): Operation(summary="What was put in", answer="List"),
+    ("POST", "/v1/completions"): Operation(
+        summary="An answer as a text completion",
+        body="TextCompletionRequest",
+        answer="TextCompletion",
+        streams=True,
+    ),
+    ("POST", "/v1/moderations"): Operation(
+        summary="What the provider of moderation says of a text", body="Object"
+    ),
     ("POST", "/v1/embeddings"): Operation(
         summary="Texts as vectors", body="EmbeddingRequest", answer="EmbeddingList"
     ),
@@ -186,6 +196,11 @@ def _request_schemas() -> dict[str, Json]:
             {**_FUNCTION, "messages[].tool_calls[].function.arguments": "{}"},
             refused=chat.REFUSED_FIELDS,
         ),
+        "TextCompletionRequest": body_schema(
+            text_completion.parse_completion,
+            {"prompt": "x"},
+            refused=text_completion.REFUSED_FIELDS,
+        ),
         "ResponseRequest": body_schema(
             _parse_response, {**_FUNCTION, "input": "x"}, refused=responses.REFUSED_FIELDS
         ),
@@ -255,6 +270,20 @@ _ANSWERS: dict[str, Json] = {
         role={"const": "assistant"},
         content=_ROWS,
         usage=_object_schema("input_tokens", "output_tokens"),
+    ),
+    "TextCompletion": _object_schema(
+        "id",
+        "object",
+        "created",
+        "model",
+        "choices",
+        "usage",
+        id=_TEXT,
+        object={"const": "text_completion"},
+        created=_COUNT,
+        model=_TEXT,
+        choices=_ROWS,
+        usage={"type": "object"},
     ),
     "EmbeddingList": _object_schema(
         "object",
