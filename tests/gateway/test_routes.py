@@ -120,7 +120,7 @@ async def test_a_store_that_is_closed_is_not_ready_and_loses_no_answer(tmp_path)
     [
         ("GET", "/nowhere", 404, "not_found"),
         ("GET", "/v1/models/", 404, "model_not_found"),
-        ("POST", "/v1/completions", 404, "not_found"),
+        ("POST", "/v1/images", 404, "not_found"),
         ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
         ("DELETE", "/v1/runs", 405, "method_not_allowed"),
         ("GET", "/v1/runs/run_unknown", 404, "not_found"),

@@ -123,7 +123,7 @@ def test_every_name_has_its_grader():
         for name, (data, kind) in made.items():
             assert isinstance(graders.grader_for(task(name, data)), kind)
         code = {"code-assert", "code-functional", "code-stdin"}
-        assert set(graders.names) == {*made, *code, "judge", "reasoning-gym"}
+        assert set(graders.names) == {*made, *code, "judge", "reasoning-gym", "instructions"}
     with GraderRegistry(judge=ScriptedClient([])) as graders:
         assert isinstance(graders.grader_for(task("judge")), JudgeGrader)
         assert isinstance(graders.grader_for(task("freeform")), JudgeFallbackGrader)
