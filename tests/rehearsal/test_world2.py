@@ -40,7 +40,7 @@ keys = st.tuples(st.integers(0, 10**6), st.integers(0, 10**4))
 
 def answer_to(client, question, seed=0):
     asked = Request(messages=(user_message(question),), sampling=Sampling(seed=seed))
-    return client.reply(asked).text.rpartition("Answer: ")[2]  # pyright: ignore[reportAttributeAccessIssue]
+    return client.reply(asked).text.rpartition("Answer: ")[2]
 
 
 @given(families, keys, st.booleans(), st.integers(1, 6))
@@ -163,8 +163,8 @@ def test_a_check_mends_and_spoils():
     def mended(first, second):
         right = []
         for task in draw_world2_tasks(None, 300, 8):
-            said = first.reply(prompt(task.question, "Solve the question.", [])).text  # pyright: ignore[reportAttributeAccessIssue]
-            text = second.reply(prompt(task.question, "Repair the solution.", [said])).text  # pyright: ignore[reportAttributeAccessIssue]
+            said = first.reply(prompt(task.question, "Solve the question.", [])).text
+            text = second.reply(prompt(task.question, "Repair the solution.", [said])).text
             right.append(text.endswith(f"Answer: {task.target}"))
         return mean(right)
 
