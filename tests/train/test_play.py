@@ -53,18 +53,18 @@ async def test_an_outage_is_nobodys_fault():
     assert each.reward is None and each.run.outcome is Outcome.FAILED
 
 
-async def test_nor_is_one_where_a_substitute_stepped_in():
+async def test_nobody_steps_in_for_a_worker_whose_provider_is_down():
     say = {
         FLUTE: ScriptedClient(lambda _: ProviderOverloadedError("busy")),
         POOL.workers[1].id: ScriptedClient(lambda _: "42"),
     }
     (each,) = await played(players(say), ONE)
-    assert each.run.answer == "42" and each.reward is None
+    assert each.run.answer is None and each.reward is None
 
 
-async def test_an_undecided_answer_leaves_its_group():
+async def test_an_undecided_answer_earns_what_a_wrong_one_does():
     (each,) = await played(players(lambda _: "42", judge=lambda _: None), ONE)
-    assert each.reward is None
+    assert each.reward == 0.5
 
 
 async def test_several_executions_are_averaged_and_an_outage_among_them_is_left_out():

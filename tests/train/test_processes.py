@@ -60,7 +60,9 @@ class Halves:
         found = {}
         for rank in (0, 1):
             accelerator = SimpleNamespace(
-                process_index=rank, unwrap_model=trainer.accelerator.unwrap_model
+                process_index=rank,
+                num_processes=2,
+                unwrap_model=trainer.accelerator.unwrap_model,
             )
             seen = SimpleNamespace(
                 accelerator=accelerator, state=trainer.state, model=trainer.model,
