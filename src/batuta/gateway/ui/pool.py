@@ -26,6 +26,7 @@ from batuta.core import (
     Worker,
     WorkerId,
 )
+from batuta.core.formatting import format_percent
 from batuta.core.usage import ZERO_COST, ZERO_USAGE
 from batuta.gateway.serving.models import ULTRA_MODEL, Catalogue
 from batuta.gateway.ui.rendering import render_page
@@ -228,5 +229,5 @@ class PoolPage:
 def _worker_facts(worker: Worker) -> list[str]:
     """What is known of a worker, in words."""
     window = f"{worker.context_window:,} tokens of context" if worker.context_window else ""
-    strength = f"strength {worker.strength:.0%}" if worker.strength is not None else ""
+    strength = f"strength {format_percent(worker.strength)}" if worker.strength is not None else ""
     return [fact for fact in (*worker.tags, window, strength) if fact]
