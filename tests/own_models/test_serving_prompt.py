@@ -92,7 +92,10 @@ async def test_serving_prompts_as_training_did(tmp_path, rendering, template):
 
 
 def test_a_card_of_another_wording_is_refused():
-    ConductorCard(name="mine", rendering=PromptOptions(compact=True)).check_prompt()
+    names_alone = PromptOptions(compact=True, descriptions=False)
+    ConductorCard(name="mine", rendering=names_alone).check_prompt()
+    with pytest.raises(ConfigError, match="compact-1 and this Batuta writes prompt compact-2"):
+        ConductorCard(name="mine", rendering=PromptOptions(compact=True)).check_prompt()
     with pytest.raises(ConfigError, match="was trained on prompt 1 and this Batuta writes prompt"):
         ConductorCard(name="mine", rendering=PromptOptions()).check_prompt()
     with pytest.raises(ConfigError, match="compact-0"):
