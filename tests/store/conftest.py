@@ -6,6 +6,7 @@ database of its own is made on it and dropped at the end.
 
 import asyncio
 import os
+import secrets
 
 import pytest
 
@@ -33,7 +34,7 @@ def postgres():
     pytest.importorskip(
         "asyncpg", reason="asyncpg is not installed: pip install 'batuta-llm[postgres]'"
     )
-    name = f"batuta_test_{os.getpid()}"
+    name = f"batuta_test_{os.getpid()}_{secrets.token_hex(4)}"  # a session may ask for two
     try:
         tell(SERVER, f"CREATE DATABASE {name}")
     except (OSError, TimeoutError) as error:
