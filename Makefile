@@ -36,6 +36,13 @@ test-long: $(STAMP_DEV) browser  ## the long ones too
 	$(BIN)/python -m pytest $(PARALLEL)
 
 test-cluster: $(STAMP_DEV)  ## two replicas on hosts of their own, killed and cut off; needs root, iproute2, haproxy
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		for program in haproxy:haproxy ip:iproute2 redis-server:redis-server; do \
+			command -v "$${program%%:*}" >/dev/null || \
+			{ apt-get update && apt-get install -y --no-install-recommends "$${program##*:}"; } >/dev/null 2>&1 || \
+			echo "$${program##*:} could not be installed" >&2; \
+		done; \
+	fi
 	$(BIN)/python -m pytest tests/cluster -m cluster -s -rs -p no:cacheprovider
 
 test-node: $(STAMP_DEV)  ## clients in JavaScript against the gateway; needs node 20 and npm
