@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Self
 
 import aiohttp
@@ -124,15 +125,20 @@ class Serving:
         self.tasks.start_soon(self._serve, told)
         await ready.wait()
         self.http = aiohttp.ClientSession(self.url)
-        self.openai = AsyncOpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0)
         return self
+
+    @cached_property
+    def openai(self) -> AsyncOpenAI:
+        """Made when it is wanted: reading the certificates takes longer than most tests."""
+        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="any", max_retries=0)
 
     async def _serve(self, told) -> None:
         await run_server(self.house, port=0, on_ready=told, grace_seconds=self.grace)
 
     async def __aexit__(self, *error: object) -> bool | None:
         with anyio.CancelScope(shield=True):
-            await self.openai.close()
+            if "openai" in self.__dict__:
+                await self.openai.close()
             await self.http.close()
         self.tasks.cancel_scope.cancel()
         return await self.tasks.__aexit__(*error)  # pyright: ignore[reportArgumentType]

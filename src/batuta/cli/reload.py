@@ -183,6 +183,7 @@ async def run_configured_server(host: str, port: int, serve_options: ServeOption
                     connections=ConnectionLimits(
                         total=server.connections, per_address=server.connections_per_address
                     ),
+                    owns_process=True,
                 )
             finally:
                 for one in filter(None, (rate_limiter, answer_cache)):

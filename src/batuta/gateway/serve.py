@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from ipaddress import ip_address
 from types import FrameType
@@ -48,6 +48,7 @@ async def run_server(
     on_ready: Callable[[str], None] | None = None,
     grace_seconds: float = GRACE_SECONDS,
     connections: ConnectionLimits | None = None,
+    owns_process: bool = False,
 ) -> None:
     """Serves until the process is asked to stop, or this call is cancelled.
 
@@ -59,6 +60,7 @@ async def run_server(
         grace_seconds: seconds that runs may go on after the server was asked to stop; then they are
             cancelled, their readers told, and the runs stored.
         connections: how many are taken on, and how long each may make the server wait.
+        owns_process: the process does nothing else: its garbage collector is set for requests.
 
     Raises:
         ConfigError: the address cannot be had, or is not of the loopback and there are no keys.
@@ -97,7 +99,8 @@ async def run_server(
                 )
             )
             try:
-                with _absorb_signals(), _reduce_collections(), _cancel_exit_timer():
+                collections = _reduce_collections() if owns_process else nullcontext()
+                with _absorb_signals(), collections, _cancel_exit_timer():
                     await server.serve(sockets=[listener])
             except anyio.get_cancelled_exc_class():
                 with anyio.CancelScope(shield=True):
