@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, ClassVar, final
 
 import typer
 from typer.exceptions import TyperException
 
-from batuta.cli import ask, evaluate, init, keys, pool, runs, serve, store, tasks, train, tune
-from batuta.cli.help_text import format_example
+from batuta.cli.lazy_group import CommandSource, LazyGroup
 from batuta.cli.usage_errors import explain_usage_error
 from batuta.errors import BatutaError
 
@@ -21,33 +20,43 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 INTERRUPTED = "interrupted; every call was cancelled"
 
+
+@final
+class BatutaCommands(LazyGroup):
+    """Every command and every group of them."""
+
+    sources: ClassVar = {
+        "init": CommandSource("init", "command", "batuta init --out batuta.toml"),
+        "ask": CommandSource(
+            "ask", "ask_command", 'batuta ask "What is 17 % of 2,340?" --max-cost 0.05'
+        ),
+        "serve": CommandSource(
+            "serve", "serve_command", "batuta serve --pool batuta.toml --port 8765"
+        ),
+        "eval": CommandSource(
+            "evaluate",
+            "eval_command",
+            "batuta eval --tasks mine.jsonl --systems moa,ultra --report out",
+        ),
+        "tune": CommandSource(
+            "tune", "command", "batuta tune --tasks mine.jsonl --budget 5 --check"
+        ),
+        "tasks": CommandSource("tasks"),
+        "train": CommandSource("train"),
+        "runs": CommandSource("runs"),
+        "pool": CommandSource("pool"),
+        "keys": CommandSource("keys"),
+        "store": CommandSource("store"),
+    }
+
+
 app = typer.Typer(
+    cls=BatutaCommands,
     name="batuta",
     help="A conductor of language models: a question becomes a workflow played by a pool.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command("init", epilog=format_example("batuta init --out batuta.toml"))(init.command)
-app.command(
-    "ask",
-    epilog=format_example('batuta ask "What is 17 % of 2,340?" --max-cost 0.05'),
-)(ask.ask_command)
-app.command("serve", epilog=format_example("batuta serve --pool batuta.toml --port 8765"))(
-    serve.serve_command
-)
-app.command(
-    "eval",
-    epilog=format_example("batuta eval --tasks mine.jsonl --systems moa,ultra --report out"),
-)(evaluate.eval_command)
-app.command("tune", epilog=format_example("batuta tune --tasks mine.jsonl --budget 5 --check"))(
-    tune.command
-)
-app.add_typer(tasks.app, name="tasks")
-app.add_typer(train.app, name="train")
-app.add_typer(runs.app, name="runs")
-app.add_typer(pool.app, name="pool")
-app.add_typer(keys.app, name="keys")
-app.add_typer(store.app, name="store")
 
 
 def _show_version(value: bool) -> None:

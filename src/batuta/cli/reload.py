@@ -22,7 +22,7 @@ from batuta.config.load import (
     redis_target,
     store_target,
 )
-from batuta.config.settings import AnswerCacheSetting, OidcSetting
+from batuta.config.settings import AnswerCacheSetting, OidcSetting, ServerSetting
 from batuta.core import MAX_ROUNDS, Limits
 from batuta.environment import data_folder
 from batuta.errors import BatutaError, ConfigError
@@ -180,15 +180,17 @@ async def run_configured_server(host: str, port: int, serve_options: ServeOption
                     port,
                     on_ready=tell_ready,
                     grace_seconds=server.grace_s,
-                    connections=ConnectionLimits(
-                        total=server.connections, per_address=server.connections_per_address
-                    ),
+                    connections=_connection_limits(server),
                     owns_process=True,
                 )
             finally:
                 for one in filter(None, (rate_limiter, answer_cache)):
                     await one.close()
             tasks.cancel_scope.cancel()
+
+
+def _connection_limits(server: ServerSetting) -> ConnectionLimits:
+    return ConnectionLimits(total=server.connections, per_address=server.connections_per_address)
 
 
 def _open_oidc(

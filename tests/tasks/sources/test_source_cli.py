@@ -8,9 +8,7 @@ import sys
 import pytest
 
 RUN = """
-from batuta.cli import app, main, tasks
-if "tasks" not in {group.name for group in app.registered_groups}:
-    app.add_typer(tasks.app, name="tasks")
+from batuta.cli import main
 main()
 """
 
