@@ -114,10 +114,14 @@ async def test_a_job_that_is_refused_holds_nothing(store):
     limits = KeyPermissions(per_day=Decimal(5))
     caller = Caller(tenant="acme", key="k", permissions=limits)
     call = ParsedCall(question=Question.of("hi"), model="worker/ada")
-    with pytest.raises(APIError):
+
+    async def refused():
         async with service.prepare_call(call, caller, run_id=RunId("run_1"), durable=True):
             assert len(await store.budgets.job_reservations()) == 1
             raise APIError(400, "policy_blocked", "no")
+
+    with pytest.raises(APIError):
+        await refused()
     assert await store.budgets.job_reservations() == []
 
 
