@@ -57,7 +57,7 @@ if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
     given = [int(word) for word in sys.argv[1:]]
     result = anyio.run(hunt, *(given + [60, 1][len(given) :]))
-    for role, (code, told) in result.items():
+    for role, (_, told) in result.items():
         print(f"== {role}\n{told}")
     print(json.dumps({role: code for role, (code, _) in result.items()}))
     sys.exit(1 if any(code for code, _ in result.values()) else 0)
