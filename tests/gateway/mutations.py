@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
 HI = [{"role": "user", "content": "hi"}]
 TOOL = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -96,6 +96,32 @@ KEY = {
         "workers_deny": ["tag:region:eu"],
     },
 }
+TEXT = {
+    "model": "batuta-mini",
+    "prompt": ["Once"],
+    "max_tokens": 9,
+    "stop": ["END"],
+    "temperature": 0.5,
+    "stream_options": {"include_usage": True},
+}
+EMBEDDING = {
+    "model": "worker/vec",
+    "input": ["hi", "you"],
+    "dimensions": 2,
+    "encoding_format": "base64",
+    "user": "u",
+}
+LIMITS = {
+    "rpm": "5",
+    "tpm": "500",
+    "concurrency": "2",
+    "per_day": "2.5",
+    "per_month": "9",
+    "max_cost": "0.5",
+    "models": "worker/*",
+    "workers_allow": "ada",
+    "workers_deny": "bob",
+}
 LEAN: Mapping[str, Any] = {"model": "batuta-mini", "messages": HI, "max_tokens": 9}
 ROUTES: tuple[tuple[str, str, Any], ...] = (
     ("POST", "/v1/chat/completions", CHAT),
@@ -109,6 +135,11 @@ ROUTES: tuple[tuple[str, str, Any], ...] = (
     ("POST", "/v1/messages", {**LEAN, "stream": True}),
     ("POST", "/v1/messages", {**LEAN, "model": "worker/eve"}),
     ("POST", "/v1/messages/count_tokens", MESSAGE),
+    ("POST", "/v1/completions", {**TEXT, "stream": True}),
+    ("POST", "/v1/completions", TEXT),
+    ("POST", "/v1/embeddings", EMBEDDING),
+    ("POST", "/v1/embeddings", {**EMBEDDING, "input": [[1, 2, 3], [4]]}),
+    ("POST", "/v1/moderations", {"model": "omni", "input": ["a", "b"]}),
     ("GET", "/v1/responses/@RESPONSE", None),
     ("GET", "/v1/responses/@RESPONSE?stream=true&starting_after=2", None),
     ("DELETE", "/v1/responses/@GONE", None),
@@ -128,6 +159,9 @@ ROUTES: tuple[tuple[str, str, Any], ...] = (
     ("POST", "/v1/admin/keys/@KEY/revoke", {}),
     ("PUT", "/v1/admin/tenants/spare", {"per_day": "1000000", "per_month": None}),
     ("GET", "/v1/admin/spend?by=day,tenant&since=2026-01-01&until=2026-12-31", None),
+    ("DELETE", "/v1/runs/@LOST", None),
+    ("DELETE", "/v1/admin/tenants/nobody", None),
+    ("GET", "/openapi.json", None),
     ("GET", "/healthz", None),
     ("GET", "/readyz", None),
     ("GET", "/metrics", None),
@@ -136,13 +170,33 @@ ROUTES: tuple[tuple[str, str, Any], ...] = (
     ("GET", "/ui/runs/@RUN", None),
     ("GET", "/ui/runs/@RUN/export.json", None),
     ("GET", "/ui/compare?runs=@RUN", None),
+    ("GET", "/ui/compare/figures?runs=@RUN&runs=@RUN", None),
+    ("GET", "/ui/pool", None),
+    ("GET", "/ui/learning", None),
+    ("GET", "/ui/learning/training/x", None),
+    ("GET", "/ui/learning/report/x/whole", None),
+    ("GET", "/ui/oidc/callback?code=x&state=y", None),
+    ("GET", "/ui/own-keys", None),
     ("GET", "/ui/keys", None),
-    ("POST", "/ui/ask", {"question": "hi"}),
-    ("POST", "/ui/sign-in", {"key": "x"}),
+    ("GET", "/", None),
+    ("POST", "/ui/ask", {**LEAN, "stream": True}),
+    ("POST", "/ui/ask", {"replay": "@RUN", "scope": "a"}),
+    ("POST", "/ui/sign-in", {"key": "x", "then": "/ui/runs", "token": "@TOKEN"}),
+    ("POST", "/ui/runs/@RUN/feedback", {"score": "1", "comment": "c", "token": "@TOKEN"}),
+    ("POST", "/ui/keys", {"tenant": "acme", "name": "n", "days": "3", **LIMITS, "token": "@TOKEN"}),
+    ("POST", "/ui/keys/@KEY/limits", {**LIMITS, "token": "@TOKEN"}),
+    ("POST", "/ui/keys/@KEY/rotate", {"token": "@TOKEN"}),
+    (
+        "POST",
+        "/ui/budgets",
+        {"tenant": "spare", "per_day": "9", "per_month": "", "token": "@TOKEN"},
+    ),
+    ("POST", "/ui/own-keys", {"name": "n", "token": "@TOKEN"}),
+    ("POST", "/ui/own-keys/@KEY/revoke", {"token": "@TOKEN"}),
 )
 """Every route of the API, and the page's that take anything; `@RUN` and the like are filled in."""
 
-ADMINS = ("/v1/admin", "/metrics", "/ui/keys")
+ADMINS = ("/v1/admin", "/metrics", "/ui/keys", "/ui/budgets")
 NAMES = sorted({"n", "logprobs", "stream", "store", "user", "top_p", "name", "file", "refusal"} | {*CHAT, *RESPONSE, *MESSAGE, *KEY, *WISHES})  # fmt: skip
 WORDS = ["", "x", "@RUN", "@RESPONSE", "@ITEM", "@KEY", "batuta-ultra", "worker/eve", "auto"]
 WORDS += ["required", "../../etc/passwd", "{{7*7}}", "' OR 1=1 --", "%s%n", "\x00", "\ud800"]
@@ -215,9 +269,28 @@ def good(ids: Ids) -> Iterator[tuple[str, Sent]]:
     for method, path, value in ROUTES:
         role = "admin" if path.startswith(ADMINS) else "acme"
         own = {word: known[:1] for word, known in ids[role].items()}
-        body = b"" if value is None else json.dumps(_filled(Random(0), value, own)).encode()
+        filled = _filled(Random(0), value, own)
+        body = b"" if value is None else json.dumps(filled).encode()
         kind = ((b"content-type", b"application/json"),) if body else ()
+        if value is not None and is_form(path):
+            body, kind = as_form(filled), FORM
         yield role, Sent(method, _filled(Random(0), path, own).encode(), kind, body)
+
+
+FORM = ((b"content-type", b"application/x-www-form-urlencoded"),)
+
+
+def is_form(path: str) -> bool:
+    """Whether the page's forms are posted there, and no JSON."""
+    return path.startswith("/ui/") and path != "/ui/ask"
+
+
+def as_form(value: Any) -> bytes:
+    """The object's fields as a form; of what is none, the JSON."""
+    if not isinstance(value, dict):
+        return json.dumps(value).encode()
+    fields = [(n, v if isinstance(v, str) else json.dumps(v)) for n, v in value.items()]
+    return urlencode(fields, errors="surrogatepass").encode()
 
 
 def _role(random: Random, path: str) -> str:
@@ -235,6 +308,10 @@ def _bent(random: Random, method: str, path: str, value: Any, ids: Mapping[str, 
             value = _bend(random, value, bent)
     body = b"" if value is None else _encoded(random, _filled(random, value, ids), bent)
     headers = ((b"content-type", b"application/json"),) if body else ()
+    if value is not None and is_form(path):
+        form = as_form(_filled(random, value, ids))
+        body = form if not form or random.random() < 0.8 else _flipped(random, form)
+        headers = FORM
     sent = Sent(method, _filled(random, path, ids).encode(), headers, body, bent=tuple(bent))
     for _ in range(random.choice((0, 0, 0, 1, 2) if value is not None else (0, 1, 1, 2))):
         name, bend = random.choice(WIRE)

@@ -8,19 +8,23 @@ import logging
 import re
 from dataclasses import dataclass, replace
 
+import aiohttp
 import anyio
 import pytest
 
 from batuta.clients import ScriptedClient
-from batuta.core import Finish, ToolCall
+from batuta.core import Finish, Limits, ToolCall
 from batuta.errors import (
     BadRequestError,
     ProviderAuthError,
     ProviderOverloadedError,
     RateLimitError,
 )
+from batuta.gateway.serving.models import embedding_models
 from batuta.store import Store
 from gateway.mutations import ROLES, Sent, good, requests
+from gateway.test_embeddings import VEC
+from gateway.test_moderation import Judge
 from gateway.town import ADMIN, HELLO, Town
 
 pytestmark = pytest.mark.anyio
@@ -31,6 +35,14 @@ MARK = "what-only-the-other-tenant-may-read"
 ABREAST = 8
 OURS = ("upstream_error", "wrong_form", "no_tool_call", "deadline_exceeded", "overloaded")
 """Codes of a 5xx that is a worker's, or the caller's own deadline's."""
+NOT_THERE = (
+    "/ui/sign-in",
+    "/ui/learning/",
+    "/ui/oidc/",
+    "/ui/own-keys",
+    "/v1/admin/tenants/nobody",
+)
+"""What this server does not have; a key that is wrong."""
 CODES = re.compile(rb'"code": ?"(\w+)"')
 TRACE = re.compile(
     rb"Traceback|File \"|\.py\b|site-packages|batuta\.gateway|sqlalchemy", re.IGNORECASE
@@ -70,8 +82,28 @@ class Village(Town):
             calls = (ToolCall(id="c", name=name, arguments="{}"),)
             return replace(reply, tool_calls=calls, finish=Finish.TOOL_CALLS)
 
+        def embed(request):
+            return replace(HELLO, text="", vectors=((0.5, 1.0),) * len(request.messages))
+
         said = ScriptedClient(say)
         super().__init__(store, ("ada", "bob"), ada=said, bob=said, eve=failing())
+        self.moderator = Judge()
+        house, catalogue = self.serving.house, self.serving.house.catalogue
+        models = (*catalogue.models, *embedding_models((VEC,), Limits().unknown))
+        clients = {**catalogue.clients, "vec": ScriptedClient(embed)}
+        catalogue = replace(catalogue, models=models, clients=clients)
+        self.serving.house = replace(house, catalogue=catalogue)
+
+    async def __aenter__(self):
+        await self.moderator.__aenter__()
+        self.serving.house.catalogue.moderation = self.moderator.client()
+        return await super().__aenter__()
+
+    async def __aexit__(self, *error):
+        try:
+            return await super().__aexit__(*error)
+        finally:
+            await self.moderator.__aexit__(*error)
 
     async def settle(self) -> None:
         self.keys = {
@@ -87,19 +119,44 @@ class Village(Town):
         mine = {word: [*acme[word] * 4, *other[word], "x"] for word in acme} | keys
         theirs = {word: [*other[word] * 4, *acme[word], "x"] for word in acme} | keys
         self.ids = {role: theirs if role == "other" else mine for role in ROLES}
+        self.cookies: dict[str, bytes] = {}
+        self.tokens: dict[str, bytes] = {}
+        for role in ("acme", "other", "admin"):
+            self.cookies[role], token = await self.signed_in(self.keys[role])
+            self.ids[role] = {**self.ids[role], "TOKEN": [token] * 9 + ["x"]}
+            self.tokens[role] = token.encode()
+        for role in ROLES:
+            self.ids[role] = {"TOKEN": ["x"], **self.ids[role]}
         found = await self.store.keys.list()
         self.secrets = [PROVIDER_KEY, UPSTREAM, ADMIN, *(key.digest.hex() for key in found)]
         texts = (spare, *(text for text in self.keys.values() if text != ADMIN))
         self.secrets += [text.split("_", 2)[2] for text in texts]
 
+    async def signed_in(self, key: str) -> tuple[bytes, str]:
+        """The cookie of the page's session of that key, and the token of its forms."""
+        jar = aiohttp.CookieJar(unsafe=True)
+        async with aiohttp.ClientSession(self.serving.url, cookie_jar=jar) as http:
+
+            async def token() -> str:
+                async with http.get("/ui/sign-in") as page:
+                    found = re.search(r'name="token" value="([^"]+)"', await page.text())
+                return found[1] if found else ""
+
+            form = {"key": key, "token": await token()}
+            async with http.post("/ui/sign-in", data=form, allow_redirects=False) as response:
+                assert response.status == 303, await response.text()
+            cookies = "; ".join(f"{one.key}={one.value}" for one in jar)
+            return cookies.encode(), await token()
+
     async def made(self, role: str, text: str) -> dict[str, list[str]]:
         """Responses of that role's, and the ids of what came of them."""
-        ids = {word: [] for word in ("RUN", "RESPONSE", "GONE", "ITEM", "JOB", "CURSOR")}
+        ids = {word: [] for word in ("RUN", "RESPONSE", "GONE", "LOST", "ITEM", "JOB", "CURSOR")}
         for word in ["RESPONSE"] * 20 + ["GONE"] * 10 + ["JOB"] * 10:
             body = {"model": "worker/ada", "input": text, "background": word == "JOB"}
             _, _, made = await self.ask(self.keys[role], "/v1/responses", json=body)
             ids[word].append(made["id"])
-            ids["RUN"].append(f"run_{made['id'].removeprefix('resp_')}")
+            run = f"run_{made['id'].removeprefix('resp_')}"
+            ids["LOST" if word == "JOB" else "RUN"].append(run)
             ids["ITEM"] += [item["id"] for item in made["output"]]
         await self.store.flush()
         _, _, page = await self.ask(self.keys[role], "/v1/runs?limit=9", "GET")
@@ -110,6 +167,11 @@ class Village(Town):
         """The request as somebody in that role sends it."""
         if any(name == b"authorization" for name, _ in sent.headers) or role == "none":
             return sent
+        if sent.place.startswith("/ui/") and role in self.cookies:
+            if any(name == b"cookie" for name, _ in sent.headers):
+                return sent
+            own = ((b"cookie", self.cookies[role]), (b"x-token", self.tokens[role]))
+            return replace(sent, headers=(*sent.headers, *own))
         key = self.keys.get(role, f"{self.keys['acme'][:-4]}AAAA")
         return replace(sent, headers=(*sent.headers, (b"authorization", f"Bearer {key}".encode())))
 
@@ -207,7 +269,8 @@ async def test_what_is_bent_is_good_before(store):
         await village.settle()
         for role, plain in good(village.ids):
             answer = await village.send(village.signed(role, plain))
-            bad = b"worker/eve" in plain.body or plain.place in {"/ui/ask", "/ui/sign-in"}
+            bad = b"worker/eve" in plain.body or plain.place.startswith(NOT_THERE)
+            bad |= plain.place.startswith("/ui/keys/") and plain.place.endswith("/rotate")
             assert (answer.status < 400) != bad, (plain.place, answer)
             village.judge(role, plain, answer)  # pyright: ignore[reportArgumentType]
 

@@ -19,6 +19,7 @@ from batuta.gateway import Catalogue, run_server, served_models
 from batuta.gateway.http.middleware import MAX_BODY
 from batuta.store import Store
 from gateway.house import HI, PRICE, Halting, Serving, orchestra, pool_of, stored
+from gateway.town import ADMIN, Town
 
 pytestmark = pytest.mark.anyio
 
@@ -133,6 +134,22 @@ async def test_what_is_not_there(store, method, path, status, code):
     assert (response.status, body["error"]["code"]) == (status, code)
     assert response.headers["content-type"] == "application/json"
     assert response.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/v1/chat/completions", "POST"),
+        ("/v1/runs/run_x", "DELETE, GET, HEAD"),
+        ("/v1/admin/tenants/acme", "DELETE, PUT"),
+        ("/v1/admin/keys/x", "GET, HEAD, PATCH"),
+    ],
+)
+async def test_a_method_that_is_not_there_is_told_all_that_are(store, path, allowed):
+    async with Town(store) as town:
+        status, headers, body = await town.ask(ADMIN, path, "OPTIONS")
+    assert (status, headers["allow"]) == (405, allowed)
+    assert body["error"]["message"].endswith(f"must be {allowed}.")
 
 
 @pytest.mark.parametrize(

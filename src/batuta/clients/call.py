@@ -14,6 +14,7 @@ from typing import Any, Protocol, final
 
 from batuta.clients.address_redaction import address_parts
 from batuta.clients.error_mapping import error_from_reply
+from batuta.clients.json_values import need_string
 from batuta.clients.transport import EventStream, HttpTarget, HttpTransport, with_host
 from batuta.core import CallListener, Cost, Delta, Finish, Reply, Request, ToolCall, Usage, Worker
 from batuta.core.token_estimate import estimate_usage
@@ -188,6 +189,8 @@ async def _read_stream(
             broken = StreamInterruptedError("the provider ended its reply in the middle")
             raise with_host(events.target, broken)
         for event, data in batch:
+            if fold.is_closed:
+                return  # what a server says after its own end belongs to no reply
             for delta in _parse_event(line, fold, event, data):
                 await listener.on_delta(delta)
 
@@ -250,7 +253,13 @@ class ToolCallAccumulator:
         return len(self._ids)
 
     def start_call(self, call_id: str, name: str, arguments: str = "") -> Delta:
-        """A new call; one without an id is given one."""
+        """A new call; one without an id is given one.
+
+        Raises:
+            TypeError: what a provider sent in place of a string is none.
+        """
+        for value in (call_id, name, arguments):
+            need_string(value)
         self._ids.append(call_id or f"call_{secrets.token_hex(8)}")
         self._names.append(name)
         self._arguments.append([arguments])
@@ -262,7 +271,12 @@ class ToolCallAccumulator:
         )
 
     def add_arguments(self, index: int, arguments: str) -> Delta:
-        """More of a call's arguments."""
+        """More of a call's arguments.
+
+        Raises:
+            TypeError: what a provider sent in place of a string is none.
+        """
+        need_string(arguments)
         self._arguments[index].append(arguments)
         return Delta(tool_index=index, tool_arguments=arguments)
 

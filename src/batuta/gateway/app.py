@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
 from batuta.errors import StoreError
 from batuta.gateway.access.authenticate import Authenticator
@@ -257,6 +257,13 @@ async def _handle_store_error(_: Request, error: Exception) -> Response:
     raise APIError(503, "overloaded", message, headers={"retry-after": "1"}) from error
 
 
+def _allowed_methods(request: Request) -> list[str]:
+    """The methods of every route of that path; the router names those of the first alone."""
+    routes = (route for route in request.app.routes if isinstance(route, Route))
+    there = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+    return sorted({method for route in there for method in route.methods or ()})
+
+
 async def _handle_http_error(request: Request, error: Exception) -> Response:
     """What the router itself refuses, in the API's form."""
     assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
@@ -265,6 +272,7 @@ async def _handle_http_error(request: Request, error: Exception) -> Response:
     if error.status_code == _NOT_FOUND:
         raise APIError(404, "not_found", f"There is nothing at {place}.")
     if error.status_code == _NO_METHOD:
-        message = f"{place} is not possible: the method must be {headers.get('Allow', 'another')}."
-        raise APIError(405, "method_not_allowed", message, headers=headers)
+        allowed = ", ".join(_allowed_methods(request))
+        message = f"{place} is not possible: the method must be {allowed}."
+        raise APIError(405, "method_not_allowed", message, headers={**headers, "Allow": allowed})
     raise APIError(error.status_code, "invalid_request", error.detail, headers=headers)

@@ -61,6 +61,15 @@ _LOG = logging.getLogger(__name__)
 _ReserveResult = Reservation | BudgetStatus | StoreError
 
 
+@dataclass(frozen=True, slots=True)
+class JobReservation:
+    """What the run of a job holds."""
+
+    id: str
+    run_id: RunId
+    tenant: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ReserveRequest:
     """A reservation that somebody waits for."""
@@ -190,6 +199,29 @@ class Budgets:
         mine = (RESERVATIONS.c.run_id == run_id, RESERVATIONS.c.owner == _JOBS_OWNER)
         rows = await self._database.fetch_rows(select(RESERVATIONS).where(*mine))
         return Reservation(rows[0]["id"], rows[0]["nano"], buckets) if rows else None
+
+    async def job_reservations(self) -> list[JobReservation]:
+        """What jobs' runs hold, of this process and others.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        held = RESERVATIONS.c.owner == _JOBS_OWNER
+        columns = (RESERVATIONS.c.id, RESERVATIONS.c.run_id, RESERVATIONS.c.tenant)
+        rows = await self._database.fetch_rows(select(*columns).where(held))
+        return [JobReservation(row["id"], RunId(row["run_id"]), row["tenant"]) for row in rows]
+
+    async def end_job_reservations(self, ids: Iterable[str]) -> int:
+        """Gives back what jobs hold that play no more; how many runs were lost.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        chosen = RESERVATIONS.c.id.in_(tuple(ids))
+        rows = await self._database.run_write(lambda one: _end_reservations(one, chosen))
+        for row in rows:
+            _LOG.warning("run %s was lost with its job; its cost is not known", row["run_id"])
+        return len(rows)
 
     async def is_settled(self, run_id: RunId) -> bool:
         """Whether the run is in the ledger, with what it cost.
@@ -350,14 +382,21 @@ def _reserve_in_bucket(connection: Connection, bucket: Bucket, nano: int) -> Non
 
 
 def _end_reservations(connection: Connection, dead: Any) -> list[dict[str, Any]]:
-    """Gives back what the dead hold, and writes down that their runs were lost; the dead."""
+    """Gives back what the dead hold, and writes down that their runs were lost.
+
+    Returns:
+        The rows of those runs; a run that is billed already is none.
+    """
     query = delete(RESERVATIONS).where(dead).returning(RESERVATIONS)
     rows = [dict(row) for row in connection.execute(query).mappings()]
     add_totals(connection, released_amounts(rows))
-    if rows:
+    its = LEDGER.c.run_id.in_([row["run_id"] for row in rows])
+    billed = set(connection.execute(select(LEDGER.c.run_id).where(its)).scalars()) if rows else ()
+    lost = [row for row in rows if row["run_id"] not in billed]
+    if lost:
         statement = insert_statement(connection.dialect.name, LEDGER).on_conflict_do_nothing()
-        connection.execute(statement, [lost_row(row) for row in rows])
-    return rows
+        connection.execute(statement, [lost_row(row) for row in lost])
+    return lost
 
 
 @cache

@@ -9,9 +9,15 @@ from typing import Any, final
 import orjson
 
 from batuta.clients.call import ErrorReply, ProviderReply, ToolCallAccumulator, resolve_finish
-from batuta.clients.json_values import as_count, as_object, as_string
+from batuta.clients.json_values import as_count, as_object, as_string, is_wrong_count, need_string
 from batuta.core import Delta, Finish, Reply, Thought, Usage
 
+_COUNTS = (
+    "input_tokens",
+    "output_tokens",
+    "cache_read_input_tokens",
+    "cache_creation_input_tokens",
+)
 _FINISH = {
     "max_tokens": Finish.LENGTH,
     "model_context_window_exceeded": Finish.LENGTH,
@@ -116,7 +122,7 @@ class AnthropicStreamAccumulator:
     def _add_block_delta(self, index: int, delta: dict[str, Any]) -> Sequence[Delta]:
         kind = delta["type"]
         if kind == "text_delta":
-            return self._add_text(delta["text"], "")
+            return self._add_text(need_string(delta["text"]), "")
         if kind == "signature_delta" and self._thought is not None:
             signature = self._thought.signature + delta["signature"]
             self._thought = replace(self._thought, signature=signature)
@@ -124,7 +130,7 @@ class AnthropicStreamAccumulator:
             if self._thought is not None:
                 text = self._thought.text + delta["thinking"]
                 self._thought = replace(self._thought, text=text)
-            return self._add_text("", delta["thinking"])
+            return self._add_text("", need_string(delta["thinking"]))
         if kind == "input_json_delta" and index in self._blocks:
             return (self._calls.add_arguments(self._blocks[index], delta["partial_json"]),)
         return ()
@@ -190,6 +196,8 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
 def parse_usage(usage: Any) -> Usage | None:
     """The usage of one call, whose input is plain, read from cache and written to it together."""
     told = as_object(usage)
+    if any(is_wrong_count(told.get(name)) for name in _COUNTS):
+        return None
     plain, output = as_count(told.get("input_tokens")), as_count(told.get("output_tokens"))
     cached = as_count(told.get("cache_read_input_tokens"))
     written = as_count(told.get("cache_creation_input_tokens"))

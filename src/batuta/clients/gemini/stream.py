@@ -8,9 +8,15 @@ from typing import Any, final
 import orjson
 
 from batuta.clients.call import ErrorReply, ProviderReply, ToolCallAccumulator, resolve_finish
-from batuta.clients.json_values import as_array, as_count, as_object, as_string
+from batuta.clients.json_values import as_array, as_count, as_object, as_string, is_wrong_count
 from batuta.core import Delta, Finish, Reply, Usage
 
+_COUNTS = (
+    "promptTokenCount",
+    "toolUsePromptTokenCount",
+    "thoughtsTokenCount",
+    "candidatesTokenCount",
+)
 _FILTER_REASONS = {
     "SAFETY",
     "RECITATION",
@@ -109,6 +115,8 @@ def parse_response(data: Any) -> ProviderReply:
 def parse_usage(usage: Any) -> Usage | None:
     """The usage of one call; thoughts, told beside the candidates, belong to the output."""
     told = as_object(usage)
+    if any(is_wrong_count(told.get(name)) for name in _COUNTS):
+        return None
     prompt = as_count(told.get("promptTokenCount")) + as_count(told.get("toolUsePromptTokenCount"))
     thoughts = as_count(told.get("thoughtsTokenCount"))
     output = as_count(told.get("candidatesTokenCount")) + thoughts

@@ -10,7 +10,14 @@ from typing import Any, final
 import orjson
 
 from batuta.clients.call import ErrorReply, ProviderReply, ToolCallAccumulator, resolve_finish
-from batuta.clients.json_values import as_array, as_count, as_object, as_string
+from batuta.clients.json_values import (
+    as_array,
+    as_count,
+    as_object,
+    as_string,
+    is_wrong_count,
+    need_string,
+)
 from batuta.core import Delta, Finish, Reply, TokenLogprob, Usage
 
 _FINISH = {
@@ -20,6 +27,11 @@ _FINISH = {
     "function_call": Finish.TOOL_CALLS,
     "content_filter": Finish.CONTENT_FILTER,
 }
+
+
+_MOST_USD = 10_000
+"""Dollars of one call at most; more is not believed."""
+_USD_PLACES = 15
 
 
 @final
@@ -162,12 +174,16 @@ def parse_logprobs(choice: dict[str, Any]) -> tuple[TokenLogprob, ...]:
 
 
 def _parse_token(row: dict[str, Any]) -> TokenLogprob:
+    others = [_parse_alternative(as_object(other)) for other in as_array(row.get("top_logprobs"))]
+    return replace(_parse_alternative(row), others=tuple(others))
+
+
+def _parse_alternative(row: dict[str, Any]) -> TokenLogprob:
     utf8 = row.get("bytes")
     return TokenLogprob(
-        token=row["token"],
+        token=need_string(row["token"]),
         logprob=float(row["logprob"]),
         utf8=None if utf8 is None else tuple(as_count(byte) for byte in as_array(utf8)),
-        others=tuple(_parse_token(as_object(o)) for o in as_array(row.get("top_logprobs"))),
     )
 
 
@@ -208,6 +224,8 @@ def _parse_choice(choice: dict[str, Any], model: str) -> Reply:
 def parse_usage(usage: Any) -> Usage | None:
     """The usage of one call; None if the provider told none."""
     told = as_object(usage)
+    if any(is_wrong_count(told.get(name)) for name in ("prompt_tokens", "completion_tokens")):
+        return None  # one who lies about one of them is believed in neither
     prompt, output = as_count(told.get("prompt_tokens")), as_count(told.get("completion_tokens"))
     if not prompt and not output:
         return None
@@ -230,9 +248,9 @@ def parse_usage(usage: Any) -> Usage | None:
 def reported_usd(usage: Any) -> Decimal | None:
     """OpenRouter's own statement of the call's dollars, which beats any price table."""
     cost = as_object(usage).get("cost")
-    if isinstance(cost, bool) or not isinstance(cost, (int, float)) or not cost >= 0:
+    if isinstance(cost, bool) or not isinstance(cost, (int, float)) or not 0 <= cost <= _MOST_USD:
         return None
-    return Decimal(str(cost))
+    return round(Decimal(str(cost)), _USD_PLACES)
 
 
 def _parse_finish(choice: dict[str, Any], reason: Any) -> Finish:

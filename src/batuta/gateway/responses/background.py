@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from functools import partial
 from time import time
 from typing import Any, final
+
+import anyio
 
 from batuta.engine import new_run_id
 from batuta.errors import StoreError
@@ -23,9 +26,13 @@ from batuta.gateway.responses.stream import EventSink, ResponsesStreamRenderer, 
 from batuta.gateway.serving.deliver import execute_and_render
 from batuta.gateway.serving.execute import PreparedCall, RunService
 from batuta.jobs import Checkpoint, Job, JobEnding, Jobs, JobState
+from batuta.store.budgets import Budgets
 from batuta.store.responses import StoredResponse, response_id, run_id_of
 
 Json = dict[str, Any]
+_LOG = logging.getLogger(__name__)
+_ORPHAN_SECONDS = 30.0
+"""Seconds between looks for reservations whose jobs have ended."""
 _LOST_MESSAGE = "The server was stopped before the response was finished."
 _UNAVAILABLE = 503
 _FAULT_MESSAGE = "The server failed to finish the response."
@@ -41,15 +48,61 @@ class BackgroundResponses:
         responses: ResponseStore,
         jobs: Jobs,
         authenticator: Authenticator,
+        *,
+        orphan_seconds: float = _ORPHAN_SECONDS,
     ) -> None:
+        """Plays nothing before `work`.
+
+        Args:
+            service: plays runs.
+            responses: where responses are kept.
+            jobs: where they wait and are played.
+            authenticator: tells whose they are.
+            orphan_seconds: between looks for reservations whose jobs have ended.
+        """
+        self._orphan_seconds = orphan_seconds
         self._service = service
         self._responses = responses
         self._jobs = jobs
         self._authenticator = authenticator
 
     async def work(self) -> None:
-        """Plays jobs until cancelled."""
-        await self._jobs.work(self.run_job)
+        """Plays jobs until cancelled, and gives back what those hold that play no more."""
+        async with anyio.create_task_group() as tasks:
+            if self._jobs.durable and self._responses.budgets is not None:
+                tasks.start_soon(self._release_orphans, self._responses.budgets)
+            await self._jobs.work(self.run_job)
+            tasks.cancel_scope.cancel()
+
+    async def _release_orphans(self, budgets: Budgets) -> None:
+        """Ends the reservations of jobs that are over or gone.
+
+        A job that was cancelled while nobody played it settles nothing. One that was just
+        cancelled may be settling: so only what was an orphan at two looks in a row is ended.
+        """
+        before: set[str] = set()
+        while True:
+            try:
+                found = await self.find_orphans(budgets)
+                if ended := found & before:
+                    await budgets.end_job_reservations(ended)
+                before = found
+            except StoreError as error:
+                _LOG.warning("reservations of jobs are not looked at now: %s", error)
+            await anyio.sleep(self._orphan_seconds)
+
+    async def find_orphans(self, budgets: Budgets) -> set[str]:
+        """The ids of the reservations whose jobs have ended, or are not there.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        orphans: set[str] = set()
+        for held in await budgets.job_reservations():
+            status = await self._jobs.status(response_id(held.run_id), held.tenant)
+            if status is None or status.state.is_final:
+                orphans.add(held.id)
+        return orphans
 
     async def submit(
         self, response_call: ResponseCall, body: Fields, history: ResponseHistory, caller: Caller
@@ -109,6 +162,10 @@ class BackgroundResponses:
             for event in (*script.begin(), script.end(response)):
                 await ear.send(event)
             await keep(response)
+        if self._jobs.durable:
+            # Before its end is written down: a job that has ended is not played again, and what
+            # it cost would be lost with the process.
+            await self._service.flush_runs()
         return JobEnding(JobState(response["status"]), plain_json(response))
 
     async def current_response(self, row: StoredResponse) -> Json:

@@ -20,6 +20,7 @@ from batuta.gateway.responses.items import item_type
 from batuta.gateway.responses.request import HistoryReferences, ResponseCall, ResponseHistory
 from batuta.gateway.responses.response import item_id, response_id_of_item
 from batuta.store import Store
+from batuta.store.budgets import Budgets
 from batuta.store.responses import ResponseTable, StoredResponse
 
 Json = dict[str, Any]
@@ -46,6 +47,11 @@ class ResponseStore:
     def responses(self) -> ResponseTable | None:
         """Where they are; None if this server keeps nothing."""
         return None if self._store is None else self._store.responses
+
+    @property
+    def budgets(self) -> Budgets | None:
+        """What may still be spent; None if this server keeps nothing."""
+        return None if self._store is None else self._store.budgets
 
     async def load_history(self, references: HistoryReferences, caller: Caller) -> ResponseHistory:
         """What the body needs of the past.

@@ -239,6 +239,9 @@ class RunService:
             await check_response_format(call.question)
             prepared_call = await self._screened(prepared_call)
             yield replace(prepared_call, limits=admission.limits, admission=admission)
+        except APIError:
+            admission.is_durable = False  # a refused job is over: nobody comes back for its money
+            raise
         finally:
             await self._admission.release(caller, admission)
 
@@ -314,6 +317,15 @@ class RunService:
         finally:
             if recorder.ended is not None:
                 await self._store_run(prepared, recorder.run())
+
+    async def flush_runs(self) -> None:
+        """Waits until every run that has ended is in the database, with its cost.
+
+        Raises:
+            StoreError: the database fails.
+        """
+        if self._store is not None:
+            await self._store.flush()
 
     def _call_seconds(self, worker_id: WorkerId) -> float | None:
         """Seconds that a call of the worker takes, as far as was seen."""
@@ -436,6 +448,8 @@ class RunService:
                 )
                 admission.is_settled = True
             except StoreError as error:
+                if admission.is_durable:
+                    raise  # its job has not ended: it is played again, from what it paid for
                 log_exception(error)
                 return
             cache, repeatable = self._answer_cache, prepared.repeatable

@@ -1,0 +1,163 @@
+"""What a job holds of a budget is settled before the job has ended, or given back after it."""
+
+from decimal import Decimal
+from time import time
+
+import anyio
+import pytest
+
+from batuta.clients import ScriptedClient
+from batuta.core import Question, RunId
+from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.caller import Caller
+from batuta.gateway.access.rate_limit import LocalRateLimiter
+from batuta.gateway.errors import APIError
+from batuta.gateway.responses.background import BackgroundResponses
+from batuta.gateway.responses.store import ResponseStore
+from batuta.gateway.serving.conversations import PendingToolRuns
+from batuta.gateway.serving.execute import RunService
+from batuta.gateway.serving.parsed_call import ParsedCall
+from batuta.gateway.telemetry.metrics import Metrics
+from batuta.jobs import JobState, JobStatus, MemoryJobs
+from batuta.store import Store
+from batuta.store.key_hasher import KeyHasher
+from batuta.store.key_permissions import KeyPermissions
+from batuta.store.ledger import Bucket
+from batuta.store.responses import response_id
+from batuta.store.spend_report import report_spending
+from gateway.house import Serving, orchestra
+from gateway.town import ADMIN, HELLO
+
+pytestmark = pytest.mark.anyio
+
+
+class Kept:
+    """Jobs that claim to survive the process; they note what is unwritten at each job's end."""
+
+    durable = True
+
+    def __init__(self, store):
+        self.jobs, self.store = MemoryJobs(), store
+        self.unwritten, self.held = [], []
+        self.states = {}
+
+    def __getattr__(self, name):
+        return getattr(self.jobs, name)
+
+    async def work(self, perform):
+        async def noting(job, checkpoint):
+            ending = await perform(job, checkpoint)
+            self.unwritten.append(self.store.pending_count)
+            self.held.append(len(await self.store.budgets.job_reservations()))
+            return ending
+
+        await self.jobs.work(noting)
+
+    async def status(self, job_id, tenant):
+        if job_id in self.states:
+            state = self.states[job_id]
+            return state and JobStatus(id=job_id, state=state, created=0.0)
+        return await self.jobs.status(job_id, tenant)
+
+
+@pytest.fixture
+async def store(tmp_path):
+    async with Store(tmp_path / "runs.db") as store:
+        yield store
+
+
+async def played(store):
+    """The ended response of a key with a budget, and the jobs that played it."""
+    mint, jobs = KeyHasher(b"x" * 32), Kept(store)
+    gate = Authenticator(store, mint, ADMIN)
+    limits = KeyPermissions(per_day=Decimal(5))
+    _, issued = await store.keys.create(mint, "acme", "a key", limits)
+    signed = {"headers": {"authorization": f"Bearer {issued.text}"}}
+    clients = {"ada": ScriptedClient(lambda _: HELLO)}
+    house = orchestra(clients, store=store, authenticator=gate, jobs=jobs)
+    async with Serving(house) as server:
+        asked = {"model": "worker/ada", "input": "hi", "background": True}
+        status, _, queued = await server.post("/v1/responses", json=asked, **signed)
+        assert status == 200, queued
+        with anyio.fail_after(5):
+            while True:
+                _, body = await server.get(f"/v1/responses/{queued['id']}", **signed)
+                if jobs.held:
+                    return body, jobs
+                await anyio.sleep(0.01)
+
+
+def parts(store, jobs):
+    """Who plays runs, and who plays them in the background."""
+    catalogue = orchestra({"ada": ScriptedClient(lambda _: HELLO)}).catalogue
+    pending = PendingToolRuns(store)
+    service = RunService(
+        catalogue,
+        store=store,
+        rate_limiter=LocalRateLimiter(),
+        pending_tool_runs=pending,
+        metrics=Metrics(dict, dict),
+    )
+    responses = ResponseStore(store)
+    behind = BackgroundResponses(service, responses, jobs, Authenticator(), orphan_seconds=0.05)
+    return service, behind
+
+
+async def test_a_job_ends_only_once_its_run_is_billed(store):
+    body, jobs = await played(store)
+    assert body["status"] == "completed"
+    assert (jobs.unwritten, jobs.held) == ([0], [0]), "a process killed now loses no money"
+
+
+async def test_a_job_that_is_refused_holds_nothing(store):
+    service, _ = parts(store, Kept(store))
+    limits = KeyPermissions(per_day=Decimal(5))
+    caller = Caller(tenant="acme", key="k", permissions=limits)
+    call = ParsedCall(question=Question.of("hi"), model="worker/ada")
+
+    async def refused():
+        async with service.prepare_call(call, caller, run_id=RunId("run_1"), durable=True):
+            assert len(await store.budgets.job_reservations()) == 1
+            raise APIError(400, "policy_blocked", "no")
+
+    with pytest.raises(APIError):
+        await refused()
+    assert await store.budgets.job_reservations() == []
+
+
+async def test_what_is_held_for_jobs_that_are_over_is_given_back(store):
+    bucket = Bucket("key:k", "2026-11-22", 100)
+    states = {
+        "over": JobState.CANCELLED,
+        "gone": None,
+        "waiting": JobState.QUEUED,
+        "playing": JobState.IN_PROGRESS,
+    }
+    jobs = Kept(store)
+    for name, state in states.items():
+        run = RunId(f"run_{name}")
+        jobs.states[response_id(run)] = state
+        await store.budgets.reserve(run, 10, (bucket,), for_job=True)
+    _, responses = parts(store, jobs)
+    orphans = await responses.find_orphans(store.budgets)
+    held = {one.id: one.run_id for one in await store.budgets.job_reservations()}
+    assert {held[one] for one in orphans} == {"run_over", "run_gone"}
+    assert await store.budgets.end_job_reservations(orphans) == 2
+    [full] = await store.budgets.budget_status([bucket])
+    assert full.reserved == 20
+    [lost] = await report_spending(store.database, ("kind",))
+    assert (lost.group[0], lost.cost.unpriced_calls) == ("lost", 2)
+    assert await store.budgets.reap(time() + 100) == 0, "the others still wait for their jobs"
+
+
+async def test_orphans_are_ended_at_the_second_look(store):
+    await store.budgets.reserve(
+        RunId("run_gone"), 10, (Bucket("key:k", "2026-11-22", 100),), for_job=True
+    )
+    _, responses = parts(store, Kept(store))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(responses.work)
+        with anyio.fail_after(3):
+            while await store.budgets.job_reservations():
+                await anyio.sleep(0.02)
+        tasks.cancel_scope.cancel()
