@@ -50,6 +50,11 @@ class TestSummary:
         found = summarize_runs(runs)
         assert (found["tokens"], found["tokens_unknown"], found["usd_unknown"]) == (10, 1, 0)
 
+    def test_one_missing_count_of_three_does_not_blank_the_column_and_two_do(self):
+        runs = [result(f"t{n}", tokens=10 * n or None) for n in range(3)]
+        assert summarize_runs(runs)["tokens"] == 15
+        assert summarize_runs([*runs, result("t3", tokens=None)])["tokens"] is None
+
     def test_of_nothing_scored_nothing_is_known(self):
         found = summarize_runs([result("a", None, unscored="outage")])  # pyright: ignore[reportArgumentType]
         assert (found["n"], found["accuracy"], found["ci95"], found["usd"]) == (0, None, None, None)

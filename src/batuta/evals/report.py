@@ -26,7 +26,8 @@ from batuta.evals.stats import (
 Json = dict[str, Any]
 
 ENOUGH = 0.9
-"""Share of the runs whose tokens (dollars, seconds) must be known for a mean of them to be told."""
+"""Share of the runs whose tokens (dollars, seconds) must be known for a mean of them to be told;
+of few runs, one may be unknown."""
 
 UNSEEN = "unseen"
 """The split that draws whole families, so that they and not their questions are independent."""
@@ -205,7 +206,9 @@ def _count_worker_calls(runs: Sequence[TrialResult]) -> dict[str, dict[str, int]
 def _known_mean(values: Sequence[float | Decimal | None]) -> float | None:
     """The mean of those that are known; None if they are too few to stand for all."""
     known = [float(value) for value in values if value is not None]
-    return fsum(known) / len(known) if known and len(known) >= ENOUGH * len(values) else None
+    few = len(values) - 1 if len(values) > 2 else len(values)  # noqa: PLR2004 - one of two is half
+    needed = min(ENOUGH * len(values), few)
+    return fsum(known) / len(known) if known and len(known) >= needed else None
 
 
 def _compare_systems(evaluation: Evaluation, grouped: bool) -> Json:  # noqa: FBT001
