@@ -260,6 +260,7 @@ class TestFitted:
 
     async def test_with_half_the_answers_nothing_that_compares_them_is_measured(self, tmp_path):
         record = made_up()
+        assert record.answers_qms is not None
         said = record.answers_qms.copy()
         said[::2] = -1
         parts = make_record_parts(replace(record, answers_qms=said), "random", (0,))
@@ -270,6 +271,7 @@ class TestFitted:
 
     async def test_wrong_runs_without_an_answer_are_no_missing_answers(self, tmp_path):
         record = made_up()
+        assert record.answers_qms is not None
         said = np.where(record.scores_qms > 0, record.answers_qms, -1).astype(np.int32)
         parts = make_record_parts(replace(record, answers_qms=said), "random", (0,))
         assert list((await measured(tmp_path, parts, "vote")).results) == ["vote"]

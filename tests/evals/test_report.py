@@ -162,7 +162,7 @@ class TestPlots:
         pytest.importorskip("matplotlib")
         names = ("good", "fair", "ultra", "ultra+recursion", "oracle", "random", "moa", "pass@5", "pipeline", "best-single", "self-reflection", "best-of-5", "ultra-solve-only")  # fmt: skip
         paths = draw_figures(await an_evaluation(tmp_path, *names), tmp_path)
-        drawn = {"accuracy", "front", "difficulty", "team", "calls", "depth"}
+        drawn = {"accuracy", "front", "curves", "difficulty", "team", "calls", "depth"}
         assert {p.name for p in paths} == {f"{n}.{form}" for n in drawn for form in ("png", "svg")}
         assert all(p.read_bytes().startswith(PNG) for p in paths if p.suffix == ".png")
         assert all(p.read_text().rstrip().endswith("</svg>") for p in paths if p.suffix == ".svg")
