@@ -245,6 +245,7 @@ def test_without_any_recorded_set_a_sentence(shell, tmp_path):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
+        (["--tasks", "recorded:chess", "--from-file", "own.csv"], "--from-file is for benchmarks"),
         (["--tasks", "recorded:chess"], "there is no recorded set 'chess'"),
         (["--tasks", "recorded:routellm/gsm8k", "--conductor", "vote"], "the folder of a policy"),
     ],
@@ -264,6 +265,7 @@ def test_a_record_that_cannot_be_played_is_a_sentence(tmp_path, args, words):
         (["--systems", ""], "name at least one system"),
         (["--systems", "cascade@2"], "the price of a call is credit below 1: cascade@0.001"),
         (["--tasks", "no-benchmark"], "there is no source 'no-benchmark'; choose among"),
+        (["--from-file", "own.csv"], "rehearsal draws its questions: there is no file of it"),
         (["--pools", "9"], "--pools 9 asks for more workers than 7"),
     ],
 )
@@ -285,6 +287,12 @@ def test_who_grades_is_told_before_anything_is_played(run, tmp_path, args, words
     with pytest.raises(ConfigError, match=words):
         run("--tasks", str(tmp_path / "own.jsonl"), *args)
     assert not (tmp_path / "out" / "results.jsonl").exists()
+
+
+def test_a_copy_without_rows_is_refused(run, tmp_path):
+    (tmp_path / "mine.csv").write_text("question,answer\n")
+    with pytest.raises(SourceError, match=r"there is no question of gsm8k in .*mine\.csv"):
+        run("--tasks", "gsm8k", "--from-file", str(tmp_path / "mine.csv"))
 
 
 def test_an_unknown_system_is_exit_2_with_the_list(shell):

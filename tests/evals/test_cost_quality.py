@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from record import made_up
 
 from batuta.errors import SourceError
+from batuta.evals import EvalOptions, ResultLog, evaluate_parts
 from batuta.evals.cost_quality import (
     average_improvement,
     average_recovered_gap,
@@ -15,6 +17,13 @@ from batuta.evals.cost_quality import (
     quality_hull,
     recovered_gap,
 )
+from batuta.evals.cost_quality_report import build_curves
+from batuta.evals.fitted_methods import FITTED_FILE, choose_pair
+from batuta.evals.html_report import render_report_html
+from batuta.evals.markdown_report import render_markdown
+from batuta.evals.plots import draw_figures
+from batuta.evals.recorded_sets import make_record_parts
+from batuta.evals.report import build_report
 from batuta.evals.router_arena import (
     choice_robustness,
     predict_arena,
@@ -22,6 +31,7 @@ from batuta.evals.router_arena import (
     write_predictions,
 )
 
+pytestmark = pytest.mark.anyio
 shares = st.floats(0, 1)
 points = st.lists(st.tuples(st.floats(0, 10), shares), min_size=1, max_size=8)
 
@@ -111,3 +121,78 @@ def test_a_file_that_is_none_of_the_arena_is_refused_in_a_sentence(tmp_path, tex
         read_arena_questions(tmp_path / "data.json")
     with pytest.raises(SourceError, match="cannot be read"):
         read_arena_questions(tmp_path / "none.json")
+
+
+def priced(accuracy, usd, calls=1.0):
+    return {"accuracy": accuracy, "usd": usd, "tokens": None, "calls": calls}
+
+
+def test_systems_of_one_method_are_one_curve_that_begins_with_the_cheapest_system():
+    systems = {"small": priced(0.5, 0.1), "best-single": priced(0.6, 1.1), "vote@5": priced(0.9, 2.1),
+               "vote@3": priced(0.7, 1.1), "(oracle)": priced(1.0, 9.0)}  # fmt: skip
+    found = build_curves(systems, ["(oracle)"], ["small"])
+    assert found is not None
+    assert (found["unit"], found["low"], found["high"]) == ("usd", 0.1, 2.1)
+    curves = found["curves"]
+    assert curves["vote"]["systems"] == ["vote@5", "vote@3"]
+    assert curves["vote"]["hull"] == [[0.1, 0.5], [2.1, 0.9]]
+    assert curves["vote"]["aiq"] == pytest.approx(0.7)
+    assert curves["a worker alone"]["aiq"] == pytest.approx((0.55 + 0.6) / 2)
+
+
+def test_without_dollars_of_all_calls_are_counted_and_one_cost_is_no_range():
+    systems = {"a": priced(0.5, 0.1), "b": priced(0.6, None, 3.0)}
+    found = build_curves(systems, [], [])
+    assert found is not None
+    assert found["unit"] == "calls"
+    assert build_curves({"a": priced(0.5, 0.1), "b": priced(0.7, 0.1)}, [], []) is None
+
+
+async def evaluated(folder, parts, *names):
+    with ResultLog(folder) as log:
+        return await evaluate_parts(parts, names, EvalOptions(), log)
+
+
+async def test_routers_on_a_record_are_measured_by_the_gap_that_they_recover(tmp_path):
+    parts = make_record_parts(made_up(priced=True), "random", (0, 1))
+    names = ("best-single", "mini", "cascade@0.001", "cascade@0.02", "vote")
+    whole = await evaluated(tmp_path, parts, *names)
+    found = build_report(whole)
+    (router,) = found["recovered_gap"]["systems"]
+    figures = found["recovered_gap"]["systems"][router]
+    assert (router, figures["weak"], figures["strong"]) == ("mini", ["weak"], ["strong"])
+    # a lot recovers half; who knows that words, and half of three families, are lost, far more
+    assert 0.6 < figures["apgr"] < 0.8
+    assert figures["cpt50"] < 0.5
+    assert figures["cpt50"] < figures["cpt80"] < 0.8
+    assert "for each $0.0043 of its call" in found["asks"]["cascade@0.02"][0]
+    assert found["cost_quality"]["curves"]["cascade"]["systems"] == list(names[2:4])
+    text = render_markdown(found)
+    assert "AIQ (RouterBench, arXiv 2403.12031)" in text
+    assert "## Between a weak and a strong worker" in text
+    drawn = {path.stem for path in draw_figures(whole, tmp_path / "drawn")}
+    assert {"curves", "gap"} <= drawn
+    assert "Between a weak and a strong worker" in render_report_html(found, {})
+    again = build_report(await evaluated(tmp_path, parts, *names))
+    assert again["recovered_gap"] == found["recovered_gap"]
+    assert again["asks"] == found["asks"]
+
+
+async def test_what_was_learned_and_lost_is_not_made_up(tmp_path):
+    parts = make_record_parts(made_up(), "random", (0,))
+    await evaluated(tmp_path, parts, "mini")
+    (tmp_path / FITTED_FILE).write_text("torn {")
+    found = build_report(await evaluated(tmp_path, parts, "mini"))
+    assert found["recovered_gap"]["systems"] == {}
+
+
+def test_the_pair_is_the_best_and_the_cheapest_or_else_the_weakest():
+    (part,) = make_record_parts(made_up(priced=True), "random", (0,))
+    assert part.history is not None
+    known = choose_pair(part.history)
+    assert known is not None
+    assert (known.weak, known.strong) == ("weak", "strong")
+    (part,) = make_record_parts(made_up(), "random", (0,))
+    assert part.history is not None
+    assert getattr(choose_pair(part.history), "weak", None) == "weak"
+    assert choose_pair(part.history.select(None, ["strong"])) is None

@@ -258,6 +258,32 @@ class TestFitted:
             build_report(found)
         )
 
+    async def test_with_half_the_answers_nothing_that_compares_them_is_measured(self, tmp_path):
+        record = made_up()
+        assert record.answers_qms is not None
+        said = record.answers_qms.copy()
+        said[::2] = -1
+        parts = make_record_parts(replace(record, answers_qms=said), "random", (0,))
+        found = await measured(tmp_path, parts, "best-single", "vote", "cascade@0.001")
+        assert list(found.results) == ["best-single"]
+        assert "the answers of only" in found.left_out["vote"]
+        assert found.left_out["vote"] == found.left_out["cascade@0.001"]
+
+    async def test_wrong_runs_without_an_answer_are_no_missing_answers(self, tmp_path):
+        record = made_up()
+        assert record.answers_qms is not None
+        said = np.where(record.scores_qms > 0, record.answers_qms, -1).astype(np.int32)
+        parts = make_record_parts(replace(record, answers_qms=said), "random", (0,))
+        assert list((await measured(tmp_path, parts, "vote")).results) == ["vote"]
+
+    async def test_more_samples_than_were_recorded_are_no_measurement(self, tmp_path):
+        parts = make_record_parts(made_up(samples=2), "random", (0,))
+        asked = ("self-consistency@2", "self-consistency@3", "pass@3", "skill-oracle@3")
+        found = await measured(tmp_path, parts, *asked)
+        assert list(found.results) == ["self-consistency@2"]
+        assert found.left_out["pass@3"] == "it needs 3 runs of a worker, and the record has 2"
+        assert set(found.left_out) == set(asked[1:])
+
     async def test_the_table_and_the_difference_agree(self, tmp_path):
         """A question is in the tests of several splits, each time with another best worker."""
         parts = make_record_parts(made_up(60), "random", range(6))

@@ -50,6 +50,11 @@ class TestSummary:
         found = summarize_runs(runs)
         assert (found["tokens"], found["tokens_unknown"], found["usd_unknown"]) == (10, 1, 0)
 
+    def test_one_missing_count_of_three_does_not_blank_the_column_and_two_do(self):
+        runs = [result(f"t{n}", tokens=10 * n or None) for n in range(3)]
+        assert summarize_runs(runs)["tokens"] == 15
+        assert summarize_runs([*runs, result("t3", tokens=None)])["tokens"] is None
+
     def test_of_nothing_scored_nothing_is_known(self):
         found = summarize_runs([result("a", None, unscored="outage")])  # pyright: ignore[reportArgumentType]
         assert (found["n"], found["accuracy"], found["ci95"], found["usd"]) == (0, None, None, None)
@@ -157,7 +162,7 @@ class TestPlots:
         pytest.importorskip("matplotlib")
         names = ("good", "fair", "ultra", "ultra+recursion", "oracle", "random", "moa", "pass@5", "pipeline", "best-single", "self-reflection", "best-of-5", "ultra-solve-only")  # fmt: skip
         paths = draw_figures(await an_evaluation(tmp_path, *names), tmp_path)
-        drawn = {"accuracy", "front", "difficulty", "team", "calls", "depth"}
+        drawn = {"accuracy", "front", "curves", "difficulty", "team", "calls", "depth"}
         assert {p.name for p in paths} == {f"{n}.{form}" for n in drawn for form in ("png", "svg")}
         assert all(p.read_bytes().startswith(PNG) for p in paths if p.suffix == ".png")
         assert all(p.read_text().rstrip().endswith("</svg>") for p in paths if p.suffix == ".svg")

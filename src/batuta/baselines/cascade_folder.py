@@ -7,15 +7,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-import orjson
-from safetensors import SafetensorError
-from safetensors import numpy as saved
 
 from batuta.baselines.cascade import Cascade
 from batuta.embedded.model_files import read_json
-from batuta.errors import ConfigError, StoreError
+from batuta.errors import ConfigError
 from batuta.solvers.selector import open_selector, save_selector
 from batuta.solvers.selector.answer_posterior import AnswerPosterior, DrawOrder
+from batuta.solvers.tensor_folder import Tensors, read_tensors, write_folder
 
 CARD_FILE = "cascade.json"
 TENSOR_FILE = "cascade.safetensors"
@@ -43,16 +41,12 @@ def save_cascade(cascade: Cascade, folder: Path) -> None:
         "order": {name: asdict(belief.order) for name, belief in beliefs.items()},
         "margin": {name: belief.margin for name, belief in beliefs.items()},
     }
-    tensors = {
-        f"{name}.{array}": np.ascontiguousarray(getattr(belief, array), np.float64)
+    tensors: Tensors = {
+        f"{name}.{array}": np.asarray(getattr(belief, array), np.float64)
         for name, belief in beliefs.items()
         for array in _ARRAY_FIELDS
     }
-    try:
-        saved.save_file(tensors, folder / TENSOR_FILE)  # pyright: ignore[reportUnknownMemberType] - its stub says too little
-        (folder / CARD_FILE).write_bytes(orjson.dumps(card, option=orjson.OPT_INDENT_2))
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be written: {error.strerror}") from None
+    write_folder(folder, card, tensors, card_file=CARD_FILE, tensor_file=TENSOR_FILE)
 
 
 def open_cascade(folder: Path) -> Cascade:
@@ -68,7 +62,7 @@ def open_cascade(folder: Path) -> Cascade:
             "batuta train selector, on outcomes with their answers"
         )
     try:
-        numbers: Any = saved.load_file(folder / TENSOR_FILE)  # pyright: ignore[reportUnknownMemberType] - same
+        numbers: Any = read_tensors(folder / TENSOR_FILE)
         familiar, strange = (
             AnswerPosterior(
                 **{array: numbers[f"{name}.{array}"] for array in _ARRAY_FIELDS},
@@ -89,6 +83,6 @@ def open_cascade(folder: Path) -> Cascade:
             price=float(card["price"]),
             dollar=float(card["dollar"]),
         )
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{folder} holds no usable cascade: {error!r}") from None
     return cascade

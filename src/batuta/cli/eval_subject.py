@@ -71,6 +71,8 @@ async def open_eval_subject(
     if wanted.tasks.startswith(RECORDED_PREFIX):
         if wanted.executor != "local":
             raise ConfigError("recorded answers are played on this machine; see --jobs")
+        if wanted.files:
+            raise ConfigError("a record is its own file: --from-file is for benchmarks")
         return _open_record(wanted), None
     setup = SubjectSetup(
         pool=wanted.pool or (WORLD2_POOL if wanted.tasks.startswith(WORLD2_POOL) else None),

@@ -14,6 +14,7 @@ from rich.table import Table
 from batuta.cli import json_output
 from batuta.cli.help_text import format_example
 from batuta.cli.outcomes import import_results
+from batuta.cli.router_arena import export_choices
 from batuta.config.load import REHEARSAL_POOL
 from batuta.core import Task
 from batuta.environment import benchmark_folder
@@ -26,9 +27,13 @@ RECORDED_PREFIX = "recorded:"
 
 HIDDEN_TEXT = "[its text is not shown]"
 
-app = typer.Typer(help="Questions: list, show, fetch, import.", no_args_is_help=True)
+app = typer.Typer(help="Questions: list, show, fetch, import, export.", no_args_is_help=True)
 
 app.command("import", epilog=format_example("batuta tasks import inspect logs"))(import_results)
+app.command(
+    "export",
+    epilog=format_example("batuta tasks export routerarena router_data.json --conductor runs/mini"),
+)(export_choices)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Name = Annotated[

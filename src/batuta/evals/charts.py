@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from batuta.evals.cost_quality_report import cost_unit
 from batuta.evals.report import Json
 from batuta.evals.result_log import TrialResult
 from batuta.evals.stats import mean_or_none
@@ -98,7 +99,7 @@ def _is_own_system(name: str) -> bool:
 
 def draw_pareto_front(axes: Axes, found: Json) -> None:
     """Accuracy over what a question costs: dollars if they are known, else tokens, else calls."""
-    unit, words = _cost_unit(found)
+    unit = cost_unit(found["systems"])
     systems: Json = found["systems"]
     names = [name for name in rank_systems(found) if systems[name][unit]]
     points = {n: (float(systems[n][unit]), 100 * float(systems[n]["accuracy"])) for n in names}
@@ -112,20 +113,49 @@ def draw_pareto_front(axes: Axes, found: Json) -> None:
     if best:
         axes.plot(*zip(*best, strict=True), color=GREY, linewidth=1, linestyle="--", zorder=1)
     axes.set_xscale("log")
-    sign = "$" if unit == "usd" else ""
-    axes.xaxis.set_major_formatter(lambda value, _: f"{sign}{value:,.10g}")
-    axes.set_xlabel(f"{words} a question")
-    axes.set_ylabel("right, %")
+    _label_cost_axes(axes, unit)
     axes.margins(x=0.16)
     _draw_labels(axes, _merge_points(points))
 
 
-def _cost_unit(found: Json) -> tuple[str, str]:
-    scored = [s for s in found["systems"].values() if s["accuracy"] is not None]
-    for unit, words in (("usd", "dollars"), ("tokens", "tokens")):
-        if scored and all(figures[unit] for figures in scored):
-            return unit, words
-    return "calls", "calls"
+def _label_cost_axes(axes: Axes, unit: str) -> None:
+    sign = "$" if unit == "usd" else ""
+    axes.xaxis.set_major_formatter(lambda value, _: f"{sign}{value:,.10g}")
+    axes.set_xlabel(f"{'dollars' if unit == 'usd' else unit} a question")
+    axes.set_ylabel("right, %")
+
+
+def draw_cost_curves(axes: Axes, found: Json) -> None:
+    """The curve of each method: what it earns for its cost, those with the highest AIQ."""
+    curves: Json = found["cost_quality"]["curves"]
+    high = float(found["cost_quality"]["high"])
+    named = sorted(curves, key=lambda name: -curves[name]["aiq"])[:MAX_LINES]
+    for name, colour in zip(named, LINES, strict=False):
+        corners = [*curves[name]["hull"], [high, curves[name]["hull"][-1][1]]]
+        costs, shares = zip(*corners, strict=True)
+        axes.plot(
+            costs, [100 * share for share in shares], color=colour, linewidth=1.6, marker="o",
+            markersize=3, label=f"{name}, AIQ {100 * curves[name]['aiq']:.1f}",
+        )  # fmt: skip
+    _label_cost_axes(axes, found["cost_quality"]["unit"])
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+
+
+def draw_recovered_gap(axes: Axes, found: Json) -> None:
+    """How much of the gap each router recovers with how many calls of the strong worker."""
+    systems: Json = found["recovered_gap"]["systems"]
+    named = sorted(systems, key=lambda name: -systems[name]["apgr"])[:MAX_LINES]
+    for name, colour in zip(named, LINES, strict=False):
+        curve = systems[name]["curve"]
+        shares = [100 * place / (len(curve) - 1) for place in range(len(curve))]
+        axes.plot(
+            shares, [100 * value for value in curve], color=colour, linewidth=1.6,
+            label=f"{name}, APGR {systems[name]['apgr']:.3f}",
+        )  # fmt: skip
+    axes.plot((0, 100), (0, 100), color=GREY, linewidth=1, linestyle=":", label="by lot, 0.500")
+    axes.set_xlabel("questions that go to the strong worker, %")
+    axes.set_ylabel("of the gap recovered, %")
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
 
 
 def _merge_points(points: Mapping[str, Point]) -> dict[str, Point]:

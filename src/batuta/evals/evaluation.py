@@ -13,6 +13,12 @@ from batuta.baselines.checker import Checker
 from batuta.core import Pool, WorkerId
 from batuta.errors import ConfigError, SourceError
 from batuta.evals.checker_calibration import calibrate_checker
+from batuta.evals.fitted_methods import (
+    FittedFile,
+    FittedMethod,
+    describe_fitted,
+    fitted_key,
+)
 from batuta.evals.learned_methods import (
     CHECKED_CASCADE,
     adapt_to_record,
@@ -86,6 +92,10 @@ class Evaluation:
     budgets: tuple[MatchedBudget, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])
     """Systems that could not be measured here, with the reason."""
+    fitted: Mapping[str, tuple[FittedMethod | None, ...]] = field(
+        default_factory=dict[str, tuple[FittedMethod | None, ...]]
+    )
+    """By system, what it learned on each part; None: that is not known any more."""
 
     @property
     def subject(self) -> Subject:
@@ -181,6 +191,7 @@ async def evaluate_parts(
         strengths=stage.strengths(),
         budgets=tuple(budget for budget in budgets if budget),
         left_out=stage.left_out,
+        fitted={name: tuple(found) for name, found in stage.fitted.items()},
     )
 
 
@@ -222,6 +233,8 @@ class _EvalSession:
         self.systems: list[System] = []
         self.results: dict[str, tuple[TrialResult, ...]] = {}
         self.left_out: dict[str, str] = {}
+        self.fitted: dict[str, list[FittedMethod | None]] = {}
+        self._fitted_file = FittedFile(result_log.path.parent)
         self.checkers: dict[int, Checker | None] = {}
         """By the identity of the part: the checker with the rates that were measured there."""
         self._is_calibrated = False
@@ -262,6 +275,7 @@ class _EvalSession:
                 found = [trial for part in parts for trial in self._plan_part(one, part)]
             except (ConfigError, SourceError) as error:
                 self.left_out[one.name] = str(error)
+                self.fitted.pop(one.name, None)
                 continue
             self.systems.append(one)
             planned[one.name] = found
@@ -285,9 +299,16 @@ class _EvalSession:
             options=terms,
             history_digest=history_digest(part.history),
         )
+        key = fitted_key([trial.key for trial in found])
+        kept = self.fitted.setdefault(one.name, [])
         if all(self.result_log.is_done(trial.key) for trial in found):
+            kept.append(self._fitted_file.get(key))
             return found
         solver, replays = one.fitter(part.history, seed=part.seeds[0]), part.subject.replay_pool
+        questions = {task.id: task.question for task, _ in tasks if not task.private}
+        learned = describe_fitted(one.name, solver, part.history, questions)
+        kept.append(learned)
+        self._fitted_file.add(key, learned)
         if isinstance(solver, Cascade) and solver.checker is not None:
             solver = replace(solver, checker=self.checkers.get(id(part), solver.checker))
         taught = replace(one, solver=adapt_to_record(solver, replays.record) if replays else solver)

@@ -9,6 +9,7 @@ from batuta.distribution import install_hint
 from batuta.errors import ConfigError
 from batuta.evals import report_index
 from batuta.evals.charts import ACCENT, GREY, GRID, INK, PAPER
+from batuta.evals.cost_quality_text import cost_tables
 from batuta.evals.markdown_report import (
     COMPARISON_HEADS,
     TABLE_HEADS,
@@ -55,6 +56,7 @@ def render_report_html(found: Json, figures: Mapping[str, str]) -> str:
         notes=report_notes(found),
         paired_heads=COMPARISON_HEADS,
         paired=comparison_rows(found) if found["differences"] else [],
+        cost_tables=cost_tables(found),
         figures={name: Markup(_inline_svg(text)) for name, text in figures.items()},  # noqa: S704
         families=sorted({f for s in found["systems"].values() for f in s["by_family"]}),
     )

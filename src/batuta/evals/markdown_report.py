@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from batuta.core import formatting
+from batuta.evals.cost_quality_text import cost_notes, cost_tables
 from batuta.evals.report import Json
 from batuta.evals.stats import MIN_GROUPS
 from batuta.evals.systems import BEST_SINGLE
@@ -45,6 +46,10 @@ def render_markdown(report: Json) -> str:
     if (differences := report["differences"]) and differences["systems"]:
         against = f"## Against {differences['against']}, on the same questions"
         parts.append(f"{against}\n\n{markdown_table(COMPARISON_HEADS, comparison_rows(report))}")
+    parts += (
+        f"## {heading}\n\n{markdown_table(heads, lines)}"
+        for heading, heads, lines in cost_tables(report)
+    )
     if 1 < len(families) <= MAX_FAMILIES:
         parts.append(f"## Right % by family\n\n{_accuracy_table(systems, 'by_family', families)}")
         parts.append(f"## Depth by family\n\n{_depth_table(systems, 'by_family', families)}")
@@ -135,6 +140,7 @@ def report_notes(report: Json) -> list[str]:
         *_calibration_notes(report),
         *_reading_notes(report),
         *_missing_notes(report),
+        *cost_notes(report),
     ]
     if report["command"]:
         said.append(f"Command: `{report['command']}`")

@@ -1,7 +1,8 @@
 """Figures of an evaluation, as PNG and SVG files. The only module that needs matplotlib.
 
-How often the systems are right (`accuracy`), what that costs (`draw_pareto_front`), right answers
-by difficulty (`difficulty`), how deep the workflows are (`depth`), whom the systems call (`team`),
+How often the systems are right (`accuracy`), what that costs (`front`), right answers
+by difficulty (`difficulty`), the curves of cost and quality (`curves`), the gap that routers
+recover (`gap`), how deep the workflows are (`depth`), whom the systems call (`team`),
 and for what (`calls`).
 """
 
@@ -10,7 +11,7 @@ and for what (`calls`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -81,6 +82,11 @@ def _make_figures(evaluation: Evaluation) -> dict[str, Figure]:
         return {}
     several = any(len(figures["by_difficulty"]) > 1 for figures in found["systems"].values())
     figures = {"accuracy": _accuracy_figure(found), "front": _pareto_figure(found)}
+    if found["cost_quality"] is not None:
+        figures["curves"] = _drawn_figure(found, "What quality costs", charts.draw_cost_curves)
+    if found["recovered_gap"]["systems"]:
+        said = "The gap between a weak and a strong worker"
+        figures["gap"] = _drawn_figure(found, said, charts.draw_recovered_gap)
     if several:
         figures["difficulty"] = _difficulty_figure(found)
     if any(n not in found["references"] and n not in found["pool"] for n in found["systems"]):
@@ -110,6 +116,12 @@ def _accuracy_figure(found: Json) -> Figure:
 def _pareto_figure(found: Json) -> Figure:
     figure, axes = _titled_figure(found, "What it costs to be right", (8.6, 5.6))
     charts.draw_pareto_front(axes, found)
+    return figure
+
+
+def _drawn_figure(found: Json, said: str, draw: Callable[[Axes, Json], None]) -> Figure:
+    figure, axes = _titled_figure(found, said, (8.6, 5.0))
+    draw(axes, found)
     return figure
 
 

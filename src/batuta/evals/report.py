@@ -6,10 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from decimal import Decimal
+from functools import partial
 from math import fsum
 from statistics import stdev
 from typing import Any
 
+from batuta.core import TaskId
+from batuta.evals.cost_quality_report import build_curves, build_recovered
 from batuta.evals.evaluation import Evaluation
 from batuta.evals.result_log import TrialResult
 from batuta.evals.runner import INVALID_PLAN
@@ -26,7 +29,8 @@ from batuta.evals.stats import (
 Json = dict[str, Any]
 
 ENOUGH = 0.9
-"""Share of the runs whose tokens (dollars, seconds) must be known for a mean of them to be told."""
+"""Share of the runs whose tokens (dollars, seconds) must be known for a mean of them to be told;
+of few runs, one may be unknown."""
 
 UNSEEN = "unseen"
 """The split that draws whole families, so that they and not their questions are independent."""
@@ -36,10 +40,9 @@ def build_report(evaluation: Evaluation, command: str = "") -> Json:
     """The whole report; figures are means over scored runs, accuracies are shares."""
     tasks, terms, subject = evaluation.tasks, evaluation.options, evaluation.subject
     grouped = tasks.split == UNSEEN
+    systems = {name: summarize_runs(runs, grouped) for name, runs in evaluation.results.items()}
     return {
-        "systems": {
-            name: summarize_runs(runs, grouped) for name, runs in evaluation.results.items()
-        },
+        "systems": systems,
         "differences": _compare_systems(evaluation, grouped),
         "references": [system.name for system in evaluation.systems if system.is_reference],
         "fitted": [system.name for system in evaluation.systems if system.fitter],
@@ -55,9 +58,40 @@ def build_report(evaluation: Evaluation, command: str = "") -> Json:
         "calibration": _describe_calibration(evaluation),
         "budgets": [asdict(budget) for budget in evaluation.budgets],
         "left_out": dict(evaluation.left_out),
+        **_cost_quality(evaluation, systems),
         "incomplete": 0 if subject.replay_pool is None else subject.replay_pool.record.incomplete,
         "command": command,
     }
+
+
+def _cost_quality(evaluation: Evaluation, systems: Json) -> Json:
+    """The curves of cost and quality, the gap that routers recover, and how cascades ask."""
+    references = [system.name for system in evaluation.systems if system.is_reference]
+    workers = [str(worker.id) for worker in evaluation.subject.pool]
+    about = {name: sorted({one.about for one in parts if one and one.about})
+             for name, parts in evaluation.fitted.items()}  # fmt: skip
+    return {
+        "cost_quality": build_curves(systems, references, workers),
+        "recovered_gap": build_recovered(evaluation.fitted, partial(_worker_credit, evaluation)),
+        "asks": {name: said for name, said in about.items() if said},
+    }
+
+
+def _worker_credit(
+    evaluation: Evaluation, part: int, worker: str, tasks: Sequence[str]
+) -> list[float] | None:
+    """What the worker alone earns on those tasks, as recorded, or as measured here."""
+    replays = evaluation.parts[part].subject.replay_pool
+    if replays is not None:
+        record = replays.record
+        place_of = {task.id: place for place, task in enumerate(record.tasks)}
+        credit_q = record.credit_qm()[:, record.models.index(worker)]
+        return [float(credit_q[place_of[TaskId(task)]]) for task in tasks]
+    seeds = evaluation.parts[part].seeds
+    known = task_scores(evaluation.results.get(worker, ()))
+    found = [mean_or_none([known[task, s] for s in seeds if (task, s) in known]) for task in tasks]
+    whole = [score for score in found if score is not None]
+    return whole if len(whole) == len(tasks) else None
 
 
 def _describe_calibration(evaluation: Evaluation) -> Json:
@@ -205,7 +239,9 @@ def _count_worker_calls(runs: Sequence[TrialResult]) -> dict[str, dict[str, int]
 def _known_mean(values: Sequence[float | Decimal | None]) -> float | None:
     """The mean of those that are known; None if they are too few to stand for all."""
     known = [float(value) for value in values if value is not None]
-    return fsum(known) / len(known) if known and len(known) >= ENOUGH * len(values) else None
+    few = len(values) - 1 if len(values) > 2 else len(values)  # noqa: PLR2004 - one of two is half
+    needed = min(ENOUGH * len(values), few)
+    return fsum(known) / len(known) if known and len(known) >= needed else None
 
 
 def _compare_systems(evaluation: Evaluation, grouped: bool) -> Json:  # noqa: FBT001

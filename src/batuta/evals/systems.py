@@ -40,6 +40,8 @@ ALL = "all"
 """Stands for every system that can be measured on the subject without simulated replies."""
 CALIBRATION = "calibration/"
 """Before a worker's id in the name of the system that measures its strength."""
+ENOUGH_ANSWERS = 0.9
+"""Share of a record's right runs whose answers must be known for answers to be compared."""
 MAX_ROUNDS = 2
 """Rounds of `ultra+recursion` at most: as many as training rolls out."""
 
@@ -213,13 +215,26 @@ def playable_systems(subject: Subject) -> tuple[str, ...]:
 
 def why_unplayable(one: System, subject: Subject) -> str | None:
     """Why the subject cannot play this system, so that it would be no measurement; None: it can."""
-    replays = subject.replay_pool
-    if replays is None or replays.record.answers_qms is not None:
+    if subject.replay_pool is None:
         return None
-    compares = one.name in {"vote", *_ANSWER_CHOOSERS} or one.name.startswith(
-        ("cascade", "self-consist")
+    record = subject.replay_pool.record
+    counted, depth = _COUNT_PATTERN.fullmatch(one.name), record.scores_qms.shape[2]
+    if counted and counted[1] in _SAMPLED_SYSTEMS and int(counted[2]) > depth:
+        return f"it needs {counted[2]} runs of a worker, and the record has {depth}"
+    if not _compares_answers(one):
+        return None
+    if record.answers_qms is None:
+        return "the record has no answers to compare, only scores"
+    share = record.answered_share()
+    if share >= ENOUGH_ANSWERS:
+        return None
+    return f"the record has the answers of only {100 * share:.0f} % of the runs that were right"
+
+
+def _compares_answers(one: System) -> bool:
+    return one.name in {"vote", *_ANSWER_CHOOSERS} or one.name.startswith(
+        ("cascade", "self-consistency@")
     )
-    return "the record has no answers to compare, only scores" if compares else None
 
 
 def calibration_system(worker: WorkerId) -> System:

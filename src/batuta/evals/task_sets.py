@@ -9,6 +9,7 @@ from random import Random
 
 from batuta.config.task_sources import TASK_SOURCES, find_source_grader
 from batuta.core import Grade, Task
+from batuta.errors import ConfigError, SourceError
 from batuta.evals.grading import AnswerGrader, grade_by_task
 from batuta.tasks import datasets
 
@@ -58,13 +59,17 @@ def open_tasks(
     """
     kind, *parts = name.split(":")
     if kind in TASK_SOURCES:
+        if files:
+            raise ConfigError(f"{name} draws its questions: there is no file of it to read")
         source = TASK_SOURCES[kind]()
         drawn, others = source.draw_test(parts, limit, calibration, seed)
         grade = grade_by_task if source.grade_answer is None else _grade_drawn
         return TaskSet(name=name, tasks=drawn, calibration=others, grade=grade)
     wanted = limit + calibration
     asked = list(datasets.load_tasks(name, files=files, seed=seed, size=wanted))
-    if ".jsonl" in Path(name).suffixes or Path(name).suffix in datasets.SUITE_ENDINGS:
+    if not asked:
+        raise SourceError(f"there is no question of {name} in {', '.join(map(str, files)) or name}")
+    if datasets.is_task_file(name):
         return TaskSet(
             name=Path(name).name, tasks=tuple(asked[:limit]), calibration=tuple(asked[limit:wanted])
         )

@@ -155,3 +155,24 @@ def test_a_file_without_the_columns_is_refused_with_its_own(tmp_path, name):
         assert load_tasks(name, files=[path]) == ()  # no row belongs to the split
     except SourceError as refused:
         assert "mine.jsonl" in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"question": "2+2?", "answer": "four"}, "the answer 'four' is not an integer"),
+        (
+            {"text": "2+2?", "answer": "4"},
+            "lacks the column 'question' that gsm8k has; a row of it",
+        ),
+    ],
+)
+def test_a_row_that_cannot_be_graded_is_refused(tmp_path, row, said):
+    with pytest.raises(SourceError, match=said):
+        load_tasks("gsm8k", files=[write(tmp_path / "mine.jsonl", row)])
+
+
+@pytest.mark.parametrize("name", ["own.jsonl", "own.yaml", "reasoning-gym:chain_sum"])
+def test_another_copy_of_what_is_no_benchmark_is_refused(tmp_path, name):
+    with pytest.raises(SourceError, match="is no benchmark"):
+        load_tasks(name, files=[write(tmp_path / "mine.jsonl", {"question": "q", "answer": "a"})])

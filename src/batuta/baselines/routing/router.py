@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -38,6 +38,10 @@ class Router:
     workers: tuple[WorkerId, ...]
     score: Callable[[str], Floats]
     """From the question's text to a number for each worker: (m,)."""
+
+    def choose_indices(self, questions: Sequence[str]) -> list[int]:
+        """The place of the worker with the highest score, for each question."""
+        return [int(np.argmax(self.score(text))) for text in questions]
 
     async def plan(
         self, brief: PlanningContext, listener: CallListener = NULL_LISTENER

@@ -2,42 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
-
-import numpy as np
-import orjson
-from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors import numpy as saved
 
 from batuta.core import WorkerId
-from batuta.embedded.model_files import read_json
-from batuta.embedded.policy import CARD_FILE
-from batuta.errors import ConfigError, StoreError
 from batuta.solvers import features
 from batuta.solvers.selector.guard import SelectorGuard
 from batuta.solvers.selector.head import TEMPERATURE, CorrectionHead
 from batuta.solvers.selector.model import SELECTOR_KIND, VALUE_ARRAYS, Selector
 from batuta.solvers.selector.value_model import Smoothing, ValueModel
-
-TENSOR_FILE = "selector.safetensors"
-TensorDict = dict[str, NDArray[np.float32]]
-_save_tensors = cast(
-    "Callable[[TensorDict, Path], None]",
-    saved.save_file,  # pyright: ignore[reportUnknownMemberType] - its stub says too little
-)
-_load_tensors = cast(
-    "Callable[[Path], TensorDict]",
-    saved.load_file,  # pyright: ignore[reportUnknownMemberType] - its stub says too little
-)
+from batuta.solvers.tensor_folder import Card, Tensors, is_of_kind, open_folder, write_folder
 
 
 def is_selector(folder: Path) -> bool:
     """Whether a selector lies there."""
-    card = folder / CARD_FILE
-    return card.is_file() and read_json(card).get("kind") == SELECTOR_KIND
+    return is_of_kind(folder, SELECTOR_KIND)
 
 
 def save_selector(selector: Selector, folder: Path) -> None:
@@ -46,14 +24,7 @@ def save_selector(selector: Selector, folder: Path) -> None:
     Raises:
         StoreError: the folder cannot be written.
     """
-    card, tensors = selector.state()
-    ordered = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _save_tensors(ordered, folder / TENSOR_FILE)
-        (folder / CARD_FILE).write_bytes(orjson.dumps(card, option=orjson.OPT_INDENT_2))
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be written: {error.strerror}") from None
+    write_folder(folder, *selector.state())
 
 
 def open_selector(folder: Path) -> Selector:
@@ -62,22 +33,10 @@ def open_selector(folder: Path) -> Selector:
     Raises:
         ConfigError: there is none, or it cannot be used.
     """
-    card = read_json(folder / CARD_FILE)
-    if card.get("kind") != SELECTOR_KIND:
-        raise ConfigError(
-            f"{folder / CARD_FILE} is no selector's card: its kind is {card.get('kind')}"
-        )
-    try:
-        tensors = _load_tensors(folder / TENSOR_FILE)
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{folder / TENSOR_FILE} cannot be read: {error}") from None
-    try:
-        return _build_selector(card, tensors)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(f"{folder} holds no usable selector: {error!r}") from None
+    return open_folder(folder, SELECTOR_KIND, "selector", _build_selector)
 
 
-def _build_selector(card: Mapping[str, Any], tensors: TensorDict) -> Selector:
+def _build_selector(card: Card, tensors: Tensors) -> Selector:
     if card["temperature"] != TEMPERATURE:
         raise ValueError(f"trained at temperature {card['temperature']}, not {TEMPERATURE}")
     workers = tuple(WorkerId(str(name)) for name in card["workers"])

@@ -2,41 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-import orjson
-from safetensors import SafetensorError
-from safetensors import numpy as saved
 
 from batuta.core import Step, WorkerId, Workflow
-from batuta.embedded.model_files import read_json
-from batuta.embedded.policy import CARD_FILE
-from batuta.errors import ConfigError, StoreError
-from batuta.solvers.features import Floats
+from batuta.solvers.tensor_folder import Card, Tensors, is_of_kind, open_folder, write_folder
 from batuta.solvers.workflow_selector.model import KIND, WorkflowSelector
 from batuta.solvers.workflow_selector.reader import QuestionReader
 
-TENSORS = "selector.safetensors"
 _OWN = frozenset(
     {"kind", "name", "groups", "workflows", "continuations", "ranking", "safest", "reader"}
-)
-_save = cast(
-    "Callable[[dict[str, Floats], Path], None]",
-    saved.save_file,  # pyright: ignore[reportUnknownMemberType] - its stub says too little
-)
-_load = cast(
-    "Callable[[Path], dict[str, Floats]]",
-    saved.load_file,  # pyright: ignore[reportUnknownMemberType] - its stub says too little
 )
 
 
 def is_workflow_selector(folder: Path) -> bool:
     """Whether a workflow selector lies there."""
-    card = folder / CARD_FILE
-    return card.is_file() and read_json(card).get("kind") == KIND
+    return is_of_kind(folder, KIND)
 
 
 def save_workflow_selector(selector: WorkflowSelector, folder: Path) -> None:
@@ -45,14 +29,7 @@ def save_workflow_selector(selector: WorkflowSelector, folder: Path) -> None:
     Raises:
         StoreError: the folder cannot be written.
     """
-    card, tensors = selector.save()
-    ordered = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _save(ordered, folder / TENSORS)
-        (folder / CARD_FILE).write_bytes(orjson.dumps(card, option=orjson.OPT_INDENT_2))
-    except OSError as error:
-        raise StoreError(f"{folder} cannot be written: {error.strerror}") from None
+    write_folder(folder, *selector.save())
 
 
 def open_workflow_selector(folder: Path) -> WorkflowSelector:
@@ -61,20 +38,10 @@ def open_workflow_selector(folder: Path) -> WorkflowSelector:
     Raises:
         ConfigError: there is none, or it cannot be used.
     """
-    card = read_json(folder / CARD_FILE)
-    if card.get("kind") != KIND:
-        raise ConfigError(f"{folder / CARD_FILE} is no workflow selector's card")
-    try:
-        tensors = _load(folder / TENSORS)
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{folder / TENSORS} cannot be read: {error}") from None
-    try:
-        return _selector_of(card, tensors)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise ConfigError(f"{folder} holds no usable workflow selector: {error!r}") from None
+    return open_folder(folder, KIND, "workflow selector", _selector_of)
 
 
-def _selector_of(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> WorkflowSelector:
+def _selector_of(card: Card, tensors: Tensors) -> WorkflowSelector:
     later = card.get("continuations", [])
     return WorkflowSelector(
         title=str(card["name"]),

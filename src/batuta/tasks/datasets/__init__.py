@@ -3,19 +3,19 @@
 from batuta.tasks.datasets.catalog import DATASETS
 from batuta.tasks.datasets.dataset import Dataset, DatasetSplit, HubDataset, MultipleChoiceQuestion
 from batuta.tasks.datasets.hub_files import fetch_split
-from batuta.tasks.datasets.loader import find_split, load_tasks, local_files
+from batuta.tasks.datasets.loader import find_split, is_task_file, load_tasks, local_files
 from batuta.tasks.datasets.task_files import read_task_file
-from batuta.tasks.datasets.task_suites import SUITE_ENDINGS, read_task_suite
+from batuta.tasks.datasets.task_suites import read_task_suite
 
 __all__ = [
     "DATASETS",
-    "SUITE_ENDINGS",
     "Dataset",
     "DatasetSplit",
     "HubDataset",
     "MultipleChoiceQuestion",
     "fetch_split",
     "find_split",
+    "is_task_file",
     "load_tasks",
     "local_files",
     "read_task_file",

@@ -56,15 +56,23 @@ def load_tasks(
     Raises:
         SourceError: no such source, no copy of its files, or files that are not what they were.
     """
+    generated = name.startswith(f"{reasoning_gym.NAME}:")
+    if files and (generated or is_task_file(name)):
+        raise SourceError(f"{name} is no benchmark, so there is no other copy of it to read")
     if ".jsonl" in Path(name).suffixes:
         return read_task_file(Path(name), seed)
-    if Path(name).suffix in SUITE_ENDINGS:
+    if is_task_file(name):
         return read_task_suite(Path(name), seed)
-    if name.startswith(f"{reasoning_gym.NAME}:"):
+    if generated:
         return reasoning_gym.generate_tasks(name.partition(":")[2], size, seed or 0)
     source, split = find_split(name)
     paths = tuple(files) or _verified_files(source, split, folder or benchmark_folder())
     return _with_distinct_ids(_convert_rows(source, split, paths, seed))
+
+
+def is_task_file(name: str) -> bool:
+    """Whether the name is that of a file with one's own questions, not of a benchmark."""
+    return ".jsonl" in Path(name).suffixes or Path(name).suffix in SUITE_ENDINGS
 
 
 def find_split(name: str) -> tuple[Dataset, str]:
@@ -171,7 +179,8 @@ def _misfit_message(source: Dataset, path: Path, row: Row, error: Exception) -> 
     if isinstance(error, KeyError) and error.args and error.args[0] not in row:
         has = ", ".join(map(str, row)) or "nothing"
         return f"{path} lacks the column {error} that {source.name} has; a row of it has {has}"
-    return f"a row of {path} is not in the form of {source.name}: {error!r}"
+    said = error if isinstance(error, ValueError) else repr(error)
+    return f"a row of {path} is not in the form of {source.name}: {said}"
 
 
 def _with_distinct_ids(tasks: Iterable[Task]) -> tuple[Task, ...]:

@@ -14,6 +14,7 @@ _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
 _AIME_URL = re.compile(r"_AIME_(I+)_Problems/Problem_(\d+)")
 _AIME_ID = re.compile(r"(I+)[-_](\d+)$")
 _AIME_PROBLEMS = 15
+_INTEGER = re.compile(r"[-+]?\d+")
 
 
 def boxed_solution(text: str) -> str:
@@ -95,7 +96,7 @@ def _aime_place(row: Row) -> tuple[str, int]:
 def convert_gsm8k(row: Row) -> Task:
     """A word problem of GSM8K."""
     problem = row["problem"] if "problem" in row else row["question"]
-    answer = row["answer"].rpartition("####")[2].strip().replace(",", "")
+    answer = integer_answer(row["answer"].rpartition("####")[2])
     question = _with_instruction(problem, f"The answer is an integer. {BOX_INSTRUCTION}")
     return Task(
         id=TaskId(f"gsm8k/{text_digest(problem)}"),
@@ -104,6 +105,18 @@ def convert_gsm8k(row: Row) -> Task:
         grader="integer",
         tags=("math",),
     )
+
+
+def integer_answer(text: object) -> str:
+    """The integer that an answer is, as plain digits.
+
+    Raises:
+        ValueError: it is none.
+    """
+    plain = str(text).strip().replace(",", "").removesuffix(".0")
+    if not _INTEGER.fullmatch(plain):
+        raise ValueError(f"the answer {str(text).strip()!r} is not an integer")
+    return plain
 
 
 def convert_olympiad_bench(row: Row) -> Task:

@@ -9,6 +9,7 @@ from typing import Any
 
 from batuta.core import Task, TaskId
 from batuta.tasks.datasets.dataset import as_json, text_digest
+from batuta.tasks.datasets.maths import integer_answer
 from batuta.tasks.datasets.rows import Row
 
 _CHAT = re.compile(r"User:\s*(.*?)\s*(?:Assistant:|$)", re.DOTALL)
@@ -80,7 +81,7 @@ def convert_mgsm(row: Row) -> Task:
     return Task(
         id=TaskId(f"mgsm/{language}/{text_digest(question)}"),
         question=f"{question}\n\nThe answer is an integer. Put it in \\boxed{{}}.",
-        target=str(row["answer"]).strip().replace(",", "").removesuffix(".0"),
+        target=integer_answer(row["answer"]),
         grader="integer",
         tags=("mgsm", language),
     )

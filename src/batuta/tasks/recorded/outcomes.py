@@ -152,6 +152,16 @@ class RecordedOutcomes:
             usage=self.usage and self.usage.select(index),
         )
 
+    def answered_share(self) -> float:
+        """Of the runs that earned something, the share whose answer is known; 1 where none did.
+
+        A run that earned nothing may have given no answer; one that earned something gave one.
+        """
+        if self.answers_qms is None:
+            return 0.0
+        right = np.nan_to_num(self.credit_qms) > 0
+        return float((self.answers_qms[right] >= 0).mean()) if right.any() else 1.0
+
     def drop_incomplete(self) -> RecordedOutcomes:
         """Only the questions of which every model has a first sample."""
         missing = np.isnan(self.scores_qms[:, :, 0]).sum(axis=1)

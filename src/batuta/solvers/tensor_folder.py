@@ -1,0 +1,91 @@
+"""A folder with a card, `batuta.json`, and tensors: how whatever a selector learned is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors import numpy as saved
+
+from batuta.embedded.model_files import read_json
+from batuta.embedded.policy import CARD_FILE
+from batuta.errors import ConfigError, StoreError
+
+TENSOR_FILE = "selector.safetensors"
+Card = Mapping[str, Any]
+Tensors = Mapping[str, NDArray[Any]]
+Learned = TypeVar("Learned")
+_save_file = cast(
+    "Callable[[dict[str, NDArray[Any]], Path], None]",
+    saved.save_file,  # pyright: ignore[reportUnknownMemberType] - its stub says too little
+)
+_load_file = cast(
+    "Callable[[Path], dict[str, NDArray[Any]]]",
+    saved.load_file,  # pyright: ignore[reportUnknownMemberType] - its stub says too little
+)
+
+
+def is_of_kind(folder: Path, kind: str) -> bool:
+    """Whether the folder's card is of that kind."""
+    card = folder / CARD_FILE
+    return card.is_file() and read_json(card).get("kind") == kind
+
+
+def write_folder(
+    folder: Path, card: Card, tensors: Tensors, *, card_file: str = CARD_FILE,
+    tensor_file: str = TENSOR_FILE,
+) -> None:  # fmt: skip
+    """Write both there.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    ordered = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _save_file(ordered, folder / tensor_file)
+        (folder / card_file).write_bytes(orjson.dumps(card, option=orjson.OPT_INDENT_2))
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be written: {error.strerror}") from None
+
+
+def open_folder(
+    folder: Path, kind: str, what: str, build: Callable[[Card, Tensors], Learned]
+) -> Learned:
+    """What `build` makes of the card of that kind and its tensors.
+
+    Args:
+        folder: with both files.
+        kind: which the card must be of.
+        what: is opened, in words.
+        build: from both.
+
+    Raises:
+        ConfigError: there is none, or it cannot be used.
+    """
+    path = folder / CARD_FILE
+    card = read_json(path)
+    if card.get("kind") != kind:
+        raise ConfigError(f"{path} is no {what}'s card: its kind is {card.get('kind')}")
+    tensors = read_tensors(folder / TENSOR_FILE)
+    try:
+        return build(card, tensors)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise ConfigError(f"{folder} holds no usable {what}: {error!r}") from None
+
+
+def read_tensors(path: Path) -> Tensors:
+    """The tensors of a file.
+
+    Raises:
+        ConfigError: there is none, or it cannot be read.
+    """
+    try:
+        return _load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
