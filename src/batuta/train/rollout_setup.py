@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+import anyio
+
 from batuta.clients import CallCache, CallCacheClient, HttpTransport
 from batuta.clients.cache import CallJournal
 from batuta.clients.cache_shared import open_shared_journal
@@ -140,8 +142,12 @@ class RolloutRunnerFactory:
                 "rollouts on several machines share their finished calls by a database: set "
                 "pool.journal to postgresql://…, or to false"
             )
+        job = self._setup
+        if local:
+            places = anyio.Semaphore(pool.concurrency, fast_acquire=True)
+            job = OpenedPlayer(await self._setup.open_player(self._stack), places)
         return RolloutRunner(
-            job=OpenedPlayer(await self._setup.open_player(self._stack)) if local else self._setup,
+            job=job,
             rewards=self._settings.reward,
             concurrency=pool.concurrency,
             executor=executor,
