@@ -148,6 +148,7 @@ class RayExecutor:
         self.ray = ray
         self.actors = tuple(actors)
         self.machines = machines
+        self.processes = len(self.actors)
         self._turn = anyio.Lock()  # an actor serves one session at a time
 
     async def run_all(
