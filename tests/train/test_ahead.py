@@ -58,15 +58,14 @@ class TestOrder:
         """Wherever it is killed, and whether or not what was in flight was kept."""
         taken, stops = [], sorted({each for each in killed if each < steps})
         step, queue, written = 0, None, []
+
+        def write(of, version):
+            written.append(of)
+            return WrittenBatch(step=of, version=version, rows={})
+
         while step < steps:
             pending = queue.pending() if queue and kept else ()
-            queue = AheadQueue(
-                staleness,
-                steps,
-                lambda of, version: written.append(of) or WrittenBatch(
-                    step=of, version=version, rows={}
-                ),  # fmt: skip
-            )
+            queue = AheadQueue(staleness, steps, write)
             queue.restore(pending)
             upto = stops.pop(0) if stops else steps
             while step < max(upto, 1 if step == 0 else step):
@@ -119,8 +118,8 @@ class Watched:
 
     def run(self):
         self.trainer.train()
-        for closing in (self.reward.cancel,):
-            asyncio.run_coroutine_threadsafe(closing(), self.trainer.async_loop).result()
+        loop = self.trainer.async_loop
+        asyncio.run_coroutine_threadsafe(self.reward.cancel(), loop).result()
         return self
 
 
@@ -223,13 +222,14 @@ def killed_after(told_, step):
         trained(told_, heard=heard)
 
 
-class TestResumption:
-    LOG = {"checkpoint_every": 2, "sample_every": 1}
+LOG = {"checkpoint_every": 2, "sample_every": 1}
 
+
+class TestResumption:
     def test_it_goes_on_with_what_was_in_flight(self, tmp_path):
-        whole = told(tmp_path / "whole", staleness=2, log=self.LOG)
+        whole = told(tmp_path / "whole", staleness=2, log=LOG)
         straight = trained(whole)
-        cut = told(tmp_path / "cut", staleness=2, log=self.LOG)
+        cut = told(tmp_path / "cut", staleness=2, log=LOG)
         killed_after(cut, 3)
         again = trained(cut, resume=True)
         assert equal(straight, again)
@@ -237,7 +237,7 @@ class TestResumption:
         assert samples(whole.output) == samples(cut.output)
 
     def test_without_it_the_training_is_another_and_as_valid(self, tmp_path):
-        cut = told(tmp_path, staleness=2, log=self.LOG)
+        cut = told(tmp_path, staleness=2, log=LOG)
         killed_after(cut, 3)
         (kept,) = (tmp_path / "checkpoints" / "checkpoint-2").glob("in_flight-*.json")
         kept.unlink()
@@ -247,13 +247,13 @@ class TestResumption:
         assert [line["staleness"] for line in lines] == [0, 1, 0, 1, 2]
 
     def test_a_training_may_be_resumed_with_another_bound(self, tmp_path):
-        killed_after(told(tmp_path, staleness=3, log=self.LOG), 3)
-        trained(told(tmp_path, staleness=1, log=self.LOG), resume=True)
+        killed_after(told(tmp_path, staleness=3, log=LOG), 3)
+        trained(told(tmp_path, staleness=1, log=LOG), resume=True)
         assert [line["staleness"] for line in metrics(tmp_path)][2:] == [0, 1, 1]
 
 
 def test_second_rounds_are_written_ahead_too(tmp_path):
-    told_ = told(tmp_path, staleness=2, questions=2, micro_batch=8, log=TestResumption.LOG)
+    told_ = told(tmp_path, staleness=2, questions=2, micro_batch=8, log=LOG)
     told_ = told_.model_copy(
         update={"recursion": told_.recursion.model_copy(update={"share": 0.5})}
     )
