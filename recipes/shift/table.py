@@ -30,7 +30,7 @@ from batuta.core import MAX_STEPS, Conductor, Plan, PlanningContext, Pool, Quest
 from batuta.errors import ConfigError
 from batuta.evals.stats import wilson_interval
 from batuta.rehearsal import TRAINING_FAMILIES, HandWrittenClient, draw_tasks, grade_answer
-from batuta.rehearsal.task_source import CALIBRATION_SEED, TEST_SEED
+from batuta.rehearsal.drawn_tasks import CALIBRATION_SEED, TEST_SEED
 from batuta.solvers import FixedConductor, LLMConductor
 from batuta.train.run_folder import METRICS_FILE, read_jsonl
 from batuta.train.settings import TrainSettings

@@ -13,6 +13,7 @@ from batuta.baselines import (
     BestOfN,
     ConductorSolver,
     MixtureOfAgents,
+    MixtureSolver,
     PromptedConductor,
     SelfConsistency,
     SelfReflection,
@@ -37,6 +38,7 @@ from batuta.core import (
     PlanningContext,
     Pool,
     Reply,
+    Role,
     Sampling,
     Step,
     Worker,
@@ -206,6 +208,24 @@ class TestMixtureOfAgents:
         assert all(f"layer 2 by {worker}" in seen[12] for worker in team)
         assert "layer 1" not in seen[12]
         assert run.answer == "layer 3 by w3"
+
+    async def test_prompt_and_temperature_are_the_published_ones(self):
+        asked = []
+
+        def say(worker, request):
+            asked.append((worker, request))
+            return f"by {worker}"
+
+        troupe = Troupe(4, say=say)
+        run = await MixtureSolver(MixtureOfAgents(3, 2)).answer(QUESTION, troupe.players, 1)
+        assert run.usage.calls == len(asked) == 5
+        for number, (worker, request) in enumerate(asked):
+            told = [message.text for message in request.messages if message.role is Role.SYSTEM]
+            assert told == ([] if number < 2 else [moa.AGGREGATE_AND_SYNTHESIZE])
+            proposes = number < 4
+            assert request.sampling.temperature == (0.7 if proposes else None)
+            assert (worker in {"w0", "w1"}) == proposes
+        assert asked[-1][0] == "w3" and run.answer == "by w3"
 
     def test_thirteen_calls_and_eight(self):
         assert MixtureOfAgents().calls == 13

@@ -157,3 +157,31 @@ def test_two_processes_end_where_one_has_no_second_round(tmp_path, warm):
     assert [line["step"] for line in lines] == [1, 2]
     card = ConductorCard.read(two.output / "policy")
     assert card.rounds == 2
+
+
+def test_two_processes_write_ahead_and_go_on_with_it(tmp_path, random_policy):
+    """Each writes its own rows ahead, and keeps what is in flight beside the checkpoint."""
+    two = settings(
+        tmp_path,
+        optimiser={"questions": 4, "micro_batch": HALF, "steps": 4, "staleness": 2},
+        policy={"start": str(random_policy)},
+        log={"checkpoint_every": 2},
+    )
+    child = tmp_path / "child.py"
+    child.write_text(CHILD.replace("lambda line: None)", "lambda line: None, resume=True)"))
+    file = tmp_path / "told.json"
+    for steps in (2, 4):
+        told_ = two.model_copy(
+            update={"optimiser": two.optimiser.model_copy(update={"steps": steps})}
+        )
+        file.write_text(told_.model_dump_json())
+        done = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2",
+             "--master_port", str(free_port()), str(child), str(file)],
+            capture_output=True, text=True, check=False, timeout=500,
+            env={**os.environ, "TRL_EXPERIMENTAL_SILENCE": "1", "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").glob("checkpoint-4/in_flight*"))
+    assert kept == ["in_flight-0.json", "in_flight-1.json"]
+    assert [line["staleness"] for line in metrics(tmp_path)] == [0, 1, 0, 1]

@@ -1,5 +1,6 @@
 """Rollouts on an executor's processes earn what they earn in this one, draft by draft."""
 
+import asyncio
 import os
 
 import pytest
@@ -79,3 +80,20 @@ async def test_an_executor_that_is_not_there_is_said(tmp_path):
         await played(tmp_path, "slurm")
     with pytest.raises(ConfigError, match="workers are for ray"):
         await played(tmp_path, "local", processes=3)
+
+
+async def test_batches_that_are_played_at_the_same_time_wait_for_each_other(ray_cluster, tmp_path):
+    """An actor serves one job at a time; with staleness several are in flight."""
+    chosen = told(tmp_path, "ray", processes=2)
+    asked = make_episodes(
+        draw_questions(chosen), rehearsal.rehearsal_pool(), chosen.pool, chosen.seed
+    )[:QUESTIONS]
+    rows = [(e, PolicyDraft(text=ONE.format(e.pool.workers[0].id))) for e in asked]
+    opening = RolloutRunnerFactory(chosen, RunFolder(tmp_path), [each.task for each in asked])
+    try:
+        runner = await opening()
+        both = await asyncio.gather(*(runner.run_drafts(rows, range(6), 0) for _ in range(3)))
+    finally:
+        await opening.close()
+    rewards = [[each.reward for each in one] for one in both]
+    assert len(rewards[0]) == QUESTIONS and rewards[0] == rewards[1] == rewards[2]

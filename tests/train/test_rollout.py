@@ -1,5 +1,6 @@
 """Rollouts of first and second rounds, and what of them earns what."""
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -137,6 +138,33 @@ def test_every_first_round_that_was_continued_is_credited():
     assert mix_rewards(rewards, [None, None, None, 0, 1], 0.25) == [0.625, 0.875, 0.5, 1.0, 0.5]
 
 
+def test_the_reward_credits_every_root_that_a_row_continued(recorded):
+    """As TRL calls it: none is left out, and no row that nobody continued is paid otherwise."""
+    written, trainer = recorded.rollout(), recorded.trainer
+    numbers = [row[0]["episode"] for row in recorded.prompts()]
+    texts = trainer.processing_class.batch_decode(
+        written["completion_ids"], skip_special_tokens=True
+    )
+    recorded.plays.clear()
+    asking = trainer.reward_funcs[0](
+        completions=texts, completion_ids=written["completion_ids"], episode=numbers,
+        trainer_state=trainer.state, log_metric=lambda *_: None, root=written["root"],
+        prompt_tokens=written["prompt_tokens"],
+    )  # fmt: skip
+    paid = asyncio.run_coroutine_threadsafe(asking, trainer.async_loop).result()
+    own = [each.reward for each in recorded.plays[0]]
+    continued = {root.row for root in written["root"] if root}
+    assert len(continued) > GROUP, "most first rounds are continued"
+    for row, (mine, earned) in enumerate(zip(paid, own, strict=True)):
+        later = [
+            r for r, root in zip(own, written["root"], strict=True) if root and root.row == row
+        ]
+        assert bool(later) == (row in continued)
+        assert mine == pytest.approx(
+            0.75 * earned + 0.25 * sum(later) / len(later) if later else earned
+        )
+
+
 def test_its_seed_plays_the_first_round_again_exactly(recorded):
     recorded.plays.clear()
     recorded.trainer.train()
@@ -185,6 +213,15 @@ class Engine:
         self.metrics[name] = value
 
 
+def rollout_function(tokenizer, told, asked):
+    """Synchronous, and no first round can be continued."""
+    return RolloutFunction(
+        tokenizer, told, asked,
+        play_first_rounds=lambda chosen, trainer, step: [None] * len(chosen),
+        start_playing=lambda *_: pytest.fail("nothing is played ahead"), schedule=(),
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_log_probabilities_of_another_engine_reach_trl(tmp_path, learned, share):
     """TRL corrects for the difference between vLLM's numbers and its own, and needs both."""
@@ -197,9 +234,7 @@ def test_log_probabilities_of_another_engine_reach_trl(tmp_path, learned, share)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(learned / "policy")
     engine = Engine()
     prompts = [row["prompt"] for row in list(make_dataset(told))[:4] for _ in range(3)]  # pyright: ignore[reportArgumentType, reportCallIssue]
-    written = RolloutFunction(tokenizer, told, asked, lambda chosen, trainer: [None] * len(chosen))(
-        prompts, engine
-    )
+    written = rollout_function(tokenizer, told, asked)(prompts, engine)
     assert len(engine.asked) == (2 if share else 1) and engine.asked[0][1] == 3
     assert len(written["logprobs"]) == len(written["completion_ids"]) == 12
     for ids, told_ in zip(written["completion_ids"], written["logprobs"], strict=True):
@@ -233,13 +268,13 @@ def test_every_process_samples_as_often_and_as_much_as_the_others(rank, tmp_path
 
     trainer = SimpleNamespace(
         accelerator=SimpleNamespace(num_processes=2, process_index=rank),
+        state=SimpleNamespace(global_step=0),
         _generate_single_turn=generate,
         _log_metric=lambda name, value: None,
     )
     rows = [row["prompt"] for row in list[Any](make_dataset(told)) for _ in range(2)]
     mine = rows[:16][rank * 4 : rank * 4 + 4]
-    rollout = RolloutFunction(tokenizer, told, episodes, lambda chosen, _: [None] * len(chosen))
-    written = rollout(mine, trainer)
+    written = rollout_function(tokenizer, told, episodes)(mine, trainer)
     assert asked == ([2, 2] if rank == 0 else [4, 2])
     assert len(written["prompt_ids"]) == len(written["root"]) == 4
 

@@ -16,7 +16,7 @@ from batuta.baselines.best_of_n import BestOfN
 from batuta.baselines.cascade import Cascade, with_recorded_answers
 from batuta.baselines.cascade_folder import open_cascade, save_cascade
 from batuta.baselines.cascade_training import fit_cascade
-from batuta.baselines.moa import MixtureOfAgents
+from batuta.baselines.moa import MixtureOfAgents, MixtureSolver
 from batuta.baselines.pass_at_k import PassAtK
 from batuta.baselines.pipeline import fixed_pipeline
 from batuta.baselines.prompted import PromptedConductor
@@ -31,6 +31,7 @@ __all__ = [
     "Cascade",
     "ConductorSolver",
     "MixtureOfAgents",
+    "MixtureSolver",
     "PassAtK",
     "PromptedConductor",
     "SelfConsistency",

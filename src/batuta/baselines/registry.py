@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from batuta.baselines.best_of_n import BestOfN
-from batuta.baselines.moa import MixtureOfAgents
+from batuta.baselines.moa import MixtureOfAgents, MixtureSolver
 from batuta.baselines.pipeline import CALLS, fixed_pipeline
 from batuta.baselines.routing import (
     avengers,
@@ -76,10 +76,6 @@ class Baseline:
         return f"{self.name}{self.number}" if self.number else self.name
 
 
-def _build_mixture(agents: MixtureOfAgents) -> Solver:
-    return ConductorSolver(agents, calls=agents.calls)
-
-
 _fit_local = partial(smoothie.fit_smoothie, k=smoothie.NEIGHBOURS)
 
 BASELINES: tuple[Baseline, ...] = (
@@ -87,10 +83,10 @@ BASELINES: tuple[Baseline, ...] = (
     Baseline(name="self-consistency@", build=SelfConsistency, number=5),
     Baseline(name="best-of-", build=BestOfN, number=5),
     Baseline(name="self-reflection", build=lambda _: SelfReflection(), reads_replies=True),
-    Baseline(name="moa", build=lambda _: _build_mixture(MixtureOfAgents()), reads_replies=True),
+    Baseline(name="moa", build=lambda _: MixtureSolver(), reads_replies=True),
     Baseline(
         name="moa-8",
-        build=lambda _: _build_mixture(MixtureOfAgents(layers=2, proposers=7)),
+        build=lambda _: MixtureSolver(MixtureOfAgents(layers=2, proposers=7)),
         reads_replies=True,
     ),
     Baseline(

@@ -28,7 +28,12 @@ from batuta.config.settings import (
     WorkerSetting,
 )
 from batuta.config.settings_file import read_settings
-from batuta.config.workers import open_moderation, open_worker_clients, worker_spec
+from batuta.config.workers import (
+    divide_limits,
+    open_moderation,
+    open_worker_clients,
+    worker_spec,
+)
 from batuta.core import (
     Client,
     Conductor,
@@ -136,6 +141,7 @@ async def load_config(
     environ: Mapping[str, str] = os.environ,
     time_scale: float | None = None,
     rehearses: bool = False,
+    processes: int = 1,
 ) -> LoadedConfig:
     """The pool and conductor that `pool` names, or the first there is.
 
@@ -151,9 +157,12 @@ async def load_config(
         environ: where keys and overrides are looked up.
         time_scale: how slow the rehearsal's workers are, 1.0 being a natural pace.
         rehearses: whether the rehearsal plays where no pool is named and there is no model.
+        processes: how many call these workers at the same time, each with a configuration of its
+            own: without Redis each lets its part of the providers' limits through.
 
     Raises:
-        ConfigError: no such pool, worker or conductor, a key is missing, or there is no model.
+        ConfigError: no such pool, worker or conductor, a key is missing, there is no model, or a
+            limit cannot be divided among the processes.
     """
     if pool is None:
         pool = environ.get("BATUTA_CONFIG") or (
@@ -163,7 +172,7 @@ async def load_config(
             found = await discover_pool(environ, http)
             if not found.specs and not found.silent and rehearses:
                 return rehearsal_config(conductor, time_scale)
-            return _load_discovered(found, conductor, http, environ)
+            return _load_discovered(found, conductor, http, environ, processes=processes)
     kind, _, world = pool.partition(":")
     if kind == REHEARSAL_POOL:
         return rehearsal_config(conductor, time_scale, world)
@@ -175,13 +184,24 @@ async def load_config(
             raise ConfigError(NO_MODELS)
         source = "what was found here"
         return _build_config(
-            source, found, settings=Settings(), conductor=conductor, http=http, environ=environ
+            source,
+            found,
+            settings=Settings(),
+            conductor=conductor,
+            http=http,
+            environ=environ,
+            processes=processes,
         )
-    return await _load_file(Path(pool), conductor, http, environ)
+    return await _load_file(Path(pool), conductor, http, environ, processes=processes)
 
 
 def _load_discovered(
-    found: Discovery, conductor: str | None, http: HttpTransport, environ: Mapping[str, str]
+    found: Discovery,
+    conductor: str | None,
+    http: HttpTransport,
+    environ: Mapping[str, str],
+    *,
+    processes: int,
 ) -> LoadedConfig:
     """What was set in the environment; where nothing was, the local servers.
 
@@ -202,11 +222,17 @@ def _load_discovered(
         conductor=conductor,
         http=http,
         environ=environ,
+        processes=processes,
     )
 
 
 async def _load_file(
-    path: Path, conductor: str | None, http: HttpTransport, environ: Mapping[str, str]
+    path: Path,
+    conductor: str | None,
+    http: HttpTransport,
+    environ: Mapping[str, str],
+    *,
+    processes: int,
 ) -> LoadedConfig:
     settings = read_settings(path, Settings)
     if settings.workers:
@@ -217,7 +243,13 @@ async def _load_file(
         raise ConfigError(f"{path} names no workers, and {NO_MODELS}")
     settings = settings.resolve_folders(path.parent)
     assembled = _build_config(
-        str(path), specs, settings=settings, conductor=conductor, http=http, environ=environ
+        str(path),
+        specs,
+        settings=settings,
+        conductor=conductor,
+        http=http,
+        environ=environ,
+        processes=processes,
     )
     known = settings.baselines
     return replace(
@@ -236,6 +268,7 @@ def _build_config(
     http: HttpTransport,
     *,
     environ: Mapping[str, str] = os.environ,
+    processes: int = 1,
 ) -> LoadedConfig:
     embedders = tuple(spec.worker for spec in specs if EMBEDDINGS in spec.worker.tags)
     if len(embedders) == len(specs):
@@ -250,7 +283,9 @@ def _build_config(
     health = {spec.worker.id: WorkerHealth(breaking) for spec in specs}
     if all(PROGRAM in worker.tags for worker in pool):
         raise ConfigError(f"{source} has no language model: a worker that runs code needs one")
-    shared = _shared_limits(settings.server, http, environ)
+    shared = _shared_limits(settings.server, http, environ, processes)
+    if shared is None and processes > 1:
+        specs = divide_limits(specs, processes)
     clients = open_worker_clients(specs, http, health, shared)
     drafts = settings.conductor
     cast = _Conductors(
@@ -290,10 +325,10 @@ def _build_config(
 
 
 def _shared_limits(
-    server: ServerSetting, http: HttpTransport, environ: Mapping[str, str]
+    server: ServerSetting, http: HttpTransport, environ: Mapping[str, str], processes: int
 ) -> RedisConnections | None:
     """Where the providers' limits of all processes are counted; None: each has its own."""
-    url, processes = redis_target(server, environ), server.replicas
+    url, processes = redis_target(server, environ), max(server.replicas, processes)
     if not url:
         return None
     return http.companion(f"{processes} {url}", lambda: RedisConnections(url, processes))

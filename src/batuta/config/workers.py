@@ -166,3 +166,32 @@ def open_worker_clients(
                 PythonWorker(), CallLimiter(spec.concurrency, None, None)
             )
     return {spec.worker.id: clients[spec.worker.id] for spec in specs}
+
+
+def divide_limits(specs: tuple[WorkerSpec, ...], processes: int) -> tuple[WorkerSpec, ...]:
+    """The specs for one of several processes that count for themselves: its part of each limit.
+
+    Raises:
+        ConfigError: a limit is smaller than the number of processes.
+    """
+    return tuple(
+        spec if spec.provider == PYTHON else _divide_spec(spec, processes) for spec in specs
+    )
+
+
+def _divide_spec(spec: WorkerSpec, processes: int) -> WorkerSpec:
+    parts = {
+        name: limit // processes
+        for name in ("concurrency", "rpm", "tpm")
+        if (limit := getattr(spec, name)) is not None
+    }
+    for name, part in parts.items():
+        if part < 1:
+            raise ConfigError(
+                f"worker {spec.worker.id}: {name} = {getattr(spec, name)} cannot be divided among "
+                f"{processes} processes; count the limits of all in Redis: BATUTA_REDIS"
+            )
+    places = tuple(
+        replace(each, spec=_divide_spec(each.spec, processes)) for each in spec.deployments
+    )
+    return replace(spec, deployments=places, **parts)

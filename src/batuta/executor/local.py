@@ -15,6 +15,7 @@ class LocalExecutor:
     """Plays in this process."""
 
     machines = 1
+    processes = 1
 
     async def run_all(
         self,

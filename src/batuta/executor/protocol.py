@@ -44,6 +44,11 @@ class Executor(Protocol):
         """How many machines play."""
         ...
 
+    @property
+    def processes(self) -> int:
+        """How many processes play; each opens the job for itself."""
+        ...
+
     async def run_all(
         self,
         job: ExecutorJob[ItemT, ResultT],

@@ -148,6 +148,8 @@ class RayExecutor:
         self.ray = ray
         self.actors = tuple(actors)
         self.machines = machines
+        self.processes = len(self.actors)
+        self._turn = anyio.Lock()  # an actor serves one session at a time
 
     async def run_all(
         self,
@@ -168,7 +170,7 @@ class RayExecutor:
         work = _Work(self.ray, self._send_job(job), items, deliver)
         used = self.actors[: min(len(self.actors), concurrency)]
         places, more = divmod(concurrency, len(used))
-        async with anyio.create_task_group() as group:
+        async with self._turn, anyio.create_task_group() as group:
             for number, actor in enumerate(used):
                 group.start_soon(_Lane(work, actor, places + (number < more)).run)
 

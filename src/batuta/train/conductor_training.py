@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import anyio
 import torch
+from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import (
     PrinterCallback,
@@ -24,9 +25,10 @@ from batuta.config.load import load_config
 from batuta.core import Pool
 from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
+from batuta.train.ahead import KeepPendingBatches, pending_file, read_pending
 from batuta.train.allocator import retain_freed_memory
 from batuta.train.episodes import Episode, make_episodes
-from batuta.train.grpo import RolloutFunction, SharedPromptTrainer
+from batuta.train.grpo import RolloutFunction, SharedPromptTrainer, StalePolicyTrainer
 from batuta.train.model import (
     check_own_sampler,
     freeze_lower_layers,
@@ -90,14 +92,15 @@ def train_conductor(
     reward = RewardFunction(settings, asked, opening, hear)
     trainer = make_trainer(settings, asked, reward=reward, folder=folder, on_metrics=note)
     checkpoint = last_checkpoint(folder) if resume else None
+    restore_pending(trainer, settings, checkpoint)
     if main:
         folder.begin(settings, command)
         folder.rewind(0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2]))
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     finally:
-        closing = asyncio.run_coroutine_threadsafe(opening.close(), trainer.async_loop)
-        closing.result()
+        for closing in (reward.cancel, opening.close):
+            asyncio.run_coroutine_threadsafe(closing(), trainer.async_loop).result()
     trainer.save_model(str(folder.policy))
     if main:
         known = () if settings.pool.permute else tuple(str(worker.id) for worker in pool)
@@ -159,20 +162,51 @@ def make_trainer(
     if own:
         check_own_sampler(model, start)
     adapters = lora and lora_config(lora)
-    kind: Any = SharedPromptTrainer if own else GRPOTrainer
+    kind: Any = SharedPromptTrainer if own else StalePolicyTrainer
+    dataset = make_dataset(settings)
+
+    def start_playing(step: int, rows: Mapping[str, Any], trainer: Any) -> None:
+        texts = tokenizer.batch_decode(rows["completion_ids"], skip_special_tokens=True)
+        reward.start_playing(step, rows, texts, trainer.async_loop)
+
+    rollout = RolloutFunction(
+        tokenizer,
+        settings,
+        episodes,
+        play_first_rounds=reward.play_first_rounds,
+        start_playing=start_playing,
+        schedule=[(row[0]["episode"], row[0]["round"]) for row in dataset["prompt"]],
+    )
     trainer = kind(
         model=model,
         reward_funcs=reward,
         args=grpo_config(settings, folder),
-        train_dataset=make_dataset(settings),
+        train_dataset=dataset,
         processing_class=tokenizer,
         peft_config=adapters,
-        rollout_func=RolloutFunction(tokenizer, settings, episodes, reward.play_first_rounds),
+        rollout_func=rollout,
         callbacks=[MetricsCallback(on_metrics)],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(ScheduleCallback(trainer, settings))
+    if settings.optimiser.staleness:
+        rank = int(trainer.accelerator.process_index)
+        trainer.add_callback(KeepPendingBatches(rollout.ahead.pending, rank))
     return trainer
+
+
+def restore_pending(trainer: Any, settings: TrainSettings, checkpoint: Path | None) -> None:
+    """Go on with the batches that were in flight at a checkpoint; without them they are new ones.
+
+    Every process goes on with its own or none does: some engines sample for all of them together.
+    """
+    if checkpoint is None or not settings.optimiser.staleness:
+        return
+    rank, step = int(trainer.accelerator.process_index), int(checkpoint.name.rpartition("-")[2])
+    found = read_pending(pending_file(checkpoint, rank), step, settings.optimiser.staleness)
+    counts: list[int] = gather_object([len(found)])
+    if found and len(set(counts)) == 1:
+        trainer.rollout_func.restore(found, trainer)
 
 
 def make_dataset(settings: TrainSettings) -> Dataset:

@@ -16,6 +16,7 @@ import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from batuta.core import Round
+from batuta.train.ahead import AheadQueue, WrittenBatch, pad_logprobs, score_rows
 from batuta.train.episodes import Episode, render_chat_prompt
 from batuta.train.model import cpu_autocast, without_adapters
 from batuta.train.rollouts import PolicyDraft
@@ -45,12 +46,35 @@ class PromptCompletions:
 
 
 PlayFirstRounds = Callable[
-    [Sequence[tuple[Episode, PolicyDraft, int]], Any], "list[FirstRound | None]"
+    [Sequence[tuple[Episode, PolicyDraft, int]], Any, int], "list[FirstRound | None]"
 ]
-"""Plays first rounds: episode, draft and row of each; None where there is nothing to continue."""
+"""Plays first rounds, of which step: episode, draft and row of each; None where there is nothing
+to continue."""
 
 
-class SharedPromptTrainer(GRPOTrainer):
+StartPlaying = Callable[[int, Mapping[str, Any], Any], None]
+"""Begins to play a later step's batch: the step, its rows, the trainer."""
+
+
+class StalePolicyTrainer(GRPOTrainer):
+    """A `GRPOTrainer` that learns from batches which older weights may have written.
+
+    The ratio of the loss is then the new weights' probability over those weights' (PPO); TRL would
+    take the new weights for both.
+    """
+
+    def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:
+        """TRL's, with the log-probabilities of the weights that wrote the batch."""
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        rollout: Any = self.rollout_func
+        taken: WrittenBatch | None = getattr(rollout, "taken", None)
+        if taken is not None and taken.logprobs is not None:
+            like = output["completion_ids"]
+            output["old_per_token_logps"] = pad_logprobs(taken.logprobs, like)
+        return output
+
+
+class SharedPromptTrainer(StalePolicyTrainer):
     """A `GRPOTrainer` whose forward pass reads each distinct prompt once.
 
     A group's completions share their prompt, which is more than half of the tokens: keys and values
@@ -108,6 +132,8 @@ class RolloutFunction:
     question, each its own, so that every first round that was continued is credited for what came
     of it; advantages are taken within the round (paper, section 3.3). Where a first draft could not
     be played its place is taken by another of its group.
+
+    With `optimiser.staleness` the batches of later steps are written ahead, and played meanwhile.
     """
 
     def __init__(
@@ -115,7 +141,10 @@ class RolloutFunction:
         tokenizer: Any,
         settings: TrainSettings,
         episodes: Sequence[Episode],
+        *,
         play_first_rounds: PlayFirstRounds,
+        start_playing: StartPlaying,
+        schedule: Sequence[tuple[int, int]],
     ) -> None:
         """Learns how to sample.
 
@@ -124,32 +153,90 @@ class RolloutFunction:
             settings: of the training.
             episodes: what the rows are about.
             play_first_rounds: plays first rounds, so that a second one can follow.
+            start_playing: begins to play a batch that a later step learns from.
+            schedule: episode and round of every group of the training, in order.
         """
         self._tokenizer = tokenizer
         self._settings = settings
         self._rendering = settings.prompt.rendering()
         self._episodes = episodes
         self._play_first_rounds = play_first_rounds
+        self._start_playing = start_playing
+        self._schedule = schedule
+        self._trainer: Any = None
+        o = settings.optimiser
+        self.ahead = AheadQueue(o.staleness, o.steps, self._write_ahead)
+        self.taken: WrittenBatch | None = None
+        """The batch of this step, if it may be older than the weights."""
 
     def __call__(self, prompts: Sequence[Any], trainer: Any) -> dict[str, Any]:
         """One completion for each row; the rows of a question and round stand together."""
         began = time.perf_counter()
+        step = int(trainer.state.global_step)
+        about = [
+            (int(row[0]["episode"]), int(row[0]["round"]))
+            for row in prompts[:: self._settings.optimiser.group]
+        ]
+        if not self._settings.optimiser.staleness:
+            rows = self._write(about, trainer, step)
+        else:
+            if about != self._groups(trainer, step):
+                raise RuntimeError(f"TRL asks for other rows in step {step} than were written")
+            self._trainer = trainer
+            self.taken = self.ahead.take(step)
+            rows = self.taken.rows
+            trainer._log_metric("staleness", float(step - self.taken.version))  # noqa: SLF001
+        trainer._log_metric("time/sampling", time.perf_counter() - began)  # noqa: SLF001
+        return rows
+
+    def restore(self, batches: Sequence[WrittenBatch], trainer: Any) -> None:
+        """Play again what a killed training had in flight; finished calls are not paid again."""
+        self.ahead.restore(batches)
+        for batch in batches:
+            self._start_playing(batch.step, batch.rows, trainer)
+
+    def _groups(self, trainer: Any, step: int) -> list[tuple[int, int]]:
+        """Episode and round of each of this process's groups of a step."""
+        whole = self._settings.optimiser.questions
+        mine = whole // int(trainer.accelerator.num_processes)
+        first = step * whole + mine * int(trainer.accelerator.process_index)
+        return list(self._schedule[first : first + mine])
+
+    def _write_ahead(self, step: int, version: int) -> WrittenBatch:
+        """The batch of a step, written now and being played from now on."""
+        trainer, about = self._trainer, self._groups(self._trainer, step)
+        rows = self._write(about, trainer, step)
+        numbers = [number for number, _ in about for _ in range(self._settings.optimiser.group)]
+        rows["episode"] = numbers
+        self._start_playing(step, rows, trainer)
+        o = self._settings.optimiser
+        scored = None
+        if not o.sampler.startswith("vllm"):  # of whose own figures TRL makes the ratio
+            pad = int(self._tokenizer.pad_token_id)
+            scored = score_rows(trainer, rows, pad=pad, micro_batch=o.micro_batch)
+        return WrittenBatch(step=step, version=version, rows=rows, logprobs=scored)
+
+    def _write(
+        self, about: Sequence[tuple[int, int]], trainer: Any, step: int
+    ) -> dict[str, list[Any] | Any]:
+        """Completions for the groups of a step."""
         group = self._settings.optimiser.group
-        about = [(int(row[0]["episode"]), int(row[0]["round"])) for row in prompts[::group]]
         firsts = [episode for episode, turn in about if turn == 0]
         texts = [self._prompt(episode) for episode in firsts]
-        written = dict(zip(firsts, self._sample(texts, trainer, turn=0, group=group), strict=True))
+        chance = self._sampling_seed(trainer, step, 0)
+        found = self._sample(texts, trainer, seed=chance, group=group)
+        written = dict(zip(firsts, found, strict=True))
         seconds = [episode for episode, turn in about if turn == 1]
-        roots = self._play_first_drafts(seconds, written, about, trainer)
+        roots = self._play_first_drafts(seconds, written, about, trainer, step=step)
         later = [
             self._prompt(e, root) for e, mine in zip(seconds, roots, strict=True) for root in mine
         ]
         # a process without a second round takes part in the sampling all the same: some engines
         # collect the prompts of all processes, and wait for as many from each
         spare = self._most_second_rows(trainer) - len(later)
-        each = self._sample([*later, *texts[:1] * spare], trainer, turn=1, group=1)
+        chance = self._sampling_seed(trainer, step, 1)
+        each = self._sample([*later, *texts[:1] * spare], trainer, seed=chance, group=1)
         again = {e: each[at * group : (at + 1) * group] for at, e in enumerate(seconds)}
-        trainer._log_metric("time/sampling", time.perf_counter() - began)  # noqa: SLF001
         return self._gather_rows(
             about,
             {e: [found] for e, found in written.items()},
@@ -171,6 +258,8 @@ class RolloutFunction:
         written: Mapping[int, PromptCompletions],
         about: Sequence[tuple[int, int]],
         trainer: Any,
+        *,
+        step: int,
     ) -> list[list[FirstRound | None]]:
         """For each row of each second round the first one that it continues.
 
@@ -185,7 +274,7 @@ class RolloutFunction:
                 row = about.index((number, 0)) * group + at
                 draft = PolicyDraft(text=text, prompt_tokens=len(prompt), tokens=len(ids))
                 chosen.append((self._episodes[number], draft, row))
-        played = self._play_first_rounds(chosen, trainer) if chosen else []
+        played = self._play_first_rounds(chosen, trainer, step) if chosen else []
         return [share_roots(played[at * group : (at + 1) * group]) for at in range(len(seconds))]
 
     def _prompt(self, number: int, root: FirstRound | None = None) -> str:
@@ -194,7 +283,7 @@ class RolloutFunction:
         return render_chat_prompt(self._tokenizer, request)
 
     def _sample(
-        self, texts: Sequence[str], trainer: Any, *, turn: int, group: int
+        self, texts: Sequence[str], trainer: Any, *, seed: int, group: int
     ) -> list[PromptCompletions]:
         """`group` completions for each text."""
         if not texts:
@@ -207,7 +296,7 @@ class RolloutFunction:
             tokenizer = self._tokenizer
             model = without_adapters(trainer.accelerator.unwrap_model(trainer.model))
             sampler = Sampler.for_workflows(model, tokenizer)
-            chance, told = torch.Generator().manual_seed(self._sampling_seed(trainer, turn)), None
+            chance, told = torch.Generator().manual_seed(seed), None
             with cpu_autocast(self._settings):
                 rows = sampler.sample(
                     prompts,
@@ -225,10 +314,9 @@ class RolloutFunction:
             for prompt, part in zip(prompts, parts, strict=True)
         ]
 
-    def _sampling_seed(self, trainer: Any, turn: int) -> int:
+    def _sampling_seed(self, trainer: Any, step: int, turn: int) -> int:
         """A seed that depends on the training, the step, the round and the process alone."""
         rank = int(trainer.accelerator.process_index)
-        step = int(trainer.state.global_step)
         return ((self._settings.seed * 1_000_003 + step) * 2 + turn) * 1009 + rank
 
     def _gather_rows(

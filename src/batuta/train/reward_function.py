@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from asyncio import Lock
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from batuta.core import MalformedPlan
@@ -46,6 +48,8 @@ class RewardFunction:
         self._open_runner = open_runner
         self._runner: RolloutRunner | None = None
         self._on_rollouts = on_rollouts
+        self._running: dict[int, Future[list[GradedRollout]]] = {}
+        self._opening = Lock()
 
     async def __call__(
         self,
@@ -63,24 +67,15 @@ class RewardFunction:
         began = time.perf_counter()
         step = int(trainer_state.global_step)
         roots = root or [None] * len(completions)
-        read = prompt_tokens or [0] * len(completions)
-        drafts = [
-            (
-                self._episodes[number],
-                PolicyDraft(
-                    text=_completion_text(said),
-                    prompt_tokens=tokens,
-                    tokens=len(ids),
-                    root=start and start.draft,
-                ),
+        running = self._running.pop(step, None)
+        if running is None:
+            texts = [_completion_text(said) for said in completions]
+            read = prompt_tokens or [0] * len(completions)
+            played = await self._play(
+                step, self._drafts(texts, episode, completion_ids, read=read, roots=roots), roots
             )
-            for number, said, tokens, ids, start in zip(
-                episode, completions, read, completion_ids, roots, strict=True
-            )
-        ]
-        seeds = [self._seed(step, start.row if start else row) for row, start in enumerate(roots)]
-        players = await self._open_runner_once()
-        played = await players.run_drafts(drafts, seeds, step)
+        else:
+            played = await asyncio.wrap_future(running)
         for name, value in rollout_metrics(played).items():
             log_metric(name, value)
         log_metric("time/playing", time.perf_counter() - began)
@@ -91,11 +86,72 @@ class RewardFunction:
             self._settings.recursion.discount,
         )
 
+    def start_playing(
+        self, step: int, rows: Mapping[str, Any], texts: Sequence[str], loop: Any
+    ) -> None:
+        """Begin to play and grade the batch of a later step; that step awaits it.
+
+        Args:
+            step: that learns from it.
+            rows: in TRL's form, with the `episode` of each.
+            texts: the completions.
+            loop: where workers are called, running in another thread.
+        """
+        roots = rows["root"]
+        drafts = self._drafts(
+            texts, rows["episode"], rows["completion_ids"], read=rows["prompt_tokens"], roots=roots
+        )
+        self._running[step] = asyncio.run_coroutine_threadsafe(
+            self._play(step, drafts, roots), loop
+        )
+
+    async def cancel(self) -> None:
+        """End what is being played for later steps, and wait for its end; in that same loop."""
+        running = [asyncio.wrap_future(each) for each in self._running.values()]
+        self._running.clear()
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    def _drafts(
+        self,
+        texts: Sequence[str],
+        numbers: Sequence[int],
+        ids: Sequence[Sequence[int]],
+        *,
+        read: Sequence[int],
+        roots: Sequence[FirstRound | None],
+    ) -> list[tuple[Episode, PolicyDraft]]:
+        """What is to be played for each row."""
+        return [
+            (
+                self._episodes[number],
+                PolicyDraft(
+                    text=text,
+                    prompt_tokens=tokens,
+                    tokens=len(mine),
+                    root=start and start.draft,
+                ),
+            )
+            for number, text, tokens, mine, start in zip(
+                numbers, texts, read, ids, roots, strict=True
+            )
+        ]
+
+    async def _play(
+        self,
+        step: int,
+        drafts: Sequence[tuple[Episode, PolicyDraft]],
+        roots: Sequence[FirstRound | None],
+    ) -> list[GradedRollout]:
+        seeds = [self._seed(step, start.row if start else row) for row, start in enumerate(roots)]
+        players = await self._open_runner_once()
+        return await players.run_drafts(drafts, seeds, step)
+
     def play_first_rounds(
-        self, chosen: Sequence[tuple[Episode, PolicyDraft, int]], trainer: Any
+        self, chosen: Sequence[tuple[Episode, PolicyDraft, int]], trainer: Any, step: int
     ) -> list[FirstRound | None]:
         """First rounds, played now because a second round's prompt shows them."""
-        step = int(trainer.state.global_step)
 
         async def play() -> list[GradedRollout]:
             players = await self._open_runner_once()
@@ -109,8 +165,9 @@ class RewardFunction:
         ]
 
     async def _open_runner_once(self) -> RolloutRunner:
-        if self._runner is None:
-            self._runner = await self._open_runner()
+        async with self._opening:  # batches of several steps begin at the same time
+            if self._runner is None:
+                self._runner = await self._open_runner()
         return self._runner
 
     def _seed(self, step: int, row: int) -> int:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
+
+import anyio
 
 from batuta.clients import CallCache, CallCacheClient, HttpTransport
 from batuta.clients.cache import CallJournal
@@ -44,6 +47,8 @@ class RolloutSetup:
     """A run's deadline."""
     judge: str | None = None
     """The worker that grades what no rule decides."""
+    processes: int = 1
+    """That open this and call workers at the same time."""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:
@@ -62,7 +67,9 @@ class RolloutSetup:
             BatutaError: the pool, the journal or the grader cannot be opened here.
         """
         http = await stack.enter_async_context(HttpTransport())
-        ensemble = await load_config(http, pool=self.pool, conductor="best", time_scale=0.0)
+        ensemble = await load_config(
+            http, pool=self.pool, conductor="best", time_scale=0.0, processes=self.processes
+        )
         clients = dict(ensemble.clients)
         if self.journal is not None and not ensemble.simulated:
             journal = await self._open_journal(self.journal, stack)
@@ -140,8 +147,13 @@ class RolloutRunnerFactory:
                 "rollouts on several machines share their finished calls by a database: set "
                 "pool.journal to postgresql://…, or to false"
             )
+        ranks = int(os.environ.get("WORLD_SIZE", "1"))
+        job = replace(self._setup, processes=ranks * executor.processes)
+        if local:
+            places = anyio.Semaphore(pool.concurrency, fast_acquire=True)
+            job = OpenedPlayer(await job.open_player(self._stack), places)
         return RolloutRunner(
-            job=OpenedPlayer(await self._setup.open_player(self._stack)) if local else self._setup,
+            job=job,
             rewards=self._settings.reward,
             concurrency=pool.concurrency,
             executor=executor,

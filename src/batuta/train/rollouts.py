@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
+
+import anyio
 
 from batuta.core import (
     CallListener,
@@ -123,11 +125,17 @@ class OpenedPlayer:
     """The job of a player that is open in this process already."""
 
     player: DraftPlayer
+    places: anyio.Semaphore | None = None
+    """For all batches that are played at the same time; None: each has its own limit alone."""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:
         """What plays an order; the player stays open."""
-        yield self.player.play_order
+        yield self._play_in_place if self.places else self.player.play_order
+
+    async def _play_in_place(self, order: DraftOrder) -> Executions:
+        async with self.places or nullcontext():
+            return await self.player.play_order(order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

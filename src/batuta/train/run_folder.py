@@ -66,8 +66,8 @@ class RunFolder:
         Raises:
             StoreError: the files cannot be written.
         """
-        for name in (METRICS_FILE, SAMPLES_FILE):
-            kept = [line for line in read_jsonl(self.path / name) if int(line["step"]) <= step]
+        for name, last in ((METRICS_FILE, step), (SAMPLES_FILE, step - 1)):  # samples count from 0
+            kept = [line for line in read_jsonl(self.path / name) if int(line["step"]) <= last]
             self._write_lines(name, kept, "w")
         for path in self.checkpoints.glob("checkpoint-*"):
             if int(path.name.rpartition("-")[2]) > step:

@@ -164,6 +164,9 @@ class OptimiserSettings(_Section):
     """Completions of a question."""
     micro_batch: PositiveInt = 16
     """Completions of one forward pass on one device."""
+    staleness: int = Field(default=0, ge=0, le=16)
+    """Steps that the weights may have learned between writing a batch and learning from it: so many
+    batches are written ahead while workers answer. 0: each batch is waited for (synchronous)."""
     learning_rate: float = 1e-6
     schedule: str = "cosine"
     warmup: float = 0.03
