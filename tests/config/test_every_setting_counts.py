@@ -98,6 +98,7 @@ CONDUCTOR = {
     "descriptions": False,
     "prices": False,
     "examples": False,
+    "structured": True,
     "temperature": 0.5,
     "max_tokens": 100,
     "effort": "high",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from batuta.clients import HttpTransport, WorkerHealth, WorkerSpec, open_client
+from batuta.clients import HttpTransport, WorkerHealth, WorkerSpec, find_provider, open_client
 from batuta.config.settings import ConductorSetting, WorkerSetting
 from batuta.config.workers import check_sampling, worker_spec
 from batuta.core import Client, Conductor, Pool, Sampling, WorkerId
@@ -15,6 +15,7 @@ from batuta.errors import ConfigError
 from batuta.language import PromptOptions
 from batuta.solvers import LLMConductor
 from batuta.solvers.draft_breaker import DRAFT_BREAKER
+from batuta.solvers.llm_conductor import StructuredDrafts
 from batuta.solvers.open_conductor import PROMPTED, open_conductor
 from batuta.solvers.prompted import ConductorOptions, prompted_conductor
 
@@ -22,7 +23,7 @@ CONDUCTOR = WorkerId("conductor")
 """The id of a conductor that is no worker, and of how its drafts do in `LoadedConfig.health`."""
 
 
-_OF_PROMPTS = ("descriptions", "examples", "prices")
+_OF_PROMPTS = ("descriptions", "examples", "prices", "structured")
 """Options of [conductor] that are of a prompt, and of none that a card brings."""
 _OF_DRAFTS = ("breaker_pause_s", "breaker_questions", "effort", "max_tokens", "temperature")
 """Options of [conductor] that are of a model that is prompted."""
@@ -58,9 +59,11 @@ class ConductorOpener:
         Raises:
             ConfigError: there is none, or its folder cannot be used.
         """
-        opened = open_conductor(name, self.pool, self.clients, self._options())
-        if WorkerId(name) in self.specs and _is_prompted(opened):
-            check_sampling(self.specs[WorkerId(name)], self._own_sampling(), "conductor")
+        spec = self.specs.get(WorkerId(name))
+        options = self._options(spec.provider if spec else None)
+        opened = open_conductor(name, self.pool, self.clients, options)
+        if spec and _is_prompted(opened):
+            check_sampling(spec, self._own_sampling(), "conductor")
         return opened
 
     def check_options(self, opened: Iterable[Conductor]) -> None:
@@ -95,7 +98,7 @@ class ConductorOpener:
             card.check_pool(worker.id for worker in self.pool)
         client = open_client(spec, http, health=WorkerHealth())
         name = f"{PROMPTED}{card.name if card else spec.worker.model}"
-        return prompted_conductor(name, spec.worker, client, self._options(card))
+        return prompted_conductor(name, spec.worker, client, self._options(spec.provider, card))
 
     def _own_sampling(self) -> Sampling:
         """What the settings say of drafts."""
@@ -104,8 +107,11 @@ class ConductorOpener:
             temperature=said.temperature, max_tokens=said.max_tokens, effort=said.effort
         )
 
-    def _options(self, card: ConductorCard | None = None) -> ConductorOptions:
+    def _options(
+        self, provider: str | None = None, card: ConductorCard | None = None
+    ) -> ConductorOptions:
         """What the settings and the card say; the settings' sampling goes before the card's."""
+        bounds = find_provider(provider).schema_bounds if provider else ()
         said, sampling = self.setting, self._own_sampling()
         return ConductorOptions(
             rendering=card.rendering
@@ -115,6 +121,7 @@ class ConductorOpener:
             ),
             sampling=sampling.with_defaults(card.sampling) if card else sampling,
             rounds=card.rounds if card else None,
+            structured=StructuredDrafts(bounds) if said.structured and not card else None,
             health=self.health,
         )
 

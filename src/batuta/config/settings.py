@@ -183,6 +183,8 @@ class ConductorSetting(_StrictModel):
     descriptions: bool = True
     prices: bool = True
     examples: bool = True
+    structured: bool = False
+    """Whether the provider holds the model to the form of a workflow, where it can."""
     temperature: float | None = Field(default=None, ge=0)
     """None: the card's, else 1."""
     max_tokens: int | None = Field(default=None, ge=16)

@@ -20,6 +20,7 @@ from batuta.core import (
     Question,
     Reply,
     Request,
+    ResponseFormat,
     Role,
     Round,
     RunId,
@@ -39,6 +40,7 @@ from batuta.language.conversation import (
     with_mark,
     without_prefill,
 )
+from batuta.language.draft_schema import DRAFT_FORM
 from batuta.language.examples import worked_examples
 from batuta.language.renderer import quote_list, render_workflow
 
@@ -129,9 +131,19 @@ previous workflow."""
 
 
 def conductor_request(
-    brief: PlanningContext, rendering: PromptOptions, sampling: Sampling
+    brief: PlanningContext,
+    rendering: PromptOptions,
+    sampling: Sampling,
+    form: ResponseFormat | None = None,
 ) -> Request:
-    """The conductor's whole prompt for `brief`: one user message and a pre-filled reply."""
+    """The conductor's whole prompt for `brief`: one user message and a pre-filled reply.
+
+    Args:
+        brief: what is asked, and who can answer.
+        rendering: what is shown of the workers.
+        sampling: of the draft.
+        form: see `draft_schema`; with it nothing is pre-filled. None: the three lists.
+    """
     if rendering.compact:
         names = tuple(worker.id for worker in brief.pool)
         return Request(
@@ -155,7 +167,14 @@ def conductor_request(
         parts.append(FORM)
     if brief.previous:
         parts.append(f"{PREVIOUS_HEADING}\n{_previous_workflow_text(brief)}\n\n{REVISION}")
-    return Request(messages=(user_message("\n\n".join(parts)),), sampling=sampling, prefill=PREFILL)
+    if form is not None:
+        parts.append(DRAFT_FORM)
+    return Request(
+        messages=(user_message("\n\n".join(parts)),),
+        sampling=sampling,
+        response_format=form,
+        prefill=PREFILL if form is None else "",
+    )
 
 
 def _compact_prompt(brief: PlanningContext, rendering: PromptOptions) -> str:
