@@ -124,6 +124,7 @@ def _price_of(prices: Any, embeds: bool) -> Price | None:  # noqa: FBT001 - what
         output=output,
         cached=_base_price(prices.cache_read_mtok),
         cache_write=_base_price(prices.cache_write_mtok),
+        audio=_base_price(prices.input_audio_mtok),
     )
 
 

@@ -54,6 +54,8 @@ class PriceSetting(_StrictModel):
     output: Decimal = Field(ge=0)
     cached: Decimal | None = Field(default=None, ge=0)
     cache_write: Decimal | None = Field(default=None, ge=0)
+    audio: Decimal | None = Field(default=None, ge=0)
+    """Of input that is a recording."""
 
 
 class SamplingSetting(_StrictModel):
