@@ -294,7 +294,8 @@ async def test_a_model_that_cannot_conduct_falls_back_and_is_then_left_alone(ser
 @pytest.mark.long
 async def test_a_small_model_that_is_held_to_the_form_writes_a_workflow(server, tmp_path):
     file = tmp_path / "batuta.toml"
-    file.write_text(FILE.format(url=server.url) + HELD.format(url=server.url))
+    held = FILE.replace("max_tokens = 16", "max_tokens = 200\nstructured = true")
+    file.write_text(held.format(url=server.url))
     async with HttpTransport() as http:
         opened = await load_config(http, pool=str(file), environ={})
         run = await conduct(
