@@ -1,27 +1,38 @@
 """What only Anthropic's and only Gemini's dialect do."""
 
+from dataclasses import replace
+from decimal import Decimal
+
 import pytest
 
 from batuta import errors
 from batuta.clients import AnthropicClient, GeminiClient, Secret
 from batuta.clients.anthropic.client import AnthropicAdapter, ThinkingModels
+from batuta.clients.catalog import list_price
 from batuta.clients.gemini.client import GeminiAdapter
+from batuta.clients.openai.client import OpenAIChatClient
 from batuta.core import (
+    Audio,
     Finish,
     Image,
     Message,
+    Price,
     Request,
     Role,
     Sampling,
     Tool,
     ToolCall,
     ToolResult,
+    Worker,
+    WorkerId,
     assistant_message,
     system_message,
     user_message,
 )
+from batuta.core.cost_bound import bound_call_cost
+from batuta.core.usage import ASSUMED_PRICE
 from clients.cases import RecordingListener, worker
-from fakes import FakeAnthropic, FakeGemini, Said
+from fakes import FakeAnthropic, FakeGemini, FakeOpenAI, Said
 from fakes.server import KEY
 
 pytestmark = pytest.mark.anyio
@@ -133,6 +144,73 @@ async def test_a_function_call_that_gemini_botched_is_a_bad_reply(http):
         for streaming in (False, True):
             with pytest.raises(errors.InvalidReplyError):
                 await client.complete(ASK, RecordingListener(streaming=streaming))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_gemini_gives_several_answers(http, streaming):
+    listener = RecordingListener(streaming=streaming)
+    async with FakeGemini("It is 42.") as server:
+        client = GeminiClient(
+            worker("gemini-2.5-flash"), http, base_url=server.url, key=Secret(KEY)
+        )
+        request = Request(messages=(user_message("?"),), sampling=Sampling(choices=3))
+        reply = await client.complete(request, listener)
+        assert not server.wrong
+        assert server.requests[0].body["generationConfig"]["candidateCount"] == 3
+    texts = ["It is 42.", "It is 42. (1)", "It is 42. (2)"]
+    assert [each.text for each in reply.choices] == texts
+    assert reply.usage.calls == 1
+    if streaming:
+        said = ["".join(d.text for d in listener.deltas if d.choice == n) for n in range(3)]
+        assert said == texts
+
+
+GEMINI_AUDIO = {
+    "promptTokenCount": 1_000,
+    "candidatesTokenCount": 10,
+    "cachedContentTokenCount": 100,
+    "promptTokensDetails": [
+        {"modality": "TEXT", "tokenCount": 100},
+        {"modality": "AUDIO", "tokenCount": 900},
+    ],
+    "cacheTokensDetails": [{"modality": "AUDIO", "tokenCount": 100}],
+}
+OPENAI_AUDIO = {
+    "prompt_tokens": 1_000,
+    "completion_tokens": 10,
+    "total_tokens": 1_010,
+    "prompt_tokens_details": {"cached_tokens": 100, "audio_tokens": 800},
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "usage", "name"),
+    [(FakeGemini, GEMINI_AUDIO, "gemini-2.5-flash"), (FakeOpenAI, OPENAI_AUDIO, "gpt-audio")],
+)
+@pytest.mark.parametrize("audio", [None, Decimal(32)])
+async def test_recordings_cost_what_recordings_cost(http, make, usage, name, audio):
+    price = Price(input=Decimal(2), output=Decimal(10), cached=Decimal(1), audio=audio)
+    who = Worker(id=WorkerId("w"), model=name, price=price)
+    async with make(Said("ok", usage=usage)) as server:
+        kind = GeminiClient if make is FakeGemini else OpenAIChatClient
+        client = kind(who, http, base_url=server.url, key=Secret(KEY))
+        reply = await client.complete(Request(messages=(user_message("?"),)))
+    text = 900 * 2 + 100 * 1 + 10 * 10
+    assert reply.cost.usd == Decimal(text + (0 if audio is None else 800 * (32 - 2))) / 1_000_000
+
+
+def test_the_price_of_a_recording_is_looked_up_and_bounds_the_cost():
+    price = list_price("gemini", "gemini-2.5-flash")
+    assert price is not None and price.audio is not None and price.audio > price.input
+    plain = list_price("anthropic", "claude-sonnet-4-5")
+    assert plain is not None and plain.audio is None
+    who = Worker(id=WorkerId("w"), model="gemini-2.5-flash", price=price)
+    heard = Message(role=Role.USER, parts=(Audio(data="AAAA" * 400, format="wav"),))
+    bound = bound_call_cost(Request(messages=(heard,)), who, ASSUMED_PRICE)
+    flat = replace(who, price=replace(price, audio=None))
+    assert (
+        bound.input_usd > bound_call_cost(Request(messages=(heard,)), flat, ASSUMED_PRICE).input_usd
+    )
 
 
 def test_gemini_thinks_by_budget_or_by_level():

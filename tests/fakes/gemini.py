@@ -17,6 +17,7 @@ USAGE = {
     "totalTokenCount": 30,
 }
 _CONFIG = {
+    "candidateCount",
     "temperature",
     "topP",
     "maxOutputTokens",
@@ -77,7 +78,14 @@ class FakeGemini(FakeServer):
                 only(function, {"name", "description", "parametersJsonSchema"}, "function")
 
     def whole(self, said: Said, received: Received, *, usage: bool) -> dict[str, Any]:
-        return self._chunk(_parts(said), _finish(said), (said.usage or USAGE) if usage else None)
+        body = self._chunk(_parts(said), _finish(said), (said.usage or USAGE) if usage else None)
+        for number in range(1, received.body.get("generationConfig", {}).get("candidateCount", 1)):
+            other = _parts(Said(f"{said.text} ({number})"))
+            content = {"role": "model", "parts": other}
+            body["candidates"].append(
+                {"content": content, "finishReason": _finish(said), "index": number}
+            )
+        return body
 
     def events(self, said: Said, received: Received, *, usage: bool) -> list[bytes]:
         chunks = [b": hello\r\n\r\n", b": more\r\n\r\n"]
@@ -89,6 +97,14 @@ class FakeGemini(FakeServer):
         calls = _parts(Said(calls=said.calls))
         if calls:
             chunks.append(sse(self._chunk(calls, "", None)))
+        for number in range(1, received.body.get("generationConfig", {}).get("candidateCount", 1)):
+            for piece in self.pieces(f"{said.text} ({number})"):
+                chunk = self._chunk([{"text": piece}], "", None)
+                chunk["candidates"][0]["index"] = number
+                chunks.append(sse(chunk))
+            chunk = self._chunk([], _finish(said), None)
+            chunk["candidates"][0]["index"] = number
+            chunks.append(sse(chunk))
         last = self._chunk([], _finish(said), (said.usage or USAGE) if usage else None)
         return [*chunks, sse(last)]
 

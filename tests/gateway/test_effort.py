@@ -7,7 +7,18 @@ import pytest
 
 from batuta.clients import ScriptedClient
 from batuta.clients.circuit_breaker import BreakerPolicy, WorkerHealth
-from batuta.core import Finish, Limits, Pool, Price, Reply, ToolCall, Worker, WorkerId
+from batuta.core import (
+    MAX_ROUNDS,
+    MAX_STEPS,
+    Finish,
+    Limits,
+    Pool,
+    Price,
+    Reply,
+    ToolCall,
+    Worker,
+    WorkerId,
+)
 from batuta.engine import TimeoutPolicy
 from batuta.errors import ProviderOverloadedError
 from batuta.gateway import ServedModel
@@ -145,10 +156,49 @@ async def test_what_the_caller_says_of_rounds_binds_before_its_effort():
                              ({"reasoning_effort": "max"}, 3),
                              ({"reasoning_effort": "max", "orchestration": {"max_rounds": 1}}, 1),
                              ({"orchestration": {"max_rounds": 2}}, 2),
-                             ({"orchestration": {"max_rounds": 99}}, 3)):  # fmt: skip
+                             ({"orchestration": {"max_rounds": 3}}, 3)):  # fmt: skip
             conductor.briefs = 0
             await server.post(json=ask(**body))
             assert conductor.briefs == rounds, body
+
+
+BODIES = {
+    "/v1/chat/completions": {"messages": HI},
+    "/v1/responses": {"input": "hi"},
+    "/v1/messages": {"messages": HI, "max_tokens": 50},
+}
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize(("name", "most"), [("max_steps", MAX_STEPS), ("max_rounds", MAX_ROUNDS)])
+async def test_more_than_there_can_be_is_refused(path, name, most):
+    ada = says("a")
+    house = orchestra({"ada": ada}, conductor=sequential_chain(["a"]))
+    async with Serving(house) as server:
+        body = {"model": "batuta-ultra", **BODIES[path]}
+        status, _, got = await server.post(path, json={**body, "orchestration": {name: most + 1}})
+        assert status == 400 and not ada.requests
+        assert f"orchestration.{name}" in got["error"]["message"]
+        assert f"at most {most}" in got["error"]["message"]
+        status, headers, _ = await server.post(path, json={**body, "orchestration": {name: most}})
+        assert status == 200 and "x-batuta-lowered" not in headers
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_limit_that_is_lowered_is_told(stream, store):
+    house = orchestra({"ada": says("a")}, conductor=sequential_chain(["a"]), store=store)
+    asked = {"max_steps": 4, "max_cost_usd": 3, "deadline_s": 5000, "max_tokens": 10}
+    async with Serving(house) as server:
+        body = {"model": "worker/ada", "messages": HI, "stream": stream, "orchestration": asked}
+        async with server.http.post("/v1/chat/completions", json=body) as response:
+            status, headers = response.status, response.headers
+            await response.read()
+        await stored(store)
+        run = await store.get(headers["x-batuta-run-id"])
+    assert status == 200
+    assert headers["x-batuta-lowered"] == "max_steps=1, deadline_s=900"
+    assert (run.header.limits.steps, run.header.limits.seconds) == (1, 900)
+    assert (run.header.limits.usd, run.header.limits.tokens) == (3, 10)
 
 
 # -- dry runs ---------------------------------------------------------------------------------

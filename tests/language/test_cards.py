@@ -1,10 +1,12 @@
 """What a conductor is shown of the pool, and the worked examples with the pool's numbers."""
 
+from dataclasses import replace
 from decimal import Decimal
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batuta.clients.discovery import build_worker
 from batuta.core import (
     Plan,
     PlanningContext,
@@ -29,7 +31,8 @@ from batuta.core.token_estimate import estimate_tokens
 from batuta.core.worker import PROGRAM
 from batuta.language import PromptOptions, conductor_request, parse_workflow
 from batuta.language.cards import worker_card
-from batuta.language.examples import worked_examples
+from batuta.language.examples import cast_roles, worked_examples
+from batuta.language.prompt import CLOSING
 
 PRICE = Price(input=Decimal("0.25"), output=Decimal(2))
 FULL = Worker(
@@ -74,6 +77,35 @@ def test_a_worker_of_which_nothing_is_known_is_named():
     assert worker_card(0, Worker(id=WorkerId("a"), model="m"), descriptions=True, prices=True) == (
         "Model id 0: m"
     )
+
+
+def test_a_model_of_unknown_price_is_not_shown_as_the_cheap_one():
+    price = Price(input=Decimal(1), output=Decimal(2))
+    pool = Pool(
+        tuple(
+            Worker(id=WorkerId(name), model=name, price=paid)
+            for name, paid in (
+                ("unknown", None),
+                ("dear", replace(price, output=Decimal(9))),
+                ("b", price),
+            )
+        )
+    )
+    assert cast_roles(pool)["cheap"] == "b"
+    nobody = Pool(tuple(replace(worker, price=None) for worker in pool))
+    assert cast_roles(nobody)["cheap"] == nobody.ranked()[-1].id
+
+
+def test_the_prompt_ends_with_what_is_to_be_done():
+    text = prompt(Pool((FULL,)))
+    assert text.endswith(CLOSING) and text.count(CLOSING) == 1
+    assert "the first step is number 0" in text
+    assert CLOSING not in prompt(Pool((FULL,)), PromptOptions(compact=True))
+
+
+def test_what_a_maker_says_is_known_of_its_model_elsewhere():
+    assert build_worker("openrouter", "openai/gpt-5.2").description.startswith("Its maker says: ")
+    assert not build_worker("openrouter", "nobody/gpt-5.2").description
 
 
 def test_an_anonymous_card_is_a_number():

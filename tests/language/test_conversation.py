@@ -1,5 +1,7 @@
 """What a conductor is shown of a conversation, and which turns reach which worker."""
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +31,9 @@ from batuta.core import (
 from batuta.language import PromptOptions, conductor_request, worker_messages
 from batuta.language.conversation import (
     MAX_CHARACTERS,
+    MAX_EXTRACTS,
     clip_text,
+    outline_text,
     question_index,
     question_text,
     turns_for_step,
@@ -97,8 +101,31 @@ def test_a_conductor_is_never_shown_more_than_fits_and_always_the_question(lengt
 def test_what_is_left_out_is_said():
     turns = tuple(user_message(f"{n} " + "x" * 1_900) for n in range(40))
     text = question_text(Question(messages=(*turns, user_message("Now?"))))
-    assert "earlier turns are left out]" in text and "39 " in text and "User: Now?" in text
+    assert "25 earlier turns are left out; so they begin:]" in text
+    assert "\n[turn 2 of 41] User: 1 xxxx" in text and "\n[turn 12 of 41] User: 11 xxx" in text
+    assert "\n\nUser: 39 " in text and text.endswith("User: Now?")
     assert clip_text("a" * 10 + "b" * 10, 6).startswith("aaaa\n[14 characters are left out]\nbb")
+
+
+def test_of_a_long_document_the_middle_is_told_by_position():
+    pages = [f"Page {n} speaks of subject{n}. " + "and so on " * 180 for n in range(100)]
+    text = question_text(Question.of("Sum it up.\n" + "".join(pages) + "\nIn three words?"))
+    assert len(text) <= MAX_CHARACTERS and text.startswith("Sum it up.\nPage 0 speaks")
+    assert text.endswith("In three words?")
+    places = [int(found) for found in re.findall(r"\n\[at (\d+) %\] ", text)]
+    assert len(places) == MAX_EXTRACTS and places == sorted(places)
+    assert places[0] < 20 and places[-1] > 85
+    assert question_text(Question.of("x" * MAX_CHARACTERS)) == "x" * MAX_CHARACTERS
+
+
+@given(st.text(min_size=1, max_size=400), st.integers(1, 300), st.integers(40, 5_000))
+def test_an_outline_keeps_both_ends_and_its_budget(text, times, most):
+    whole = text * times
+    shown = outline_text(whole, most)
+    assert len(shown) <= most + 60
+    assert shown == outline_text(whole, most)
+    if len(whole) > most:
+        assert shown.startswith(whole[: most // 2]) and shown.endswith(whole[-(most // 4) :])
 
 
 def test_the_whole_history_reaches_a_worker_in_order():

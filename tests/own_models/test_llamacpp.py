@@ -289,3 +289,18 @@ async def test_a_model_that_cannot_conduct_falls_back_and_is_then_left_alone(ser
     assert all(run.outcome is Outcome.FALLBACK and "Paris" in run.answer for run in runs)
     assert "no list model_id" in runs[0].rounds[0].decision.reason  # pyright: ignore[reportAttributeAccessIssue]
     assert "skipped" in runs[3].rounds[0].decision.reason  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.long
+async def test_a_small_model_that_is_held_to_the_form_writes_a_workflow(server, tmp_path):
+    file = tmp_path / "batuta.toml"
+    held = FILE.replace("max_tokens = 16", "max_tokens = 200\nstructured = true")
+    file.write_text(held.format(url=server.url))
+    async with HttpTransport() as http:
+        opened = await load_config(http, pool=str(file), environ={})
+        run = await conduct(
+            CAPITAL, opened.conductor, opened.pool, opened.clients, resamples=0, dry_run=True
+        )
+    draft = run.rounds[0].decision.draft
+    assert draft.request.response_format is not None and run.outcome is Outcome.PLANNED
+    assert set(json.loads(draft.text)) == {"thoughts", "steps"}

@@ -160,6 +160,7 @@ async def _answer_question(
         set_here = {name: value for name, value in given_limits.items() if value is not None}
         limits = replace(loaded.limits, **set_here)
         options = replace(options, limits=limits)
+        sys.stderr.writelines(f"{note}\n" for note in loaded.notes)
         if options.plan:
             return await _print_plan(options, loaded)
         run = await _play_question(options, loaded)

@@ -49,6 +49,8 @@ async def _print_workers(pool: str | None, json: bool) -> None:
         return
     console = Console()
     console.print(f"[dim]{loaded.source} · conductor {loaded.conductor.name}[/dim]")
+    for note in loaded.notes:
+        console.print(note, markup=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("", "worker", "model", "$/M in", "$/M out"):
         table.add_column(name, justify="right" if name.startswith("$") else "left")

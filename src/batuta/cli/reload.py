@@ -56,6 +56,7 @@ from batuta.store.key_permissions import read_permissions
 from batuta.store.keys import check_name
 from batuta.store.retention import RetentionSweeper
 
+NEEDS_REDIS = "several replicas count together in a Redis: set server.redis or BATUTA_REDIS"
 SIMULATED = (
     "*** SIMULATION: these workers are programs, not language models; they answer only questions "
     "of their small world. For your own models: docs/configuration.md ***\n"
@@ -94,7 +95,7 @@ class ServeOptions:
         """
         limits, outcomes = _served_limits(config), self.history or config.history
         most = config.max_rounds or MAX_ROUNDS
-        mini = replace(MINI_LIMITS, unknown=limits.unknown)
+        mini = replace(limits, steps=1, rounds=1, seconds=_mini_seconds(limits))
         models = served_models(
             config.pool,
             config.conductor,
@@ -142,7 +143,7 @@ async def run_configured_server(host: str, port: int, serve_options: ServeOption
             open_span_exporter(os.environ) as span_exporter,
             anyio.create_task_group() as tasks,
         ):
-            hasher, redis = open_key_hasher(data_folder()), redis_target(server)
+            hasher, redis = open_key_hasher(data_folder()), _find_redis(server)
             oidc = _open_oidc(config.oidc, http, hasher)
             authenticator = Authenticator(
                 store, hasher, admin_token(), has_sign_in=oidc is not None
@@ -191,6 +192,18 @@ async def run_configured_server(host: str, port: int, serve_options: ServeOption
 
 def _connection_limits(server: ServerSetting) -> ConnectionLimits:
     return ConnectionLimits(total=server.connections, per_address=server.connections_per_address)
+
+
+def _find_redis(server: ServerSetting) -> str:
+    """The address of the Redis; empty: there is none.
+
+    Raises:
+        ConfigError: there is none, and several replicas.
+    """
+    redis = redis_target(server)
+    if server.replicas > 1 and not redis:
+        raise ConfigError(NEEDS_REDIS)
+    return redis
 
 
 def _open_oidc(
@@ -250,8 +263,9 @@ def startup_message(config: LoadedConfig, catalogue: Catalogue, url: str) -> str
     served = ", ".join(name for name in names if "/" not in name)
     methods = sum(name.startswith("baseline/") for name in names)
     banner = SIMULATED if config.simulated else ""
+    notes = "".join(f"{note}\n" for note in config.notes)
     return (
-        f"{banner}{config.source} · conductor {config.conductor.name}\n"
+        f"{banner}{notes}{config.source} · conductor {config.conductor.name}\n"
         f"serving {served}, {len(config.pool)} workers and {methods} baselines at {url}/v1\n"
         f"the web page: {url}/\n"
     )
@@ -280,6 +294,11 @@ def _example_questions(config: LoadedConfig) -> tuple[str, ...]:
     from batuta.rehearsal.tasks import draw_tasks  # noqa: PLC0415 - only where it is shown
 
     return tuple(task.question for task in draw_tasks(None, 5, seed=3, difficulty=4))
+
+
+def _mini_seconds(limits: Limits) -> float:
+    """The deadline of batuta-mini: its own, or an earlier one of the settings."""
+    return min(filter(None, (MINI_LIMITS.seconds, limits.seconds)))
 
 
 def _served_limits(config: LoadedConfig) -> Limits:

@@ -18,7 +18,7 @@ from batuta.clients.json_values import need_string
 from batuta.clients.transport import EventStream, HttpTarget, HttpTransport, with_host
 from batuta.core import CallListener, Cost, Delta, Finish, Reply, Request, ToolCall, Usage, Worker
 from batuta.core.token_estimate import estimate_usage
-from batuta.core.usage import hour_cache_surcharge, usage_cost
+from batuta.core.usage import audio_surcharge, hour_cache_surcharge, usage_cost
 from batuta.errors import (
     ClientError,
     InvalidReplyError,
@@ -49,6 +49,8 @@ class ProviderReply:
     """Dollars, where the provider tells them."""
     hour_cache_write: int = 0
     """Of the tokens that were written to a cache, those that are kept for an hour."""
+    audio_input: int = 0
+    """Of the tokens of the prompt that no cache gave, those of recordings."""
 
 
 class StreamAccumulator(Protocol):
@@ -233,9 +235,10 @@ def _reply_cost(line: ProviderEndpoint, usage: Usage, told: ProviderReply) -> Co
         return Cost(told.usd)
     price = line.worker.price
     cost = usage_cost(usage, price)
-    if price is None or not told.hour_cache_write:
+    if price is None or not (told.hour_cache_write or told.audio_input):
         return cost
-    return cost + Cost(hour_cache_surcharge(price, told.hour_cache_write))
+    kept = hour_cache_surcharge(price, told.hour_cache_write)
+    return cost + Cost(kept + audio_surcharge(price, told.audio_input))
 
 
 @final

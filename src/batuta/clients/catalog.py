@@ -68,7 +68,8 @@ def find_model_facts(provider: str, model: str, base_url: str = "") -> ModelFact
     info = None if provider in _LOCAL else _model_info(known_as, model, base_url)
     if info is None:
         return ModelFacts(tags=tags) if tags else None
-    said = _SENTENCE.split(" ".join((info.description or "").split()))[0]
+    about = info.description or _description_elsewhere(model)
+    said = _SENTENCE.split(" ".join(about.split()))[0]
     return ModelFacts(
         price=_dearest_price(info, datetime.now(UTC)),
         context_window=info.context_window,
@@ -87,6 +88,13 @@ def abilities_of(model: str) -> tuple[str, ...]:
     """Tags that the model's family is known to deserve; empty: it is not known to us."""
     name = plain_name(model)
     return next((tags for pattern, tags in _ABLE if re.match(pattern, name)), ())
+
+
+def _description_elsewhere(model: str) -> str:
+    """What the maker says of a model that another provider offers as `maker/model`."""
+    maker, _, name = model.rpartition("/")
+    info = _model_info(maker, name, "") if maker else None
+    return info.description or "" if info else ""
 
 
 @cache
@@ -124,6 +132,7 @@ def _price_of(prices: Any, embeds: bool) -> Price | None:  # noqa: FBT001 - what
         output=output,
         cached=_base_price(prices.cache_read_mtok),
         cache_write=_base_price(prices.cache_write_mtok),
+        audio=_base_price(prices.input_audio_mtok),
     )
 
 

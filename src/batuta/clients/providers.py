@@ -44,6 +44,8 @@ class Provider:
     """The pool that a key alone gives."""
     cloud: Cloud | None = None
     """Whose credentials serve where there is no key; None: there must be one."""
+    schema_bounds: tuple[str, ...] = ("minItems", "maxItems", "maxLength")
+    """Keywords that bound lengths, of those that its structured outputs take."""
     local: bool = False
     """Runs on one's own machine: no key is needed and tokens cost nothing."""
 
@@ -56,6 +58,7 @@ _KNOWN_PROVIDERS = (
         key_vars=("OPENAI_API_KEY",),
         url_vars=("OPENAI_BASE_URL",),
         models=("gpt-5.2", "gpt-5-mini", "gpt-4.1-mini"),
+        schema_bounds=("minItems", "maxItems"),
     ),
     Provider(
         name="anthropic",
@@ -64,6 +67,7 @@ _KNOWN_PROVIDERS = (
         key_vars=("ANTHROPIC_API_KEY",),
         url_vars=("ANTHROPIC_BASE_URL",),
         models=("claude-opus-4-5", "claude-sonnet-4-5", "claude-haiku-4-5"),
+        schema_bounds=("minItems",),
     ),
     Provider(
         name="gemini",
@@ -80,6 +84,7 @@ _KNOWN_PROVIDERS = (
         key_vars=("OPENROUTER_API_KEY",),
         url_vars=("OPENROUTER_BASE_URL",),
         models=("openai/gpt-5-mini", "anthropic/claude-sonnet-4.5", "google/gemini-2.5-pro"),
+        schema_bounds=("minItems",),
     ),
     Provider(
         name="deepseek",
@@ -96,6 +101,7 @@ _KNOWN_PROVIDERS = (
         cloud="azure",
         key_vars=("AZURE_OPENAI_API_KEY",),
         url_vars=("AZURE_OPENAI_ENDPOINT",),
+        schema_bounds=("minItems", "maxItems"),
     ),
     Provider(
         name="bedrock",

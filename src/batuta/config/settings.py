@@ -1,58 +1,15 @@
-"""The settings file: one TOML file becomes frozen settings.
+"""The settings file: one TOML file becomes frozen settings; docs/configuration.md shows it.
 
-[[workers]]
-id = "sonnet"
-provider = "anthropic"          # a name that `batuta pool list` knows, or "compatible"
-model = "claude-sonnet-4-5"
-base_url = ""                   # for "compatible" and for proxies
-key_env = "ANTHROPIC_API_KEY"   # by default the provider's own variable
-description = "Strong at code and at following instructions."
-tags = ["region:us"]
-price = { input = 3, output = 15, cached = 0.3 }    # dollars per million tokens
-strength = 0.8                  # share it answers correctly alone, as you believe
-sampling = { temperature = 0.2, max_tokens = 4096, effort = "low" }
-concurrency = 32
-
-skills = { maths = 0.7 }        # the same by family
-seconds = 4                     # what an answer takes
-
-[conductor]
-worker = "sonnet"               # whose model writes the workflow; or a fixed one: "vote"; or
-                                # provider, model, base_url, key_env of one that is no worker
-[mini]
-selector = "runs/mini"          # who answers as batuta-mini; else the best worker
-[ultra]
-conductor = "sonnet"            # who conducts batuta-ultra; else [conductor]
-
-[limits]
-max_steps = 5
-max_rounds = 1
-max_cost_usd = 0.50
-
-[resilience]
-step_timeout_s = 120            # then another worker takes the step
-hedge_s = 20                    # silence of the last step's worker before a second one is asked
-
-[server]
-running = 512                   # answers at the same time; more wait, and some are turned away
-waiting = 1024
-
-[answer_cache]
-enabled = true                  # the same question twice is answered once, within a tenant
-ttl_s = 3600
-
-[moderation]
-model = "omni-moderation-latest"    # who answers POST /v1/moderations; of provider "openai"
-
-[[policies]]                    # see guardrails/settings.py
+A setting that could have no effect beside the others is refused, by one sentence that names it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -72,8 +29,22 @@ class LogFormat(StrEnum):
     """What went wrong, and a line for each request, as JSON."""
 
 
+EffortWord = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+_PROGRAMS = 4
+"""Programs that one worker runs at the same time, at most."""
+
+
 class _StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def refuse_settings(self, names: Iterable[str], reason: str) -> None:
+        """Nothing, if none of those was set.
+
+        Raises:
+            ValueError: one was; the first in order of the alphabet is named.
+        """
+        if said := sorted(self.model_fields_set.intersection(names)):
+            raise ValueError(f"`{said[0]}` {reason}")
 
 
 class PriceSetting(_StrictModel):
@@ -83,6 +54,8 @@ class PriceSetting(_StrictModel):
     output: Decimal = Field(ge=0)
     cached: Decimal | None = Field(default=None, ge=0)
     cache_write: Decimal | None = Field(default=None, ge=0)
+    audio: Decimal | None = Field(default=None, ge=0)
+    """Of input that is a recording."""
 
 
 class SamplingSetting(_StrictModel):
@@ -93,7 +66,7 @@ class SamplingSetting(_StrictModel):
     max_tokens: int | None = Field(default=None, ge=1)
     stop: tuple[str, ...] = ()
     seed: int | None = None
-    effort: str | None = None
+    effort: EffortWord | None = None
     frequency_penalty: float | None = Field(default=None, ge=-2, le=2)
     presence_penalty: float | None = Field(default=None, ge=-2, le=2)
     top_k: int | None = Field(default=None, ge=1)
@@ -105,6 +78,13 @@ class SkillSetting(_StrictModel):
     share: float = Field(ge=0, le=1)
     questions: int | None = Field(default=None, ge=1)
     """How many it was measured on."""
+
+
+_OF_MODELS = (
+    "base_url", "context_window", "deployments", "key_env", "price", "rpm", "sampling", "skills",
+    "strength", "tpm", "weight",
+)  # fmt: skip
+"""Settings that mean nothing of a worker that runs code."""
 
 
 class WorkerSetting(_StrictModel):
@@ -141,6 +121,18 @@ class WorkerSetting(_StrictModel):
         said = cast("dict[str, Any]", data)
         return {"model": PYTHON, **said} if said.get("provider") == PYTHON else said
 
+    @model_validator(mode="after")
+    def _without_idle_settings(self) -> Self:
+        if self.provider == PYTHON:
+            self.refuse_settings(_OF_MODELS, "is of language models, and this worker runs code")
+            if "concurrency" in self.model_fields_set and self.concurrency > _PROGRAMS:
+                raise ValueError(f"a worker runs at most {_PROGRAMS} programs at the same time")
+        if not self.deployments:
+            self.refuse_settings(("weight",), "shares calls among `deployments`: there are none")
+        elif not self.weight and not any(each.weight for each in self.deployments):
+            raise ValueError("all weights are 0, so that no address would be called")
+        return self
+
     @property
     def known_skills(self) -> tuple[Skill, ...]:
         """The same as the pool knows it."""
@@ -167,6 +159,10 @@ class DeploymentSetting(_StrictModel):
     tpm: int | None = Field(default=None, ge=1)
 
 
+_OF_ITS_MODEL = ("concurrency", "context_window", "price", "rpm", "tags", "tpm")
+"""Settings of [conductor] that mean nothing of a worker, which has its own."""
+
+
 class ConductorSetting(_StrictModel):
     """Who writes the workflow and what it is shown."""
 
@@ -189,11 +185,13 @@ class ConductorSetting(_StrictModel):
     descriptions: bool = True
     prices: bool = True
     examples: bool = True
+    structured: bool = False
+    """Whether the provider holds the model to the form of a workflow, where it can."""
     temperature: float | None = Field(default=None, ge=0)
     """None: the card's, else 1."""
     max_tokens: int | None = Field(default=None, ge=16)
     """None: the card's, else 1,024, and more for a model that reasons unasked."""
-    effort: str | None = None
+    effort: EffortWord | None = None
     """None: low for a model that reasons unasked."""
     breaker_questions: int = Field(default=3, ge=1)
     """Questions in a row without a workflow after which the model is skipped."""
@@ -211,6 +209,8 @@ class ConductorSetting(_StrictModel):
             raise ValueError("there are two conductors: name `worker`, or `provider` and `model`")
         if not self.model and self.model_fields_set & {"provider", "base_url", "key_env", "card"}:
             raise ValueError("a conductor that is no worker needs a `model`")
+        if not self.model:
+            self.refuse_settings(_OF_ITS_MODEL, "is of a conductor with a `model` of its own")
         return self
 
 
@@ -275,6 +275,12 @@ class ResilienceSetting(_StrictModel):
     breaker_pause_s: float = Field(default=15.0, gt=0, le=300)
     """For how long, the first time; each next time twice as long."""
 
+    @model_validator(mode="after")
+    def _hedge_comes_first(self) -> Self:
+        if self.hedge_s and self.step_timeout_s and self.hedge_s >= self.step_timeout_s:
+            raise ValueError("`hedge_s` must be less than `step_timeout_s`: no step lasts longer")
+        return self
+
 
 class ServerSetting(_StrictModel):
     """What `batuta serve` takes on."""
@@ -301,6 +307,12 @@ class ServerSetting(_StrictModel):
     replicas or worker processes: redis://host:6379."""
     replicas: int = Field(default=1, ge=1)
     """How many there are; each counts its share for itself while Redis cannot be reached."""
+
+    @model_validator(mode="after")
+    def _an_address_within_all(self) -> Self:
+        if self.connections_per_address and self.connections_per_address > self.connections:
+            raise ValueError("`connections_per_address` must be at most `connections`")
+        return self
 
 
 class ModerationSetting(_StrictModel):
@@ -344,6 +356,12 @@ class AnswerCacheSetting(_StrictModel):
     """Whether also answers that were sampled: of another temperature than 0 and without a seed."""
     redis: bool = False
     """Whether the index is in the Redis of the server, and not in the database of the runs."""
+
+    @model_validator(mode="after")
+    def _is_switched(self) -> Self:
+        if "enabled" not in self.model_fields_set:
+            self.refuse_settings(AnswerCacheSetting.model_fields, "needs `enabled = true`")
+        return self
 
 
 class Settings(_StrictModel):

@@ -16,6 +16,7 @@ from batuta.clients import (
     provider_url,
 )
 from batuta.clients.discovery import known_worker
+from batuta.clients.idle_sampling import idle_sampling
 from batuta.clients.limits import CallLimiter, RateLimitedClient
 from batuta.clients.limits_shared import RedisConnections
 from batuta.clients.openai.moderation import ModerationClient
@@ -78,15 +79,33 @@ def worker_spec(setting: WorkerSetting, environ: Mapping[str, str]) -> WorkerSpe
         rpm=setting.rpm,
         tpm=setting.tpm,
     )
+    check_sampling(spec, spec.worker.sampling, f"worker {setting.id}: sampling")
     deployments = tuple(_deployment_spec(spec, each, environ) for each in setting.deployments)
     return replace(spec, deployments=deployments, weight=setting.weight)
+
+
+def check_sampling(spec: WorkerSpec, wanted: Sampling, name: str) -> None:
+    """Nothing, if each choice of sampling changes what the model is sent.
+
+    Args:
+        spec: the model, and how it is reached.
+        wanted: the choices that the settings make.
+        name: what they are called in the settings.
+
+    Raises:
+        ConfigError: one would be left out, or the provider refuses it; it is named.
+    """
+    for field in idle_sampling(spec, wanted):
+        raise ConfigError(f"{name}.{field} has no effect on {spec.worker.model}: leave it out")
 
 
 def _deployment_spec(
     spec: WorkerSpec, setting: DeploymentSetting, environ: Mapping[str, str]
 ) -> DeploymentSpec:
     """Another place of that worker."""
-    key = spec.key
+    other = setting.provider not in {None, spec.provider}
+    # A key goes to the provider that gave it, and to no other.
+    key = provider_key(find_provider(setting.provider or ""), environ) if other else spec.key
     if setting.key_env:
         if not environ.get(setting.key_env):
             raise ConfigError(f"worker {spec.worker.id} needs the variable {setting.key_env}")

@@ -249,6 +249,8 @@ def bound_call_cost(
     dearest = max(price.input, price.cached or Decimal(0), price.cache_write or Decimal(0))
     if has_hour_mark(request):
         dearest = max(dearest, price.hour_cache_write)
+    if price.audio is not None and _has_recording(request):
+        dearest = max(dearest, price.audio)
     wanted = desired_output_tokens(request, worker)
     return CallCostBound(
         input_usd=max_prompt_tokens(request, worker, size) * dearest / MILLION,
@@ -264,6 +266,11 @@ def has_hour_mark(request: Request) -> bool:
         return True
     parts = (part.cache for message in request.messages for part in message.parts)
     return HOUR_MARK in parts or any(tool.cache == HOUR_MARK for tool in request.tools)
+
+
+def _has_recording(request: Request) -> bool:
+    """Whether a part of the prompt is heard."""
+    return any(isinstance(part, Audio) for message in request.messages for part in message.parts)
 
 
 def reasons_unasked(worker: Worker) -> bool:

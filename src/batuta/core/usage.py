@@ -20,9 +20,15 @@ class Price:
     """Of input read from a cache; None: as `input`."""
     cache_write: Decimal | None = None
     """Of input written to a cache; None: as `input`."""
+    audio: Decimal | None = None
+    """Of input that is a recording; None: as `input`."""
 
     def __post_init__(self) -> None:
-        parts = (self.input, self.output, self.cached or 0, self.cache_write or 0)
+        parts = (
+            self.input,
+            self.output,
+            *filter(None, (self.cached, self.cache_write, self.audio)),
+        )
         if any(part < 0 for part in parts):
             raise ValueError(f"a price is not negative: {self}")
 
@@ -44,6 +50,12 @@ def hour_cache_surcharge(price: Price, tokens: int) -> Decimal:
     """The dollars that so many tokens cost beyond `cache_write` where they are kept an hour."""
     written = price.input if price.cache_write is None else price.cache_write
     return tokens * (price.hour_cache_write - written) / MILLION
+
+
+def audio_surcharge(price: Price, tokens: int) -> Decimal:
+    """The dollars that so many tokens of recordings cost beyond those of text; may be negative."""
+    heard = price.input if price.audio is None else price.audio
+    return tokens * (heard - price.input) / MILLION
 
 
 ASSUMED_PRICE = Price(input=Decimal(15), output=Decimal(75))

@@ -10,13 +10,16 @@ action = "redact"                         # redact, block or flag
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from batuta.errors import ConfigError
 from batuta.guardrails.detectors import DetectorOptions, build_detector
 from batuta.guardrails.guardrail import Guardrail, GuardrailAction, Guardrails, GuardrailStage
+
+_OF_KIND = {"max_characters": "size", "countries": "personal", "json_schema": "schema"}
+"""Settings that mean something of one kind only."""
 
 
 class GuardrailSetting(BaseModel):
@@ -36,6 +39,13 @@ class GuardrailSetting(BaseModel):
     """Of kind `personal`: whose telephone numbers are known without their country's prefix."""
     json_schema: dict[str, Any] | None = None
     """Of kind `schema`: what a text must fit."""
+
+    @model_validator(mode="after")
+    def _options_of_its_kind(self) -> Self:
+        for name, kind in _OF_KIND.items():
+            if name in self.model_fields_set and self.kind != kind:
+                raise ValueError(f"`{name}` is of policies of kind {kind}, and this is {self.kind}")
+        return self
 
 
 def build_guardrails(settings: Iterable[GuardrailSetting]) -> Guardrails:

@@ -31,13 +31,19 @@ MAX_CHARACTERS = 32_000
 not answer. Workers get the whole."""
 MAX_TURN_CHARACTERS = 2_000
 """Characters of a turn other than the one that asks, where the whole is too long."""
+EXTRACT_CHARACTERS = 160
+"""Characters of an extract of what is left out, its place included."""
+MAX_EXTRACTS = 16
+"""Extracts of one text, or of the turns that are left out."""
+_PLACE_CHARACTERS = 24
+"""Of them, those that say where it stands."""
 
 
 def question_text(question: Question) -> str:
     """The conversation as one text for a conductor; a single user message is just its text.
 
-    What is longer than `MAX_CHARACTERS` is cut in the middle of its turns, then of its history, and
-    says so.
+    Of what is longer than `MAX_CHARACTERS` the middle of its turns, then of its history, is told in
+    extracts, each with its position.
     """
     return crop_conversation(question)[0]
 
@@ -47,38 +53,91 @@ def crop_conversation(question: Question) -> tuple[str, Cropping | None]:
     messages = question.messages
     if len(messages) == 1:
         whole = _message_text(messages[0])
-        text = clip_text(whole, MAX_CHARACTERS)
+        text = outline_text(whole, MAX_CHARACTERS)
         return text, None if text == whole else Cropping(len(text), len(whole))
     at = question_index(question)
     turns = [_turn_text(message) for message in messages]
     size = sum(map(len, turns))
     if size > MAX_CHARACTERS:
         turns = [
-            clip_text(turn, MAX_CHARACTERS // 2 if index == at else MAX_TURN_CHARACTERS)
+            outline_text(turn, MAX_CHARACTERS // 2 if index == at else MAX_TURN_CHARACTERS)
             for index, turn in enumerate(turns)
         ]
-    shown, left = _fit_turns([turn for turn in turns if turn], turns[at])
+    shown, left = _fit_turns(turns, at)
     text = "\n\n".join(shown)
     return text, Cropping(len(text), size, left) if size > MAX_CHARACTERS else None
 
 
-def _fit_turns(turns: list[str], kept: str) -> tuple[list[str], int]:
+def _fit_turns(turns: list[str], asking: int) -> tuple[list[str], int]:
     """The first turn, the one that asks, and as many of the newest as there is room for.
 
-    And how many are left out.
+    Args:
+        turns: empty ones are passed over.
+        asking: which of them asks.
+
+    Returns:
+        What is shown, with extracts of the turns that are left out, and how many these are.
     """
-    room = MAX_CHARACTERS - len(turns[0]) - len(kept)
+    said = [index for index, turn in enumerate(turns) if turn]
+    first = said[0] if said else asking
+    if sum(len(turns[index]) for index in said) <= MAX_CHARACTERS:
+        return [turns[index] for index in said], 0
+    room = MAX_CHARACTERS - MAX_EXTRACTS * EXTRACT_CHARACTERS
+    room -= len(turns[first]) + (len(turns[asking]) if asking != first else 0)
     chosen: list[str] = []
-    left = 0
-    for turn in reversed(turns[1:]):
-        if turn is not kept:
-            room -= len(turn)
-        if turn is kept or room >= 0:
-            chosen.append(turn)
+    left: list[int] = []
+    for index in reversed(said[1:]):
+        if index != asking:
+            room -= len(turns[index])
+        if index == asking or room >= 0:
+            chosen.append(turns[index])
         else:
-            left += 1
-    gap = [f"[{left} earlier turns are left out]"] if left else []
-    return [turns[0], *gap, *reversed(chosen)], left
+            left.append(index)
+    gap = [_describe_left_turns(turns, sorted(left))] if left else []
+    return [turns[first], *gap, *reversed(chosen)], len(left)
+
+
+def _describe_left_turns(turns: list[str], left: list[int]) -> str:
+    """How many turns are left out, and how some of them begin, evenly spaced."""
+    lines = (
+        f"[turn {index + 1} of {len(turns)}] {_extract_at(turns[index], 0)}"
+        for index in _evenly_spaced(left, MAX_EXTRACTS - 1)
+    )
+    return "\n".join([f"[{len(left)} earlier turns are left out; so they begin:]", *lines])
+
+
+def outline_text(text: str, most: int) -> str:
+    """The text, or its two ends and between them extracts of what is left out, with their places.
+
+    Args:
+        text: what may be too long.
+        most: characters that are shown of it, about a tenth of them extracts.
+    """
+    if len(text) <= most:
+        return text
+    extracts = min(most // 10 // EXTRACT_CHARACTERS, MAX_EXTRACTS)
+    ends = most - extracts * EXTRACT_CHARACTERS
+    head, tail = ends * 2 // 3, ends // 3
+    gap = len(text) - head - tail
+    lines = [f"[{gap} characters are left out{'; of them:' if extracts else ''}]"]
+    for number in range(extracts):
+        at = head + gap * (2 * number + 1) // (2 * extracts)
+        lines.append(f"[at {100 * at // len(text)} %] {_extract_at(text, at)}")
+    return "\n".join([text[:head], *lines, text[-tail:]])
+
+
+def _extract_at(text: str, at: int) -> str:
+    """A line of what stands there, from the beginning of a word."""
+    piece = text[at : at + EXTRACT_CHARACTERS - _PLACE_CHARACTERS]
+    if at and not text[at - 1].isspace():
+        piece = piece.partition(" ")[2] or piece
+    return f"{' '.join(piece.split())}…"
+
+
+def _evenly_spaced(values: list[int], most: int) -> list[int]:
+    """At most so many of the values, the first among them."""
+    count = min(len(values), most)
+    return [values[len(values) * number // count] for number in range(count)]
 
 
 def clip_text(text: str, most: int) -> str:

@@ -40,7 +40,8 @@ EXAMPLES = (
     WorkedExample(
         question="A train leaves at 9:40, stands for 25 minutes on the way and arrives at 13:05. "
         "For how long does it move?",
-        reason="One slip would spoil it, so another model repairs what the first one wrote.",
+        reason="One slip would spoil it: a second call, best of another model, checks and repairs "
+        "the first.",
         roles=("strong", "second"),
         subtasks=(
             "Solve the problem step by step.",
@@ -62,8 +63,8 @@ EXAMPLES = (
     WorkedExample(
         question="Write a Python function that turns a date of the French Republican calendar "
         "into a Gregorian one.",
-        reason="Hard, with facts to get right: the rules and the plan first, then the code, a "
-        "review by another model, and a final version.",
+        reason="Hard, with facts to get right: the rules and the plan first, at the same time; "
+        "then the code, a review by another model, and a final version that sees all of it.",
         roles=("second", "strong", "strong", "third", "strong"),
         subtasks=(
             "State the rules of that calendar: months, extra days, leap years, its first day.",
@@ -117,10 +118,9 @@ def worked_examples(pool: Pool, max_steps: int, *, by_merit: bool) -> str:
 def cast_roles(pool: Pool) -> dict[str, WorkerId]:
     """Who plays which role: the three best, and the cheapest; in a small pool some play two."""
     ranked = pool.ranked()
-    priced = [worker for worker in ranked if worker.price is not None]
-    cheap = ranked[-1]
-    if len(priced) == len(ranked):
-        cheap = min(reversed(priced), key=lambda w: w.price.output if w.price else 0)
+    priced = [(worker.price.output, worker) for worker in reversed(ranked) if worker.price]
+    # An unknown price is not a low one.
+    cheap = min(priced, key=lambda row: row[0])[1] if priced else ranked[-1]
     return _assign_roles([worker.id for worker in ranked], cheap.id)
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from batuta.core import MAX_STEPS, AcceptedAnswer, Pool, Step, WorkerId, Workflow
 from batuta.errors import WorkflowError
+from batuta.language.draft_schema import lists_of_steps
 from batuta.language.literal import LiteralValue, read_list
 
 _FIELDS = ("model_id", "subtasks", "access_list")
@@ -61,12 +62,22 @@ def parse_workflow(
 
 
 def read_lists(text: str) -> WorkflowLists:
-    """The first list behind each of the three labels.
+    """The first list behind each of the three labels, or those that a list of steps makes.
 
     Raises:
         WorkflowError: a label or its list is missing or cannot be read.
     """
     spoken = _strip_thinking(text)
+    lists = lists_of_steps(spoken)
+    return _read_labelled_lists(spoken) if lists is None else WorkflowLists(*lists)
+
+
+def _read_labelled_lists(spoken: str) -> WorkflowLists:
+    """The first list behind each label.
+
+    Raises:
+        WorkflowError: a label or its list is missing or cannot be read.
+    """
     found: dict[str, list[LiteralValue]] = {}
     loose: dict[str, int] = {}
     errors: dict[str, WorkflowError] = {}

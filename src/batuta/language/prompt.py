@@ -20,6 +20,7 @@ from batuta.core import (
     Question,
     Reply,
     Request,
+    ResponseFormat,
     Role,
     Round,
     RunId,
@@ -39,10 +40,11 @@ from batuta.language.conversation import (
     with_mark,
     without_prefill,
 )
+from batuta.language.draft_schema import DRAFT_FORM
 from batuta.language.examples import worked_examples
 from batuta.language.renderer import quote_list, render_workflow
 
-PROMPT_VERSION = "2"
+PROMPT_VERSION = "3"
 """Of the whole prompt's wording; a run and a trained conductor's card keep it."""
 COMPACT_VERSION = "compact-1"
 """Of the compact prompt's."""
@@ -96,21 +98,26 @@ subtask it is assigned, and which earlier steps it may read.
 
 A subtask is an instruction in plain words. It may ask a model to solve the whole question, to \
 solve a part, to plan, to look up facts, to give a second opinion, to check or refine an earlier \
-answer, or to do anything else that helps the models after it.
+answer, or to do anything else that helps the models after it. The models do not know their \
+numbers here: speak of earlier work by what it is ("the plan", "the two solutions").
 
 How it is carried out: every model sees the whole user question and its own subtask. It sees the \
 subtask and the response of an earlier step only if its access list says so; it never sees \
 anything else. Steps that do not read each other run at the same time. The response of the last \
 step is returned to the user as the final answer, with nothing added, so the last subtask must \
 ask for the complete answer in the form that the question wants. Use as few steps as the question \
-needs: an easy question needs one.
+needs: an easy question needs one. Of models that would do a step equally well take the cheaper.
 
 First think briefly, then write three Python lists of equal length:
 
 model_id = [number of the model for each step]
 subtasks = ["instruction for each step"]
 access_list = [what each step may read: [] for nothing, ["all"] for every earlier step, or the \
-numbers of earlier steps such as [0, 2]]"""
+numbers of earlier steps such as [0, 2]; the first step is number 0]"""
+
+CLOSING = """\
+Now write the workflow for the user question: think briefly, then write the lists. Do not answer \
+the question."""
 
 TOOLS = """\
 The model of any step may call these tools of the user; it then gets the results and goes on with \
@@ -129,9 +136,19 @@ previous workflow."""
 
 
 def conductor_request(
-    brief: PlanningContext, rendering: PromptOptions, sampling: Sampling
+    brief: PlanningContext,
+    rendering: PromptOptions,
+    sampling: Sampling,
+    form: ResponseFormat | None = None,
 ) -> Request:
-    """The conductor's whole prompt for `brief`: one user message and a pre-filled reply."""
+    """The conductor's whole prompt for `brief`: one user message and a pre-filled reply.
+
+    Args:
+        brief: what is asked, and who can answer.
+        rendering: what is shown of the workers.
+        sampling: of the draft.
+        form: see `draft_schema`; with it nothing is pre-filled. None: the three lists.
+    """
     if rendering.compact:
         names = tuple(worker.id for worker in brief.pool)
         return Request(
@@ -155,7 +172,16 @@ def conductor_request(
         parts.append(FORM)
     if brief.previous:
         parts.append(f"{PREVIOUS_HEADING}\n{_previous_workflow_text(brief)}\n\n{REVISION}")
-    return Request(messages=(user_message("\n\n".join(parts)),), sampling=sampling, prefill=PREFILL)
+    else:
+        parts.append(CLOSING)
+    if form is not None:
+        parts.append(DRAFT_FORM)
+    return Request(
+        messages=(user_message("\n\n".join(parts)),),
+        sampling=sampling,
+        response_format=form,
+        prefill=PREFILL if form is None else "",
+    )
 
 
 def _compact_prompt(brief: PlanningContext, rendering: PromptOptions) -> str:

@@ -24,7 +24,9 @@ from batuta.core import (
     MalformedPlan,
     Plan,
     PlanningContext,
+    Reply,
     Request,
+    ResponseFormat,
     Sampling,
     Usage,
     Worker,
@@ -32,13 +34,24 @@ from batuta.core import (
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.core.usage import ZERO_COST, ZERO_USAGE, usage_cost
-from batuta.errors import ClientError, LimitReachedError, WorkflowError
+from batuta.errors import BadRequestError, ClientError, LimitReachedError, WorkflowError
 from batuta.language import PromptOptions, conductor_request, parse_workflow
 from batuta.language.conversation import crop_conversation
+from batuta.language.draft_schema import draft_format
 from batuta.solvers.draft_breaker import left_alone, may_draft, note_decision
 
 PAPER_SAMPLING = Sampling(temperature=1.0, max_tokens=1024)
 """Completion at most 1,024 tokens at temperature 1 (paper, section 4.1)."""
+
+
+@dataclass(slots=True)
+class StructuredDrafts:
+    """Drafts that the provider holds to the form of a workflow."""
+
+    bounds: tuple[str, ...] = ()
+    """See `draft_schema.draft_format`."""
+    is_refused: bool = False
+    """Whether the provider has refused the form; then it is not asked for again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +67,8 @@ class LLMConductor:
     asked. None: any."""
     worker: Worker | None = None
     """Whose model it is: what a call of it may cost follows from that. None: it costs nothing."""
+    structured: StructuredDrafts | None = None
+    """None: the model writes its draft freely."""
     health: WorkerHealth | None = None
     """Leaves the model alone for a while after malformed drafts in a row; None: nobody looks."""
 
@@ -78,9 +93,7 @@ class LLMConductor:
         return decision
 
     async def _draft(self, brief: PlanningContext, listener: CallListener) -> Decision:
-        seed = (brief.seed * 1_000_003 + brief.sample) % 2**31
-        sampling = replace(self.sampling, seed=seed)
-        request = conductor_request(brief, self.rendering, sampling)
+        request = self._request(brief, self._draft_form(brief))
         cropping = crop_conversation(brief.question)[1]
         try:
             if self.worker is not None:
@@ -88,7 +101,7 @@ class LLMConductor:
         except LimitReachedError as error:
             return MalformedPlan(draft=Draft(), reason=str(error), outage=True)
         try:
-            reply = await self.client.complete(request, listener)
+            reply, request = await self._complete(brief, request, listener)
         except anyio.get_cancelled_exc_class():
             await self._report_cancelled_call(request, listener)
             raise
@@ -103,7 +116,10 @@ class LLMConductor:
                 cropping=cropping,
             )
             return MalformedPlan(
-                draft=lost, reason=f"the conductor's model failed: {error}", outage=True
+                draft=lost,
+                reason=f"the conductor's model failed: {error}",
+                outage=True,
+                again=error.retryable,
             )
         draft = Draft(
             text=reply.text,
@@ -120,6 +136,42 @@ class LLMConductor:
             room = f"the reply was cut at {self.sampling.max_tokens} tokens: " if cut else ""
             return MalformedPlan(draft=draft, reason=f"{room}{error}")
         return AcceptedAnswer(draft) if isinstance(read, AcceptedAnswer) else Plan(read, draft)
+
+    def _request(self, brief: PlanningContext, form: ResponseFormat | None) -> Request:
+        """The prompt, with a seed of this sample's own."""
+        seed = (brief.seed * 1_000_003 + brief.sample) % 2**31
+        sampling = replace(self.sampling, seed=seed)
+        return conductor_request(brief, self.rendering, sampling, form)
+
+    def _draft_form(self, brief: PlanningContext) -> ResponseFormat | None:
+        """The form that the provider holds the draft to; None: none."""
+        structured = self.structured
+        if structured is None or structured.is_refused or self.rendering.compact:
+            return None
+        revise = bool(brief.previous)
+        return draft_format(brief.pool, brief.max_steps, revise=revise, bounds=structured.bounds)
+
+    async def _complete(
+        self, brief: PlanningContext, request: Request, listener: CallListener
+    ) -> tuple[Reply, Request]:
+        """The model's reply, and what it was asked: without the form where that is refused.
+
+        Raises:
+            ClientError: there is no usable reply.
+            LimitReached: a limit forbids to ask again.
+        """
+        try:
+            return await self.client.complete(request, listener), request
+        except BadRequestError as error:
+            if self.structured is None or request.response_format is None:
+                raise
+            usage, cost = error.usage or ZERO_USAGE, error.cost or ZERO_COST
+            failure = Failure(code=error.code, message=str(error), usage=usage, cost=cost)
+        await listener.on_failure(failure)
+        free = self._request(brief, None)
+        reply = await self.client.complete(free, listener)
+        self.structured.is_refused = True
+        return reply, free
 
     async def _report_cancelled_call(self, request: Request, listener: CallListener) -> None:
         """Tell what the cut call is likely to have consumed."""

@@ -9,7 +9,7 @@ from batuta.core import Client, Sampling, Worker
 from batuta.core.cost_bound import reasons_unasked
 from batuta.language import PromptOptions
 from batuta.solvers.draft_breaker import DRAFT_BREAKER
-from batuta.solvers.llm_conductor import PAPER_SAMPLING, LLMConductor
+from batuta.solvers.llm_conductor import PAPER_SAMPLING, LLMConductor, StructuredDrafts
 
 REASONING_TOKENS = 8192
 """Tokens of a draft, hidden reasoning included, of a model that reasons unasked."""
@@ -45,6 +45,7 @@ class ConductorOptions:
     rendering: PromptOptions = PromptOptions(prices=True)
     sampling: Sampling = Sampling()
     rounds: int | None = None
+    structured: StructuredDrafts | None = None
     health: WorkerHealth | None = None
     """Leaves it alone after malformed drafts; None: one of its own."""
 
@@ -60,6 +61,7 @@ def prompted_conductor(
         rendering=options.rendering,
         sampling=sampling,
         rounds=options.rounds,
+        structured=options.structured,
         worker=replace(worker, sampling=sampling),
         health=options.health or WorkerHealth(DRAFT_BREAKER),
     )

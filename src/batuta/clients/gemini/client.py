@@ -18,7 +18,7 @@ from batuta.clients.call import (
 )
 from batuta.clients.gemini.messages import gemini_contents, system_texts
 from batuta.clients.gemini.stream import GeminiStreamAccumulator, parse_response
-from batuta.clients.sampling import CHOICES, refuse_fields
+from batuta.clients.sampling import refuse_fields
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.transport import HttpTarget, HttpTransport
 from batuta.core import CallListener, Reply, Request, Tool, Worker
@@ -115,7 +115,7 @@ class GeminiAdapter:
 
     def _generation_config(self, request: Request) -> dict[str, Any]:
         sampling = request.sampling
-        refuse_fields(self._model, sampling, CHOICES)
+        refuse_fields(self._model, sampling, ("logprobs",))
         config: dict[str, Any] = {
             "temperature": sampling.temperature,
             "topP": sampling.top_p,
@@ -125,6 +125,7 @@ class GeminiAdapter:
             "maxOutputTokens": min_cap(sampling.max_tokens, request.max_output),
             "stopSequences": list(sampling.stop) or None,
             "seed": sampling.seed,
+            "candidateCount": sampling.choices,
             "thinkingConfig": _cap_thinking(
                 self._thinking_config(sampling.effort), request.max_output
             ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, final
 
 import orjson
@@ -30,14 +31,56 @@ _BROKEN_CALL_REASONS = {"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"}
 
 
 @final
+class _CandidateAccumulator:
+    """One of the replies of a stream."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls = ToolCallAccumulator()
+        self.finish: Finish | None = None
+
+    def add_candidate(self, candidate: dict[str, Any]) -> Sequence[Delta]:
+        """The fragments of one response's candidate."""
+        if reason := candidate.get("finishReason"):
+            self.finish = _parse_finish(reason)
+        parts = as_array(as_object(candidate.get("content")).get("parts"))
+        return [delta for part in parts if (delta := self._add_part(part)) is not None]
+
+    def reply(self, model: str) -> Reply:
+        """All that came so far."""
+        calls = self._calls.tool_calls()
+        return Reply(
+            text="".join(self._text),
+            reasoning="".join(self._reasoning),
+            tool_calls=calls,
+            finish=resolve_finish(self.finish or Finish.STOP, calls),
+            model=model,
+        )
+
+    def _add_part(self, part: dict[str, Any]) -> Delta | None:
+        if call := part.get("functionCall"):
+            arguments = orjson.dumps(call.get("args") or {}).decode()
+            delta = self._calls.start_call(as_string(call.get("id")), call["name"], arguments)
+            return replace(delta, choice=self._number) if self._number else delta
+        text = as_string(part.get("text"))
+        if not text:
+            return None
+        if part.get("thought"):
+            self._reasoning.append(text)
+            return Delta(reasoning=text, choice=self._number)
+        self._text.append(text)
+        return Delta(text=text, choice=self._number)
+
+
+@final
 class GeminiStreamAccumulator:
     """A stream of `GenerateContentResponse`s; also reads a whole one."""
 
     def __init__(self) -> None:
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
-        self._calls = ToolCallAccumulator()
-        self._finish: Finish | None = None
+        self._candidates: dict[int, _CandidateAccumulator] = {}
+        self._is_blocked = False
         self._usage: Any = None
         self._model = ""
         self.is_closed = False
@@ -45,8 +88,9 @@ class GeminiStreamAccumulator:
 
     @property
     def is_finished(self) -> bool:
-        """A finish reason came, or the prompt was blocked."""
-        return self._finish is not None
+        """Every candidate has a finish reason, or the prompt was blocked."""
+        ended = [candidate.finish is not None for candidate in self._candidates.values()]
+        return self._is_blocked or (bool(ended) and all(ended))
 
     def add_event(self, event: str, data: bytes) -> Sequence[Delta]:
         """The fragments of one event."""
@@ -63,40 +107,26 @@ class GeminiStreamAccumulator:
         self._usage = chunk.get("usageMetadata") or self._usage
         self._model = as_string(chunk.get("modelVersion")) or self._model
         if as_object(chunk.get("promptFeedback")).get("blockReason"):
-            self._finish = Finish.CONTENT_FILTER
-        candidates = chunk.get("candidates")
-        if not candidates:
-            return ()
-        candidate = candidates[0]
-        if reason := candidate.get("finishReason"):
-            self._finish = _parse_finish(reason)
-        parts = as_array(as_object(candidate.get("content")).get("parts"))
-        return [delta for part in parts if (delta := self._add_part(part)) is not None]
+            self._is_blocked = True
+        deltas: list[Delta] = []
+        for candidate in chunk.get("candidates") or ():
+            number = as_count(candidate.get("index"))
+            known = self._candidates.setdefault(number, _CandidateAccumulator(number))
+            deltas += known.add_candidate(candidate)
+        return deltas
 
     def result(self) -> ProviderReply:
         """All that came so far."""
-        calls = self._calls.tool_calls()
-        reply = Reply(
-            text="".join(self._text),
-            reasoning="".join(self._reasoning),
-            tool_calls=calls,
-            finish=resolve_finish(self._finish or Finish.STOP, calls),
-            model=self._model,
+        replies = [self._candidates[each].reply(self._model) for each in sorted(self._candidates)]
+        blocked = Finish.CONTENT_FILTER if self._is_blocked else Finish.STOP
+        first = replies[0] if replies else Reply(text="", model=self._model, finish=blocked)
+        if self._is_blocked:
+            first = replace(first, finish=blocked)
+        return ProviderReply(
+            reply=replace(first, alternatives=tuple(replies[1:])),
+            usage=parse_usage(self._usage),
+            audio_input=_audio_tokens(self._usage),
         )
-        return ProviderReply(reply=reply, usage=parse_usage(self._usage))
-
-    def _add_part(self, part: dict[str, Any]) -> Delta | None:
-        if call := part.get("functionCall"):
-            arguments = orjson.dumps(call.get("args") or {}).decode()
-            return self._calls.start_call(as_string(call.get("id")), call["name"], arguments)
-        text = as_string(part.get("text"))
-        if not text:
-            return None
-        if part.get("thought"):
-            self._reasoning.append(text)
-            return Delta(reasoning=text)
-        self._text.append(text)
-        return Delta(text=text)
 
 
 def parse_response(data: Any) -> ProviderReply:
@@ -124,6 +154,20 @@ def parse_usage(usage: Any) -> Usage | None:
         return None
     cached = min(as_count(told.get("cachedContentTokenCount")), prompt)
     return Usage(calls=1, input=prompt, cached=cached, output=output, reasoning=thoughts)
+
+
+def _audio_tokens(usage: Any) -> int:
+    """Tokens of recordings in the prompt that no cache gave."""
+    told = as_object(usage)
+    heard, cached = (
+        sum(
+            as_count(as_object(row).get("tokenCount"))
+            for row in as_array(told.get(name))
+            if as_object(row).get("modality") == "AUDIO"
+        )
+        for name in ("promptTokensDetails", "cacheTokensDetails")
+    )
+    return max(min(heard, as_count(told.get("promptTokenCount"))) - cached, 0)
 
 
 def _parse_finish(reason: str) -> Finish:

@@ -162,7 +162,20 @@ def _joined_reply(replies: Sequence[Reply], usage: Any) -> ProviderReply:
     reply = replies[0]
     if len(replies) > 1:
         reply = replace(reply, alternatives=tuple(replies[1:]))
-    return ProviderReply(reply=reply, usage=parse_usage(usage), usd=reported_usd(usage))
+    return ProviderReply(
+        reply=reply,
+        usage=parse_usage(usage),
+        usd=reported_usd(usage),
+        audio_input=_audio_tokens(usage),
+    )
+
+
+def _audio_tokens(usage: Any) -> int:
+    """Tokens of recordings in the prompt; what a cache gave is taken to be text first."""
+    told = as_object(usage)
+    read = as_object(told.get("prompt_tokens_details"))
+    fresh = as_count(told.get("prompt_tokens")) - as_count(read.get("cached_tokens"))
+    return max(min(as_count(read.get("audio_tokens")), fresh), 0)
 
 
 def parse_logprobs(choice: dict[str, Any]) -> tuple[TokenLogprob, ...]:

@@ -73,7 +73,7 @@ def baseline_models(
 
     Raises:
         ConfigError: the history knows fewer than three of the pool's workers, the cascade none,
-            or the checker is none of them.
+            or the checker is none of them, or there is no cascade for it.
     """
     served = [
         _baseline_model(each.default_name, each.build(each.number), pool, limits)
@@ -86,6 +86,8 @@ def baseline_models(
             known = ", ".join(cascade.selector.workers)
             raise ConfigError(f"the cascade knows no worker of this pool, only {known}")
         served.append(_baseline_model(CASCADE, replace(cascade, checker=checks), pool, limits))
+    elif checks is not None and (history is None or history.samples is None):
+        raise ConfigError(f"{checker} would check the answers of baseline/cascade: {NEEDS_ANSWERS}")
     if history is None:
         return tuple(served)
     known = [worker for worker in history.workers if worker in pool]

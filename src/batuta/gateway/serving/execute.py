@@ -123,6 +123,8 @@ class PreparedCall:
         ignored = [n for n in self.call.ignored if _HEADER_SAFE.fullmatch(n)][:_MAX_NAMED]
         if ignored:
             headers["x-batuta-ignored"] = ", ".join(ignored)
+        if lowered := self.call.options.lowered_limits(self.limits):
+            headers["x-batuta-lowered"] = ", ".join(f"{n}={v:g}" for n, v in lowered.items())
         return headers
 
     def error_for(self, run: Run) -> APIError | None:
@@ -340,6 +342,7 @@ class RunService:
         check_pictures(call.question, private=self._catalogue.private_pictures)
         clients: Mapping[WorkerId, Client] = self._catalogue.clients
         effort = call.question.sampling.effort if workflow is None else None
+        call.options.check_limits(served.limits.steps, served.max_rounds)
         limits = caller_limits(
             caller, call.options.limits(limits_for_effort(effort, served), limits_ceiling(served))
         )

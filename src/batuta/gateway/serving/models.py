@@ -98,7 +98,7 @@ def served_models(
             name=f"{WORKER_PREFIX}{worker.id}",
             conductor=single_worker(worker.id),
             pool=pool.subset((worker.id,)),
-            limits=Limits(steps=1, seconds=ultra.seconds, unknown=ultra.unknown),
+            limits=replace(ultra, steps=1, rounds=1),
             direct=True,
             fallback=False,
             description=worker.description,

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TypeVar
 
-from batuta.core import MAX_STEPS, Limits, Pool, Step, WorkerId, Workflow
+from batuta.core import MAX_ROUNDS, MAX_STEPS, Limits, Pool, Step, WorkerId, Workflow
 from batuta.gateway.errors import APIError, invalid_type, invalid_value
 from batuta.gateway.http.fields import Fields
 
@@ -73,6 +73,38 @@ class RunOptions:
             ),
             unknown=ceiling.unknown,
         )
+
+    def check_limits(self, most_steps: int, most_rounds: int) -> None:
+        """Nothing, if no more steps and rounds are asked for than there can be.
+
+        Args:
+            most_steps: of the served model, or of any workflow if that is more.
+            most_rounds: the same of rounds.
+
+        Raises:
+            APIError: more are; it names the limit.
+        """
+        for name, wanted, most in (
+            ("max_steps", self.steps, max(most_steps, MAX_STEPS)),
+            ("max_rounds", self.rounds, max(most_rounds, MAX_ROUNDS)),
+        ):
+            if wanted is not None and wanted > most:
+                raise invalid_value(f"{ORCHESTRATION_FIELD}.{name}", f"it is at most {most}.")
+
+    def lowered_limits(self, limits: Limits) -> dict[str, float]:
+        """Of the limits that were asked for, those that are lower in `limits`, by their field."""
+        asked: dict[str, tuple[float | None, float | None]] = {
+            "max_cost_usd": (self.usd, limits.usd),
+            "max_tokens": (self.tokens, limits.tokens),
+            "max_steps": (self.steps, limits.steps),
+            "max_rounds": (self.rounds, limits.rounds),
+            "deadline_s": (self.seconds, limits.seconds),
+        }
+        return {
+            name: most
+            for name, (wanted, most) in asked.items()
+            if wanted is not None and most is not None and most < wanted
+        }
 
     def check_workflow(self, pool: Pool, limits: Limits) -> None:
         """Nothing, if the workflow by hand can be played by that pool within those limits.

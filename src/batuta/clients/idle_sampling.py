@@ -1,0 +1,59 @@
+"""Choices of sampling that would not reach a model: found by writing its request without them."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+from batuta.clients.anthropic.client import AnthropicAdapter, ThinkingModels
+from batuta.clients.call import ProviderAdapter
+from batuta.clients.gemini.client import GeminiAdapter
+from batuta.clients.openai.client import OpenAIChatAdapter
+from batuta.clients.providers import WorkerSpec, find_provider
+from batuta.core import Request, Sampling, user_message
+from batuta.core.worker import EMBEDDINGS
+from batuta.errors import UnsupportedFieldError
+
+
+def idle_sampling(spec: WorkerSpec, wanted: Sampling) -> tuple[str, ...]:
+    """The names of the choices that change nothing of what the model is sent, or that it refuses.
+
+    Args:
+        spec: the model, and how it is reached.
+        wanted: the choices, which are looked at together: some hold only without another.
+    """
+    nothing = Sampling()
+    chosen = [f.name for f in fields(wanted) if getattr(wanted, f.name) != getattr(nothing, f.name)]
+    if EMBEDDINGS in spec.worker.tags:
+        return tuple(chosen)
+    adapter = _provider_adapter(spec)
+    return tuple(name for name in chosen if _is_idle(adapter, wanted, name))
+
+
+def _is_idle(adapter: ProviderAdapter, wanted: Sampling, name: str) -> bool:
+    nothing = getattr(Sampling(), name)
+    alone = replace(Sampling(), **{name: getattr(wanted, name)})
+    try:
+        adapter.build_body(_request_of(alone), stream=False)
+    except UnsupportedFieldError:
+        return True
+    try:
+        with_it = adapter.build_body(_request_of(wanted), stream=False)
+        return with_it == adapter.build_body(
+            _request_of(replace(wanted, **{name: nothing})), stream=False
+        )
+    except UnsupportedFieldError:
+        return False  # another choice is refused, and named
+
+
+def _request_of(sampling: Sampling) -> Request:
+    return Request(messages=(user_message("?"),), sampling=sampling)
+
+
+def _provider_adapter(spec: WorkerSpec) -> ProviderAdapter:
+    """What writes requests to that provider's models."""
+    provider, model = find_provider(spec.provider), spec.worker.model
+    if provider.api == "anthropic":
+        return AnthropicAdapter(model, ThinkingModels())
+    if provider.api == "gemini":
+        return GeminiAdapter(model.removeprefix("models/"))
+    return OpenAIChatAdapter(model, provider.dialect)

@@ -1,0 +1,137 @@
+"""Who conducts: from the names and options of the settings to conductors over a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from batuta.clients import HttpTransport, WorkerHealth, WorkerSpec, find_provider, open_client
+from batuta.config.settings import ConductorSetting, WorkerSetting
+from batuta.config.workers import check_sampling, worker_spec
+from batuta.core import Client, Conductor, Pool, Sampling, WorkerId
+from batuta.embedded.policy import ConductorCard
+from batuta.errors import ConfigError
+from batuta.language import PromptOptions
+from batuta.solvers import LLMConductor
+from batuta.solvers.draft_breaker import DRAFT_BREAKER
+from batuta.solvers.llm_conductor import StructuredDrafts
+from batuta.solvers.open_conductor import PROMPTED, open_conductor
+from batuta.solvers.prompted import ConductorOptions, prompted_conductor
+
+CONDUCTOR = WorkerId("conductor")
+"""The id of a conductor that is no worker, and of how its drafts do in `LoadedConfig.health`."""
+
+
+_OF_PROMPTS = ("descriptions", "examples", "prices", "structured")
+"""Options of [conductor] that are of a prompt, and of none that a card brings."""
+_OF_DRAFTS = ("breaker_pause_s", "breaker_questions", "effort", "max_tokens", "temperature")
+"""Options of [conductor] that are of a model that is prompted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConductorOpener:
+    """Opens conductors by name, over one pool."""
+
+    pool: Pool
+    clients: Mapping[WorkerId, Client]
+    setting: ConductorSetting = ConductorSetting()
+    http: HttpTransport | None = None
+    """None: only workers of the pool conduct."""
+    specs: Mapping[WorkerId, WorkerSpec] = field(default_factory=dict[WorkerId, WorkerSpec])
+    """How the workers are reached; empty where they are simulated."""
+    environ: Mapping[str, str] = field(default_factory=dict[str, str])
+    health: WorkerHealth = field(default_factory=lambda: WorkerHealth(DRAFT_BREAKER))
+
+    def ultra(self, name: str | None) -> Conductor:
+        """The conductor that was named, else the settings', else the best worker's model.
+
+        Raises:
+            ConfigError: it cannot be had.
+        """
+        if name is None and self.setting.model and self.http is not None:
+            return self._apart(self.http)
+        return self.named(name or self.setting.worker or self.pool.ranked()[0].id)
+
+    def named(self, name: str) -> Conductor:
+        """The conductor of that name, or of that folder.
+
+        Raises:
+            ConfigError: there is none, or its folder cannot be used.
+        """
+        spec = self.specs.get(WorkerId(name))
+        options = self._options(spec.provider if spec else None)
+        opened = open_conductor(name, self.pool, self.clients, options)
+        if spec and _is_prompted(opened):
+            check_sampling(spec, self._own_sampling(), "conductor")
+        return opened
+
+    def check_options(self, opened: Iterable[Conductor]) -> None:
+        """Nothing, if each option of [conductor] is of one of these.
+
+        Raises:
+            ConfigError: one is of none; it is named.
+        """
+        prompted = [conductor for conductor in opened if _is_prompted(conductor)]
+        plain = [one for one in prompted if not (self.setting.card and _is_apart(one))]
+        drafts = () if prompted else _OF_DRAFTS
+        shown = () if plain else _OF_PROMPTS
+        idle = sorted(self.setting.model_fields_set.intersection((*drafts, *shown)))
+        if idle and idle[0] in _OF_PROMPTS and prompted:
+            reason = "the card of a trained conductor brings its own prompt"
+        else:
+            reason = "no model is prompted to conduct"
+        if idle:
+            raise ConfigError(f"conductor.{idle[0]} has no effect: {reason}")
+
+    def _apart(self, http: HttpTransport) -> LLMConductor:
+        """A model that is no worker, as it was trained if it has a card."""
+        chosen = self.setting.model_dump(
+            include={"model", "provider", "base_url", "key_env", "tags", "context_window",
+                     "price", "concurrency", "rpm", "tpm"}
+        )  # fmt: skip
+        spec = worker_spec(WorkerSetting(id=CONDUCTOR, **chosen), self.environ)
+        check_sampling(spec, self._own_sampling(), "conductor")
+        card = ConductorCard.read(Path(self.setting.card)) if self.setting.card else None
+        if card is not None:
+            card.check_prompt()
+            card.check_pool(worker.id for worker in self.pool)
+        client = open_client(spec, http, health=WorkerHealth())
+        name = f"{PROMPTED}{card.name if card else spec.worker.model}"
+        return prompted_conductor(name, spec.worker, client, self._options(spec.provider, card))
+
+    def _own_sampling(self) -> Sampling:
+        """What the settings say of drafts."""
+        said = self.setting
+        return Sampling(
+            temperature=said.temperature, max_tokens=said.max_tokens, effort=said.effort
+        )
+
+    def _options(
+        self, provider: str | None = None, card: ConductorCard | None = None
+    ) -> ConductorOptions:
+        """What the settings and the card say; the settings' sampling goes before the card's."""
+        bounds = find_provider(provider).schema_bounds if provider else ()
+        said, sampling = self.setting, self._own_sampling()
+        return ConductorOptions(
+            rendering=card.rendering
+            if card
+            else PromptOptions(
+                descriptions=said.descriptions, prices=said.prices, examples=said.examples
+            ),
+            sampling=sampling.with_defaults(card.sampling) if card else sampling,
+            rounds=card.rounds if card else None,
+            structured=StructuredDrafts(bounds) if said.structured and not card else None,
+            health=self.health,
+        )
+
+
+def _is_prompted(conductor: Conductor) -> bool:
+    """Whether a model is prompted, as the settings want it."""
+    return isinstance(conductor, LLMConductor) and conductor.name.startswith(PROMPTED)
+
+
+def _is_apart(conductor: Conductor) -> bool:
+    """Whether it is a model that is no worker."""
+    worker = conductor.worker if isinstance(conductor, LLMConductor) else None
+    return worker is not None and worker.id == CONDUCTOR

@@ -1,0 +1,401 @@
+"""Every setting changes something that can be seen, or is refused: none is left out silently."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import anyio
+import pytest
+from pydantic import BaseModel
+
+import batuta
+from batuta.cli.reload import ServeOptions, startup_message
+from batuta.clients import HttpTransport
+from batuta.config.load import load_config
+from batuta.config.settings import (
+    AnswerCacheSetting,
+    ConductorSetting,
+    DeploymentSetting,
+    ModerationSetting,
+    OidcSetting,
+    ResilienceSetting,
+    ServerSetting,
+    Settings,
+    WorkerSetting,
+)
+from batuta.embedded.policy import ConductorCard
+from batuta.errors import ConfigError
+from batuta.guardrails.settings import GuardrailSetting
+from batuta.language import PromptOptions
+
+pytestmark = pytest.mark.anyio
+SOURCE = Path(batuta.__file__).parent
+URL = "http://127.0.0.1:9/v1"
+KEYS = {"ANTHROPIC_API_KEY": "sk-ant-0123456789", "MY_KEY": "sk-mine", "OTHER_KEY": "sk-other"}
+A = {"id": "a", "model": "m-a", "base_url": URL, "price": {"input": 1, "output": 2}}
+B = {"id": "b", "model": "claude-sonnet-4-5", "provider": "anthropic"}
+PLACE = {"base_url": "http://127.0.0.1:8/v1"}
+APART = {"model": "c", "base_url": URL}
+PRICE = {"input": 1, "output": 2}
+
+# Of each setting a value that is not the usual one; beside what else it needs.
+WORKER = {
+    "id": "z",
+    "model": "other",
+    "provider": "vllm",
+    "base_url": "http://127.0.0.1:7/v1",
+    "key_env": "MY_KEY",
+    "description": "Good.",
+    "tags": ["vision"],
+    "context_window": 1000,
+    "price": {"input": 5, "output": 6},
+    "strength": 0.5,
+    "skills": {"maths": 0.5},
+    "seconds": 3,
+    "sampling": {"temperature": 0.5},
+    "concurrency": 3,
+    "rpm": 10,
+    "tpm": 1000,
+    "weight": 2,
+    "deployments": [PLACE],
+}
+SAMPLING = {
+    "temperature": 0.5,
+    "top_p": 0.5,
+    "max_tokens": 50,
+    "stop": ["x"],
+    "seed": 3,
+    "effort": "low",
+    "frequency_penalty": 0.5,
+    "presence_penalty": 0.5,
+    "top_k": 5,
+}
+DEPLOYMENT = {
+    "model": "elsewhere",
+    "provider": "vllm",
+    "base_url": "http://127.0.0.1:6/v1",
+    "key_env": "OTHER_KEY",
+    "weight": 3,
+    "concurrency": 4,
+    "rpm": 5,
+    "tpm": 600,
+}
+OF_DRAFTS = ("temperature", "max_tokens", "effort", "breaker_questions", "breaker_pause_s")
+CONDUCTOR = {
+    "worker": "a",
+    "model": "other",
+    "provider": "vllm",
+    "base_url": "http://127.0.0.1:7/v1",
+    "key_env": "MY_KEY",
+    "price": PRICE,
+    "context_window": 1000,
+    "tags": ["region:eu"],
+    "concurrency": 3,
+    "rpm": 10,
+    "tpm": 1000,
+    "card": "{card}",
+    "descriptions": False,
+    "prices": False,
+    "examples": False,
+    "structured": True,
+    "temperature": 0.5,
+    "max_tokens": 100,
+    "effort": "high",
+    "breaker_questions": 7,
+    "breaker_pause_s": 7,
+}
+LIMITS = {
+    "max_steps": 2,
+    "max_rounds": 2,
+    "max_tokens": 100,
+    "max_cost_usd": 0.5,
+    "deadline_s": 7,
+    "unknown_price": {"input": 1, "output": 1},
+}
+RESILIENCE = {
+    "step_timeout_s": 9,
+    "hedge_s": 2,
+    "breaker_failures": 2,
+    "breaker_pause_s": 3,
+}
+POLICY = {
+    "name": "other",
+    "kind": "injection",
+    "on": ["output"],
+    "action": "block",
+    "fail_closed": False,
+}
+READ_BY_THE_SERVER = (ServerSetting, AnswerCacheSetting, OidcSetting, ModerationSetting)
+"""Tables whose settings go one by one to the parts of a server: each must be read somewhere."""
+
+
+def with_setting(**tables):
+    return {"workers": [A, B], **tables}
+
+
+def single_cases():
+    """A name, the file without the setting, and with it."""
+    for name, value in WORKER.items():
+        places = {"deployments": [PLACE]} if name == "weight" else {}
+        yield (
+            f"workers.{name}",
+            with_setting(workers=[A | places, B]),
+            with_setting(workers=[A | places | {name: value}, B]),
+        )
+    for name, value in SAMPLING.items():
+        yield (
+            f"sampling.{name}",
+            with_setting(),
+            with_setting(workers=[A | {"sampling": {name: value}}, B]),
+        )
+    for name, value in DEPLOYMENT.items():
+        yield (
+            f"deployments.{name}",
+            with_setting(workers=[A | {"deployments": [PLACE]}, B]),
+            (with_setting(workers=[A | {"deployments": [PLACE | {name: value}]}, B])),
+        )
+    for name, value in CONDUCTOR.items():
+        base = {} if name == "worker" else APART
+        yield (
+            f"conductor.{name}",
+            with_setting(conductor=base),
+            with_setting(conductor=base | {name: value}),
+        )
+    for table, values in (("limits", LIMITS), ("resilience", RESILIENCE)):
+        for name, value in values.items():
+            yield f"{table}.{name}", with_setting(), with_setting(**{table: {name: value}})
+    secrets = {"name": "p", "kind": "secrets", "on": ["input"]}
+    for name, value in POLICY.items():
+        yield (
+            f"policies.{name}",
+            with_setting(policies=[secrets]),
+            with_setting(policies=[secrets | {name: value}]),
+        )
+    for kind, name, usual, other in (
+        ("size", "max_characters", 10, 20),
+        ("schema", "json_schema", {"type": "object"}, {"type": "array"}),
+        ("personal", "countries", [], ["DE"]),
+    ):
+        policy = secrets | {"kind": kind, name: usual}
+        yield (
+            f"policies.{name}",
+            with_setting(policies=[policy]),
+            with_setting(policies=[policy | {name: other}]),
+        )
+    for name in ("mini", "ultra"):
+        for key in ("conductor", "selector"):
+            yield f"{name}.{key}", with_setting(), with_setting(**{name: {key: "vote"}})
+
+
+SINGLE = {name: (without, with_it) for name, without, with_it in single_cases()}
+
+
+def test_every_setting_has_a_case():
+    tables = {
+        "workers": WorkerSetting,
+        "conductor": ConductorSetting,
+        "resilience": ResilienceSetting,
+        "policies": GuardrailSetting,
+        **{name: Settings.model_fields[name].annotation for name in ("limits", "mini", "ultra")},
+        "sampling": WorkerSetting.model_fields["sampling"].annotation,
+        "deployments": DeploymentSetting,
+    }
+    wanted = {f"{table}.{name}" for table, model in tables.items() for name in model.model_fields}
+    assert set(SINGLE) == wanted
+    elsewhere = {"server", "answer_cache", "oidc", "moderation", "baselines"}
+    assert set(Settings.model_fields) == (tables.keys() - {"sampling", "deployments"}) | elsewhere
+
+
+@pytest.mark.parametrize("name", SINGLE)
+async def test_a_setting_alone_changes_something(name, tmp_path, monkeypatch):
+    without, with_it = SINGLE[name]
+    before = await observe_once(without, tmp_path, monkeypatch)
+    assert await observe(with_it, tmp_path, monkeypatch) != before
+
+
+PYTHON = {"id": "py", "provider": "python"}
+CARD = APART | {"card": "{card}"}
+CONTEXTS = {
+    "a worker that runs code": (lambda extra: with_setting(workers=[A, PYTHON | extra]), WORKER),
+    "a worker of one place": (lambda extra: with_setting(workers=[A | extra, B]), WORKER),
+    "a thinking model": (
+        lambda extra: with_setting(workers=[A, B | {"sampling": {"effort": "low"} | extra}]),
+        SAMPLING | {"effort": "high"},
+    ),
+    "a model that refuses sampling": (
+        lambda extra: with_setting(
+            workers=[A, {"id": "o", "model": "gpt-5.2", "provider": "openai", "base_url": URL}
+                     | {"key_env": "MY_KEY", "sampling": extra}]
+        ),
+        SAMPLING,
+    ),
+    "a fixed conductor": (
+        lambda extra: with_setting(conductor={"worker": "vote"} | extra),
+        CONDUCTOR | {"worker": "plan-solve-verify"},
+    ),
+    "a worker that conducts": (
+        lambda extra: with_setting(conductor={"worker": "a"} | extra),
+        CONDUCTOR | {"worker": "b"},
+    ),
+    "a trained conductor": (lambda extra: with_setting(conductor=CARD | extra), CONDUCTOR | {"card": ""}),
+    "another conductor of ultra": (
+        lambda extra: with_setting(conductor=extra, ultra="vote"),
+        CONDUCTOR | {"model": "c"},
+    ),
+    "two conductors, one trained": (
+        lambda extra: with_setting(conductor=CARD | extra, ultra="a"),
+        {name: CONDUCTOR[name] for name in OF_DRAFTS},
+    ),
+    "answers that are not given again": (
+        lambda extra: with_setting(answer_cache=extra),
+        {"ttl_s": 5, "sampled": True, "redis": True},
+    ),
+    "a policy of another kind": (
+        lambda extra: with_setting(
+            policies=[{"name": "p", "kind": "secrets", "on": ["input"]} | extra]
+        ),
+        {"max_characters": 5, "countries": ["DE"], "json_schema": {"type": "object"}},
+    ),
+    "a step that ends before": (
+        lambda extra: with_setting(resilience={"step_timeout_s": 5} | extra), {"hedge_s": 5},
+    ),
+    "few connections": (
+        lambda extra: with_setting(server={"connections": 5} | extra),
+        {"connections_per_address": 6},
+    ),
+    "baselines without answers": (
+        lambda extra: with_setting(baselines=extra), {"checker": "a"},
+    ),
+}  # fmt: skip
+"""Where some settings mean nothing: how the file is made, and which settings of it are tried."""
+CASES = [(context, name) for context, (_, values) in CONTEXTS.items() for name in values]
+
+
+@pytest.mark.parametrize(("context", "name"), CASES)
+async def test_beside_others_it_still_does_or_is_refused(context, name, tmp_path, monkeypatch):
+    build, values = CONTEXTS[context]
+    before = await observe_once(build({}), tmp_path, monkeypatch)
+    try:
+        after = await observe(build({name: values[name]}), tmp_path, monkeypatch)
+    except ConfigError as error:
+        message = str(error)
+        assert "\n" not in message and len(message) < 400
+        return
+    assert after != before, f"{name} is left out silently"
+
+
+@pytest.mark.parametrize("model", READ_BY_THE_SERVER)
+def test_what_a_server_is_told_is_read(model):
+    read = set()
+    for path in (SOURCE / "cli" / "reload.py", *(SOURCE / "config").glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        read |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert set(model.model_fields) <= read
+    assert issubclass(model, BaseModel)
+
+
+async def test_two_conductors_are_told(tmp_path, monkeypatch):
+    file = with_setting(conductor=APART, ultra="a")
+    config, catalogue = await load(file, tmp_path, monkeypatch)
+    note = "[ultra] goes before [conductor]: a conducts batuta-ultra, not c"
+    assert config.notes == (note,) and config.conductor.name == "prompted/a"
+    assert note in startup_message(config, catalogue, "http://h").splitlines()
+
+
+async def test_dollars_and_tokens_bind_every_served_model(tmp_path, monkeypatch):
+    file = with_setting(limits={"max_cost_usd": 0.5, "max_tokens": 100, "deadline_s": 7})
+    _, catalogue = await load(file, tmp_path, monkeypatch)
+    assert {(m.limits.usd, m.limits.tokens, m.limits.seconds) for m in catalogue.models} == {
+        (0.5, 100, 7)
+    }
+
+
+async def test_a_key_goes_to_its_own_provider_alone(tmp_path, monkeypatch):
+    place = {"base_url": "http://127.0.0.1:8/v1", "provider": "compatible"}
+    seen = await observe(
+        with_setting(workers=[A, B | {"deployments": [place]}]), tmp_path, monkeypatch
+    )
+    assert seen.count(KEYS["ANTHROPIC_API_KEY"]) == await count_keys(tmp_path, monkeypatch)
+
+
+async def count_keys(tmp_path, monkeypatch):
+    seen = await observe(with_setting(), tmp_path, monkeypatch)
+    return seen.count(KEYS["ANTHROPIC_API_KEY"])
+
+
+async def load(file, folder, monkeypatch):
+    """What the settings become, and what is served of it."""
+    monkeypatch.chdir(folder)
+    (folder / "card").mkdir(exist_ok=True)
+    ConductorCard(name="mine", rendering=PromptOptions()).write(folder / "card")
+    path = folder / "batuta.toml"
+    path.write_text("".join(f"{name} = {toml(value)}\n" for name, value in file.items()))
+    options = ServeOptions(
+        pool=str(path), conductor=None, history=None, cascade=None, checker=None, folders=()
+    )
+    async with HttpTransport() as http:
+        config = await load_config(http, pool=str(path), environ=KEYS)
+        return config, options.build_catalogue(config)
+
+
+BEFORE: dict[str, str] = {}
+"""What was seen of files that several tests begin with."""
+
+
+async def observe_once(file, folder, monkeypatch):
+    key = json.dumps(file)
+    if key not in BEFORE:
+        BEFORE[key] = await observe(file, folder, monkeypatch)
+    return BEFORE[key]
+
+
+async def test_what_is_seen_is_the_same_twice(tmp_path, monkeypatch):
+    first = await observe(with_setting(conductor=APART), tmp_path, monkeypatch)
+    assert first == await observe(with_setting(conductor=APART), tmp_path, monkeypatch)
+
+
+async def observe(file, folder, monkeypatch):
+    """All values that are reached from what is served, as text, but for the settings themselves."""
+    config, catalogue = await load(file, folder, monkeypatch)
+    return describe(
+        (config.conductor, config.mini, config.clients, config.pool, config.limits, config.notes,
+         config.health, config.timeouts, config.guardrails, config.max_rounds, config.checker,
+         catalogue.models),
+        set(),
+    )  # fmt: skip
+
+
+def describe(value, seen):  # noqa: PLR0911 - a case for each kind of value
+    if isinstance(value, str | int | float | bool | type(None)):
+        return repr(value)
+    if hasattr(value, "reveal"):
+        return value.reveal()
+    if isinstance(value, anyio.Semaphore):
+        return f"Semaphore({value.value})"
+    if id(value) in seen or isinstance(value, HttpTransport):
+        return "…"
+    seen = seen | {id(value)}
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k}: {describe(v, seen)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(describe(each, seen) for each in value) + "]"
+    if isinstance(value, set | frozenset):
+        return "{" + ", ".join(sorted(describe(each, seen) for each in value)) + "}"
+    cells = [cell.cell_contents for cell in getattr(value, "__closure__", None) or ()]
+    names = [n for kind in type(value).__mro__ for n in getattr(kind, "__slots__", ())]
+    held = {n: getattr(value, n) for n in names if hasattr(value, n)} | getattr(
+        value, "__dict__", {}
+    )
+    if type(value).__module__.startswith(("batuta", "functools")) or cells:
+        inner = describe([held, cells, list(getattr(value, "args", ()))], seen)
+        return f"{type(value).__name__}({inner})"
+    return re.sub(r"0x[0-9a-f]+", "", repr(value))
+
+
+def toml(value):
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {toml(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps("card" if value == "{card}" else value)
