@@ -28,6 +28,7 @@ from batuta.core import (
 )
 from batuta.core.formatting import format_percent
 from batuta.core.usage import ZERO_COST, ZERO_USAGE
+from batuta.gateway.serving.drift import DriftMonitor
 from batuta.gateway.serving.models import ULTRA_MODEL, Catalogue
 from batuta.gateway.ui.rendering import render_page
 from batuta.gateway.ui.session import WebSession
@@ -176,9 +177,10 @@ def told_of_workers(conductor: Conductor | None, pool: Pool) -> dict[str, list[s
 class PoolPage:
     """The screen."""
 
-    def __init__(self, catalogue: Catalogue, store: Store | None) -> None:
+    def __init__(self, catalogue: Catalogue, store: Store | None, drift: DriftMonitor) -> None:
         self._catalogue = catalogue
         self._store = store
+        self._drift = drift
         self._cache: dict[str | None, tuple[float, dict[str, WorkerStats], int]] = {}
 
     async def page(self, request: Request, session: WebSession) -> Response:
@@ -204,6 +206,7 @@ class PoolPage:
             prompts=[(name, text) for name, text in prompts if text],
             told=told_of_workers(self._conductor(), catalogue.pool),
             drafts=catalogue.health.get(CONDUCTOR),
+            drift=await self._drift.read(),
         )
 
     def _conductor(self) -> Conductor | None:
