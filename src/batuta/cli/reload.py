@@ -22,7 +22,7 @@ from batuta.config.load import (
     redis_target,
     store_target,
 )
-from batuta.config.settings import AnswerCacheSetting, OidcSetting
+from batuta.config.settings import AnswerCacheSetting, ExploreSetting, OidcSetting
 from batuta.core import MAX_ROUNDS, Limits
 from batuta.environment import data_folder
 from batuta.errors import BatutaError, ConfigError
@@ -43,6 +43,7 @@ from batuta.gateway.serving.baselines import baseline_models, unavailable_baseli
 from batuta.gateway.serving.models import (
     MINI_LIMITS,
     Catalogue,
+    ExploreOptions,
     PageContext,
     embedding_models,
     served_models,
@@ -99,6 +100,7 @@ class ServeOptions:
             config.pool,
             config.conductor,
             mini_conductor=config.mini,
+            explore=_explore_options(config.explore),
             mini=mini,
             ultra=limits,
             max_rounds=most,
@@ -277,6 +279,13 @@ def _example_questions(config: LoadedConfig) -> tuple[str, ...]:
     from batuta.rehearsal.tasks import draw_tasks  # noqa: PLC0415 - only where it is shown
 
     return tuple(task.question for task in draw_tasks(None, 5, seed=3, difficulty=4))
+
+
+def _explore_options(setting: ExploreSetting | None) -> ExploreOptions | None:
+    """What batuta-mini may try; None: nothing."""
+    if setting is None:
+        return None
+    return ExploreOptions(share=setting.share, usd_per_day=setting.usd_per_day)
 
 
 def _served_limits(config: LoadedConfig) -> Limits:

@@ -22,6 +22,7 @@ from batuta.clients.openai.moderation import ModerationClient
 from batuta.config.settings import (
     AnswerCacheSetting,
     ConductorSetting,
+    ExploreSetting,
     OidcSetting,
     ServerSetting,
     Settings,
@@ -78,6 +79,8 @@ class LoadedConfig:
     limits: Limits
     mini: Conductor | None = None
     """Who answers as batuta-mini; None: the best worker."""
+    explore: ExploreSetting | None = None
+    """What batuta-mini may try beside it; None: nothing."""
     simulated: bool = False
     """True for the rehearsal: its workers are programs, not language models."""
     history: Path | None = None
@@ -277,6 +280,7 @@ def _build_config(
             unknown=Price(**limits.unknown_price.model_dump()),
         ),
         mini=cast.named(mini) if mini else None,
+        explore=settings.mini.explore,
         embedders=embedders,
         health=health,
         timeouts=TimeoutPolicy(resilience.step_timeout_s, resilience.hedge_s),

@@ -21,6 +21,7 @@ worker = "sonnet"               # whose model writes the workflow; or a fixed on
                                 # provider, model, base_url, key_env of one that is no worker
 [mini]
 selector = "runs/mini"          # who answers as batuta-mini; else the best worker
+explore = { share = 0.05, usd_per_day = 1 }     # tries something else, and learns from feedback
 [ultra]
 conductor = "sonnet"            # who conducts batuta-ultra; else [conductor]
 
@@ -239,6 +240,22 @@ class SystemSetting(_StrictModel):
         return self.conductor or self.selector
 
 
+class ExploreSetting(_StrictModel):
+    """How much a system may try to learn what is better."""
+
+    share: float = Field(gt=0, le=0.5)
+    """Of its requests."""
+    usd_per_day: Decimal = Field(ge=0)
+    """Dollars of all explored runs of a day (UTC)."""
+
+
+class MiniSetting(SystemSetting):
+    """Who answers as batuta-mini, and what it may try beside it."""
+
+    explore: ExploreSetting | None = None
+    """None: nothing is tried."""
+
+
 class LimitsSetting(_StrictModel):
     """What a run may spend unless a request says less."""
 
@@ -351,7 +368,7 @@ class Settings(_StrictModel):
 
     workers: tuple[WorkerSetting, ...] = ()
     conductor: ConductorSetting = ConductorSetting()
-    mini: SystemSetting = SystemSetting()
+    mini: MiniSetting = MiniSetting()
     ultra: SystemSetting = SystemSetting()
     limits: LimitsSetting = LimitsSetting()
     baselines: BaselinesSetting = BaselinesSetting()
@@ -377,7 +394,9 @@ class Settings(_StrictModel):
         return self.model_copy(
             update={
                 "conductor": conductor.model_copy(update=named),
-                "mini": SystemSetting.model_construct(conductor=seen(self.mini.name)),
+                "mini": MiniSetting.model_construct(
+                    conductor=seen(self.mini.name), explore=self.mini.explore
+                ),
                 "ultra": SystemSetting.model_construct(conductor=seen(self.ultra.name)),
             }
         )

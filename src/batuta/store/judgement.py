@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, select, update
 from batuta.errors import StoreError
 from batuta.store.codec import decode_run
 from batuta.store.drift import count_values, run_score
+from batuta.store.exploration import count_arm
 from batuta.store.models import CONTENTS, COUNTED_JUDGEMENTS, RUNS, SAME_RUN
 from batuta.store.upsert import insert_statement
 
@@ -50,4 +51,6 @@ def _count_judgement(connection: Connection, score: float, *chosen: ColumnElemen
         run = decode_run(row[0], row[1])
     except StoreError:
         return  # it can be judged even so
+    if run.header.exploration is not None:
+        count_arm(connection, run.header.exploration, score)
     count_values(connection, run_score(run, score))

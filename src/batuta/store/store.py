@@ -33,6 +33,7 @@ from batuta.store.budgets import Budgets
 from batuta.store.codec import decode_run, sql_text
 from batuta.store.database import DATABASE_ERRORS, Database, explain_error, open_database, parse_url
 from batuta.store.drift import DriftTable
+from batuta.store.exploration import ExplorationTable
 from batuta.store.forgetting import Forgetting, delete_runs
 from batuta.store.judgement import Judgement, judge_run
 from batuta.store.keys import ApiKeyStore
@@ -400,6 +401,15 @@ class Store:
             StoreError: the store is closed.
         """
         return DriftTable(self.database)
+
+    @property
+    def exploration(self) -> ExplorationTable:
+        """What systems that explore have learned, and their money.
+
+        Raises:
+            StoreError: the store is closed.
+        """
+        return ExplorationTable(self.database)
 
     @property
     def responses(self) -> ResponseTable:

@@ -78,6 +78,7 @@ class Metrics:
         self._runs = counter("runs", "Runs ended.", "model", "outcome", "tenant")
         self._duration = seconds("run", "From a run's begin to its end.", "model")
         self._first = seconds("first_token", "Until the answer's first word.", "model")
+        self._explored = counter("explored_runs", "Runs that tried something else.", "model")
         self._rounds = counter("rounds", "Workflows played.", "model")
         self._malformed = counter("malformed_plans", "Drafts that were no workflow.", "model")
         self._steps = counter("steps", "Steps ended.", "worker", "result")
@@ -108,6 +109,8 @@ class Metrics:
         model = run.header.model or "(none)"
         self._runs.labels(model, run.outcome.value, tenant).inc()
         self._duration.labels(model).observe(run.seconds)
+        if run.header.exploration is not None and run.header.exploration.explored:
+            self._explored.labels(model).inc()
         for played in run.rounds:
             self._count_round(played, model, tenant)
             for step in played.steps:
