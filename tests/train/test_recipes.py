@@ -19,7 +19,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils.launch import prepare_multi_gpu_env
 from anyio import to_thread
 
-from batuta.cli.train import override_settings
+from batuta.cli.train_settings import override_settings
 from batuta.config.settings import Settings
 from batuta.config.settings_file import read_settings
 from batuta.core import Pool, Worker, WorkerId

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from batuta.core import MalformedPlan
@@ -17,6 +18,8 @@ from batuta.train.settings import TrainSettings
 RolloutListener = Callable[[int, Sequence[GradedRollout]], None]
 """Is told every step's played completions."""
 
+_LEAST_COST = 0.003
+"""Of a call, where it is raised."""
 EASY_LEVEL, HARD_LEVEL = 1, 6
 """Difficulty of what is counted as easy at most and as hard at least."""
 
@@ -96,17 +99,34 @@ class RewardFunction:
     ) -> list[FirstRound | None]:
         """First rounds, played now because a second round's prompt shows them."""
         step = int(trainer.state.global_step)
-
-        async def play() -> list[GradedRollout]:
-            players = await self._open_runner_once()
-            seeds = [self._seed(step, row) for _, _, row in chosen]
-            return await players.run_drafts([(e, draft) for e, draft, _ in chosen], seeds, step)
-
-        played = asyncio.run_coroutine_threadsafe(play(), trainer.async_loop).result()
+        seeds = [self._seed(step, row) for _, _, row in chosen]
+        played = self.play_drafts([(e, draft) for e, draft, _ in chosen], seeds, trainer)
         return [
             None if not is_continuable(each) else FirstRound(draft, row, each.run.rounds)
             for each, (_, draft, row) in zip(played, chosen, strict=True)
         ]
+
+    def play_drafts(
+        self, drafts: Sequence[tuple[Episode, PolicyDraft]], seeds: Sequence[int], trainer: Any
+    ) -> list[GradedRollout]:
+        """Drafts, played at once and outside a step."""
+        step = int(trainer.state.global_step)
+
+        async def play() -> list[GradedRollout]:
+            players = await self._open_runner_once()
+            return await players.run_drafts(drafts, seeds, step)
+
+        return asyncio.run_coroutine_threadsafe(play(), trainer.async_loop).result()
+
+    def raise_cost(self, times: float) -> float:
+        """Charges so many times as much from now on, up to the ceiling; the new coefficient."""
+        if self._runner is None:
+            return self._settings.reward.coefficient
+        before = self._runner.rewards
+        cost = max(before.coefficient, _LEAST_COST) * times
+        changed = {"coefficient": min(cost, before.ceiling), "from_step": 0, "ramp": 1}
+        self._runner = replace(self._runner, rewards=before.model_copy(update=changed))
+        return self._runner.rewards.coefficient
 
     async def _open_runner_once(self) -> RolloutRunner:
         if self._runner is None:
