@@ -134,7 +134,7 @@ def rejection(
 def distil(
     config: Config,
     drafts: Annotated[
-        Path, typer.Option(help="JSON lines of question, pool (ids), draft and weight.")
+        Path, typer.Option(help="JSON lines of question, pool (ids), draft, weight; or a tuning.")
     ],
     seed: Seed = None,
     out: Out = None,
@@ -145,13 +145,13 @@ def distil(
     A stage between warm-up and reinforcement learning, from which the latter then begins.
     """
     settings = load_settings(config, changes, seed, out)
-    from batuta.train.draft_file_stage import run_distillation  # noqa: PLC0415 - loads torch
+    from batuta.train.distil_stage import run_distillation  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
         line = bar.add_task("distilling", total=settings.distil.steps, said="")
 
-        def told(step: int, loss: float) -> None:
-            bar.update(line, completed=step + 1, said=f"loss {loss:.3f} nats a token")
+        def told(step: int, steps: int, loss: float) -> None:
+            bar.update(line, completed=step, total=steps, said=f"loss {loss:.3f} nats a token")
 
         folder = run_distillation(settings, drafts, told)
     typer.echo(folder)
@@ -301,7 +301,7 @@ def _refuse_with_file(given: Mapping[str, object]) -> None:
 
 def _distil_workflows(settings: TrainSettings, tuned: Path) -> None:
     """The policy is fitted to what a tuning found."""
-    from batuta.train.tuned_workflows import fit_tuned_workflows  # noqa: PLC0415 - loads torch
+    from batuta.train.distil_stage import run_distillation  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
         line = bar.add_task("learning what was found", total=settings.rejection.steps, said="")
@@ -309,7 +309,7 @@ def _distil_workflows(settings: TrainSettings, tuned: Path) -> None:
         def told(step: int, steps: int, loss: float) -> None:
             bar.update(line, completed=step, total=steps, said=f"loss {loss:.3f} nats a token")
 
-        fit_tuned_workflows(settings, tuned, told)
+        run_distillation(settings, tuned, told)
 
 
 @app.command(epilog=format_example("batuta train watch runs/mine"))

@@ -13,7 +13,7 @@ from rich.table import Table
 from batuta.cli.json_output import print_json
 
 if TYPE_CHECKING:
-    from batuta.train.preflight import ExpectedFigure, PreflightReport
+    from batuta.train.preflight_report import ExpectedFigure, PreflightReport
     from batuta.train.settings import TrainSettings
 
 EXIT_MISSING = 2

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 from transformers import TrainerCallback
@@ -42,6 +42,14 @@ _COST_GROWTH, _ENTROPY_GROWTH, _RATE_DECAY = 3.0, 2.0, 0.5
 
 AutoListener = Callable[[str], None]
 """Is told, in a sentence, what goes on."""
+
+
+class CallCharge(Protocol):
+    """What a call costs of a right answer's reward."""
+
+    def raise_cost(self, times: float) -> float:
+        """Charges so many times as much from now on; the new coefficient."""
+        ...
 
 
 @final
@@ -173,7 +181,7 @@ class TrainingSupervisor:
             self._best = {name: value.detach().clone() for name, value in bare.state_dict().items()}
         return better
 
-    def watch(self, trainer: Any, reward: RewardFunction, figures: dict[str, Any]) -> None:
+    def watch(self, trainer: Any, reward: CallCharge, figures: dict[str, Any]) -> None:
         """Looks at a step, and acts where something is wrong."""
         self._history.append(
             StepFigures(
@@ -204,7 +212,7 @@ class TrainingSupervisor:
             self, trainer=trainer, reward=reward, episodes=episodes, keep=keep, clock=self._clock
         )
 
-    def act(self, kind: TroubleKind, trainer: Any, reward: RewardFunction) -> str:
+    def act(self, kind: TroubleKind, trainer: Any, reward: CallCharge) -> str:
         """Does something against it, and says what."""
         if kind in {TroubleKind.ONE_WORKFLOW, TroubleKind.ENTROPY_GONE}:
             before = max(float(trainer.entropy_coef), 0.005)
