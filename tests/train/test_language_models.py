@@ -35,7 +35,7 @@ from batuta.language.instructions import InstructionKind, classify_instruction
 from batuta.rehearsal.world2 import world2_pool
 from batuta.solvers.random_workflows import FREE_PHRASINGS, random_workflow
 from batuta.train.conductor_training import load_pool, train_conductor
-from batuta.train.draft_file_stage import draw_groups, run_distillation
+from batuta.train.distil_stage import draw_groups, run_distillation
 from batuta.train.episodes import Episode, render_chat_prompt
 from batuta.train.gguf_files import export_gguf, find_gguf, import_gguf, models_cache
 from batuta.train.hardware import available_memory
@@ -261,7 +261,7 @@ class TestDistilling:
             distil={"steps": 12, "batch": 2, "learning_rate": 1e-2},
         )  # fmt: skip
         losses = []
-        folder = run_distillation(told, file, lambda step, loss: losses.append(loss))
+        folder = run_distillation(told, file, lambda step, steps, loss: losses.append(loss))
         assert folder == told.output / "distilled"
         assert losses[-1] < 0.75 * losses[0]
 
@@ -273,7 +273,7 @@ class TestDistilling:
         file.write_text(text)
         told = settings(tmp_path, policy={"start": str(llama)}, pool={"source": "world2:1:3"})
         with pytest.raises(ConfigError, match="no draft"):
-            run_distillation(told, file, lambda step, loss: None)
+            run_distillation(told, file, lambda step, steps, loss: None)
 
 
 class TestErrors:

@@ -19,7 +19,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils.launch import prepare_multi_gpu_env
 from anyio import to_thread
 
-from batuta.cli.train import override_settings
+from batuta.cli.train_settings import override_settings
 from batuta.config.settings import Settings
 from batuta.config.settings_file import read_settings
 from batuta.core import Pool, Worker, WorkerId
@@ -29,7 +29,8 @@ from batuta.train.episodes import make_episodes
 from batuta.train.hardware import node_problems, read_devices
 from batuta.train.memory_estimate import KNOWN_ARCHITECTURES, Devices, estimate_memory
 from batuta.train.model import make_model
-from batuta.train.preflight import GIB, check_training
+from batuta.train.preflight import check_training
+from batuta.train.preflight_memory import GIB
 from batuta.train.questions import draw_questions
 from batuta.train.settings import TrainSettings, WarmupSettings
 from batuta.train.tokenizer import make_tokenizer

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.cli.train import override_settings
+from batuta.cli.train_settings import override_settings
 from batuta.config.settings_file import read_settings, validate_settings
 from batuta.errors import ConfigError
 from batuta.train.settings import TrainSettings

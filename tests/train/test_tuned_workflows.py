@@ -6,7 +6,8 @@ import pytest
 
 from batuta.errors import ConfigError
 from batuta.rehearsal import draw_tasks, rehearsal_pool
-from batuta.train.tuned_workflows import WORKFLOWS, fit_tuned_workflows, read_found_workflows
+from batuta.train.distil_sources import WORKFLOWS, read_found_workflows
+from batuta.train.distil_stage import run_distillation
 from train.stage import LIBRARIES, NETWORK, settings
 
 pytestmark = LIBRARIES
@@ -36,7 +37,7 @@ def test_what_was_found_gets_likelier_and_is_kept_where_reinforcement_begins(tmp
         rejection={"steps": 30, "batch": 16, "learning_rate": 3e-3},
         policy={"start": str(warm), "network": NETWORK},
     )
-    folder = fit_tuned_workflows(
+    folder = run_distillation(
         stage, write_found(tmp_path / "tuned"), lambda step, steps, loss: losses.append(loss)
     )
     assert folder == tmp_path / "distilled" and (folder / "batuta.json").is_file()

@@ -22,7 +22,12 @@ from batuta.config.load import (
     redis_target,
     store_target,
 )
-from batuta.config.settings import AnswerCacheSetting, OidcSetting, ServerSetting
+from batuta.config.settings import (
+    AnswerCacheSetting,
+    ExploreSetting,
+    OidcSetting,
+    ServerSetting,
+)
 from batuta.core import MAX_ROUNDS, Limits
 from batuta.environment import data_folder
 from batuta.errors import BatutaError, ConfigError
@@ -43,6 +48,7 @@ from batuta.gateway.serving.baselines import baseline_models, unavailable_baseli
 from batuta.gateway.serving.models import (
     MINI_LIMITS,
     Catalogue,
+    ExploreOptions,
     PageContext,
     embedding_models,
     served_models,
@@ -100,6 +106,7 @@ class ServeOptions:
             config.pool,
             config.conductor,
             mini_conductor=config.mini,
+            explore=_explore_options(config.explore),
             mini=mini,
             ultra=limits,
             max_rounds=most,
@@ -299,6 +306,13 @@ def _example_questions(config: LoadedConfig) -> tuple[str, ...]:
 def _mini_seconds(limits: Limits) -> float:
     """The deadline of batuta-mini: its own, or an earlier one of the settings."""
     return min(filter(None, (MINI_LIMITS.seconds, limits.seconds)))
+
+
+def _explore_options(setting: ExploreSetting | None) -> ExploreOptions | None:
+    """What batuta-mini may try; None: nothing."""
+    if setting is None:
+        return None
+    return ExploreOptions(share=setting.share, usd_per_day=setting.usd_per_day)
 
 
 def _served_limits(config: LoadedConfig) -> Limits:

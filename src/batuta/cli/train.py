@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
-import tomllib
-import warnings
-from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
 
-import anyio
 import typer
 from rich.console import Console
 from rich.progress import TaskID
-from rich.table import Table
 
 from batuta.cli.help_text import EXECUTION_PANEL, OUTPUT_PANEL, RUNS_PANEL, format_example
-from batuta.cli.json_output import print_json
 from batuta.cli.progress import open_progress_bars
 from batuta.cli.selector import selector
-from batuta.config.load import store_target
-from batuta.distribution import install_hint
+from batuta.cli.train_by_itself import CHOOSING_PANEL, train_by_itself
+from batuta.cli.train_report import format_metrics, print_preflight
+from batuta.cli.train_settings import add_run_tasks, load_settings, require_packages, with_executor
 from batuta.errors import ConfigError
 
 if TYPE_CHECKING:
-    from batuta.train.preflight import ExpectedFigure, PreflightReport
     from batuta.train.settings import TrainSettings
-
-EXIT_MISSING = 2
-GIB, MIB = 2**30, 2**20
-HOUR, MINUTE = 3600, 60
-
-REQUIRED_PACKAGES = ("torch", "trl", "peft", "accelerate", "datasets")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -65,7 +52,7 @@ def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = No
 
     The policy is made from nothing, or it is the language model that policy.start names.
     """
-    settings = _load_settings(config, changes, seed, out)
+    settings = load_settings(config, changes, seed, out)
     from batuta.train.warmup_stage import run_warmup  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
@@ -90,7 +77,7 @@ def import_model(
     ] = None,
 ) -> None:
     """Unpack a language model that came as a GGUF file into a folder to train from, once."""
-    _require_packages()
+    require_packages()
     from batuta.train.gguf_files import import_gguf  # noqa: PLC0415 - loads torch
 
     typer.echo(import_gguf(gguf, out))
@@ -107,7 +94,7 @@ def export_model(
     kind: Annotated[str, typer.Option(help="F32, F16, BF16 or Q8_0.")] = "Q8_0",
 ) -> None:
     """Write a trained policy of the Llama kind as a GGUF file."""
-    _require_packages()
+    require_packages()
     from batuta.train.gguf_files import export_gguf, find_gguf  # noqa: PLC0415 - loads torch
 
     typer.echo(export_gguf(policy, find_gguf(like), out, kind))
@@ -126,7 +113,7 @@ def rejection(
 
     A stage between SFT warm-up and reinforcement learning, from which the latter then begins.
     """
-    settings = _load_settings(config, _with_executor(changes, executor), seed, out)
+    settings = load_settings(config, with_executor(changes, executor), seed, out)
     from batuta.train.rejection_sampling import run_rejection_sampling  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
@@ -135,7 +122,7 @@ def rejection(
         def told(doing: str, done: int, total: int, figures: dict[str, float]) -> None:
             if doing not in lines:
                 lines[doing] = bar.add_task(doing, total=total, said="")
-            bar.update(lines[doing], completed=done, said=_format_metrics(figures))
+            bar.update(lines[doing], completed=done, said=format_metrics(figures))
 
         folder = run_rejection_sampling(settings, told)
     typer.echo(folder)
@@ -147,7 +134,7 @@ def rejection(
 def distil(
     config: Config,
     drafts: Annotated[
-        Path, typer.Option(help="JSON lines of question, pool (ids), draft and weight.")
+        Path, typer.Option(help="JSON lines of question, pool (ids), draft, weight; or a tuning.")
     ],
     seed: Seed = None,
     out: Out = None,
@@ -157,22 +144,28 @@ def distil(
 
     A stage between warm-up and reinforcement learning, from which the latter then begins.
     """
-    settings = _load_settings(config, changes, seed, out)
-    from batuta.train.draft_file_stage import run_distillation  # noqa: PLC0415 - loads torch
+    settings = load_settings(config, changes, seed, out)
+    from batuta.train.distil_stage import run_distillation  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
         line = bar.add_task("distilling", total=settings.distil.steps, said="")
 
-        def told(step: int, loss: float) -> None:
-            bar.update(line, completed=step + 1, said=f"loss {loss:.3f} nats a token")
+        def told(step: int, steps: int, loss: float) -> None:
+            bar.update(line, completed=step, total=steps, said=f"loss {loss:.3f} nats a token")
 
         folder = run_distillation(settings, drafts, told)
     typer.echo(folder)
 
 
-@app.command(epilog=format_example("batuta train conductor --config training.toml --check"))
+@app.command(
+    epilog=format_example(
+        "batuta train conductor --pool pool.toml --tasks questions.jsonl --minutes 30"
+    )
+)
 def conductor(
-    config: Config,
+    config: Annotated[
+        Path | None, typer.Option("--config", help="The training's TOML file.")
+    ] = None,
     seed: Seed = None,
     out: Out = None,
     changes: Set = None,
@@ -226,6 +219,20 @@ def conductor(
             rich_help_panel=RUNS_PANEL,
         ),
     ] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(help="Without a file: whom to conduct.", rich_help_panel=CHOOSING_PANEL),
+    ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="Without a file: a JSONL of questions.", rich_help_panel=CHOOSING_PANEL),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.2, help="Without a file: how long it may take.", rich_help_panel=CHOOSING_PANEL
+        ),
+    ] = None,
 ) -> None:
     """Reinforcement learning: workflows are written, played, graded, and their reward is learned.
 
@@ -234,14 +241,33 @@ def conductor(
     anew by --resume. With --from the policy of the SFT warm-up is first fitted to the workflows
     that a tuning found for its questions, in the place of rejection sampling; nobody is called.
 
+    With --pool, --tasks and --minutes in place of --config it chooses its settings by itself, says
+    what and why, keeps questions back to tell which policy is best, and watches itself.
+
     Exit codes: 0 trained, or --check found nothing missing; 2 the settings cannot be carried out;
     130 interrupted, --resume goes on.
     """
-    settings = _load_settings(config, _with_executor(changes, executor), seed, out)
+    began = monotonic()
+    if config is None:
+        _refuse_with_file({"--check": check, "--resume": resume, "--from-runs": from_runs or store,
+                           "--from": tuned, "--json": as_json})  # fmt: skip
+        train_by_itself(
+            pool,
+            tasks,
+            minutes,
+            began=began,
+            out=out or Path("runs/conductor"),
+            seed=1 if seed is None else seed,
+            changes=with_executor(changes, executor),
+        )
+        return
+    if pool or tasks or minutes:
+        raise ConfigError("--pool, --tasks and --minutes stand in place of --config: leave one out")
+    settings = load_settings(config, with_executor(changes, executor), seed, out)
     if from_runs or store:
-        settings = _add_run_tasks(settings, store, runs_share)
+        settings = add_run_tasks(settings, store, runs_share)
     if check:
-        _print_preflight(settings, as_json=as_json)
+        print_preflight(settings, as_json=as_json)
         return
     from batuta.train.conductor_training import train_conductor  # noqa: PLC0415 - loads torch
     from batuta.train.hardware import missing_extras  # noqa: PLC0415
@@ -254,15 +280,28 @@ def conductor(
         line = bar.add_task("learning", total=settings.optimiser.steps, said="")
 
         def told(figures: dict[str, Any]) -> None:
-            bar.update(line, completed=figures["step"], said=_format_metrics(figures))
+            bar.update(line, completed=figures["step"], said=format_metrics(figures))
 
         folder = train_conductor(settings, sys.argv, told, resume=resume)
     typer.echo(folder)
 
 
+def _refuse_with_file(given: Mapping[str, object]) -> None:
+    """Options that need a file of settings.
+
+    Raises:
+        ConfigError: one was given.
+    """
+    for name, value in given.items():
+        if value:
+            raise ConfigError(
+                f"{name} needs --config: without it the settings are chosen by themselves"
+            )
+
+
 def _distil_workflows(settings: TrainSettings, tuned: Path) -> None:
     """The policy is fitted to what a tuning found."""
-    from batuta.train.tuned_workflows import fit_tuned_workflows  # noqa: PLC0415 - loads torch
+    from batuta.train.distil_stage import run_distillation  # noqa: PLC0415 - loads torch
 
     with open_progress_bars() as bar:
         line = bar.add_task("learning what was found", total=settings.rejection.steps, said="")
@@ -270,7 +309,7 @@ def _distil_workflows(settings: TrainSettings, tuned: Path) -> None:
         def told(step: int, steps: int, loss: float) -> None:
             bar.update(line, completed=step, total=steps, said=f"loss {loss:.3f} nats a token")
 
-        fit_tuned_workflows(settings, tuned, told)
+        run_distillation(settings, tuned, told)
 
 
 @app.command(epilog=format_example("batuta train watch runs/mine"))
@@ -299,196 +338,3 @@ def plots(
 
     for path in draw_curves(folders, out or folders[0] / "plots"):
         typer.echo(path)
-
-
-# -- settings -----------------------------------------------------------------------------
-
-
-def _load_settings(
-    config: Path, changes: Sequence[str] | None, seed: int | None, out: Path | None
-) -> TrainSettings:
-    """The file's settings, with what the command line overrides.
-
-    Raises:
-        ConfigError: the file cannot be used, or the `[train]` extra is missing.
-    """
-    _require_packages()
-    from batuta.config.settings_file import read_settings  # noqa: PLC0415 - after the check
-    from batuta.train.settings import TrainSettings  # noqa: PLC0415 - after the check
-
-    told = [("seed", seed), ("output", None if out is None else str(out))]
-    named = [f"{name}={json.dumps(value)}" for name, value in told if value is not None]
-    return override_settings(
-        read_settings(config, TrainSettings), [*(changes or ()), *named], str(config)
-    )
-
-
-def _with_executor(changes: list[str] | None, executor: str | None) -> list[str]:
-    """The changes, with the executor that was asked for."""
-    named = [] if executor is None else [f"pool.executor={json.dumps(executor)}"]
-    return [*(changes or ()), *named]
-
-
-def _require_packages() -> None:
-    """Makes sure that the `[train]` extra is there, and keeps its libraries quiet.
-
-    Raises:
-        ConfigError: a package is missing.
-    """
-    _silence_libraries()
-    for name in REQUIRED_PACKAGES:
-        if find_spec(name) is None:
-            raise ConfigError(f"training needs {name}; install it: {install_hint('train')}")
-
-
-def _add_run_tasks(settings: TrainSettings, store: str | None, share: float) -> TrainSettings:
-    """The settings, part of whose questions come from served runs; says how many there are.
-
-    Raises:
-        ConfigError: nothing can be learned from the runs.
-        StoreError: they cannot be read.
-    """
-    from batuta.train.tasks_from_runs import mix_in_runs, read_judged_runs  # noqa: PLC0415 - after the check
-
-    found = anyio.run(read_judged_runs, store or store_target())
-    typer.echo(f"{found}.", err=True)
-    return mix_in_runs(settings, f"runs:{store}" if store else "runs", share)
-
-
-def override_settings(
-    settings: TrainSettings, changes: Sequence[str], source: str
-) -> TrainSettings:
-    """The settings with `KEY=VALUE` changes, in their order.
-
-    Raises:
-        ConfigError: a change has no key or value, or its setting is unknown or out of range.
-    """
-    from batuta.config.settings_file import validate_settings  # noqa: PLC0415 - after the check
-    from batuta.train.settings import TrainSettings  # noqa: PLC0415 - after the check
-
-    values: dict[str, Any] = settings.model_dump()
-    for change in changes:
-        values = _merge_values(values, _parse_override(change))
-    return validate_settings(values, source, TrainSettings)
-
-
-def _parse_override(change: str) -> dict[str, Any]:
-    """`a.b=value` as a tree; a value that is no TOML is text.
-
-    Raises:
-        ConfigError: there is no key or no value.
-    """
-    key, equals, value = change.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"--set {change}: write KEY=VALUE, such as optimiser.steps=50")
-    try:
-        return tomllib.loads(f"{key} = {value}")
-    except tomllib.TOMLDecodeError:
-        pass
-    try:
-        return tomllib.loads(f"{key} = {json.dumps(value, ensure_ascii=False)}")
-    except tomllib.TOMLDecodeError:
-        raise ConfigError(f"--set {change}: {key!r} is no key") from None
-
-
-def _merge_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, with those of `change` in their places."""
-    merged = dict(values)
-    for key, value in change.items():
-        if isinstance(value, dict):
-            inner: dict[str, Any] = merged.get(key) or {}
-            merged[key] = _merge_values(inner, cast("dict[str, Any]", value))
-        else:
-            merged[key] = value
-    return merged
-
-
-def _silence_libraries() -> None:
-    """Keep the libraries' remarks to themselves."""
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
-
-
-# -- saying -------------------------------------------------------------------------------
-
-
-def _print_preflight(settings: TrainSettings, *, as_json: bool) -> None:
-    from batuta.train.preflight import check_training  # noqa: PLC0415 - loads torch
-
-    report = check_training(settings)
-    if int(os.environ.get("RANK", "0")) == 0:
-        if as_json:
-            print_json(_report_json(report))
-        else:
-            _print_figures(Console(), report)
-    if not report.is_ready:
-        raise typer.Exit(EXIT_MISSING)
-
-
-def _report_json(report: PreflightReport) -> dict[str, Any]:
-    figures = {
-        figure.name.replace(" ", "_"): {
-            "value": figure.value,
-            "unit": figure.unit,
-            "source": figure.source,
-        }
-        for figure in report.figures
-    }
-    return {
-        "ready": report.is_ready,
-        "missing": list(report.missing),
-        "notes": list(report.notes),
-        "figures": figures,
-    }
-
-
-def _print_figures(console: Console, report: PreflightReport) -> None:
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column()
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(style="dim")
-    for figure in report.figures:
-        table.add_row(figure.name, _format_figure(figure), figure.source)
-    console.print(table)
-    for note in report.notes:
-        console.print(f"note: {note}", style="yellow", markup=False)
-    for lacking in report.missing:
-        console.print(f"missing: {lacking}", style="red", markup=False)
-    if report.is_ready:
-        console.print("it can start", style="green")
-
-
-def _format_figure(figure: ExpectedFigure) -> str:
-    """The figure for people."""
-    value = figure.value
-    if value is None:
-        return "unknown"
-    match figure.unit:
-        case "bytes":
-            return f"{value / GIB:,.2f} GiB" if value >= GIB else f"{value / MIB:,.1f} MiB"
-        case "usd":
-            return f"${value:,.2f}"
-        case "seconds":
-            return _format_duration(value)
-        case "tokens":
-            return f"{value:,.0f} tokens"
-        case _:
-            return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
-
-
-def _format_duration(seconds: float) -> str:
-    if seconds < MINUTE:
-        return f"{seconds:.3g} s"
-    if seconds < HOUR:
-        return f"{seconds / MINUTE:.1f} min"
-    return f"{seconds / HOUR:.1f} h"
-
-
-def _format_metrics(figures: Mapping[str, Any]) -> str:
-    """A step in a line; what nobody could judge is left out."""
-    names = ("loss", "reward", "right", "valid", "steps")
-    known = [name for name in names if figures.get(name) is not None]
-    return "  ".join(f"{name} {figures[name]:.2f}" for name in known)

@@ -258,6 +258,7 @@ def _build_config(
         conductor=ultra,
         limits=_run_limits(settings.limits),
         mini=mini,
+        explore=settings.mini.explore,
         notes=_precedence_notes(settings) if conductor is None else (),
         embedders=embedders,
         health=health,

@@ -9,7 +9,7 @@ from typing import Any
 
 from batuta.clients import WorkerHealth
 from batuta.clients.openai.moderation import ModerationClient
-from batuta.config.settings import AnswerCacheSetting, OidcSetting, ServerSetting
+from batuta.config.settings import AnswerCacheSetting, ExploreSetting, OidcSetting, ServerSetting
 from batuta.core import Client, Conductor, Limits, Pool, Worker, WorkerId
 from batuta.engine import TimeoutPolicy
 from batuta.guardrails import Guardrails
@@ -27,6 +27,8 @@ class LoadedConfig:
     limits: Limits
     mini: Conductor | None = None
     """Who answers as batuta-mini; None: the best worker."""
+    explore: ExploreSetting | None = None
+    """What batuta-mini may try beside it; None: nothing."""
     simulated: bool = False
     """True for the rehearsal: its workers are programs, not language models."""
     history: Path | None = None

@@ -239,6 +239,22 @@ class SystemSetting(_StrictModel):
         return self.conductor or self.selector
 
 
+class ExploreSetting(_StrictModel):
+    """How much a system may try to learn what is better."""
+
+    share: float = Field(gt=0, le=0.5)
+    """Of its requests."""
+    usd_per_day: Decimal = Field(ge=0)
+    """Dollars of all explored runs of a day (UTC)."""
+
+
+class MiniSetting(SystemSetting):
+    """Who answers as batuta-mini, and what it may try beside it."""
+
+    explore: ExploreSetting | None = None
+    """None: nothing is tried."""
+
+
 class LimitsSetting(_StrictModel):
     """What a run may spend unless a request says less."""
 
@@ -369,7 +385,7 @@ class Settings(_StrictModel):
 
     workers: tuple[WorkerSetting, ...] = ()
     conductor: ConductorSetting = ConductorSetting()
-    mini: SystemSetting = SystemSetting()
+    mini: MiniSetting = MiniSetting()
     ultra: SystemSetting = SystemSetting()
     limits: LimitsSetting = LimitsSetting()
     baselines: BaselinesSetting = BaselinesSetting()
@@ -395,7 +411,9 @@ class Settings(_StrictModel):
         return self.model_copy(
             update={
                 "conductor": conductor.model_copy(update=named),
-                "mini": SystemSetting.model_construct(conductor=seen(self.mini.name)),
+                "mini": MiniSetting.model_construct(
+                    conductor=seen(self.mini.name), explore=self.mini.explore
+                ),
                 "ultra": SystemSetting.model_construct(conductor=seen(self.ultra.name)),
             }
         )

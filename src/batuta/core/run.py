@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Literal, NewType
 
 from batuta.core.decision import AcceptedAnswer, Draft, MalformedPlan, Plan
+from batuta.core.exploration import Exploration
 from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.core.message import Delta, Reply, Request
 from batuta.core.run_html import StepRow, render_run_html
@@ -204,6 +205,8 @@ class RunHeader:
     started: float = 0.0
     """Seconds since the epoch."""
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    exploration: Exploration | None = None
+    """How the workflow was chosen, where the system learns while it serves."""
     resumed: ResumeState | None = None
     """Set if a tool's results let an earlier run's workflow go on; its first round continues the
     last one of these."""

@@ -10,10 +10,11 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from batuta.core.intervals import wilson_interval
+
 RESAMPLES = 10_000
 _CHUNK = 500
 """Resamples drawn at once, to bound memory."""
-_Z95 = 1.959963984540054
 
 MIN_GROUPS = 5
 """Groups of questions below which nothing can be said of how sure a mean is."""
@@ -64,22 +65,6 @@ def score_interval(
         right = sum(scores[0] for scores in scores_by_question)
         return wilson_interval(round(right), len(scores_by_question))
     return bootstrap_interval(scores_by_question, seed)
-
-
-def wilson_interval(right: int, n: int) -> tuple[float, float]:
-    """Wilson's 95% interval of a share (Wilson 1927, without continuity correction).
-
-    Raises:
-        ValueError: n is not positive, or `right` is not in [0, n].
-    """
-    if not 0 <= right <= n or n < 1:
-        raise ValueError(f"{right} of {n} is no share")
-    share, z2 = right / n, _Z95**2
-    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = _Z95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    low = 0.0 if right == 0 else max(0.0, centre - half)
-    high = 1.0 if right == n else min(1.0, centre + half)
-    return low, high
 
 
 def bootstrap_interval(

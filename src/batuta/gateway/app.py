@@ -47,6 +47,7 @@ from batuta.gateway.serving.answer_cache import RepeatedAnswers
 from batuta.gateway.serving.conversations import PendingToolRuns
 from batuta.gateway.serving.deletions import Deletions
 from batuta.gateway.serving.deliver import AnswerDelivery
+from batuta.gateway.serving.drift import DriftMonitor, drift_of
 from batuta.gateway.serving.execute import RunService
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.moderation import MODERATIONS_PATH, ModerationEndpoint
@@ -117,7 +118,8 @@ def create_app(state: ServerState) -> Starlette:
 def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
     """The ASGI app, and who runs its background jobs while `work` goes on."""
     catalogue, store, authenticator = state.catalogue, state.store, state.authenticator
-    metrics, pending = Metrics(state.gauges, lambda: catalogue.health), PendingToolRuns(store)
+    drift, pending = DriftMonitor(catalogue, store), PendingToolRuns(store)
+    metrics = Metrics(state.gauges, lambda: catalogue.health, lambda: drift.latest)
     service = RunService(
         catalogue,
         store=store,
@@ -134,12 +136,11 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
     stored = StoredResponseEndpoint(
         delivery, responses, background, store=store, deletions=deletions
     )
-    moderation = ModerationEndpoint(catalogue, state.rate_limiter)
     posted: dict[str, Any] = {
         "/v1/chat/completions": ChatEndpoint(delivery),
         "/v1/responses": ResponsesEndpoint(delivery, responses, background),
         COMPLETIONS_PATH: TextCompletionEndpoint(delivery),
-        MODERATIONS_PATH: moderation.moderate,
+        MODERATIONS_PATH: ModerationEndpoint(catalogue, state.rate_limiter).moderate,
         "/v1/embeddings": EmbeddingsEndpoint(delivery),
         "/v1/messages": MessagesEndpoint(delivery),
         "/v1/messages/count_tokens": TokenCounter(service).count,
@@ -148,10 +149,12 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posted.items()),
         Route("/v1/responses/{id}", stored, methods=["GET", "DELETE"]),
         *StoredResponseRoutes(responses, background).routes(),
-        *ServerRoutes(catalogue, store, state.limiter, metrics).routes(),
+        *ServerRoutes(state, metrics, drift).routes(),
         *RunRoutes(store, deletions).routes(),
         *AdminRoutes(store, authenticator, deletions).routes(),
-        *page_routes(catalogue, store, authenticator, delivery, oidc=state.oidc),
+        *page_routes(
+            catalogue, store, authenticator, delivery=delivery, oidc=state.oidc, drift=drift
+        ),
     ]
     routes.append(Route("/openapi.json", DocumentEndpoint(routes).send))
     app = Starlette(
@@ -175,17 +178,12 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
 class ServerRoutes:
     """The served models, and whether the server lives and can work."""
 
-    def __init__(
-        self,
-        catalogue: Catalogue,
-        store: Store | None,
-        limiter: ConcurrencyLimiter,
-        metrics: Metrics,
-    ) -> None:
-        self._catalogue = catalogue
-        self._store = store
-        self._limiter = limiter
+    def __init__(self, state: ServerState, metrics: Metrics, drift: DriftMonitor) -> None:
+        self._catalogue = state.catalogue
+        self._store = state.store
+        self._limiter = state.limiter
         self._metrics = metrics
+        self._drift = drift
 
     def routes(self) -> list[Route]:
         """Their addresses."""
@@ -200,7 +198,12 @@ class ServerRoutes:
     async def list_models(self, request: Request) -> Response:
         """Every model that the caller may use."""
         created, caller = self._catalogue.created, caller_of(request.scope)
-        data = [m.model_object(created) for m in self._catalogue.models if _may_use(caller, m)]
+        drift, whole = await self._drift.read(), caller.role is not CallerRole.KEY
+        data = [
+            m.model_object(created) | drift_of(m, drift, whole=whole)
+            for m in self._catalogue.models
+            if _may_use(caller, m)
+        ]
         # The last three are for Anthropic's clients.
         ends = {"has_more": False, "first_id": _id_of(data[:1]), "last_id": _id_of(data[-1:])}
         return json_response({"object": "list", "data": data, **ends})
@@ -209,10 +212,13 @@ class ServerRoutes:
         """One model."""
         name: str = request.path_params["id"]
         model = self._catalogue.find_model(name)
-        if model is None or not _may_use(caller_of(request.scope), model):
+        caller = caller_of(request.scope)
+        if model is None or not _may_use(caller, model):
             why = None if model else self._catalogue.unavailable_models.get(name)
             raise model_not_found(name, why)
-        return json_response(model.model_object(self._catalogue.created))
+        whole = caller.role is not CallerRole.KEY
+        known = drift_of(model, await self._drift.read(), whole=whole)
+        return json_response(model.model_object(self._catalogue.created) | known)
 
     async def healthz(self, _: Request) -> Response:
         """The process answers."""
@@ -234,6 +240,7 @@ class ServerRoutes:
         """What is counted; where keys are needed, for the admin."""
         if caller_of(request.scope).role not in {CallerRole.LOCAL, CallerRole.ADMIN}:
             raise APIError(403, "permission_denied", "This needs the admin's token.")
+        await self._drift.read()
         return Response(self._metrics.text(), media_type=CONTENT_TYPE)
 
 

@@ -65,6 +65,11 @@ class ContinuedWorkflow:
     continuation: Workflow | None
     """None: the first workflow's answer always stands."""
 
+    @property
+    def workflows(self) -> tuple[Workflow, ...]:
+        """All that it may play."""
+        return (self.first,) if self.continuation is None else (self.first, self.continuation)
+
     async def plan(
         self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:

@@ -229,3 +229,33 @@ FORGOTTEN = Table(
     Column("name", Text, primary_key=True),
     Column("at", Float(53), nullable=False),
 )
+
+WORKER_DRIFT = Table(
+    "worker_drift",
+    METADATA,
+    # How a worker does beside what was measured of it; see core/drift.py. Numbers alone.
+    Column("worker", Text, primary_key=True),
+    Column("model", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    # The interval of its card; empty: it is learned from the first values.
+    Column("reference", Text, primary_key=True),
+    Column("state", Text, nullable=False),
+)
+
+EXPLORED_ARMS = Table(
+    "explored_arms",
+    METADATA,
+    # What judgements said of the workflows that a served system may choose among.
+    Column("system", Text, primary_key=True),
+    Column("cell", Text, primary_key=True),
+    Column("arm", Text, primary_key=True),
+    Column("score", Float(53), nullable=False),
+    Column("judged", Float(53), nullable=False),
+)
+
+COUNTED_JUDGEMENTS = Table(
+    "counted_judgements",
+    METADATA,
+    # Runs whose judgement was counted: taken back and given again, it is no new evidence.
+    Column("run_id", Text, primary_key=True),
+)

@@ -10,6 +10,7 @@ from typing import Any
 from batuta.core import Cost, Outcome, Run, RunId
 from batuta.errors import StoreError
 from batuta.store.codec import encode_run, sql_text
+from batuta.store.drift import DriftValue, run_seconds
 from batuta.store.ledger import RunCharge, budgeted_nano, ledger_lines, ledger_rows
 
 PREVIEW_CHARACTERS = 200
@@ -86,6 +87,8 @@ class PackedRun:
     """What budgets count it as."""
     reservation: str | None = None
     """What ends with it."""
+    seconds: tuple[DriftValue, ...] = ()
+    """What its calls took, if it is kept."""
 
 
 def pack_run(entry: RunEntry) -> PackedRun:
@@ -100,7 +103,14 @@ def pack_run(entry: RunEntry) -> PackedRun:
     row = _run_row(entry) if entry.keep else None
     body = _encode_body(run) if entry.keep and entry.content else None
     rows = tuple(ledger_rows(run, lines, charge, at))
-    return PackedRun(row=row, body=body, lines=rows, nano=budgeted_nano(lines), reservation=held)
+    return PackedRun(
+        row=row,
+        body=body,
+        lines=rows,
+        nano=budgeted_nano(lines),
+        reservation=held,
+        seconds=tuple(run_seconds(run)) if entry.keep else (),
+    )
 
 
 def parse_cursor(cursor: str) -> tuple[float, str]:

@@ -17,7 +17,7 @@ from batuta.store.database import (
     parse_url,
 )
 
-REVISIONS = ("0001", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
+REVISIONS = ("0001", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
 """Every migration, oldest first: lets a database at head open without importing alembic."""
 
 HEAD_REVISION = REVISIONS[-1]

@@ -32,7 +32,10 @@ from batuta.store.answers import AnswerTable
 from batuta.store.budgets import Budgets
 from batuta.store.codec import decode_run, sql_text
 from batuta.store.database import DATABASE_ERRORS, Database, explain_error, open_database, parse_url
+from batuta.store.drift import DriftTable
+from batuta.store.exploration import ExplorationTable
 from batuta.store.forgetting import Forgetting, delete_runs
+from batuta.store.judgement import Judgement, judge_run
 from batuta.store.keys import ApiKeyStore
 from batuta.store.ledger import RunCharge
 from batuta.store.models import CONTENTS, RUNS, SAME_RUN
@@ -278,14 +281,18 @@ class Store:
     ) -> bool:
         """Judges a run, in place of any earlier judgement; whether there is such a run.
 
+        A run's first judgement is also counted for its worker; see `drift`.
+
         Raises:
             ValueError: `value` is not finite.
             StoreError: the database fails.
         """
         if value is not None and not isfinite(value):
             raise ValueError(f"a score is a finite number or None: {value}")
-        values = {"score": value, "score_comment": sql_text(comment) or None}
-        return await self._change(update(RUNS).where(*_run_filter(run_id, tenant)).values(values))
+        await self._open_writer.flush()
+        judgement = Judgement(value, sql_text(comment) or None)
+        own = _run_filter(run_id, tenant)
+        return await self.database.run_write(lambda one: judge_run(one, judgement, *own))
 
     async def redact(self, run_id: str, tenant: str | None = None) -> bool:
         """Forgets what a run says and keeps its numbers; whether there is such a run.
@@ -385,6 +392,24 @@ class Store:
             StoreError: the store is closed.
         """
         return AnswerTable(self.database)
+
+    @property
+    def drift(self) -> DriftTable:
+        """How workers do beside what was measured of them.
+
+        Raises:
+            StoreError: the store is closed.
+        """
+        return DriftTable(self.database)
+
+    @property
+    def exploration(self) -> ExplorationTable:
+        """What systems that explore have learned, and their money.
+
+        Raises:
+            StoreError: the store is closed.
+        """
+        return ExplorationTable(self.database)
 
     @property
     def responses(self) -> ResponseTable:

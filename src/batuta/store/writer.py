@@ -30,6 +30,7 @@ from batuta.store.database import (
     is_transient,
 )
 from batuta.store.deleted import forgotten_among
+from batuta.store.drift import count_values
 from batuta.store.ledger import charged_accounts, utc_month
 from batuta.store.models import CONTENTS, LEDGER, RUNS
 from batuta.store.partitions import create_partitions
@@ -275,6 +276,7 @@ def _write_runs(connection: Connection, packed: Sequence[PackedRun]) -> None:
     create_partitions(connection, (row["created"] for row in rows))
     insert_rows(connection, RUNS, rows)
     insert_rows(connection, CONTENTS, bodies)
+    count_values(connection, (value for one in kept for value in one.seconds))
 
 
 def _drop_deleted_runs(connection: Connection, packed: Sequence[PackedRun]) -> list[PackedRun]:

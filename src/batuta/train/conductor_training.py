@@ -6,8 +6,9 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, final
 
 import anyio
 import torch
@@ -44,6 +45,53 @@ from batuta.train.rollouts import GradedRollout
 from batuta.train.run_folder import RunFolder
 from batuta.train.settings import OptimiserSettings, TrainSettings
 
+
+class Supervision(Protocol):
+    """Judges and watches a training while it goes on."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it says itself which policy is the result."""
+        ...
+
+    def held_episodes(self, pool: Pool) -> list[Episode]:
+        """The questions that policies are judged on."""
+        ...
+
+    def hear(self, played: Sequence[GradedRollout]) -> None:
+        """A step's workflows were played."""
+        ...
+
+    def make_callback(
+        self,
+        trainer: Any,
+        *,
+        reward: RewardFunction,
+        episodes: Sequence[Episode],
+        keep: Callable[[], None],
+    ) -> TrainerCallback:
+        """What the trainer calls at its steps; `keep` makes the policy as it is the result."""
+        ...
+
+
+@final
+class _NoSupervision:
+    """Lets the training go on to its end."""
+
+    keeps = False
+
+    def held_episodes(self, pool: Pool) -> list[Episode]:
+        del pool
+        return []
+
+    def hear(self, played: Sequence[GradedRollout]) -> None:
+        del played
+
+    def make_callback(self, trainer: Any, **_: Any) -> TrainerCallback:
+        del trainer
+        return TrainerCallback()
+
+
 MetricsListener = Callable[[dict[str, Any]], None]
 """Is told each step's figures."""
 GROUP_THEN_BATCH = "group-then-batch"
@@ -57,8 +105,11 @@ def train_conductor(
     on_metrics: MetricsListener,
     *,
     resume: bool = False,
+    supervision: Supervision | None = None,
 ) -> Path:
     """Train the policy; with `resume`, from the last checkpoint on.
+
+    Under a supervision the policy that it kept is the result, in place of the last one.
 
     Returns:
         The folder of the trained policy.
@@ -77,10 +128,13 @@ def train_conductor(
         settings.seed,
         word_dropout=settings.prompt.hidden,
     )
-    opening = RolloutRunnerFactory(settings, folder, [each.task for each in asked])
+    supervision = supervision or _NoSupervision()
+    held = supervision.held_episodes(pool)
+    opening = RolloutRunnerFactory(settings, folder, [each.task for each in (*asked, *held)])
     main = int(os.environ.get("RANK", "0")) == 0
 
     def hear(step: int, played: Sequence[GradedRollout]) -> None:
+        supervision.hear(played)
         if main and step % settings.log.sample_every == 0:
             folder.add_samples(step, played[:: max(1, len(played) // SAMPLES_PER_STEP)])
 
@@ -91,20 +145,18 @@ def train_conductor(
 
     reward = RewardFunction(settings, asked, opening, hear)
     trainer = make_trainer(settings, asked, reward=reward, folder=folder, on_metrics=note)
+    keep = partial(_keep_policy, trainer, settings, folder, pool)
+    trainer.add_callback(
+        supervision.make_callback(trainer, reward=reward, episodes=held, keep=keep)
+    )
     checkpoint = last_checkpoint(folder) if resume else None
     restore_pending(trainer, settings, checkpoint)
     if main:
         folder.begin(settings, command)
-        folder.rewind(0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2]))
-    try:
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    finally:
-        for closing in (reward.cancel, opening.close):
-            asyncio.run_coroutine_threadsafe(closing(), trainer.async_loop).result()
-    trainer.save_model(str(folder.policy))
-    if main:
-        known = () if settings.pool.permute else tuple(str(worker.id) for worker in pool)
-        replace(policy_card(settings), workers=known).write(folder.policy)
+        folder.rewind(_checkpoint_step(checkpoint))
+    _run_trainer(trainer, reward, opening, checkpoint)
+    if not supervision.keeps:
+        keep()
     return folder.policy
 
 
@@ -116,6 +168,35 @@ def policy_card(settings: TrainSettings) -> ConductorCard:
         max_tokens=settings.optimiser.completion,
         rounds=settings.recursion.rounds,
     )
+
+
+def _keep_policy(
+    trainer: GRPOTrainer, settings: TrainSettings, folder: RunFolder, pool: Pool
+) -> None:
+    """Writes the policy as it is, with its card; every process takes part."""
+    trainer.save_model(str(folder.policy))
+    if int(os.environ.get("RANK", "0")) == 0:
+        known = () if settings.pool.permute else tuple(str(worker.id) for worker in pool)
+        replace(policy_card(settings), workers=known).write(folder.policy)
+
+
+def _run_trainer(
+    trainer: GRPOTrainer,
+    reward: RewardFunction,
+    opening: RolloutRunnerFactory,
+    checkpoint: Path | None,
+) -> None:
+    """Trains to the end, and lets go of every connection."""
+    try:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    finally:
+        for closing in (reward.cancel, opening.close):
+            asyncio.run_coroutine_threadsafe(closing(), trainer.async_loop).result()
+
+
+def _checkpoint_step(checkpoint: Path | None) -> int:
+    """The step after which it was written; 0: there is none."""
+    return 0 if checkpoint is None else int(checkpoint.name.rpartition("-")[2])
 
 
 async def load_pool(settings: TrainSettings) -> Pool:

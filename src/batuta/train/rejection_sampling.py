@@ -48,6 +48,8 @@ RejectionListener = Callable[[str, int, int, dict[str, float]], None]
 """Is told what is going on, how far it is, of how much, and its figures."""
 QUESTIONS_AT_ONCE = 48
 """Questions whose workflows are sampled together."""
+_SAMPLING_PART = 0.6
+"""Of a round's time, where time is short; the rest is for fitting."""
 ACCEPT_EVERY = 4
 """One of so many drafts after a first round lets its answer stand, whatever the policy writes."""
 
@@ -77,14 +79,28 @@ class RejectionContext:
     on_progress: RejectionListener
     pool: Pool
     """All workers, of whom a question may list some."""
+    is_over: Callable[[float], bool] = lambda _: False
+    on_played: Callable[[Sequence[GradedRollout]], None] = lambda _: None
+
+    def is_round_over(self, number: int, part: float) -> bool:
+        """Whether that part of a round's time is over."""
+        return self.is_over((number + part) / self.settings.rejection.rounds)
 
 
-def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListener) -> Path:
+def run_rejection_sampling(
+    settings: TrainSettings,
+    on_progress: RejectionListener,
+    is_over: Callable[[float], bool] = lambda _: False,
+    on_played: Callable[[Sequence[GradedRollout]], None] = lambda _: None,
+) -> Path:
     """Sample, play, keep what earned more than its question's mean, fit; several rounds.
 
     Args:
         settings: the file.
         on_progress: hears how it goes.
+        is_over: whether a part of the stage's time is over; each round has its own, of which it
+            samples for three fifths.
+        on_played: hears what was played.
 
     Returns:
         The folder of the fitted policy.
@@ -106,7 +122,13 @@ def run_rejection_sampling(settings: TrainSettings, on_progress: RejectionListen
         freeze_lower_layers(model, settings.policy.upper_layers)
     pool = asyncio.run(load_pool(settings))
     stage = RejectionContext(
-        settings=settings, model=model, tokenizer=tokenizer, on_progress=on_progress, pool=pool
+        settings=settings,
+        model=model,
+        tokenizer=tokenizer,
+        on_progress=on_progress,
+        pool=pool,
+        is_over=is_over,
+        on_played=on_played,
     )
     asyncio.run(_run_rounds(stage, RunFolder(settings.output)))
     return save_stage(model, tokenizer, settings, "rejection")
@@ -142,6 +164,8 @@ async def _sample_round(
     kept: list[TrainingExample] = []
     all_played: list[GradedRollout] = []
     for at in range(0, len(met), QUESTIONS_AT_ONCE):
+        if at and stage.is_round_over(number, _SAMPLING_PART):
+            break
         first = (seed * 31 + number) * 1_000_003 + at * group
         part = [
             DraftGroup(episode=e, seed=first + n * group)
@@ -155,6 +179,7 @@ async def _sample_round(
             pairs, [one.seed_of(row) for one, row in asked], step=2**31
         )
         all_played += played
+        stage.on_played(played)
         kept += keep_right_drafts(prompts, played, group, stage.settings.rejection.shorter)
         figures = rollout_metrics(all_played) | {"kept": float(len(kept))}
         stage.on_progress(f"round {number + 1}: playing", at + len(part), len(met), figures)
@@ -316,6 +341,7 @@ def _fit_policy(stage: RejectionContext, kept: Sequence[TrainingExample], number
             learning_rate=rejection.learning_rate,
             on_step=heard,
             autocast=cpu_autocast(stage.settings),
+            is_over=lambda: stage.is_round_over(number, 1.0),
         )
 
 

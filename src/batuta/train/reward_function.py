@@ -7,6 +7,7 @@ import time
 from asyncio import Lock
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 from batuta.core import MalformedPlan
@@ -19,6 +20,8 @@ from batuta.train.settings import TrainSettings
 RolloutListener = Callable[[int, Sequence[GradedRollout]], None]
 """Is told every step's played completions."""
 
+_LEAST_COST = 0.003
+"""Of a call, where it is raised."""
 EASY_LEVEL, HARD_LEVEL = 1, 6
 """Difficulty of what is counted as easy at most and as hard at least."""
 
@@ -152,17 +155,40 @@ class RewardFunction:
         self, chosen: Sequence[tuple[Episode, PolicyDraft, int]], trainer: Any, step: int
     ) -> list[FirstRound | None]:
         """First rounds, played now because a second round's prompt shows them."""
-
-        async def play() -> list[GradedRollout]:
-            players = await self._open_runner_once()
-            seeds = [self._seed(step, row) for _, _, row in chosen]
-            return await players.run_drafts([(e, draft) for e, draft, _ in chosen], seeds, step)
-
-        played = asyncio.run_coroutine_threadsafe(play(), trainer.async_loop).result()
+        seeds = [self._seed(step, row) for _, _, row in chosen]
+        drafts = [(e, draft) for e, draft, _ in chosen]
+        played = self.play_drafts(drafts, seeds, trainer, step=step)
         return [
             None if not is_continuable(each) else FirstRound(draft, row, each.run.rounds)
             for each, (_, draft, row) in zip(played, chosen, strict=True)
         ]
+
+    def play_drafts(
+        self,
+        drafts: Sequence[tuple[Episode, PolicyDraft]],
+        seeds: Sequence[int],
+        trainer: Any,
+        *,
+        step: int | None = None,
+    ) -> list[GradedRollout]:
+        """Drafts, played at once; `step` is the one that they count in, None: the present one."""
+        counted = int(trainer.state.global_step) if step is None else step
+
+        async def play() -> list[GradedRollout]:
+            players = await self._open_runner_once()
+            return await players.run_drafts(drafts, seeds, counted)
+
+        return asyncio.run_coroutine_threadsafe(play(), trainer.async_loop).result()
+
+    def raise_cost(self, times: float) -> float:
+        """Charges so many times as much from now on, up to the ceiling; the new coefficient."""
+        if self._runner is None:
+            return self._settings.reward.coefficient
+        before = self._runner.rewards
+        cost = max(before.coefficient, _LEAST_COST) * times
+        changed = {"coefficient": min(cost, before.ceiling), "from_step": 0, "ramp": 1}
+        self._runner = replace(self._runner, rewards=before.model_copy(update=changed))
+        return self._runner.rewards.coefficient
 
     async def _open_runner_once(self) -> RolloutRunner:
         async with self._opening:  # batches of several steps begin at the same time

@@ -205,6 +205,7 @@ def fit_warmup(
     on_step: Callable[[int, float], None],
     prefill: str = "",
     autocast: AbstractContextManager[Any] | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> None:
     """Fit `model` to the drafts by their likelihood.
 
@@ -216,6 +217,7 @@ def fit_warmup(
         on_step: is told each step's number and loss, nats a token of the drafts.
         prefill: how every reply begins before its draft.
         autocast: the precision that is computed in; None: that of the weights.
+        is_over: whether no further step is taken.
     """
     examples = (
         TrainingExample(f"{render_user_prompt(tokenizer, prompt)}{prefill}", draft)
@@ -232,6 +234,7 @@ def fit_warmup(
         on_step=on_step,
         prompt_weight=weight,
         autocast=autocast,
+        is_over=is_over,
     )
 
 
@@ -245,6 +248,7 @@ def fit_examples(
     *,
     prompt_weight: float = 0.0,
     autocast: AbstractContextManager[Any] | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> None:
     """Raise the likelihood of drafts, and with `prompt_weight` of their prompts.
 
@@ -258,6 +262,7 @@ def fit_examples(
         prompt_weight: of a prompt's token, where a draft's has its example's weight; with 0 a
             prompt is read once for all of its drafts in a batch.
         autocast: the precision that is computed in; None: that of the weights.
+        is_over: asked before each step; whether it and all further ones are left out.
     """
     learning = [each for each in model.parameters() if each.requires_grad]
     optimiser = torch.optim.AdamW(learning, learning_rate, weight_decay=0.01)
@@ -266,6 +271,8 @@ def fit_examples(
     )
     model.train()
     for step in range(steps):
+        if is_over():
+            break
         optimiser.zero_grad(set_to_none=True)
         batch = next(batches)
         with autocast or nullcontext():

@@ -43,12 +43,17 @@ PLAYED_ROUNDS = 600
 """Random workflows that are played, so that second rounds can be shown."""
 
 
-def run_warmup(settings: TrainSettings, on_step: Callable[[int, float], None]) -> Path:
+def run_warmup(
+    settings: TrainSettings,
+    on_step: Callable[[int, float], None],
+    is_over: Callable[[float], bool] = lambda _: False,
+) -> Path:
     """A policy that writes well-formed workflows at random: a new one, or `policy.start`.
 
     Args:
         settings: the file.
         on_step: hears each step's number and loss.
+        is_over: whether a part of the stage's time is over; at 1 it ends with what it has.
 
     Returns:
         Its folder.
@@ -104,6 +109,7 @@ def run_warmup(settings: TrainSettings, on_step: Callable[[int, float], None]) -
         on_step=on_step,
         prefill="" if rendering.compact else PREFILL,
         autocast=cpu_autocast(settings),
+        is_over=lambda: is_over(1.0),
     )
     return save_stage(model, tokenizer, settings, "warmup")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from batuta.core import Pool, Skill, Task, Worker, WorkerId
-from batuta.evals.stats import wilson_interval
+from batuta.core.intervals import wilson_interval
 from batuta.solvers.workflow_selector.reader import Floats, Places
 from batuta.tune.library import Candidate
 from batuta.tune.player import Player, PlayResult

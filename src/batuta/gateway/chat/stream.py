@@ -24,7 +24,7 @@ from batuta.gateway.chat.response import (
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.json_codec import encode_json
 from batuta.gateway.http.sse import SSEWriter
-from batuta.gateway.serving.execute import PreparedCall
+from batuta.gateway.serving.prepared_call import PreparedCall
 from batuta.gateway.serving.progress import RunProgress
 from batuta.gateway.serving.progress_piece import ProgressPiece
 from batuta.gateway.serving.trace import orchestration_of, usage_of

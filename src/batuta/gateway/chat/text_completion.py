@@ -22,9 +22,9 @@ from batuta.gateway.http.fields import Fields
 from batuta.gateway.http.json_codec import encode_json
 from batuta.gateway.http.sse import SSEWriter
 from batuta.gateway.serving.deliver import AnswerDelivery
-from batuta.gateway.serving.execute import PreparedCall
 from batuta.gateway.serving.options import ORCHESTRATION_FIELD, parse_run_options
 from batuta.gateway.serving.parsed_call import ParsedCall
+from batuta.gateway.serving.prepared_call import PreparedCall
 from batuta.gateway.serving.progress import RunProgress
 
 COMPLETIONS_PATH = "/v1/completions"

@@ -14,7 +14,7 @@ from batuta.gateway.embeddings.request import EmbeddingCall, parse_embedding
 from batuta.gateway.errors import unsupported_parameter
 from batuta.gateway.http.body import ClientGone, read_fields
 from batuta.gateway.serving.deliver import AnswerDelivery
-from batuta.gateway.serving.execute import PreparedCall
+from batuta.gateway.serving.prepared_call import PreparedCall
 from batuta.guardrails import GuardrailStage
 
 

@@ -24,7 +24,8 @@ from batuta.gateway.messages.request import (
 )
 from batuta.gateway.messages.response import MessageEventWriter, message_object
 from batuta.gateway.serving.deliver import AnswerDelivery
-from batuta.gateway.serving.execute import PreparedCall, RunService
+from batuta.gateway.serving.execute import RunService
+from batuta.gateway.serving.prepared_call import PreparedCall
 from batuta.gateway.serving.progress import RunProgress
 
 PING_FRAME = event_frame({"type": "ping"})

@@ -24,7 +24,8 @@ from batuta.gateway.responses.response import failed_response, new_response
 from batuta.gateway.responses.store import ResponseStore, body_of
 from batuta.gateway.responses.stream import EventSink, ResponsesStreamRenderer, SaveResponse
 from batuta.gateway.serving.deliver import execute_and_render
-from batuta.gateway.serving.execute import PreparedCall, RunService
+from batuta.gateway.serving.execute import RunService
+from batuta.gateway.serving.prepared_call import PreparedCall
 from batuta.jobs import Checkpoint, Job, JobEnding, Jobs, JobState
 from batuta.store.budgets import Budgets
 from batuta.store.responses import StoredResponse, response_id, run_id_of

@@ -18,7 +18,7 @@ from batuta.gateway.http.sse import SSEWriter, StreamTimeouts, encoded_event_fra
 from batuta.gateway.responses.events import ResponseEventWriter
 from batuta.gateway.responses.response import failed_response, finished_response
 from batuta.gateway.serving.deliver import AnswerDelivery
-from batuta.gateway.serving.execute import PreparedCall
+from batuta.gateway.serving.prepared_call import PreparedCall
 from batuta.gateway.serving.progress import RunProgress
 
 Json = dict[str, Any]

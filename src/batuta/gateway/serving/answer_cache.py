@@ -253,7 +253,12 @@ def repeated_run(earlier: Run, run_id: RunId) -> Run:
     reply = earlier.reply
     assert reply is not None  # noqa: S101 - it can be repeated
     header: RunHeader = replace(
-        earlier.header, id=run_id, parent=earlier.id, started=time(), resumed=None
+        earlier.header,
+        id=run_id,
+        parent=earlier.id,
+        started=time(),
+        resumed=None,
+        exploration=None,
     )
     free: Reply = replace(reply, usage=ZERO_USAGE, cost=ZERO_COST)
     return Run(header=header, rounds=(), outcome=earlier.outcome, answer=earlier.answer, reply=free)

@@ -6,10 +6,11 @@ more than it has spent and its calls in flight may still cost.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from batuta.core import Limits, Pool, Question, Request, Sampling, Usage, Worker
+from batuta.core import Limits, Pool, Question, Request, Sampling, Usage, Worker, Workflow
 from batuta.core.cost_bound import (
     CallCostBound,
     PromptSize,
@@ -69,6 +70,23 @@ def bound_first_calls(
         return FirstCallsCost(most, least)
     own = Decimal(str(limits.usd))  # the engine makes no call that costs more
     return FirstCallsCost(min(most, own), min(least, own))
+
+
+def bound_workflow(
+    question: Question, workflows: Iterable[Workflow], pool: Pool, *, limits: Limits
+) -> Decimal:
+    """The most dollars that these workflows cost together, if no call is repeated.
+
+    A step may read all that the steps before it may have said.
+    """
+    size, total, said = measure_prompt(_step_request(question)), Decimal(0), 0
+    for step in (step for workflow in workflows for step in workflow.steps):
+        worker = pool[step.worker]
+        bound = _bound_step(worker, question, limits, size, direct=False)
+        price = worker.price or limits.unknown
+        total += bound.max_usd + price.of(Usage(calls=0, input=said))
+        said += bound.desired_output
+    return total
 
 
 def _step_request(question: Question) -> Request:

@@ -14,7 +14,8 @@ from batuta.gateway.http.disconnect import DisconnectReason, RequestScopes
 from batuta.gateway.http.middleware import log_exception
 from batuta.gateway.http.sse import SSEWriter, StreamTimeouts
 from batuta.gateway.serving.error_mapping import response_headers
-from batuta.gateway.serving.execute import PreparedCall, RunService
+from batuta.gateway.serving.execute import RunService
+from batuta.gateway.serving.prepared_call import PreparedCall
 
 RenderBody = Callable[[Run, Reply], Awaitable[Any]]
 """The body of a run that has an answer, as the dialect writes it."""

@@ -7,10 +7,9 @@ of it - happens in `prepare_call` (before anything is said to the reader) and in
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from decimal import Decimal
 from typing import final
 
@@ -21,12 +20,9 @@ from batuta.baselines.solver import RunHooks
 from batuta.core import (
     Client,
     EventHandler,
-    GuardrailTriggered,
-    Limits,
     Outcome,
     Pool,
     Question,
-    ResumeState,
     Run,
     RunId,
     WorkerId,
@@ -45,7 +41,6 @@ from batuta.gateway.serving.admission import (
     permitted_workers,
 )
 from batuta.gateway.serving.answer_cache import (
-    CACHE_HEADER,
     RepeatableCall,
     RepeatedAnswers,
     repeated_run,
@@ -65,71 +60,17 @@ from batuta.gateway.serving.effort import (
     model_for_effort,
     pool_for_effort,
 )
-from batuta.gateway.serving.error_mapping import error_of_run
+from batuta.gateway.serving.explore import ChosenArm, Explorer, mark_explored, note_spent
 from batuta.gateway.serving.image_addresses import check_pictures
 from batuta.gateway.serving.models import Catalogue, ServedModel
 from batuta.gateway.serving.options import ORCHESTRATION_FIELD
 from batuta.gateway.serving.parsed_call import ParsedCall
+from batuta.gateway.serving.prepared_call import PreparedCall
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
-from batuta.guardrails import Guardrails, GuardrailStage
+from batuta.guardrails import GuardrailStage
 from batuta.solvers import FixedConductor, single_worker
 from batuta.store import Store
-
-_MAX_NAMED = 20
-"""Ignored fields that are told; what a client made up does not fill our headers."""
-_HEADER_SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedCall:
-    """A call that can be played: everything was looked up and found."""
-
-    call: ParsedCall
-    caller: Caller
-    served_model: ServedModel
-    pool: Pool
-    limits: Limits
-    clients: Mapping[WorkerId, Client]
-    run_id: RunId
-    admission: Admission
-    """What the call holds of its caller's rates and budgets."""
-    guardrails: Guardrails = field(default_factory=Guardrails)
-    guarded: tuple[GuardrailTriggered, ...] = ()
-    """What policies did to what came with the question."""
-    resumed: ResumeState | None = None
-    """The workflow that continues with the results of its tools."""
-    will_resume: Callable[[], bool] = lambda: False
-    """Whether a run that is cancelled now is taken up again by another process."""
-    repeatable: RepeatableCall | None = None
-    """All that the answer depends on, if it may be given again."""
-    earlier: Run | None = None
-    """The run whose answer is given again."""
-
-    @property
-    def can_stream(self) -> bool:
-        """Whether words can be shown as they come: nothing will replace them or forbid them."""
-        settled = self.served_model.solver is None
-        return (
-            self.call.stream and settled and not self.guardrails.applies_to(GuardrailStage.OUTPUT)
-        )
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """What the answer's headers say before anything is played."""
-        headers = {"x-batuta-run-id": str(self.run_id), **self.admission.headers}
-        if self.repeatable is not None:
-            headers[CACHE_HEADER] = "miss" if self.earlier is None else "hit"
-        ignored = [n for n in self.call.ignored if _HEADER_SAFE.fullmatch(n)][:_MAX_NAMED]
-        if ignored:
-            headers["x-batuta-ignored"] = ", ".join(ignored)
-        if lowered := self.call.options.lowered_limits(self.limits):
-            headers["x-batuta-lowered"] = ", ".join(f"{n}={v:g}" for n, v in lowered.items())
-        return headers
-
-    def error_for(self, run: Run) -> APIError | None:
-        """The error that the caller gets; None if the run has an answer."""
-        return error_of_run(run, direct=self.served_model.direct)
 
 
 def seed_of(run_id: RunId) -> int:
@@ -170,6 +111,7 @@ class RunService:
         self._metrics = metrics
         self._span_exporter = span_exporter
         self._answer_cache = answer_cache
+        self._explorer = Explorer(store)
         self._conversations = ConversationWorkers()
 
     def find_model(self, name: str) -> ServedModel:
@@ -213,6 +155,7 @@ class RunService:
             prepared_call = replace(prepared_call, resumed=resumed)
         if run_id is None:  # what is played in the background is always played
             prepared_call = await self._find_earlier(prepared_call)
+            prepared_call = await self._explored(prepared_call)
 
         def first() -> FirstCallsCost:
             if prepared_call.earlier is not None:
@@ -227,15 +170,34 @@ class RunService:
                 question, pool, limits, direct=served.direct, conductor_worker=mind
             )
 
-        admission = await self._admission.admit(
-            caller,
-            call,
-            run_id=prepared_call.run_id,
-            limits=prepared_call.limits,
-            bound_cost=first,
-            already_counted=already_counted,
-            durable=durable,
-        )
+        async with self._settled(prepared_call.chosen):
+            admission = await self._admission.admit(
+                caller,
+                call,
+                run_id=prepared_call.run_id,
+                limits=prepared_call.limits,
+                bound_cost=first,
+                already_counted=already_counted,
+                durable=durable,
+            )
+            async with self._admitted(prepared_call, admission) as admitted:
+                yield admitted
+
+    @asynccontextmanager
+    async def _settled(self, chosen: ChosenArm | None) -> AsyncGenerator[None]:
+        """What was taken to explore and is not spent at the end of the block is given back."""
+        try:
+            yield
+        finally:
+            if chosen is not None:
+                await self._explorer.settle(chosen)
+
+    @asynccontextmanager
+    async def _admitted(
+        self, prepared_call: PreparedCall, admission: Admission
+    ) -> AsyncGenerator[PreparedCall]:
+        """The call with what it holds, for the length of the block."""
+        caller, call = prepared_call.caller, prepared_call.call
         try:
             # After the key, its rates and its money: whoever may not ask is told so for nothing.
             await check_response_format(call.question)
@@ -246,6 +208,30 @@ class RunService:
             raise
         finally:
             await self._admission.release(caller, admission)
+
+    async def _explored(self, prepared: PreparedCall) -> PreparedCall:
+        """The call with what the system chose to play, where it learns while it serves."""
+        served, call = prepared.served_model, prepared.call
+        plain = self._catalogue.find_model(served.name)
+        if served.explore is None or plain is None or served.conductor is not plain.conductor:
+            return prepared  # a conversation stays with its worker
+        if prepared.earlier or prepared.resumed or call.options.dry_run:
+            return prepared
+        chosen = await self._explorer.choose(
+            served,
+            call.question,
+            prepared.pool,
+            limits=prepared.limits,
+            run_id=prepared.run_id,
+            seed=seed_of(prepared.run_id),
+        )
+        if chosen is None:
+            return prepared
+        limits = prepared.limits
+        if chosen.usd is not None:
+            limits = replace(limits, usd=chosen.usd)
+        served = replace(served, conductor=chosen.conductor)
+        return replace(prepared, served_model=served, limits=limits, chosen=chosen)
 
     async def _find_earlier(self, booking: PreparedCall) -> PreparedCall:
         """The booking with the answer that was given to the same call before, if one was."""
@@ -295,7 +281,7 @@ class RunService:
             return await self._execute_solver(prepared, served.solver, emit)
         assert served.conductor is not None  # noqa: S101 - one of the two is there
         try:
-            return await conduct(
+            run = await conduct(
                 question,
                 served.conductor,
                 prepared.pool,
@@ -316,9 +302,10 @@ class RunService:
                 dry_run=prepared.call.options.dry_run,
                 latency=self._call_seconds,
             )
+            return mark_explored(prepared.chosen, run)
         finally:
             if recorder.ended is not None:
-                await self._store_run(prepared, recorder.run())
+                await self._store_run(prepared, mark_explored(prepared.chosen, recorder.run()))
 
     async def flush_runs(self) -> None:
         """Waits until every run that has ended is in the database, with its cost.
@@ -434,6 +421,7 @@ class RunService:
         if run.outcome is Outcome.CANCELLED and prepared.will_resume():
             return  # this is not its end: what it paid for is kept by its job
         store, caller, admission = self._store, prepared.caller, prepared.admission
+        note_spent(prepared.chosen, run)
         self._metrics.count_run(run, caller.tenant)
         if self._span_exporter is not None:
             self._span_exporter.export_run(run, caller.tenant)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, final
 
@@ -25,6 +26,16 @@ WORKER_PREFIX = "worker/"
 """What the name of a worker that is served as it is begins with."""
 MINI_LIMITS = Limits(steps=1, seconds=60)
 ULTRA_LIMITS = Limits(seconds=15 * 60)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExploreOptions:
+    """How much a system may try to learn what is better."""
+
+    share: float
+    """Of its requests, in (0, 1]."""
+    usd_per_day: Decimal
+    """Dollars that explored runs of a day (UTC) may cost, over all replicas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +62,8 @@ class ServedModel:
     """Rounds that a caller may ask for; `limits.rounds` are played unasked."""
     embeds: bool = False
     """It turns texts into vectors and answers no question."""
+    explore: ExploreOptions | None = None
+    """What it may try beside what it believes best; None: nothing."""
 
     def __post_init__(self) -> None:
         if (self.conductor is None) == (self.solver is None):
@@ -75,12 +88,13 @@ def served_models(
     conductor: Conductor | None = None,
     *,
     mini_conductor: Conductor | None = None,
+    explore: ExploreOptions | None = None,
     mini: Limits = MINI_LIMITS,
     ultra: Limits = ULTRA_LIMITS,
     max_rounds: int = MAX_ROUNDS,
 ) -> tuple[ServedModel, ...]:
     """`batuta-mini`, `batuta-ultra` if there is a conductor, and every worker as `worker/<id>`."""
-    models = [_mini_model(pool, mini_conductor, mini, ultra)]
+    models = [replace(_mini_model(pool, mini_conductor, mini, ultra), explore=explore)]
     if conductor is not None:
         text = _describe_conductor(conductor, pool)
         models.append(

@@ -19,7 +19,7 @@ from batuta.core import (
     StepStarted,
     Workflow,
 )
-from batuta.gateway.serving.execute import PreparedCall
+from batuta.gateway.serving.prepared_call import PreparedCall
 from batuta.gateway.serving.progress_piece import ProgressPiece
 from batuta.guardrails import GuardrailStage
 

@@ -33,6 +33,7 @@ from batuta.core import (
     Usage,
     WorkerId,
 )
+from batuta.core.drift import DriftKind, DriftSide, DriftState
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 CONDUCTOR_LABEL = "(conductor)"
@@ -44,18 +45,21 @@ ReadHealth = Callable[[], Mapping[WorkerId, WorkerHealth]]
 """How the workers do that are watched."""
 ReadGauges = Callable[[], Mapping[str, tuple[str, float]]]
 """What stands at this moment: by name, what it is and how much."""
+ReadDrift = Callable[[], Mapping[str, Mapping[DriftKind, DriftState]]]
+"""How each worker does beside what was measured of it."""
 
 
 @final
 class Metrics:
     """The counters of one server."""
 
-    def __init__(self, gauges: ReadGauges, health: ReadHealth) -> None:
+    def __init__(self, gauges: ReadGauges, health: ReadHealth, drift: ReadDrift = dict) -> None:
         """Counts from nothing.
 
         Args:
             gauges: asked whenever the metrics are read.
             health: asked then too.
+            drift: asked then too.
         """
         self._registry = registry = CollectorRegistry()
 
@@ -74,6 +78,7 @@ class Metrics:
         self._runs = counter("runs", "Runs ended.", "model", "outcome", "tenant")
         self._duration = seconds("run", "From a run's begin to its end.", "model")
         self._first = seconds("first_token", "Until the answer's first word.", "model")
+        self._explored = counter("explored_runs", "Runs that tried something else.", "model")
         self._rounds = counter("rounds", "Workflows played.", "model")
         self._malformed = counter("malformed_plans", "Drafts that were no workflow.", "model")
         self._steps = counter("steps", "Steps ended.", "worker", "result")
@@ -82,7 +87,7 @@ class Metrics:
         self._tokens = counter("tokens", "Tokens of all calls.", "worker", "tenant", "kind")
         self._dollars = counter("dollars", "Of priced calls; the ledger has them exactly.", "worker", "tenant")  # fmt: skip  # noqa: E501
         self._unpriced = counter("unpriced_calls", "Calls without a known price.", "worker")
-        registry.register(_LiveGauges(gauges, health))
+        registry.register(_LiveGauges(gauges, health, drift))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
 
@@ -104,6 +109,8 @@ class Metrics:
         model = run.header.model or "(none)"
         self._runs.labels(model, run.outcome.value, tenant).inc()
         self._duration.labels(model).observe(run.seconds)
+        if run.header.exploration is not None and run.header.exploration.explored:
+            self._explored.labels(model).inc()
         for played in run.rounds:
             self._count_round(played, model, tenant)
             for step in played.steps:
@@ -193,9 +200,10 @@ class _FirstTokenTimer:
 class _LiveGauges(Collector):
     """What is read at the moment it is asked for."""
 
-    def __init__(self, gauges: ReadGauges, health: ReadHealth) -> None:
+    def __init__(self, gauges: ReadGauges, health: ReadHealth, drift: ReadDrift) -> None:
         self._gauges = gauges
         self._health = health
+        self._drift = drift
 
     def collect(self) -> Iterable[Metric]:
         """The gauges, and how the workers do."""
@@ -208,4 +216,19 @@ class _LiveGauges(Collector):
             for one in BreakerState:
                 state.add_metric([worker, one.value], float(health.state is one))
             opened.add_metric([worker], health.opened)
-        yield from (state, opened)
+        yield from (state, opened, *self._collect_drift())
+
+    def _collect_drift(self) -> Iterable[Metric]:
+        labels = ["worker", "kind"]
+        left = GaugeMetricFamily(
+            "batuta_worker_drift", "1: outside its interval.", labels=[*labels, "side"]
+        )
+        seen = CounterMetricFamily(
+            "batuta_worker_drift_values", "Values compared with the interval.", labels=labels
+        )
+        for worker, states in self._drift().items():
+            for kind, state in states.items():
+                for side in (DriftSide.BELOW, DriftSide.ABOVE):
+                    left.add_metric([worker, kind, side], float(state.side is side))
+                seen.add_metric([worker, kind], state.count)
+        return left, seen

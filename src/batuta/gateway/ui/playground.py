@@ -21,9 +21,9 @@ from batuta.gateway.http.sse import SSEWriter
 from batuta.gateway.serving.baselines import BASELINE_PREFIX
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.effort import EFFORTS
-from batuta.gateway.serving.execute import PreparedCall
 from batuta.gateway.serving.models import ULTRA_MODEL, WORKER_PREFIX, Catalogue, ServedModel
 from batuta.gateway.serving.parsed_call import ParsedCall
+from batuta.gateway.serving.prepared_call import PreparedCall
 from batuta.gateway.ui.draft_stream import StreamedConductor
 from batuta.gateway.ui.rendering import render_page
 from batuta.gateway.ui.run_stream import PageStreamRenderer

@@ -28,12 +28,15 @@ from batuta.core import (
 )
 from batuta.core.formatting import format_percent
 from batuta.core.usage import ZERO_COST, ZERO_USAGE
+from batuta.gateway.serving.drift import DriftMonitor
+from batuta.gateway.serving.explore import summarise_arms
 from batuta.gateway.serving.models import ULTRA_MODEL, Catalogue
 from batuta.gateway.ui.rendering import render_page
 from batuta.gateway.ui.session import WebSession
 from batuta.language import conductor_request
 from batuta.language.cards import worker_card
 from batuta.solvers import LLMConductor
+from batuta.solvers.bandit import ArmStats
 from batuta.solvers.history import History
 from batuta.store import Store
 from batuta.store.recent_runs import recent_runs
@@ -48,6 +51,7 @@ _TROUBLED_SHARE = 0.1
 _MIN_CALLS = 3
 """Calls from which a share of failures says something."""
 _MAX_FAMILIES = 12
+_MAX_ARMS = 60
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,9 +180,10 @@ def told_of_workers(conductor: Conductor | None, pool: Pool) -> dict[str, list[s
 class PoolPage:
     """The screen."""
 
-    def __init__(self, catalogue: Catalogue, store: Store | None) -> None:
+    def __init__(self, catalogue: Catalogue, store: Store | None, drift: DriftMonitor) -> None:
         self._catalogue = catalogue
         self._store = store
+        self._drift = drift
         self._cache: dict[str | None, tuple[float, dict[str, WorkerStats], int]] = {}
 
     async def page(self, request: Request, session: WebSession) -> Response:
@@ -204,7 +209,19 @@ class PoolPage:
             prompts=[(name, text) for name, text in prompts if text],
             told=told_of_workers(self._conductor(), catalogue.pool),
             drafts=catalogue.health.get(CONDUCTOR),
+            drift=await self._drift.read(),
+            learned=await self._learned(),
         )
+
+    async def _learned(self) -> list[tuple[str, str, str, ArmStats]]:
+        """Of each system that explores, what judgements said of its ways to answer."""
+        found: list[tuple[str, str, str, ArmStats]] = []
+        for model in self._catalogue.models:
+            if model.explore is None or model.conductor is None or self._store is None:
+                continue
+            known = await self._store.exploration.read(model.conductor.name)
+            found += [(model.name, *row) for row in summarise_arms(known)[:_MAX_ARMS]]
+        return found
 
     def _conductor(self) -> Conductor | None:
         """Who conducts the model that writes workflows."""

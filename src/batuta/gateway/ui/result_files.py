@@ -134,7 +134,6 @@ def _tuning_report(data: JsonRecord) -> JsonRecord:
         },
         "why": cast("JsonRecord", advice).get("why", []) if isinstance(advice, dict) else [],
         "workflows": data.get("workflows") or [],
-        "drift": data.get("drift") or [],
         "spent": data.get("spent"),
     }
 

@@ -10,6 +10,7 @@ from batuta.gateway.access.authenticate import Authenticator
 from batuta.gateway.access.oidc import OidcClient
 from batuta.gateway.errors import not_found
 from batuta.gateway.serving.deliver import AnswerDelivery
+from batuta.gateway.serving.drift import DriftMonitor
 from batuta.gateway.serving.models import Catalogue
 from batuta.gateway.ui.assets import ROOT, send_asset
 from batuta.gateway.ui.comparison import ComparisonPage
@@ -28,8 +29,9 @@ def page_routes(
     catalogue: Catalogue,
     store: Store | None,
     authenticator: Authenticator,
-    delivery: AnswerDelivery,
     *,
+    delivery: AnswerDelivery,
+    drift: DriftMonitor,
     oidc: OidcClient | None = None,
 ) -> list[BaseRoute]:
     """Every route of the page."""
@@ -45,7 +47,7 @@ def page_routes(
         "/ui/runs/{id}/export.json": runs.export,
         "/ui/compare": comparison.page,
         "/ui/compare/figures": comparison.difference,
-        "/ui/pool": PoolPage(catalogue, store).page,
+        "/ui/pool": PoolPage(catalogue, store, drift).page,
         "/ui/learning": learning.page,
         "/ui/learning/training/{mark}": learning.training,
         "/ui/learning/report/{mark}": learning.report,

@@ -20,7 +20,7 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.embedded.blas import single_blas_thread
-from batuta.solvers.fixed_workflows import ROUNDS, continue_round
+from batuta.solvers.fixed_workflows import ROUNDS, ContinuedWorkflow, continue_round
 from batuta.solvers.selector.model import state_digest
 from batuta.solvers.workflow_selector.reader import Floats, QuestionReader
 
@@ -112,25 +112,51 @@ class WorkflowSelector:
             return self.workflows[place]
         return Workflow((Step(subtask="", worker=pool.ranked()[0].id),))
 
+    def list_candidates(
+        self, question: str, pool: Pool, max_steps: int
+    ) -> tuple[str, list[ContinuedWorkflow]]:
+        """The question's kind, and all workflows that can be played, best first."""
+        with single_blas_thread():
+            (cell,) = self._find_cells([question])
+        order = self.safest_w if cell is None else self.rank_glw[cell]
+        places: list[int] = order.tolist()
+        name = "a new kind" if cell is None else f"{self.groups[cell[0]]} level {cell[1]}"
+        return name, [
+            ContinuedWorkflow(
+                name=f"{place}: {' > '.join(step.worker for step in self.workflows[place].steps)}",
+                first=self.workflows[place],
+                continuation=self.continuations[place] if self.continuations else None,
+            )
+            for place in places
+            if self._can_play(place, pool, max_steps)
+        ]
+
     def _choose_place(self, question: str, pool: Pool, max_steps: int) -> int | None:
         """The place of that workflow in the library; None: none can be played."""
         with single_blas_thread():
             (order,) = self.orders([question])
         places: list[int] = order.tolist()
-        for place in places:
-            flows = [self.workflows[place], *self.continuations[place : place + 1]]
-            steps = [step for flow in flows if flow is not None for step in flow.steps]
-            longest = max(len(flow) for flow in flows if flow is not None)
-            if longest <= max_steps and all(step.worker in pool for step in steps):
-                return place
-        return None
+        return next((p for p in places if self._can_play(p, pool, max_steps)), None)
+
+    def _can_play(self, place: int, pool: Pool, max_steps: int) -> bool:
+        flows = [self.workflows[place], *self.continuations[place : place + 1]]
+        steps = [step for flow in flows if flow is not None for step in flow.steps]
+        longest = max(len(flow) for flow in flows if flow is not None)
+        return longest <= max_steps and all(step.worker in pool for step in steps)
 
     def orders(self, questions: Sequence[str]) -> list[Ranks]:
         """For each question the library's workflows, best first."""
+        return [
+            self.safest_w if cell is None else self.rank_glw[cell]
+            for cell in self._find_cells(questions)
+        ]
+
+    def _find_cells(self, questions: Sequence[str]) -> list[tuple[int, int] | None]:
+        """For each question its group and level; None: it is of a new kind."""
         group_n, ease_n, known_n = self.reader(questions)
         level_n = (ease_n[:, None] >= self.ease_gl[group_n]).sum(axis=1)
         return [
-            self.rank_glw[group, level] if known else self.safest_w
+            (int(group), int(level)) if known else None
             for group, level, known in zip(group_n, level_n, known_n, strict=True)
         ]
 

@@ -1,0 +1,21 @@
+"""How a served system chose what to play, where it learns from judgements while it serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exploration:
+    """A choice among several ways to answer; kept in the run, so that it can be reweighed."""
+
+    system: str
+    """Who chose, with its version: another version learns anew."""
+    cell: str
+    """The kind of question, within which ways are compared."""
+    arm: str
+    """What was chosen."""
+    explored: bool
+    """Whether something else than the best so far was tried."""
+    propensity: float
+    """How likely this choice was, in (0, 1]."""

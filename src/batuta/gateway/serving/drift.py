@@ -1,0 +1,73 @@
+"""How workers do beside what was measured of them, as the server tells it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, final
+
+from batuta.core.drift import DriftKind, DriftState
+from batuta.errors import StoreError
+from batuta.gateway.serving.models import Catalogue, ServedModel
+from batuta.store import Store
+
+CACHE_SECONDS = 5.0
+"""Seconds for which what was read is told again."""
+_LOG = logging.getLogger(__name__)
+
+WorkerDrift = Mapping[str, Mapping[DriftKind, DriftState]]
+"""By worker."""
+
+
+@final
+class DriftMonitor:
+    """Reads what the store has counted, for all replicas; costs requests nothing."""
+
+    def __init__(self, catalogue: Catalogue, store: Store | None) -> None:
+        self._catalogue = catalogue
+        self._store = store
+        self._due = 0.0
+        self.latest: WorkerDrift = {}
+        """What was read last."""
+
+    async def read(self) -> WorkerDrift:
+        """How each worker does; what was read last where the store fails."""
+        if self._store is None or time.monotonic() < self._due:
+            return self.latest
+        self._due = time.monotonic() + CACHE_SECONDS
+        try:
+            self.latest = await self._store.drift.read(self._catalogue.pool)
+        except StoreError as error:
+            _LOG.warning("the workers' drift cannot be read: %s", error)
+        return self.latest
+
+
+def drift_of(model: ServedModel, drift: WorkerDrift, *, whole: bool = True) -> dict[str, Any]:
+    """What `GET /v1/models` says of a model that is a worker; empty: nothing was seen of it.
+
+    Args:
+        model: the model.
+        drift: of all workers.
+        whole: False: without the numbers, which count other tenants' runs too.
+    """
+    if not model.direct or len(model.pool) > 1:
+        return {}
+    states = drift.get(model.pool.workers[0].id, {})
+    told = {kind.value: drift_json(state) for kind, state in states.items()}
+    if not whole:
+        told = {kind: {"state": state["state"]} for kind, state in told.items()}
+    return {"drift": told} if told else {}
+
+
+def drift_json(state: DriftState) -> dict[str, Any]:
+    """A worker's state in one respect; what is not known is null."""
+    interval = state.interval
+    return {
+        "state": state.side.value,
+        "low": interval and interval.low,
+        "high": interval and interval.high,
+        "recent": state.recent,
+        "values": state.count,
+        "since": state.since,
+    }

@@ -1,0 +1,211 @@
+"""Trying something else on a small share of requests, to learn what is better.
+
+Off unless `[mini] explore` is set. What is tried is marked in the run, in a header and on the page;
+dollars are taken from the day's purse before the run and what is left is given back after it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from random import Random
+from typing import final
+
+import anyio
+
+from batuta.core import Conductor, Limits, Pool, Question, Run, RunId
+from batuta.core.exploration import Exploration
+from batuta.core.worker import PROGRAM
+from batuta.errors import StoreError
+from batuta.gateway.serving.cost_bound import bound_first_calls, bound_workflow
+from batuta.gateway.serving.models import ServedModel
+from batuta.solvers import single_worker
+from batuta.solvers.bandit import ArmStats, choose_arm
+from batuta.solvers.workflow_selector import WorkflowSelector
+from batuta.store import Store
+from batuta.store.exploration import run_nano
+from batuta.store.ledger import Bucket, usd_cap_to_nano, usd_to_nano, utc_day
+
+EXPLORED_HEADER = "x-batuta-explored"
+MOST_ARMS = 8
+"""Ways to answer a question among which one is chosen."""
+AS_SERVED = "as served"
+"""The arm that is played without learning, where it is no single workflow."""
+_CACHE_SECONDS = 5.0
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.,:/ ()>-]")
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A way to answer."""
+
+    name: str
+    conductor: Conductor
+    usd: Decimal
+    """The most that it can cost."""
+
+
+@dataclass(slots=True, kw_only=True)
+class ChosenArm:
+    """What is played, for the length of a request."""
+
+    choice: Exploration
+    conductor: Conductor
+    purse: Bucket | None = None
+    """From what it was paid; None: nothing was explored."""
+    taken: int = 0
+    """Billionths of a dollar."""
+    spent: int = 0
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the answer's headers say."""
+        if not self.choice.explored:
+            return {}
+        return {EXPLORED_HEADER: _UNSAFE.sub("?", self.choice.arm)[:200]}
+
+    @property
+    def usd(self) -> float | None:
+        """Dollars that the run may cost; None: what its limits say."""
+        return None if self.purse is None else self.taken / 1e9
+
+
+@final
+class Explorer:
+    """Chooses, for systems that explore."""
+
+    def __init__(self, store: Store | None) -> None:
+        self._store = store
+        self._known: dict[str, tuple[float, Mapping[tuple[str, str], tuple[float, float]]]] = {}
+
+    async def choose(
+        self,
+        served: ServedModel,
+        question: Question,
+        pool: Pool,
+        *,
+        limits: Limits,
+        run_id: RunId,
+        seed: int,
+    ) -> ChosenArm | None:
+        """What to play; None: what is served always, because nothing is learned or the store fails.
+
+        Args:
+            served: the model.
+            question: what is asked.
+            pool: who may be asked.
+            limits: of the run.
+            run_id: of the run.
+            seed: nobody can guess it.
+        """
+        explore, store = served.explore, self._store
+        if explore is None or store is None or served.conductor is None:
+            return None
+        cell, arms = list_arms(served.conductor, question, pool, limits=limits)
+        system = served.conductor.name
+        try:
+            known = await self._read(store, system)
+            stats = [ArmStats(*known.get((cell, arm.name), (0.0, 0.0))) for arm in arms]
+            drawn = choose_arm(stats, explore.share, Random(f"explore {run_id} {seed}"))
+            arm = arms[drawn.place]
+            chosen = ChosenArm(
+                choice=Exploration(
+                    system=system,
+                    cell=cell,
+                    arm=arm.name,
+                    explored=drawn.explored,
+                    propensity=drawn.propensity,
+                ),
+                conductor=arm.conductor,
+            )
+            if not drawn.explored:
+                return chosen
+            purse = Bucket(
+                f"explore:{served.name}", utc_day(time.time()), usd_cap_to_nano(explore.usd_per_day)
+            )
+            usd = arm.usd if limits.usd is None else min(arm.usd, Decimal(str(limits.usd)))
+            nano = usd_to_nano(usd)
+            if not await store.exploration.take(purse, nano):
+                return None
+        except StoreError as error:
+            _LOG.warning("nothing is explored now: %s", error)
+            return None
+        chosen.purse, chosen.taken = purse, nano
+        return chosen
+
+    async def settle(self, chosen: ChosenArm) -> None:
+        """Gives back what was taken and not spent."""
+        if chosen.purse is None or self._store is None:
+            return
+        with anyio.CancelScope(shield=True):
+            try:
+                await self._store.exploration.give_back(chosen.purse, chosen.taken - chosen.spent)
+            except StoreError as error:  # then it counts as spent
+                _LOG.warning("the money of exploring could not be given back: %s", error)
+
+    async def _read(
+        self, store: Store, system: str
+    ) -> Mapping[tuple[str, str], tuple[float, float]]:
+        due, known = self._known.get(system, (0.0, {}))
+        if time.monotonic() >= due:
+            known = await store.exploration.read(system)
+            if len(self._known) > MOST_ARMS:
+                self._known.clear()
+            self._known[system] = (time.monotonic() + _CACHE_SECONDS, known)
+        return known
+
+
+def note_spent(chosen: ChosenArm | None, run: Run) -> None:
+    """Remembers what the run cost."""
+    if chosen is not None:
+        chosen.spent = run_nano(run)
+
+
+def mark_explored(chosen: ChosenArm | None, run: Run) -> Run:
+    """The run with how its workflow was chosen."""
+    if chosen is None:
+        return run
+    return replace(run, header=replace(run.header, exploration=chosen.choice))
+
+
+def list_arms(
+    conductor: Conductor, question: Question, pool: Pool, *, limits: Limits
+) -> tuple[str, list[Arm]]:
+    """The kind of question, and the ways to answer it; the first is what is served always.
+
+    A workflow selector's are the best of its library for the kind of question; any other system's
+    are itself and every worker alone.
+    """
+    if isinstance(conductor, WorkflowSelector):
+        cell, ranked = conductor.list_candidates(question.text, pool, limits.steps)
+        arms = [
+            Arm(one.name, one, bound_workflow(question, one.workflows, pool, limits=limits))
+            for one in ranked[:MOST_ARMS]
+        ]
+        if arms:
+            return cell, arms
+    most = bound_first_calls(question, pool, limits, direct=False).usd
+    singles = [worker for worker in pool if PROGRAM not in worker.tags]
+    alone = [
+        Arm(
+            f"worker {worker.id}",
+            single,
+            bound_first_calls(question, pool.subset((worker.id,)), limits, direct=True).usd,
+        )
+        for worker in singles[:MOST_ARMS]
+        for single in [single_worker(worker.id)]
+    ]
+    return "all", [Arm(AS_SERVED, conductor, most), *alone]
+
+
+def summarise_arms(
+    known: Mapping[tuple[str, str], tuple[float, float]],
+) -> Sequence[tuple[str, str, ArmStats]]:
+    """Cell, arm and what is known of it, the most judged of each cell first."""
+    rows = [(cell, arm, ArmStats(*stats)) for (cell, arm), stats in known.items()]
+    return sorted(rows, key=lambda row: (row[0], -row[2].judged))

@@ -1,0 +1,99 @@
+"""The policy is fitted to workflows that a search has found; nobody is called.
+
+A stage between the SFT warm-up and reinforcement learning. What was found is a file of drafts
+(`batuta train distil`), or the folder of `batuta tune`, whose workflows stand in the place of
+rejection sampling (`batuta train conductor --from`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+import anyio
+import torch
+
+from batuta.train.conductor_training import load_pool
+from batuta.train.distil_sources import make_tuned_examples, read_drafts, read_found_workflows
+from batuta.train.model import (
+    add_adapters,
+    cpu_autocast,
+    freeze_lower_layers,
+    load_policy,
+    require_policy_start,
+    save_stage,
+    set_threads,
+)
+from batuta.train.settings import DistilSettings, TrainSettings
+from batuta.train.warmup import TrainingExample, fit_examples
+
+_PASSES = 40
+"""Times that each example of a tuning is seen where the settings allow fewer steps."""
+
+
+def run_distillation(
+    settings: TrainSettings, source: Path, on_step: Callable[[int, int, float], None]
+) -> Path:
+    """Fit the policy to what a search has found.
+
+    Args:
+        settings: the file; the pool is the one that the workflows' workers are of.
+        source: JSON lines of `question`, `pool` (ids, in the order they are listed), `draft` and,
+            if it is not 1, `weight`, whose drafts of one question over one pool share their prompt;
+            or the folder that `batuta tune` wrote. A file is fitted as `distil` says, a folder with
+            the batch, steps and learning rate of rejection sampling.
+        on_step: hears each step's number, of how many, and its loss.
+
+    Returns:
+        The folder of the fitted policy, from which reinforcement learning begins.
+
+    Raises:
+        ConfigError: the settings cannot be carried out, or the source cannot be used.
+        StoreError: the folder cannot be written.
+    """
+    start = require_policy_start(settings, "distilled")
+    pool = anyio.run(load_pool, settings)
+    found = read_found_workflows(source, pool) if source.is_dir() else None
+    torch.manual_seed(settings.seed)
+    set_threads(settings)
+    model, tokenizer = load_policy(start, settings.policy.revision)
+    if settings.policy.lora:
+        model = add_adapters(model, settings.policy.lora)
+    else:
+        freeze_lower_layers(model, settings.policy.upper_layers)
+    if found is None:
+        groups, fitting = read_drafts(source, pool, settings, tokenizer), settings.distil
+    else:
+        groups = make_tuned_examples(settings, tokenizer, pool, found)
+        fitting = _fit_of_tuning(settings, len(groups))
+    fit_examples(
+        model,
+        tokenizer,
+        batches=draw_groups(groups, fitting.batch, Random(f"distil {settings.seed}")),
+        steps=fitting.steps,
+        learning_rate=fitting.learning_rate,
+        on_step=lambda step, loss: on_step(step + 1, fitting.steps, loss),
+        autocast=cpu_autocast(settings),
+    )
+    return save_stage(model, tokenizer, settings, "distilled")
+
+
+def _fit_of_tuning(settings: TrainSettings, examples: int) -> DistilSettings:
+    """How long and how fast the workflows of a tuning are learned."""
+    own = settings.rejection
+    steps = max(own.steps, min(examples * _PASSES // own.batch, 4 * own.steps))
+    return DistilSettings(steps=steps, batch=own.batch, learning_rate=own.learning_rate)
+
+
+def draw_groups(
+    groups: Sequence[Sequence[TrainingExample]], size: int, rng: Random
+) -> Iterator[list[TrainingExample]]:
+    """Batches of about `size` drafts without end: all groups in a random order, then again."""
+    batch: list[TrainingExample] = []
+    while True:
+        for group in rng.sample(groups, len(groups)):
+            batch += group
+            if len(batch) >= size:
+                yield batch
+                batch = []
