@@ -28,9 +28,9 @@ from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
 
 if TYPE_CHECKING:
+    from batuta.tune.context import TuneSettings
     from batuta.tune.opening import TuneQuestions
     from batuta.tune.parts import QuestionParts
-    from batuta.tune.tuning import TuneSettings
 
 EXIT_INTERRUPTED = 130
 QUESTIONS = 3000
@@ -210,10 +210,10 @@ def _tune_settings(
     Raises:
         ConfigError: there is no budget, or no such stage.
     """
+    from batuta.tune.context import TuneSettings  # noqa: PLC0415 - same
     from batuta.tune.opening import is_labelled  # noqa: PLC0415 - loads numpy
     from batuta.tune.spending import Allowance  # noqa: PLC0415 - same
     from batuta.tune.stages import TuneStage  # noqa: PLC0415 - same
-    from batuta.tune.tuning import TuneSettings  # noqa: PLC0415 - same
 
     if options.budget is None and options.calls is None and options.minutes is None:
         raise ConfigError("say what it may cost: --budget DOLLARS, --calls N or --minutes M")
@@ -252,11 +252,12 @@ async def _run_tuning(
     *,
     settings: TuneSettings,
 ) -> dict[str, Any]:
+    from batuta.tune.context import TuneContext  # noqa: PLC0415 - same
     from batuta.tune.opening import open_player, start_clock  # noqa: PLC0415 - loads numpy
     from batuta.tune.recommend import write_settings  # noqa: PLC0415 - same
     from batuta.tune.report import describe_tuning, write_results  # noqa: PLC0415 - same
     from batuta.tune.stages import ULTRA  # noqa: PLC0415 - same
-    from batuta.tune.tuning import Tuning  # noqa: PLC0415 - same
+    from batuta.tune.tuning import run_tuning  # noqa: PLC0415 - same
 
     judge = None if options.judge is None else WorkerId(options.judge)
     async with open_player(
@@ -269,15 +270,15 @@ async def _run_tuning(
             spent = f"{player.meter.calls:,} calls, ${budget.usd:.4f}"
             console.print(f"{stage:9}  {found}  [{spent}]", markup=False, highlight=False)
 
-        tuning = Tuning(
-            parts,
-            questions.family,
+        context = TuneContext(
+            parts=parts,
+            family=questions.family,
             player=player,
             settings=settings,
             used_minutes=start_clock(),
             tell=tell,
         )
-        result = await tuning.run()
+        result = await run_tuning(context)
     found = describe_tuning(result, parts, settings, player.meter)
     source = Path(options.pool) if options.pool else Path("batuta.toml")
     original = source.read_text(encoding="utf-8") if source.is_file() else ""

@@ -26,11 +26,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
-from batuta.baselines import ConductorSolver, SelfConsistency, Solver
+from batuta.baselines import ConductorSolver, SelfConsistency
 from batuta.baselines.cascade_training import fit_cascade
 from batuta.baselines.routing import avengers
 from batuta.core import Pool, Task, WorkerId
@@ -38,11 +39,16 @@ from batuta.evals.learned_methods import measured_history
 from batuta.solvers.history import History
 from batuta.tune.library import Candidate, CandidateStep, StepRole, neighbouring_candidates
 from batuta.tune.player import Entry, Player
+from batuta.tune.spending import DollarLimit
 
 _AT_ONCE = 10
 _SAMPLES, _VOTERS = 5, 3
+FEWEST_QUESTIONS = 20
+"""That a router or a cascade learns from; with fewer it is the best single worker so far."""
 _FEW, _AGAIN, _KEPT = 20, 60, 8
 _VALIDATED = 40
+_MOST_DRAWN = 600
+"""Workflows that are drawn by lot at most, for where calls are free money ends nothing."""
 _CHANCE, _SHARPNESS = 0.2, 25.0
 """AFlow's mixture of chance and score, and how sharply scores differ (its lambda; its alpha on
 scores from 0 to 1)."""
@@ -69,7 +75,10 @@ class ComparatorContext:
         return tuple(worker.id for worker in self.player.pool)
 
     def can_pay(self, calls: int, share: float = 1.0) -> bool:
-        """Whether so many more calls are likely to fit that share of the money."""
+        """Whether so many more calls are likely to fit that share of the money.
+
+        An estimate, so that little is begun in vain; the meter's limit is what holds.
+        """
         meter = self.player.meter
         each = _MARGIN * float(meter.usd) / max(meter.calls, 1)
         return float(meter.usd) + calls * each <= share * self.usd
@@ -77,6 +86,19 @@ class ComparatorContext:
 
 Fitter = Callable[[ComparatorContext], Awaitable[Entry]]
 """Learns a method; the same entry then plays every question."""
+
+
+async def fit_comparator(name: str, context: ComparatorContext) -> Entry:
+    """Learns the method of that name for the context's dollars, never for more.
+
+    What the player plays afterwards is not limited.
+    """
+    meter = context.player.meter
+    meter.limit = DollarLimit(Decimal(str(context.usd)), context.player.unknown)
+    try:
+        return await COMPARATORS[name](context)
+    finally:
+        meter.limit = None
 
 
 async def _play_solver(
@@ -143,7 +165,7 @@ async def fit_random_search(context: ComparatorContext) -> Entry:
     rng = np.random.default_rng(context.seed)
     few, fresh = context.tasks[:_FEW], context.tasks[_FEW : _FEW + _AGAIN]
     tried: dict[Candidate, float] = {}
-    while True:
+    for _ in range(_MOST_DRAWN):
         one = _random_candidate(context, rng)
         if one in tried:
             continue
@@ -192,8 +214,11 @@ async def fit_llm_selector(context: ComparatorContext) -> Entry:
     return build(chosen)
 
 
-async def _learn_history(context: ComparatorContext) -> History:
+async def _learn_history(context: ComparatorContext) -> History | None:
+    """What every worker scored; None: on too few questions to learn anything from."""
     done, _ = await _rank_workers(context, 1.0)
+    if len(done) < FEWEST_QUESTIONS:
+        return None
 
     def find(worker: WorkerId, task: Task) -> Any:
         return context.player.known(task, Candidate.single(worker))
@@ -203,13 +228,19 @@ async def _learn_history(context: ComparatorContext) -> History:
 
 async def fit_k_means_router(context: ComparatorContext) -> Entry:
     """A worker for each cluster of questions."""
-    router = avengers.fit_avengers(await _learn_history(context), seed=context.seed)
+    history = await _learn_history(context)
+    if history is None:
+        return Candidate.single(context.player.ranked.ranked()[0].id)
+    router = avengers.fit_avengers(history, seed=context.seed)
     return ConductorSolver(router, calls=1)
 
 
-async def fit_frugal_cascade(context: ComparatorContext) -> Solver:
+async def fit_frugal_cascade(context: ComparatorContext) -> Entry:
     """Asks one worker after another until an answer is good enough."""
-    return fit_cascade(await _learn_history(context), seed=context.seed)
+    history = await _learn_history(context)
+    if history is None:
+        return Candidate.single(context.player.ranked.ranked()[0].id)
+    return fit_cascade(history, seed=context.seed)
 
 
 _OPERATORS: Mapping[str, tuple[StepRole, ...]] = {
@@ -227,13 +258,11 @@ async def fit_aflow(context: ComparatorContext) -> Entry:
     asked = context.tasks[:_VALIDATED]
     scores: dict[Candidate, float] = {}
     waiting = [Candidate.single(worker) for worker in context.workers]
-    misses = 0
-    while misses < 10 * _VALIDATED:
+    for _ in range(_MOST_DRAWN):
         one = (
             waiting.pop(0) if waiting else _apply_operator(context, _draw_parent(scores, rng), rng)
         )
         if one is None or one in scores:
-            misses += 1
             continue
         if len(await _play_solver(context, asked, [one], 1.0)) < len(asked):
             break

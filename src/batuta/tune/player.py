@@ -43,6 +43,7 @@ from batuta.tune.library import (
     write_continuation,
     write_workflow,
 )
+from batuta.tune.spending import BudgetedClient, DollarLimit
 
 _SPREAD = 1009
 """Between the seeds of two questions, so that their repeated calls do not share one."""
@@ -89,6 +90,8 @@ class CallMeter:
 
     def __init__(self, unknown: Price) -> None:
         self._unknown = unknown
+        self.limit: DollarLimit | None = None
+        """Dollars that the calls from now on may cost; what may not fit is refused."""
         self._replies: dict[tuple[str, bytes], Reply] = {}
         self._pending: dict[tuple[str, bytes], anyio.Event] = {}
         self.usage = ZERO_USAGE
@@ -111,8 +114,10 @@ class CallMeter:
 
         Raises:
             ClientError: the call gave no usable reply.
-            LimitReached: the budget forbids it.
+            LimitReached: the budget or the limit forbids it.
         """
+        if self.limit is not None:
+            client = BudgetedClient(client, worker, self.limit)
         key = (worker.id, request_fingerprint(request))
         while key in self._pending:
             await self._pending[key].wait()
@@ -189,11 +194,12 @@ class Player:
             grades_steps: whether the answers on the way are graded too; not where that costs calls.
         """
         self.pool = pool
-        self._ranked = pool
+        self.ranked = pool
+        """Methods that ask the best worker ask the best of this pool."""
         self.meter = meter
         self._clients = clients
         self._grade = grade
-        self._unknown = unknown
+        self.unknown = unknown
         self._concurrency = concurrency
         self._seed = seed
         self._grades_steps = grades_steps
@@ -244,7 +250,7 @@ class Player:
                 fallback=False,
             )
             return await self._add_trail(task, entry, run, await self._judge(task, run))
-        run = await entry.answer(question, SolverContext(pool=self._ranked, clients=clients), 0)
+        run = await entry.answer(question, SolverContext(pool=self.ranked, clients=clients), 0)
         return await self._judge(task, run)
 
     async def _add_trail(
@@ -279,7 +285,7 @@ class Player:
             score = (await grade_answer(self._grade, task, run.answer)).score
         return PlayResult(
             score=score,
-            usd=usd_of(run.usage, run.cost, self._unknown),
+            usd=usd_of(run.usage, run.cost, self.unknown),
             calls=run.usage.calls,
             seconds=run.seconds,
             limited=limited,
@@ -288,7 +294,7 @@ class Player:
 
     def rank_by(self, pool: Pool) -> None:
         """Methods that ask the best worker ask the best of this pool from now on."""
-        self._ranked = pool
+        self.ranked = pool
 
     def open_clients(self, task: Task) -> Mapping[WorkerId, Client]:
         """The clients of one run on that task."""

@@ -15,13 +15,14 @@ from batuta.core import Task
 from batuta.core.formatting import format_usd
 from batuta.errors import StoreError
 from batuta.solvers.workflow_selector import describe_steps, save_workflow_selector
+from batuta.tune.context import TuneSettings
 from batuta.tune.judge import Comparison, Verdict
 from batuta.tune.library import Candidate, write_continuation, write_workflow
 from batuta.tune.parts import QuestionParts
 from batuta.tune.player import CallMeter
+from batuta.tune.result import TuneResult
 from batuta.tune.stages import BEST_SINGLE, MINI, ULTRA
 from batuta.tune.systems import TunedSystem, with_about
-from batuta.tune.tuning import TuneResult, TuneSettings
 
 Json = dict[str, Any]
 

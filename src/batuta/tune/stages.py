@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from enum import StrEnum
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from batuta.tune.judge import SystemFigures
 from batuta.tune.library import Candidate
 from batuta.tune.search import Search
+from batuta.tune.spending import Allowance
 
 BEST_SINGLE, SELF_CONSISTENCY, ULTRA, MINI = "best single", "self-consistency", "ultra", "mini"
 """What the systems that are judged are called."""
@@ -24,9 +26,9 @@ class TuneStage(StrEnum):
     JUDGE = "judge"
 
 
-_PLANNED = 0.98
-"""The share of the budget that is planned with; the rest is for calls that were in flight when a
-process was killed, so that it comes to the same end with the same budget."""
+_PLANNED, _PLANNED_AT_LEAST = 0.98, 0.6
+"""The share of the budget that is planned with; the rest is for what failed calls have cost, and
+for the worst case of the last call, so that none that was planned is refused."""
 CALIBRATION, _SELECTION = 0.15, 0.07
 """The shares that calibration and selection may take."""
 _JUDGED_CALLS = 750
@@ -35,19 +37,32 @@ they show a gain of about ten points."""
 _JUDGEMENT = 0.11, 0.30
 
 
-def stage_ends(calls: int) -> Mapping[TuneStage, float]:
+def planned_share(allowance: Allowance, bounds: Iterable[Decimal]) -> float:
+    """The share of the budget that can be planned with.
+
+    Args:
+        allowance: the budget.
+        bounds: what a call of each worker may cost at most, in dollars.
+    """
+    if not allowance.usd:
+        return _PLANNED
+    return max(_PLANNED - float(max(bounds) / allowance.usd), _PLANNED_AT_LEAST)
+
+
+def stage_ends(calls: int, planned: float = _PLANNED) -> Mapping[TuneStage, float]:
     """The share of the budget that may be spent at the end of each stage.
 
     Args:
         calls: that the whole budget is likely to allow.
+        planned: the share that can be planned with.
     """
     least, most = _JUDGEMENT
     judged = min(max(_JUDGED_CALLS / max(calls, 1), least), most)
     return {
         TuneStage.CALIBRATE: CALIBRATION,
-        TuneStage.SEARCH: _PLANNED - judged - _SELECTION,
-        TuneStage.SELECT: _PLANNED - judged,
-        TuneStage.JUDGE: _PLANNED,
+        TuneStage.SEARCH: planned - judged - _SELECTION,
+        TuneStage.SELECT: planned - judged,
+        TuneStage.JUDGE: planned,
     }
 
 
