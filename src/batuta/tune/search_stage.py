@@ -33,6 +33,7 @@ async def search_workflows(
     context: TuneContext,
     grouping: Grouping,
     calibrated: Sequence[Task],
+    *,
     workers: Sequence[WorkerId],
     cards: Sequence[WorkerCard],
 ) -> tuple[Search, Floats, Grouping]:

@@ -45,7 +45,9 @@ async def run_tuning(context: TuneContext) -> TuneResult:
     result = TuneResult(cards=cards, left_out=left_out, grouping=grouping, pool=pool)
     if settings.last is TuneStage.CALIBRATE:
         return result
-    search, ease_gl, grouping = await search_workflows(context, grouping, tasks, usable, cards)
+    search, ease_gl, grouping = await search_workflows(
+        context, grouping, tasks, workers=usable, cards=cards
+    )
     result = replace(
         result,
         grouping=grouping,
