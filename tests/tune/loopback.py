@@ -22,6 +22,9 @@ RESULTS = ("report.json", "report.md", "selector/batuta.json", "selector/selecto
            "batuta.toml", "workflows.jsonl")  # fmt: skip
 """Files of a tuning that are the same to the byte, however often it was killed."""
 
+REWRITTEN = "```\nCheck the answer line by line, and give the final answer.\n```"
+"""What a model proposes that is asked for a better subtask."""
+
 
 class Server(ThreadingHTTPServer):
     """Takes as many connections at once as come."""
@@ -42,7 +45,9 @@ def serve_workers(late=0.0):
     class Model(BaseHTTPRequestHandler):
         def do_POST(self):
             body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            text = CHECKS.answer(body["model"], body["messages"][-1]["content"])
+            prompt = body["messages"][-1]["content"]
+            rewrites = prompt.startswith("Several language models")
+            text = REWRITTEN if rewrites else CHECKS.answer(body["model"], prompt)
             message = {"role": "assistant", "content": text}
             reply = {"id": "c", "object": "chat.completion", "model": body["model"],
                      "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],

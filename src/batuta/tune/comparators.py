@@ -15,6 +15,7 @@ All are played by the same player, on the same questions, with the same accounti
 - AFlow (Zhang et al., arXiv 2410.10762): a tree of workflows; a parent is drawn by a mixture of
   chance and score, changed by one operator (generate, ensemble, review, custom), scored on the
   same validation questions.
+- gepa alone: the best single worker with one instruction, which gepa rewrites (arXiv 2507.19457).
 
 Deviations
 - No model writes workflows: AFlow's optimiser and LLMSelector's diagnoser are language models; here
@@ -39,6 +40,7 @@ from batuta.evals.learned_methods import measured_history
 from batuta.solvers.history import History
 from batuta.tune.library import Candidate, CandidateStep, StepRole, neighbouring_candidates
 from batuta.tune.player import Entry, Player
+from batuta.tune.rewriting import Rewriting, is_rewriting_installed, rewrite_candidate
 from batuta.tune.spending import DollarLimit
 
 _AT_ONCE = 10
@@ -293,6 +295,28 @@ def _apply_operator(
     return near[int(rng.integers(len(near)))] if near else None
 
 
+_PROMPT = "Solve the task step by step, and give the final answer."
+
+
+async def fit_gepa(context: ComparatorContext) -> Entry:
+    """The best single worker with an instruction that gepa has written."""
+    _, pool = await _rank_workers(context, _CALIBRATED / 2)
+    best = pool.ranked()[0].id
+    first = Candidate((CandidateStep(StepRole.SOLVE, best, text=_PROMPT),))
+    tasks = context.tasks
+    return await rewrite_candidate(
+        first,
+        Rewriting(
+            player=context.player,
+            rewriter=best,
+            train=tasks[_VALIDATED:],
+            validation=tasks[:_VALIDATED],
+            has_money=context.can_pay,
+            seed=context.seed,
+        ),
+    )
+
+
 COMPARATORS: Mapping[str, Fitter] = {
     "best single": fit_best_single,
     "self-consistency": fit_self_consistency,
@@ -302,5 +326,6 @@ COMPARATORS: Mapping[str, Fitter] = {
     "k-means router": fit_k_means_router,
     "cascade": fit_frugal_cascade,
     "AFlow": fit_aflow,
+    **({"gepa alone": fit_gepa} if is_rewriting_installed() else {}),
 }
-"""By name."""
+"""By name; gepa where its package is installed."""

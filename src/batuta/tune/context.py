@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from batuta.core import Task
+from batuta.core import Task, WorkerId
 from batuta.tune.parts import QuestionParts
 from batuta.tune.player import Player
 from batuta.tune.spending import Allowance, bound_pool_costs
@@ -30,6 +30,10 @@ class TuneSettings:
     """Share right that a further call must gain."""
     worth: float | None = None
     """Dollars that a right answer is worth; None: dollars count in the budget only."""
+    rewrites: bool = False
+    """Whether subtasks are rewritten; it needs the package gepa."""
+    rewriter: WorkerId | None = None
+    """Who reflects on them; None: the strongest worker."""
     max_steps: int = 5
     seed: int = 0
     last: TuneStage = TuneStage.JUDGE
@@ -59,7 +63,9 @@ class TuneContext:
         """Shares the budget out, if it is likely to allow so many calls."""
         allowance = self.settings.allowance
         bounds = bound_pool_costs(self.player.pool, self.parts.search, allowance.unknown)
-        self.ends = stage_ends(calls, planned_share(allowance, bounds.values()))
+        self.ends = stage_ends(
+            calls, planned_share(allowance, bounds.values()), rewrites=self.settings.rewrites
+        )
 
     def spent_share(self, more: int = 0) -> float:
         """The share of the budget that would be spent after so many more calls."""

@@ -200,7 +200,7 @@ def forecast_tuning(
     stages: dict[str, Any] = {}
     before = 0.0
     planned = planned_share(settings.allowance, bounds.values())
-    for stage, until in stage_ends(calls or 0, planned).items():
+    for stage, until in stage_ends(calls or 0, planned, rewrites=settings.rewrites).items():
         share = until - before
         stages[stage] = {
             "calls": None if calls is None else round(share * calls),

@@ -28,6 +28,7 @@ from batuta.core import (
     Usage,
     Worker,
     WorkerId,
+    user_message,
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.usage import ZERO_COST, ZERO_USAGE, Price, usage_cost
@@ -234,24 +235,38 @@ class Player:
         return True
 
     async def _play(self, task: Task, entry: Entry) -> PlayResult:
-        question, clients = Question.of(task.question), self.open_clients(task)
         if isinstance(entry, Candidate):
-            run = await conduct(
-                question,
-                ContinuedWorkflow(
-                    name=str(entry),
-                    first=write_workflow(entry),
-                    continuation=write_continuation(entry),
-                ),
-                self.pool.subset(step.worker for step in entry.steps),
-                clients,
-                limits=Limits(rounds=ROUNDS if entry.stops else 1),
-                seed=0,
-                fallback=False,
-            )
+            run = await self.conduct_candidate(task, entry)
             return await self._add_trail(task, entry, run, await self._judge(task, run))
-        run = await entry.answer(question, SolverContext(pool=self.ranked, clients=clients), 0)
-        return await self._judge(task, run)
+        context = SolverContext(pool=self.ranked, clients=self.open_clients(task))
+        return await self._judge(task, await entry.answer(Question.of(task.question), context, 0))
+
+    async def conduct_candidate(self, task: Task, entry: Candidate) -> Run:
+        """The run of a workflow on the task; calls that were made before are not made again."""
+        return await conduct(
+            Question.of(task.question),
+            ContinuedWorkflow(
+                name=str(entry),
+                first=write_workflow(entry),
+                continuation=write_continuation(entry),
+            ),
+            self.pool.subset(step.worker for step in entry.steps),
+            self.open_clients(task),
+            limits=Limits(rounds=ROUNDS if entry.stops else 1),
+            seed=0,
+            fallback=False,
+        )
+
+    async def ask(self, worker: WorkerId, prompt: str) -> str:
+        """What the worker answers, one call for all who ask it just this.
+
+        Raises:
+            ClientError: the call gave no usable reply.
+            LimitReached: the budget forbids it.
+        """
+        request = Request(messages=(user_message(prompt),), sampling=Sampling(seed=self._seed))
+        known, client = self.pool[worker], self._clients[worker]
+        return (await self.meter.complete(known, client, request, NULL_LISTENER)).text
 
     async def _add_trail(
         self, task: Task, entry: Candidate, run: Run, played: PlayResult

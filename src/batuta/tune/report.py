@@ -62,6 +62,7 @@ def describe_tuning(
         "tried": result.tried,
         "expected": result.believed,
         "workflows": _describe_workflows(result),
+        "rewritten": _describe_rewriting(result),
         "selection": [asdict(one) | {"seconds": None} for one in result.selection],
         "finalists": [asdict(one) | {"seconds": None} for one in result.finalists],
         "judged": [asdict(one) | {"seconds": None} for one in result.judged],
@@ -98,6 +99,21 @@ def _describe_workflows(result: TuneResult) -> list[Json]:
                  "workflow": str(candidate), "steps": steps}
             )  # fmt: skip
     return rows
+
+
+def _describe_rewriting(result: TuneResult) -> Json | None:
+    """What became of the subtasks of the workflow that is played most."""
+    one = result.rewritten
+    if one is None:
+        return None
+    return {
+        "workflow": str(one.before),
+        "steps": _all_steps(one.after),
+        "kept": one.kept,
+        "gain": round(one.gain, 6),
+        "questions": one.questions,
+        "reason": one.reason,
+    }
 
 
 def _all_steps(candidate: Candidate) -> list[Json]:

@@ -9,7 +9,21 @@ from batuta.core import Pool, WorkerId
 from batuta.tune.calibrate import WorkerCard
 from batuta.tune.grouping import Grouping
 from batuta.tune.judge import Comparison, SystemFigures
+from batuta.tune.library import Candidate
 from batuta.tune.systems import TunedSystem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteOutcome:
+    """What rewriting the most played workflow came to."""
+
+    before: Candidate
+    after: Candidate
+    reason: str
+    kept: bool = False
+    gain: float = 0.0
+    """Share right that it gained on questions that the rewriting did not see."""
+    questions: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +39,8 @@ class TuneResult:
     systems: tuple[TunedSystem, ...] = ()
     """From the simplest to the finest."""
     nominees: Mapping[str, TunedSystem] | None = None
+    rewritten: RewriteOutcome | None = None
+    """None: nothing was rewritten."""
     selection: tuple[SystemFigures, ...] = ()
     finalists: tuple[SystemFigures, ...] = ()
     judged: tuple[SystemFigures, ...] = ()

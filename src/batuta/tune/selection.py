@@ -160,6 +160,6 @@ async def _choose_opponent(context: TuneContext, plays: Mapping[str, Assignment]
     again: dict[str, Assignment] = {
         name: {task.id: entries[name] for task in tasks} for name in names
     }
-    until = context.ends[TuneStage.SELECT] + 0.03
+    until = context.ends[TuneStage.REWRITE] + 0.03
     figures = await _measure_systems(context, tasks, again, until)
     return max(figures, key=lambda one: (one.share or 0.0, -one.usd)).name

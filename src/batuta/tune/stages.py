@@ -23,6 +23,7 @@ class TuneStage(StrEnum):
     CALIBRATE = "calibrate"
     SEARCH = "search"
     SELECT = "select"
+    REWRITE = "rewrite"
     JUDGE = "judge"
 
 
@@ -49,19 +50,28 @@ def planned_share(allowance: Allowance, bounds: Iterable[Decimal]) -> float:
     return max(_PLANNED - float(max(bounds) / allowance.usd), _PLANNED_AT_LEAST)
 
 
-def stage_ends(calls: int, planned: float = _PLANNED) -> Mapping[TuneStage, float]:
+_REWRITING = 0.12
+"""The share that rewriting may take, where it is wanted."""
+
+
+def stage_ends(
+    calls: int, planned: float = _PLANNED, *, rewrites: bool = False
+) -> Mapping[TuneStage, float]:
     """The share of the budget that may be spent at the end of each stage.
 
     Args:
         calls: that the whole budget is likely to allow.
         planned: the share that can be planned with.
+        rewrites: whether workflows are rewritten.
     """
+    rewriting = _REWRITING if rewrites else 0.0
     least, most = _JUDGEMENT
     judged = min(max(_JUDGED_CALLS / max(calls, 1), least), most)
     return {
         TuneStage.CALIBRATE: CALIBRATION,
-        TuneStage.SEARCH: planned - judged - _SELECTION,
-        TuneStage.SELECT: planned - judged,
+        TuneStage.SEARCH: planned - judged - rewriting - _SELECTION,
+        TuneStage.SELECT: planned - judged - rewriting,
+        TuneStage.REWRITE: planned - judged,
         TuneStage.JUDGE: planned,
     }
 

@@ -1,4 +1,4 @@
-"""One tuning from its questions to its recommendation: calibrate, search, select, judge.
+"""One tuning from its questions to its recommendation, stage by stage.
 
 All decisions follow from the replies and the settings alone; a tuning that was killed begins
 again, reads from its journal what it has paid for, and comes to the same end.
@@ -17,6 +17,7 @@ from batuta.tune.calibrate import (
 from batuta.tune.context import TuneContext
 from batuta.tune.grouping import group_questions
 from batuta.tune.result import TuneResult
+from batuta.tune.rewrite_stage import rewrite_workflows
 from batuta.tune.search_stage import search_workflows
 from batuta.tune.selection import judge_nominees, select_systems
 from batuta.tune.stages import TuneStage, expected_accuracy
@@ -58,4 +59,7 @@ async def run_tuning(context: TuneContext) -> TuneResult:
     if settings.last is TuneStage.SEARCH:
         return result
     result = await select_systems(context, result)
-    return result if settings.last is TuneStage.SELECT else await judge_nominees(context, result)
+    if settings.last is TuneStage.SELECT:
+        return result
+    result = await rewrite_workflows(context, result)
+    return result if settings.last is TuneStage.REWRITE else await judge_nominees(context, result)
