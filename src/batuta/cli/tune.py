@@ -180,7 +180,8 @@ def command(
     options = TuneOptions(
         pool=pool, tasks=tasks, limit=limit, budget=budget, calls=calls, minutes=minutes,
         labels=labels, worth=worth, call_weight=call_weight, stages=stages, judge=judge,
-        rewrite=rewrite, rewriter=rewriter, sandbox=sandbox, concurrency=concurrency, seed=seed, out=out, check=check, json=json,
+        rewrite=rewrite, rewriter=rewriter, sandbox=sandbox,
+        concurrency=concurrency, seed=seed, out=out, check=check, json=json,
     )  # fmt: skip
     try:
         found = anyio.run(_tune_workflows, options)

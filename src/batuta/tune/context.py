@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 
 from batuta.core import Task, WorkerId
 from batuta.tune.parts import QuestionParts
 from batuta.tune.player import Player
 from batuta.tune.spending import Allowance, bound_pool_costs
-from batuta.tune.stages import TuneStage, planned_share, stage_ends
+from batuta.tune.stages import TuneStage, plannable_usd, stage_ends
 
 Tell = Callable[[TuneStage, str], None]
 """Hears what a stage has found."""
@@ -56,16 +57,19 @@ class TuneContext:
     ends: Mapping[TuneStage, float] = field(init=False)
     """The share of the budget that may be spent at the end of each stage."""
 
+    _usd: Decimal | None = field(init=False)
+    """Dollars that can be planned with."""
+
     def __post_init__(self) -> None:
-        self.plan_stages(self.settings.allowance.calls or 0)
+        allowance = self.settings.allowance
+        bounds = bound_pool_costs(self.player.pool, self.parts.search, allowance.unknown)
+        self._usd = plannable_usd(allowance, bounds.values())
+        self.plan_stages(allowance.calls or 0)
 
     def plan_stages(self, calls: int) -> None:
         """Shares the budget out, if it is likely to allow so many calls."""
-        allowance = self.settings.allowance
-        bounds = bound_pool_costs(self.player.pool, self.parts.search, allowance.unknown)
-        self.ends = stage_ends(
-            calls, planned_share(allowance, bounds.values()), rewrites=self.settings.rewrites
-        )
+        judgement, rewrites = len(self.parts.judgement), self.settings.rewrites
+        self.ends = stage_ends(calls, judgement=judgement, rewrites=rewrites)
 
     def spent_share(self, more: int = 0) -> float:
         """The share of the budget that would be spent after so many more calls."""
@@ -74,9 +78,9 @@ class TuneContext:
         shares = [0.0]
         if allowance.calls is not None:
             shares.append(calls / max(allowance.calls, 1))
-        if allowance.usd is not None:
+        if self._usd is not None:
             each = meter.usd / max(meter.calls, 1)
-            shares.append(float((meter.usd + more * each) / max(allowance.usd, each / 1000 or 1)))
+            shares.append(float((meter.usd + more * each) / max(self._usd, each / 1000 or 1)))
         if allowance.minutes is not None:
             shares.append(self.used_minutes() / allowance.minutes)
         return max(shares)

@@ -9,7 +9,7 @@ question as it stands, so that a longer workflow begins with the very call that 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Self
@@ -69,6 +69,7 @@ class CandidateStep:
     worker: WorkerId
     wording: int = 0
     """Which phrasing of the role's subtask."""
+    _: KW_ONLY
     text: str = ""
     """A phrasing of its own, in the place of the library's."""
 

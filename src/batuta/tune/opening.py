@@ -25,7 +25,7 @@ from batuta.tune.context import TuneSettings
 from batuta.tune.parts import QuestionParts
 from batuta.tune.player import CallMeter, Player
 from batuta.tune.spending import BudgetedClient, PaidCalls, TuneBudget, bound_pool_costs
-from batuta.tune.stages import planned_share, stage_ends
+from batuta.tune.stages import plannable_usd, stage_ends
 
 CALLS, PAID, PLAN = "calls.db", "paid.db", "plan.json"
 GENERAL = (
@@ -193,14 +193,15 @@ def forecast_tuning(
     )
     calls = settings.allowance.calls
     if settings.allowance.usd is not None and typical:
-        affordable = int(float(settings.allowance.usd) / typical)
+        usd = plannable_usd(settings.allowance, bounds.values()) or 0
+        affordable = int(float(usd) / typical)
         calls = affordable if calls is None else min(calls, affordable)
     groups = len({questions.family(task) for task in parts.search}) if settings.labelled else None
     groups = settings.groups if groups is None else min(groups, settings.groups)
     stages: dict[str, Any] = {}
     before = 0.0
-    planned = planned_share(settings.allowance, bounds.values())
-    for stage, until in stage_ends(calls or 0, planned, rewrites=settings.rewrites).items():
+    ends = stage_ends(calls or 0, judgement=len(parts.judgement), rewrites=settings.rewrites)
+    for stage, until in ends.items():
         share = until - before
         stages[stage] = {
             "calls": None if calls is None else round(share * calls),

@@ -77,7 +77,7 @@ async def _try_wordings(
     if after == chosen:
         return RewriteOutcome(before=chosen, after=chosen, reason="no wording was better")
     fresh = tasks[2::3][:_CONFIRMED]
-    gains = await _compare(context, fresh, chosen, after)
+    gains = await _compare_wordings(context, fresh, chosen, after)
     gain = float(np.mean(gains)) if gains else 0.0
     error = float(np.std(gains)) / np.sqrt(len(gains)) if gains else 0.0
     kept = gain > error
@@ -87,7 +87,7 @@ async def _try_wordings(
     )
 
 
-async def _compare(
+async def _compare_wordings(
     context: TuneContext, tasks: list[Task], before: Candidate, after: Candidate
 ) -> list[float]:
     """By how much the second is better on each question; empty: there was no money for it."""
