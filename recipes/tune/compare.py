@@ -7,30 +7,36 @@ spend on learning. All are then measured on the same 1,000 fresh questions.
 """
 
 import argparse
+from dataclasses import replace
 
 import anyio
 from measure import open_world, tune_world
 
+from batuta.core import Pool, Sampling
 from batuta.core.usage import ASSUMED_PRICE
 from batuta.embedded.blas import limit_blas_to_one_thread
 from batuta.evals.task_sets import task_family
-from batuta.tune.comparators import COMPARATORS, ComparatorContext
+from batuta.tune.comparators import COMPARATORS, ComparatorContext, fit_comparator
 from batuta.tune.judge import describe_system
 from batuta.tune.parts import split_questions
 from batuta.tune.player import CallMeter, Player
 
+_SHORT = Sampling(max_tokens=400)
+"""No answer here is longer: so the worst case of a call is not far from what it costs."""
+
 
 async def measure_all(name, calls, seed, only):
     """A row for each method: learned for, share right, calls and dollars a question."""
-    result, player, fresh, _ = await tune_world(name, seed, calls)
+    result, player, fresh = await tune_world(name, seed, calls)
     spent = float(player.meter.usd)
     plays = result.nominees["ultra"].assign(fresh)
     await player.play_all((task, plays[task.id]) for task in fresh)
     yield "batuta tune", spent, describe_system("tune", player, fresh, plays)
     pool, clients, judge, tasks, fresh = open_world(name, seed)
+    pool = Pool(tuple(replace(worker, sampling=_SHORT) for worker in pool))
     parts = split_questions(tasks, task_family, seed)
     known = (*parts.search, *parts.selection, *parts.finalists, *parts.judgement)
-    for method, fit in COMPARATORS.items():
+    for method in COMPARATORS:
         if only and method not in only:
             continue
         player = Player(
@@ -39,7 +45,7 @@ async def measure_all(name, calls, seed, only):
         context = ComparatorContext(
             player=player, tasks=known, family=task_family, usd=spent, seed=seed
         )
-        entry = await fit(context)
+        entry = await fit_comparator(method, context)
         learned = float(player.meter.usd)
         plays = {task.id: entry for task in fresh}
         await player.play_all((task, entry) for task in fresh)

@@ -20,13 +20,14 @@ from batuta.core.usage import ASSUMED_PRICE
 from batuta.embedded.blas import limit_blas_to_one_thread
 from batuta.evals.task_sets import open_tasks, task_family
 from batuta.rehearsal import rehearsal_clients, rehearsal_pool
+from batuta.tune.context import TuneContext, TuneSettings
 from batuta.tune.judge import describe_system
 from batuta.tune.library import Candidate
 from batuta.tune.opening import open_questions
 from batuta.tune.parts import split_questions
 from batuta.tune.player import CallMeter, Player
 from batuta.tune.spending import Allowance
-from batuta.tune.tuning import TuneSettings, Tuning
+from batuta.tune.tuning import run_tuning
 from tune.worlds import ALL, grade
 
 FRESH = 1000
@@ -61,21 +62,21 @@ async def tune_world(name, seed, calls, *, tell=None, **options):
         pool, clients, judge, CallMeter(ASSUMED_PRICE), unknown=ASSUMED_PRICE, seed=seed
     )
     settings = TuneSettings(allowance=Allowance(calls=calls), seed=seed, **options)
-    tuning = Tuning(
-        split_questions(tasks, task_family, seed),
-        task_family,
+    context = TuneContext(
+        parts=split_questions(tasks, task_family, seed),
+        family=task_family,
         player=player,
         settings=settings,
         used_minutes=lambda: 0.0,
         tell=tell or (lambda *_: None),
     )
-    return await tuning.run(), player, fresh, tuning
+    return await run_tuning(context), player, fresh
 
 
 async def measure_world(name, seed, calls, **options):
     """One tuning, and its nominees on fresh questions."""
     began = time.perf_counter()
-    result, player, fresh, _ = await tune_world(name, seed, calls, **options)
+    result, player, fresh = await tune_world(name, seed, calls, **options)
     paid, seconds = player.meter.calls, time.perf_counter() - began
     best = Candidate.single(result.pool.ranked()[0].id)
     plays = {which: one.assign(fresh) for which, one in result.nominees.items()}

@@ -1,5 +1,6 @@
 """The budget is never passed; what earlier processes have paid counts."""
 
+import sqlite3
 from decimal import Decimal
 
 import anyio
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from batuta.clients import ScriptedClient
 from batuta.core import Price, Request, Sampling, Usage, Worker, WorkerId, user_message
+from batuta.core.cost_bound import bound_call_cost
 from batuta.core.usage import ASSUMED_PRICE, usage_cost
 from batuta.errors import LimitReachedError, ProviderOverloadedError
 from batuta.tune.spending import Allowance, BudgetedClient, PaidCalls, TuneBudget
@@ -117,3 +119,53 @@ async def test_time_that_is_up_forbids_a_call(tmp_path):
 def test_a_tuning_without_a_budget_is_refused():
     with pytest.raises(ValueError, match="budget"):
         Allowance()
+
+
+async def test_a_call_that_was_cut_by_a_kill_counts_once_when_it_is_made_again(tmp_path):
+    """So that a killed tuning has the same budget as one that nobody killed."""
+    price = Price(input=Decimal(10), output=Decimal(10))
+    worker = Worker(id=WorkerId("w"), model="m", price=price)
+    probe = bound_call_cost(request(), worker, ASSUMED_PRICE, whole=True).max_usd
+    allowance = Allowance(usd=3 * probe, calls=3)
+    with PaidCalls(tmp_path / "paid.db") as paid:
+        budget = TuneBudget(allowance, paid)
+        for number in range(3):
+            await budget.reserve(request(number), worker)  # and now the process dies
+    client = ScriptedClient(["yes"] * 3, price=price)
+    with PaidCalls(tmp_path / "paid.db") as paid:
+        budget = TuneBudget(allowance, paid)
+        assert budget.calls == 3 and budget.usd > 2 * probe
+        replies = [
+            await BudgetedClient(client, worker, budget).complete(request(n)) for n in range(3)
+        ]
+        assert budget.calls == 3 and budget.usd == sum(reply.cost.usd for reply in replies)
+        with pytest.raises(LimitReachedError, match="calls"):
+            await BudgetedClient(client, worker, budget).complete(request(9))
+        assert paid.sum_up() == (3, budget.usd)
+
+
+async def test_a_call_that_failed_counts_beside_the_one_that_is_made_again(tmp_path):
+    worker = Worker(id=WorkerId("w"), model="m", price=Price(input=Decimal(1), output=Decimal(1)))
+    usage = Usage(calls=1, input=1000, output=0)
+    error = ProviderOverloadedError("busy", usage=usage, cost=usage_cost(usage, worker.price))
+
+    def fail(_):
+        raise error
+
+    with PaidCalls(tmp_path / "paid.db") as paid:
+        budget = TuneBudget(Allowance(usd=Decimal(1)), paid)
+        with pytest.raises(ProviderOverloadedError):
+            await BudgetedClient(ScriptedClient(fail), worker, budget).complete(request())
+    with PaidCalls(tmp_path / "paid.db") as paid:
+        budget = TuneBudget(Allowance(usd=Decimal(1)), paid)
+        client = ScriptedClient(["yes"], price=worker.price)
+        reply = await BudgetedClient(client, worker, budget).complete(request())
+        assert budget.calls == 2 and budget.usd == Decimal("0.001") + reply.cost.usd
+
+
+def test_a_list_of_a_version_before_is_taken_over(tmp_path):
+    with sqlite3.connect(tmp_path / "paid.db") as old:
+        old.execute("CREATE TABLE paid (id INTEGER PRIMARY KEY, usd TEXT NOT NULL)")
+        old.execute("INSERT INTO paid (usd) VALUES ('0.25')")
+    with PaidCalls(tmp_path / "paid.db") as paid:
+        assert paid.sum_up() == (1, Decimal("0.25")) and paid.read_calls() == {}

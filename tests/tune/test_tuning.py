@@ -10,13 +10,14 @@ from batuta.core import Pool, Worker, WorkerId
 from batuta.core.usage import ASSUMED_PRICE
 from batuta.errors import ConfigError, ModelNotFoundError, SourceError
 from batuta.evals.task_sets import task_family
+from batuta.tune.context import TuneContext, TuneSettings
 from batuta.tune.judge import Verdict
 from batuta.tune.parts import split_questions, text_key
 from batuta.tune.player import CallMeter, Player
 from batuta.tune.report import describe_tuning, recommend_systems
 from batuta.tune.spending import Allowance
 from batuta.tune.stages import TuneStage
-from batuta.tune.tuning import TuneSettings, Tuning
+from batuta.tune.tuning import run_tuning
 from tune.worlds import EXPERTS, PRICE, VOTES, World, grade
 
 EQUAL = World("equal", {"ada": 0.75, "ben": 0.3})
@@ -31,8 +32,15 @@ async def tune(world, calls, *, clients=None, pool=None, tasks=None, **options):
     )
     parts = split_questions(tasks or world.tasks(600), task_family)
     settings = TuneSettings(allowance=Allowance(calls=calls), **options)
-    tuning = Tuning(parts, task_family, player=player, settings=settings, used_minutes=lambda: 0.0)
-    result = await tuning.run()
+    result = await run_tuning(
+        TuneContext(
+            parts=parts,
+            family=task_family,
+            player=player,
+            settings=settings,
+            used_minutes=lambda: 0.0,
+        )
+    )
     return result, meter, parts, settings
 
 

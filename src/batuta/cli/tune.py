@@ -28,9 +28,9 @@ from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
 
 if TYPE_CHECKING:
+    from batuta.tune.context import TuneSettings
     from batuta.tune.opening import TuneQuestions
     from batuta.tune.parts import QuestionParts
-    from batuta.tune.tuning import TuneSettings
 
 EXIT_INTERRUPTED = 130
 QUESTIONS = 3000
@@ -52,6 +52,8 @@ class TuneOptions:
     call_weight: float
     stages: str | None
     judge: str | None
+    rewrite: bool
+    rewriter: str | None
     sandbox: str
     concurrency: int
     seed: int
@@ -108,7 +110,7 @@ def command(
     stages: Annotated[
         str | None,
         typer.Option(
-            help="calibrate,search,select,judge, or only the first of them.",
+            help="calibrate,search,select,rewrite,judge, or only the first of them.",
             rich_help_panel=EXECUTION_PANEL,
         ),
     ] = None,
@@ -135,6 +137,17 @@ def command(
         typer.Option(
             help="The worker that grades what no rule decides.", rich_help_panel=GRADING_PANEL
         ),
+    ] = None,
+    rewrite: Annotated[
+        bool,
+        typer.Option(
+            "--rewrite/--no-rewrite",
+            help="Rewrite the best workflow's subtasks with gepa (extra tune), if it is installed.",
+        ),
+    ] = True,
+    rewriter: Annotated[
+        str | None,
+        typer.Option(help="The worker that rewrites subtasks; by default the strongest."),
     ] = None,
     sandbox: Annotated[
         str,
@@ -167,7 +180,8 @@ def command(
     options = TuneOptions(
         pool=pool, tasks=tasks, limit=limit, budget=budget, calls=calls, minutes=minutes,
         labels=labels, worth=worth, call_weight=call_weight, stages=stages, judge=judge,
-        sandbox=sandbox, concurrency=concurrency, seed=seed, out=out, check=check, json=json,
+        rewrite=rewrite, rewriter=rewriter, sandbox=sandbox,
+        concurrency=concurrency, seed=seed, out=out, check=check, json=json,
     )  # fmt: skip
     try:
         found = anyio.run(_tune_workflows, options)
@@ -186,9 +200,10 @@ async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
     limit_blas_to_one_thread()
     async with HttpTransport() as http:
         loaded = await load_config(http, pool=options.pool, time_scale=0.0)
-        if options.judge is not None and options.judge not in loaded.pool:
-            known = suggest_names(options.judge, (worker.id for worker in loaded.pool))
-            raise ConfigError(f"there is no worker {options.judge!r} to be the judge; {known}")
+        for name, role in ((options.judge, "judge"), (options.rewriter, "rewriter")):
+            if name is not None and name not in loaded.pool:
+                known = suggest_names(name, (worker.id for worker in loaded.pool))
+                raise ConfigError(f"there is no worker {name!r} to be the {role}; {known}")
         questions = open_questions(options.tasks, options.limit, options.seed)
         parts = split_questions(questions.tasks, questions.family, options.seed)
         settings = _tune_settings(options, loaded, questions)
@@ -210,10 +225,11 @@ def _tune_settings(
     Raises:
         ConfigError: there is no budget, or no such stage.
     """
+    from batuta.tune.context import TuneSettings  # noqa: PLC0415 - same
     from batuta.tune.opening import is_labelled  # noqa: PLC0415 - loads numpy
+    from batuta.tune.rewriting import is_rewriting_installed  # noqa: PLC0415 - same
     from batuta.tune.spending import Allowance  # noqa: PLC0415 - same
     from batuta.tune.stages import TuneStage  # noqa: PLC0415 - same
-    from batuta.tune.tuning import TuneSettings  # noqa: PLC0415 - same
 
     if options.budget is None and options.calls is None and options.minutes is None:
         raise ConfigError("say what it may cost: --budget DOLLARS, --calls N or --minutes M")
@@ -230,6 +246,8 @@ def _tune_settings(
         labelled=labelled,
         call_weight=options.call_weight,
         worth=options.worth,
+        rewrites=options.rewrite and is_rewriting_installed(),
+        rewriter=None if options.rewriter is None else WorkerId(options.rewriter),
         max_steps=loaded.limits.steps,
         seed=options.seed,
         last=named[-1],
@@ -252,11 +270,12 @@ async def _run_tuning(
     *,
     settings: TuneSettings,
 ) -> dict[str, Any]:
+    from batuta.tune.context import TuneContext  # noqa: PLC0415 - same
     from batuta.tune.opening import open_player, start_clock  # noqa: PLC0415 - loads numpy
     from batuta.tune.recommend import write_settings  # noqa: PLC0415 - same
     from batuta.tune.report import describe_tuning, write_results  # noqa: PLC0415 - same
     from batuta.tune.stages import ULTRA  # noqa: PLC0415 - same
-    from batuta.tune.tuning import Tuning  # noqa: PLC0415 - same
+    from batuta.tune.tuning import run_tuning  # noqa: PLC0415 - same
 
     judge = None if options.judge is None else WorkerId(options.judge)
     async with open_player(
@@ -269,15 +288,15 @@ async def _run_tuning(
             spent = f"{player.meter.calls:,} calls, ${budget.usd:.4f}"
             console.print(f"{stage:9}  {found}  [{spent}]", markup=False, highlight=False)
 
-        tuning = Tuning(
-            parts,
-            questions.family,
+        context = TuneContext(
+            parts=parts,
+            family=questions.family,
             player=player,
             settings=settings,
             used_minutes=start_clock(),
             tell=tell,
         )
-        result = await tuning.run()
+        result = await run_tuning(context)
     found = describe_tuning(result, parts, settings, player.meter)
     source = Path(options.pool) if options.pool else Path("batuta.toml")
     original = source.read_text(encoding="utf-8") if source.is_file() else ""

@@ -9,10 +9,18 @@ import numpy as np
 
 from batuta.core import Pool, Skill, Task, Worker, WorkerId
 from batuta.core.intervals import wilson_interval
+from batuta.errors import ConfigError
 from batuta.solvers.workflow_selector.reader import Floats, Places
+from batuta.tune.context import TuneContext
+from batuta.tune.grouping import Grouping
 from batuta.tune.library import Candidate
 from batuta.tune.player import Player, PlayResult
+from batuta.tune.stages import CALIBRATION, TuneStage
 
+_CALIBRATED = 30
+"""Questions of each group on which every worker is measured at most."""
+_FAILED = 0.8
+"""Share of calls without a score from which on a worker is left out."""
 _PRIOR = 6.0
 """Questions that the mean over all groups counts for in a group's share."""
 
@@ -121,3 +129,47 @@ def mean_scores(player: Player, tasks: Sequence[Task], workers: Sequence[WorkerI
         scores = [one.score for one in found if one is not None and one.score is not None]
         rows.append(float(np.mean(scores)) if scores else 0.5)
     return np.asarray(rows, np.float32)
+
+
+async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[list[Task], Places]:
+    """Every worker alone on the first questions of every group, while there is money."""
+    group_n, _, _ = grouping.reader([task.question for task in context.parts.search])
+    by_group = [np.flatnonzero(group_n == g) for g in range(len(grouping.names))]
+    chosen: list[int] = []
+    singles = [Candidate.single(worker.id) for worker in context.player.pool]
+    has_money = context.has_money(CALIBRATION)
+    for turn in range(_CALIBRATED):
+        now = [int(places[turn]) for places in by_group if turn < len(places)]
+        if not now or (turn and not has_money(len(now) * len(singles))):
+            break
+        asked = [context.parts.search[place] for place in now]
+        if not await context.player.play_all((t, one) for t in asked for one in singles):
+            break
+        chosen += now
+    if not chosen:
+        raise ConfigError(
+            "the budget does not suffice to ask every worker one question of every group: "
+            f"that takes {len(by_group) * len(singles)} calls"
+        )
+    context.tell(TuneStage.CALIBRATE, f"{len(chosen)} questions to {len(singles)} workers")
+    return [context.parts.search[place] for place in chosen], group_n[chosen]
+
+
+def choose_usable(cards: Sequence[WorkerCard]) -> tuple[tuple[WorkerId, ...], tuple[WorkerId, ...]]:
+    """Who goes on, and who is left out because it hardly ever answers.
+
+    Raises:
+        ConfigError: nobody goes on.
+    """
+    failing = [
+        card.worker
+        for card in cards
+        if card.failed >= _FAILED * (card.failed + card.overall.questions)
+    ]
+    usable = tuple(card.worker for card in cards if card.worker not in failing)
+    if not usable:
+        raise ConfigError(
+            "no worker gave answers that could be graded; try batuta pool check, and the "
+            "questions' graders"
+        )
+    return usable, tuple(failing)

@@ -15,6 +15,7 @@ All are played by the same player, on the same questions, with the same accounti
 - AFlow (Zhang et al., arXiv 2410.10762): a tree of workflows; a parent is drawn by a mixture of
   chance and score, changed by one operator (generate, ensemble, review, custom), scored on the
   same validation questions.
+- gepa alone: the best single worker with one instruction, which gepa rewrites (arXiv 2507.19457).
 
 Deviations
 - No model writes workflows: AFlow's optimiser and LLMSelector's diagnoser are language models; here
@@ -26,11 +27,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 
-from batuta.baselines import ConductorSolver, SelfConsistency, Solver
+from batuta.baselines import ConductorSolver, SelfConsistency
 from batuta.baselines.cascade_training import fit_cascade
 from batuta.baselines.routing import avengers
 from batuta.core import Pool, Task, WorkerId
@@ -38,11 +40,17 @@ from batuta.evals.learned_methods import measured_history
 from batuta.solvers.history import History
 from batuta.tune.library import Candidate, CandidateStep, StepRole, neighbouring_candidates
 from batuta.tune.player import Entry, Player
+from batuta.tune.rewriting import Rewriting, is_rewriting_installed, rewrite_candidate
+from batuta.tune.spending import DollarLimit
 
 _AT_ONCE = 10
 _SAMPLES, _VOTERS = 5, 3
+FEWEST_QUESTIONS = 20
+"""That a router or a cascade learns from; with fewer it is the best single worker so far."""
 _FEW, _AGAIN, _KEPT = 20, 60, 8
 _VALIDATED = 40
+_MOST_DRAWN = 600
+"""Workflows that are drawn by lot at most, for where calls are free money ends nothing."""
 _CHANCE, _SHARPNESS = 0.2, 25.0
 """AFlow's mixture of chance and score, and how sharply scores differ (its lambda; its alpha on
 scores from 0 to 1)."""
@@ -69,7 +77,10 @@ class ComparatorContext:
         return tuple(worker.id for worker in self.player.pool)
 
     def can_pay(self, calls: int, share: float = 1.0) -> bool:
-        """Whether so many more calls are likely to fit that share of the money."""
+        """Whether so many more calls are likely to fit that share of the money.
+
+        An estimate, so that little is begun in vain; the meter's limit is what holds.
+        """
         meter = self.player.meter
         each = _MARGIN * float(meter.usd) / max(meter.calls, 1)
         return float(meter.usd) + calls * each <= share * self.usd
@@ -77,6 +88,19 @@ class ComparatorContext:
 
 Fitter = Callable[[ComparatorContext], Awaitable[Entry]]
 """Learns a method; the same entry then plays every question."""
+
+
+async def fit_comparator(name: str, context: ComparatorContext) -> Entry:
+    """Learns the method of that name for the context's dollars, never for more.
+
+    What the player plays afterwards is not limited.
+    """
+    meter = context.player.meter
+    meter.limit = DollarLimit(Decimal(str(context.usd)), context.player.unknown)
+    try:
+        return await COMPARATORS[name](context)
+    finally:
+        meter.limit = None
 
 
 async def _play_solver(
@@ -143,7 +167,7 @@ async def fit_random_search(context: ComparatorContext) -> Entry:
     rng = np.random.default_rng(context.seed)
     few, fresh = context.tasks[:_FEW], context.tasks[_FEW : _FEW + _AGAIN]
     tried: dict[Candidate, float] = {}
-    while True:
+    for _ in range(_MOST_DRAWN):
         one = _random_candidate(context, rng)
         if one in tried:
             continue
@@ -192,8 +216,11 @@ async def fit_llm_selector(context: ComparatorContext) -> Entry:
     return build(chosen)
 
 
-async def _learn_history(context: ComparatorContext) -> History:
+async def _learn_history(context: ComparatorContext) -> History | None:
+    """What every worker scored; None: on too few questions to learn anything from."""
     done, _ = await _rank_workers(context, 1.0)
+    if len(done) < FEWEST_QUESTIONS:
+        return None
 
     def find(worker: WorkerId, task: Task) -> Any:
         return context.player.known(task, Candidate.single(worker))
@@ -203,13 +230,19 @@ async def _learn_history(context: ComparatorContext) -> History:
 
 async def fit_k_means_router(context: ComparatorContext) -> Entry:
     """A worker for each cluster of questions."""
-    router = avengers.fit_avengers(await _learn_history(context), seed=context.seed)
+    history = await _learn_history(context)
+    if history is None:
+        return Candidate.single(context.player.ranked.ranked()[0].id)
+    router = avengers.fit_avengers(history, seed=context.seed)
     return ConductorSolver(router, calls=1)
 
 
-async def fit_frugal_cascade(context: ComparatorContext) -> Solver:
+async def fit_frugal_cascade(context: ComparatorContext) -> Entry:
     """Asks one worker after another until an answer is good enough."""
-    return fit_cascade(await _learn_history(context), seed=context.seed)
+    history = await _learn_history(context)
+    if history is None:
+        return Candidate.single(context.player.ranked.ranked()[0].id)
+    return fit_cascade(history, seed=context.seed)
 
 
 _OPERATORS: Mapping[str, tuple[StepRole, ...]] = {
@@ -227,13 +260,11 @@ async def fit_aflow(context: ComparatorContext) -> Entry:
     asked = context.tasks[:_VALIDATED]
     scores: dict[Candidate, float] = {}
     waiting = [Candidate.single(worker) for worker in context.workers]
-    misses = 0
-    while misses < 10 * _VALIDATED:
+    for _ in range(_MOST_DRAWN):
         one = (
             waiting.pop(0) if waiting else _apply_operator(context, _draw_parent(scores, rng), rng)
         )
         if one is None or one in scores:
-            misses += 1
             continue
         if len(await _play_solver(context, asked, [one], 1.0)) < len(asked):
             break
@@ -264,6 +295,28 @@ def _apply_operator(
     return near[int(rng.integers(len(near)))] if near else None
 
 
+_PROMPT = "Solve the task step by step, and give the final answer."
+
+
+async def fit_gepa(context: ComparatorContext) -> Entry:
+    """The best single worker with an instruction that gepa has written."""
+    _, pool = await _rank_workers(context, _CALIBRATED / 2)
+    best = pool.ranked()[0].id
+    first = Candidate((CandidateStep(StepRole.SOLVE, best, text=_PROMPT),))
+    tasks = context.tasks
+    return await rewrite_candidate(
+        first,
+        Rewriting(
+            player=context.player,
+            rewriter=best,
+            train=tasks[_VALIDATED:],
+            validation=tasks[:_VALIDATED],
+            has_money=context.can_pay,
+            seed=context.seed,
+        ),
+    )
+
+
 COMPARATORS: Mapping[str, Fitter] = {
     "best single": fit_best_single,
     "self-consistency": fit_self_consistency,
@@ -273,5 +326,6 @@ COMPARATORS: Mapping[str, Fitter] = {
     "k-means router": fit_k_means_router,
     "cascade": fit_frugal_cascade,
     "AFlow": fit_aflow,
+    **({"gepa alone": fit_gepa} if is_rewriting_installed() else {}),
 }
-"""By name."""
+"""By name; gepa where its package is installed."""

@@ -9,8 +9,9 @@ question as it stands, so that a longer workflow begins with the very call that 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Self
 
 from batuta.core import MAX_STEPS, Step, WorkerId, Workflow
@@ -68,6 +69,9 @@ class CandidateStep:
     worker: WorkerId
     wording: int = 0
     """Which phrasing of the role's subtask."""
+    _: KW_ONLY
+    text: str = ""
+    """A phrasing of its own, in the place of the library's."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -92,13 +96,14 @@ class Candidate:
         return len(self.steps)
 
     def __str__(self) -> str:
-        """`plan piano > solve cello > check viola`; a second phrasing is marked `check' viola`.
+        """`plan piano > solve cello > check viola`.
 
-        What is played only where the first two answers differ stands behind `|`.
+        A second phrasing is marked `check' viola`, a rewritten one `check*1f2e viola`. What is
+        played only where the first two answers differ stands behind `|`.
         """
-        if len(self) == 1:
+        if len(self) == 1 and not self.steps[0].text:
             return self.steps[0].worker
-        said = [f"{step.role}{_MARK * step.wording} {step.worker}" for step in self.steps]
+        said = [f"{_name_role(step)} {step.worker}" for step in self.steps]
         first = self.first_round
         parts = (said[:first], said[first:]) if self.stops else (said,)
         return " | ".join(" > ".join(part) for part in parts)
@@ -117,6 +122,22 @@ class Candidate:
     def of_role(self, role: StepRole) -> tuple[CandidateStep, ...]:
         """Its steps of that role."""
         return tuple(step for step in self.steps if step.role is role)
+
+
+def _name_role(step: CandidateStep) -> str:
+    if not step.text:
+        return f"{step.role}{_MARK * step.wording}"
+    digest = blake2b(step.text.encode("utf-8", "replace"), digest_size=2).hexdigest()
+    return f"{step.role}*{digest}"
+
+
+def subtask_of(candidate: Candidate, place: int) -> str:
+    """What the step in that place is told; empty: it is asked the question as it stands."""
+    step = candidate.steps[place]
+    prepared = any(other.role in _PREPARES for other in candidate.steps)
+    if step.text or (step.role is StepRole.SOLVE and not prepared):
+        return step.text
+    return WORDINGS[step.role][step.wording]
 
 
 def is_candidate(steps: Sequence[CandidateStep]) -> bool:
@@ -166,11 +187,11 @@ def write_workflow(candidate: Candidate) -> Workflow:
     prepared = sum(step.role in _PREPARES for step in candidate.steps)
     solved = prepared + len(candidate.of_role(StepRole.SOLVE))
     for index, step in enumerate(candidate.steps[: candidate.first_round]):
-        subtask = WORDINGS[step.role][step.wording]
+        subtask = subtask_of(candidate, index)
         if step.role in _PREPARES:
             access: tuple[int, ...] = ()
         elif step.role is StepRole.SOLVE:
-            access, subtask = tuple(range(prepared)), subtask if prepared else ""
+            access = tuple(range(prepared))
         elif step.role is StepRole.DECIDE:
             access = tuple(range(prepared, solved))
         else:
@@ -184,11 +205,11 @@ def write_continuation(candidate: Candidate) -> Workflow | None:
     steps: list[Step] = []
     for index, step in enumerate(candidate.steps[candidate.first_round :]):
         if step.role is StepRole.SOLVE:
-            steps.append(Step(subtask="", worker=step.worker))
+            steps.append(Step(subtask=step.text, worker=step.worker))
         else:
             steps.append(
                 Step(
-                    subtask=WORDINGS[step.role][step.wording],
+                    subtask=step.text or WORDINGS[step.role][step.wording],
                     worker=step.worker,
                     access=tuple(range(index)),
                     previous=True,

@@ -15,18 +15,17 @@ import orjson
 
 from batuta.clients.cache import CallCache, CallCacheClient
 from batuta.config.task_sources import TASK_SOURCES
-from batuta.core import Client, Pool, Request, Task, WorkerId, user_message
-from batuta.core.cost_bound import bound_call_cost
+from batuta.core import Client, Pool, Task, WorkerId
 from batuta.errors import ConfigError, SourceError, StoreError
 from batuta.evals.grading import AnswerGrader, open_answer_grader
 from batuta.evals.task_sets import open_tasks, task_family
 from batuta.tasks import datasets
 from batuta.tasks.datasets import reasoning_gym
+from batuta.tune.context import TuneSettings
 from batuta.tune.parts import QuestionParts
 from batuta.tune.player import CallMeter, Player
-from batuta.tune.spending import BudgetedClient, PaidCalls, TuneBudget
-from batuta.tune.stages import stage_ends
-from batuta.tune.tuning import TuneSettings
+from batuta.tune.spending import BudgetedClient, PaidCalls, TuneBudget, bound_pool_costs
+from batuta.tune.stages import plannable_usd, stage_ends
 
 CALLS, PAID, PLAN = "calls.db", "paid.db", "plan.json"
 GENERAL = (
@@ -175,7 +174,9 @@ def keep_plan(folder: Path, plan: Mapping[str, Any]) -> None:
                 )
             return
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text)
+        written = path.with_suffix(".new")
+        written.write_bytes(text)
+        written.replace(path)
     except OSError as error:
         raise StoreError(f"{folder} cannot be written: {error.strerror}") from None
 
@@ -184,22 +185,23 @@ def forecast_tuning(
     pool: Pool, questions: TuneQuestions, parts: QuestionParts, settings: TuneSettings
 ) -> dict[str, Any]:
     """What the tuning would do and cost, without a call."""
-    longest = max(questions.tasks, key=lambda task: len(task.question))
-    request = Request(messages=(user_message(longest.question),))
     unknown = settings.allowance.unknown
-    worst = {str(w.id): float(bound_call_cost(request, w, unknown).max_usd) for w in pool}
+    bounds = bound_pool_costs(pool, questions.tasks, unknown)
+    worst = {str(worker): float(usd) for worker, usd in bounds.items()}
     typical = sum(_typical_usd(worker.price or unknown, parts.search) for worker in pool) / len(
         pool
     )
     calls = settings.allowance.calls
     if settings.allowance.usd is not None and typical:
-        affordable = int(float(settings.allowance.usd) / typical)
+        usd = plannable_usd(settings.allowance, bounds.values()) or 0
+        affordable = int(float(usd) / typical)
         calls = affordable if calls is None else min(calls, affordable)
     groups = len({questions.family(task) for task in parts.search}) if settings.labelled else None
     groups = settings.groups if groups is None else min(groups, settings.groups)
     stages: dict[str, Any] = {}
     before = 0.0
-    for stage, until in stage_ends(calls or 0).items():
+    ends = stage_ends(calls or 0, judgement=len(parts.judgement), rewrites=settings.rewrites)
+    for stage, until in ends.items():
         share = until - before
         stages[stage] = {
             "calls": None if calls is None else round(share * calls),

@@ -28,6 +28,7 @@ from batuta.core import (
     Usage,
     Worker,
     WorkerId,
+    user_message,
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.usage import ZERO_COST, ZERO_USAGE, Price, usage_cost
@@ -43,6 +44,7 @@ from batuta.tune.library import (
     write_continuation,
     write_workflow,
 )
+from batuta.tune.spending import BudgetedClient, DollarLimit
 
 _SPREAD = 1009
 """Between the seeds of two questions, so that their repeated calls do not share one."""
@@ -89,6 +91,8 @@ class CallMeter:
 
     def __init__(self, unknown: Price) -> None:
         self._unknown = unknown
+        self.limit: DollarLimit | None = None
+        """Dollars that the calls from now on may cost; what may not fit is refused."""
         self._replies: dict[tuple[str, bytes], Reply] = {}
         self._pending: dict[tuple[str, bytes], anyio.Event] = {}
         self.usage = ZERO_USAGE
@@ -111,8 +115,10 @@ class CallMeter:
 
         Raises:
             ClientError: the call gave no usable reply.
-            LimitReached: the budget forbids it.
+            LimitReached: the budget or the limit forbids it.
         """
+        if self.limit is not None:
+            client = BudgetedClient(client, worker, self.limit)
         key = (worker.id, request_fingerprint(request))
         while key in self._pending:
             await self._pending[key].wait()
@@ -189,11 +195,12 @@ class Player:
             grades_steps: whether the answers on the way are graded too; not where that costs calls.
         """
         self.pool = pool
-        self._ranked = pool
+        self.ranked = pool
+        """Methods that ask the best worker ask the best of this pool."""
         self.meter = meter
         self._clients = clients
         self._grade = grade
-        self._unknown = unknown
+        self.unknown = unknown
         self._concurrency = concurrency
         self._seed = seed
         self._grades_steps = grades_steps
@@ -228,24 +235,38 @@ class Player:
         return True
 
     async def _play(self, task: Task, entry: Entry) -> PlayResult:
-        question, clients = Question.of(task.question), self.open_clients(task)
         if isinstance(entry, Candidate):
-            run = await conduct(
-                question,
-                ContinuedWorkflow(
-                    name=str(entry),
-                    first=write_workflow(entry),
-                    continuation=write_continuation(entry),
-                ),
-                self.pool.subset(step.worker for step in entry.steps),
-                clients,
-                limits=Limits(rounds=ROUNDS if entry.stops else 1),
-                seed=0,
-                fallback=False,
-            )
+            run = await self.conduct_candidate(task, entry)
             return await self._add_trail(task, entry, run, await self._judge(task, run))
-        run = await entry.answer(question, SolverContext(pool=self._ranked, clients=clients), 0)
-        return await self._judge(task, run)
+        context = SolverContext(pool=self.ranked, clients=self.open_clients(task))
+        return await self._judge(task, await entry.answer(Question.of(task.question), context, 0))
+
+    async def conduct_candidate(self, task: Task, entry: Candidate) -> Run:
+        """The run of a workflow on the task; calls that were made before are not made again."""
+        return await conduct(
+            Question.of(task.question),
+            ContinuedWorkflow(
+                name=str(entry),
+                first=write_workflow(entry),
+                continuation=write_continuation(entry),
+            ),
+            self.pool.subset(step.worker for step in entry.steps),
+            self.open_clients(task),
+            limits=Limits(rounds=ROUNDS if entry.stops else 1),
+            seed=0,
+            fallback=False,
+        )
+
+    async def ask(self, worker: WorkerId, prompt: str) -> str:
+        """What the worker answers, one call for all who ask it just this.
+
+        Raises:
+            ClientError: the call gave no usable reply.
+            LimitReached: the budget forbids it.
+        """
+        request = Request(messages=(user_message(prompt),), sampling=Sampling(seed=self._seed))
+        known, client = self.pool[worker], self._clients[worker]
+        return (await self.meter.complete(known, client, request, NULL_LISTENER)).text
 
     async def _add_trail(
         self, task: Task, entry: Candidate, run: Run, played: PlayResult
@@ -279,7 +300,7 @@ class Player:
             score = (await grade_answer(self._grade, task, run.answer)).score
         return PlayResult(
             score=score,
-            usd=usd_of(run.usage, run.cost, self._unknown),
+            usd=usd_of(run.usage, run.cost, self.unknown),
             calls=run.usage.calls,
             seconds=run.seconds,
             limited=limited,
@@ -288,7 +309,7 @@ class Player:
 
     def rank_by(self, pool: Pool) -> None:
         """Methods that ask the best worker ask the best of this pool from now on."""
-        self._ranked = pool
+        self.ranked = pool
 
     def open_clients(self, task: Task) -> Mapping[WorkerId, Client]:
         """The clients of one run on that task."""

@@ -15,13 +15,14 @@ from batuta.core import Task
 from batuta.core.formatting import format_usd
 from batuta.errors import StoreError
 from batuta.solvers.workflow_selector import describe_steps, save_workflow_selector
+from batuta.tune.context import TuneSettings
 from batuta.tune.judge import Comparison, Verdict
 from batuta.tune.library import Candidate, write_continuation, write_workflow
 from batuta.tune.parts import QuestionParts
 from batuta.tune.player import CallMeter
+from batuta.tune.result import TuneResult
 from batuta.tune.stages import BEST_SINGLE, MINI, ULTRA
 from batuta.tune.systems import TunedSystem, with_about
-from batuta.tune.tuning import TuneResult, TuneSettings
 
 Json = dict[str, Any]
 
@@ -61,6 +62,7 @@ def describe_tuning(
         "tried": result.tried,
         "expected": result.believed,
         "workflows": _describe_workflows(result),
+        "rewritten": _describe_rewriting(result),
         "selection": [asdict(one) | {"seconds": None} for one in result.selection],
         "finalists": [asdict(one) | {"seconds": None} for one in result.finalists],
         "judged": [asdict(one) | {"seconds": None} for one in result.judged],
@@ -97,6 +99,21 @@ def _describe_workflows(result: TuneResult) -> list[Json]:
                  "workflow": str(candidate), "steps": steps}
             )  # fmt: skip
     return rows
+
+
+def _describe_rewriting(result: TuneResult) -> Json | None:
+    """What became of the subtasks of the workflow that is played most."""
+    one = result.rewritten
+    if one is None:
+        return None
+    return {
+        "workflow": str(one.before),
+        "steps": _all_steps(one.after),
+        "kept": one.kept,
+        "gain": round(one.gain, 6),
+        "questions": one.questions,
+        "reason": one.reason,
+    }
 
 
 def _all_steps(candidate: Candidate) -> list[Json]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from types import TracebackType
-from typing import Self, final
+from typing import Any, NamedTuple, Protocol, Self, final
 
+from batuta.clients.replay import request_fingerprint
 from batuta.core import (
     CallListener,
     Client,
@@ -18,18 +19,24 @@ from batuta.core import (
     Delta,
     Failure,
     Limits,
+    Pool,
     Price,
     Reply,
     Request,
+    Task,
     Usage,
     Worker,
+    WorkerId,
+    user_message,
 )
 from batuta.core.conductor import NULL_LISTENER
+from batuta.core.cost_bound import bound_call_cost
 from batuta.core.usage import ASSUMED_PRICE, ZERO_USAGE
 from batuta.engine.budget import Budget, Hold
 from batuta.errors import ClientError, LimitReachedError, StoreError
 
-_TABLE = "CREATE TABLE IF NOT EXISTS paid (id INTEGER PRIMARY KEY, usd TEXT NOT NULL)"
+_TABLE = "CREATE TABLE IF NOT EXISTS paid (id INTEGER PRIMARY KEY, usd TEXT NOT NULL, call BLOB)"
+"""`call` is empty where the attempt failed: then the next one counts beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +54,26 @@ class Allowance:
             raise ValueError("a tuning needs a budget: dollars, calls or minutes")
 
 
+class PaidCall(NamedTuple):
+    """A row of the list."""
+
+    number: int
+    usd: Decimal
+
+
+def bound_pool_costs(pool: Pool, tasks: Sequence[Task], unknown: Price) -> dict[WorkerId, Decimal]:
+    """What asking each worker the longest of the questions may cost at most, in dollars."""
+    longest = max(tasks, key=lambda task: len(task.question))
+    request = Request(messages=(user_message(longest.question),))
+    return {one.id: bound_call_cost(request, one, unknown, whole=True).max_usd for one in pool}
+
+
 @final
 class PaidCalls:
     """What every call has cost, on disk: its worst case before it is made, then what it was.
 
-    A call that was in flight when the process was killed stays there with its worst case.
+    A call that was in flight when the process was killed stays there with its worst case until it
+    is made again; then it has the row of the one whose reply nobody received.
     """
 
     def __init__(self, path: Path) -> None:
@@ -67,6 +89,9 @@ class PaidCalls:
             self._file.execute("PRAGMA journal_mode=WAL")
             self._file.execute("PRAGMA synchronous=NORMAL")
             self._file.execute(_TABLE)
+            columns = self._file.execute("PRAGMA table_info(paid)").fetchall()
+            if "call" not in {column[1] for column in columns}:  # of a version before
+                self._file.execute("ALTER TABLE paid ADD COLUMN call BLOB")
         except (OSError, sqlite3.Error) as error:
             raise StoreError(f"the list of paid calls {path} cannot be opened: {error}") from None
 
@@ -90,23 +115,34 @@ class PaidCalls:
         rows = self._execute("SELECT usd FROM paid")
         return len(rows), sum((Decimal(row[0]) for row in rows), Decimal(0))
 
-    def add(self, usd: Decimal) -> int:
+    def read_calls(self) -> dict[bytes, PaidCall]:
+        """The calls that did not fail, those that were in flight at a kill included.
+
+        Raises:
+            StoreError: the file cannot be read.
+        """
+        rows = self._execute("SELECT call, id, usd FROM paid WHERE call IS NOT NULL")
+        return {call: PaidCall(number, Decimal(usd)) for call, number, usd in rows}
+
+    def add(self, usd: Decimal, call: bytes) -> int:
         """A call that is about to be made, and what it costs at most; gives its number.
 
         Raises:
             StoreError: the disk is full or the file cannot be written.
         """
-        return int(self._execute("INSERT INTO paid (usd) VALUES (?) RETURNING id", str(usd))[0][0])
+        added = "INSERT INTO paid (usd, call) VALUES (?, ?) RETURNING id"
+        return int(self._execute(added, str(usd), call)[0][0])
 
-    def settle(self, number: int, usd: Decimal) -> None:
+    def settle(self, number: int, usd: Decimal, *, failed: bool = False) -> None:
         """What that call has cost.
 
         Raises:
             StoreError: the disk is full or the file cannot be written.
         """
-        self._execute("UPDATE paid SET usd = ? WHERE id = ?", str(usd), number)
+        kept = ", call = NULL" if failed else ""
+        self._execute(f"UPDATE paid SET usd = ?{kept} WHERE id = ?", str(usd), number)  # noqa: S608
 
-    def _execute(self, statement: str, *values: str | int) -> list[tuple[str]]:
+    def _execute(self, statement: str, *values: str | int | bytes) -> list[Any]:
         try:
             return self._file.execute(statement, values).fetchall()
         except sqlite3.Error as error:
@@ -144,6 +180,8 @@ class TuneBudget:
         self._end = None if allowance.minutes is None else clock() + 60 * allowance.minutes
         self._numbers: dict[Hold, int] = {}
         """The numbers of the calls in flight."""
+        self._before = paid.read_calls()
+        """Calls of earlier processes; who makes one again has lost its reply."""
         self.refused: LimitReachedError | None = None
         """The first refusal, if a call was refused."""
 
@@ -166,6 +204,28 @@ class TuneBudget:
         return hold
 
     async def _reserve(self, request: Request, worker: Worker) -> Hold:
+        call = worker.id.encode() + request_fingerprint(request)
+        lost = self._before.pop(call, None)
+        if lost is None:
+            hold = await self._reserve_new(request, worker)
+            self._numbers[hold] = self._paid.add(hold.usd, call)
+            return hold
+        self._count_lost(-1, -lost.usd)
+        try:
+            hold = await self._reserve_new(request, worker)
+        except BaseException:
+            self._count_lost(1, lost.usd)
+            self._before[call] = lost
+            raise
+        self._numbers[hold] = lost.number
+        return hold
+
+    def _count_lost(self, calls: int, usd: Decimal) -> None:
+        """A call whose reply was lost counts in the place of the one that is made again."""
+        self.calls += calls
+        self._budget.charge(ZERO_USAGE, Cost(usd))
+
+    async def _reserve_new(self, request: Request, worker: Worker) -> Hold:
         self._check_rest()
         hold = await self._budget.reserve(request, worker, whole=True)
         try:
@@ -174,7 +234,6 @@ class TuneBudget:
             self._budget.release(hold)
             raise
         self.calls += 1
-        self._numbers[hold] = self._paid.add(hold.usd)
         return hold
 
     def _check_rest(self) -> None:
@@ -193,17 +252,65 @@ class TuneBudget:
         """
         before = self._budget.usd
         self._budget.charge(reply.usage, reply.cost, hold)
-        self._paid.settle(self._numbers.pop(hold), self._budget.usd - before)
+        usd, failed = self._budget.usd - before, isinstance(reply, Failure)
+        self._paid.settle(self._numbers.pop(hold), usd, failed=failed)
 
 
 _CUT = Failure(code="cancelled", message="the call was cut", usage=Usage(calls=1, estimated=1))
 
 
 @final
+class DollarLimit:
+    """A limit in dollars that no call passes: its worst case is set apart before it is made."""
+
+    def __init__(self, usd: Decimal, unknown: Price = ASSUMED_PRICE) -> None:
+        """Nothing is spent yet.
+
+        Args:
+            usd: dollars at most, retries and failed calls included.
+            unknown: what a call of unknown price counts as.
+        """
+        self._budget = Budget(Limits(usd=float(usd), unknown=unknown))
+
+    @property
+    def usd(self) -> Decimal:
+        """Dollars that count as spent."""
+        return self._budget.usd
+
+    async def reserve(self, request: Request, worker: Worker) -> Hold:
+        """Sets apart what the call can cost at most; `charge` must follow.
+
+        Raises:
+            LimitReached: it does not fit what is left.
+        """
+        return await self._budget.reserve(request, worker, whole=True)
+
+    def charge(self, reply: Reply | Failure, hold: Hold) -> None:
+        """Counts what the call consumed, in the place of what was reserved for it."""
+        self._budget.charge(reply.usage, reply.cost, hold)
+
+
+class CallBudget(Protocol):
+    """What sets apart the worst case of each call."""
+
+    async def reserve(self, request: Request, worker: Worker) -> Hold:
+        """Sets it apart; `charge` must follow.
+
+        Raises:
+            LimitReached: it does not fit what is left.
+        """
+        ...
+
+    def charge(self, reply: Reply | Failure, hold: Hold) -> None:
+        """Counts what the call consumed, in its place."""
+        ...
+
+
+@final
 class BudgetedClient:
     """A worker's client each of whose attempts is reserved before it is made."""
 
-    def __init__(self, client: Client, worker: Worker, budget: TuneBudget) -> None:
+    def __init__(self, client: Client, worker: Worker, budget: CallBudget) -> None:
         self._client = client
         self._worker = worker
         self._budget = budget
@@ -219,7 +326,7 @@ class BudgetedClient:
             ClientError: the call gave no usable reply.
         """
         hold = await self._budget.reserve(request, self._worker)
-        attempts = _Attempts(self._worker, self._budget, listener, hold)
+        attempts = _Attempts(self._worker, self._budget, listener, hold=hold, request=request)
         try:
             reply = await self._client.complete(hold.request, attempts)
         except ClientError as error:
@@ -236,8 +343,15 @@ class _Attempts:
     """Hears the client's own retries: charges the failed attempt, reserves the next."""
 
     def __init__(
-        self, worker: Worker, budget: TuneBudget, listener: CallListener, hold: Hold
+        self,
+        worker: Worker,
+        budget: CallBudget,
+        listener: CallListener,
+        *,
+        hold: Hold,
+        request: Request,
     ) -> None:
+        self._request = request
         self._worker = worker
         self._budget = budget
         self._listener = listener
@@ -254,11 +368,11 @@ class _Attempts:
         await self._listener.on_delta(delta)
 
     async def on_failure(self, failure: Failure) -> None:
-        request = self._hold.request if self._hold else None
+        held = self._hold is not None
         self.end(failure)
         await self._listener.on_failure(failure)
-        if request is not None:
-            self._hold = await self._budget.reserve(request, self._worker)
+        if held:
+            self._hold = await self._budget.reserve(self._request, self._worker)
 
     def end(self, result: Reply | Failure) -> None:
         """The attempt has ended; charged once."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from enum import StrEnum
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from batuta.tune.judge import SystemFigures
 from batuta.tune.library import Candidate
 from batuta.tune.search import Search
+from batuta.tune.spending import Allowance
 
 BEST_SINGLE, SELF_CONSISTENCY, ULTRA, MINI = "best single", "self-consistency", "ultra", "mini"
 """What the systems that are judged are called."""
@@ -21,32 +23,58 @@ class TuneStage(StrEnum):
     CALIBRATE = "calibrate"
     SEARCH = "search"
     SELECT = "select"
+    REWRITE = "rewrite"
     JUDGE = "judge"
 
 
-_PLANNED = 0.98
-"""The share of the budget that is planned with; the rest is for calls that were in flight when a
-process was killed, so that it comes to the same end with the same budget."""
+_PLANNED, _PLANNED_AT_LEAST = 0.98, Decimal("0.6")
+"""The share of the budget that is planned with; the rest is for what failed calls have cost. Of the
+dollars so much at least, however dear a single call may be."""
 CALIBRATION, _SELECTION = 0.15, 0.07
 """The shares that calibration and selection may take."""
 _JUDGED_CALLS = 750
 """Calls that the judgement is given where they are between the least and the most of its share:
 they show a gain of about ten points."""
 _JUDGEMENT = 0.11, 0.30
+_CALLS_A_JUDGEMENT = 5
+"""Calls that judging one question takes: those of the nominees and of their opponents."""
 
 
-def stage_ends(calls: int) -> Mapping[TuneStage, float]:
+def plannable_usd(allowance: Allowance, bounds: Iterable[Decimal]) -> Decimal | None:
+    """The dollars that can be planned with: the worst case of one call fits beside them.
+
+    Args:
+        allowance: the budget.
+        bounds: what a call of each worker may cost at most, in dollars.
+    """
+    if allowance.usd is None:
+        return None
+    return max(allowance.usd - max(bounds), allowance.usd * _PLANNED_AT_LEAST)
+
+
+_REWRITING = 0.08
+"""The share that rewriting may take, where it is wanted."""
+
+
+def stage_ends(
+    calls: int, *, judgement: int | None = None, rewrites: bool = False
+) -> Mapping[TuneStage, float]:
     """The share of the budget that may be spent at the end of each stage.
 
     Args:
         calls: that the whole budget is likely to allow.
+        judgement: questions kept back for the judgement.
+        rewrites: whether workflows are rewritten.
     """
+    rewriting = _REWRITING if rewrites else 0.0
     least, most = _JUDGEMENT
-    judged = min(max(_JUDGED_CALLS / max(calls, 1), least), most)
+    wanted = min(_JUDGED_CALLS, _CALLS_A_JUDGEMENT * judgement) if judgement else _JUDGED_CALLS
+    judged = min(max(wanted / max(calls, 1), least), most)
     return {
         TuneStage.CALIBRATE: CALIBRATION,
-        TuneStage.SEARCH: _PLANNED - judged - _SELECTION,
-        TuneStage.SELECT: _PLANNED - judged,
+        TuneStage.SEARCH: _PLANNED - judged - rewriting - _SELECTION,
+        TuneStage.SELECT: _PLANNED - judged - rewriting,
+        TuneStage.REWRITE: _PLANNED - judged,
         TuneStage.JUDGE: _PLANNED,
     }
 

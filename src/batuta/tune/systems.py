@@ -96,6 +96,24 @@ def restrict_to_singles(system: TunedSystem, name: str) -> TunedSystem:
     return TunedSystem(name=name, selector=selector, library=library)
 
 
+def replace_workflow(system: TunedSystem, before: Candidate, after: Candidate) -> TunedSystem:
+    """The same choosing, one workflow of it in other words."""
+    library = tuple(after if one == before else one for one in system.library)
+    known = system.selector
+    selector = WorkflowSelector(
+        title=known.title,
+        reader=known.reader,
+        groups=known.groups,
+        workflows=tuple(write_workflow(one) for one in library),
+        continuations=tuple(write_continuation(one) for one in library),
+        rank_glw=known.rank_glw,
+        safest_w=known.safest_w,
+        ease_gl=known.ease_gl,
+        about=known.about,
+    )
+    return TunedSystem(name=system.name, selector=selector, library=library)
+
+
 def with_about(system: TunedSystem, about: Mapping[str, Any]) -> WorkflowSelector:
     """The selector, its card saying that besides."""
     known = system.selector

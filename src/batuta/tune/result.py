@@ -1,0 +1,53 @@
+"""What came of a tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from batuta.core import Pool, WorkerId
+from batuta.tune.calibrate import WorkerCard
+from batuta.tune.grouping import Grouping
+from batuta.tune.judge import Comparison, SystemFigures
+from batuta.tune.library import Candidate
+from batuta.tune.systems import TunedSystem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteOutcome:
+    """What rewriting the most played workflow came to."""
+
+    before: Candidate
+    after: Candidate
+    reason: str
+    kept: bool = False
+    gain: float = 0.0
+    """Share right that it gained on questions that the rewriting did not see."""
+    questions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneResult:
+    """What came of it."""
+
+    cards: tuple[WorkerCard, ...]
+    left_out: tuple[WorkerId, ...]
+    """Workers that hardly ever answered."""
+    grouping: Grouping
+    pool: Pool
+    """With what was measured."""
+    systems: tuple[TunedSystem, ...] = ()
+    """From the simplest to the finest."""
+    nominees: Mapping[str, TunedSystem] | None = None
+    rewritten: RewriteOutcome | None = None
+    """None: nothing was rewritten."""
+    selection: tuple[SystemFigures, ...] = ()
+    finalists: tuple[SystemFigures, ...] = ()
+    judged: tuple[SystemFigures, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    tried: int = 0
+    """Workflows that were played in the search."""
+    believed: float | None = None
+    """Share right that the search expects of its finest system."""
+    ended: str = ""
+    """Why the search ended before its share of the budget was spent; empty: it did not."""
