@@ -39,10 +39,9 @@ def server_parameters(wanted: argparse.Namespace) -> xllamacpp.CommonParams:
     loaded: list[xllamacpp.CommonAdapterLoraInfo] = []
     for path in list_adapters(wanted.adapters):
         one = xllamacpp.CommonAdapterLoraInfo()
-        one.path, one.scale = str(path), 1.0
+        one.path, one.scale = str(path), 0.0  # until a request says otherwise
         loaded.append(one)
     params.lora_adapters = loaded
-    params.lora_init_without_apply = True
     return params
 
 

@@ -77,6 +77,7 @@ def worker_spec(setting: WorkerSetting, environ: Mapping[str, str]) -> WorkerSpe
         concurrency=setting.concurrency,
         rpm=setting.rpm,
         tpm=setting.tpm,
+        extra_body=setting.extra_body,
     )
     deployments = tuple(_deployment_spec(spec, each, environ) for each in setting.deployments)
     return replace(spec, deployments=deployments, weight=setting.weight)
@@ -101,6 +102,7 @@ def _deployment_spec(
         concurrency=setting.concurrency,
         rpm=setting.rpm,
         tpm=setting.tpm,
+        extra_body=spec.extra_body,
     )
     return DeploymentSpec(spec=place, weight=setting.weight)
 
