@@ -65,9 +65,7 @@ def _gym(family: str, count: int, part: str, **config: Any) -> list[tuple[str, s
 def sums(count: int, part: str) -> list[Example]:
     """Two or three numbers of one or two digits, added and subtracted."""
     found: list[Example] = []
-    asked = _gym(
-        "chain_sum", count, part, min_terms=2, max_terms=3, min_digits=1, max_digits=2
-    )
+    asked = _gym("chain_sum", count, part, min_terms=2, max_terms=3, min_digits=1, max_digits=2)
     for question, answer, known in asked:
         first, *rest = known["expression"].split()
         total, steps = int(first), list[str]()
