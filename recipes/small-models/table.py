@@ -25,12 +25,20 @@ from batuta.evals.stats import mcnemar_p_value, wilson_interval
 NAMES = {
     ("chain", "ultra"): "coder > python for everything",
     ("selected", "ultra"): "what `batuta tune` found",
+    ("looked-up", "ultra"): "facts > coder > python",
     ("prompted", "ultra"): "SmolLM2 prompted to conduct",
     ("small", "ultra"): "conductor of 0.6 million (rehearsal's)",
     ("moa", "moa-8"): "Mixture-of-Agents, 8 calls",
     ("alone", "oracle"): "(any worker alone is right)",
     ("alone", "vote"): "vote of all",
 }
+ROUTED = {
+    "facts": "facts",
+    "odd": "facts",
+    "capital-letters": "facts > coder > python",
+}
+"""By family; all others go to the program that is written and run."""
+BY_HAND = "routed by hand, told the family"
 PLAYED = ("alone",)
 """Folders whose single workers made every call of theirs."""
 Rows = dict[str, dict[str, dict[str, Any]]]
@@ -47,6 +55,11 @@ def read_rows(folder: Path) -> Rows:
                 continue
             name = NAMES.get((part, one["system"]), one["system"])
             rows[name][one["task"]] = one | {"part": part}
+    rows[BY_HAND] = {
+        task: rows[ROUTED.get(one["family"], NAMES["chain", "ultra"])][task] | {"part": "routed"}
+        for task, one in rows["smol"].items()
+    }
+    del rows["facts > coder > python"]
     return rows
 
 
