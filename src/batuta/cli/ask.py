@@ -45,7 +45,7 @@ PoolOption = Annotated[
 ConductorOption = Annotated[
     str | None,
     typer.Option(
-        help="A worker's id, best, vote, plan-solve-verify, or single/<id>.",
+        help="A worker's id, best, vote, plan-solve-verify, single/<id>, or chain/<id>><id>.",
         rich_help_panel=POOL_PANEL,
     ),
 ]

@@ -88,15 +88,19 @@ def import_model(
     epilog=format_example("batuta train export runs/mine/policy --like smollm2 --out mine.gguf"),
 )
 def export_model(
-    policy: Annotated[Path, typer.Argument(help="A trained policy's folder.")],
+    policy: Annotated[Path, typer.Argument(help="A trained policy's folder, or an adapter's.")],
     like: Annotated[str, typer.Option(help="The GGUF file, or name, that it was imported from.")],
     out: Annotated[Path, typer.Option(help="The file to write, which llama.cpp serves.")],
-    kind: Annotated[str, typer.Option(help="F32, F16, BF16 or Q8_0.")] = "Q8_0",
+    kind: Annotated[str, typer.Option(help="F32, F16, BF16 or Q8_0; adapters are F16.")] = "Q8_0",
 ) -> None:
-    """Write a trained policy of the Llama kind as a GGUF file."""
+    """Write a trained policy of the Llama kind, or an adapter of PEFT's, as a GGUF file."""
     require_packages()
-    from batuta.train.gguf_files import export_gguf, find_gguf  # noqa: PLC0415 - loads torch
+    from batuta.train.adapter_files import export_adapter, is_adapter  # noqa: PLC0415 - loads torch
+    from batuta.train.gguf_files import export_gguf, find_gguf  # noqa: PLC0415 - same
 
+    if is_adapter(policy):
+        typer.echo(export_adapter(policy, find_gguf(like), out))
+        return
     typer.echo(export_gguf(policy, find_gguf(like), out, kind))
 
 

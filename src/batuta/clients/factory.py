@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.circuit_breaker import BreakerPolicy, CircuitBreakerClient, WorkerHealth
@@ -132,15 +132,17 @@ def open_provider_client(spec: WorkerSpec, http: HttpTransport) -> Client:
     own = not spec.base_url or not provider.base_url
     if provider.key_vars and not provider.local and not spec.key and own:
         http = _signed_transport(spec, provider, base_url, http)
+    if spec.extra_body and (provider.api != "chat" or EMBEDDINGS in spec.worker.tags):
+        asks = "chat completions of OpenAI's form"
+        raise ConfigError(f"worker {spec.worker.id}: extra_body is for {asks} only")
     if EMBEDDINGS in spec.worker.tags:
         return _open_embedding_client(spec, provider, base_url, http)
     if provider.api == "anthropic":
         return AnthropicClient(spec.worker, http, base_url=base_url, key=spec.key)
     if provider.api == "gemini":
         return GeminiClient(spec.worker, http, base_url=base_url, key=spec.key)
-    return OpenAIChatClient(
-        spec.worker, http, base_url=base_url, key=spec.key, dialect=provider.dialect
-    )
+    dialect = replace(provider.dialect, extra={**provider.dialect.extra, **spec.extra_body})
+    return OpenAIChatClient(spec.worker, http, base_url=base_url, key=spec.key, dialect=dialect)
 
 
 def _signed_transport(

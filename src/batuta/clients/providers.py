@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from batuta.clients.cloud_credentials import Cloud
 from batuta.clients.openai.client import (
@@ -176,6 +176,8 @@ class WorkerSpec:
     """Other places at which the model is reached; empty: there is the one above."""
     weight: float = 1.0
     """Share of the one above, where there are others."""
+    extra_body: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Further fields of every request, of the api `chat`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,7 +88,7 @@ class ConductorOpener:
         """A model that is no worker, as it was trained if it has a card."""
         chosen = self.setting.model_dump(
             include={"model", "provider", "base_url", "key_env", "tags", "context_window",
-                     "price", "concurrency", "rpm", "tpm"}
+                     "price", "concurrency", "rpm", "tpm", "extra_body"}
         )  # fmt: skip
         spec = worker_spec(WorkerSetting(id=CONDUCTOR, **chosen), self.environ)
         check_sampling(spec, self._own_sampling(), "conductor")

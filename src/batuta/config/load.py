@@ -102,7 +102,7 @@ async def load_config(
             names, else `batuta.toml` here, else what the environment's keys and base URLs give,
             else the local servers.
         conductor: overrides the file's: a worker's id, `best`, `vote`, `plan-solve-verify`,
-            `single/<id>`, or `hand-written` (rehearsal only).
+            `single/<id>`, `chain/<id>><id>` (workers in a row), or `hand-written` (rehearsal only).
         environ: where keys and overrides are looked up.
         time_scale: how slow the rehearsal's workers are, 1.0 being a natural pace.
         rehearses: whether the rehearsal plays where no pool is named and there is no model.

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from decimal import Decimal
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from batuta.clients.providers import PYTHON
 from batuta.core import MAX_ROUNDS, MAX_STEPS, Skill
@@ -45,6 +45,30 @@ class _StrictModel(BaseModel):
         """
         if said := sorted(self.model_fields_set.intersection(names)):
             raise ValueError(f"`{said[0]}` {reason}")
+
+
+_OWN_FIELDS = frozenset(
+    {
+        "model",
+        "messages",
+        "stream",
+        "stream_options",
+        "tools",
+        "tool_choice",
+        "response_format",
+        "n",
+    }
+)
+"""Of a request's body: what each request decides itself."""
+
+
+def _without_own_fields(body: dict[str, Any]) -> dict[str, Any]:
+    if taken := sorted(_OWN_FIELDS & set(body)):
+        raise ValueError(f"{taken[0]} is decided by each request and cannot be set here")
+    return body
+
+
+ExtraBody = Annotated[dict[str, Any], AfterValidator(_without_own_fields)]
 
 
 class PriceSetting(_StrictModel):
@@ -105,6 +129,8 @@ class WorkerSetting(_StrictModel):
     seconds: float | None = Field(default=None, gt=0)
     """What an answer takes."""
     sampling: SamplingSetting = SamplingSetting()
+    extra_body: ExtraBody = {}
+    """Further fields of every request, for a server of OpenAI's form: `lora` of llama.cpp…"""
     concurrency: int = Field(default=32, ge=1)
     rpm: int | None = Field(default=None, ge=1)
     tpm: int | None = Field(default=None, ge=1)
@@ -176,6 +202,8 @@ class ConductorSetting(_StrictModel):
     price: PriceSetting | None = None
     context_window: int | None = Field(default=None, ge=1)
     tags: tuple[str, ...] = ()
+    extra_body: ExtraBody = {}
+    """As of a worker, for a model that is no worker."""
     concurrency: int = Field(default=32, ge=1)
     rpm: int | None = Field(default=None, ge=1)
     tpm: int | None = Field(default=None, ge=1)

@@ -78,6 +78,7 @@ def worker_spec(setting: WorkerSetting, environ: Mapping[str, str]) -> WorkerSpe
         concurrency=setting.concurrency,
         rpm=setting.rpm,
         tpm=setting.tpm,
+        extra_body=setting.extra_body,
     )
     check_sampling(spec, spec.worker.sampling, f"worker {setting.id}: sampling")
     deployments = tuple(_deployment_spec(spec, each, environ) for each in setting.deployments)
@@ -120,6 +121,7 @@ def _deployment_spec(
         concurrency=setting.concurrency,
         rpm=setting.rpm,
         tpm=setting.tpm,
+        extra_body=spec.extra_body,
     )
     return DeploymentSpec(spec=place, weight=setting.weight)
 

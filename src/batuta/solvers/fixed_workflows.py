@@ -132,6 +132,24 @@ def sequential_chain(subtasks: Sequence[str], worker_ids: Sequence[str] = ()) ->
     return FixedConductor("chain", write)
 
 
+def worker_chain(worker_ids: Sequence[str]) -> FixedConductor:
+    """The first worker is asked the question as it stands; each next one checks what is there.
+
+    With a worker that runs code as the second, a program is written and run.
+    """
+    row = tuple(worker_ids)
+
+    def write(pool: Pool) -> Workflow:
+        first, *later = (_known_worker_id(one, pool) for one in row)
+        checks = (
+            Step(subtask=VERIFY, worker=one, access=tuple(range(at)))
+            for at, one in enumerate(later, 1)
+        )
+        return Workflow((Step(subtask="", worker=first), *checks))
+
+    return FixedConductor(f"chain/{'>'.join(row)}", write)
+
+
 def plan_solve_verify(worker_ids: Sequence[str] = ()) -> FixedConductor:
     """Plan, solve, verify: the fixed pipeline of hand-coded frameworks."""
     return FixedConductor(

@@ -14,6 +14,7 @@ from batuta.solvers.fixed_workflows import (
     parallel_vote,
     plan_solve_verify,
     single_worker,
+    worker_chain,
 )
 from batuta.solvers.llm_conductor import LLMConductor
 from batuta.solvers.prompted import ConductorOptions, prompted_conductor
@@ -25,6 +26,8 @@ PROMPTED = "prompted/"
 FIXED = {"best": best_single_worker, "plan-solve-verify": plan_solve_verify, "vote": parallel_vote}
 """Conductors that write the same workflow for every question."""
 _SINGLE = "single/"
+_CHAIN = "chain/"
+"""Before the ids of workers in a row, `>` between them."""
 
 
 def open_trained(folder: Path) -> LLMConductor:
@@ -50,8 +53,8 @@ def open_conductor(
     """The conductor of that name, or of that folder.
 
     Args:
-        name: a worker's id, whose model is prompted; one of `FIXED`; `single/<id>`; or the
-            folder of a trained conductor or selector.
+        name: a worker's id, whose model is prompted; one of `FIXED`; `single/<id>`;
+            `chain/<id>><id>`, workers in a row; or the folder of a trained conductor or selector.
         pool: whom it conducts.
         clients: how the workers are called.
         options: of a prompted conductor.
@@ -71,8 +74,18 @@ def open_conductor(
         return FIXED[name]()
     if name.startswith(_SINGLE) and name.removeprefix(_SINGLE) in pool:
         return single_worker(name.removeprefix(_SINGLE))
+    row = _chain_workers(name)
+    if row and all(one in pool for one in row):
+        return worker_chain(row)
     if name not in pool:
         known = suggest_names(name, (*FIXED, *(worker.id for worker in pool)))
         raise ConfigError(f"there is no conductor {name!r} and no folder of a trained one; {known}")
     worker = pool[name]
     return prompted_conductor(f"{PROMPTED}{worker.id}", worker, clients[worker.id], options)
+
+
+def _chain_workers(name: str) -> tuple[str, ...]:
+    """The workers that a chain's name means; none, if it is no chain's name."""
+    if not name.startswith(_CHAIN):
+        return ()
+    return tuple(one.strip() for one in name.removeprefix(_CHAIN).split(">"))

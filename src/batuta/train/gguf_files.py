@@ -35,7 +35,7 @@ BYTES_PER_PARAMETER = 10
 """Of memory while a file is de-quantised: the fp32 weights twice, and what they are made from."""
 GIB = 2**30
 _MAGIC = b"GGUF"
-_EXPORTED_ARCHITECTURE = "llama"
+EXPORTED_ARCHITECTURE = "llama"
 _ROTATED = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
 """Projections whose rows GGUF keeps in another order, and how many heads each has."""
 
@@ -193,7 +193,7 @@ def export_gguf(folder: Path, like: Path, out: Path, kind: str = "Q8_0") -> Path
         raise ConfigError(f"weights are kept as F32, F16, BF16 or Q8_0, not {kind}") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder} and {like} cannot be read: {error}") from None
-    if config.get("model_type") != _EXPORTED_ARCHITECTURE:
+    if config.get("model_type") != EXPORTED_ARCHITECTURE:
         raise ConfigError(f"only models of the Llama kind are exported, not those of {folder}")
     tensors = dict(_gguf_tensors(weights, config))
     wanted = {
@@ -217,16 +217,22 @@ def _gguf_tensors(
 
     names = get_tensor_name_map(MODEL_ARCH.LLAMA, int(config["num_hidden_layers"]))
     for name, tensor in weights.items():
-        array = tensor.float().numpy()
-        part = name.split(".")[-2]
-        if part in _ROTATED:
-            heads = int(config[_ROTATED[part]])
-            pairs = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
-            array = pairs.swapaxes(1, 2).reshape(array.shape)
+        array = rotate_rows(name.split(".")[-2], tensor.float().numpy(), config)
         called = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if called is None:
             raise ConfigError(f"GGUF has no name for {name}")
         yield called, array
+
+
+def rotate_rows(
+    part: str, array: np.ndarray[Any, Any], config: Mapping[str, Any]
+) -> np.ndarray[Any, Any]:
+    """The rows of that projection in GGUF's order; those of others are as they were."""
+    if part not in _ROTATED:
+        return array
+    heads = int(config[_ROTATED[part]])
+    pairs = array.reshape(heads, 2, array.shape[0] // heads // 2, *array.shape[1:])
+    return pairs.swapaxes(1, 2).reshape(array.shape)
 
 
 def _write_gguf(
@@ -237,7 +243,7 @@ def _write_gguf(
     from gguf.quants import quantize  # noqa: PLC0415 - same
 
     out.parent.mkdir(parents=True, exist_ok=True)
-    writer: Any = GGUFWriter(str(out), _EXPORTED_ARCHITECTURE)
+    writer: Any = GGUFWriter(str(out), EXPORTED_ARCHITECTURE)
     for field in original.fields.values():
         if field.name.startswith("GGUF.") or field.name in {
             "general.architecture",

@@ -175,7 +175,7 @@ class _WorkflowAdapter:
 
     def _record(self, trace: tuple[Task, list[str], float], place: int) -> dict[str, Any]:
         task, texts, score = trace
-        target = "" if task.target is None else f" The right answer is {task.target}."
+        target = f" The right answer is {task.target}." if task.target else ""
         ended = "The final answer was right." if score >= 1 else "The final answer was wrong."
         return {
             "Inputs": {

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# The recipe from the repository's root: train what is missing, serve, tune, measure, draw. Defaults are what was
+# measured; JUDGED=300 CALLS=1600 MOA=100 is the whole plan of README.md, for a machine of one's own.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+batuta=".venv/bin/python -W ignore -m batuta"
+here=recipes/small-models
+out=runs/small-models
+: "${SPECIALISTS:=coder:60 facts:60 sums:30}" "${JUDGED:=120}" "${CALLS:=450}" "${PROMPTED:=6}" "${MOA:=16}"
+mkdir -p "$out" "$here/adapters"
+
+[ -f runs/smollm2/gguf.json ] || $batuta train import --gguf smollm2 --out runs/smollm2
+for each in $SPECIALISTS; do
+    name=${each%:*}
+    [ ! -f "$here/adapters/$name.gguf" ] || continue
+    .venv/bin/python -W ignore $here/train.py runs/smollm2 $out --only "$name" --steps "${each#*:}"
+    $batuta train export "$out/$name" --like smollm2 --out "$here/adapters/$name.gguf"
+done
+
+.venv/bin/python $here/serve.py --port 8391 &
+server=$!
+trap 'kill $server' EXIT
+until curl --silent --fail http://127.0.0.1:8391/health >/dev/null; do sleep 1; done
+
+$batuta tune --pool $here/pool.toml --tasks $here/tune.jsonl --calls "$CALLS" --minutes 12 \
+    --stages calibrate,search,select --concurrency 4 --out "$out/tuned"
+head -n "$JUDGED" $here/test.jsonl >"$out/asked.jsonl"
+# calls that are the same in several systems are made once
+measure() { $batuta eval --pool $here/pool.toml --tasks "$out/asked.jsonl" --journal "$out/calls.db" --concurrency 4 "$@"; }
+measure --systems smol,coder,facts,sums,python,vote,oracle --limit "$JUDGED" --out "$out/alone"
+measure --systems ultra --conductor 'chain/coder>python' --limit "$JUDGED" --out "$out/chain"
+measure --systems ultra --conductor "$out/tuned/selector" --limit "$JUDGED" --out "$out/selected"
+grep '"capital-letters"' "$out/asked.jsonl" >"$out/asked-capitals.jsonl"
+$batuta eval --pool $here/pool.toml --tasks "$out/asked-capitals.jsonl" --journal "$out/calls.db" --concurrency 4 \
+    --systems ultra --conductor 'chain/facts>coder>python' --out "$out/looked-up"
+measure --systems ultra --conductor smol --limit "$PROMPTED" --out "$out/prompted"
+measure --systems ultra --conductor src/batuta/rehearsal/policy --limit "$JUDGED" --out "$out/small"
+measure --systems moa-8 --limit "$MOA" --out "$out/moa"
+.venv/bin/python $here/table.py "$out" --out $here
