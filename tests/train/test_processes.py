@@ -159,6 +159,7 @@ def test_two_processes_end_where_one_has_no_second_round(tmp_path, warm):
     assert card.rounds == 2
 
 
+@pytest.mark.long
 def test_two_processes_write_ahead_and_go_on_with_it(tmp_path, random_policy):
     """Each writes its own rows ahead, and keeps what is in flight beside the checkpoint."""
     two = settings(
