@@ -17,7 +17,7 @@ class World2Tasks(DrawnTasks):
     """World 2's questions."""
 
     name = WORLD2
-    families = KINDS
+    families = tuple(KINDS)
     trainable = TRAINING_KINDS
     level_example = f"world2:{TRAINING_KINDS[0]}:4-6"
     grade_answer: Callable[[Task, str], Grade] | None = None
