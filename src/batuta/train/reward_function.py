@@ -114,7 +114,8 @@ class RewardFunction:
         self._running.clear()
         for each in running:
             each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        if running:
+            await asyncio.wait(running)
 
     def _drafts(
         self,
