@@ -43,12 +43,7 @@ _THRIFTS = (0.0, 0.05, 0.2, 1.0)
 """What a call's worth of money counts against a worker: the last asks the cheapest first."""
 _FREE = PosteriorForm(named=False, agreement_penalty=30.0)
 _FIRM = PosteriorForm(named=False, agreement_penalty=1000.0)
-_NAMED = (
-    PosteriorForm(named=True, agreement_penalty=30.0),
-    PosteriorForm(named=True, agreement_penalty=30.0, named_penalty=3.0),
-    PosteriorForm(named=True, agreement_penalty=100.0, named_penalty=30.0),
-)
-"""Ways of weighing each worker's word, among which held-out questions choose."""
+_NAMED = PosteriorForm(named=True, agreement_penalty=30.0)
 _MARGINS = (0.0, 0.05, 0.15)
 _CAREFUL = 0.0015
 """Credit that a wider margin may cost on families never seen."""
@@ -141,7 +136,7 @@ def fit_cascade(
     unknown = _fit_posterior(strange, cost_m, by_family, (_FIRM,), is_familiar=False)
     known = unknown
     if familiar is not None:
-        known = _fit_posterior(familiar, cost_m, by_lot, _NAMED, is_familiar=True)
+        known = _fit_posterior(familiar, cost_m, by_lot, (_NAMED,), is_familiar=True)
     most_m = (~np.isnan(history.samples.credit_qms)).sum(axis=2).max(axis=0)
     return Cascade(
         selector=selector,
