@@ -44,13 +44,15 @@ def find_question_tests(question: str) -> QuestionTests | None:
     found = dict.fromkeys((*filter(_is_assertion, lines), *_example_assertions(question)))
     if not found:
         return None
-    imports = dict.fromkeys(line for line in lines if _IMPORT_LINE.match(line) and _parses(line))
+    imports = dict.fromkeys(
+        line for line in lines if _IMPORT_LINE.match(line) and _parse_line(line)
+    )
     return QuestionTests("\n".join(found) + "\n", "\n".join(imports) + "\n" if imports else "")
 
 
 def _is_assertion(line: str) -> bool:
     """Whether the line is a whole assertion about what some call gives."""
-    if not line.startswith("assert ") or (tree := _parses(line)) is None:
+    if not line.startswith("assert ") or (tree := _parse_line(line)) is None:
         return False
     return any(isinstance(node, ast.Call) for node in ast.walk(tree))
 
@@ -72,7 +74,7 @@ def _example_assertions(question: str) -> Iterator[str]:
             yield f"assert ({called}) == ({want})"
 
 
-def _parses(line: str) -> ast.Module | None:
+def _parse_line(line: str) -> ast.Module | None:
     try:
         return ast.parse(line)
     except (SyntaxError, ValueError):
