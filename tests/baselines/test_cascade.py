@@ -231,6 +231,27 @@ async def test_nothing_is_checked_twice_and_a_checker_that_fails_changes_nothing
     assert len(run.steps) <= cascade.calls
 
 
+async def test_tests_that_the_question_shows_are_run_and_nobody_is_asked_to_check(cascade):
+    tried = []
+
+    async def run_tests(question, answer):
+        tried.append(answer)
+        return answer == "Answer: 8"
+
+    asked = Question.of("Please add\nassert add(3, 5) == 8")
+    careful, players = checked(cascade, lambda r: "The solution is right.")
+    sure = replace(careful, executed=Checker(pass_rate=0.99, catch_rate=0.99))
+    run = await sure.answer(asked, replace(players, run_tests=run_tests), 1)
+    assert run.answer == "Answer: 8"
+    assert tried[:2] == ["Answer: 7", "Answer: 8"]
+    assert len(tried) == len(set(tried)) == len(run.steps)
+    assert all(step.worker != "gus" for step in run.steps)
+    idle = replace(careful, executed=None)
+    tried.clear()
+    run = await idle.answer(asked, replace(checked(cascade, None)[1], run_tests=run_tests), 1)
+    assert not tried
+
+
 async def test_nobody_checks_what_it_said_itself_and_an_absent_checker_is_not_missed(cascade):
     record = world(3, seed=4)
     for worker in ("ann", "dan"):

@@ -37,6 +37,7 @@ from batuta.core import (
     Plan,
     PlanningContext,
     Pool,
+    Question,
     Reply,
     Role,
     Sampling,
@@ -114,6 +115,24 @@ class TestBestOfN:
         troupe = Troupe(4, say=in_turn(*samples, verdict, verdict))
         run = await BestOfN(3).answer(QUESTION, troupe.players, 1)
         assert run.answer == answer and run.outcome is Outcome.ANSWERED
+
+    async def test_where_the_question_shows_tests_they_choose_and_nobody_judges(self):
+        async def run_tests(question, answer):
+            assert question == asked.text
+            return "good" in answer
+
+        asked = Question.of("Double it.\nassert double(2) == 4")
+        troupe = Troupe(4, say=in_turn("bad\nAnswer: 2", "good\nAnswer: 1", "bad\nAnswer: 2"))
+        players = replace(troupe.players, run_tests=run_tests)
+        run = await BestOfN(3).answer(asked, players, 1)
+        assert run.answer == "good\nAnswer: 1"
+        assert run.usage.calls == 3
+        troupe = Troupe(4, say=in_turn("a\nAnswer: 1", "b\nAnswer: 2", "c\nAnswer: 2"))
+        run = await BestOfN(3).answer(asked, replace(troupe.players, run_tests=run_tests), 1)
+        assert run.answer == "b\nAnswer: 2"
+        troupe = Troupe(4)
+        run = await BestOfN(3).answer(QUESTION, replace(troupe.players, run_tests=run_tests), 1)
+        assert run.usage.calls == 4
 
     async def test_the_judge_is_another_worker_and_reads_every_sample(self):
         troupe = Troupe(4)

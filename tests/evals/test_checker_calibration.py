@@ -1,13 +1,15 @@
 """A checker's rates are measured on answers whose grades are known, not assumed."""
 
+import numpy as np
 import pytest
 
 from batuta.baselines import SolverContext
-from batuta.baselines.checker import Checker, fit_checker
+from batuta.baselines.checker import EXECUTED_TESTS, Checker, fit_checker
 from batuta.clients import ScriptedClient
 from batuta.core import Grade, Pool, Task, TaskId, Worker, WorkerId
 from batuta.errors import ProviderOverloadedError
-from batuta.evals.checker_calibration import CHECKS, calibrate_checker
+from batuta.evals.checker_calibration import CHECKS, calibrate_checker, calibrate_tests
+from batuta.solvers.history import History
 
 pytestmark = pytest.mark.anyio
 
@@ -76,3 +78,36 @@ def test_few_verdicts_move_the_rates_little():
     many = fit_checker(Checker(None, 0.9, 0.7), [(True, True)] * 96 + [(False, False)] * 46)
     assert many.pass_rate == pytest.approx(0.996) and many.catch_rate == pytest.approx(0.976)
     assert fit_checker(Checker(), [(True, False)] * 50) is None
+
+
+def programs(scores):
+    """A worker's programs, right or wrong, on questions that show a test."""
+    score_qm = np.array(scores, np.float32)[:, None]
+    return History(
+        questions=tuple(f"{n}\nassert f({n}) == 1" for n in range(len(scores))),
+        workers=(WorkerId("ann"),),
+        scores_qm=score_qm,
+        usd_qm=np.full(score_qm.shape, np.nan),
+        runs_qm=np.ones(score_qm.shape, np.int32),
+        families=("all",) * len(scores),
+        answers=tuple((f"right {n}" if score else "wrong",) for n, score in enumerate(scores)),
+    )
+
+
+async def test_what_tests_are_worth_is_read_off_graded_programs():
+    async def notices_half(question, answer):
+        return "right" in answer or int(question.split()[0]) % 4 == 1
+
+    found = await calibrate_tests(EXECUTED_TESTS, programs([1, 0] * 20), notices_half)
+    assert found.pass_rate > 0.97
+    assert 0.45 < found.catch_rate < 0.6
+
+    async def passes_all(question, answer):
+        return True
+
+    assert await calibrate_tests(EXECUTED_TESTS, programs([1, 0] * 20), passes_all) is None
+
+    async def cannot_run(question, answer):
+        return None
+
+    assert await calibrate_tests(EXECUTED_TESTS, programs([1, 0]), cannot_run) == EXECUTED_TESTS

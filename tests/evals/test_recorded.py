@@ -338,6 +338,7 @@ class TestSeeds:
             assert {path.stem for path in draw_figures(evaluation, tmp_path)} == {
                 "accuracy",
                 "front",
+                "curves",
                 "team",
             }
 

@@ -7,6 +7,9 @@ as in Zheng et al., "Judging LLM-as-a-Judge" (arXiv 2306.05685), section 3.
 Deviations
 - The judge is no trained verifier but the worker whose description suits judging, and it sees all
   samples in one call instead of scoring each.
+- Where the question shows tests and they can be executed, nobody judges: the first sample that
+  passes them is taken, as AlphaCode's samples are filtered (Li et al., arXiv 2203.07814, section
+  4.4); if none does, the majority's.
 - What the judge writes is only a choice: the answer is the chosen sample, verbatim. It may name the
   sample by its step or repeat its answer. A judge that does neither, or fails, leaves the majority.
 """
@@ -23,6 +26,7 @@ from batuta.baselines.roles import JUDGING, best_worker_for_role
 from batuta.baselines.solver import SolverContext, round_replies, run_conductor, with_final_reply
 from batuta.core import Question, Reply, Run, Step, WorkerId, Workflow
 from batuta.solvers import FixedConductor
+from batuta.tasks.graders.question_tests import RunTests, find_question_tests
 
 JUDGE = (
     "Compare the solutions step by step and decide which one is right. Give its final answer, "
@@ -57,6 +61,8 @@ class BestOfN:
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
         """N calls at the same time, then the judge's."""
         who = context.pool.ranked()[0].id
+        if context.run_tests is not None and find_question_tests(question.text) is not None:
+            return await self._answer_by_tests(question, context, seed, context.run_tests)
         judge = best_worker_for_role(context.pool, JUDGING, exclude=who)
         flow = self._workflow(who, judge)
         cast = context.restrict_to(who, judge).with_sampling(who)
@@ -71,6 +77,21 @@ class BestOfN:
         verdict = samples.pop(self.samples, None)
         chosen = find_judged_sample(verdict.text, samples) if verdict else None
         return with_final_reply(run, chosen or majority_reply(samples.values()))
+
+    async def _answer_by_tests(
+        self, question: Question, context: SolverContext, seed: int, run_tests: RunTests
+    ) -> Run:
+        """N calls at the same time; the first that passes the question's own tests."""
+        who = context.pool.ranked()[0].id
+        flow = build_parallel_workflow([who] * self.samples)
+        cast = context.restrict_to(who).with_sampling(who)
+        conductor = FixedConductor(self.name, lambda _: flow)
+        run = await run_conductor(question, conductor, cast, seed, max_steps=self.samples)
+        samples = list(round_replies(run).values())
+        for reply in samples:
+            if await run_tests(question.text, reply.text):
+                return with_final_reply(run, reply)
+        return with_final_reply(run, majority_reply(samples))
 
     def _workflow(self, who: WorkerId, judge: WorkerId) -> Workflow:
         everything = tuple(range(self.samples))

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batuta.baselines.answers import normalize_answer
-from batuta.baselines.checker import Checker, is_check
+from batuta.baselines.checker import EXECUTED_TESTS, Checker, is_check
 from batuta.baselines.solver import SolverContext, run_conductor, with_final_reply
 from batuta.core import (
     AcceptedAnswer,
@@ -64,6 +64,8 @@ from batuta.solvers.selector.answer_posterior import (
 )
 from batuta.solvers.selector.simulated_draws import simulate_draws
 from batuta.tasks.graders.answer_extraction import final_answer
+from batuta.tasks.graders.code_extraction import extract_program
+from batuta.tasks.graders.question_tests import RunTests, find_question_tests
 from batuta.tasks.recorded import GRADER, RecordedOutcomes
 
 CALLS = 6
@@ -119,6 +121,9 @@ class Cascade:
     """Credit that a dollar is worth beside that."""
     checker: Checker | None = None
     """Checks what leads before another answer is paid for; its calls count too."""
+    executed: Checker | None = EXECUTED_TESTS
+    """What the tests that a question shows are believed, where they can be executed; then nobody
+    is asked to check. None: they tell nothing."""
     extract: AnswerExtractor = field(default=extract_stated_answer, repr=False)
 
     @property
@@ -162,7 +167,8 @@ class Cascade:
         Raises:
             ConfigError: no worker of the pool was in the training.
         """
-        drawing = _CascadeConductor(self, question, context.pool)
+        run_tests = None if self.executed is None else context.run_tests
+        drawing = _CascadeConductor(self, question, context.pool, run_tests)
         cast = context.restrict_to(*dict.fromkeys((*drawing.workers, *drawing.checkers)))
         for worker, most in zip(self.selector.workers, self.most_m, strict=True):
             cast = cast.with_sampling(worker) if most > 1 else cast
@@ -194,8 +200,14 @@ class _Observations:
 class _CascadeConductor:
     """The conductor of one question: the next worker, a check, or the answers stand."""
 
-    def __init__(self, cascade: Cascade, question: Question, pool: Pool) -> None:
+    def __init__(
+        self, cascade: Cascade, question: Question, pool: Pool, run_tests: RunTests | None
+    ) -> None:
         self.name = cascade.name
+        has_tests = run_tests is not None and find_question_tests(question.text) is not None
+        self._run_tests = run_tests if has_tests else None
+        self._passed: dict[str, bool | None] = {}
+        """By a reply's text, whether it passes the tests that the question shows."""
         self._cascade = cascade
         self._question = question
         selector = cascade.selector
@@ -228,6 +240,7 @@ class _CascadeConductor:
     ) -> Decision:
         """The next worker with the question as it stands, a check of its answer, or the end."""
         left = self._cascade.calls - len(brief.previous)
+        await self._try_replies(brief.previous)
         heard = self._observe(brief.previous)
         if not left:
             return AcceptedAnswer()
@@ -246,6 +259,20 @@ class _CascadeConductor:
         if place < 0:
             return AcceptedAnswer()
         return Plan(Workflow((Step(subtask="", worker=self._cascade.selector.workers[place]),)))
+
+    async def _try_replies(self, rounds: tuple[Round, ...]) -> None:
+        """Run the question's tests on what was answered since they were run last."""
+        if self._run_tests is None:
+            return
+        for planned, step in _planned_and_run_steps(rounds):
+            text = step.result.text if isinstance(step.result, Reply) else None
+            if text is not None and not is_check(planned) and text not in self._passed:
+                self._passed[text] = await self._run_tests(self._question.text, text)
+
+    def _answer_key(self, reply: Reply) -> str | None:
+        """The answer in a form in which equal answers are equal; where tests run, the program."""
+        program = None if self._run_tests is None else extract_program(reply.text)
+        return program or self._cascade.extract(self._question, reply)
 
     def _next_place(self, draws: AnswerDraws) -> int:
         """The place of the worker that would be asked next; -1: nobody is left."""
@@ -284,8 +311,12 @@ class _CascadeConductor:
             reply = step.result if isinstance(step.result, Reply) else None
             fresh = not is_check(planned)
             if fresh:
-                text = None if reply is None else self._cascade.extract(self._question, reply)
+                text = None if reply is None else self._answer_key(reply)
                 answers.append(-1 if text is None else codes.setdefault(text, len(codes)))
+                passed = None if reply is None else self._passed.get(reply.text)
+                if passed is not None and self._cascade.executed is not None:
+                    weight = self._cascade.executed.verdict_evidence(passed=passed)
+                    evidence[answers[-1]] = weight
                 workers.append(self._cascade.selector.workers.index(planned.worker))
                 replies.append(reply)
             elif self._cascade.checker is not None:

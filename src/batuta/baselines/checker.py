@@ -46,10 +46,18 @@ class Checker:
 
     def evidence(self, reply: Reply) -> float:
         """What the reply adds to the log-odds that the answer is right."""
-        if says_solution_is_right(reply):
+        return self.verdict_evidence(passed=says_solution_is_right(reply))
+
+    def verdict_evidence(self, *, passed: bool) -> float:
+        """What a verdict adds to the log-odds that the answer is right."""
+        if passed:
             return math.log(self.pass_rate / (1 - self.catch_rate))
         return math.log((1 - self.pass_rate) / self.catch_rate)
 
+
+EXECUTED_TESTS = Checker(pass_rate=0.98, catch_rate=0.6)
+"""What is believed of the tests that a question shows, before any were run: what is right passes
+them, and they notice more than half of what is wrong."""
 
 _BELIEVED_CHECKS = 4.0
 """Checks of right answers, and of wrong ones, that the rates believed of a checker count as."""

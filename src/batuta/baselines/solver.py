@@ -28,6 +28,7 @@ from batuta.core import (
 )
 from batuta.engine import Funds, Recorder, conduct
 from batuta.engine.finalize import reply_text
+from batuta.tasks.graders.question_tests import RunTests
 
 SAMPLING_TEMPERATURE = 0.7
 """Temperature of the methods that live on several samples of one worker."""
@@ -58,6 +59,8 @@ class SolverContext:
     hooks: RunHooks = RunHooks()
     answer_cache: AnswerCache | None = None
     """Remembers what everybody said; None: they are asked each time."""
+    run_tests: RunTests | None = None
+    """Tries an answer on the tests that its question shows; None: nothing is executed."""
 
     def restrict_to(self, *worker_ids: WorkerId) -> SolverContext:
         """Those workers, and nobody to stand in for them."""

@@ -95,6 +95,8 @@ async def open_eval_subject(
     if tasks.uses_task_graders:
         asked = (*tasks.tasks, *tasks.calibration)
         tasks = replace(tasks, grade=await setup.open_marking(asked, subject, stack))
+        if player is None:
+            subject = await setup.open_tests(asked, subject, stack)
     return (EvalPart(subject=subject, tasks=tasks, seeds=wanted.seeds),), player
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import anyio
+import numpy as np
 
 from batuta.baselines import SolverContext
 from batuta.baselines.checker import Checker, fit_checker
@@ -25,7 +26,9 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.evals.grading import AnswerGrader
+from batuta.solvers.history import History
 from batuta.tasks.graders import grade_answer
+from batuta.tasks.graders.question_tests import RunTests
 
 CHECKS = 40
 """Answers that are checked at most, each two calls."""
@@ -100,3 +103,28 @@ async def calibrate_checker(
         for number, task in enumerate(tasks[:CHECKS]):
             group.start_soon(check, number, task)
     return fit_checker(checker, verdicts), len(verdicts)
+
+
+async def calibrate_tests(
+    believed: Checker, history: History, run_tests: RunTests
+) -> Checker | None:
+    """What the tests that questions show are worth, by answers whose grades are known.
+
+    Nobody is called: programs that the workers wrote are run. None where they tell nothing.
+
+    Args:
+        believed: the rates before any was run.
+        history: what was answered, the extracted programs, and what each earned.
+        run_tests: runs the tests of a question.
+    """
+    verdicts: list[tuple[bool, bool]] = []
+    workers = range(len(history.workers))
+    for row, question in enumerate(history.questions):
+        for place in workers if history.answers is not None else ():
+            said, score = (history.answers or ())[row][place], history.scores_qm[row, place]
+            if said is None or np.isnan(score) or len(verdicts) >= CHECKS:
+                continue
+            passed = await run_tests(question, f"```python\n{said}\n```")
+            if passed is not None:
+                verdicts.append((bool(score >= 0.5), passed))  # noqa: PLR2004
+    return fit_checker(believed, verdicts)

@@ -9,10 +9,10 @@ from itertools import zip_longest
 from typing import Literal
 
 from batuta.baselines import Cascade, SolverContext
-from batuta.baselines.checker import Checker
+from batuta.baselines.checker import EXECUTED_TESTS, Checker
 from batuta.core import Pool, WorkerId
 from batuta.errors import ConfigError, SourceError
-from batuta.evals.checker_calibration import calibrate_checker
+from batuta.evals.checker_calibration import calibrate_checker, calibrate_tests
 from batuta.evals.fitted_methods import (
     FittedFile,
     FittedMethod,
@@ -237,6 +237,8 @@ class _EvalSession:
         self._fitted_file = FittedFile(result_log.path.parent)
         self.checkers: dict[int, Checker | None] = {}
         """By the identity of the part: the checker with the rates that were measured there."""
+        self.executed: dict[int, Checker | None] = {}
+        """By the identity of the part: what the tests that its questions show are worth."""
         self._is_calibrated = False
 
     def playable(self, wanted: Sequence[System]) -> list[System]:
@@ -270,6 +272,8 @@ class _EvalSession:
                 await self._calibrate()
             if one.name == CHECKED_CASCADE:
                 await self._calibrate_checkers()
+            if one.name.startswith("cascade"):
+                await self._calibrate_tests()
             parts = self.calibrated_parts if one.needs_calibration else self.parts
             try:
                 found = [trial for part in parts for trial in self._plan_part(one, part)]
@@ -311,6 +315,8 @@ class _EvalSession:
         self._fitted_file.add(key, learned)
         if isinstance(solver, Cascade) and solver.checker is not None:
             solver = replace(solver, checker=self.checkers.get(id(part), solver.checker))
+        if isinstance(solver, Cascade) and id(part) in self.executed:
+            solver = replace(solver, executed=self.executed[id(part)])
         taught = replace(one, solver=adapt_to_record(solver, replays.record) if replays else solver)
         return tuple(replace(trial, system=taught) for trial in found)
 
@@ -393,6 +399,14 @@ class _EvalSession:
                 seed=part.seeds[0],
                 concurrency=self.options.concurrency,
             )
+
+    async def _calibrate_tests(self) -> None:
+        """What passing the tests of a question is worth, by the answers that calibrate, once."""
+        for part in self.calibrated_parts:
+            if id(part) not in self.executed and part.subject.run_tests and part.history:
+                self.executed[id(part)] = await calibrate_tests(
+                    EXECUTED_TESTS, part.history, part.subject.run_tests
+                )
 
     async def _calibrate_part(self, part: EvalPart) -> EvalPart:
         """The part with its workers' measured strengths in the place of believed ones."""

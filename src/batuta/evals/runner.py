@@ -239,6 +239,7 @@ async def play_trial(trial: EvalTrial, grade: AnswerGrader) -> TrialResult:
         clients=subject.clients_for_run(),
         limits=subject.limits,
         answer_cache=subject.answer_cache,
+        run_tests=subject.run_tests,
     )
     run = await trial.system.solver.answer(question, players, _trial_seed(trial))
     lost = outage_reason(run)

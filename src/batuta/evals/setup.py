@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from batuta.clients import HttpTransport
@@ -14,9 +14,10 @@ from batuta.config.load import load_config
 from batuta.core import Client, Task, WorkerId
 from batuta.core.suggestions import suggest_names
 from batuta.errors import ConfigError
-from batuta.evals.grading import AnswerGrader, open_answer_grader
+from batuta.evals.grading import PROGRAM_PREFIX, AnswerGrader, open_answer_grader
 from batuta.evals.subject import Subject
-from batuta.sandbox import SandboxBackend
+from batuta.sandbox import Sandbox, SandboxBackend
+from batuta.tasks.graders.question_tests import QuestionTestRunner, find_question_tests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +75,20 @@ class SubjectSetup:
         else:
             opened = stack.enter_context(CallCache(Path(self.journal)))
         return subject.with_call_cache(opened)
+
+    async def open_tests(
+        self, tasks: Sequence[Task], subject: Subject, stack: AsyncExitStack
+    ) -> Subject:
+        """The same, which executes the tests that its questions show, if one of them shows some.
+
+        Raises:
+            SandboxError: programs cannot be run apart from the machine here.
+        """
+        programs = (task for task in tasks if task.grader.startswith(PROGRAM_PREFIX))
+        if not any(find_question_tests(task.question) for task in programs):
+            return subject
+        sandbox = await stack.enter_async_context(Sandbox.open(self.sandbox))
+        return replace(subject, run_tests=QuestionTestRunner(sandbox))
 
     async def open_marking(
         self, tasks: Sequence[Task], subject: Subject, stack: AsyncExitStack

@@ -9,6 +9,7 @@ from batuta.baselines.answer_cache import AnswerCache
 from batuta.clients.cache import CallCacheClient, CallJournal
 from batuta.core import Client, Conductor, Limits, Pool, WorkerId
 from batuta.solvers import LLMConductor
+from batuta.tasks.graders.question_tests import RunTests
 from batuta.tasks.recorded import ReplayPool
 
 
@@ -24,6 +25,8 @@ class Subject:
     limits: Limits = Limits()
     simulated: bool = False
     """The workers are programs, not language models."""
+    run_tests: RunTests | None = field(default=None, repr=False)
+    """Executes the tests that questions show; None: nothing is executed but by the grader."""
     replay_pool: ReplayPool | None = field(default=None, repr=False)
     """The workers are these recorded answers."""
     answer_cache: AnswerCache | None = field(default=None, repr=False)
@@ -40,7 +43,8 @@ class Subject:
         if self.replay_pool and (version := self.replay_pool.record.version):
             recorded = (version, recorded)
         counted = () if self.limits.usd is None else (self.limits.unknown,)
-        return repr((self.limits, recorded, *counted))
+        executes = ("executes",) if self.run_tests is not None else ()
+        return repr((self.limits, recorded, *counted, *executes))
 
     def with_call_cache(self, call_cache: CallJournal) -> Subject:
         """The same, whose calls are read from the journal where they were paid before."""
