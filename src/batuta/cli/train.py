@@ -15,14 +15,28 @@ from rich.progress import TaskID
 from batuta.cli.help_text import EXECUTION_PANEL, OUTPUT_PANEL, RUNS_PANEL, format_example
 from batuta.cli.progress import open_progress_bars
 from batuta.cli.selector import selector
+<<<<<<< HEAD
 from batuta.cli.train_by_itself import CHOOSING_PANEL, train_by_itself
 from batuta.cli.train_report import format_metrics, print_preflight
 from batuta.cli.train_settings import add_run_tasks, load_settings, require_packages, with_executor
+=======
+from batuta.config.load import store_target
+from batuta.core.formatting import format_count, format_seconds, format_usd
+from batuta.distribution import install_hint
+>>>>>>> 407d8a4 (One formatter for figures, and the first five minutes told in sentences)
 from batuta.errors import ConfigError
 
 if TYPE_CHECKING:
     from batuta.train.settings import TrainSettings
 
+<<<<<<< HEAD
+=======
+EXIT_MISSING = 2
+GIB, MIB = 2**30, 2**20
+
+REQUIRED_PACKAGES = ("torch", "trl", "peft", "accelerate", "datasets")
+
+>>>>>>> 407d8a4 (One formatter for figures, and the first five minutes told in sentences)
 app = typer.Typer(
     no_args_is_help=True,
     help="Train a conductor: SFT warm-up, then reinforcement learning (needs batuta\\[train]).",
@@ -342,3 +356,191 @@ def plots(
 
     for path in draw_curves(folders, out or folders[0] / "plots"):
         typer.echo(path)
+<<<<<<< HEAD
+=======
+
+
+# -- settings -----------------------------------------------------------------------------
+
+
+def _load_settings(
+    config: Path, changes: Sequence[str] | None, seed: int | None, out: Path | None
+) -> TrainSettings:
+    """The file's settings, with what the command line overrides.
+
+    Raises:
+        ConfigError: the file cannot be used, or the `[train]` extra is missing.
+    """
+    _require_packages()
+    from batuta.config.settings_file import read_settings  # noqa: PLC0415 - after the check
+    from batuta.train.settings import TrainSettings  # noqa: PLC0415 - after the check
+
+    told = [("seed", seed), ("output", None if out is None else str(out))]
+    named = [f"{name}={json.dumps(value)}" for name, value in told if value is not None]
+    return override_settings(
+        read_settings(config, TrainSettings), [*(changes or ()), *named], str(config)
+    )
+
+
+def _with_executor(changes: list[str] | None, executor: str | None) -> list[str]:
+    """The changes, with the executor that was asked for."""
+    named = [] if executor is None else [f"pool.executor={json.dumps(executor)}"]
+    return [*(changes or ()), *named]
+
+
+def _require_packages() -> None:
+    """Makes sure that the `[train]` extra is there, and keeps its libraries quiet.
+
+    Raises:
+        ConfigError: a package is missing.
+    """
+    _silence_libraries()
+    for name in REQUIRED_PACKAGES:
+        if find_spec(name) is None:
+            raise ConfigError(f"training needs {name}; install it: {install_hint('train')}")
+
+
+def _add_run_tasks(settings: TrainSettings, store: str | None, share: float) -> TrainSettings:
+    """The settings, part of whose questions come from served runs; says how many there are.
+
+    Raises:
+        ConfigError: nothing can be learned from the runs.
+        StoreError: they cannot be read.
+    """
+    from batuta.train.tasks_from_runs import mix_in_runs, read_judged_runs  # noqa: PLC0415 - after the check
+
+    found = anyio.run(read_judged_runs, store or store_target())
+    typer.echo(f"{found}.", err=True)
+    return mix_in_runs(settings, f"runs:{store}" if store else "runs", share)
+
+
+def override_settings(
+    settings: TrainSettings, changes: Sequence[str], source: str
+) -> TrainSettings:
+    """The settings with `KEY=VALUE` changes, in their order.
+
+    Raises:
+        ConfigError: a change has no key or value, or its setting is unknown or out of range.
+    """
+    from batuta.config.settings_file import validate_settings  # noqa: PLC0415 - after the check
+    from batuta.train.settings import TrainSettings  # noqa: PLC0415 - after the check
+
+    values: dict[str, Any] = settings.model_dump()
+    for change in changes:
+        values = _merge_values(values, _parse_override(change))
+    return validate_settings(values, source, TrainSettings)
+
+
+def _parse_override(change: str) -> dict[str, Any]:
+    """`a.b=value` as a tree; a value that is no TOML is text.
+
+    Raises:
+        ConfigError: there is no key or no value.
+    """
+    key, equals, value = change.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {change}: write KEY=VALUE, such as optimiser.steps=50")
+    try:
+        return tomllib.loads(f"{key} = {value}")
+    except tomllib.TOMLDecodeError:
+        pass
+    try:
+        return tomllib.loads(f"{key} = {json.dumps(value, ensure_ascii=False)}")
+    except tomllib.TOMLDecodeError:
+        raise ConfigError(f"--set {change}: {key!r} is no key") from None
+
+
+def _merge_values(values: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, with those of `change` in their places."""
+    merged = dict(values)
+    for key, value in change.items():
+        if isinstance(value, dict):
+            inner: dict[str, Any] = merged.get(key) or {}
+            merged[key] = _merge_values(inner, cast("dict[str, Any]", value))
+        else:
+            merged[key] = value
+    return merged
+
+
+def _silence_libraries() -> None:
+    """Keep the libraries' remarks to themselves."""
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+
+
+# -- saying -------------------------------------------------------------------------------
+
+
+def _print_preflight(settings: TrainSettings, *, as_json: bool) -> None:
+    from batuta.train.preflight import check_training  # noqa: PLC0415 - loads torch
+
+    report = check_training(settings)
+    if int(os.environ.get("RANK", "0")) == 0:
+        if as_json:
+            print_json(_report_json(report))
+        else:
+            _print_figures(Console(), report)
+    if not report.is_ready:
+        raise typer.Exit(EXIT_MISSING)
+
+
+def _report_json(report: PreflightReport) -> dict[str, Any]:
+    figures = {
+        figure.name.replace(" ", "_"): {
+            "value": figure.value,
+            "unit": figure.unit,
+            "source": figure.source,
+        }
+        for figure in report.figures
+    }
+    return {
+        "ready": report.is_ready,
+        "missing": list(report.missing),
+        "notes": list(report.notes),
+        "figures": figures,
+    }
+
+
+def _print_figures(console: Console, report: PreflightReport) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column()
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(style="dim")
+    for figure in report.figures:
+        table.add_row(figure.name, _format_figure(figure), figure.source)
+    console.print(table)
+    for note in report.notes:
+        console.print(f"note: {note}", style="yellow", markup=False)
+    for lacking in report.missing:
+        console.print(f"missing: {lacking}", style="red", markup=False)
+    if report.is_ready:
+        console.print("it can start", style="green")
+
+
+def _format_figure(figure: ExpectedFigure) -> str:
+    """The figure for people."""
+    value = figure.value
+    if value is None:
+        return "unknown"
+    match figure.unit:
+        case "bytes":
+            return f"{value / GIB:,.2f} GiB" if value >= GIB else f"{value / MIB:,.1f} MiB"
+        case "usd":
+            return format_usd(value)
+        case "seconds":
+            return format_seconds(value)
+        case "tokens":
+            return f"{format_count(value)} tokens"
+        case _:
+            return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
+
+
+def _format_metrics(figures: Mapping[str, Any]) -> str:
+    """A step in a line; what nobody could judge is left out."""
+    names = ("loss", "reward", "right", "valid", "steps")
+    known = [name for name in names if figures.get(name) is not None]
+    return "  ".join(f"{name} {figures[name]:.2f}" for name in known)
+>>>>>>> 407d8a4 (One formatter for figures, and the first five minutes told in sentences)
