@@ -40,7 +40,10 @@ async def test_what_is_found_answers_and_opens_again(tmp_path):
             "ANTHROPIC_BASE_URL": far.origin,
         }
         code, _, said = await batuta(tmp_path, "init", **environ)
-        assert code == 0 and "batuta.toml has 5 workers. Next:" in said, said
+        assert (
+            code == 0 and "\nbatuta.toml has 5 workers. anthropic/claude-opus-4-5 writes" in said
+        ), said
+        assert "in 0.0 s" not in said and " ms" in said
         written = (tmp_path / "batuta.toml").read_text()
         assert far.key not in written
         code, out, said = await batuta(tmp_path, "ask", "q", "--conductor", "best", **environ)
@@ -72,7 +75,7 @@ async def test_a_worker_that_does_not_answer_is_left_out(tmp_path):
         server.models = [{"id": "first"}]
         environ = NOWHERE | {"OPENAI_API_KEY": server.key, "OPENAI_BASE_URL": server.url}
         code, _, said = await batuta(tmp_path, "init", **environ)
-    assert code == 2 and said.splitlines()[-1].startswith("batuta: none of them answers")
+    assert code == 2 and said.splitlines()[-1].startswith("batuta: no worker answers")
     assert not (tmp_path / "batuta.toml").exists()
 
 
@@ -88,3 +91,16 @@ async def test_where_there_is_nothing_one_sentence_says_so(tmp_path):
         code, _, said = await batuta(tmp_path, *command, **NOWHERE)
         assert code == 2 and len(said.splitlines()) == 1, said
     assert "no server answers at" in said
+
+
+async def test_one_reason_for_all_is_told_in_the_sentence(tmp_path):
+    faults = [Fault.UNAUTHORISED] * 2
+    async with FakeOpenAI("ok", faults, check=False, key="sk-not-told-12345") as server:
+        server.models = [{"id": "a"}, {"id": "b"}]
+        environ = NOWHERE | {"OPENAI_API_KEY": server.key, "OPENAI_BASE_URL": server.url}
+        code, out, said = await batuta(tmp_path, "init", **environ)
+    assert (code, out) == (2, "") and server.key not in said
+    assert said.splitlines()[-1].startswith(
+        "batuta: no worker answers, so nothing was written: the provider refused the key (401)"
+    )
+    assert not (tmp_path / "batuta.toml").exists()

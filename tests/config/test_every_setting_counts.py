@@ -57,6 +57,7 @@ WORKER = {
     "concurrency": 3,
     "rpm": 10,
     "tpm": 1000,
+    "extra_body": {"x": 1},
     "weight": 2,
     "deployments": [PLACE],
 }
@@ -94,6 +95,7 @@ CONDUCTOR = {
     "concurrency": 3,
     "rpm": 10,
     "tpm": 1000,
+    "extra_body": {"x": 1},
     "card": "{card}",
     "descriptions": False,
     "prices": False,
@@ -183,6 +185,8 @@ def single_cases():
             with_setting(policies=[policy]),
             with_setting(policies=[policy | {name: other}]),
         )
+    explore = {"share": 0.1, "usd_per_day": 1}
+    yield "mini.explore", with_setting(), with_setting(mini={"explore": explore})
     for name in ("mini", "ultra"):
         for key in ("conductor", "selector"):
             yield f"{name}.{key}", with_setting(), with_setting(**{name: {key: "vote"}})
@@ -360,7 +364,7 @@ async def observe(file, folder, monkeypatch):
     config, catalogue = await load(file, folder, monkeypatch)
     return describe(
         (config.conductor, config.mini, config.clients, config.pool, config.limits, config.notes,
-         config.health, config.timeouts, config.guardrails, config.max_rounds, config.checker,
+         config.health, config.timeouts, config.guardrails, config.max_rounds, config.checker, config.explore,
          catalogue.models),
         set(),
     )  # fmt: skip

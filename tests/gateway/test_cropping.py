@@ -51,7 +51,10 @@ async def test_a_run_says_what_was_cropped(store, long):
         "turns_left_out": cropping.turns,
     }
     assert f"not {cropping.turns} earlier turns" in describe_decision(run.rounds[0])
-    assert f"[{cropping.turns} earlier turns are left out]" in mind.requests[0].messages[-1].text
+    assert (
+        f"[{cropping.turns} earlier turns are left out; so they begin:]"
+        in mind.requests[0].messages[-1].text
+    )
     assert sum(len(m.text) for m in ada.requests[0].messages) > cropping.whole * 0.9
 
 

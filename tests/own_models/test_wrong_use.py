@@ -10,6 +10,7 @@ from batuta.engine import conduct
 from batuta.errors import ConfigError
 from batuta.gateway import served_models
 from batuta.language import PromptOptions
+from batuta.solvers import single_worker
 from fakes import FakeOpenAI, Fault
 from gateway.house import HI, Serving, server_state
 
@@ -27,6 +28,11 @@ WRONG = {
     "a conductor of an unknown provider": (
         WORKER + "[conductor]\nmodel = 'm'\nprovider = 'opneai'\n",
         "did you mean openai?",
+    ),
+    "one table for all workers": ("[workers]\nid = 'a'\n", "list of tables: write [[workers]]"),
+    "an address that is none": (
+        "[[workers]]\nid = 'a'\nmodel = 'm'\nbase_url = '127.0.0.1:8000'\n",
+        "worker a: the base URL of a provider must start with http",
     ),
     "a worker without an address": ("[[workers]]\nid = 'a'\nmodel = 'm'\n", "needs a base_url"),
 }
@@ -74,3 +80,17 @@ async def test_a_refused_key_is_one_sentence_without_the_key(tmp_path):
         assert key not in text
         assert "\n" not in text
     assert "key" in got["error"]["message"] or "credential" in got["error"]["message"]
+
+
+async def test_an_address_without_its_path_is_told_from_a_model_that_is_not_there(tmp_path):
+    async with FakeOpenAI("ok", [Fault.NOT_FOUND], check=False) as fake:
+        said = []
+        for url in (fake.url, fake.origin):  # the second lacks /v1
+            file = tmp_path / "batuta.toml"
+            file.write_text(WORKER.format(url=url))
+            async with HttpTransport() as http:
+                found = await load_config(http, pool=str(file), environ={"KEY": "k" * 20})
+                run = await conduct(Question.of("q"), single_worker("a"), found.pool, found.clients)
+            said.append(run.error)
+    assert "does not have this model (404): no such model" in said[0]
+    assert "its base_url may be wrong (404)" in said[1]

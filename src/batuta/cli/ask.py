@@ -18,13 +18,13 @@ from batuta.cli.run_display import (
     RunDisplay,
     describe_access,
     describe_subtask,
-    format_cost,
     run_summary,
     workflow_table,
 )
 from batuta.clients import HttpTransport
 from batuta.config.load import LoadedConfig, load_config, store_target
 from batuta.core import MAX_ROUNDS, MAX_STEPS, Limits, MalformedPlan, Outcome, Question, Run
+from batuta.core.formatting import format_cost, format_count
 from batuta.engine import conduct
 from batuta.errors import ConfigError, StoreError
 
@@ -274,6 +274,8 @@ async def _print_plan(options: AskCommandOptions, config: LoadedConfig) -> int:
         )
         table.add_row("·", *row, "", "")
     console.print(table)
-    cost = f"~{expected.usage.total:,} tokens, about {format_cost(expected.cost)} expected"
+    cost = (
+        f"~{format_count(expected.usage.total)} tokens, about {format_cost(expected.cost)} expected"
+    )
     console.print(f"[dim]{cost}; no worker was called[/dim]")
     return 0

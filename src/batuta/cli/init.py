@@ -26,6 +26,7 @@ from batuta.clients.discovery import Discovery, discover_pool
 from batuta.clients.retry import RetryPolicy
 from batuta.config.load import DEFAULT_FILE, NO_MODELS
 from batuta.core import Pool, WorkerId
+from batuta.core.formatting import format_percent, format_seconds
 from batuta.errors import ConfigError
 
 CHECK_SECONDS = 30.0
@@ -71,7 +72,7 @@ def command(
     specs = [spec for spec in found.specs if _is_answering(checks.get(spec.worker.id))]
     _print_found(found, checks)
     if not specs:
-        raise ConfigError("none of them answers: see the table, and `batuta pool check`")
+        raise ConfigError(_describe_failures(checks))
     if sys.stdin.isatty() and not typer.confirm(
         f"Write {out} with {_worker_count_text(specs)}?", default=True
     ):
@@ -113,7 +114,10 @@ def _worker_text(spec: WorkerSpec, environ: Mapping[str, str]) -> str:
         lines.append(f"tags = [{', '.join(map(_quote_toml, own))}]")
     if worker.context_window:
         lines.append(f"context_window = {worker.context_window}")
-    lines += [f"# {skill.family}: {skill.share:.0%} ({skill.board})" for skill in worker.skills]
+    lines += [
+        f"# {skill.family}: {format_percent(skill.share)} ({skill.board})"
+        for skill in worker.skills
+    ]
     return "\n[[workers]]\n" + "\n".join(lines) + "\n"
 
 
@@ -159,6 +163,13 @@ async def _look_around(
     return found, checks
 
 
+def _describe_failures(checks: Mapping[WorkerId, WorkerCheck]) -> str:
+    """Why nobody answers, in a sentence."""
+    errors = {str(result.error) for result in checks.values()}
+    reason = errors.pop() if len(errors) == 1 else "see the table for the reason of each"
+    return f"no worker answers, so nothing was written: {reason}"
+
+
 def _is_answering(result: WorkerCheck | None) -> bool:
     return result is None or result.error is None
 
@@ -174,8 +185,8 @@ def _print_found(found: Discovery, checks: dict[WorkerId, WorkerCheck]) -> None:
     for spec in found.specs:
         result, price = checks.get(spec.worker.id), spec.worker.price
         mark = "·" if result is None else "[red]✗[/red]" if result.error else "[green]✓[/green]"
-        told = "not asked" if result is None else f"it answers in {result.seconds:.1f} s"
-        said = str(result.error) if result and result.error else told
+        told = "not asked" if result is None else f"it answers in {format_seconds(result.seconds)}"
+        said = f"left out: {result.error}" if result and result.error else told
         paid = (f"{price.input:f}", f"{price.output:f}") if price else ("unknown", "unknown")
         table.add_row(mark, f"[cyan]{spec.worker.id}[/cyan]", *paid, said)
     console = Console(stderr=True)
@@ -186,9 +197,15 @@ def _print_found(found: Discovery, checks: dict[WorkerId, WorkerCheck]) -> None:
 
 def _print_next(out: Path, specs: list[WorkerSpec]) -> None:
     at = "" if out == Path(DEFAULT_FILE) else f" --pool {out}"
+    best = Pool(tuple(spec.worker for spec in specs)).ranked()[0].id
+    commands = {
+        f'batuta ask{at} "…" --plan': "the workflow, and what it is expected to cost",
+        f'batuta ask{at} "…"': "the answer",
+        f"batuta serve{at}": "an OpenAI-compatible API and a page",
+    }
+    width = max(map(len, commands))
+    lines = "".join(f"  {command:<{width}}   {about}\n" for command, about in commands.items())
     sys.stderr.write(
-        f"{out} has {_worker_count_text(specs)}. Next:\n"
-        f'  batuta ask{at} "…" --plan     the workflow that would be played, and its cost\n'
-        f'  batuta ask{at} "…"\n'
-        f"  batuta serve{at}              an OpenAI-compatible API and a page\n"
+        f"\n{out} has {_worker_count_text(specs)}. {best} writes the workflows and is "
+        f"batuta-mini: change it under [conductor] and [mini].\n\nNext:\n{lines}"
     )

@@ -17,9 +17,8 @@ from rich.table import Table
 
 from batuta.cli import json_output
 from batuta.cli.help_text import ACCESS_PANEL, BUDGET_PANEL, RATE_PANEL, format_example
-from batuta.cli.run_display import format_cost
 from batuta.config.load import store_target
-from batuta.core.formatting import format_count, format_usd
+from batuta.core.formatting import format_cost, format_count, format_usd
 from batuta.environment import data_folder
 from batuta.errors import ConfigError
 from batuta.store import Store
@@ -276,7 +275,7 @@ def show_spending(
     for one in found:
         numbers = (one.runs, one.calls, one.input_tokens + one.output_tokens)
         names = (escape(name or "–") for name in one.group)
-        table.add_row(*names, *(f"{number:,}" for number in numbers), format_cost(one.cost))
+        table.add_row(*names, *(format_count(number) for number in numbers), format_cost(one.cost))
     Console().print(table)
 
 
@@ -368,7 +367,7 @@ def describe_permissions(policy: KeyPermissions) -> str:
 
 
 def _format_amount(usd: Decimal | None) -> str:
-    return "any amount" if usd is None else f"${usd:f}"
+    return "any amount" if usd is None else format_usd(usd)
 
 
 def _parse_seconds(text: str) -> float:

@@ -15,6 +15,7 @@ from batuta.cli.help_text import format_example
 from batuta.clients import HttpTransport, WorkerCheck, check_worker
 from batuta.config.load import LoadedConfig, load_config
 from batuta.core import Worker, WorkerId
+from batuta.core.formatting import format_seconds
 from batuta.errors import ClientError
 
 app = typer.Typer(help="The workers: list them, check that they answer.", no_args_is_help=True)
@@ -52,8 +53,12 @@ async def _print_workers(pool: str | None, json: bool) -> None:
     for note in loaded.notes:
         console.print(note, markup=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("", "worker", "model", "$/M in", "$/M out"):
-        table.add_column(name, justify="right" if name.startswith("$") else "left")
+    names = [max((len(text) for text in row), default=0) for row in _name_columns(loaded)]
+    for name, width in zip(
+        ("", "worker", "model", "$/M in", "$/M out"), (1, *names, 6, 7), strict=True
+    ):
+        right = "right" if name.startswith("$") else "left"
+        table.add_column(name, justify=right, no_wrap=True, min_width=width)
     table.add_column("about", no_wrap=True, overflow="ellipsis")
     for number, worker in enumerate(loaded.pool):
         about = worker.description or ", ".join(worker.tags)
@@ -61,6 +66,11 @@ async def _print_workers(pool: str | None, json: bool) -> None:
             str(number), f"[cyan]{worker.id}[/cyan]", worker.model, *_format_price(worker), about
         )
     console.print(table)
+
+
+def _name_columns(config: LoadedConfig) -> tuple[list[str], list[str]]:
+    """The workers' ids and models, which are shown in full."""
+    return [worker.id for worker in config.pool], [worker.model for worker in config.pool]
 
 
 def _format_price(worker: Worker) -> tuple[str, str]:
@@ -74,7 +84,9 @@ async def _ask_workers(pool: str | None, json: bool) -> bool:
     async with HttpTransport() as http:
         loaded = await load_config(http, pool=pool, time_scale=0)
         console = Console(stderr=True)
-        with Progress(console=console, transient=True, disable=json) as progress:
+        with Progress(
+            console=console, transient=True, disable=json or not console.is_terminal
+        ) as progress:
             bar = progress.add_task("checking", total=len(loaded.pool))
 
             async def ask(worker: Worker) -> None:
@@ -99,7 +111,7 @@ def _print_checks(config: LoadedConfig, results: dict[WorkerId, WorkerCheck]) ->
         result = results[worker.id]
         mark = "[red]✗[/red]" if result.error else "[green]✓[/green]"
         says = _error_text(result.error) if result.error else "it answers"
-        table.add_row(mark, f"[cyan]{worker.id}[/cyan]", f"{result.seconds:.2f} s", says)
+        table.add_row(mark, f"[cyan]{worker.id}[/cyan]", format_seconds(result.seconds), says)
     Console().print(table)
 
 

@@ -270,10 +270,11 @@ def startup_message(config: LoadedConfig, catalogue: Catalogue, url: str) -> str
     served = ", ".join(name for name in names if "/" not in name)
     methods = sum(name.startswith("baseline/") for name in names)
     banner = SIMULATED if config.simulated else ""
+    workers = f"{len(config.pool)} worker{'' if len(config.pool) == 1 else 's'}"
     notes = "".join(f"{note}\n" for note in config.notes)
     return (
         f"{banner}{notes}{config.source} · conductor {config.conductor.name}\n"
-        f"serving {served}, {len(config.pool)} workers and {methods} baselines at {url}/v1\n"
+        f"serving {served}, {workers} and {methods} baselines at {url}/v1\n"
         f"the web page: {url}/\n"
     )
 

@@ -12,7 +12,6 @@ from rich.text import Text
 
 from batuta.core import (
     AcceptedAnswer,
-    Cost,
     Event,
     Failure,
     MalformedPlan,
@@ -28,7 +27,7 @@ from batuta.core import (
     StepStarted,
     Workflow,
 )
-from batuta.core.formatting import format_cost as format_short_cost
+from batuta.core.formatting import format_cost, format_count, format_percent, format_seconds
 from batuta.engine import Recorder
 
 SUBTASK_WIDTH = 46
@@ -110,25 +109,19 @@ def run_summary(run: Run) -> Text:
     usage = run.usage
     parts = [
         f"{len(run.steps)} step{'s' if len(run.steps) != 1 else ''}",
-        f"{usage.total:,} tokens",
-        f"(conductor {run.conductor_usage.total:,})",
-        *([f"{usage.cached / usage.input:.0%} of input cached"] if usage.cached else []),
+        f"{format_count(usage.total)} tokens",
+        f"(conductor {format_count(run.conductor_usage.total)})",
+        *(
+            [f"{format_percent(usage.cached / usage.input)} of input cached"]
+            if usage.cached
+            else []
+        ),
         format_cost(run.cost),
-        f"{run.seconds:.2f} s",
+        format_seconds(run.seconds),
         run.outcome.value + (f" (limit on {run.limit})" if run.limit else ""),
         run.id,
     ]
     return Text("  ".join(parts), style="dim")
-
-
-def format_cost(cost: Cost) -> str:
-    """Dollars, and how many calls have no known price."""
-    shown = f"${cost.usd:.6f}" if cost.usd < 1 else f"${cost.usd:.2f}"
-    if not cost.unpriced_calls:
-        return shown
-    plural = "s" if cost.unpriced_calls != 1 else ""
-    unknown = f"{cost.unpriced_calls} call{plural} of unknown price"
-    return f"{shown} + {unknown}" if cost.usd else unknown
 
 
 def workflow_table() -> Table:
@@ -207,9 +200,9 @@ def _step_table(
 def _finished_cells(step: StepRun) -> tuple[str, tuple[str, str, str]]:
     mark = "[green]✓[/green]" if isinstance(step.result, Reply) else "[red]✗[/red]"
     return mark, (
-        f"{step.usage.total:,}",
-        format_short_cost(step.cost),
-        f"{step.span.seconds:.2f} s",
+        format_count(step.usage.total),
+        format_cost(step.cost),
+        format_seconds(step.span.seconds),
     )
 
 

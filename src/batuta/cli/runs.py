@@ -15,10 +15,11 @@ from rich.table import Table
 
 from batuta.cli import json_output
 from batuta.cli.help_text import format_example
-from batuta.cli.run_display import format_cost, print_run
+from batuta.cli.run_display import print_run
 from batuta.clients import HttpTransport, RunReplayClient
 from batuta.config.load import load_config, store_target
 from batuta.core import Client, Failure, Outcome, Run, StepRun, WorkerId
+from batuta.core.formatting import format_cost, format_seconds
 from batuta.engine import conduct
 from batuta.errors import ConfigError
 from batuta.rehearsal.pools import WORLD_PROFILES
@@ -180,7 +181,7 @@ def _summary_row(summary: RunSummary) -> tuple[str, ...]:
         str(summary.steps),
         tokens,
         format_cost(summary.cost),
-        f"{summary.seconds:.2f} s",
+        format_seconds(summary.seconds),
         question,
     )
 

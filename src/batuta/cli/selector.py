@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from batuta.cli.progress import open_progress_bars
+from batuta.core.formatting import format_count, format_percent
 
 if TYPE_CHECKING:
     from batuta.train.selector_training import SelectorTraining
@@ -60,13 +61,16 @@ def selector(
 
 def training_summary(trained: SelectorTraining) -> str:
     """The training in one line."""
+    credit, best, oracle = (
+        format_percent(share, 1) for share in (trained.credit, trained.best_single, trained.oracle)
+    )
     also = ""
     if trained.cascade:
-        also = f", the cascade {trained.cascade[0]:.1%} with {trained.cascade[1]:.2f} calls"
+        share, calls = trained.cascade
+        also = f", the cascade {format_percent(share, 1)} with {calls:.2f} calls"
     return (
         f"{trained.name} in {trained.folder}: {trained.workers} workers, "
-        f"{trained.training_questions:,} "
-        f"questions; on {trained.held_out_questions:,} held-out ones {trained.credit:.1%}, best "
-        f"single "
-        f"worker {trained.best_single:.1%}, oracle {trained.oracle:.1%}{also}"
+        f"{format_count(trained.training_questions)} questions; on "
+        f"{format_count(trained.held_out_questions)} held-out ones {credit}, best single worker "
+        f"{best}, oracle {oracle}{also}"
     )

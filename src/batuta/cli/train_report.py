@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from batuta.cli.json_output import print_json
+from batuta.core.formatting import format_count, format_seconds, format_usd
 
 if TYPE_CHECKING:
     from batuta.train.preflight_report import ExpectedFigure, PreflightReport
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 EXIT_MISSING = 2
 GIB, MIB = 2**30, 2**20
-HOUR, MINUTE = 3600, 60
 
 
 def print_preflight(settings: TrainSettings, *, as_json: bool) -> None:
@@ -77,21 +77,13 @@ def _format_figure(figure: ExpectedFigure) -> str:
         case "bytes":
             return f"{value / GIB:,.2f} GiB" if value >= GIB else f"{value / MIB:,.1f} MiB"
         case "usd":
-            return f"${value:,.2f}"
+            return format_usd(value)
         case "seconds":
-            return _format_duration(value)
+            return format_seconds(value)
         case "tokens":
-            return f"{value:,.0f} tokens"
+            return f"{format_count(value)} tokens"
         case _:
             return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.2f}"
-
-
-def _format_duration(seconds: float) -> str:
-    if seconds < MINUTE:
-        return f"{seconds:.3g} s"
-    if seconds < HOUR:
-        return f"{seconds / MINUTE:.1f} min"
-    return f"{seconds / HOUR:.1f} h"
 
 
 def format_metrics(figures: Mapping[str, Any]) -> str:

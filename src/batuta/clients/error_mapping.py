@@ -112,7 +112,10 @@ def error_from_response(
     short = hide_addresses(redact_secrets(" ".join(message.split()), key), address)
     if len(short) > MESSAGE_CHARACTERS:
         short = short[: MESSAGE_CHARACTERS - 1].rstrip() + "…"
-    sentence = f"the provider {_ERROR_SENTENCES[kind]} ({status})" + (f": {short}" if short else "")
+    said = _ERROR_SENTENCES[kind]
+    if kind is ModelNotFoundError and isinstance(payload, str):
+        said = "has no such API at this address, so its base_url may be wrong"
+    sentence = f"the provider {said} ({status})" + (f": {short}" if short else "")
     wait = parse_retry_after(headers or {})
     if wait is None and kind in {RateLimitError, ProviderOverloadedError}:
         wait = _retry_delay(payload)

@@ -140,6 +140,8 @@ def _describe_error(
     subject = name or "it"
     if kind in _BOUNDS:
         return f"{subject} {_BOUNDS[kind].format(**error.get('ctx', {}))}{_describe_value(error)}"
+    if kind == "tuple_type" and isinstance(error["input"], Mapping) and len(place.path) == 1:
+        return f"{subject} must be a list of tables: write [[{name}]]"
     if kind.endswith("too_short"):
         return f"{subject} must not be empty"
     return f"{subject} must be {' or '.join(_list_expectations(same))}{_describe_value(error)}"

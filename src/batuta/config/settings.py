@@ -105,8 +105,8 @@ class SkillSetting(_StrictModel):
 
 
 _OF_MODELS = (
-    "base_url", "context_window", "deployments", "key_env", "price", "rpm", "sampling", "skills",
-    "strength", "tpm", "weight",
+    "base_url", "context_window", "deployments", "extra_body", "key_env", "price", "rpm",
+    "sampling", "skills", "strength", "tpm", "weight",
 )  # fmt: skip
 """Settings that mean nothing of a worker that runs code."""
 
@@ -185,7 +185,7 @@ class DeploymentSetting(_StrictModel):
     tpm: int | None = Field(default=None, ge=1)
 
 
-_OF_ITS_MODEL = ("concurrency", "context_window", "price", "rpm", "tags", "tpm")
+_OF_ITS_MODEL = ("concurrency", "context_window", "extra_body", "price", "rpm", "tags", "tpm")
 """Settings of [conductor] that mean nothing of a worker, which has its own."""
 
 

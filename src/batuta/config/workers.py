@@ -23,6 +23,7 @@ from batuta.clients.openai.moderation import ModerationClient
 from batuta.clients.providers import PYTHON, DeploymentSpec, has_url_override
 from batuta.clients.secret import Secret
 from batuta.clients.servers import ListedModel
+from batuta.clients.transport import url_host
 from batuta.config.settings import DeploymentSetting, ModerationSetting, WorkerSetting
 from batuta.core import Client, Price, Sampling, Worker, WorkerId
 from batuta.core.worker import PROGRAM
@@ -48,6 +49,7 @@ def worker_spec(setting: WorkerSetting, environ: Mapping[str, str]) -> WorkerSpe
     provider = find_provider(setting.provider)
     own = provider_url(provider, environ) if has_url_override(provider, environ) else ""
     url = setting.base_url.rstrip("/") or own
+    _check_address(setting.id, url)
     if setting.provider == PYTHON:
         return _program_spec(setting)
     known = known_worker(setting.provider, ListedModel(name=setting.model), url)
@@ -85,6 +87,19 @@ def worker_spec(setting: WorkerSetting, environ: Mapping[str, str]) -> WorkerSpe
     return replace(spec, deployments=deployments, weight=setting.weight)
 
 
+def _check_address(worker: str, url: str) -> None:
+    """Nothing, if that can be an address.
+
+    Raises:
+        ConfigError: it cannot; the worker is named.
+    """
+    try:
+        if url:
+            url_host(url)
+    except ConfigError as error:
+        raise ConfigError(f"worker {worker}: {error}") from None
+
+
 def check_sampling(spec: WorkerSpec, wanted: Sampling, name: str) -> None:
     """Nothing, if each choice of sampling changes what the model is sent.
 
@@ -113,6 +128,7 @@ def _deployment_spec(
         key = Secret(environ[setting.key_env])
     worker = replace(spec.worker, model=setting.model or spec.worker.model)
     provider, url = setting.provider or spec.provider, setting.base_url.rstrip("/")
+    _check_address(spec.worker.id, url)
     place = WorkerSpec(
         worker=worker,
         provider=provider,

@@ -40,11 +40,14 @@ def format_usd(amount: Decimal | float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A length of time: `90 ms`, `1.4 s`, `2 min 05 s`."""
+    """A length of time: `90 ms`, `1.4 s`, `2 min 05 s`, `3 h 10 min`."""
     if seconds < 1:
         return f"{seconds * _THOUSAND:.0f} ms"
     if seconds < _MINUTE:
         return f"{seconds:.1f} s"
+    if seconds >= _HOUR:
+        hours, left = divmod(round(seconds / _MINUTE), int(_MINUTE))
+        return f"{hours} h {left:02d} min"
     minutes, rest = divmod(round(seconds), int(_MINUTE))
     return f"{minutes} min {rest:02d} s"
 

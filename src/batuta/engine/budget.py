@@ -15,6 +15,7 @@ import anyio
 
 from batuta.core import Cost, Limits, Request, Usage, Worker
 from batuta.core.cost_bound import CallCostBound, bound_call_cost
+from batuta.core.formatting import format_usd
 from batuta.core.usage import ZERO_COST, ZERO_USAGE, usage_cost
 from batuta.errors import LimitReachedError
 
@@ -142,7 +143,7 @@ class Budget:
         if tokens is not None and self.usage.total >= tokens:
             raise LimitReachedError("tokens", str(self.usage.total), str(tokens))
         if self._usd is not None and self.usd >= self._usd:
-            raise LimitReachedError("usd", f"${self.usd:.6f}", f"${self._usd}")
+            raise LimitReachedError("usd", format_usd(self.usd), format_usd(self._usd))
 
     async def _wait_for_release(self) -> None:
         """Until a call in flight has ended."""
@@ -214,5 +215,5 @@ class Budget:
             hold.request = replace(hold.request, max_output=output)
 
     def _limit_error(self, bound: CallCostBound) -> LimitReachedError:
-        spent = f"${self.usd:.6f}, and the next call may cost ${bound.min_usd:.6f},"
-        return LimitReachedError("usd", spent, f"${self._usd}")
+        spent = f"{format_usd(self.usd)}, and the next call may cost {format_usd(bound.min_usd)},"
+        return LimitReachedError("usd", spent, format_usd(self._usd or 0))

@@ -38,6 +38,7 @@ from batuta.core import (
     WorkerId,
     Workflow,
 )
+from batuta.core.formatting import format_seconds
 from batuta.distribution import package_version
 from batuta.engine.budget import Budget, Funds
 from batuta.engine.context import NO_GUARDRAILS, NO_TIMEOUT, RunContext, TimeoutPolicy
@@ -212,7 +213,7 @@ async def _run_within_deadline(limits: Limits, stage: RunContext, performance: _
         raise
     if scope.cancelled_caught:
         allowed = f"{limits.seconds:g} s"
-        stage.limit = LimitReachedError("seconds", f"{stage.elapsed():.2f} s", allowed)
+        stage.limit = LimitReachedError("seconds", format_seconds(stage.elapsed()), allowed)
 
 
 def _blocked_end(policy: str, seconds: float) -> RunFinished:

@@ -18,6 +18,7 @@ from batuta.core import (
     WorkflowEstimate,
 )
 from batuta.core.decision import Plan
+from batuta.core.formatting import format_seconds
 from batuta.core.token_estimate import CHARACTERS_PER_TOKEN, estimate_request_tokens
 from batuta.core.usage import ZERO_COST, ZERO_USAGE, usage_cost
 from batuta.language import worker_messages
@@ -105,6 +106,6 @@ def describe_estimate(workflow: Workflow, expected: WorkflowEstimate) -> str:
     dollars = f"${cost.usd:f}" if cost.usd or not cost.unpriced_calls else "an unknown price"
     if cost.usd and cost.unpriced_calls:
         dollars += f" and {cost.unpriced_calls} calls of unknown price"
-    time = "an unknown time" if expected.seconds is None else f"{expected.seconds:.1f} s"
+    time = "an unknown time" if expected.seconds is None else format_seconds(expected.seconds)
     lines.append(f"Expected: {expected.usage.total} tokens, {dollars}, {time}.")
     return "\n".join(lines)

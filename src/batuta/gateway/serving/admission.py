@@ -17,6 +17,7 @@ from typing import final
 import anyio
 
 from batuta.core import Limits, Pool, Run, RunId, Worker
+from batuta.core.formatting import format_usd
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller, CallerRole
 from batuta.gateway.access.rate_limit import (
@@ -298,17 +299,15 @@ def _budget_error(found: BudgetStatus, asked: int) -> APIError:
     bucket = found.bucket
     owner = "tenant" if bucket.account.startswith("tenant:") else "key"
     span = "day" if bucket.period.count("-") > 1 else "month"
-    left, wanted = _format_dollars(found.remaining), _format_dollars(asked)
+    cap, left, wanted = (
+        format_usd(nano_to_usd(nano)) for nano in (bucket.cap, found.remaining, asked)
+    )
     message = (
-        f"The {owner}'s budget of ${nano_to_usd(bucket.cap):f} a {span} has ${left} left and this "
-        f"run may cost ${wanted} even with a short answer: shorten the question, ask a cheaper "
-        "model, or ask for a larger budget."
+        f"The {owner}'s budget of {cap} a {span} has {left} left and this run may cost {wanted} "
+        "even with a short answer: shorten the question, ask a cheaper model, or ask for a larger "
+        "budget."
     )
     return APIError(429, "budget_exceeded", message, headers=_NO_RETRY)
-
-
-def _format_dollars(nano: int) -> str:
-    return f"{nano_to_usd(nano):.6f}".rstrip("0").rstrip(".") or "0"
 
 
 def _retry_headers(seconds: float) -> dict[str, str]:

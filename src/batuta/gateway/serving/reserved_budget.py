@@ -8,6 +8,7 @@ from typing import final
 
 import anyio
 
+from batuta.core.formatting import format_usd
 from batuta.errors import LimitReachedError, StoreError
 from batuta.store.budgets import Budgets
 from batuta.store.ledger import Reservation, nano_to_usd, usd_to_nano
@@ -45,8 +46,12 @@ class ReservedBudget:
             raise LimitReachedError("usd", "the budget cannot be checked now", "any") from None
         if isinstance(found, BudgetStatus):
             owner = found.bucket.account.partition(":")[0]
-            message = f"the next call may cost ${nano_to_usd(enough):.6f} more and the {owner} has"
-            raise LimitReachedError("usd", message, f"${nano_to_usd(found.remaining):.6f} left")
+            message = (
+                f"the next call may cost {format_usd(nano_to_usd(enough))} more and the {owner} has"
+            )
+            raise LimitReachedError(
+                "usd", message, f"{format_usd(nano_to_usd(found.remaining))} left"
+            )
         _LOG.debug("more is reserved: %s", found.nano)
         self._reservation = found
         return self.granted
