@@ -19,8 +19,8 @@ from batuta.gateway.access.oidc import OidcClient
 from batuta.gateway.access.rate_limit import LocalRateLimiter, RateLimiter
 from batuta.gateway.admin.routes import AdminRoutes
 from batuta.gateway.admin.runs import RunRoutes
-from batuta.gateway.chat.endpoint import ChatEndpoint
-from batuta.gateway.chat.text_completion import COMPLETIONS_PATH, TextCompletionEndpoint
+from batuta.gateway.chat.endpoint import CHAT_FORM, TEXT_FORM, CompletionEndpoint
+from batuta.gateway.chat.text_completion import COMPLETIONS_PATH
 from batuta.gateway.embeddings.endpoint import EmbeddingsEndpoint
 from batuta.gateway.errors import APIError, model_not_found
 from batuta.gateway.http.access_log import AccessLog
@@ -137,9 +137,9 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         delivery, responses, background, store=store, deletions=deletions
     )
     posted: dict[str, Any] = {
-        "/v1/chat/completions": ChatEndpoint(delivery),
+        "/v1/chat/completions": CompletionEndpoint(delivery, CHAT_FORM),
         "/v1/responses": ResponsesEndpoint(delivery, responses, background),
-        COMPLETIONS_PATH: TextCompletionEndpoint(delivery),
+        COMPLETIONS_PATH: CompletionEndpoint(delivery, TEXT_FORM),
         MODERATIONS_PATH: ModerationEndpoint(catalogue, state.rate_limiter).moderate,
         "/v1/embeddings": EmbeddingsEndpoint(delivery),
         "/v1/messages": MessagesEndpoint(delivery),

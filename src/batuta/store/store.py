@@ -12,16 +12,12 @@ from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync
 from sqlalchemy import (
     ColumnElement,
-    Connection,
     Delete,
-    Select,
     Update,
     delete,
     false,
-    func,
     or_,
     select,
-    text,
     tuple_,
     update,
 )
@@ -41,13 +37,12 @@ from batuta.store.ledger import RunCharge
 from batuta.store.models import CONTENTS, RUNS, SAME_RUN
 from batuta.store.responses import ResponseTable
 from batuta.store.rows import RunEntry, RunSummary, parse_cursor, summary_from_row
+from batuta.store.run_search import find_few, search_filter
 from batuta.store.schema import HEAD_REVISION, check_revision, stored_revision, upgrade_database
 from batuta.store.writer import QUEUE_CAPACITY, RunWriter
 
 _READY_SECONDS = 2.0
 """How long a database may take to answer before it counts as not ready."""
-_FEW = 4_000
-"""Runs that a search may find and still have sorted by itself."""
 
 
 class Store:
@@ -218,37 +213,19 @@ class Store:
         if outcome is not None:
             query = query.where(RUNS.c.outcome == outcome.value)
         if search:
-            query = query.where(_search_filter(sql_text(search)))
+            query = query.where(search_filter(sql_text(search)))
         if before is not None:
             created, last = parse_cursor(before)  # the time alone leaves out whole days
             query = query.where(
                 RUNS.c.created <= created, tuple_(RUNS.c.created, RUNS.c.id) < (created, last)
             )
         await self._flush_if_possible()
-        if search and (found := await self._find_few(query)) is not None:
+        if search and (found := await find_few(self.database, query)) is not None:
             query = select(RUNS).where(tuple_(RUNS.c.id, RUNS.c.created).in_(found[:limit]))
         rows = await self._rows(
             query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)
         )
         return [summary_from_row(row) for row in rows]
-
-    async def _find_few(self, query: Select[Any]) -> list[tuple[str, float]] | None:
-        """The ids and times of what a search finds, newest first; None: these are many.
-
-        Many are soon met in the order of time; few are looked up by their words. PostgreSQL's
-        planner, asked for both at once, takes the first way and reads every row for a rare word.
-        """
-        keys = query.with_only_columns(RUNS.c.id, RUNS.c.created).limit(_FEW)
-
-        def find(connection: Connection) -> list[tuple[str, float]]:
-            if connection.dialect.name == "postgresql":  # planned for this word, not for any
-                connection.execute(text("SET LOCAL plan_cache_mode = force_custom_plan"))
-            return [(row[0], row[1]) for row in connection.execute(keys)]
-
-        found = await self.database.run_read(find)
-        if len(found) == _FEW:
-            return None
-        return sorted(found, key=lambda one: (one[1], one[0]), reverse=True)
 
     async def find_ids(self, prefix: str, limit: int = 2) -> list[str]:
         """The ids that begin so, newest first; `run_` before them may be left out.
@@ -261,7 +238,7 @@ class Store:
             or_(*(RUNS.c.id.startswith(sql_text(one), autoescape=True) for one in begun), false())
         )
         await self._flush_if_possible()
-        if (found := await self._find_few(query)) is not None:
+        if (found := await find_few(self.database, query)) is not None:
             return [run_id for run_id, _ in found[:limit]]
         rows = await self._rows(query.order_by(RUNS.c.created.desc()).limit(limit))
         return [str(row["id"]) for row in rows]
@@ -457,16 +434,6 @@ class Store:
         """All statements in one transaction; whether the first one found its row."""
         await self._open_writer.flush()
         return await self.database.execute(first, *then) > 0
-
-
-def _search_filter(words: str) -> ColumnElement[bool]:
-    """The rows that show these words; by `lower`, as the indexes are, and not ILIKE."""
-    shown = (RUNS.c.question_preview, RUNS.c.answer_preview)
-    escaped = words.replace("/", "//").replace("%", "/%").replace("_", "/_")
-    return or_(
-        RUNS.c.id.startswith(words, autoescape=True),
-        *(func.lower(column).contains(func.lower(escaped), escape="/") for column in shown),
-    )
 
 
 def _run_filter(run_id: str, tenant: str | None) -> tuple[ColumnElement[bool], ...]:

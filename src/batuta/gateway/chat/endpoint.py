@@ -1,8 +1,10 @@
-"""POST /v1/chat/completions."""
+"""POST /v1/chat/completions and POST /v1/completions: two forms of one answer."""
 
 from __future__ import annotations
 
-from typing import Any, final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, final
 
 from starlette.types import Receive, Scope, Send
 
@@ -11,17 +13,47 @@ from batuta.gateway.access.caller import caller_of
 from batuta.gateway.chat.request import parse_chat
 from batuta.gateway.chat.response import chat_completion
 from batuta.gateway.chat.stream import ChatStreamRenderer
+from batuta.gateway.chat.text_completion import (
+    TextCompletionStreamRenderer,
+    parse_completion,
+    render_text_completion,
+)
 from batuta.gateway.http.body import ClientGone, read_fields
+from batuta.gateway.http.fields import Fields
 from batuta.gateway.http.sse import SSEWriter
-from batuta.gateway.serving.deliver import AnswerDelivery
+from batuta.gateway.serving.deliver import AnswerDelivery, StreamRenderer
+from batuta.gateway.serving.parsed_call import ParsedCall
+from batuta.gateway.serving.prepared_call import PreparedCall
+
+
+class RenderCompletion(Protocol):
+    """Writes a whole answer."""
+
+    def __call__(self, run: Run, reply: Reply, model: str, *, trace: bool) -> dict[str, Any]:
+        """The body of a run that has an answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionForm:
+    """How a body is read and its answer written."""
+
+    parse: Callable[[Fields], ParsedCall]
+    render: RenderCompletion
+    stream: Callable[[SSEWriter, PreparedCall], StreamRenderer]
+
+
+CHAT_FORM = CompletionForm(parse_chat, chat_completion, ChatStreamRenderer)
+TEXT_FORM = CompletionForm(parse_completion, render_text_completion, TextCompletionStreamRenderer)
 
 
 @final
-class ChatEndpoint:
-    """Answers a chat body, whole or streamed."""
+class CompletionEndpoint:
+    """Answers bodies of one form, whole or streamed."""
 
-    def __init__(self, delivery: AnswerDelivery) -> None:
+    def __init__(self, delivery: AnswerDelivery, form: CompletionForm) -> None:
         self._delivery = delivery
+        self._form = form
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request.
@@ -33,15 +65,17 @@ class ChatEndpoint:
             body = await read_fields(scope, receive)
         except ClientGone:
             return
-        call, delivery = parse_chat(body), self._delivery
+        form, delivery = self._form, self._delivery
+        call = form.parse(body)
         async with delivery.service.prepare_call(call, caller_of(scope)) as prepared:
             if call.stream:
                 writer = SSEWriter(send, delivery.timeouts)
-                renderer = ChatStreamRenderer(writer, prepared)
-                await delivery.stream_answer(prepared, renderer, writer, receive)
+                await delivery.stream_answer(
+                    prepared, form.stream(writer, prepared), writer, receive
+                )
                 return
 
             async def render(run: Run, reply: Reply) -> dict[str, Any]:
-                return chat_completion(run, reply, call.model, trace=call.options.trace)
+                return form.render(run, reply, call.model, trace=call.options.trace)
 
             await delivery.send_answer(prepared, render, receive, send)

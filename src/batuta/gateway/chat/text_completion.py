@@ -9,19 +9,14 @@ from __future__ import annotations
 from time import time
 from typing import Any, cast, final
 
-from starlette.types import Receive, Scope, Send
-
 from batuta.core import Event, Question, Reply, Run, StepDelta, user_message
-from batuta.gateway.access.caller import caller_of
 from batuta.gateway.chat.request import parse_model, parse_sampling
 from batuta.gateway.chat.response import finish_reason, orchestration_of, usage_of
 from batuta.gateway.chat.stream import DONE_FRAME
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, unsupported_parameter
-from batuta.gateway.http.body import ClientGone, read_fields
 from batuta.gateway.http.fields import Fields
 from batuta.gateway.http.json_codec import encode_json
 from batuta.gateway.http.sse import SSEWriter
-from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.options import ORCHESTRATION_FIELD, parse_run_options
 from batuta.gateway.serving.parsed_call import ParsedCall
 from batuta.gateway.serving.prepared_call import PreparedCall
@@ -109,37 +104,6 @@ def _completion_base(run_id: str, created: int, model: str) -> dict[str, Any]:
 
 def _choice_object(text: str, finish: str | None = None) -> dict[str, Any]:
     return {"text": text, "index": 0, "logprobs": None, "finish_reason": finish}
-
-
-@final
-class TextCompletionEndpoint:
-    """Answers a body of completions, whole or streamed."""
-
-    def __init__(self, delivery: AnswerDelivery) -> None:
-        self._delivery = delivery
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request.
-
-        Raises:
-            APIError: before anything was said.
-        """
-        try:
-            body = await read_fields(scope, receive)
-        except ClientGone:
-            return
-        call, delivery = parse_completion(body), self._delivery
-        async with delivery.service.prepare_call(call, caller_of(scope)) as prepared:
-            if call.stream:
-                writer = SSEWriter(send, delivery.timeouts)
-                renderer = TextCompletionStreamRenderer(writer, prepared)
-                await delivery.stream_answer(prepared, renderer, writer, receive)
-                return
-
-            async def render(run: Run, reply: Reply) -> dict[str, Any]:
-                return render_text_completion(run, reply, call.model, trace=call.options.trace)
-
-            await delivery.send_answer(prepared, render, receive, send)
 
 
 @final
