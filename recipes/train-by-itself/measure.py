@@ -27,7 +27,7 @@ from batuta.engine import conduct
 from batuta.solvers import single_worker
 from tune.worlds import ALL, grade
 
-LEARNED, FRESH = 600, 500
+LEARNED, FRESH = 600, 400
 
 
 def serve_world(name):

@@ -341,6 +341,7 @@ async def test_the_admin_sees_what_was_spent(keyed, browse):
 async def test_the_pool_counts_the_latest_runs(house, browse):
     http = browse(house)
     await asked(http)
+    house.call(house.store.flush)
     played = house.call(recent_runs, house.store.database, 5, "local")
     assert played
     assert played[0][0].header.started >= played[-1][0].header.started

@@ -79,7 +79,7 @@ class StageClock:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class PolicyJudgement:
     """How a policy did on the questions that were kept back."""
 
     stage: str
@@ -93,7 +93,7 @@ class AutoReport:
     """What came of a training."""
 
     folder: Path
-    judgements: list[Judgement] = field(default_factory=list[Judgement])
+    judgements: list[PolicyJudgement] = field(default_factory=list[PolicyJudgement])
     troubles: list[tuple[Trouble, str]] = field(default_factory=list[tuple[Trouble, str]])
     """Each with what was done."""
     seconds: float = 0.0
@@ -103,7 +103,7 @@ class AutoReport:
     usd: float = 0.0
 
     @property
-    def best(self) -> Judgement | None:
+    def best(self) -> PolicyJudgement | None:
         """The one that is kept: the first of those with the greatest share."""
         return max(self.judgements, key=lambda one: one.right, default=None)
 
@@ -172,7 +172,7 @@ class TrainingSupervisor:
         self.count(played)
         self._slowest = max(self._slowest, time.monotonic() - began)
         figures = rollout_metrics(played)
-        found = Judgement(stage, figures["right"], figures["steps"])
+        found = PolicyJudgement(stage, figures["right"], figures["steps"])
         better = self.report.best is None or found.right > self.report.best.right
         self.report.judgements.append(found)
         mark = ", the best so far" if better else ""

@@ -28,6 +28,7 @@ from batuta.core import (
 )
 from batuta.core.formatting import format_percent
 from batuta.core.usage import ZERO_COST, ZERO_USAGE
+from batuta.gateway.access.caller import CallerRole
 from batuta.gateway.serving.drift import DriftMonitor
 from batuta.gateway.serving.explore import summarise_arms
 from batuta.gateway.serving.models import ULTRA_MODEL, Catalogue
@@ -187,8 +188,8 @@ class PoolPage:
         self._cache: dict[str | None, tuple[float, dict[str, WorkerStats], int]] = {}
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Every worker, and how it stands."""
-        catalogue = self._catalogue
+        """Every worker, and how it stands; a key's holder sees no numbers that count others."""
+        catalogue, whole = self._catalogue, session.caller.role is not CallerRole.KEY
         found, runs = await self._worker_stats(session)
         found = {worker.id: found.get(worker.id, WorkerStats()) for worker in catalogue.pool}
         prompts = [
@@ -210,7 +211,8 @@ class PoolPage:
             told=told_of_workers(self._conductor(), catalogue.pool),
             drafts=catalogue.health.get(CONDUCTOR),
             drift=await self._drift.read(),
-            learned=await self._learned(),
+            learned=await self._learned() if whole else [],
+            whole=whole,
         )
 
     async def _learned(self) -> list[tuple[str, str, str, ArmStats]]:
