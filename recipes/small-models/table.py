@@ -51,7 +51,7 @@ def read_rows(folder: Path) -> Rows:
         for line in path.read_text("utf-8").splitlines():
             one = json.loads(line)
             part = path.parent.name
-            if one["score"] is None or (part == "tuned"):
+            if one["score"] is None or one["system"].startswith("calibration/"):
                 continue
             name = NAMES.get((part, one["system"]), one["system"])
             rows[name][one["task"]] = one | {"part": part}
@@ -134,10 +134,8 @@ def main() -> None:
     parser.add_argument("--against", default="coder > python for everything")
     wanted = parser.parse_args()
     rows = read_rows(wanted.folder)
-    table = write_table(rows, wanted.against)
-    (wanted.out / "table.md").write_text(table, "utf-8")
     draw(rows, wanted.out / "right.svg")
-    print(table)
+    print(write_table(rows, wanted.against))
 
 
 if __name__ == "__main__":
