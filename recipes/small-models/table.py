@@ -120,7 +120,7 @@ def draw(rows: Rows, path: Path) -> None:
         right, low, high = share(list(rows[name].values()))
         axes.errorbar(right, place, xerr=[[right - low], [high - right]], fmt="o", capsize=3)
     axes.set_yticks(range(len(order)), [f"{name}, n={len(rows[name])}" for name in order])
-    axes.set_xlabel("right, %, with 95 % interval (SmolLM2-135M and its adapters; real models)")
+    axes.set_xlabel("right, %, with 95 % interval")
     axes.set_xlim(0, 100)
     axes.grid(axis="x", alpha=0.3)
     figure.tight_layout()
