@@ -19,7 +19,7 @@ from batuta.core import Limits, Question
 from batuta.engine import conduct
 from batuta.evals.stats import wilson_interval
 from batuta.rehearsal import draw_tasks, grade_answer
-from batuta.rehearsal.task_source import TEST_SEED
+from batuta.rehearsal.drawn_tasks import TEST_SEED
 from batuta.solvers import FixedConductor
 
 TRAINING_SEED = 77

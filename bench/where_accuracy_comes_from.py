@@ -17,7 +17,7 @@ from batuta.core import MAX_STEPS, Pool, Step, Workflow
 from batuta.evals.stats import wilson_interval
 from batuta.language import PromptOptions, render_workflow
 from batuta.rehearsal import draw_tasks, grade_answer, rehearsal_clients, rehearsal_pool
-from batuta.rehearsal.task_source import TEST_SEED
+from batuta.rehearsal.drawn_tasks import TEST_SEED
 from batuta.solvers.random_workflows import SUBTASK_TEMPLATES, random_workflow
 from batuta.train.episodes import Episode
 from batuta.train.rollouts import PolicyDraft, RolloutRunner

@@ -27,7 +27,7 @@ from batuta.core import MalformedPlan, Pool, Step, Workflow
 from batuta.evals.grading import grade_by_task
 from batuta.evals.stats import wilson_interval
 from batuta.language import PromptOptions, render_workflow
-from batuta.rehearsal.task_source import TEST_SEED
+from batuta.rehearsal.drawn_tasks import TEST_SEED
 from batuta.rehearsal.world2 import draw_world2_tasks, world2_clients, world2_pool
 from batuta.solvers.random_workflows import random_workflow
 from batuta.train.episodes import Episode, render_chat_prompt

@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 batuta=".venv/bin/python -W ignore -m batuta"
 here=recipes/small-models
 out=runs/small-models
-: "${SPECIALISTS:=coder:60 facts:60 sums:30}" "${JUDGED:=120}" "${CALLS:=450}" "${PROMPTED:=6}" "${MOA:=16}"
+: "${SPECIALISTS:=coder:60 facts:60 sums:30}" "${JUDGED:=120}" "${CALLS:=450}" "${PROMPTED:=3}" "${MOA:=8}"
 mkdir -p "$out" "$here/adapters"
 
 [ -f runs/smollm2/gguf.json ] || $batuta train import --gguf smollm2 --out runs/smollm2

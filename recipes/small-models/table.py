@@ -51,7 +51,7 @@ def read_rows(folder: Path) -> Rows:
         for line in path.read_text("utf-8").splitlines():
             one = json.loads(line)
             part = path.parent.name
-            if one["score"] is None or (part == "tuned"):
+            if one["score"] is None or one["system"].startswith("calibration/"):
                 continue
             name = NAMES.get((part, one["system"]), one["system"])
             rows[name][one["task"]] = one | {"part": part}
@@ -120,7 +120,7 @@ def draw(rows: Rows, path: Path) -> None:
         right, low, high = share(list(rows[name].values()))
         axes.errorbar(right, place, xerr=[[right - low], [high - right]], fmt="o", capsize=3)
     axes.set_yticks(range(len(order)), [f"{name}, n={len(rows[name])}" for name in order])
-    axes.set_xlabel("right, %, with 95 % interval (SmolLM2-135M and its adapters; real models)")
+    axes.set_xlabel("right, %, with 95 % interval")
     axes.set_xlim(0, 100)
     axes.grid(axis="x", alpha=0.3)
     figure.tight_layout()
@@ -134,10 +134,8 @@ def main() -> None:
     parser.add_argument("--against", default="coder > python for everything")
     wanted = parser.parse_args()
     rows = read_rows(wanted.folder)
-    table = write_table(rows, wanted.against)
-    (wanted.out / "table.md").write_text(table, "utf-8")
     draw(rows, wanted.out / "right.svg")
-    print(table)
+    print(write_table(rows, wanted.against))
 
 
 if __name__ == "__main__":
