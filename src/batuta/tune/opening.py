@@ -98,11 +98,15 @@ def add_served_questions(questions: TuneQuestions | None, found: JudgedRuns) -> 
         and (questions.grade is None or task.tags[0] != SERVED)
     )
     kinds = _guess_families(questions, added)
+
+    def find_family(task: Task) -> str:
+        return kinds.get(task.id) or questions.family(task)
+
     return replace(
         questions,
         name=f"{questions.name} and {len(added)} served",
         tasks=(*added, *questions.tasks),
-        family=lambda task: kinds.get(task.id) or questions.family(task),
+        family=find_family,
     )
 
 
