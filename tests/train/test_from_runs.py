@@ -14,15 +14,11 @@ from batuta import rehearsal
 from batuta.cli.train import app
 from batuta.clients import ScriptedClient
 from batuta.errors import ConfigError
+from batuta.evals.judged_runs import TargetSource, read_judged_runs, read_judged_tasks
 from batuta.store import Store
 from batuta.train.questions import draw_questions
+from batuta.train.runs_mixture import mix_in_runs
 from batuta.train.settings import CurriculumStage
-from batuta.train.tasks_from_runs import (
-    TargetSource,
-    mix_in_runs,
-    read_judged_runs,
-    read_judged_tasks,
-)
 from gateway.house import Serving, orchestra, stored
 from train.stage import LIBRARIES, SMALL, metrics, settings
 

@@ -44,7 +44,7 @@ def whole(tmp_path_factory, workers):
 
 def test_the_commands_of_the_page(folder, workers):
     _, answered = workers
-    check, tune, cards, ask, other = COMMANDS
+    check, tune, cards, _, ask, other = COMMANDS
     assert "nobody was called" in run(check, folder) and not answered
     assert "report: runs/tuned/report.html" in run(tune, folder)
     assert len(answered) <= 1600 and len(set(answered)) == len(answered)

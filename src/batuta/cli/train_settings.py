@@ -68,7 +68,8 @@ def add_run_tasks(settings: TrainSettings, store: str | None, share: float) -> T
         ConfigError: nothing can be learned from the runs.
         StoreError: they cannot be read.
     """
-    from batuta.train.tasks_from_runs import mix_in_runs, read_judged_runs  # noqa: PLC0415 - after the check
+    from batuta.evals.judged_runs import read_judged_runs  # noqa: PLC0415 - after the check
+    from batuta.train.runs_mixture import mix_in_runs  # noqa: PLC0415 - same
 
     found = anyio.run(read_judged_runs, store or store_target())
     typer.echo(f"{found}.", err=True)

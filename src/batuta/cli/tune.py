@@ -43,6 +43,7 @@ class TuneOptions:
 
     pool: str | None
     tasks: str | None
+    from_runs: str | None
     limit: int
     budget: float | None
     calls: int | None
@@ -75,6 +76,14 @@ def command(
         typer.Option(
             help="FILE.jsonl of your own, a benchmark (batuta tasks list), or rehearsal; without "
             "it a general mix of reasoning-gym.",
+            rich_help_panel=QUESTIONS_PANEL,
+        ),
+    ] = None,
+    from_runs: Annotated[
+        str | None,
+        typer.Option(
+            "--from-runs",
+            help="A store of served runs: those with feedback are asked too (batuta runs).",
             rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = None,
@@ -178,7 +187,8 @@ def command(
     Exit codes: 0 done; 2 wrong use or a budget that is too small; 130 interrupted, run it again.
     """
     options = TuneOptions(
-        pool=pool, tasks=tasks, limit=limit, budget=budget, calls=calls, minutes=minutes,
+        pool=pool, tasks=tasks, from_runs=from_runs, limit=limit,
+        budget=budget, calls=calls, minutes=minutes,
         labels=labels, worth=worth, call_weight=call_weight, stages=stages, judge=judge,
         rewrite=rewrite, rewriter=rewriter, sandbox=sandbox,
         concurrency=concurrency, seed=seed, out=out, check=check, json=json,
@@ -194,7 +204,7 @@ def command(
 
 async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
     from batuta.embedded.blas import limit_blas_to_one_thread  # noqa: PLC0415 - loads numpy
-    from batuta.tune.opening import forecast_tuning, open_questions  # noqa: PLC0415 - same
+    from batuta.tune.opening import forecast_tuning  # noqa: PLC0415 - same
     from batuta.tune.parts import split_questions  # noqa: PLC0415 - same
 
     limit_blas_to_one_thread()
@@ -204,7 +214,7 @@ async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
             if name is not None and name not in loaded.pool:
                 known = suggest_names(name, (worker.id for worker in loaded.pool))
                 raise ConfigError(f"there is no worker {name!r} to be the {role}; {known}")
-        questions = open_questions(options.tasks, options.limit, options.seed)
+        questions = await _open_all_questions(options)
         parts = split_questions(questions.tasks, questions.family, options.seed)
         settings = _tune_settings(options, loaded, questions)
         if options.check:
@@ -215,6 +225,20 @@ async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
         return await _run_tuning(
             options, loaded, questions=questions, parts=parts, settings=settings
         )
+
+
+async def _open_all_questions(options: TuneOptions) -> TuneQuestions:
+    """The questions that are named, and those of served runs; without names these alone."""
+    from batuta.evals.judged_runs import read_judged_runs  # noqa: PLC0415 - loads numpy
+    from batuta.tune.opening import add_served_questions, open_questions  # noqa: PLC0415 - same
+
+    if options.from_runs is None:
+        return open_questions(options.tasks, options.limit, options.seed)
+    found = await read_judged_runs(options.from_runs)
+    _write_notice(str(found))
+    named = options.tasks is not None
+    known = open_questions(options.tasks, options.limit, options.seed) if named else None
+    return add_served_questions(known, found)
 
 
 def _tune_settings(

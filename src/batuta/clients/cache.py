@@ -32,6 +32,30 @@ BUSY_SECONDS = 30.0
 _CREATE_TABLE = "CREATE TABLE IF NOT EXISTS calls (worker TEXT, request BLOB, reply BLOB, PRIMARY KEY (worker, request)) WITHOUT ROWID"  # noqa: E501
 
 
+def open_journal_file(path: Path, table: str, name: str) -> sqlite3.Connection:
+    """A file of one table whose rows are kept whatever kills this process, one at a time.
+
+    Args:
+        path: of the file; its folder is made.
+        table: how the table is made.
+        name: what the file is called in an error.
+
+    Raises:
+        StoreError: the file cannot be opened or is none of this kind.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = sqlite3.connect(
+            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        file.execute("PRAGMA journal_mode=WAL")
+        file.execute("PRAGMA synchronous=NORMAL")
+        file.execute(table)
+    except (OSError, sqlite3.Error) as error:
+        raise StoreError(f"{name} {path} cannot be opened: {error}") from None
+    return file
+
+
 @dataclass(frozen=True, slots=True)
 class CallClaim:
     """The right to make one call, or its reply."""
@@ -78,16 +102,7 @@ class CallCache:
         self.misses = 0
         """Calls that were made and written down."""
         self._locks: WeakValueDictionary[tuple[str, bytes], anyio.Lock] = WeakValueDictionary()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = sqlite3.connect(
-                path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            self._file.execute("PRAGMA journal_mode=WAL")
-            self._file.execute("PRAGMA synchronous=NORMAL")
-            self._file.execute(_CREATE_TABLE)
-        except (OSError, sqlite3.Error) as error:
-            raise StoreError(f"the call journal {path} cannot be opened: {error}") from None
+        self._file = open_journal_file(path, _CREATE_TABLE, "the call journal")
 
     def __enter__(self) -> Self:
         return self

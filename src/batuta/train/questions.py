@@ -11,9 +11,9 @@ import anyio
 from batuta.config.load import store_target
 from batuta.config.task_sources import TASK_SOURCES
 from batuta.core import Task
+from batuta.evals.judged_runs import read_judged_tasks
 from batuta.evals.task_sets import open_tasks
 from batuta.train.settings import CurriculumStage, TrainSettings
-from batuta.train.tasks_from_runs import read_judged_tasks
 
 RUNS_SOURCE = "runs"
 """Stored runs that were scored; `runs:PATH` names another store."""

@@ -6,19 +6,22 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
 from batuta.clients.cache import CallCache, CallCacheClient
 from batuta.config.task_sources import TASK_SOURCES
-from batuta.core import Client, Pool, Task, WorkerId
+from batuta.core import Client, Pool, Task, TaskId, WorkerId
 from batuta.errors import ConfigError, SourceError, StoreError
 from batuta.evals.grading import AnswerGrader, open_answer_grader
+from batuta.evals.judged_runs import SERVED, JudgedRuns
 from batuta.evals.task_sets import open_tasks, task_family
+from batuta.solvers.workflow_selector.reader import fit_reader
 from batuta.tasks import datasets
 from batuta.tasks.datasets import reasoning_gym
 from batuta.tune.context import TuneSettings
@@ -76,6 +79,47 @@ def open_questions(name: str | None, limit: int, seed: int) -> TuneQuestions:
         return TuneQuestions(name=Path(name).name, tasks=tasks, grade=None)
     found = open_tasks(name, limit, 0, seed)
     return TuneQuestions(name=name, tasks=found.tasks, grade=None, family=found.family)
+
+
+def add_served_questions(questions: TuneQuestions | None, found: JudgedRuns) -> TuneQuestions:
+    """With the questions of judged runs; those of a simulated world take its own only.
+
+    Args:
+        questions: to which they are added, each text once; None: there are no others.
+        found: what was served and judged.
+    """
+    if questions is None:
+        return TuneQuestions(name="judged runs", tasks=found.tasks, grade=None)
+    there = {task.question.strip() for task in questions.tasks}
+    added = tuple(
+        task
+        for task in found.tasks
+        if task.question.strip() not in there
+        and (questions.grade is None or task.tags[0] != SERVED)
+    )
+    kinds = _guess_families(questions, added)
+
+    def find_family(task: Task) -> str:
+        return kinds.get(task.id) or questions.family(task)
+
+    return replace(
+        questions,
+        name=f"{questions.name} and {len(added)} served",
+        tasks=(*added, *questions.tasks),
+        family=find_family,
+    )
+
+
+def _guess_families(questions: TuneQuestions, added: Sequence[Task]) -> dict[TaskId, str]:
+    """The family of each served question, by its words."""
+    families = sorted({questions.family(task) for task in questions.tasks})
+    code = {family: number for number, family in enumerate(families)}
+    label_n = np.array([code[questions.family(task)] for task in questions.tasks], np.intp)
+    if not added:
+        return {}
+    reader = fit_reader([task.question for task in questions.tasks], label_n)
+    group_n, _, _ = reader([task.question for task in added])
+    return {task.id: families[int(at)] for task, at in zip(added, group_n, strict=True)}
 
 
 def _generated_family(task: Task) -> str:

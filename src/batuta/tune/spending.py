@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, Self, final
 
+from batuta.clients.cache import open_journal_file
 from batuta.clients.replay import request_fingerprint
 from batuta.core import (
     CallListener,
@@ -83,17 +84,10 @@ class PaidCalls:
             StoreError: the file cannot be opened or is none of this kind.
         """
         self.path = path
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = sqlite3.connect(path, isolation_level=None)
-            self._file.execute("PRAGMA journal_mode=WAL")
-            self._file.execute("PRAGMA synchronous=NORMAL")
-            self._file.execute(_TABLE)
-            columns = self._file.execute("PRAGMA table_info(paid)").fetchall()
-            if "call" not in {column[1] for column in columns}:  # of a version before
-                self._file.execute("ALTER TABLE paid ADD COLUMN call BLOB")
-        except (OSError, sqlite3.Error) as error:
-            raise StoreError(f"the list of paid calls {path} cannot be opened: {error}") from None
+        self._file = open_journal_file(path, _TABLE, "the list of paid calls")
+        columns = self._execute("PRAGMA table_info(paid)")
+        if "call" not in {column[1] for column in columns}:  # of a version before
+            self._execute("ALTER TABLE paid ADD COLUMN call BLOB")
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Runs that were served and judged, as training questions.
+"""Runs that were served and judged, as questions to learn from.
 
 GRPO compares fresh workflows for the same question, so a question teaches something only if the
 answer of *any* workflow to it can be judged: it needs a target. A judged run gives one, by the
@@ -33,8 +33,9 @@ from batuta.core import Question, Run, Sampling, Task, TaskId
 from batuta.errors import ConfigError
 from batuta.evals.grading import is_integer
 from batuta.store import RunSummary, Store
-from batuta.train.settings import CurriculumStage, TrainSettings
 
+SERVED = "served"
+"""The tag of what came from runs."""
 RIGHT_SCORE = 0.99
 """A feedback score from which on an answer counts as right."""
 MAX_ANSWER_CHARACTERS = 64
@@ -129,25 +130,6 @@ async def read_judged_tasks(target: str) -> list[Task]:
     return list((await read_judged_runs(target)).tasks)
 
 
-def mix_in_runs(settings: TrainSettings, source: str, share: float) -> TrainSettings:
-    """The settings with `share` of every stage's questions from served runs.
-
-    Args:
-        settings: whose curriculum keeps its proportions among its own sources.
-        source: `runs` or `runs:TARGET`.
-        share: in (0, 1].
-    """
-    stages: list[CurriculumStage] = []
-    for stage in settings.curriculum:
-        others = {name: weight for name, weight in stage.tasks.items() if name != source}
-        whole = sum(others.values())
-        kept = {name: weight / whole * (1 - share) for name, weight in others.items() if share < 1}
-        stages.append(
-            CurriculumStage(step=stage.step, tasks={**kept, source: share if kept else 1.0})
-        )
-    return settings.model_copy(update={"curriculum": stages})
-
-
 async def _list_judged(store: Store) -> list[RunSummary]:
     """Runs with a score or an expected answer, newest first."""
     found: list[RunSummary] = []
@@ -189,14 +171,14 @@ def _is_plain_text(question: Question) -> bool:
 def _make_task(text: str, target: str) -> Task:
     """The question with the answer that somebody called right."""
     grader = "integer" if is_integer(target) else "exact"
-    return Task(id=_task_id(text), question=text, target=target, grader=grader, tags=("served",))
+    return Task(id=_task_id(text), question=text, target=target, grader=grader, tags=(SERVED,))
 
 
 def _computed_task(text: str) -> Task | None:
     """The question with its computed answer; None: it is of no world whose answers are known."""
     for load in TASK_SOURCES.values():
         if task := load().solve_question(text, _task_id(text)):
-            return replace(task, tags=(*task.tags, "served"))
+            return replace(task, tags=(*task.tags, SERVED))
     return None
 
 
