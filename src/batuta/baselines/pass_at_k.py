@@ -1,6 +1,6 @@
 """A reference line, no method: what there is to be won by choosing well.
 
-`Samples`: k samples of the best worker; right if any is (pass@k; Chen et al., "Evaluating Large
+`PassAtK`: k samples of the best worker; right if any is (pass@k; Chen et al., "Evaluating Large
 Language Models Trained on Code", arXiv 2107.03374, section 2.1, with n = k, where the unbiased
 estimator is the plain one). Who plays them judges all replies; the run's own answer is the last.
 """

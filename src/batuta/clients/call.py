@@ -70,7 +70,7 @@ class StreamAccumulator(Protocol):
         """The fragments of one event.
 
         Raises:
-            Refused: the event is an error object.
+            ClientError: the event is an error object.
         """
         ...
 
@@ -99,7 +99,7 @@ class ProviderAdapter(Protocol):
         """A whole reply read.
 
         Raises:
-            Refused: it is an error object.
+            ClientError: it is an error object.
         """
         ...
 

@@ -148,7 +148,7 @@ class CircuitBreakerClient:
         """`inner`'s reply.
 
         Raises:
-            CircuitOpen: the provider has failed too often; nothing was sent.
+            CircuitOpenError: the provider has failed too often; nothing was sent.
             ClientError: as `inner` does.
         """
         health = self.health

@@ -13,7 +13,7 @@ def split_data_url(url: str) -> tuple[str, str] | None:
     """Media type and base64 text of a `data:` URL; None for any other URL.
 
     Raises:
-        BadRequest: a `data:` URL that is no base64 image, or a URL that is not `https:`.
+        BadRequestError: a `data:` URL that is no base64 image, or a URL that is not `https:`.
     """
     if url.startswith(("https://", "http://")):
         return None

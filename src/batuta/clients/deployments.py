@@ -59,7 +59,7 @@ class Deployments:
 
         Raises:
             ClientError: the request is at fault, or the last deployment failed too.
-            LimitReached: another attempt may not be paid for.
+            LimitReachedError: another attempt may not be paid for.
         """
         *others, last = self._in_order(request)
         for member in others:

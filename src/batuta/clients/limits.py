@@ -104,7 +104,7 @@ class CallLimiter:
         """`inner`'s reply, begun when the limits allow it.
 
         Raises:
-            RateLimited: the provider asked to be skipped for longer than a call waits here,
+            RateLimitError: the provider asked to be skipped for longer than a call waits here,
                 or it does so now.
             ClientError: as `inner` or the listener does.
         """
@@ -145,7 +145,7 @@ class CallLimiter:
         """Tells the listener, as a failed attempt, if the provider's pause is long.
 
         Raises:
-            RateLimited: it is too long.
+            RateLimitError: it is too long.
             ClientError: the listener asks somebody else instead.
         """
         wait = self.throttle.wait()

@@ -74,7 +74,7 @@ class RetryClient:
 
         Raises:
             ClientError: the last call's error, or one that will not pass.
-            LimitReached: the listener allows no further call.
+            LimitReachedError: the listener allows no further call.
         """
         attempt = 1
         while True:

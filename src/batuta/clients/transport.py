@@ -300,9 +300,9 @@ class EventStream:
         """The events that came next, perhaps none; None at the end of the connection.
 
         Raises:
-            TimedOut: nothing came for too long.
-            Interrupted: the connection broke.
-            BadReply: the stream is larger than is allowed.
+            ProviderTimeoutError: nothing came for too long.
+            StreamInterruptedError: the connection broke.
+            InvalidReplyError: the stream is larger than is allowed.
         """
         try:
             chunk = await self._response.content.readany()

@@ -25,7 +25,7 @@ class CallListener(Protocol):
         """A conductor is about to call its model: the request as it may be made.
 
         Raises:
-            LimitReached: it may cost more than is left.
+            LimitReachedError: it may cost more than is left.
         """
         ...
 
@@ -37,7 +37,7 @@ class CallListener(Protocol):
         """An attempt failed and the client is about to try again.
 
         Raises:
-            LimitReached: no further attempt may be paid for.
+            LimitReachedError: no further attempt may be paid for.
             ClientError: no further attempt makes sense (the reader has seen half an answer).
         """
         ...

@@ -85,8 +85,8 @@ class EmbeddedClient:
         """The model's reply; its text starts with the request's prefill.
 
         Raises:
-            BadRequest: the request asks for something that the model cannot do.
-            ContextTooLong: the prompt leaves no position for a reply.
+            BadRequestError: the request asks for something that the model cannot do.
+            ContextLengthError: the prompt leaves no position for a reply.
         """
         generation = await to_thread.run_sync(
             self._start_generation, request, limiter=self._compute_limiter

@@ -34,7 +34,7 @@ class Funds(Protocol):
         """Sets more apart: dollars that the run has then, between `least` and `usd`.
 
         Raises:
-            LimitReached: there is not even `least`.
+            LimitReachedError: there is not even `least`.
         """
         ...
 
@@ -85,7 +85,7 @@ class Budget:
         """Sets apart what the call can cost at most; `charge` or `release` must follow.
 
         If only calls in flight stand in its way it waits for them; else the cap on its output is
-        lowered, down to `core.bound.LEAST_OUTPUT`.
+        lowered, down to `core.cost_bound.MIN_OUTPUT_TOKENS`.
 
         Args:
             request: what is to be asked.
@@ -94,7 +94,7 @@ class Budget:
             waits: whether it may wait for calls in flight.
 
         Raises:
-            LimitReached: tokens or dollars do not suffice.
+            LimitReachedError: tokens or dollars do not suffice.
         """
         self.check()
         if self._usd is None and self.funds is None:
@@ -137,7 +137,7 @@ class Budget:
         """Nothing, if another call may be made.
 
         Raises:
-            LimitReached: tokens or dollars are used up.
+            LimitReachedError: tokens or dollars are used up.
         """
         tokens = self.limits.tokens
         if tokens is not None and self.usage.total >= tokens:
@@ -159,7 +159,7 @@ class Budget:
         """A hold for the call, within all limits.
 
         Raises:
-            LimitReached: it does not fit.
+            LimitReachedError: it does not fit.
         """
         hold = self._reserve_own(request, bound, shortens=shortens)
         try:
@@ -180,7 +180,7 @@ class Budget:
         """A hold within the run's own limit.
 
         Raises:
-            LimitReached: it does not fit.
+            LimitReachedError: it does not fit.
         """
         output = bound.desired_output
         if self._usd is not None:
@@ -196,7 +196,7 @@ class Budget:
         """Sets others' money apart for the hold, which is shortened to what there is.
 
         Raises:
-            LimitReached: there is too little.
+            LimitReachedError: there is too little.
         """
         if self.funds is None or self._turn is None:
             return

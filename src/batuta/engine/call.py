@@ -124,9 +124,9 @@ class WorkerCall:
         """An attempt failed and the client wants to try again: charge it, permit or forbid.
 
         Raises:
-            LimitReached: the budget forbids another attempt.
-            Interrupted: the reader has already seen a part of this answer.
-            RateLimited: the provider wants to be skipped, and others can be asked.
+            LimitReachedError: the budget forbids another attempt.
+            StreamInterruptedError: the reader has already seen a part of this answer.
+            RateLimitError: the provider wants to be skipped, and others can be asked.
         """
         if (
             self._is_rate_limited(failure) and self.step.has_others()

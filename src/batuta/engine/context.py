@@ -136,7 +136,7 @@ class RunContext:
         """Nothing, if another call may be made.
 
         Raises:
-            LimitReached: not another call; the run remembers which limit it was.
+            LimitReachedError: not another call; the run remembers which limit it was.
         """
         try:
             self.budget.check()
@@ -148,7 +148,7 @@ class RunContext:
         """What the call can cost at most, set apart; it is made with the hold's request.
 
         Raises:
-            LimitReached: not another call; the run remembers which limit it was.
+            LimitReachedError: not another call; the run remembers which limit it was.
         """
         try:
             return await self.budget.reserve(request, worker, whole=whole)

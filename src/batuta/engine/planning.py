@@ -44,7 +44,7 @@ class PlanningListener(NullListener):
         """The request as it may be made; a workflow is not shortened, for half of one is none.
 
         Raises:
-            LimitReached: it may cost more than is left.
+            LimitReachedError: it may cost more than is left.
         """
         self._worker = worker
         try:
@@ -63,7 +63,7 @@ class PlanningListener(NullListener):
         """Count the failed attempt.
 
         Raises:
-            LimitReached: the budget forbids another attempt.
+            LimitReachedError: the budget forbids another attempt.
         """
         self.failures.append(failure)
         request = self._hold.request if self._hold else None

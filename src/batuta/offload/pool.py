@@ -79,9 +79,9 @@ class _Child:
         """The answer to a call.
 
         Raises:
-            TookTooLong: it did not come in time.
-            ProcessDied: it will never come.
-            _Stale: the process had ended before.
+            ProcessTimeoutError: it did not come in time.
+            ProcessDiedError: it will never come.
+            _ProcessGoneError: the process had ended before.
         """
         self.calls += 1
         end = monotonic() + seconds
@@ -178,10 +178,10 @@ class ProcessPool:
             wall_seconds: time by the clock after which it is killed.
 
         Raises:
-            TookTooLong: it was killed.
-            ProcessDied: its process ended, or it raised.
-            NotStarted: no process can be had.
-        NotStarted: no process can be had.
+            ProcessTimeoutError: it was killed.
+            ProcessDiedError: its process ended, or it raised.
+            ProcessStartError: no process can be had.
+        ProcessStartError: no process can be had.
         """
         request = _encode_call(function, arguments, cpu_seconds)
         taken: list[_Child] = []
@@ -203,10 +203,10 @@ class ProcessPool:
         """As `call`, for a thread that may wait.
 
         Raises:
-            TookTooLong: it was killed.
-            ProcessDied: its process ended, or it raised.
-            NotStarted: no process can be had.
-        NotStarted: no process can be had.
+            ProcessTimeoutError: it was killed.
+            ProcessDiedError: its process ended, or it raised.
+            ProcessStartError: no process can be had.
+        ProcessStartError: no process can be had.
         """
         return self._work(_encode_call(function, arguments, cpu_seconds), wall_seconds, [])
 
@@ -285,9 +285,9 @@ async def call_in_process(
     """As `ProcessPool.call`, in the pool that all of this process share.
 
     Raises:
-        TookTooLong: it was killed.
-        ProcessDied: its process ended, or it raised.
-        NotStarted: no process can be had.
+        ProcessTimeoutError: it was killed.
+        ProcessDiedError: its process ended, or it raised.
+        ProcessStartError: no process can be had.
     """
     return await _POOL.call(
         function, *arguments, cpu_seconds=cpu_seconds, wall_seconds=wall_seconds
@@ -303,8 +303,8 @@ def call_in_process_now(
     """As `call_in_process`, for a thread that may wait.
 
     Raises:
-        TookTooLong: it was killed.
-        ProcessDied: its process ended, or it raised.
-        NotStarted: no process can be had.
+        ProcessTimeoutError: it was killed.
+        ProcessDiedError: its process ended, or it raised.
+        ProcessStartError: no process can be had.
     """
     return _POOL.call_now(function, *arguments, cpu_seconds=cpu_seconds, wall_seconds=wall_seconds)

@@ -47,7 +47,7 @@ class PythonWorker:
         """What the program printed, or what went wrong in it.
 
         Raises:
-            Unreachable: no sandbox works on this machine.
+            ProviderUnreachableError: no sandbox works on this machine.
         """
         source = last_program(request)
         text = NO_PROGRAM if source is None else await _run_program(source, self.limits)
@@ -88,7 +88,7 @@ async def _run_program(source: str, limits: SandboxLimits) -> str:
     """The program's outcome in words.
 
     Raises:
-        Unreachable: no sandbox works on this machine.
+        ProviderUnreachableError: no sandbox works on this machine.
     """
     try:
         async with Sandbox.open(slots=1) as sandbox:

@@ -158,7 +158,7 @@ class LLMConductor:
 
         Raises:
             ClientError: there is no usable reply.
-            LimitReached: a limit forbids to ask again.
+            LimitReachedError: a limit forbids to ask again.
         """
         try:
             return await self.client.complete(request, listener), request

@@ -350,7 +350,7 @@ def _grow_reservation(connection: Connection, held: Reservation, nano: int) -> N
 
     Raises:
         StoreError: it has ended.
-        _Refused: a bucket is too full.
+        _BudgetFullError: a bucket is too full.
     """
     mine = RESERVATIONS.c.id == held.id
     more = update(RESERVATIONS).where(mine).values(nano=RESERVATIONS.c.nano + nano)
@@ -364,7 +364,7 @@ def _reserve_in_bucket(connection: Connection, bucket: Bucket, nano: int) -> Non
     """The one statement that keeps the law.
 
     Raises:
-        _Refused: the bucket is too full.
+        _BudgetFullError: the bucket is too full.
     """
     if nano <= bucket.cap:
         values = {

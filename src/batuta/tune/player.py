@@ -115,7 +115,7 @@ class CallMeter:
 
         Raises:
             ClientError: the call gave no usable reply.
-            LimitReached: the budget or the limit forbids it.
+            LimitReachedError: the budget or the limit forbids it.
         """
         if self.limit is not None:
             client = BudgetedClient(client, worker, self.limit)
@@ -262,7 +262,7 @@ class Player:
 
         Raises:
             ClientError: the call gave no usable reply.
-            LimitReached: the budget forbids it.
+            LimitReachedError: the budget forbids it.
         """
         request = Request(messages=(user_message(prompt),), sampling=Sampling(seed=self._seed))
         known, client = self.pool[worker], self._clients[worker]

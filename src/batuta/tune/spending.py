@@ -188,7 +188,7 @@ class TuneBudget:
         """Sets apart what the call can cost at most; `charge` must follow.
 
         Raises:
-            LimitReached: it does not fit the dollars, calls or minutes that are left.
+            LimitReachedError: it does not fit the dollars, calls or minutes that are left.
         """
         try:
             hold = await self._reserve(request, worker)
@@ -275,7 +275,7 @@ class DollarLimit:
         """Sets apart what the call can cost at most; `charge` must follow.
 
         Raises:
-            LimitReached: it does not fit what is left.
+            LimitReachedError: it does not fit what is left.
         """
         return await self._budget.reserve(request, worker, whole=True)
 
@@ -291,7 +291,7 @@ class CallBudget(Protocol):
         """Sets it apart; `charge` must follow.
 
         Raises:
-            LimitReached: it does not fit what is left.
+            LimitReachedError: it does not fit what is left.
         """
         ...
 
@@ -316,7 +316,7 @@ class BudgetedClient:
         """The reply of the client.
 
         Raises:
-            LimitReached: the call may cost more than is left.
+            LimitReachedError: the call may cost more than is left.
             ClientError: the call gave no usable reply.
         """
         hold = await self._budget.reserve(request, self._worker)

@@ -40,7 +40,7 @@ def anthropic_messages(messages: Sequence[Message], thinker: str = "") -> list[d
         thinker: the model whose signed thoughts go with the turns; empty: nobody's.
 
     Raises:
-        BadRequest: a picture that cannot be sent.
+        BadRequestError: a picture that cannot be sent.
     """
     turns: list[dict[str, Any]] = []
     for message in messages:

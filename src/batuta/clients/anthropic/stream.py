@@ -161,7 +161,7 @@ def parse_message(data: Any, model: str = "") -> ProviderReply:
         model: the model that was asked.
 
     Raises:
-        Refused: it is an error object.
+        ClientError: it is an error object.
     """
     if data["type"] == "error":
         raise ErrorReply(data)

@@ -30,7 +30,7 @@ def gemini_contents(messages: Sequence[Message], *, needs_signature: bool) -> li
         needs_signature: whether the model refuses a function call without a thought signature.
 
     Raises:
-        BadRequest: a picture that cannot be sent.
+        BadRequestError: a picture that cannot be sent.
     """
     turns: list[dict[str, Any]] = []
     names: dict[str, str] = {}

@@ -100,7 +100,7 @@ class GeminiStreamAccumulator:
         """The fragments of one response.
 
         Raises:
-            Refused: it is an error object.
+            ClientError: it is an error object.
         """
         if chunk.get("error"):
             raise ErrorReply(chunk)
@@ -133,7 +133,7 @@ def parse_response(data: Any) -> ProviderReply:
     """A whole response read.
 
     Raises:
-        Refused: it is an error object.
+        ClientError: it is an error object.
     """
     fold = GeminiStreamAccumulator()
     fold.add_chunk(data)

@@ -281,7 +281,7 @@ def _file_part(file: File, dialect: ChatDialect) -> dict[str, Any]:
     """A file as the server takes it.
 
     Raises:
-        BadRequest: it takes none.
+        BadRequestError: it takes none.
     """
     if not dialect.files:
         raise BadRequestError("this worker's server takes no files")

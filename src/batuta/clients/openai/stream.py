@@ -204,7 +204,7 @@ def parse_completion(data: Any) -> ProviderReply:
     """A `chat.completion` read.
 
     Raises:
-        Refused: it is an error object.
+        ClientError: it is an error object.
     """
     if data.get("error"):
         raise ErrorReply(data)

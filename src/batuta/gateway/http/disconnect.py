@@ -23,7 +23,7 @@ class KeepAlive(Protocol):
     """What must happen from time to time while a flight lasts."""
 
     def seconds_until_due(self) -> float:
-        """Seconds until `beat` is wanted."""
+        """Seconds until `tick` is wanted."""
         ...
 
     async def tick(self) -> DisconnectReason | None:

@@ -26,7 +26,7 @@ def parse_file(holder: Fields, name: str, title: str) -> File | Text:
         title: the file's own name, or nothing.
 
     Raises:
-        Refusal: it is no base64, or of a type that no worker is given.
+        APIError: it is no base64, or of a type that no worker is given.
     """
     data = holder.need_text(name)
     head = _DATA_URL.match(data)
@@ -41,7 +41,7 @@ def read_file(path: str, media_type: str, data: str, title: str) -> File | Text:
     """A file of that type; of a text, its text.
 
     Raises:
-        Refusal: it is no base64, or of a type that no worker is given.
+        APIError: it is no base64, or of a type that no worker is given.
     """
     if media_type != _PDF and not media_type.startswith(_TEXT_TYPES):
         reason = f"files of the type '{media_type}' are not passed on; PDF and text are."
@@ -66,7 +66,7 @@ def parse_audio(part: Fields) -> Audio:
     """A recording.
 
     Raises:
-        Refusal: it is no base64, or of another format.
+        APIError: it is no base64, or of another format.
     """
     given = part.need_object("input_audio")
     data = given.need_text("data")

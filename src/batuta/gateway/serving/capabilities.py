@@ -41,7 +41,7 @@ def check_choices(question: Question, served: ServedModel, guardrails: Guardrail
     """Nothing, if as many answers as are wanted can be given, with what is to be told of them.
 
     Raises:
-        Refusal: `n` or `logprobs` cannot be honoured.
+        APIError: `n` or `logprobs` cannot be honoured.
     """
     sampling = question.sampling
     several, told = (sampling.choices or 1) > 1, sampling.logprobs is not None

@@ -35,7 +35,7 @@ class ReservedBudget:
         """Reserves more, and says how much there is then: between `least` and `usd`.
 
         Raises:
-            LimitReached: a budget has not even that, or it cannot be checked now.
+            LimitReachedError: a budget has not even that, or it cannot be checked now.
         """
         has = self._reservation.nano
         more, enough = usd_to_nano(usd) - has, max(0, usd_to_nano(least) - has)

@@ -54,7 +54,7 @@ class _DraftListener:
         """The request as it may be made.
 
         Raises:
-            LimitReached: it may cost more than is left.
+            LimitReachedError: it may cost more than is left.
         """
         return await self._listener.before_call(request, worker)
 
@@ -68,7 +68,7 @@ class _DraftListener:
         """An attempt failed; the next one begins a new draft.
 
         Raises:
-            LimitReached: no further attempt may be paid for.
+            LimitReachedError: no further attempt may be paid for.
         """
         await self._listener.on_failure(failure)
         await self._show_draft("\n")

@@ -51,7 +51,7 @@ class Peer:
         """What the other end answers; what it raises is raised.
 
         Raises:
-            Gone: it does not answer.
+            PeerDisconnected: it does not answer.
         """
         encoder = Encoder(self)
         message = {"q": encoder.encode(parts), "n": encoder.nodes, "o": self.captures()}

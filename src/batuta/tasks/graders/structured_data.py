@@ -32,7 +32,7 @@ def structured_answer(text: str) -> Any:
 
     Returns:
         A text, a number, a truth value or a list of such; None if the object does not say which
-        of its values is the answer; `NOTHING` if there is no object.
+        of its values is the answer; `NO_OBJECT` if there is no object.
     """
     shown = text.strip()
     blocks = _CODE_BLOCK.findall(shown[-MAX_LENGTH:])

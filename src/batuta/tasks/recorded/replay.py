@@ -111,7 +111,7 @@ class RecordedModelClient:
         Tokens that it has not are estimated and marked so; a call without dollars is unpriced.
 
         Raises:
-            NotRecorded: the request is no recorded question, or all its answers were given.
+            NotRecordedError: the request is no recorded question, or all its answers were given.
         """
         await anyio.lowlevel.checkpoint()
         question, bare = self._pool.locate_question(request)
