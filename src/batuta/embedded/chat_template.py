@@ -28,7 +28,7 @@ def format_chat_prompt(request: Request) -> str:
     template gives, in training as here.
 
     Raises:
-        BadRequestError: it holds more than text, or somebody else speaks than system, user, assistant.
+        BadRequestError: it holds more than text, or a role besides system, user, assistant.
     """
     if request.tools or request.response_format:
         raise BadRequestError(

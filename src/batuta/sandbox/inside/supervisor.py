@@ -155,7 +155,7 @@ class Supervisor:
             os.close(descriptor)
 
     def check_isolation(self) -> None:
-        """Be sure of the walls: `kill(-1)` and `empty_scratch` would not stop at ones that are missing."""
+        """Be sure of the walls: `kill(-1)` and `empty_scratch` stop at no missing ones."""
         if self.backend == "bubblewrap" and os.getpid() != 1:
             sys.exit("there is no process namespace")
         if self.backend == "landlock":

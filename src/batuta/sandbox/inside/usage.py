@@ -58,7 +58,7 @@ def resident_pages(task: str) -> int:
 
 
 def stored_bytes(folder: str) -> int:
-    """Bytes that a folder takes up: `MIN_ENTRY_BYTES` at least for each entry, and no end of it if it hides.
+    """Bytes that a folder takes up: `MIN_ENTRY_BYTES` at least for each entry; endless if it hides.
 
     It hides behind a path too long to be opened, or a folder that may be entered but not read.
     """
