@@ -56,7 +56,7 @@ def every_option():
     """The help of every command that has options which the pages name."""
     return "".join(help_of(c) for c in (  # pyright: ignore[reportArgumentType, reportCallIssue]
         "", "ask", "serve", "runs list", "runs show", "runs replay", "pool list", "pool check",
-        "eval", "tune", "tasks list", "tasks show", "tasks fetch", "train import", "train export", "train warmup", "train distil", "train rejection", "train conductor", "train watch", "train plots",
+        "eval", "tune", "tasks list", "tasks show", "tasks fetch", "tasks export routerarena", "train import", "train export", "train warmup", "train distil", "train rejection", "train conductor", "train watch", "train plots",
         "keys create", "keys limit", "keys rotate", "keys spend",
     ))  # fmt: skip
 

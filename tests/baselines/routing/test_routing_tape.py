@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from routing_made import unhurried
 
@@ -58,6 +58,7 @@ OPERATIONS = {
 
 @pytest.mark.parametrize("name", OPERATIONS)
 @unhurried
+@example(seed=109, columns=1)  # a row nearly as short as what keeps zeros from being divided by
 @given(seed=st.integers(0, 999), columns=st.integers(1, 5))
 def test_a_gradient_is_the_slope(name, seed, columns):
     rng = np.random.default_rng(seed)

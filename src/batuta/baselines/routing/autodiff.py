@@ -127,12 +127,13 @@ class Variable:
 
 def normalize_rows(rows: Variable) -> Variable:
     """Each row at length 1."""
-    lengths = np.linalg.norm(rows.value, axis=-1, keepdims=True) + _TINY
+    norms = np.linalg.norm(rows.value, axis=-1, keepdims=True)
+    lengths = norms + _TINY  # a row of zeros stays one
     result = rows.value / lengths
 
     def back(gradient: Floats) -> Floats:
         along = (gradient * result).sum(axis=-1, keepdims=True)
-        return (gradient - along * result) / lengths
+        return (gradient - along * rows.value / np.maximum(norms, _TINY)) / lengths
 
     return Variable(result, ((rows, back),))
 
