@@ -133,7 +133,7 @@ def test_sub_pools_and_equal_calls(run):
 def test_figures(run, tmp_path):
     pytest.importorskip("matplotlib")
     run("--systems", "ultra,harp", "--limit", "8", "--plots")
-    drawn = {"accuracy", "front", "difficulty", "team", "calls", "depth"}
+    drawn = {"accuracy", "front", "difficulty", "team", "calls", "depth", "curves"}
     assert {p.stem for p in (tmp_path / "out").glob("*.png")} == drawn
 
 

@@ -5,6 +5,7 @@ A change here is another world with another number, and all figures anew.
 
 import hashlib
 from dataclasses import astuple
+from decimal import Decimal
 
 from batuta.core import Request, Sampling, user_message
 from batuta.language.prompt import LAST_STEP, WORKER_PREAMBLE
@@ -42,10 +43,19 @@ def digest(parts):
     return found.hexdigest()[:16]
 
 
+def without_later_prices(value):
+    """The four prices that there were when the world was frozen; none of its workers has others."""
+    if isinstance(value, tuple) and value and isinstance(value[0], Decimal):
+        assert value[4:] == (None,) * len(value[4:])
+        return value[:4]
+    return value
+
+
 def tables():
     for world, profiles in WORLD_PROFILES.items():
         for profile in profiles:
-            yield world, sorted(profile.skill.items()), *map(str, astuple(profile)[3:])
+            rest = map(without_later_prices, astuple(profile)[3:])
+            yield world, sorted(profile.skill.items()), *map(str, rest)
     yield from sorted(map(str, FACTS.items()))
     yield from sorted(KINDS_OF.items())
     for kind in step_kinds().values():

@@ -1,5 +1,6 @@
 """A tuning from its questions to its recommendation, on worlds whose best is known."""
 
+import re
 from dataclasses import replace
 
 import anyio
@@ -8,6 +9,7 @@ import pytest
 from batuta.clients import ScriptedClient
 from batuta.core import Pool, Worker, WorkerId
 from batuta.core.usage import ASSUMED_PRICE
+from batuta.core.worker import PROGRAM
 from batuta.errors import ConfigError, ModelNotFoundError, SourceError
 from batuta.evals.task_sets import task_family
 from batuta.tune.context import TuneContext, TuneSettings
@@ -18,7 +20,7 @@ from batuta.tune.report import describe_tuning, recommend_systems
 from batuta.tune.spending import Allowance
 from batuta.tune.stages import TuneStage
 from batuta.tune.tuning import run_tuning
-from tune.worlds import EXPERTS, PRICE, VOTES, World, grade
+from tune.worlds import EXPERTS, PRICE, VOTES, World, grade, truth
 
 EQUAL = World("equal", {"ada": 0.75, "ben": 0.3})
 """Nobody adds anything to the best worker alone: no checks, no plans, no kinds."""
@@ -171,3 +173,27 @@ def test_no_question_nor_one_like_it_is_in_two_parts():
     keys = [{text_key(task.question) for task in part} for part in every]
     assert sum(map(len, keys)) == 60
     assert all(not a & b for n, a in enumerate(keys) for b in keys[n + 1 :])
+
+
+async def test_who_writes_programs_is_found_where_another_worker_runs_them():
+    """Neither is right alone, so no change of one step in what is known leads to the two."""
+
+    def write(request):
+        question = next(t.question for t in tasks if t.question in request.messages[-1].text)
+        return f"```python\nprint({truth(question)})\n```"
+
+    def run_program(request):
+        found = re.search(r"print\((\d+)\)", request.messages[-1].text)
+        return f"Answer: {found[1]}" if found else "There is no program."
+
+    tasks = EQUAL.tasks(300)
+    names = {"ada": write, "ben": lambda _: "Answer: 1", "python": run_program}
+    clients = {WorkerId(name): ScriptedClient(answer) for name, answer in names.items()}
+    pool = Pool(tuple(
+        Worker(id=WorkerId(name), model="m", price=PRICE, tags=(PROGRAM,) if name == "python" else ())
+        for name in names
+    ))  # fmt: skip
+    result, *_ = await tune(EQUAL, 700, clients=clients, pool=pool, tasks=tasks)
+    plays = result.nominees["ultra"].assign(EQUAL.tasks(40, seed=5))
+    assert {tuple(s.worker for s in one.steps) for one in plays.values()} == {("ada", "python")}
+    assert result.comparisons[0].verdict is Verdict.BETTER

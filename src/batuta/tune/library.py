@@ -56,6 +56,11 @@ WORDINGS: dict[StepRole, tuple[str, ...]] = {
     ),
 }
 """The phrasings of each role's subtask; the first is tried first."""
+WRITE_PROGRAM = (
+    "Write a Python program, in one code block, that solves the task and prints the final answer "
+    "alone. Do not solve the task yourself."
+)
+"""The subtask of who writes for a worker that runs programs."""
 _ORDER = {role: place for place, role in enumerate(StepRole)}
 _MARK = "'"
 _PREPARES = (StepRole.PLAN, StepRole.LOOK_UP)
@@ -218,6 +223,16 @@ def write_continuation(candidate: Candidate) -> Workflow | None:
     return Workflow(tuple(steps)) if steps else None
 
 
+def program_pairs(writers: Sequence[WorkerId], programs: Sequence[WorkerId]) -> Iterator[Candidate]:
+    """One writes a program and another runs it, told so or asked the question as it stands."""
+    for program in programs:
+        for writer in writers:
+            told = CandidateStep(StepRole.PLAN, writer, text=WRITE_PROGRAM)
+            yield Candidate((told, CandidateStep(StepRole.SOLVE, program)))
+            asked = CandidateStep(StepRole.SOLVE, writer)
+            yield Candidate((asked, CandidateStep(StepRole.CHECK, program)))
+
+
 def neighbouring_candidates(
     candidate: Candidate, workers: Sequence[WorkerId]
 ) -> Iterator[Candidate]:
@@ -251,7 +266,8 @@ def _replace_one_step(
     for place, step in enumerate(steps):
         rest = steps[:place], steps[place + 1 :]
         for worker in workers:
-            yield (*rest[0], CandidateStep(step.role, worker, step.wording), *rest[1])
+            other = CandidateStep(step.role, worker, step.wording, text=step.text)
+            yield (*rest[0], other, *rest[1])
         for wording in range(len(WORDINGS[step.role])):
             yield (*rest[0], CandidateStep(step.role, step.worker, wording), *rest[1])
 

@@ -16,7 +16,13 @@ from typing import final
 import numpy as np
 
 from batuta.core import Task, WorkerId
-from batuta.tune.library import Candidate, CandidateStep, StepRole, neighbouring_candidates
+from batuta.tune.library import (
+    Candidate,
+    CandidateStep,
+    StepRole,
+    neighbouring_candidates,
+    program_pairs,
+)
 from batuta.tune.logistic_regression import SAMPLES, Matrix
 from batuta.tune.player import Player
 from batuta.tune.transitions import Cell, Observations, TransitionModel
@@ -86,6 +92,7 @@ class Search:
         *,
         usd: Mapping[WorkerId, float],
         has_money: Callable[[int], bool] = lambda _: True,
+        programs: Sequence[WorkerId] = (),
     ) -> None:
         """Begins with nothing known.
 
@@ -97,12 +104,14 @@ class Search:
             max_steps: of a workflow.
             usd: what a call of each worker costs, in dollars.
             has_money: whether so many calls may be made.
+            programs: workers that only run what another one wrote; `workers` has none of them.
         """
         self.arena = arena
         self.seen = Observations()
         self.settings = settings
         self._player = player
         self._workers = tuple(workers)
+        self._programs = tuple(programs)
         self._max_steps = max_steps
         self._usd = usd
         self._has_money = has_money
@@ -123,7 +132,11 @@ class Search:
                 self._played[candidate, cell] = sum(known)
 
     async def screen(self, each: int, has_money: Callable[[int], bool]) -> bool:
-        """Every worker in every role beside each group's best single worker, if there is money."""
+        """Every worker in every role beside each group's best single worker, if there is money.
+
+        A worker that runs programs is right alone with nobody, and so is who writes them: no
+        change of one step leads from either to both, so every pair of them is tried here.
+        """
         self._fit()
         wanted: dict[tuple[Candidate, Cell], int] = {}
         for group in self.arena.groups:
@@ -134,6 +147,9 @@ class Search:
                     pair = (best, step) if role is StepRole.CHECK else (step, best)
                     for level in range(self.arena.levels):
                         wanted[Candidate(pair), (group, level)] = each
+            for pair in program_pairs(self._workers, self._programs):
+                for level in range(self.arena.levels):
+                    wanted[pair, (group, level)] = each
         return await self._play(wanted, has_money)
 
     async def run_round(self) -> bool:

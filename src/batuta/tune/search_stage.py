@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from batuta.core import Task, WorkerId
+from batuta.core.worker import PROGRAM
 from batuta.solvers.workflow_selector import fit_ease
 from batuta.solvers.workflow_selector.reader import Floats
 from batuta.tune.calibrate import WorkerCard, mean_scores
@@ -52,10 +53,12 @@ async def search_workflows(
     grouping = replace(grouping, reader=reader)
     arena, ease_gl = _divide_questions(context, grouping)
     usd = {card.worker: card.usd or 0.0 for card in cards}
+    programs = [w.id for w in context.player.pool if PROGRAM in w.tags and w.id in workers]
     search = Search(
         arena,
         context.player,
-        workers=workers,
+        workers=[worker for worker in workers if worker not in programs],
+        programs=programs,
         settings=SearchSettings(
             call_weight=context.settings.call_weight,
             usd_weight=1 / context.settings.worth if context.settings.worth else 0.0,
