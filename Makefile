@@ -73,7 +73,7 @@ check: $(STAMP_DEV)  ## style, types, architecture
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -m "not long" tests/test_architecture.py tests/test_names.py tests/test_docs.py
+	$(BIN)/python -m pytest -m "not long" tests/test_architecture.py tests/test_names.py tests/test_docs.py tests/test_docstrings.py
 
 bench: $(STAMP_BENCH)  ## performance, as ratios in one run
 	$(BIN)/python bench/all.py

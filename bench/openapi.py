@@ -38,7 +38,10 @@ async def hunt(seconds, seed):
     with tempfile.TemporaryDirectory() as folder:
         async with Store(Path(folder) / "runs.db") as store, Village(store) as village:
             await village.settle()
-            for role, chosen in (("acme", "--exclude-path-regex"), ("admin", "--include-path-regex")):
+            for role, chosen in (
+                ("acme", "--exclude-path-regex"),
+                ("admin", "--include-path-regex"),
+            ):
                 done = await anyio.run_process(
                     [str(Path(sys.executable).with_name("schemathesis")), "run",
                      f"{village.serving.url}/openapi.json", chosen, ADMINS,

@@ -1,22 +1,15 @@
 """`batuta tasks export` as a person runs it."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from batuta.cli.tasks import app
 from batuta.errors import ConfigError, SourceError
-from batuta.solvers.history import write_history
+from batuta.solvers.history import history_from_record, write_history
 from batuta.solvers.selector import SelectorRecipe, fit_selector, save_selector
-
-sys.path.append(str(Path(__file__).parents[1] / "evals"))
-
-from record import made_up
-
-from batuta.solvers.history import history_from_record
+from evals.record import made_up
 
 ROWS = [{"global index": f"q{n}", "prompt": f"Question {500 + n} of {family}?"}
         for n, family in enumerate(("words", "sums", "words", "sums"))]  # fmt: skip

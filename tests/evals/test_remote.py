@@ -26,6 +26,8 @@ class Pickling:
 
     machines = 1
 
+    processes = 1
+
     def __init__(self):
         pickler = pytest.importorskip("ray").cloudpickle
         self.copy = lambda value: pickler.loads(pickler.dumps(value))

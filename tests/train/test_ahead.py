@@ -200,6 +200,7 @@ def test_an_error_of_a_later_batch_ends_the_training_and_what_is_played(tmp_path
         except asyncio.CancelledError:
             cancelled.append(step)
             raise
+        return []
 
     watched.reward._play = broken
     with pytest.raises(RuntimeError, match="the pool is gone"):
