@@ -93,6 +93,7 @@ def rows(folder):
     return {row["key"]: {**row, "seconds": None} for row in map(json.loads, lines)}
 
 
+@pytest.mark.long
 async def test_a_killed_driver_on_ray_pays_no_finished_call_again(tmp_path, postgres):  # noqa: F811
     """Two processes of Ray and a journal on PostgreSQL: killed, gone on with, equal to local."""
     pytest.importorskip("ray")

@@ -18,6 +18,9 @@ pytestmark = pytest.mark.anyio
 KEY = "canary-key-0123456789"
 
 
+TOO_MANY = 429
+
+
 def page(request, form="html"):
     told = f"{request.url} {request.host} {request.path} {request.headers.get('Authorization')}"
     if form == "html":
@@ -28,10 +31,10 @@ def page(request, form="html"):
 def answers(status, form="json", **headers):
     async def handle(request):
         text, kind = page(request, form)
-        return web.Response(
-            status=status, text=text, content_type=kind,
-            headers={name: str(request.url) for name in headers},
-        )  # fmt: skip
+        sent = {name: str(request.url) for name in headers}
+        if status == TOO_MANY:
+            sent["Retry-After"] = "0"  # without it each of many calls pauses twice as long
+        return web.Response(status=status, text=text, content_type=kind, headers=sent)
 
     return handle
 

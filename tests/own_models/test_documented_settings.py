@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,14 @@ from batuta.clients import HttpTransport
 from batuta.config.load import load_config
 from batuta.config.settings import Settings
 from batuta.config.settings_file import read_settings, validate_settings
+from batuta.core import WorkerId
 from batuta.embedded.policy import ConductorCard
 from batuta.errors import ConfigError
 from batuta.language import PromptOptions
+from batuta.solvers.history import history_from_record
+from batuta.solvers.selector import SelectorRecipe, fit_selector, save_selector
 from batuta.train.settings import TrainSettings
+from evals.record import made_up
 from fakes.serving import Server
 
 pytestmark = pytest.mark.anyio
@@ -71,6 +76,10 @@ async def test_every_block_of_a_server_opens_with_one_key(text, tmp_path, monkey
     trained = tmp_path / "runs" / "mine" / "policy"  # what the page has trained by then
     trained.mkdir(parents=True)
     ConductorCard(name="mine", rendering=PromptOptions()).write(trained)
+    outcomes = history_from_record(made_up())
+    of_the_pool = [WorkerId(f"anthropic/claude-{name}-4-5") for name in ("opus", "sonnet", "haiku")]
+    known = replace(outcomes, workers=tuple(of_the_pool[: len(outcomes.workers)]))
+    save_selector(fit_selector(known, SelectorRecipe(evolve=False)), tmp_path / "runs" / "mini")
     file = tmp_path / "batuta.toml"
     file.write_text(text, encoding="utf-8")
     async with HttpTransport() as http:

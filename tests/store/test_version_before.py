@@ -76,7 +76,7 @@ async def test_on_postgresql_nothing_is_lost_and_callers_go_on(tmp_path, postgre
     script = (FIXTURES / "before_names_postgresql.sql").read_text("utf-8")
     expected = json.loads((FIXTURES / "before_names_postgresql.json").read_text("utf-8"))
     await asyncio.to_thread(
-        tell, postgres, "DROP SCHEMA public CASCADE", "CREATE SCHEMA public", script
+        tell, postgres, "DROP SCHEMA IF EXISTS dbos, public CASCADE", "CREATE SCHEMA public", script
     )
     async with Store.open(postgres) as store:
         await check_store(store, expected)

@@ -157,7 +157,11 @@ def _upsert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[st
     if table in {RUNS, CONTENTS}:
         create_partitions(connection, (row["created"] for row in rows))
     others = {c.name: statement.excluded[c.name] for c in table.columns if c.name not in keys}
-    changed = statement.on_conflict_do_update(index_elements=keys, set_=others)
+    changed = (
+        statement.on_conflict_do_update(index_elements=keys, set_=others)
+        if others
+        else statement.on_conflict_do_nothing(index_elements=keys)  # it is all key: nothing changes
+    )
     connection.execute(changed, [dict(row) for row in rows])
 
 
