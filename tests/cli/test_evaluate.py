@@ -157,7 +157,7 @@ def test_a_page_that_needs_no_other_file(run, tmp_path):
     text = (tmp_path / "shown" / "report.html").read_text()
     page = Page()
     page.feed(text)
-    assert page.tags["svg"] == 6 and page.tags["table"] >= 2 and not page.asked
+    assert page.tags["svg"] == 7 and page.tags["table"] >= 2 and not page.asked
     assert not page.tags["script"] and not page.tags["link"] and "url(http" not in text
     assert "prefers-color-scheme: dark" in text and "simulated" in text
     for name in ("report.md", "report.json", "front.png", "front.svg"):
