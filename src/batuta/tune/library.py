@@ -223,14 +223,22 @@ def write_continuation(candidate: Candidate) -> Workflow | None:
     return Workflow(tuple(steps)) if steps else None
 
 
-def program_pairs(writers: Sequence[WorkerId], programs: Sequence[WorkerId]) -> Iterator[Candidate]:
-    """One writes a program and another runs it, told so or asked the question as it stands."""
+def program_pairs(
+    writers: Sequence[WorkerId], programs: Sequence[WorkerId], *, asked: bool
+) -> Iterator[Candidate]:
+    """One writes a program and another runs it.
+
+    Args:
+        writers: who may write.
+        programs: who may run.
+        asked: whether who writes is asked the question as it stands; else it is told to write.
+    """
+    told = "" if asked else WRITE_PROGRAM
+    roles = (StepRole.SOLVE, StepRole.CHECK) if asked else (StepRole.PLAN, StepRole.SOLVE)
     for program in programs:
         for writer in writers:
-            told = CandidateStep(StepRole.PLAN, writer, text=WRITE_PROGRAM)
-            yield Candidate((told, CandidateStep(StepRole.SOLVE, program)))
-            asked = CandidateStep(StepRole.SOLVE, writer)
-            yield Candidate((asked, CandidateStep(StepRole.CHECK, program)))
+            first = CandidateStep(roles[0], writer, text=told)
+            yield Candidate((first, CandidateStep(roles[1], program)))
 
 
 def neighbouring_candidates(

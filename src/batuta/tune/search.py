@@ -132,24 +132,29 @@ class Search:
                 self._played[candidate, cell] = sum(known)
 
     async def screen(self, each: int, has_money: Callable[[int], bool]) -> bool:
-        """Every worker in every role beside each group's best single worker, if there is money.
-
-        A worker that runs programs is right alone with nobody, and so is who writes them: no
-        change of one step leads from either to both, so every pair of them is tried here.
-        """
+        """Every worker in every role beside each group's best single worker, if there is money."""
         self._fit()
         wanted: dict[tuple[Candidate, Cell], int] = {}
         for group in self.arena.groups:
-            best = self.rank(self._tried(group), group)[0].steps[0]
+            alone = [one for one in self._tried(group) if len(one) == 1]
+            best = self.rank(alone, group)[0].steps[0]
             for worker in self._workers:
                 for role in (StepRole.CHECK, StepRole.PLAN, StepRole.LOOK_UP):
                     step = CandidateStep(role, worker)
                     pair = (best, step) if role is StepRole.CHECK else (step, best)
                     for level in range(self.arena.levels):
                         wanted[Candidate(pair), (group, level)] = each
-            for pair in program_pairs(self._workers, self._programs):
-                for level in range(self.arena.levels):
-                    wanted[pair, (group, level)] = each
+        return await self._play(wanted, has_money)
+
+    async def screen_programs(
+        self, each: int, has_money: Callable[[int], bool], *, asked: bool
+    ) -> bool:
+        """Every pair of one who writes programs and one who runs them, if there is money.
+
+        Neither is right alone, so no change of one step leads from what is known to the two.
+        """
+        pairs = program_pairs(self._workers, self._programs, asked=asked)
+        wanted = {(pair, cell): each for pair in pairs for cell in self.arena.cells}
         return await self._play(wanted, has_money)
 
     async def run_round(self) -> bool:

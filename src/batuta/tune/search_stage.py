@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -99,9 +100,17 @@ def _count_draws(context: TuneContext, arena: Arena) -> int:
 
 
 async def _run_rounds(context: TuneContext, search: Search) -> None:
-    each, whole = _SCREENING, context.ends[TuneStage.SEARCH]
-    while each and not await search.screen(each, context.has_money(_SCREENED * whole)):
-        each -= 1
+    whole = context.ends[TuneStage.SEARCH]
+    has_money = context.has_money(_SCREENED * whole)
+    screens = (
+        partial(search.screen_programs, asked=True),
+        partial(search.screen_programs, asked=False),
+        search.screen,
+    )
+    for screen in screens:
+        each = _SCREENING
+        while each and not await screen(each, has_money):
+            each -= 1
     told = 0.0
     while await search.run_round():
         share = context.spent_share()
