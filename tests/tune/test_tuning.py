@@ -195,5 +195,6 @@ async def test_who_writes_programs_is_found_where_another_worker_runs_them():
     ))  # fmt: skip
     result, *_ = await tune(EQUAL, 700, clients=clients, pool=pool, tasks=tasks)
     plays = result.nominees["ultra"].assign(EQUAL.tasks(40, seed=5))
-    assert {tuple(s.worker for s in one.steps) for one in plays.values()} == {("ada", "python")}
+    names = {tuple(step.worker for step in one.steps) for one in plays.values()}
+    assert all(each[0] == "ada" and each[-1] == "python" for each in names), names
     assert result.comparisons[0].verdict is Verdict.BETTER
