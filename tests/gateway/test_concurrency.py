@@ -15,6 +15,12 @@ REDIS = os.environ.get("BATUTA_TEST_REDIS", "redis://127.0.0.1:6379")
 
 
 @pytest.fixture
+def patient(monkeypatch):
+    """A busy machine may take more than a second for the connections of a test."""
+    monkeypatch.setattr("batuta.gateway.access.concurrency._PATIENCE", 10.0)
+
+
+@pytest.fixture
 async def redis(anyio_backend):
     client = pytest.importorskip("redis.asyncio").Redis.from_url(REDIS, socket_connect_timeout=1)
     try:
@@ -52,7 +58,7 @@ async def test_in_memory_a_cap_is_exact():
     assert most == 7 <= served
 
 
-async def test_over_three_replicas_a_cap_is_exact(redis):
+async def test_over_three_replicas_a_cap_is_exact(redis, patient):
     replicas, key = [RedisConcurrency(redis, 3) for _ in range(3)], uuid.uuid4().hex
     most, served = await crowd(replicas, key, 7)
     assert most == 7 <= served
@@ -65,7 +71,7 @@ async def test_over_three_replicas_a_cap_is_exact(redis):
         await one.close()
 
 
-async def test_what_a_dead_replica_had_comes_free_and_what_lives_is_kept(redis):
+async def test_what_a_dead_replica_had_comes_free_and_what_lives_is_kept(redis, patient):
     key = uuid.uuid4().hex
     dead, living, third = (RedisConcurrency(redis, 3, lease=2) for _ in range(3))
     assert await dead.enter(key, "dead", 2)
@@ -100,7 +106,7 @@ async def test_a_key_without_a_cap_costs_redis_nothing():
     await counter.close()
 
 
-async def test_two_servers_share_a_keys_concurrency(store, redis):
+async def test_two_servers_share_a_keys_concurrency(store, redis, patient):
     towns = [Town(store, ada=Halting()) for _ in range(2)]
     for town in towns:
         town.serving.house.rate_limiter.concurrency = RedisConcurrency(redis, 2)  # pyright: ignore[reportAttributeAccessIssue]

@@ -203,7 +203,7 @@ def test_a_setting_that_is_no_url_of_redis_is_refused():
 
 
 async def test_of_many_at_once_no_more_tokens_pass_than_the_cap(redis):
-    name, limiters = uuid.uuid4().hex, [RedisRateLimiter(redis) for _ in range(3)]
+    name, limiters = uuid.uuid4().hex, [RedisRateLimiter(redis, 10) for _ in range(3)]
     passed = []
 
     async def take(number):
