@@ -1,13 +1,14 @@
 """A server under mixed load with faults for an hour: what grows, with its interval.
 
-    python bench/soak.py [SECONDS] [--store URL]
+    python bench/soak.py [SECONDS] [--store URL] [--pause SECONDS]
 
 `batuta serve` on loopback, its provider (one call in twenty fails: errors, cut streams, silence)
 and eight kinds of clients: plain answers, streams, streams that are left, workflows, background
 jobs, lists of runs, wrong requests, idle connections. Every five seconds the server's memory, file
-descriptors, threads, sockets, and its database's size are read; the slope of each over the second
+descriptors, threads, sockets, tasks, and its database's size are read; the slope of each over the second
 half, by least squares, is printed with its 95 % interval. A thing grows where the interval excludes
-zero and the growth in an hour is more than a twentieth of its level; the database may.
+zero and the growth in an hour is more than a twentieth of its level; the database may. Each of the 18
+clients waits up to `--pause` seconds after each request, so a longer pause is a lighter load.
 """
 
 from __future__ import annotations
@@ -119,8 +120,8 @@ async def provider(scope, receive, send):
 class Clients:
     """What the clients do, and what they met."""
 
-    def __init__(self, url, http):
-        self.url, self.http = url, http
+    def __init__(self, url, http, pause):
+        self.url, self.http, self.pause = url, http, pause
         self.met = Counter()
 
     async def run(self, until):
@@ -135,7 +136,7 @@ class Clients:
             except (aiohttp.ClientError, TimeoutError) as error:
                 found = type(error).__name__
             self.met[kind.__name__, str(found)] += 1
-            await asyncio.sleep(random.uniform(0, 0.2))
+            await asyncio.sleep(random.uniform(0, self.pause))
 
     async def ask(self, model, **more):
         body = {
@@ -187,16 +188,25 @@ class Clients:
         return "closed"
 
 
+async def read_tasks(http, url):
+    """Tasks of the server's event loop."""
+    async with http.get(f"{url}/metrics") as response:
+        text = await response.text()
+    return float(text.partition("\nbatuta_tasks ")[2].partition("\n")[0])
+
+
 def reading(pid, folder):
     status = dict(
         line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
     )
+    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     handles = [str(n.readlink()) for n in Path(f"/proc/{pid}/fd").iterdir() if n.is_symlink()]
     return {
         "memory MB": int(status["VmRSS"].split()[0]) / 1024,
         "file descriptors": len(handles),
         "sockets": sum(h.startswith("socket:") for h in handles),
         "threads": int(status["Threads"]),
+        "CPU s": sum(map(int, stat[11:13])) / os.sysconf("SC_CLK_TCK"),
         "database MB": sum(p.stat().st_size for p in folder.rglob("*.db*")) / 2**20,
     }
 
@@ -210,7 +220,7 @@ def slope(times, values):
     return 3600 * b, 3600 * 2 * math.sqrt(rest / max(n - 2, 1) / spread)
 
 
-async def main(seconds, store):
+async def main(seconds, store, pause):
     with tempfile.TemporaryDirectory() as name:
         folder, port, upstream = Path(name), free_port(), free_port()
         (folder / "batuta.toml").write_text(
@@ -244,12 +254,13 @@ async def main(seconds, store):
                     except aiohttp.ClientError:
                         pass
                     await asyncio.sleep(0.2)
-                clients, began = Clients(url, http), time.monotonic()
+                clients, began = Clients(url, http, pause), time.monotonic()
                 load = asyncio.create_task(clients.run(began + seconds))
                 while not load.done():
                     await asyncio.wait({load}, timeout=EVERY)
                     times.append(time.monotonic() - began)
-                    readings.append(reading(process.pid, folder))
+                    tasks = await read_tasks(http, url)
+                    readings.append({**reading(process.pid, folder), "tasks": tasks})
                 await load
         finally:
             process.send_signal(signal.SIGTERM)
@@ -273,7 +284,7 @@ def told(met, times, readings, code, log):
         values = [r[name] for r in readings]
         growth, width = slope(times[half:], values[half:])
         level = sum(values[half:]) / len(values[half:])
-        proven = growth - width > 0.05 * level and name != "database MB"
+        proven = growth - width > 0.05 * level and name not in {"database MB", "CPU s"}
         grows += [name] if proven else []
         print(
             f"{name:18} first {values[0]:8.1f}  last {values[-1]:8.1f}  an hour {growth:+9.1f} ± {width:.1f}{'  GROWS' if proven else ''}"
@@ -290,5 +301,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("seconds", nargs="?", type=float, default=3600)
     parser.add_argument("--store", default="")
+    parser.add_argument("--pause", type=float, default=0.2)
     options = parser.parse_args()
-    sys.exit(asyncio.run(main(options.seconds, options.store)))
+    sys.exit(asyncio.run(main(options.seconds, options.store, options.pause)))

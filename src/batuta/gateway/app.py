@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, final
 
+import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -99,6 +100,7 @@ class ServerState:
             "running": ("Requests being answered.", self.limiter.running),
             "waiting": ("Requests in the queue.", self.limiter.waiting),
             "turned_away_total": ("Requests for which there was no place.", self.limiter.rejected),
+            "tasks": ("Tasks of the event loop.", len(anyio.get_running_tasks())),
         }
         cache = self.answer_cache
         if cache is not None:
