@@ -8,9 +8,11 @@ from decimal import Decimal
 from typing import Any
 
 from batuta.clients import AnthropicClient, GeminiClient, HttpTransport, OpenAIChatClient, Secret
-from batuta.clients.openai.client import OPENROUTER_DIALECT, PREFILL_DIALECT
+from batuta.clients.openai.client import OPENAI_DIALECT, OPENROUTER_DIALECT, PREFILL_DIALECT
+from batuta.clients.openai.responses import OpenAIResponsesClient
 from batuta.core import Client, Delta, Failure, NullListener, Price, Worker, WorkerId
 from fakes import FakeAnthropic, FakeGemini, FakeOpenAI
+from fakes.openai_responses import FakeOpenAIResponses
 from fakes.server import KEY, FakeServer
 
 PRICE = Price(input=Decimal(1), output=Decimal(10))
@@ -38,6 +40,13 @@ CASES = (
         "openai",
         FakeOpenAI,
         lambda s, h: OpenAIChatClient(worker(), h, base_url=s.url, key=Secret(KEY)),
+    ),
+    Case(
+        "responses",
+        FakeOpenAIResponses,
+        lambda s, h: OpenAIResponsesClient(
+            worker("gpt-6-luna"), h, base_url=s.url, key=Secret(KEY), dialect=OPENAI_DIALECT
+        ),
     ),
     Case(
         "openrouter",

@@ -8,7 +8,7 @@ from clients.cases import CASES
 
 @pytest.fixture
 async def http(anyio_backend):
-    async with HttpTransport(connect=2.0, idle=0.5) as http:
+    async with HttpTransport(connect=30.0, idle=0.5) as http:
         yield http
 
 

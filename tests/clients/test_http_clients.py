@@ -114,7 +114,12 @@ async def test_a_whole_conversation_is_said_in_the_dialect(case, http, streaming
             user_message("So?"),
         ),
         sampling=Sampling(
-            temperature=0.5, top_p=0.9, max_tokens=100, stop=("END",), seed=7, effort=effort
+            temperature=0.5,
+            top_p=0.9,
+            max_tokens=100,
+            stop=() if case.name == "responses" else ("END",),
+            seed=7,
+            effort=effort,
         ),
         tools=(Tool(name="look", description="looks", parameters=SCHEMA, strict=True),),
         tool_choice="look",
@@ -234,7 +239,7 @@ async def test_nobody_there_is_unreachable(case, http):
 async def test_cancellation_closes_the_connection(case, streaming):
     async with (
         HttpTransport(idle=30) as http,
-        case.fake("slow " * 50, gap=0.05, latency=0.2) as server,
+        case.fake("slow " * 1000, gap=0.05, latency=0.2 if streaming else 30) as server,
     ):
         client = case.client(server, http)
         async with anyio.create_task_group() as group:
@@ -243,7 +248,7 @@ async def test_cancellation_closes_the_connection(case, streaming):
             await anyio.sleep(0.3 if streaming else 0.05)
             assert not server.closed.is_set()
             group.cancel_scope.cancel()
-        with anyio.fail_after(1.0):
+        with anyio.fail_after(20):
             await server.closed.wait()
 
 
@@ -263,9 +268,10 @@ async def test_connections_are_used_again(case, http, streaming):
     assert len(server.connections) == 1
 
 
-async def test_many_calls_at_once_do_not_mix(case, http):
+async def test_many_calls_at_once_do_not_mix(case):
     def echo(body):
-        return str(body.get("messages") or body["contents"])[-60:]
+        said = body.get("messages") or body.get("input") or body["contents"]
+        return str(said)[-60:]
 
     replies = {}
 
@@ -276,7 +282,7 @@ async def test_many_calls_at_once_do_not_mix(case, http):
         )
         replies[number] = reply.text
 
-    async with case.fake(echo) as server:
+    async with HttpTransport(connect=60, idle=60) as http, case.fake(echo) as server:
         client = case.client(server, http)
         async with anyio.create_task_group() as group:
             for number in range(30):
@@ -319,10 +325,10 @@ async def test_what_the_listener_raises_stops_the_call(case):
         async def on_delta(self, delta):
             raise errors.LimitReachedError("tokens", "5", "4")
 
-    async with HttpTransport(idle=30) as http, case.fake("slow " * 50, gap=0.05) as server:
+    async with HttpTransport(idle=30) as http, case.fake("slow " * 1000, gap=0.05) as server:
         with pytest.raises(errors.LimitReachedError):
             await case.client(server, http).complete(ASK, Refusing())
-        with anyio.fail_after(1.0):
+        with anyio.fail_after(20):
             await server.closed.wait()
 
 
@@ -371,7 +377,11 @@ def test_one_session_serves_one_loop_after_another():
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize("cut", [False, True])
 async def test_an_empty_reply_is_a_reply(case, http, streaming, cut):
-    words = {"anthropic": "max_tokens", "gemini": "MAX_TOKENS"}
+    words = {
+        "anthropic": "max_tokens",
+        "gemini": "MAX_TOKENS",
+        "responses": "max_output_tokens",
+    }
     finish = words.get(case.name, "length") if cut else ""
     async with case.fake(Said("", finish=finish)) as server:
         reply = await case.client(server, http).complete(

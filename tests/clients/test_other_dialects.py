@@ -7,7 +7,7 @@ import pytest
 
 from batuta import errors
 from batuta.clients import AnthropicClient, GeminiClient, Secret
-from batuta.clients.anthropic.client import AnthropicAdapter, ThinkingModels
+from batuta.clients.anthropic.client import AnthropicAdapter
 from batuta.clients.catalog import list_price
 from batuta.clients.gemini.client import GeminiAdapter
 from batuta.clients.openai.client import OpenAIChatClient
@@ -30,7 +30,7 @@ from batuta.core import (
     user_message,
 )
 from batuta.core.cost_bound import bound_call_cost
-from batuta.core.usage import ASSUMED_PRICE
+from batuta.usage import ASSUMED_PRICE
 from clients.cases import RecordingListener, worker
 from fakes import FakeAnthropic, FakeGemini, FakeOpenAI, Said
 from fakes.server import KEY
@@ -48,7 +48,7 @@ def asked(effort, **more):
 
 
 def messages_body(model, request):
-    return AnthropicAdapter(model, ThinkingModels()).build_body(request, stream=False)
+    return AnthropicAdapter(model).build_body(request, stream=False)
 
 
 def gemini_body(model, request):

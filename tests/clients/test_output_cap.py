@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.clients.anthropic.client import AnthropicAdapter, ThinkingModels
+from batuta.clients.anthropic.client import AnthropicAdapter
 from batuta.clients.gemini.client import GeminiAdapter
 from batuta.clients.openai.client import (
     COMPATIBLE_DIALECT,
@@ -15,7 +15,7 @@ from batuta.clients.openai.client import (
 )
 from batuta.core import Request, Sampling, Worker, WorkerId, user_message
 from batuta.core.cost_bound import desired_output_tokens
-from batuta.core.usage import Price
+from batuta.usage import Price
 
 EFFORTS = (None, "none", "minimal", "low", "medium", "high", "xhigh", "max")
 WIRES = {
@@ -23,8 +23,8 @@ WIRES = {
     "local": OpenAIChatAdapter("local", COMPATIBLE_DIALECT),
     "deepseek-reasoner": OpenAIChatAdapter("deepseek-reasoner", DEEPSEEK_DIALECT),
     "openai/gpt-5": OpenAIChatAdapter("openai/gpt-5", OPENROUTER_DIALECT),
-    "claude-sonnet-4-5": AnthropicAdapter("claude-sonnet-4-5", ThinkingModels()),
-    "claude-opus-4-6": AnthropicAdapter("claude-opus-4-6", ThinkingModels()),
+    "claude-sonnet-4-5": AnthropicAdapter("claude-sonnet-4-5"),
+    "claude-opus-4-6": AnthropicAdapter("claude-opus-4-6"),
     "gemini-2.5-pro": GeminiAdapter("gemini-2.5-pro"),
     "gemini-3-pro-preview": GeminiAdapter("gemini-3-pro-preview"),
 }

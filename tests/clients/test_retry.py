@@ -15,7 +15,7 @@ from batuta.clients import (
     WorkerSpec,
     open_client,
 )
-from batuta.clients.discovery import build_worker
+from batuta.clients.catalog import build_worker
 from batuta.core import Cost, Request, Usage, user_message
 from batuta.errors import LimitReachedError
 from clients.cases import RecordingListener

@@ -16,9 +16,9 @@ from batuta.clients import (
     WorkerSpec,
     open_client,
 )
-from batuta.clients.circuit_breaker import BreakerState
+from batuta.clients.limits import Throttle
+from batuta.clients.resilience import BreakerState
 from batuta.clients.secret import Secret
-from batuta.clients.throttle import Throttle
 from batuta.core import Outcome, Pool, Question, Step, Worker, WorkerId, Workflow
 from batuta.engine import conduct
 from batuta.errors import RateLimitError
@@ -85,10 +85,10 @@ async def test_a_slowed_worker_is_left_out_by_runs_that_may_choose():
     pool = Pool(tuple(Worker(id=w, model="m", strength=0.5) for w in ids))
     inner = ScriptedClient(lambda _: RateLimitError("slow", retry_after=20))
     ada = RetryClient(RateLimitedClient(inner, limiter(clock)), sleep=clock.sleep)
-    players = {ids[0]: ada, ids[1]: ScriptedClient(lambda _: "bob")}
+    workers = {ids[0]: ada, ids[1]: ScriptedClient(lambda _: "bob")}
     conductor = FixedConductor("one", lambda _: Workflow((Step(subtask="", worker=ids[0]),)))
     for _ in range(5):
-        run = await conduct(Question.of("x"), conductor, pool, players)
+        run = await conduct(Question.of("x"), conductor, pool, workers)
         assert run.answer == "bob"
     assert len(inner.requests) == 1 and clock.slept == []
 
@@ -193,19 +193,19 @@ async def test_a_step_goes_to_another_worker_and_a_short_pause_is_waited_for():
     async def sleep(seconds):
         slept.append(seconds)
 
-    def play(pause, pool=pool):
+    def run_question(pause, pool=pool):
         ada = RetryClient(
             ScriptedClient([RateLimitError("slow", retry_after=pause), "ada"]), sleep=sleep
         )
-        players = {ids[0]: ada, ids[1]: ScriptedClient(["bob"])}
+        workers = {ids[0]: ada, ids[1]: ScriptedClient(["bob"])}
         conductor = FixedConductor("one", lambda _: flow)
-        return conduct(Question.of("x"), conductor, pool, players)
+        return conduct(Question.of("x"), conductor, pool, workers)
 
-    run = await play(20)
+    run = await run_question(20)
     assert (run.answer, run.outcome, slept) == ("bob", Outcome.DEGRADED, [])
     (attempt,) = run.steps[0].attempts
     assert (attempt.failure.code, attempt.failure.retry_after) == ("rate_limited", 20)
-    run = await play(0.5)
+    run = await run_question(0.5)
     assert (run.answer, run.outcome, len(slept)) == ("ada", Outcome.ANSWERED, 1)
-    run = await play(20, pool.subset((ids[0],)))
+    run = await run_question(20, pool.subset((ids[0],)))
     assert run.answer == "ada" and slept[-1] >= 20

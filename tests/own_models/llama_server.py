@@ -4,6 +4,7 @@ import importlib.util
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 
 def weights():
@@ -15,7 +16,7 @@ def weights():
 
 
 def main():
-    import xllamacpp  # pyright: ignore[reportMissingImports]
+    xllamacpp: Any = importlib.import_module("xllamacpp")
 
     params = xllamacpp.CommonParams()
     params.model.path = str(weights())

@@ -64,7 +64,7 @@ class Cloud:
         return web.json_response(given)
 
 
-async def play(tmp_path, provider, url, times=1):
+async def run_question(tmp_path, provider, url, times=1):
     file = tmp_path / "batuta.toml"
     file.write_text(
         f"[[workers]]\nid = 'w'\nprovider = '{provider}'\nmodel = 'm-1'\nbase_url = '{url}'\n"
@@ -118,7 +118,7 @@ async def test_bedrock_is_signed_to_the_byte(tmp_path, monkeypatch):
     ):
         monkeypatch.setenv(name, value)
     async with Cloud() as cloud:
-        (run,) = await play(tmp_path, "bedrock", f"{cloud.origin}/openai/v1")
+        (run,) = await run_question(tmp_path, "bedrock", f"{cloud.origin}/openai/v1")
     assert run.outcome is Outcome.ANSWERED, run.error
     ((method, path, headers, body),) = cloud.calls
     assert path == "/openai/v1/chat/completions"
@@ -135,7 +135,7 @@ async def test_without_credentials_a_call_says_what_to_set(tmp_path, monkeypatch
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     async with Cloud() as cloud:
-        (run,) = await play(tmp_path, "bedrock", f"{cloud.origin}/openai/v1")
+        (run,) = await run_question(tmp_path, "bedrock", f"{cloud.origin}/openai/v1")
     assert run.outcome is Outcome.FAILED
     assert "set AWS_BEARER_TOKEN_BEDROCK, AWS_ACCESS_KEY_ID" in run.error
     assert cloud.calls == []
@@ -146,7 +146,7 @@ async def test_azure_asks_entra_for_a_token_once(tmp_path, monkeypatch):
     async with Cloud() as cloud:
         monkeypatch.setenv("IDENTITY_ENDPOINT", f"{cloud.origin}/token")
         monkeypatch.setenv("IDENTITY_HEADER", "who-i-am")
-        runs = await play(tmp_path, "azure", f"{cloud.origin}/openai/v1", times=2)
+        runs = await run_question(tmp_path, "azure", f"{cloud.origin}/openai/v1", times=2)
     assert [run.outcome for run in runs] == [Outcome.ANSWERED] * 2, runs
     ((query, headers, _),) = cloud.token_requests
     assert query["resource"] == "https://cognitiveservices.azure.com"
@@ -181,7 +181,7 @@ async def test_vertex_asks_google_for_a_token_and_renews_it(tmp_path, monkeypatc
         account = service_account(tmp_path, f"{cloud.origin}/token")
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", account)
         url = f"{cloud.origin}/v1/projects/p/locations/l/publishers/google"
-        runs = await play(tmp_path, "vertex", url, times=2)
+        runs = await run_question(tmp_path, "vertex", url, times=2)
     assert [run.outcome for run in runs] == [Outcome.ANSWERED] * 2, runs
     assert parse_qs(cloud.token_requests[0][2])["grant_type"][0].endswith("jwt-bearer")
     paths = [call[1] for call in cloud.calls]
@@ -197,9 +197,9 @@ async def test_a_refused_token_is_one_sentence(tmp_path, monkeypatch):
     async with Cloud(refuses=True) as cloud:
         account = service_account(tmp_path, f"{cloud.origin}/token")
         monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", account)
-        (run,) = await play(tmp_path, "vertex", f"{cloud.origin}/v1")
+        (run,) = await run_question(tmp_path, "vertex", f"{cloud.origin}/v1")
     assert run.outcome is Outcome.FAILED
-    assert "Google gives no token: RefreshError" in run.error
+    assert "Google gave no token: RefreshError" in run.error
     assert cloud.calls == []
 
 

@@ -6,7 +6,7 @@ from decimal import Decimal
 import pytest
 
 from batuta.clients import ScriptedClient
-from batuta.clients.circuit_breaker import BreakerPolicy, WorkerHealth
+from batuta.clients.resilience import BreakerPolicy, WorkerHealth
 from batuta.core import (
     Limits,
     MalformedPlan,
@@ -61,9 +61,9 @@ async def test_after_three_questions_without_a_workflow_the_best_worker_answers_
     assert asked(client) == 7, "the third opened it by its first draft"
     run = await ask(one)
     assert asked(client) == 7 and run.outcome is Outcome.FALLBACK and run.answer == "42"
-    (played,) = run.rounds
-    assert isinstance(played.decision, MalformedPlan) and not played.drafts
-    assert "skipped for 60 s" in played.decision.reason
+    (round_,) = run.rounds
+    assert isinstance(round_.decision, MalformedPlan) and not round_.drafts
+    assert "skipped for 60 s" in round_.decision.reason
 
     clock.now = 61
     said[0] = FLOW

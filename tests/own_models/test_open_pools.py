@@ -39,9 +39,9 @@ async def serving(*models, tags=(), shown=None, reply=FLOW, **options):
 
 def prompt_of(ensemble):
     assert isinstance(ensemble.conductor, LLMConductor)
-    brief = PlanningContext(question=Question.of("q"), pool=ensemble.pool)
+    context = PlanningContext(question=Question.of("q"), pool=ensemble.pool)
     learned = ensemble.conductor
-    return conductor_request(brief, learned.rendering, learned.sampling).messages[0].text
+    return conductor_request(context, learned.rendering, learned.sampling).messages[0].text
 
 
 @pytest.fixture
@@ -65,15 +65,39 @@ async def test_keys_alone_give_described_workers_and_the_best_conducts(http, els
     environ = {"OPENAI_API_KEY": KEY, "ANTHROPIC_API_KEY": KEY}
     found = await load_config(http, environ=environ)
     assert not found.simulated
-    assert found.conductor.name == "prompted/anthropic/claude-opus-4-5"
+    assert found.conductor.name == "prompted/anthropic/claude-opus-5-5"
     text = prompt_of(found)
     for said in (
-        "Model id 1: gpt-5-mini. Its maker says: GPT-5 mini is a faster",
-        "competition maths 88% (MathArena AIME 2025)",
+        "Model id 0: gpt-6.1-sol. Its maker says: Model for complex coding",
+        "Model id 2: gpt-6-luna. Its maker says: Efficient model",
         "can see pictures",
-        "$1.75 in, $14 out per million tokens",
+        "$4 in, $20 out per million tokens",
     ):
         assert said in text, text
+
+
+async def test_a_key_gives_the_newest_models_that_its_provider_lists(http, elsewhere):
+    async with FakeAnthropic("x") as server:
+        server.models = [
+            {"id": "claude-opus-4-5-20251101", "max_input_tokens": 200_000},
+            {"id": "claude-opus-4-8", "max_input_tokens": 900_000},
+            {"id": "claude-haiku-4-5-20251001"},
+            {"id": "claude-fable-5"},
+        ]
+        environ = {"ANTHROPIC_API_KEY": server.key, "ANTHROPIC_BASE_URL": server.origin}
+        found = await load_config(http, environ=environ)
+    assert [(w.model, w.context_window) for w in found.pool] == [
+        ("claude-opus-4-8", 900_000),
+        ("claude-haiku-4-5-20251001", 200_000),
+    ]
+    assert all(worker.price for worker in found.pool)
+
+
+async def test_a_model_with_a_board_s_figures_shows_them(http, elsewhere):
+    text = "[[workers]]\nprovider = 'openai'\nmodel = 'gpt-5-mini'\nid = 'a'\n"
+    (elsewhere / "batuta.toml").write_text(text)
+    found = await load_config(http, environ={"OPENAI_API_KEY": KEY})
+    assert "competition maths 88% (MathArena AIME 2025)" in prompt_of(found)
 
 
 async def test_a_base_url_alone_is_asked_for_its_models(http, elsewhere):
@@ -186,7 +210,7 @@ async def test_a_conductor_apart_is_called_and_is_no_worker(http, elsewhere):
     ("toml", "said"),
     [
         ("[conductor]\nworker = 'a'\nmodel = 'm'", "conductor: there are two conductors"),
-        ("[conductor]\nprovider = 'vllm'", "conductor: a conductor that is no worker needs"),
+        ("[conductor]\nprovider = 'vllm'", "conductor: a conductor that is not a worker needs"),
         ("[conductor]\nprovider = 'zzz'\nmodel = 'm'", "there is no provider 'zzz'"),
         ("[conductor]\nprovider = 'openai'\nmodel = 'm'", "set OPENAI_API_KEY"),
         ("[conductor]\nworker = 'zoe'", "no conductor 'zoe'"),

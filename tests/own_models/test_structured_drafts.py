@@ -88,7 +88,7 @@ DIALECTS = {
 BOUNDS = {"openai": {"minItems", "maxItems"}, "openrouter": {"minItems"}, "anthropic": {"minItems"}}
 
 
-async def play(folder, fake, provider, *, structured=True, times=1):
+async def run_question(folder, fake, provider, *, structured=True, times=1):
     """Runs over two workers that say what they were asked, conducted by the fake's model."""
     dialect = DIALECTS[provider]
     file = folder / "batuta.toml"
@@ -110,7 +110,7 @@ async def test_each_dialect_asks_for_the_form_and_reads_it(provider, tmp_path):
     async with dialect.fake(json.dumps(STEPS), check=not open_key) as fake:
         if dialect.fake is FakeOpenAI:
             fake.strict_openai = provider == "openai"
-        (run,) = await play(tmp_path, fake, provider)
+        (run,) = await run_question(tmp_path, fake, provider)
         assert not fake.wrong
         (asked,) = fake.requests
     schema = dialect.schema(asked.body)
@@ -126,7 +126,7 @@ async def test_each_dialect_asks_for_the_form_and_reads_it(provider, tmp_path):
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "gemini"])
 async def test_without_the_setting_nothing_is_asked_for(provider, tmp_path):
     async with DIALECTS[provider].fake(LISTS) as fake:
-        (run,) = await play(tmp_path, fake, provider, structured=False)
+        (run,) = await run_question(tmp_path, fake, provider, structured=False)
         body = fake.requests[0].body
     assert run.rounds[0].workflow == FLOW and DIALECTS[provider].schema(body) is None
     assert DRAFT_FORM[:30] not in json.dumps(body, ensure_ascii=False)
@@ -142,7 +142,7 @@ class WithoutForms(FakeOpenAI):
 
 async def test_a_provider_that_refuses_the_form_is_asked_freely_and_then_always(tmp_path):
     async with WithoutForms(LISTS) as fake:
-        first, second = await play(tmp_path, fake, "vllm", times=2)
+        first, second = await run_question(tmp_path, fake, "vllm", times=2)
         forms = ["response_format" in one.body for one in fake.requests]
     assert first.rounds[0].workflow == second.rounds[0].workflow == FLOW
     assert forms == [True, False, False]
@@ -156,7 +156,7 @@ async def test_another_refusal_is_told_once_and_nothing_is_learned_of_it(tmp_pat
             raise RuleError("no such model")
 
     async with Closed(LISTS) as fake:
-        (run,) = await play(tmp_path, fake, "vllm")
+        (run,) = await run_question(tmp_path, fake, "vllm")
         assert len(fake.requests) == 2
     decision = run.rounds[0].decision
     assert isinstance(decision, MalformedPlan) and "no such model" in decision.reason

@@ -1,15 +1,10 @@
 """The only package that opens sockets to models."""
 
-from batuta.clients.anthropic.client import AnthropicClient, ThinkingModels
+from batuta.clients.anthropic.client import AnthropicClient
 from batuta.clients.cache import CallCache, CallCacheClient
-from batuta.clients.catalog import ModelFacts, find_model_facts, list_price
-from batuta.clients.circuit_breaker import (
-    BreakerPolicy,
-    BreakerState,
-    CircuitBreakerClient,
-    WorkerHealth,
-)
-from batuta.clients.discovery import build_worker, discover_workers
+from batuta.clients.catalog import ModelFacts, build_worker, find_model_facts, list_price
+from batuta.clients.decoding import SseParser
+from batuta.clients.discovery import discover_workers
 from batuta.clients.factory import (
     WorkerCheck,
     check_worker,
@@ -30,10 +25,16 @@ from batuta.clients.providers import (
     provider_url,
 )
 from batuta.clients.replay import RunReplayClient, request_fingerprint
-from batuta.clients.retry import RetryClient, RetryPolicy
+from batuta.clients.resilience import (
+    BreakerPolicy,
+    BreakerState,
+    CircuitBreakerClient,
+    RetryClient,
+    RetryPolicy,
+    WorkerHealth,
+)
 from batuta.clients.scripted_client import ScriptedClient
 from batuta.clients.secret import NO_KEY, Secret, redact_secrets
-from batuta.clients.sse import SseParser
 from batuta.clients.transport import HttpTransport
 from batuta.core.token_estimate import estimate_request_tokens, estimate_tokens, estimate_usage
 
@@ -61,7 +62,6 @@ __all__ = [
     "ScriptedClient",
     "Secret",
     "SseParser",
-    "ThinkingModels",
     "WorkerCheck",
     "WorkerHealth",
     "WorkerSpec",

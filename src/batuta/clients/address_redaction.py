@@ -33,7 +33,7 @@ _ADDRESS_LIKE = re.compile(
 
 @lru_cache(256)
 def address_parts(url: str) -> tuple[str, ...]:
-    """What of that URL must not be told, in all the forms in which it may be repeated."""
+    """What of that URL must not be shown, in all the forms in which it may be repeated."""
     split = urlsplit(url)
     host, path = split.hostname or "", split.path.rstrip("/")
     ends = [at for at, letter in enumerate(path) if letter == "/" and at] + [len(path)]

@@ -219,7 +219,9 @@ class SharedJournal:
                 return await ask(self._pool)
             except self._outages as error:
                 if time.monotonic() > until:
-                    raise StoreError(f"the call journal's database is away: {error}") from None
+                    raise StoreError(
+                        f"the call journal's database cannot be reached: {error}"
+                    ) from None
                 await anyio.sleep(LONGEST_POLL_S)
             except self._errors as error:
                 raise StoreError(f"the call journal's database refused: {error}") from None

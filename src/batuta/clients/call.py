@@ -7,24 +7,37 @@ does the rest: sends, listens, counts, prices, and turns whatever goes wrong int
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Protocol, final
 
 from batuta.clients.address_redaction import address_parts
+from batuta.clients.decoding import need_string
 from batuta.clients.error_mapping import error_from_reply
-from batuta.clients.json_values import need_string
 from batuta.clients.transport import EventStream, HttpTarget, HttpTransport, with_host
-from batuta.core import CallListener, Cost, Delta, Finish, Reply, Request, ToolCall, Usage, Worker
+from batuta.core import (
+    CallListener,
+    Cost,
+    Delta,
+    Finish,
+    Reply,
+    Request,
+    Sampling,
+    ToolCall,
+    Usage,
+    Worker,
+)
+from batuta.core.conductor import NULL_LISTENER
 from batuta.core.token_estimate import estimate_usage
-from batuta.core.usage import audio_surcharge, hour_cache_surcharge, usage_cost
 from batuta.errors import (
     ClientError,
     InvalidReplyError,
     ProviderTimeoutError,
     StreamInterruptedError,
+    UnsupportedFieldError,
 )
+from batuta.usage import audio_surcharge, hour_cache_surcharge, usage_cost
 
 _DECODING_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What decoding raises when JSON has not the shape of the dialect."""
@@ -40,7 +53,7 @@ class ErrorReply(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderReply:
-    """What a provider told, before it is counted and priced."""
+    """A provider's reply, before it is counted and priced."""
 
     reply: Reply
     usage: Usage | None = None
@@ -119,6 +132,27 @@ class ProviderEndpoint:
     stream_target: HttpTarget
 
 
+class ProviderClient:
+    """A worker behind a provider's API; each dialect's client says where that is."""
+
+    def __init__(self, name: str, endpoint: ProviderEndpoint) -> None:
+        """`name` is the dialect's, for people."""
+        self.worker = endpoint.worker
+        self._name = name
+        self._endpoint = endpoint
+
+    def __repr__(self) -> str:
+        return f"{self._name}({self.worker.id!r} at {self._endpoint.reply_target.host})"
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """The model's reply; streamed if the listener wants fragments.
+
+        Raises:
+            ClientError: the call gave no usable reply.
+        """
+        return await call_provider(self._endpoint, request, listener)
+
+
 async def call_provider(
     endpoint: ProviderEndpoint, request: Request, listener: CallListener
 ) -> Reply:
@@ -130,13 +164,15 @@ async def call_provider(
         ClientError: no usable reply; with the usage and cost that are known or estimated if the
             provider had already begun to answer.
     """
-    request = replace(request, sampling=request.sampling.with_defaults(endpoint.worker.sampling))
+    sampling = request.sampling.with_defaults(endpoint.worker.sampling)
+    if sampling is not request.sampling:
+        request = replace(request, sampling=sampling)
     body = endpoint.adapter.build_body(request, stream=listener.streaming)
     if listener.streaming:
-        told = await _stream_reply(endpoint, request, body, listener)
+        provider_reply = await _stream_reply(endpoint, request, body, listener)
     else:
-        told = await _fetch_reply(endpoint, request, body)
-    return _complete_reply(endpoint, request, told)
+        provider_reply = await _fetch_reply(endpoint, request, body)
+    return _complete_reply(endpoint, request, provider_reply)
 
 
 async def _fetch_reply(
@@ -214,31 +250,33 @@ def _map_error_reply(target: HttpTarget, error: ErrorReply) -> ClientError:
     return error_from_reply(error.payload, target.key, address_parts(target.url))
 
 
-def _complete_reply(line: ProviderEndpoint, request: Request, told: ProviderReply) -> Reply:
+def _complete_reply(
+    line: ProviderEndpoint, request: Request, provider_reply: ProviderReply
+) -> Reply:
     """The reply with its prefill, usage and cost."""
-    reply = told.reply
-    usage = told.usage or estimate_usage(request, reply)
+    reply = provider_reply.reply
+    usage = provider_reply.usage or estimate_usage(request, reply)
     text = request.prefill + reply.text if line.adapter.supports_prefill else reply.text
-    cost, model = _reply_cost(line, usage, told), reply.model or line.worker.model
+    cost, model = _reply_cost(line, usage, provider_reply), reply.model or line.worker.model
     return replace(reply, text=text, usage=usage, cost=cost, model=model)
 
 
 def _attach_cost(
-    error: ClientError, line: ProviderEndpoint, request: Request, told: ProviderReply
+    error: ClientError, line: ProviderEndpoint, request: Request, provider_reply: ProviderReply
 ) -> None:
-    error.usage = told.usage or estimate_usage(request, told.reply)
-    error.cost = _reply_cost(line, error.usage, told)
+    error.usage = provider_reply.usage or estimate_usage(request, provider_reply.reply)
+    error.cost = _reply_cost(line, error.usage, provider_reply)
 
 
-def _reply_cost(line: ProviderEndpoint, usage: Usage, told: ProviderReply) -> Cost:
-    if told.usd is not None:
-        return Cost(told.usd)
+def _reply_cost(line: ProviderEndpoint, usage: Usage, provider_reply: ProviderReply) -> Cost:
+    if provider_reply.usd is not None:
+        return Cost(provider_reply.usd)
     price = line.worker.price
     cost = usage_cost(usage, price)
-    if price is None or not (told.hour_cache_write or told.audio_input):
+    if price is None or not (provider_reply.hour_cache_write or provider_reply.audio_input):
         return cost
-    kept = hour_cache_surcharge(price, told.hour_cache_write)
-    return cost + Cost(kept + audio_surcharge(price, told.audio_input))
+    kept = hour_cache_surcharge(price, provider_reply.hour_cache_write)
+    return cost + Cost(kept + audio_surcharge(price, provider_reply.audio_input))
 
 
 @final
@@ -303,3 +341,22 @@ def min_cap(*caps: int | None) -> int | None:
 def resolve_finish(finish: Finish, calls: Sequence[ToolCall]) -> Finish:
     """`finish`, or TOOL_CALLS where a provider says `stop` although it calls tools."""
     return Finish.TOOL_CALLS if calls and finish is Finish.STOP else finish
+
+
+PENALTIES = ("frequency_penalty", "presence_penalty", "top_k")
+"""Fields of `Sampling` that some providers do not know."""
+CHOICES = ("choices", "logprobs")
+"""The same, of what is told of the reply."""
+_CLIENT_NAMES = {"choices": "n"}
+"""Fields that clients call by another name."""
+
+
+def refuse_fields(model: str, sampling: Sampling, names: Iterable[str]) -> None:
+    """Nothing, if none of these fields is asked for.
+
+    Raises:
+        UnsupportedFieldError: one is; it is named rather than left out.
+    """
+    for name in names:
+        if getattr(sampling, name) is not None:
+            raise UnsupportedFieldError(f"{model} takes no {_CLIENT_NAMES.get(name, name)}")

@@ -87,7 +87,7 @@ class AwsSigner:
             found = self._session.get_credentials()
             frozen = found.get_frozen_credentials() if found else None
         except errors.BotoCoreError as error:
-            raise ProviderAuthError(f"AWS gives no credentials: {type(error).__name__}") from None
+            raise ProviderAuthError(f"AWS gave no credentials: {type(error).__name__}") from None
         if frozen is None:
             raise ProviderAuthError(
                 "there are no AWS credentials: set AWS_BEARER_TOKEN_BEDROCK, AWS_ACCESS_KEY_ID "
@@ -171,7 +171,7 @@ def _azure_tokens() -> FetchToken:
         try:
             token = credential.get_token(AZURE_SCOPE)
         except errors.AzureError as error:
-            raise ProviderAuthError(f"Entra gives no token: {type(error).__name__}") from None
+            raise ProviderAuthError(f"Entra gave no token: {type(error).__name__}") from None
         return token.token, float(token.expires_on)
 
     return fetch
@@ -191,7 +191,7 @@ def _google_tokens() -> FetchToken:
         try:
             credentials.refresh(requests.Request())
         except errors.GoogleAuthError as error:
-            raise ProviderAuthError(f"Google gives no token: {type(error).__name__}") from None
+            raise ProviderAuthError(f"Google gave no token: {type(error).__name__}") from None
         ends = credentials.expiry.replace(tzinfo=UTC)  # it is UTC, and does not say so
         return credentials.token, ends.timestamp()
 

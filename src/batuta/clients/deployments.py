@@ -35,7 +35,7 @@ class Deployment:
 
     def __post_init__(self) -> None:
         if not 0 <= self.weight < math.inf:
-            raise ValueError("a weight is not negative")
+            raise ValueError("a weight must not be negative")
 
 
 @final

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 
 import anyio
 
-from batuta.clients.catalog import ModelFacts, find_model_facts
-from batuta.clients.priors import priors_of
+from batuta.clients.catalog import ListedModel, known_worker
+from batuta.clients.hosted_models import choose_models, list_hosted_models
 from batuta.clients.providers import (
     PROVIDERS,
     Provider,
@@ -19,12 +18,9 @@ from batuta.clients.providers import (
     provider_url,
 )
 from batuta.clients.secret import Secret
-from batuta.clients.servers import ListedModel, ModelServer, list_models, parameters_in
+from batuta.clients.servers import ModelServer, list_models
 from batuta.clients.transport import HttpTransport, url_host
-from batuta.core import Price, Worker, WorkerId
 from batuta.errors import ConfigError
-
-_FREE_PRICE = Price(input=Decimal(0), output=Decimal(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +43,9 @@ async def discover_workers(
     Args:
         environ: usually `os.environ`.
         http: the session to probe with.
-        probe: whether to ask local servers, and servers named by an override such as
-            OPENAI_BASE_URL, which models they have; without it they give no workers.
+        probe: whether to ask servers which models they have. Without it local servers, and
+            servers named by an override such as OPENAI_BASE_URL, give no workers, and a hosted
+            provider gives the models that we know.
 
     Returns:
         Hosted providers first, each provider's models in its own order.
@@ -65,13 +62,7 @@ async def discover_pool(
     """The same, and which named servers do not answer; arguments and errors as `discover`."""
     found: dict[str, tuple[WorkerSpec, ...]] = {}
     silent: list[str] = []
-    to_probe: list[_ProviderAccess] = []
-    for provider in filter(_is_findable, PROVIDERS.values()):
-        server = _provider_access(provider, environ)
-        if provider.api == "chat" and (provider.local or server.has_own_url):
-            to_probe.append(server)
-        elif server.key:
-            found[provider.name] = _hosted_workers(server)
+    hosted, to_probe = _list_providers(environ)
     named = {server.provider.name for server in to_probe if server.has_own_url}
 
     async def ask_server(server: _ProviderAccess) -> None:
@@ -81,10 +72,19 @@ async def discover_pool(
         elif server.has_own_url:
             silent.append(server.provider.url_vars[0])
 
-    # Nothing that may raise runs in the group: it would wrap the error in an ExceptionGroup.
-    async with anyio.create_task_group() as group:
-        for server in to_probe if probe else ():
-            group.start_soon(ask_server, server)
+    async def ask_hosted(server: _ProviderAccess) -> None:
+        listed = await list_hosted_models(http, server.provider, server.base_url, server.key)
+        found[server.provider.name] = _hosted_workers(server, listed)
+
+    if probe:
+        # Nothing that may raise runs in the group: it would wrap the error in an ExceptionGroup.
+        async with anyio.create_task_group() as group:
+            for server in to_probe:
+                group.start_soon(ask_server, server)
+            for server in hosted:
+                group.start_soon(ask_hosted, server)
+    else:
+        found = {server.provider.name: _hosted_workers(server, ()) for server in hosted}
     return Discovery(
         specs=tuple(spec for name in PROVIDERS for spec in found.get(name, ())),
         silent=tuple(sorted(silent)),
@@ -97,40 +97,24 @@ async def discover_pool(
     )
 
 
+def _list_providers(
+    environ: Mapping[str, str],
+) -> tuple[list[_ProviderAccess], list[_ProviderAccess]]:
+    """The hosted providers that have a key, and the servers that may be somewhere."""
+    hosted: list[_ProviderAccess] = []
+    servers: list[_ProviderAccess] = []
+    for provider in filter(_is_findable, PROVIDERS.values()):
+        access = _provider_access(provider, environ)
+        if provider.api == "chat" and (provider.local or access.has_own_url):
+            servers.append(access)
+        elif access.key:
+            hosted.append(access)
+    return hosted, servers
+
+
 def _is_findable(provider: Provider) -> bool:
     """Whether keys and addresses alone tell what the provider has; deployments have own names."""
     return bool(provider.base_url)
-
-
-def build_worker(provider: str, model: str, context_window: int | None = None) -> Worker:
-    """A worker named `provider/model`, with what is known of its model."""
-    return known_worker(provider, ListedModel(name=model, context_window=context_window))
-
-
-def known_worker(provider: str, model: ListedModel, base_url: str = "") -> Worker:
-    """A worker named `provider/model`, with what its server tells and what is known of its model.
-
-    Args:
-        provider: a name in `PROVIDERS`.
-        model: as its server lists it.
-        base_url: where it is reached.
-    """
-    facts = find_model_facts(provider, model.name, base_url) or ModelFacts()
-    local = provider in PROVIDERS and PROVIDERS[provider].local
-    name = model.name.rpartition("/")[2] if model.name.endswith(".gguf") else model.name
-    tags = facts.tags if model.tags is None else model.tags
-    size = model.parameters or parameters_in(model.name)
-    about = facts.description or (f"{size:.3g} billion parameters." if size else "")
-    return Worker(
-        id=WorkerId(f"{provider}/{name.removesuffix('.gguf')}"),
-        model=model.name,
-        description=about,
-        tags=(*tags, "local") if local else tags,
-        context_window=model.context_window or facts.context_window,
-        price=_FREE_PRICE if local else facts.price,
-        skills=priors_of(model.name),
-        parameters=size,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +143,13 @@ def _provider_access(provider: Provider, environ: Mapping[str, str]) -> _Provide
     )
 
 
-def _hosted_workers(server: _ProviderAccess) -> tuple[WorkerSpec, ...]:
+def _hosted_workers(
+    server: _ProviderAccess, listed: tuple[ListedModel, ...]
+) -> tuple[WorkerSpec, ...]:
+    """Its workers; `listed` is what the key can call, empty where that is not known."""
     name, base_url = server.provider.name, server.base_url if server.has_own_url else ""
-    workers = (build_worker(name, model) for model in server.provider.models)
+    models = choose_models(name, server.provider.models, listed)
+    workers = (known_worker(name, model) for model in models)
     return tuple(
         WorkerSpec(worker=worker, provider=name, base_url=base_url, key=server.key)
         for worker in workers

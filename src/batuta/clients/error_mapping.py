@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from batuta.clients.address_redaction import hide_addresses
-from batuta.clients.json_values import as_array, as_object, as_string
+from batuta.clients.decoding import as_array, as_object, as_string
 from batuta.clients.secret import NO_KEY, Secret, redact_secrets
 from batuta.errors import (
     BadRequestError,

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from batuta.clients.anthropic.client import AnthropicClient
-from batuta.clients.circuit_breaker import BreakerPolicy, CircuitBreakerClient, WorkerHealth
 from batuta.clients.cloud_credentials import open_signer
 from batuta.clients.deployments import Deployment, Deployments
 from batuta.clients.gemini.client import GeminiClient
@@ -15,8 +14,16 @@ from batuta.clients.limits import CallLimiter, RateLimitedClient
 from batuta.clients.limits_shared import ProviderCaps, RedisConnections, RedisTurns
 from batuta.clients.openai.client import OpenAIChatClient
 from batuta.clients.openai.embeddings import EmbeddingClient
+from batuta.clients.openai.models import needs_responses
+from batuta.clients.openai.responses import OpenAIResponsesClient
 from batuta.clients.providers import Provider, WorkerSpec, find_provider
-from batuta.clients.retry import RetryClient, RetryPolicy
+from batuta.clients.resilience import (
+    BreakerPolicy,
+    CircuitBreakerClient,
+    RetryClient,
+    RetryPolicy,
+    WorkerHealth,
+)
 from batuta.clients.transport import HttpTransport, url_host
 from batuta.core import Client, Request, Sampling, WorkerId, user_message
 from batuta.core.worker import EMBEDDINGS
@@ -142,7 +149,9 @@ def open_provider_client(spec: WorkerSpec, http: HttpTransport) -> Client:
     if provider.api == "gemini":
         return GeminiClient(spec.worker, http, base_url=base_url, key=spec.key)
     dialect = replace(provider.dialect, extra={**provider.dialect.extra, **spec.extra_body})
-    return OpenAIChatClient(spec.worker, http, base_url=base_url, key=spec.key, dialect=dialect)
+    by_responses = dialect.responses and needs_responses(spec.worker.model)
+    client = OpenAIResponsesClient if by_responses else OpenAIChatClient
+    return client(spec.worker, http, base_url=base_url, key=spec.key, dialect=dialect)
 
 
 def _signed_transport(
@@ -171,7 +180,7 @@ def _open_embedding_client(
         ConfigError: its provider's API has no embeddings.
     """
     if provider.api != "chat":
-        message = f"embeddings of the provider {provider.name} are not spoken here"
+        message = f"embeddings of the provider {provider.name} are not supported"
         raise ConfigError(f"worker {spec.worker.id} has the tag '{EMBEDDINGS}': {message}")
     return EmbeddingClient(
         spec.worker, http, base_url=base_url, key=spec.key, dialect=provider.dialect

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from batuta.clients.anthropic.client import AnthropicAdapter, ThinkingModels
+from batuta.clients.anthropic.client import AnthropicAdapter
 from batuta.clients.call import ProviderAdapter
 from batuta.clients.gemini.client import GeminiAdapter
 from batuta.clients.openai.client import OpenAIChatAdapter
+from batuta.clients.openai.models import needs_responses
+from batuta.clients.openai.responses import OpenAIResponsesAdapter
 from batuta.clients.providers import WorkerSpec, find_provider
 from batuta.core import Request, Sampling, user_message
 from batuta.core.worker import EMBEDDINGS
@@ -53,7 +55,9 @@ def _provider_adapter(spec: WorkerSpec) -> ProviderAdapter:
     """What writes requests to that provider's models."""
     provider, model = find_provider(spec.provider), spec.worker.model
     if provider.api == "anthropic":
-        return AnthropicAdapter(model, ThinkingModels())
+        return AnthropicAdapter(model)
     if provider.api == "gemini":
         return GeminiAdapter(model.removeprefix("models/"))
+    if provider.dialect.responses and needs_responses(model):
+        return OpenAIResponsesAdapter(model, provider.dialect)
     return OpenAIChatAdapter(model, provider.dialect)

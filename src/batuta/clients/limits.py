@@ -1,17 +1,24 @@
-"""A client that waits its turn."""
+"""A client that waits its turn: within limits, and as fast as its provider wants to be called.
+
+A provider that asks to slow down (429) works: it only says that this key sends too much. So calls
+pause for as long as it asks, and then pass through a token bucket of one token, filled at half the
+rate at which it was called before. Every answer fills it a little faster, until it no longer holds
+anybody back.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from math import inf
 from typing import final
 
 import anyio
 
 from batuta.clients.limits_shared import SharedTurns
-from batuta.clients.retry import SleepFunction
-from batuta.clients.throttle import Throttle
+from batuta.clients.resilience import SleepFunction
 from batuta.core import CallListener, Client, Reply, Request
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.run import Failure
@@ -89,7 +96,7 @@ class CallLimiter:
         sleep: SleepFunction = anyio.sleep,
     ) -> None:
         if concurrency < 1 or (rpm is not None and rpm < 1) or (tpm is not None and tpm < 1):
-            raise ValueError("limits on concurrency, calls and tokens are at least 1")
+            raise ValueError("limits on concurrency, calls and tokens must be at least 1")
         self._shared = shared
         part = 1 if shared is None else shared.share
         self._slots = anyio.Semaphore(concurrency, fast_acquire=True)
@@ -109,21 +116,28 @@ class CallLimiter:
             ClientError: as `inner` or the listener does.
         """
         told = await self._report_pause(listener)
-
-        async def call() -> Reply:
-            return await self._call(inner, request, listener, told=told)
-
+        if self._shared is None:
+            async with self._slots:
+                return await self._call_within_windows(inner, request, listener, told=told)
         async with self._slots:
-            if self._shared is not None:
-                reply = await self._shared.run(_token_estimate(request), call)
-                if reply is not None:
-                    return reply
-            async with self._own_slots:
-                grants = await self._wait_for_grants(request)
-                reply = await call()
-                if self._tokens is not None:
-                    grants[-1].amount = reply.usage.total
+            call = partial(self._call, inner, request, listener, told=told)
+            reply = await self._shared.run(_token_estimate(request), call)
+            if reply is not None:
                 return reply
+            async with self._own_slots:
+                return await self._call_within_windows(inner, request, listener, told=told)
+
+    async def _call_within_windows(
+        self, inner: Client, request: Request, listener: CallListener, *, told: bool
+    ) -> Reply:
+        """`inner`'s reply, begun when this process's own limits a minute allow it."""
+        if self._calls is None and self._tokens is None:
+            return await self._call(inner, request, listener, told=told)
+        grants = await self._wait_for_grants(request)
+        reply = await self._call(inner, request, listener, told=told)
+        if self._tokens is not None:
+            grants[-1].amount = reply.usage.total
+        return reply
 
     async def _call(
         self, inner: Client, request: Request, listener: CallListener, *, told: bool
@@ -148,6 +162,8 @@ class CallLimiter:
             RateLimitError: it is too long.
             ClientError: the listener asks somebody else instead.
         """
+        if not self.throttle.is_slowed:
+            return False
         wait = self.throttle.wait()
         if wait > SHORT_WAIT_SECONDS:
             error = self._rate_limit_error(wait)
@@ -157,8 +173,7 @@ class CallLimiter:
         return wait > SHORT_WAIT_SECONDS
 
     async def _sleep_until_turn(self) -> None:
-        wait = self.throttle.wait()
-        if wait > MAX_WAIT_SECONDS:
+        if self.throttle.is_slowed and (wait := self.throttle.wait()) > MAX_WAIT_SECONDS:
             raise self._rate_limit_error(wait)
         wait = self.throttle.next_turn()
         if wait > 0:
@@ -209,3 +224,86 @@ class RateLimitedClient:
             ClientError: as `inner` does.
         """
         return await self.limiter.run(self.inner, request, listener)
+
+
+_RATE_WINDOW_SECONDS = 10.0
+"""Seconds over which the rate of calls is seen."""
+_MIN_RATE = 2.0
+"""Calls a second that are let through after any pause: what is slower still, its pauses tell."""
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 30.0
+"""Seconds of the pause where the provider names none; each in a row is twice as long."""
+_RATE_INCREASE = 1.1
+"""Factor of the rate for each answer."""
+
+
+@final
+class Throttle:
+    """The pause and the bucket of one provider's key. Pure but for the clock."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._sent: deque[float] = deque()
+        self._rate = inf
+        self._usual = inf
+        """The rate at which it was told to slow down."""
+        self._next = 0.0
+        self._slowed = -inf
+        self._row = 0
+
+    @property
+    def rate(self) -> float:
+        """Calls a second that are let through; infinite if nobody is held back."""
+        return self._rate
+
+    @property
+    def is_slowed(self) -> bool:
+        """Whether the provider has ever asked to slow down: else no call waits."""
+        return self._next > 0.0
+
+    def wait(self) -> float:
+        """Seconds until the next call's turn."""
+        return max(0.0, self._next - self._clock())
+
+    def next_turn(self) -> float:
+        """The next turn, taken: seconds until it."""
+        now = self._clock()
+        at = max(now, self._next)
+        if self._rate < inf:
+            self._next = at + 1 / self._rate
+        self._sent.append(at)
+        while self._sent[0] < now - _RATE_WINDOW_SECONDS:
+            self._sent.popleft()
+        return at - now
+
+    def record_rate_limit(self, began: float, retry_after: float | None) -> None:
+        """The provider refused a call for its rate.
+
+        Args:
+            began: when the call began; those that were on their way together are slowed by once.
+            retry_after: seconds that it asked to wait, if it did.
+        """
+        now = self._clock()
+        if began >= self._slowed:
+            self._row += 1
+            if self._rate == inf:
+                self._usual = max(self._recent_rate(now), 2 * _MIN_RATE)
+            self._rate = max(_MIN_RATE, min(self._rate, self._usual) / 2)
+            self._slowed = now
+        if retry_after is None:
+            retry_after = min(
+                _FIRST_PAUSE_SECONDS * 2.0 ** min(self._row - 1, 10), _MAX_PAUSE_SECONDS
+            )
+        self._next = max(self._next, now + retry_after)
+
+    def _recent_rate(self, now: float) -> float:
+        """Calls a second of late."""
+        elapsed = now - self._sent[0] if self._sent else 0.0
+        return len(self._sent) / min(max(elapsed, 1.0), _RATE_WINDOW_SECONDS)
+
+    def record_success(self) -> None:
+        """The provider answered a call."""
+        self._row = 0
+        if self._rate < inf:
+            self._rate *= _RATE_INCREASE
+            if self._rate >= 2 * self._usual:
+                self._rate = inf

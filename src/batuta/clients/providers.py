@@ -41,7 +41,8 @@ class Provider:
     url_vars: tuple[str, ...] = ()
     """Environment variables that override `base_url`."""
     models: tuple[str, ...] = ()
-    """The pool that a key alone gives."""
+    """The pool that a key alone gives: of each of these families the newest that the provider lists
+    (`hosted_models`), or these themselves. As of 2026-11-24."""
     cloud: Cloud | None = None
     """Whose credentials serve where there is no key; None: there must be one."""
     schema_bounds: tuple[str, ...] = ("minItems", "maxItems", "maxLength")
@@ -57,7 +58,7 @@ _KNOWN_PROVIDERS = (
         dialect=OPENAI_DIALECT,
         key_vars=("OPENAI_API_KEY",),
         url_vars=("OPENAI_BASE_URL",),
-        models=("gpt-5.2", "gpt-5-mini", "gpt-4.1-mini"),
+        models=("gpt-6.1-sol", "gpt-6.1-terra", "gpt-6-luna"),
         schema_bounds=("minItems", "maxItems"),
     ),
     Provider(
@@ -66,7 +67,7 @@ _KNOWN_PROVIDERS = (
         api="anthropic",
         key_vars=("ANTHROPIC_API_KEY",),
         url_vars=("ANTHROPIC_BASE_URL",),
-        models=("claude-opus-4-5", "claude-sonnet-4-5", "claude-haiku-4-5"),
+        models=("claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5"),
         schema_bounds=("minItems",),
     ),
     Provider(
@@ -75,7 +76,7 @@ _KNOWN_PROVIDERS = (
         api="gemini",
         key_vars=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
         url_vars=("GEMINI_BASE_URL",),
-        models=("gemini-2.5-pro", "gemini-2.5-flash"),
+        models=("gemini-4-argon", "gemini-3.8-flash", "gemini-3.5-flash-lite"),
     ),
     Provider(
         name="openrouter",
@@ -83,7 +84,12 @@ _KNOWN_PROVIDERS = (
         dialect=OPENROUTER_DIALECT,
         key_vars=("OPENROUTER_API_KEY",),
         url_vars=("OPENROUTER_BASE_URL",),
-        models=("openai/gpt-5-mini", "anthropic/claude-sonnet-4.5", "google/gemini-2.5-pro"),
+        models=(
+            "anthropic/claude-opus-5.5",
+            "openai/gpt-6.1-sol",
+            "google/gemini-3.8-flash",
+            "deepseek/deepseek-v4.1-flash",
+        ),
         schema_bounds=("minItems",),
     ),
     Provider(
@@ -92,7 +98,7 @@ _KNOWN_PROVIDERS = (
         dialect=DEEPSEEK_DIALECT,
         key_vars=("DEEPSEEK_API_KEY",),
         url_vars=("DEEPSEEK_BASE_URL",),
-        models=("deepseek-chat", "deepseek-reasoner"),
+        models=("deepseek-v4-pro", "deepseek-flash"),
     ),
     Provider(
         name="azure",

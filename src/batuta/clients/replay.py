@@ -15,8 +15,8 @@ from batuta import errors
 from batuta.clients.scripted_client import split_reply
 from batuta.core import CallListener, Failure, Reply, Request, Run
 from batuta.core.conductor import NULL_LISTENER
-from batuta.core.usage import ZERO_COST
 from batuta.errors import BadRequestError, ClientError
+from batuta.usage import ZERO_COST
 
 _NO_CAP_SUFFIX = b',"max_output":null}'
 _NO_CHOICES = b',"choices":null,"logprobs":null,"dimensions":null}'
@@ -55,7 +55,9 @@ class RunReplayClient:
         await anyio.lowlevel.checkpoint()
         left = self._recorded.get(request_fingerprint(request))
         if not left:
-            raise BadRequestError("no reply was recorded for this request, or all were given back")
+            raise BadRequestError(
+                "no reply was recorded for this request, or all of them were used"
+            )
         result = left.popleft()
         if isinstance(result, Failure):
             raise _error_from_failure(result)

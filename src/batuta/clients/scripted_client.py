@@ -12,8 +12,8 @@ import anyio.lowlevel
 from batuta.core import CallListener, Delta, Price, Reply, Request
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.token_estimate import estimate_usage
-from batuta.core.usage import ZERO_COST, ZERO_USAGE, usage_cost
 from batuta.errors import BadRequestError, ClientError
+from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 
 ScriptLine = Reply | str | ClientError
 Script = Sequence[ScriptLine] | Mapping[str, ScriptLine] | Callable[[Request], ScriptLine]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
 
-from batuta.clients.json_values import as_array, as_count, as_object, as_string
+from batuta.clients.catalog import ListedModel, parameters_in
+from batuta.clients.decoding import as_array, as_count, as_object, as_string
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.transport import HttpTarget, HttpTransport
 from batuta.errors import ClientError
@@ -21,23 +21,9 @@ DETAIL_SECONDS = 1.0
 MODELS_AT_MOST = 16
 """Of one server."""
 _NO_CHAT = ("embed", "rerank", "whisper", "tts", "bge-")
-_BILLIONS = re.compile(r"(?<![a-z\d.])(\d+(?:\.\d+)?)\s*(b|m)(?![a-z\d])", re.IGNORECASE)
 _BILLION = 1e9
 _GATEWAYS = {"batuta"}
 """Who listens on common ports and is no server of models."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedModel:
-    """A model that a server has."""
-
-    name: str
-    context_window: int | None = None
-    """Tokens."""
-    parameters: float | None = None
-    """Billions."""
-    tags: tuple[str, ...] | None = None
-    """Its abilities; None: the server does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,19 +64,6 @@ async def list_models(http: HttpTransport, server: ModelServer) -> tuple[ListedM
     with anyio.move_on_after(DETAIL_SECONDS):
         known = await _DETAILS.get(server.kind, _no_details)(http, server, known)
     return tuple(m for m in known if not any(word in m.name.lower() for word in _NO_CHAT))
-
-
-def parameters_in(text: str) -> float | None:
-    """Billions of parameters as a name or a size tells them: `qwen3:8b`, `135M`."""
-    found = _BILLIONS.findall(text.replace("_", "-"))
-    if not found:
-        return None
-    number, unit = found[-1] if len(found) == 1 else max(found, key=lambda f: _in_billions(*f))
-    return _in_billions(number, unit)
-
-
-def _in_billions(number: str, unit: str) -> float:
-    return float(number) / (1000 if unit.lower() == "m" else 1)
 
 
 async def _list_ollama(http: HttpTransport, server: ModelServer) -> tuple[ListedModel, ...]:

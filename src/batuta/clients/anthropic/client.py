@@ -1,73 +1,48 @@
 """Anthropic's Messages API.
 
 Deviations a caller should know: a seed is not sent (there is none); `json_object` becomes a
-sentence in the system prompt (there is no such mode); temperature and top_p are left out while the
-model thinks (the API refuses them); a `prompt_cache_key` asks for the whole prompt to be cached
-(there are no keys); prefill is not sent (newer models refuse it).
+sentence in the system prompt (there is no such mode); temperature, top_p and top_k are left out
+while the model thinks and for models that refuse them (Opus 4.7 and all of version 5); where a call
+cannot be forced it is asked for in words, and the reply is checked as anywhere; a
+`prompt_cache_key` asks for the whole prompt to be cached (there are no keys); prefill is not sent
+(newer models refuse it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, final
 
 from batuta.clients.anthropic.messages import anthropic_messages, cache_control, system_texts
+from batuta.clients.anthropic.models import DEFAULT_MAX_TOKENS, claude_rules
 from batuta.clients.anthropic.stream import AnthropicStreamAccumulator, parse_message
-from batuta.clients.call import ProviderEndpoint, ProviderReply, StreamAccumulator, call_provider
-from batuta.clients.sampling import CHOICES, PENALTIES, refuse_fields
+from batuta.clients.call import (
+    CHOICES,
+    PENALTIES,
+    ProviderClient,
+    ProviderEndpoint,
+    ProviderReply,
+    StreamAccumulator,
+    refuse_fields,
+)
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.transport import HttpTarget, HttpTransport
-from batuta.core import CallListener, Reply, Request, Role, Tool, Worker
-from batuta.core.conductor import NULL_LISTENER
+from batuta.core import Request, Role, Tool, Worker
 from batuta.core.cost_bound import THINKING_TOKENS
 
 API_VERSION = "2023-06-01"
-DEFAULT_MAX_TOKENS = 4096
-"""Where no limit was asked for and the model's own is not known: the API wants one."""
-_MOST_OUTPUT = (
-    ("claude-opus-4-6", 128_000),
-    ("claude-opus-4-5", 64_000),
-    ("claude-opus-4", 32_000),
-    ("claude-sonnet-4", 64_000),
-    ("claude-haiku-4", 64_000),
-    ("claude-3-7-sonnet", 64_000),
-    ("claude-3-5", 8_192),
-)
-"""The models' own limits by prefix, as Anthropic publishes them; the longest prefix first."""
-
 _JSON_INSTRUCTION = "Answer with one JSON object and nothing else."
+_CALL_INSTRUCTION = "Call {} now: an answer without a call is not accepted."
 _MIN_THINKING_TOKENS = 1024
 """Tokens of thinking that the API takes at least."""
-_EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
-
-
-@dataclass(frozen=True, slots=True)
-class ThinkingModels:
-    """How models are told to think, by the prefix of their names."""
-
-    budget: tuple[str, ...] = (
-        "claude-3-7",
-        "claude-opus-4",
-        "claude-sonnet-4",
-        "claude-haiku-4",
-    )
-    """Think with `budget_tokens`, which are added to `max_tokens`."""
-    adaptive: tuple[str, ...] = (
-        "claude-opus-4-6",
-        "claude-opus-4-7",
-        "claude-opus-4-8",
-        "claude-sonnet-4-6",
-        "claude-opus-5",
-        "claude-sonnet-5",
-    )
-    """Think as much as they find right, steered by `output_config.effort`; looked at first."""
-    budgets: Mapping[str, int] = field(default_factory=lambda: dict(THINKING_TOKENS))
-    """Tokens for each effort."""
+_EFFORTS = {"none": "low", "minimal": "low"}
+_NARROW_EFFORTS = _EFFORTS | {"xhigh": "high"}
+"""What efforts are called, where the API calls them by another name."""
+_OFF_EFFORTS = {"low", "medium", "high"}
+"""Efforts at which thinking can be turned off."""
 
 
 @final
-class AnthropicClient:
+class AnthropicClient(ProviderClient):
     """A worker behind `POST {base_url}/v1/messages`."""
 
     def __init__(
@@ -77,7 +52,6 @@ class AnthropicClient:
         *,
         base_url: str = "https://api.anthropic.com",
         key: Secret = NO_KEY,
-        thinking: ThinkingModels = ThinkingModels(),
     ) -> None:
         """Opens nothing.
 
@@ -89,25 +63,16 @@ class AnthropicClient:
             headers["x-api-key"] = key.reveal()
         base = base_url.rstrip("/").removesuffix("/v1")
         target = HttpTarget(url=base + "/v1/messages", headers=headers, key=key)
-        self.worker = worker
-        self._endpoint = ProviderEndpoint(
-            worker=worker,
-            adapter=AnthropicAdapter(worker.model, thinking),
-            http=http,
-            reply_target=target,
-            stream_target=target,
+        super().__init__(
+            "Anthropic",
+            ProviderEndpoint(
+                worker=worker,
+                adapter=AnthropicAdapter(worker.model),
+                http=http,
+                reply_target=target,
+                stream_target=target,
+            ),
         )
-
-    def __repr__(self) -> str:
-        return f"Anthropic({self.worker.id!r} at {self._endpoint.reply_target.host})"
-
-    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The model's reply; streamed if the listener wants fragments.
-
-        Raises:
-            ClientError: the call gave no usable reply.
-        """
-        return await call_provider(self._endpoint, request, listener)
 
 
 @final
@@ -116,19 +81,19 @@ class AnthropicAdapter:
 
     supports_prefill = False
 
-    def __init__(self, model: str, thinking: ThinkingModels) -> None:
+    def __init__(self, model: str) -> None:
         self._model = model
-        self._thinking = thinking
+        self._rules = claude_rules(model)
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
         """The JSON to send."""
         sampling = request.sampling
         body: dict[str, Any] = {
             "model": self._model,
-            "max_tokens": sampling.max_tokens or most_output(self._model),
+            "max_tokens": sampling.max_tokens or self._rules.max_output,
             "messages": anthropic_messages(request.messages, self._thinker(request)),
         }
-        system = _system_prompt(request)
+        system = _system_prompt(request, self._unforced_instruction(request))
         if system:
             body["system"] = system
         _mark_prompt(body, request)
@@ -137,7 +102,7 @@ class AnthropicAdapter:
         if sampling.stop:
             body["stop_sequences"] = list(sampling.stop)
         if request.tools:
-            _add_tools(body, request)
+            _add_tools(body, request, forced=self._rules.forced_tools)
         self._set_thinking(body, request)
         if request.max_output is not None:
             _cap_output(body, request.max_output)
@@ -156,25 +121,61 @@ class AnthropicAdapter:
 
     def _thinker(self, request: Request) -> str:
         """The model whose thoughts are given back: this one, if it thinks now."""
-        effort = request.sampling.effort
-        thinks = self._model.startswith((*self._thinking.adaptive, *self._thinking.budget))
-        wanted = effort is not None and effort != "none"
-        return self._model if wanted and thinks and _may_think(request, self._model) else ""
+        return self._model if self._thinks(request) else ""
+
+    def _thinks(self, request: Request) -> bool:
+        effort, rules = request.sampling.effort, self._rules
+        if rules.thinks_unasked:
+            return rules.thinking_off == "never" or not self._must_not_think(request)
+        wanted = effort is not None and effort != "none" and rules.thinking != "none"
+        return wanted and not self._must_not_think(request)
+
+    def _must_not_think(self, request: Request) -> bool:
+        """Whether thinking is turned off, or cannot go with what is asked."""
+        forced = self._rules.forced_tools and _forces_call(request)
+        if request.sampling.effort == "none" or forced:
+            return True
+        return self._rules.thinking == "budget" and _lacks_thoughts(request, self._model)
+
+    def _unforced_instruction(self, request: Request) -> str:
+        """Words in the place of a forced call, for a model that refuses one."""
+        if self._rules.forced_tools or not _forces_call(request):
+            return ""
+        named = request.tool_choice != "required"
+        return _CALL_INSTRUCTION.format(
+            f"the tool {request.tool_choice}" if named else "one of the tools"
+        )
 
     def _set_thinking(self, body: dict[str, Any], request: Request) -> None:
+        rules, effort = self._rules, request.sampling.effort
         refuse_fields(self._model, request.sampling, (*PENALTIES[:2], *CHOICES))
-        effort = request.sampling.effort
-        if effort is None or effort == "none" or not _may_think(request, self._model):
-            _set_temperature(body, request)
-        elif self._model.startswith(self._thinking.adaptive):
-            body["thinking"] = {"type": "adaptive"}
-            body["output_config"] = {"effort": _EFFORTS.get(effort, effort)}
-        elif self._model.startswith(self._thinking.budget) and effort in self._thinking.budgets:
-            budget = self._thinking.budgets[effort]
+        thinks = self._thinks(request)
+        if rules.thinking == "adaptive":
+            self._set_effort(body, effort, thinks=thinks)
+        elif thinks and (budget := THINKING_TOKENS.get(effort or "")):
             body["thinking"] = {"type": "enabled", "budget_tokens": budget}
             body["max_tokens"] = _with_thought(body["max_tokens"], budget, request)
-        else:
+        if rules.sampling and "thinking" not in body:
             _set_temperature(body, request)
+
+    def _set_effort(self, body: dict[str, Any], effort: str | None, *, thinks: bool) -> None:
+        rules = self._rules
+        names = _EFFORTS if rules.wide_efforts else _NARROW_EFFORTS
+        if thinks and effort is not None:
+            body["thinking"] = {"type": "adaptive"}
+        elif rules.thinks_unasked and not thinks:
+            body["thinking"] = {"type": rules.thinking_off}
+        if effort is None or (effort == "none" and not thinks):
+            return
+        named = names.get(effort, effort)
+        if thinks:
+            body["output_config"] = {"effort": named}
+        elif rules.thinks_unasked:
+            body["output_config"] = {"effort": named if named in _OFF_EFFORTS else "high"}
+
+
+def _forces_call(request: Request) -> bool:
+    return bool(request.tools) and request.tool_choice not in {None, "auto", "none"}
 
 
 def _with_thought(most: int, budget: int, request: Request) -> int:
@@ -209,20 +210,12 @@ def _set_temperature(body: dict[str, Any], request: Request) -> None:
         body["top_k"] = sampling.top_k
 
 
-def _may_think(request: Request, model: str) -> bool:
-    """Not while a tool is forced, nor after a result to whose call its own thoughts are missing."""
-    if request.tools and request.tool_choice not in {None, "auto", "none"}:
-        return False
+def _lacks_thoughts(request: Request, model: str) -> bool:
+    """Whether a result is given to a call whose own thoughts are missing."""
     if not request.messages or request.messages[-1].role is not Role.TOOL:
-        return True
+        return False
     asked = next((m for m in reversed(request.messages) if m.role is Role.ASSISTANT), None)
-    return asked is not None and any(thought.model == model for thought in asked.thoughts)
-
-
-def most_output(model: str) -> int:
-    """Tokens that the model may say at most, thinking included; few of one that is not known."""
-    known = (most for prefix, most in _MOST_OUTPUT if model.startswith(prefix))
-    return next(known, DEFAULT_MAX_TOKENS)
+    return asked is None or all(thought.model != model for thought in asked.thoughts)
 
 
 def _mark_prompt(body: dict[str, Any], request: Request) -> None:
@@ -241,16 +234,18 @@ def _is_marked(request: Request) -> bool:
     return any(part.cache for part in parts) or any(tool.cache for tool in request.tools)
 
 
-def _system_prompt(request: Request) -> str | list[dict[str, Any]]:
+def _system_prompt(request: Request, *further: str) -> str | list[dict[str, Any]]:
     wanted = request.response_format
     extra = (_JSON_INSTRUCTION,) if wanted is not None and wanted.kind == "json_object" else ()
-    return system_texts(request.messages, *extra)
+    return system_texts(request.messages, *extra, *filter(None, further))
 
 
-def _add_tools(body: dict[str, Any], request: Request) -> None:
+def _add_tools(body: dict[str, Any], request: Request, *, forced: bool) -> None:
     body["tools"] = [_tool_json(tool) for tool in request.tools]
     choices = {None: "auto", "auto": "auto", "none": "none", "required": "any"}
     kind = choices.get(request.tool_choice, "tool")
+    if kind in {"any", "tool"} and not forced:
+        kind = "auto"
     choice: dict[str, Any] = {"type": kind}
     if kind == "tool":
         choice["name"] = request.tool_choice

@@ -93,7 +93,7 @@ def _unmarked_block(part: Part) -> dict[str, Any] | None:
     if isinstance(part, File):
         return _document_block(part)
     if isinstance(part, Audio):
-        raise BadRequestError("Anthropic's models take no audio")
+        raise BadRequestError("Anthropic's models do not accept audio")
     if isinstance(part, ToolCall):
         return {
             "type": "tool_use",

@@ -9,7 +9,7 @@ from typing import Any, final
 import orjson
 
 from batuta.clients.call import ErrorReply, ProviderReply, ToolCallAccumulator, resolve_finish
-from batuta.clients.json_values import as_count, as_object, as_string, is_wrong_count, need_string
+from batuta.clients.decoding import as_count, as_object, as_string, is_wrong_count, need_string
 from batuta.core import Delta, Finish, Reply, Thought, Usage
 
 _COUNTS = (

@@ -1,28 +1,31 @@
 """Google's Gemini API: generateContent and its stream.
 
 Deviations a caller should know: prefill is not sent; a model named `gemini-2.5…` thinks by a
-budget, `gemini-3…` by a level, and others get no thinking setting.
+budget, `gemini-3…` and later ones by a level, and others get no thinking setting. Levels were read
+from Google's developer's guides on 2026-11-24: low and high from 3 on, medium from 3.1 on and for
+every Flash.
 """
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from typing import Any, final
 from urllib.parse import quote
 
 from batuta.clients.call import (
+    ProviderClient,
     ProviderEndpoint,
     ProviderReply,
     StreamAccumulator,
-    call_provider,
     min_cap,
+    refuse_fields,
 )
 from batuta.clients.gemini.messages import gemini_contents, system_texts
 from batuta.clients.gemini.stream import GeminiStreamAccumulator, parse_response
-from batuta.clients.sampling import refuse_fields
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.transport import HttpTarget, HttpTransport
-from batuta.core import CallListener, Reply, Request, Tool, Worker
-from batuta.core.conductor import NULL_LISTENER
+from batuta.core import Request, Tool, Worker
 
 _THINKING_BUDGETS = {
     "none": 0,
@@ -34,11 +37,12 @@ _THINKING_BUDGETS = {
     "max": 24576,
 }
 _LOW_EFFORTS = {"none", "minimal", "low"}
+_VERSION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
 _TOOL_MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 
 
 @final
-class GeminiClient:
+class GeminiClient(ProviderClient):
     """A worker behind `POST {base_url}/models/{model}:generateContent`."""
 
     def __init__(
@@ -57,27 +61,18 @@ class GeminiClient:
         headers = {"x-goog-api-key": key.reveal()} if key else {}
         model = worker.model.removeprefix("models/")
         url = f"{base_url.rstrip('/')}/models/{quote(model, safe='')}"
-        self.worker = worker
-        self._endpoint = ProviderEndpoint(
-            worker=worker,
-            adapter=GeminiAdapter(model),
-            http=http,
-            reply_target=HttpTarget(url=f"{url}:generateContent", headers=headers, key=key),
-            stream_target=HttpTarget(
-                url=f"{url}:streamGenerateContent?alt=sse", headers=headers, key=key
+        super().__init__(
+            "Gemini",
+            ProviderEndpoint(
+                worker=worker,
+                adapter=GeminiAdapter(model),
+                http=http,
+                reply_target=HttpTarget(url=f"{url}:generateContent", headers=headers, key=key),
+                stream_target=HttpTarget(
+                    url=f"{url}:streamGenerateContent?alt=sse", headers=headers, key=key
+                ),
             ),
         )
-
-    def __repr__(self) -> str:
-        return f"Gemini({self.worker.id!r} at {self._endpoint.reply_target.host})"
-
-    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The model's reply; streamed if the listener wants fragments.
-
-        Raises:
-            ClientError: the call gave no usable reply.
-        """
-        return await call_provider(self._endpoint, request, listener)
 
 
 @final
@@ -91,7 +86,7 @@ class GeminiAdapter:
 
     def build_body(self, request: Request, *, stream: bool) -> dict[str, Any]:
         """The JSON to send."""
-        signed = self._model.startswith("gemini-3")
+        signed = _gemini_version(self._model) >= (3, 0)
         body: dict[str, Any] = {
             "contents": gemini_contents(request.messages, needs_signature=signed)
         }
@@ -140,17 +135,30 @@ class GeminiAdapter:
         if effort is None:
             return None
         shown = effort != "none"
-        if self._model.startswith("gemini-3"):
-            return {
-                "thinkingLevel": "low" if effort in _LOW_EFFORTS else "high",
-                "includeThoughts": shown,
-            }
-        if self._model.startswith("gemini-2.5") and effort in _THINKING_BUDGETS:
+        version = _gemini_version(self._model)
+        if effort == "none" and version >= (4, 0):
+            return {"thinkingBudget": 0, "includeThoughts": False}
+        if version >= (3, 0):
+            return {"thinkingLevel": self._thinking_level(effort), "includeThoughts": shown}
+        if version == (2, 5) and effort in _THINKING_BUDGETS:
             budget = _THINKING_BUDGETS[effort]
             if "pro" in self._model:
                 budget = max(budget, 128)  # it cannot but think
             return {"thinkingBudget": budget, "includeThoughts": shown}
         return None
+
+    def _thinking_level(self, effort: str) -> str:
+        if effort in _LOW_EFFORTS:
+            return "low"
+        has_medium = _gemini_version(self._model) >= (3, 1) or "flash" in self._model
+        return "medium" if effort == "medium" and has_medium else "high"
+
+
+@cache
+def _gemini_version(model: str) -> tuple[int, int]:
+    """Such as (3, 8) of `gemini-3.8-flash`; (0, 0) of a model that is named otherwise."""
+    named = _VERSION.match(model)
+    return (int(named[1]), int(named[2] or 0)) if named else (0, 0)
 
 
 def _cap_thinking(thinking: dict[str, Any] | None, most: int | None) -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from typing import Any, final
 import orjson
 
 from batuta.clients.call import ErrorReply, ProviderReply, ToolCallAccumulator, resolve_finish
-from batuta.clients.json_values import as_array, as_count, as_object, as_string, is_wrong_count
+from batuta.clients.decoding import as_array, as_count, as_object, as_string, is_wrong_count
 from batuta.core import Delta, Finish, Reply, Usage
 
 _COUNTS = (
@@ -172,7 +172,7 @@ def _audio_tokens(usage: Any) -> int:
 
 def _parse_finish(reason: str) -> Finish:
     if reason in _BROKEN_CALL_REASONS:
-        raise ValueError(f"a function call that is none: {reason}")
+        raise ValueError(f"an invalid function call: {reason}")
     if reason in _FILTER_REASONS:
         return Finish.CONTENT_FILTER
     return Finish.LENGTH if reason == "MAX_TOKENS" else Finish.STOP

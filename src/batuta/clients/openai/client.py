@@ -12,32 +12,32 @@ from typing import Any, final
 
 from batuta.clients.anthropic.messages import cache_control
 from batuta.clients.call import (
+    PENALTIES,
+    ProviderClient,
     ProviderEndpoint,
     ProviderReply,
     StreamAccumulator,
-    call_provider,
     min_cap,
+    refuse_fields,
 )
+from batuta.clients.openai.models import reasoning_effort
 from batuta.clients.openai.stream import OpenAIStreamAccumulator, parse_completion
-from batuta.clients.sampling import PENALTIES, refuse_fields
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.transport import HttpTarget, HttpTransport
 from batuta.core import (
     Audio,
-    CallListener,
     File,
     Image,
     Message,
-    Reply,
     Request,
     Role,
+    Sampling,
     Text,
     Tool,
     ToolCall,
     ToolResult,
     Worker,
 )
-from batuta.core.conductor import NULL_LISTENER
 from batuta.errors import BadRequestError
 
 
@@ -52,6 +52,8 @@ class ChatDialect:
     empty: the server has no such setting and it is left out."""
     efforts: Mapping[str, str] = field(default_factory=dict[str, str])
     """Efforts the server calls by another name."""
+    own_efforts: bool = False
+    """Whether each model takes other efforts, as OpenAI's do (`openai.models`)."""
     reasoning_models: tuple[str, ...] = ("",)
     """Prefixes of the models that take an effort; to others none is sent."""
     fixed_sampling: tuple[str, ...] = ()
@@ -74,17 +76,23 @@ class ChatDialect:
     """Whether the server knows the field `n`."""
     files: bool = False
     """Whether parts of the type `file` are known."""
+    thinking_switch: tuple[str, ...] = ()
+    """Prefixes of the models whose reasoning is turned on and off by `thinking`, as DeepSeek's."""
+    responses: bool = False
+    """Whether models that need the Responses API are asked by it (`openai.models`)."""
     key_header: str = ""
     """The header that carries the key alone; empty: `Authorization`, as a bearer's."""
 
 
+_NO_SAMPLING = Sampling()
 _OPENAI_REASONING_MODELS = ("o1", "o3", "o4", "gpt-5", "gpt-6", "gpt-oss")
 
 COMPATIBLE_DIALECT = ChatDialect()
 """Any other server; also Ollama and llama.cpp."""
 OPENAI_DIALECT = ChatDialect(
     max_tokens="max_completion_tokens",
-    efforts={"max": "xhigh"},
+    responses=True,
+    own_efforts=True,
     reasoning_models=_OPENAI_REASONING_MODELS,
     fixed_sampling=("o1", "o3", "o4", "gpt-5", "gpt-6"),
     developer=True,
@@ -105,12 +113,16 @@ OPENROUTER_DIALECT = ChatDialect(
     extra={"usage": {"include": True}},
 )
 DEEPSEEK_DIALECT = ChatDialect(
-    effort="", reasoning_field="reasoning_content", top_k=False, choices=False
+    effort="",
+    thinking_switch=("deepseek-v4", "deepseek-flash", "deepseek-pro"),
+    reasoning_field="reasoning_content",
+    top_k=False,
+    choices=False,
 )
 
 
 @final
-class OpenAIChatClient:
+class OpenAIChatClient(ProviderClient):
     """A worker behind `POST {base_url}/chat/completions`."""
 
     def __init__(
@@ -131,25 +143,16 @@ class OpenAIChatClient:
         target = HttpTarget(
             url=base_url.rstrip("/") + "/chat/completions", headers=headers, key=key
         )
-        self.worker = worker
-        self._endpoint = ProviderEndpoint(
-            worker=worker,
-            adapter=OpenAIChatAdapter(worker.model, dialect),
-            http=http,
-            reply_target=target,
-            stream_target=target,
+        super().__init__(
+            "OpenAIChat",
+            ProviderEndpoint(
+                worker=worker,
+                adapter=OpenAIChatAdapter(worker.model, dialect),
+                http=http,
+                reply_target=target,
+                stream_target=target,
+            ),
         )
-
-    def __repr__(self) -> str:
-        return f"OpenAIChat({self.worker.id!r} at {self._endpoint.reply_target.host})"
-
-    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
-        """The model's reply; streamed if the listener wants fragments.
-
-        Raises:
-            ClientError: the call gave no usable reply.
-        """
-        return await call_provider(self._endpoint, request, listener)
 
 
 @final
@@ -194,6 +197,9 @@ class OpenAIChatAdapter:
 
     def _add_sampling(self, body: dict[str, Any], request: Request) -> None:
         sampling, dialect = request.sampling, self._dialect
+        if sampling == _NO_SAMPLING:
+            _put_if_set(body, dialect.max_tokens, request.max_output)
+            return
         if not self._model.startswith(dialect.fixed_sampling or ("\0",)):
             _put_if_set(body, "temperature", sampling.temperature)
             _put_if_set(body, "top_p", sampling.top_p)
@@ -210,9 +216,23 @@ class OpenAIChatAdapter:
         if sampling.logprobs is not None:
             body["logprobs"] = True
             _put_if_set(body, "top_logprobs", sampling.logprobs or None)
-        if sampling.effort and dialect.effort and self._model.startswith(dialect.reasoning_models):
-            effort = dialect.efforts.get(sampling.effort, sampling.effort)
-            body[dialect.effort] = {"effort": effort} if dialect.effort == "reasoning" else effort
+        if sampling.effort:
+            self._add_effort(body, sampling.effort)
+
+    def _add_effort(self, body: dict[str, Any], wanted: str) -> None:
+        dialect = self._dialect
+        effort = dialect.efforts.get(wanted, wanted)
+        if dialect.thinking_switch and self._model.startswith(dialect.thinking_switch):
+            body["thinking"] = {"type": "disabled" if wanted == "none" else "enabled"}
+            if wanted != "none":
+                body["reasoning_effort"] = "max" if wanted in {"xhigh", "max"} else "high"
+        elif not dialect.effort or not self._model.startswith(dialect.reasoning_models):
+            return
+        elif dialect.effort == "reasoning":
+            body["reasoning"] = {"effort": effort}
+        else:
+            named = reasoning_effort(self._model, effort) if dialect.own_efforts else effort
+            body[dialect.effort] = named
 
 
 def key_headers(key: Secret, dialect: ChatDialect) -> dict[str, str]:
@@ -284,7 +304,7 @@ def _file_part(file: File, dialect: ChatDialect) -> dict[str, Any]:
         BadRequestError: it takes none.
     """
     if not dialect.files:
-        raise BadRequestError("this worker's server takes no files")
+        raise BadRequestError("this worker's server does not accept files")
     url = f"data:{file.media_type};base64,{file.data}"
     return {"type": "file", "file": {"filename": file.name or "file.pdf", "file_data": url}}
 

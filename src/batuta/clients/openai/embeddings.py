@@ -6,12 +6,12 @@ from typing import Any, final
 
 from batuta.clients.call import (
     ErrorReply,
+    ProviderClient,
     ProviderEndpoint,
     ProviderReply,
     StreamAccumulator,
-    call_provider,
 )
-from batuta.clients.json_values import as_count, as_string
+from batuta.clients.decoding import as_count, as_string
 from batuta.clients.openai.client import ChatDialect, key_headers
 from batuta.clients.openai.stream import OpenAIStreamAccumulator, parse_usage
 from batuta.clients.secret import Secret
@@ -22,7 +22,7 @@ from batuta.errors import BadRequestError
 
 
 @final
-class EmbeddingClient:
+class EmbeddingClient(ProviderClient):
     """A worker whose reply to a request is a vector for each of its messages, and no text."""
 
     def __init__(
@@ -41,17 +41,16 @@ class EmbeddingClient:
         """
         headers = key_headers(key, dialect) if key else {}
         target = HttpTarget(url=base_url.rstrip("/") + "/embeddings", headers=headers, key=key)
-        self.worker = worker
-        self._endpoint = ProviderEndpoint(
-            worker=worker,
-            adapter=EmbeddingAdapter(worker.model),
-            http=http,
-            reply_target=target,
-            stream_target=target,
+        super().__init__(
+            "Embedding",
+            ProviderEndpoint(
+                worker=worker,
+                adapter=EmbeddingAdapter(worker.model),
+                http=http,
+                reply_target=target,
+                stream_target=target,
+            ),
         )
-
-    def __repr__(self) -> str:
-        return f"Embedding({self.worker.id!r} at {self._endpoint.reply_target.host})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """The vectors; they come all at once.
@@ -59,7 +58,7 @@ class EmbeddingClient:
         Raises:
             ClientError: the call gave no usable vectors.
         """
-        reply = await call_provider(self._endpoint, request, NULL_LISTENER)
+        reply = await super().complete(request)
         if len(reply.vectors) != len(request.messages):
             told = f"{len(reply.vectors)} vectors for {len(request.messages)} texts"
             raise BadRequestError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, final
 
-from batuta.clients.json_values import as_array, as_object
+from batuta.clients.decoding import as_array, as_object
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.transport import HttpTarget, HttpTransport
 from batuta.core import Worker

@@ -10,7 +10,7 @@ from typing import Any, final
 import orjson
 
 from batuta.clients.call import ErrorReply, ProviderReply, ToolCallAccumulator, resolve_finish
-from batuta.clients.json_values import (
+from batuta.clients.decoding import (
     as_array,
     as_count,
     as_object,
@@ -179,7 +179,7 @@ def _audio_tokens(usage: Any) -> int:
 
 
 def parse_logprobs(choice: dict[str, Any]) -> tuple[TokenLogprob, ...]:
-    """The log probabilities of a choice's tokens; none if none are told."""
+    """The log probabilities of a choice's tokens; none if the provider sends none."""
     told = choice.get("logprobs")
     if not told:
         return ()

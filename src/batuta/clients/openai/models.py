@@ -1,0 +1,52 @@
+"""What OpenAI's own models take, by their generation.
+
+Read from OpenAI's model guidance and migration pages on 2026-11-24 (developers.openai.com/api/docs:
+guides/latest-model, guides/deployment-checklist). A generation that is not listed there follows the
+newest that is.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+_NAME = re.compile(r"gpt-(\d{1,2})(?:\.(\d{1,2}))?(?!\d)(-.*)?")
+_ALWAYS_REASONING = ("-astra", "-sol", "-terra")
+"""Of the tiers of generation 6.1 and later, and of every Astra: the lowest effort is `low`."""
+
+
+_UNNUMBERED: tuple[int, int] = (0, 0)
+
+
+@cache
+def gpt_version(model: str) -> tuple[int, int] | None:
+    """The generation, such as (6, 1) of `gpt-6.1-sol`; None: it is no numbered GPT."""
+    named = _NAME.match(model)
+    return (int(named[1]), int(named[2] or 0)) if named else None
+
+
+def needs_responses(model: str) -> bool:
+    """Whether the model's tools, or the model itself, are only to be had by the Responses API."""
+    version = gpt_version(model)
+    if version is None:
+        return False
+    return version >= (5, 4) or "-pro" in model or "-codex" in model
+
+
+def reasoning_effort(model: str, effort: str) -> str:
+    """The nearest effort that the model takes: what it does not know it answers with 400."""
+    version = gpt_version(model) or _UNNUMBERED
+    if effort == "none" and _reasons_always(model, version):
+        effort = "minimal"
+    if effort == "minimal" and not (5, 0) <= version < (5, 1):
+        return "low"
+    if effort in {"xhigh", "max"} and version < (5, 2):
+        return "high"
+    return "xhigh" if effort == "max" and version < (6, 0) else effort
+
+
+def _reasons_always(model: str, version: tuple[int, int]) -> bool:
+    """Whether the model has no effort `none`."""
+    if version < (5, 1) or "-astra" in model or "-pro" in model:
+        return True
+    return version >= (6, 1) and any(tier in model for tier in _ALWAYS_REASONING)
