@@ -273,10 +273,10 @@ def make_run(
         "model": model,
         "started": 1e9 + number,
     }
-    played = Round(decision=Plan(workflow, draft), workflow=workflow, steps=(step,))
+    round_ = Round(decision=Plan(workflow, draft), workflow=workflow, steps=(step,))
     return Run(
         header=RunHeader(**values | header),
-        rounds=(played,),
+        rounds=(round_,),
         outcome=outcome,
         answer=answer,
         reply=reply,

@@ -39,11 +39,11 @@ def bucket(cap, account="tenant:acme", period=DAY):
 def costing(number, usd, **header):
     """A run whose only step cost that much."""
     run = make_run(number, started=NOW, **header)
-    [played] = run.rounds
-    [step] = played.steps
+    [round_] = run.rounds
+    [step] = round_.steps
     step = replace(step, result=replace(step.result, cost=Cost(Decimal(usd))))
-    decision = replace(played.decision, draft=replace(played.decision.draft, cost=Cost()))
-    return replace(run, rounds=(replace(played, steps=(step,), decision=decision),))
+    decision = replace(round_.decision, draft=replace(round_.decision.draft, cost=Cost()))
+    return replace(run, rounds=(replace(round_, steps=(step,), decision=decision),))
 
 
 def charge(reservation=None, key="k"):
@@ -154,7 +154,7 @@ async def test_the_ledger_is_exact(target, usd):
         assert sum((one.cost.usd for one in found), Decimal(0)) == listed
         [only] = await report_spending(store.database, ("tenant",), until=DAY)
         assert only.group == ("acme",)
-        with pytest.raises(ValueError, match="told by"):
+        with pytest.raises(ValueError, match="grouped by"):
             await report_spending(store.database, ("digest",))
 
 
@@ -239,13 +239,27 @@ def test_two_processes_share_a_budget(target, anyio_backend):
 
     anyio.run(made, backend=anyio_backend)
     command = [sys.executable, "-c", PROCESS, str(target)]
-    playing = [
+    processes = [
         subprocess.Popen([*command, str(start)], stdout=subprocess.PIPE, text=True)
         for start in (0, 1000)
     ]
-    done = [int(process.communicate()[0]) for process in playing]
+    done = [int(process.communicate()[0]) for process in processes]
     assert sum(done) == 50
     full, found = anyio.run(check, backend=anyio_backend)
     assert (full.spent, full.reserved) == (5000, 0)
     assert found.cost.usd == Decimal("0.0000001") * 50
     assert found.runs == 50
+
+
+async def test_a_tenant_that_is_deleted_while_its_budget_is_set_was_there_or_is_new(target):
+    tenants = []
+
+    async def allow(store):
+        tenants.append(await store.keys.set_tenant_budget("acme", Decimal(1), None))
+
+    async with Store(target) as store:
+        for _ in range(20):
+            async with anyio.create_task_group() as group:
+                group.start_soon(allow, store)
+                group.start_soon(store.forgetting.forget_tenant, "acme")
+    assert [(tenant.name, tenant.per_day) for tenant in tenants] == [("acme", Decimal(1))] * 20

@@ -20,10 +20,10 @@ def run(number, worker=CARD, seconds=None):
     made = make_run(number, pool=Pool((worker,)))
     if seconds is None:
         return made
-    (played,) = made.rounds
-    (step,) = played.steps
+    (round_,) = made.rounds
+    (step,) = round_.steps
     step = replace(step, span=replace(step.span, start=0.0, end=seconds))
-    return replace(made, rounds=(replace(played, steps=(step,)),))
+    return replace(made, rounds=(replace(round_, steps=(step,)),))
 
 
 async def test_judgements_of_two_replicas_count_together_and_each_run_once(target):
@@ -78,8 +78,8 @@ async def test_another_model_or_another_measurement_begins_anew(tmp_path):
 
 async def test_an_answer_of_several_or_without_content_says_nothing_of_a_worker(tmp_path):
     two = run(0)
-    (played,) = two.rounds
-    two = replace(two, rounds=(replace(played, steps=played.steps * 2),))
+    (round_,) = two.rounds
+    two = replace(two, rounds=(replace(round_, steps=round_.steps * 2),))
     async with Store(tmp_path / "runs.db") as store:
         await store.append(two)
         await store.append(run(1), content=False)

@@ -93,7 +93,7 @@ async def test_runs_of_two_replicas_spend_no_more_than_there_is(target, seed):
     )  # fmt: skip
     costs = []
 
-    async def play(store):
+    async def spend(store):
         flow = Workflow(
             tuple(
                 Step(
@@ -131,7 +131,7 @@ async def test_runs_of_two_replicas_spend_no_more_than_there_is(target, seed):
     async with Store(target) as one, Store(target) as two:
         async with anyio.create_task_group() as tasks:
             for store in (one, two) * 6:
-                tasks.start_soon(play, store)
+                tasks.start_soon(spend, store)
         await one.flush()
         await two.flush()
         [full] = await one.budgets.budget_status([cap])

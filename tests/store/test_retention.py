@@ -41,7 +41,7 @@ async def test_only_what_is_too_old_goes(target):
         for days in (0, 6.9, 7.1, 40):
             await store.append(run_of(f"run_{days}", days))
             await store.responses.put(response_of(f"resp_{days}", days))
-        await store.responses.put(response_of("resp_played", 9, "in_progress"))
+        await store.responses.put(response_of("resp_running", 9, "in_progress"))
         await store.flush()
         before = await report_spending(store.database, ("tenant",))
         clock = [NOW]
@@ -52,9 +52,9 @@ async def test_only_what_is_too_old_goes(target):
         kept = {"run_0", "run_6.9", "run_7.1"} if by_day else {"run_0", "run_6.9"}
         assert {row.id for row in await store.list()} == kept
         assert await store.get("run_40") is None and await store.get("run_0") is not None
-        names = ("resp_0", "resp_6.9", "resp_7.1", "resp_40", "resp_played")
+        names = ("resp_0", "resp_6.9", "resp_7.1", "resp_40", "resp_running")
         left = await store.responses.get_many(names, "local")
-        assert {one.id for one in left} == {"resp_0", "resp_6.9", "resp_played"}
+        assert {one.id for one in left} == {"resp_0", "resp_6.9", "resp_running"}
         assert await report_spending(store.database, ("tenant",)) == before
         clock[0] += 1 * DAY
         assert await retention.sweep() == (len(kept) - 1, 1)

@@ -75,7 +75,7 @@ async def test_closing_writes_what_is_queued_and_opening_again_finds_it(path):
 async def test_a_run_is_written_without_flush(path):
     async with Store(path) as store:
         await store.append(make_run())
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while store.pending_count:
                 await anyio.sleep(0.02)
         assert await count(store) == 1

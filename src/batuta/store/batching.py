@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Generic, TypeVar, final
 
 import anyio
-from anyio.lowlevel import cancel_shielded_checkpoint
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -18,18 +19,25 @@ _BUSY_SECONDS = 0.01
 """Seconds since the last batch within which the next one counts as one of many."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, kw_only=True)
 class _Batch(Generic[_T, _R]):
     """What is done at once."""
 
     items: list[_T] = field(default_factory=list[_T])
     results: dict[int, _R] = field(default_factory=dict[int, _R])
-    """By the item's identity."""
+    """By the item's identity; empty until all are there."""
+    is_led: bool = False
+    """Whether one of those who wait does it, or waits for its turn to."""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it is done, or when whoever was to do it has gone."""
 
 
 @final
 class Batcher(Generic[_T, _R]):
-    """Does items in batches, one batch after another."""
+    """Does items in batches, one batch after another.
+
+    Of those who wait for a batch one does it; the others are woken once, when it is done.
+    """
 
     def __init__(
         self,
@@ -53,28 +61,42 @@ class Batcher(Generic[_T, _R]):
         batch = self._next
         batch.items.append(item)
         try:
-            async with self._turn:
-                await self._run_batch(batch)
+            while not batch.results:
+                if batch.is_led:
+                    await batch.changed.wait()
+                else:
+                    await self._lead(batch)
         except anyio.get_cancelled_exc_class():
             await self._leave(batch, item)
             raise
         return batch.results[id(item)]
 
+    async def _lead(self, batch: _Batch[_T, _R]) -> None:
+        """Does the batch in its turn; whoever goes before that leaves it to the others."""
+        batch.is_led = True
+        try:
+            async with self._turn:
+                await self._run_batch(batch)
+        finally:
+            batch.is_led = bool(batch.results)
+            batch.changed.set()
+            batch.changed = asyncio.Event()
+
     async def _run_batch(self, batch: _Batch[_T, _R]) -> None:
-        """Does the batch, if nobody has."""
+        """Does the batch, which nobody has begun."""
         if self._next is not batch:
-            return
+            raise RuntimeError("a batch was given up while it was done")
         with anyio.CancelScope(shield=True):
             # Whoever is about to ask shares this batch. A thread woken for each costs more than
             # the database: under load it is worth a moment's wait.
-            if anyio.current_time() - self._ended < _BUSY_SECONDS:
-                await anyio.sleep(LINGER_SECONDS)
-            else:
-                await cancel_shielded_checkpoint()
+            busy = monotonic() - self._ended < _BUSY_SECONDS
+            await asyncio.sleep(LINGER_SECONDS if busy else 0)
             self._next = _Batch()
-            for item, result in zip(batch.items, await self._work(batch.items), strict=True):
-                batch.results[id(item)] = result
-            self._ended = anyio.current_time()
+            results = await self._work(batch.items)
+            batch.results = {
+                id(item): result for item, result in zip(batch.items, results, strict=True)
+            }
+            self._ended = monotonic()
 
     async def _leave(self, batch: _Batch[_T, _R], item: _T) -> None:
         """Takes the item out of its batch; if that has begun, undoes what comes of it."""
@@ -84,6 +106,7 @@ class Batcher(Generic[_T, _R]):
         if self._undo is None:
             return
         with anyio.CancelScope(shield=True):
-            async with self._turn:
-                pass
-            await self._undo(batch.results[id(item)])
+            if not batch.results:
+                await batch.changed.wait()
+            if id(item) in batch.results:
+                await self._undo(batch.results[id(item)])

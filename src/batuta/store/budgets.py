@@ -212,7 +212,7 @@ class Budgets:
         return [JobReservation(row["id"], RunId(row["run_id"]), row["tenant"]) for row in rows]
 
     async def end_job_reservations(self, ids: Iterable[str]) -> int:
-        """Gives back what jobs hold that play no more; how many runs were lost.
+        """Gives back what jobs hold that no longer run; how many runs were lost.
 
         Raises:
             StoreError: the database fails.
@@ -233,7 +233,7 @@ class Budgets:
         return bool(await self._database.fetch_rows(select(LEDGER.c.line).where(*mine).limit(1)))
 
     async def release(self, reservation: Reservation) -> None:
-        """Gives back what was reserved for a run that was never played.
+        """Gives back what was reserved for a run that was never executed.
 
         Raises:
             StoreError: the database fails; the reservation expires with its lease.

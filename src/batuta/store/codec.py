@@ -54,10 +54,7 @@ def decode_run(body: bytes, version: int = FORMAT) -> Run:
     """
     from pydantic import ValidationError  # noqa: PLC0415 - a store that only writes never needs it
 
-    if version != FORMAT:
-        raise StoreError(
-            f"a stored run has format {version} and this Batuta reads {FORMAT}: upgrade Batuta"
-        )
+    check_format(version)
     try:
         return _decode_json(body)
     except ValidationError as error:
@@ -66,6 +63,18 @@ def decode_run(body: bytes, version: int = FORMAT) -> Run:
         raise StoreError(f"a stored run cannot be read: {place}: {first['msg']}") from error
     except (RecursionError, ValueError) as error:
         raise StoreError(f"a stored run cannot be read: {error}") from error
+
+
+def check_format(version: int) -> None:
+    """Nothing, if bytes of that format can be read.
+
+    Raises:
+        StoreError: a later version has written them.
+    """
+    if version != FORMAT:
+        raise StoreError(
+            f"a stored run has format {version} and this Batuta reads {FORMAT}: upgrade Batuta"
+        )
 
 
 def clean_text(text: str) -> str:

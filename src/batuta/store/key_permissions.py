@@ -58,7 +58,7 @@ class KeyPermissions:
 
     @property
     def allows_all_workers(self) -> bool:
-        """Whether every worker may play."""
+        """Whether every worker may be used."""
         return not (self.workers_allow or self.workers_deny)
 
 

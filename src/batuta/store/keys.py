@@ -301,13 +301,16 @@ class ApiKeyStore:
         KeyPermissions(per_day=per_day, per_month=per_month)  # the same numbers are possible
         values = {"per_day": per_day, "per_month": per_month}
 
-        def allow(connection: Connection) -> None:
-            _ensure_tenant(connection, tenant, time())
-            connection.execute(update(TENANTS).where(TENANTS.c.name == tenant).values(values))
+        def allow(connection: Connection) -> Tenant:
+            named = TENANTS.c.name == tenant
+            changed = 0
+            while not changed:  # another may delete it between the two
+                _ensure_tenant(connection, tenant, time())
+                changed = connection.execute(update(TENANTS).where(named).values(values)).rowcount
+            # Read here as well: once this is written, another may delete the tenant.
+            return Tenant(**connection.execute(select(TENANTS).where(named)).mappings().one())
 
-        await self._database.run_write(allow)
-        rows = await self._database.fetch_rows(select(TENANTS).where(TENANTS.c.name == tenant))
-        return Tenant(**rows[0])
+        return await self._database.run_write(allow)
 
     async def _change(self, key_id: str, values: dict[str, Any]) -> ApiKey | None:
         if values:

@@ -16,8 +16,8 @@ from math import floor
 from typing import Any
 
 from batuta.core import Cost, Run, Usage
-from batuta.core.usage import ZERO_COST, ZERO_USAGE, usage_cost
 from batuta.store.codec import sql_text
+from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 
 NANO = Decimal(1_000_000_000)
 _MAX_INTEGER = 2**63 - 1
@@ -30,7 +30,7 @@ WORKER_KIND = "worker"
 LOST_KIND = "lost"
 """A run whose process died: what it cost is not known, and is counted as one unpriced call."""
 LOST_LINE_NUMBER = -1
-"""Its line: a run that is played again after all keeps its own ones."""
+"""Its line: a run that is executed again after all keeps its own ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class RunCharge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerLine:
-    """What one of a run's players cost."""
+    """What a worker or the conductor of a run cost."""
 
     kind: str
     name: str
@@ -185,10 +185,10 @@ def lost_row(reservation: Mapping[str, Any]) -> dict[str, Any]:
 
 def _iterate_calls(run: Run) -> Iterator[tuple[str, str, Usage, Cost]]:
     """Every call that was made, by whom."""
-    for played in run.rounds:
-        for draft in played.conductor_drafts:
+    for round_ in run.rounds:
+        for draft in round_.conductor_drafts:
             yield CONDUCTOR_KIND, run.header.conductor, draft.usage, draft.cost
-        for step in played.steps:
+        for step in round_.steps:
             for attempt in step.attempts:
                 yield WORKER_KIND, attempt.worker, attempt.failure.usage, attempt.failure.cost
             yield WORKER_KIND, step.worker, step.result.usage, step.result.cost

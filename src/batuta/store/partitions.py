@@ -14,6 +14,7 @@ from math import floor
 
 from sqlalchemy import Connection, MetaData, Table, text
 
+from batuta.store.database import is_partitioned
 from batuta.store.models import CONTENTS, RUNS
 
 DAY_SECONDS = 86_400
@@ -34,11 +35,6 @@ _UPPER_BOUND = re.compile(r"TO \('([^']+)'\)")
 _DAY_NAME = re.compile(rf"{RUNS.name}_(\d{{4}})(\d\d)(\d\d)")
 
 
-def is_partitioned(connection: Connection) -> bool:
-    """Whether the database keeps runs by day."""
-    return connection.dialect.name == "postgresql"
-
-
 def unique_columns(dialect: str, table: Table) -> tuple[str, ...]:
     """What is unique in the table, for `ON CONFLICT`."""
     keys = tuple(column.name for column in table.primary_key.columns)
@@ -52,7 +48,7 @@ def prunable_tables(connection: Connection) -> tuple[Table, Table]:
 
 
 def create_partitions(connection: Connection, times: Iterable[float]) -> None:
-    """Makes the days of these times, if they are not there yet; nothing in SQLite.
+    """Makes the days of these times in PostgreSQL, if they are not there yet.
 
     Neither readers nor writers of other days wait for it.
 
@@ -60,8 +56,6 @@ def create_partitions(connection: Connection, times: Iterable[float]) -> None:
         connection: in the transaction that will write the rows.
         times: seconds since the epoch.
     """
-    if not is_partitioned(connection):
-        return
     days = {floor(at / DAY_SECONDS) for at in times if 0 <= at < LATE_START}
     if not (missing := _missing_days(connection, days)):
         return

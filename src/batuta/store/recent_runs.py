@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Sequence
+from time import thread_time
+from typing import Any
+
 import anyio.lowlevel
-from sqlalchemy import select
+from sqlalchemy import case, func, select, tuple_
 
 from batuta.core import Run
 from batuta.store.codec import decode_run, sql_text
 from batuta.store.database import Database
 from batuta.store.models import CONTENTS, RUNS, SAME_RUN
+
+LARGEST_BYTES = 100_000
+"""Of a run that is read; reading one holds everybody else up, by what it holds."""
+READ_SECONDS = 0.1
+"""Processor time after which no further run is read."""
+_AT_ONCE = 20
 
 
 async def recent_runs(
@@ -16,7 +26,9 @@ async def recent_runs(
 ) -> list[tuple[Run, float | None]]:
     """The latest runs whose content is kept, newest first, each with its score.
 
-    Others have their turn between two runs: reading one takes a millisecond.
+    Very large ones are left out, and there are fewer than `limit` where reading them takes long:
+    what is read costs no more than `READ_SECONDS` of processor time and one run, whatever runs
+    hold. Others have their turn between two runs.
 
     Args:
         database: the store's.
@@ -26,12 +38,39 @@ async def recent_runs(
     Raises:
         StoreError: the database fails, or a run cannot be read.
     """
-    query = select(CONTENTS.c.body, CONTENTS.c.format, RUNS.c.score).join(RUNS, SAME_RUN)
-    if tenant is not None:
-        query = query.where(RUNS.c.tenant == sql_text(tenant))
-    query = query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)
     found: list[tuple[Run, float | None]] = []
-    for row in await database.fetch_rows(query):
-        found.append((decode_run(row["body"], row["format"]), row["score"]))
+    spent = 0.0
+    async for row in _read_rows(database, limit, tenant):
+        if row["body"] is None:
+            continue
+        began = thread_time()
+        run = decode_run(row["body"], row["format"])
+        # The first one of a process builds the reader as well.
+        spent += thread_time() - began if found else 0.0
+        found.append((run, row["score"]))
+        if spent > READ_SECONDS:
+            break
         await anyio.lowlevel.checkpoint()
     return found
+
+
+async def _read_rows(database: Database, limit: int, tenant: str | None) -> AsyncIterator[Any]:
+    """The stored runs, a few at a time; of one that is too large without its body."""
+    body = case((func.length(CONTENTS.c.body) <= LARGEST_BYTES, CONTENTS.c.body)).label("body")
+    query = (
+        select(body, CONTENTS.c.format, RUNS.c.score, RUNS.c.created, RUNS.c.id)
+        .join(RUNS, SAME_RUN)
+        .order_by(RUNS.c.created.desc(), RUNS.c.id.desc())
+    )
+    if tenant is not None:
+        query = query.where(RUNS.c.tenant == sql_text(tenant))
+    after: Sequence[Any] = ()
+    while limit > 0:
+        page = query.where(tuple_(RUNS.c.created, RUNS.c.id) < after) if after else query
+        rows = await database.fetch_rows(page.limit(min(limit, _AT_ONCE)))
+        for row in rows:
+            yield row
+        if len(rows) < min(limit, _AT_ONCE):
+            return
+        limit -= len(rows)
+        after = (rows[-1]["created"], rows[-1]["id"])

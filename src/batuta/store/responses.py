@@ -1,4 +1,4 @@
-"""Responses on disk: what was put in, what came out, and the events in which it was told."""
+"""Responses on disk: what was put in, what came out, and its events."""
 
 from __future__ import annotations
 

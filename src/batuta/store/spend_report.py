@@ -1,4 +1,4 @@
-"""What was spent, asked of the ledger: by day, tenant, key, model or player; exact."""
+"""What was spent, asked of the ledger: by day, tenant, key, model, worker or conductor; exact."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ async def report_spending(
     """
     for name in by:
         if name not in SPEND_GROUPS:
-            raise ValueError(f"spending is told by {', '.join(SPEND_GROUPS)}; not by {name}")
+            raise ValueError(f"spending is grouped by {', '.join(SPEND_GROUPS)}; not by {name}")
     columns = [SPEND_GROUPS[name] for name in by]
     # Equal costs are added up by the database, different ones here: it would use floats.
     query = select(

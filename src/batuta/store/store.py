@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar, final
 
 import anyio
 from anyio.abc import TaskGroup
@@ -26,7 +27,7 @@ from batuta.core import Outcome, Run, RunId
 from batuta.errors import StoreError
 from batuta.store.answers import AnswerTable
 from batuta.store.budgets import Budgets
-from batuta.store.codec import decode_run, sql_text
+from batuta.store.codec import check_format, decode_run, encode_run, sql_text
 from batuta.store.database import DATABASE_ERRORS, Database, explain_error, open_database, parse_url
 from batuta.store.drift import DriftTable
 from batuta.store.exploration import ExplorationTable
@@ -43,6 +44,18 @@ from batuta.store.writer import QUEUE_CAPACITY, RunWriter
 
 _READY_SECONDS = 2.0
 """How long a database may take to answer before it counts as not ready."""
+_T = TypeVar("_T")
+
+
+@final
+class _OpenTable(Generic[_T]):
+    """A table of the store's database; StoreError where the store is closed."""
+
+    def __init__(self, table: Callable[[Database], _T]) -> None:
+        self._table = table
+
+    def __get__(self, store: Store, _: type[Store]) -> _T:
+        return self._table(store.database)
 
 
 class Store:
@@ -55,6 +68,17 @@ class Store:
     process; a run whose id is already stored is left as it is; where a tenant is given, another
     tenant's runs do not exist.
     """
+
+    keys = _OpenTable(ApiKeyStore)
+    """Tenants and their keys."""
+    forgetting = _OpenTable(Forgetting)
+    """Deletions that leave nothing behind; see `flush`."""
+    answers = _OpenTable(AnswerTable)
+    """Which runs answered questions before."""
+    drift = _OpenTable(DriftTable)
+    """How workers do beside what was measured of them."""
+    exploration = _OpenTable(ExplorationTable)
+    """What systems that explore have learned, and their money."""
 
     def __init__(self, target: str | Path, *, capacity: int = QUEUE_CAPACITY) -> None:
         """Opens nothing yet.
@@ -101,7 +125,6 @@ class Store:
         self._database = database
         self._writer = RunWriter(database, self._capacity)
         self._budgets = Budgets(database, self._writer)
-        self._responses = ResponseTable(database)
         self._tasks = await anyio.create_task_group().__aenter__()
         self._tasks.start_soon(self._writer.work, name="batuta store writer")
         self._tasks.start_soon(self._budgets.work, name="batuta store budgets")
@@ -173,13 +196,28 @@ class Store:
         entry = self._open_writer.find(RunId(run_id))
         if entry is not None and entry.keep and tenant in {None, entry.tenant}:
             return entry.run if entry.content else None
+        body = await self.get_encoded(run_id, tenant)
+        return None if body is None else decode_run(body)
+
+    async def get_encoded(self, run_id: str, tenant: str | None = None) -> bytes | None:
+        """As `get`, but as `encode_run` writes it: reading a run of many parts takes long.
+
+        Raises:
+            StoreError: the database fails, or another version has written the run.
+        """
+        entry = self._open_writer.find(RunId(run_id))
+        if entry is not None and entry.keep and tenant in {None, entry.tenant}:
+            return encode_run(entry.run) if entry.content else None
         query = (
             select(CONTENTS.c.body, CONTENTS.c.format)
             .join(RUNS, SAME_RUN)
             .where(*_run_filter(run_id, tenant))
         )
         row = next(iter(await self._rows(query)), None)
-        return None if row is None else decode_run(row["body"], row["format"])
+        if row is None:
+            return None
+        check_format(row["format"])
+        return row["body"]
 
     async def list(
         self,
@@ -328,9 +366,7 @@ class Store:
         Raises:
             StoreError: the store is closed.
         """
-        if self._database is None:
-            raise StoreError("the store is closed")
-        return self._database
+        return self._require_open(self._database)
 
     @property
     def budgets(self) -> Budgets:
@@ -339,54 +375,7 @@ class Store:
         Raises:
             StoreError: the store is closed.
         """
-        if self._database is None or self._budgets is None:
-            raise StoreError("the store is closed")
-        return self._budgets
-
-    @property
-    def keys(self) -> ApiKeyStore:
-        """Tenants and their keys.
-
-        Raises:
-            StoreError: the store is closed.
-        """
-        return ApiKeyStore(self.database)
-
-    @property
-    def forgetting(self) -> Forgetting:
-        """Deletions that leave nothing behind; see `flush`.
-
-        Raises:
-            StoreError: the store is closed.
-        """
-        return Forgetting(self.database)
-
-    @property
-    def answers(self) -> AnswerTable:
-        """Which runs answered questions before.
-
-        Raises:
-            StoreError: the store is closed.
-        """
-        return AnswerTable(self.database)
-
-    @property
-    def drift(self) -> DriftTable:
-        """How workers do beside what was measured of them.
-
-        Raises:
-            StoreError: the store is closed.
-        """
-        return DriftTable(self.database)
-
-    @property
-    def exploration(self) -> ExplorationTable:
-        """What systems that explore have learned, and their money.
-
-        Raises:
-            StoreError: the store is closed.
-        """
-        return ExplorationTable(self.database)
+        return self._require_open(self._budgets)
 
     @property
     def responses(self) -> ResponseTable:
@@ -395,15 +384,19 @@ class Store:
         Raises:
             StoreError: the store is closed.
         """
+        database = self.database
         if self._responses is None:
-            raise StoreError("the store is closed")
+            self._responses = ResponseTable(database)
         return self._responses
 
     @property
     def _open_writer(self) -> RunWriter:
-        if self._database is None or self._writer is None:
+        return self._require_open(self._writer)
+
+    def _require_open(self, part: _T | None) -> _T:
+        if self._database is None or part is None:
             raise StoreError("the store is closed")
-        return self._writer
+        return part
 
     async def _close_all(self) -> StoreError | None:
         """Writes what is queued and disconnects, cancelled or not; why it could not."""

@@ -18,7 +18,7 @@ from anyio.to_thread import run_sync
 from sqlalchemy import Column, Connection, Table, delete, func, select, tuple_
 
 from batuta.errors import StoreError
-from batuta.store.database import Database, database_name, open_database, parse_url
+from batuta.store.database import Database, database_name, is_partitioned, open_database, parse_url
 from batuta.store.models import CONTENTS, LEDGER, METADATA, RUNS
 from batuta.store.partitions import create_partitions, unique_columns
 from batuta.store.responses import RESPONSES
@@ -61,14 +61,14 @@ class TableTransfer:
 async def transfer_store(
     source: str | Path,
     target: str | Path,
-    tell: Callable[[str, int], None] = lambda _, __: None,
+    on_progress: Callable[[str, int], None] = lambda _, __: None,
 ) -> tuple[TableTransfer, ...]:
     """One pass over every table.
 
     Args:
         source: a path or a URL.
         target: another one; its schema is made if need be. Nothing else may write to it yet.
-        tell: called with a table's name and the rows looked at so far.
+        on_progress: called with a table's name and the rows looked at so far.
 
     Raises:
         StoreError: a database fails, or both are the same.
@@ -87,7 +87,7 @@ async def transfer_store(
         }
         found: list[TableTransfer] = []
         for table in METADATA.sorted_tables:
-            written = await _write_changed(old, new, table, tell)
+            written = await _write_changed(old, new, table, on_progress)
             counts = [await _count_rows(database, table) for database in (old, new)]
             found.append(
                 TableTransfer(
@@ -107,7 +107,7 @@ async def transfer_store(
 
 
 async def _write_changed(
-    old: Database, new: Database, table: Table, tell: Callable[[str, int], None]
+    old: Database, new: Database, table: Table, on_progress: Callable[[str, int], None]
 ) -> int:
     """Writes the rows that the target lacks or has otherwise; how many those were."""
     compared = _compared_columns(table)
@@ -132,7 +132,7 @@ async def _write_changed(
             )
             written += len(whole)
         looked += len(rows)
-        tell(table.name, looked)
+        on_progress(table.name, looked)
     return written
 
 
@@ -154,7 +154,7 @@ def _upsert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[st
     dialect = connection.dialect.name
     statement = insert_statement(dialect, table)
     keys = unique_columns(dialect, table)
-    if table in {RUNS, CONTENTS}:
+    if table in {RUNS, CONTENTS} and is_partitioned(connection):
         create_partitions(connection, (row["created"] for row in rows))
     others = {c.name: statement.excluded[c.name] for c in table.columns if c.name not in keys}
     changed = (

@@ -20,12 +20,12 @@ from sqlalchemy import Connection, Executable, select
 
 from batuta.core import RunId
 from batuta.errors import StoreError
-from batuta.store.bulk_insert import insert_rows
 from batuta.store.codec import FORMAT
 from batuta.store.database import (
     DATABASE_ERRORS,
     Database,
     explain_error,
+    is_partitioned,
     is_row_error,
     is_transient,
 )
@@ -36,7 +36,7 @@ from batuta.store.models import CONTENTS, LEDGER, RUNS
 from batuta.store.partitions import create_partitions
 from batuta.store.rows import PackedRun, RunEntry, pack_run
 from batuta.store.totals import settle_reservations
-from batuta.store.upsert import insert_statement
+from batuta.store.upsert import insert_rows, insert_statement
 
 BATCH_RUNS = 200
 """Runs of one transaction at most."""
@@ -273,7 +273,8 @@ def _write_runs(connection: Connection, packed: Sequence[PackedRun]) -> None:
         for one in kept
         if one.row is not None and one.body is not None
     ]
-    create_partitions(connection, (row["created"] for row in rows))
+    if is_partitioned(connection):
+        create_partitions(connection, (row["created"] for row in rows))
     insert_rows(connection, RUNS, rows)
     insert_rows(connection, CONTENTS, bodies)
     count_values(connection, (value for one in kept for value in one.seconds))

