@@ -6,6 +6,7 @@ python server.py [PORT]
 import re
 import sys
 import tempfile
+from dataclasses import replace
 from decimal import Decimal
 
 import anyio
@@ -47,6 +48,18 @@ def formed(form, text):
 
 
 def answer(request):
+    """What is said, up to as many words as tokens are allowed."""
+    reply, most = whole_answer(request), request.sampling.max_tokens
+    words = reply.text.split(" ")
+    if reply.tool_calls or request.response_format or most is None:
+        return reply
+    spent = replace(USAGE, output=min(USAGE.output, most))
+    if len(words) <= most:
+        return replace(reply, usage=spent)
+    return replace(reply, text=" ".join(words[:most]), finish=Finish.LENGTH, usage=spent)
+
+
+def whole_answer(request):
     """A tool's call if one is offered and none was made, else words."""
     last = request.messages[-1]
     asked = [message.text for message in request.messages if message.role is Role.USER][-1]
@@ -62,7 +75,8 @@ def answer(request):
         arguments = orjson.dumps(fill(named[wanted].parameters, asked)).decode()
         calls = (ToolCall(id="call_1", name=wanted, arguments=arguments),)
         return Reply(text="", tool_calls=calls, usage=USAGE, finish=Finish.TOOL_CALLS)
-    return Reply(text="Hello there, I am ready.", usage=USAGE)
+    names = re.findall(r"name is (\w+)", " ".join(message.text for message in request.messages))
+    return Reply(text=f"Hello {names[0] if names else 'there'}, I am ready.", usage=USAGE)
 
 
 def tell(url):

@@ -63,7 +63,7 @@ class Buggy:
 
     name = "buggy"
 
-    async def plan(self, brief, listener=NULL_LISTENER):
+    async def plan(self, context, listener=NULL_LISTENER):
         raise RuntimeError("secret content")
 
 
@@ -167,7 +167,7 @@ class Serving:
 
 async def stored(store: Store, count: int = 1):
     """The runs, once there are that many; a cancelled one arrives a moment later."""
-    with anyio.fail_after(2):
+    with anyio.fail_after(30):
         while len(rows := await store.list()) < count:
             await anyio.sleep(0.01)
     return rows

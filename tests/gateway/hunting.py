@@ -30,6 +30,12 @@ class Steps:
 
     def __init__(self) -> None:
         self.longest = 0.0
+        self.where = ""
+        """What the longest stretch so far waited for next, or where its task ended."""
+
+    def note(self, seconds: float, inner: Any) -> None:
+        if seconds > self.longest:
+            self.longest, self.where = seconds, _place(inner)
 
     def take(self) -> float:
         longest, self.longest = self.longest, 0.0
@@ -40,6 +46,15 @@ class Steps:
             return await _Timed(inner, self)
 
         return run()
+
+
+def _place(task: Any) -> str:
+    """The functions of ours that a coroutine is in, from without to within."""
+    found = [task.__qualname__]
+    while (frame := getattr(task, "cr_frame", None) or getattr(task, "ag_frame", None)) is not None:
+        found.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
+        task = getattr(task, "cr_await", None) or getattr(task, "ag_await", None)
+    return " > ".join(dict.fromkeys(found[-6:]))
 
 
 @dataclass
@@ -57,7 +72,7 @@ class _Timed:
             except StopIteration as end:
                 return end.value
             finally:
-                self.steps.longest = max(self.steps.longest, time.thread_time() - began)
+                self.steps.note(time.thread_time() - began, self.inner)
             try:
                 send, given = self.inner.send, (yield waited)
             except BaseException as error:

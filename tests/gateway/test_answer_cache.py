@@ -12,7 +12,7 @@ import pytest
 
 from batuta.clients import ScriptedClient
 from batuta.core import Finish, Reply, ToolCall
-from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.serving.answer_cache import (
     AnswerCacheOptions,
     RedisAnswerIndex,
@@ -255,7 +255,7 @@ async def test_a_hit_needs_no_money_and_counts_as_a_request(store):
         assert (status, json.loads(text)["error"]["code"]) == (429, "budget_exceeded")
 
 
-async def test_what_calls_tools_or_was_cut_short_is_played_again(store):
+async def test_what_calls_tools_or_was_cut_short_is_run_again(store):
     call = ToolCall(id="c", name="f", arguments="{}")
     tools = [{"type": "function", "function": {"name": "f"}}]
     for reply in (

@@ -252,7 +252,7 @@ async def test_anthropic_is_sent_documents():
         ada = Worker(id=WorkerId("ada"), model="claude-sonnet-4-5")
         client = AnthropicClient(ada, http, base_url=fake.origin, key=Secret(KEY))
         await client.complete(request_of(PDF_FILE))
-        with pytest.raises(BadRequestError, match="take no audio"):
+        with pytest.raises(BadRequestError, match="do not accept audio"):
             await client.complete(request_of(WAV_AUDIO))
     assert fake.wrong == []
     assert fake.requests[0].body["messages"][0]["content"][1] == {
@@ -280,7 +280,7 @@ async def test_a_server_without_files_says_so():
         client = OpenAIChatClient(
             ada, http, base_url="http://127.0.0.1:1/v1", dialect=COMPATIBLE_DIALECT
         )
-        with pytest.raises(BadRequestError, match="takes no files"):
+        with pytest.raises(BadRequestError, match="does not accept files"):
             await client.complete(request_of(PDF_FILE))
 
 

@@ -118,7 +118,7 @@ async def test_an_answer_its_usage_and_its_run(store, name):
     assert reply.choices[0].message.content.endswith("Answer: 42")
     assert (row.model, row.outcome) == (BASELINE_PREFIX + name, Outcome.ANSWERED)
     assert row.id == raw.headers["x-batuta-run-id"] == run["id"]
-    steps = [step for played in run["trace"]["rounds"] for step in played["steps"]]
+    steps = [step for round_ in run["trace"]["rounds"] for step in round_["steps"]]
     assert len(steps) == CALLS[name]
     assert reply.usage.total_tokens > 0
     assert float(raw.headers["x-batuta-cost-usd"]) == float(run["cost_usd"]) > 0
@@ -153,7 +153,7 @@ async def test_the_majority_is_returned_not_the_last_reply():
 
 
 @pytest.mark.parametrize("name", ["self-consistency@5", "moa-8"])
-async def test_a_method_is_not_played_with_fewer_calls_than_it_makes(name):
+async def test_a_method_is_not_run_with_fewer_calls_than_it_makes(name):
     async with Serving(house()) as server:
         with pytest.raises(openai.BadRequestError) as caught:
             await server.openai.chat.completions.create(

@@ -42,7 +42,7 @@ async def test_mini_answers_with_the_best_worker():
     assert int(answer.headers["openai-processing-ms"]) >= 0
 
 
-async def test_ultra_plays_the_workflow_and_counts_it_apart():
+async def test_ultra_runs_the_workflow_and_counts_it_apart():
     first = Reply(
         text="Thoughts.",
         usage=Usage(calls=1, input=100, cached=60, cache_write=0, output=20, reasoning=5),

@@ -170,7 +170,7 @@ async def test_a_dialect_that_has_it_not_refuses_by_name(sampling):
                 await client.complete(ask)
 
 
-async def test_of_several_workers_one_that_can_plays_the_last_step():
+async def test_of_several_workers_one_that_can_answers_the_last_step():
     reply = Reply(
         text="a", alternatives=(Reply(text="b"),), usage=Usage(calls=1, input=1, output=2)
     )

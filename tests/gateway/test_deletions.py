@@ -10,7 +10,7 @@ from sqlalchemy import URL
 
 from batuta.clients import ScriptedClient
 from batuta.core import Reply, Role, ToolCall
-from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.caller import Authenticator
 from batuta.jobs import MemoryJobs
 from batuta.jobs.durable import DurableJobs
 from batuta.jobs.factory import is_sqlite_too_old
@@ -81,7 +81,7 @@ async def test_a_run_is_forgotten_with_what_was_kept_to_repeat_it(tmp_path):
         assert (await server.get(f"/v1/runs/{run}"))[0] == 404
         assert (await delete(server, f"/v1/runs/{run}"))[0] == 404
         _, headers, _ = await server.post(**asked)
-        assert headers["x-batuta-run-id"] != run, "it is played anew, not repeated"
+        assert headers["x-batuta-run-id"] != run, "it is run anew, not repeated"
         rows = await store.database.read(lambda c: c.exec_driver_sql("select usd from ledger where run_id = ?", (run,)).all())  # fmt: skip
         assert rows, "the ledger of money stays"
     assert seen(tmp_path), "the second one is another run"
@@ -142,7 +142,7 @@ async def test_a_conversation_is_forgotten_whichever_response_is_named(tmp_path)
 
 
 @pytest.mark.parametrize("durable", [False, True])
-async def test_what_is_deleted_while_it_is_played_is_not_written_later(tmp_path, durable):
+async def test_what_is_deleted_while_it_is_run_is_not_written_later(tmp_path, durable):
     ada = Halting()
     async with house(tmp_path, ada, durable=durable) as (server, store):
         body = {"model": "batuta-mini", "input": CANARY, "background": True}
@@ -150,7 +150,7 @@ async def test_what_is_deleted_while_it_is_played_is_not_written_later(tmp_path,
         with anyio.fail_after(10):
             await ada.started.wait()
         assert (await delete(server, f"/v1/responses/{made['id']}"))[0] == 200
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             await ada.cancelled.wait()
         await anyio.sleep(0.5)
         await store.flush()
@@ -162,12 +162,12 @@ async def test_what_is_deleted_while_it_is_played_is_not_written_later(tmp_path,
 async def test_runs_that_went_on_from_a_run_are_forgotten_with_it(tmp_path):
     tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
 
-    def play(request):
+    def answer(request):
         if any(message.role is Role.TOOL for message in request.messages):
             return SAYS
         return Reply(text="", tool_calls=(ToolCall(id="c1", name="look", arguments="{}"),))
 
-    async with house(tmp_path, ScriptedClient(play)) as (server, _store):
+    async with house(tmp_path, ScriptedClient(answer)) as (server, _store):
         first = {"model": "batuta-ultra", **ASK, "tools": tools}
         _, headers, body = await server.post(json=first)
         run, message = headers["x-batuta-run-id"], body["choices"][0]["message"]

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from batuta.clients import ScriptedClient
-from batuta.clients.circuit_breaker import BreakerPolicy, WorkerHealth
+from batuta.clients.resilience import BreakerPolicy, WorkerHealth
 from batuta.core import (
     MAX_ROUNDS,
     MAX_STEPS,
@@ -27,7 +27,6 @@ from batuta.gateway.serving.effort import (
     EFFORTS,
     cheapest_workers,
     effort_of_thinking,
-    limits_ceiling,
     limits_for_effort,
     model_for_effort,
 )
@@ -78,7 +77,7 @@ def test_more_effort_never_buys_less(word):
         limits_for_effort(w, ultra(usd=8.0)) for w in (words[max(words.index(word) - 1, 0)], word)
     )
     assert here.steps >= before.steps and here.rounds >= before.rounds and here.usd >= before.usd
-    ceiling = limits_ceiling(ultra(usd=8.0))
+    ceiling = ultra(usd=8.0).limits_ceiling
     assert here.steps <= ceiling.steps and here.rounds <= ceiling.rounds and here.usd <= ceiling.usd
 
 
@@ -86,7 +85,6 @@ def test_effort_says_steps_rounds_and_money():
     table = {w: limits_for_effort(w, ultra(usd=8.0)) for w in EFFORTS}
     assert [(t.steps, t.rounds, t.usd) for t in table.values()] == [
         (1, 1, 2.0), (1, 1, 2.0), (2, 1, 4.0), (3, 1, 6.0), (5, 1, 8.0), (5, 2, 8.0), (5, 3, 8.0)]  # fmt: skip
-    assert limits_for_effort(None, ultra()) == Limits()
     assert model_for_effort("none", ultra()).conductor.name == "best"
 
 
@@ -143,10 +141,10 @@ async def test_what_the_caller_says_of_rounds_binds_before_its_effort():
         name = "again"
         briefs = 0
 
-        async def plan(self, brief, listener=None):
+        async def plan(self, context, listener=None):
             self.briefs += 1
             return await sequential_chain(["a"]).plan(
-                brief.__class__(question=brief.question, pool=brief.pool)
+                context.__class__(question=context.question, pool=context.pool)
             )
 
     conductor = Again()

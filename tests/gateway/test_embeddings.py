@@ -9,13 +9,13 @@ from aiohttp import web
 
 from batuta.clients import HttpTransport, ScriptedClient, WorkerSpec, open_client
 from batuta.clients.catalog import list_price
-from batuta.clients.retry import RetryPolicy
+from batuta.clients.resilience import RetryPolicy
 from batuta.clients.secret import Secret
 from batuta.config.load import load_config
 from batuta.core import Limits, Price, Worker, WorkerId
 from batuta.errors import ConfigError
 from batuta.gateway import served_models
-from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.serving.models import embedding_models
 from batuta.guardrails import Guardrail, Guardrails, GuardrailStage
 from batuta.store.key_hasher import KeyHasher
@@ -255,7 +255,7 @@ async def test_a_pool_file_names_who_embeds(tmp_path):
         with pytest.raises(ConfigError, match="vec has the tag 'embeddings'"):
             await load_config(http, pool=str(file), environ={"ANTHROPIC_API_KEY": "sk-a"})
         file.write_text("[[workers]]" + FILE.format(provider="compatible").split("[[workers]]")[2])
-        with pytest.raises(ConfigError, match="no worker that answers"):
+        with pytest.raises(ConfigError, match="no worker that can answer"):
             await load_config(http, pool=str(file), environ={})
 
 

@@ -39,8 +39,8 @@ class Again:
 
     name = "again"
 
-    async def plan(self, brief, listener=NULL_LISTENER):
-        return Plan(Workflow((Step(subtask="Correct it.", worker=brief.pool.workers[0].id),)))
+    async def plan(self, context, listener=NULL_LISTENER):
+        return Plan(Workflow((Step(subtask="Correct it.", worker=context.pool.workers[0].id),)))
 
 
 class Accepts:
@@ -48,7 +48,7 @@ class Accepts:
 
     name = "accepts"
 
-    async def plan(self, brief, listener=NULL_LISTENER):
+    async def plan(self, context, listener=NULL_LISTENER):
         return AcceptedAnswer()
 
 
@@ -181,7 +181,7 @@ async def test_what_is_said_before_a_tool_call_need_not_have_the_form(dialect):
 
 
 @DIALECTS
-async def test_the_last_round_that_may_be_played_is_shown_as_it_comes(dialect):
+async def test_the_last_round_that_may_be_run_is_shown_as_it_comes(dialect):
     conductor = RecursiveConductor(best_single_worker(), Again())
     ada = ScriptedClient(["A first draft.", "The final answer, in words."])
     async with Serving(orchestra({"ada": ada}, conductor=conductor, limits=TWO_ROUNDS)) as server:
@@ -344,8 +344,8 @@ async def test_where_a_policy_reads_what_goes_out_steps_are_refused():
     assert (status, got["error"]["param"]) == (400, "orchestration.stream_steps")
 
 
-async def test_a_workflow_by_hand_is_played_where_policies_look():
-    """Its subtasks are screened, and then it is played."""
+async def test_a_workflow_by_hand_is_run_where_policies_look():
+    """Its subtasks are screened, and then it is run."""
     clients = {"ada": ScriptedClient(["Said."])}
     house = orchestra(clients, guardrails=policy(GuardrailStage.INPUT))
     flow = {"steps": [{"worker": "ada", "subtask": "Ask Susan."}]}

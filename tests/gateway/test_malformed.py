@@ -9,7 +9,7 @@ from batuta.clients import ScriptedClient
 from batuta.core import Limits, Pool, Question
 from batuta.gateway.chat.request import parse_chat
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.body import Fields
 from gateway.house import HI, Serving, pool_of
 
 pytestmark = pytest.mark.anyio
@@ -227,7 +227,7 @@ def test_the_first_thing_that_is_wrong_is_named(body, code, param):
 
 
 async def test_every_bad_body_is_a_400_of_the_server_too():
-    """`batuta-mini` plays one step at most, as the test above has it."""
+    """`batuta-mini` runs one step at most, as the test above has it."""
     async with Serving(ada=ScriptedClient(lambda _: "ok")) as server:
         for body, code, param in CASES:
             status, headers, got = await server.post(body=orjson.dumps(body))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from batuta.clients import ScriptedClient
 from batuta.core import Limits
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.body import Fields
 from batuta.gateway.messages.request import parse_message
 from batuta.gateway.responses.request import (
     ResponseHistory,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -13,8 +14,10 @@ from batuta.clients.secret import Secret
 from batuta.config.load import load_config
 from batuta.core import Worker, WorkerId
 from batuta.errors import ConfigError
+from batuta.guardrails import GuardrailAction
 from fakes.server import KEY
 from gateway.house import Serving
+from gateway.test_strict_requests import SECRET, guarded
 from gateway.town import ADMIN, Town
 
 pytestmark = pytest.mark.anyio
@@ -82,6 +85,24 @@ async def test_texts_and_pictures_are_judged(store, judge, given):
     assert said["results"][0] == VERDICT
     assert judge.heard == [(f"Bearer {KEY}", {"model": "omni", "input": given})]
     assert await store.list() == []
+
+
+PARTS = [{"type": "text", "text": SECRET[:9]}, {"type": "text", "text": SECRET[9:]}, PICTURE]
+
+
+@pytest.mark.parametrize("given", [SECRET, ["hi", SECRET], PARTS])
+@pytest.mark.parametrize("action", [GuardrailAction.BLOCK, GuardrailAction.REDACT])
+async def test_policies_look_at_what_is_sent(store, judge, given, action):
+    async with town_of(store, judge) as town:
+        catalogue = replace(town.serving.house.catalogue, guardrails=guarded(action))
+        town.serving.house.catalogue.replace_by(catalogue)
+        status, _, said = await town.ask(await town.key(), PATH, json={"input": given})
+    sent = json.dumps(judge.heard)
+    if action is GuardrailAction.BLOCK:
+        assert (status, said["error"]["code"], judge.heard) == (400, "policy_blocked", [])
+    else:
+        assert status == 200 and "removed by no-keys" in sent
+        assert SECRET not in sent and SECRET[9:] not in sent
 
 
 async def test_the_official_client_works(judge):

@@ -85,14 +85,20 @@ class Village(Town):
         def embed(request):
             return replace(HELLO, text="", vectors=((0.5, 1.0),) * len(request.messages))
 
-        said = ScriptedClient(say)
-        super().__init__(store, ("ada", "bob"), ada=said, bob=said, eve=failing())
+        said, fails, embeds = ScriptedClient(say), failing(), ScriptedClient(embed)
+        self.workers = (said, fails, embeds)
+        super().__init__(store, ("ada", "bob"), ada=said, bob=said, eve=fails)
         self.moderator = Judge()
         house, catalogue = self.serving.house, self.serving.house.catalogue
         models = (*catalogue.models, *embedding_models((VEC,), Limits().unknown))
-        clients = {**catalogue.clients, "vec": ScriptedClient(embed)}
+        clients = {**catalogue.clients, "vec": embeds}
         catalogue = replace(catalogue, models=models, clients=clients)
         self.serving.house = replace(house, catalogue=catalogue)
+
+    def forget_requests(self):
+        """The scripted workers keep what they are asked, which no server would."""
+        for worker in self.workers:
+            worker.requests.clear()
 
     async def __aenter__(self):
         await self.moderator.__aenter__()

@@ -20,7 +20,7 @@ from joserfc.jwk import OctKey, RSAKey
 from batuta.clients import HttpTransport, ScriptedClient
 from batuta.clients.secret import Secret
 from batuta.errors import ConfigError
-from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.access.oidc import OidcClient, OidcOptions
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions

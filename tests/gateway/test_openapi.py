@@ -8,7 +8,7 @@ import pytest
 
 from batuta.clients import ScriptedClient
 from batuta.gateway import create_app
-from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.openapi.document import OPERATIONS, build_document, described_routes
 from batuta.gateway.openapi.field_recorder import body_schema
 from batuta.store.key_hasher import KeyHasher

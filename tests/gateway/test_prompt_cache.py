@@ -3,15 +3,11 @@
 from decimal import Decimal
 
 import pytest
-from bench.prompt_cache import SYSTEM, TOOLS, play_session
+from bench.prompt_cache import SYSTEM, TOOLS, run_session
 
 from batuta.clients import HttpTransport, ScriptedClient
-from batuta.clients.anthropic.client import (
-    AnthropicAdapter,
-    AnthropicClient,
-    ThinkingModels,
-    most_output,
-)
+from batuta.clients.anthropic.client import AnthropicAdapter, AnthropicClient
+from batuta.clients.anthropic.models import claude_rules
 from batuta.clients.openai.client import (
     COMPATIBLE_DIALECT,
     OPENAI_DIALECT,
@@ -118,18 +114,13 @@ MARKED = Request(
 
 
 def test_marks_are_written_where_the_provider_knows_them():
-    body = AnthropicAdapter("claude-x", ThinkingModels()).build_body(MARKED, stream=False)
+    body = AnthropicAdapter("claude-x").build_body(MARKED, stream=False)
     assert body["system"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
     assert "cache_control" not in body["system"][1]
     assert body["messages"][0]["content"][0]["cache_control"] == MARK
     assert "cache_control" not in body, "the client's own marks are enough"
     bare = Request(messages=(user_message("hi"),), cache=PromptCache(key="k"))
-    assert (
-        AnthropicAdapter("claude-x", ThinkingModels()).build_body(bare, stream=False)[
-            "cache_control"
-        ]
-        == MARK
-    )
+    assert AnthropicAdapter("claude-x").build_body(bare, stream=False)["cache_control"] == MARK
     openai = OpenAIChatAdapter("gpt-5", OPENAI_DIALECT).build_body(MARKED, stream=False)
     assert (openai["prompt_cache_key"], openai["prompt_cache_retention"]) == ("k", "24h")
     assert "cache_control" not in str(openai)
@@ -164,9 +155,9 @@ def test_a_conducted_step_caches_the_turns_before_the_one_that_asks():
 
 def test_the_models_own_limit_counts_where_none_was_given():
     ask = Request(messages=(user_message("hi"),))
-    wire = {name: AnthropicAdapter(name, ThinkingModels()).build_body(ask, stream=False)["max_tokens"] for name in ("claude-opus-4-5", "claude-opus-4-1", "claude-sonnet-4-5", "claude-3-5-haiku-latest", "claude-x")}  # fmt: skip
+    wire = {name: AnthropicAdapter(name).build_body(ask, stream=False)["max_tokens"] for name in ("claude-opus-4-5", "claude-opus-4-1", "claude-sonnet-4-5", "claude-3-5-haiku-latest", "claude-x")}  # fmt: skip
     assert list(wire.values()) == [64_000, 32_000, 64_000, 8_192, 4_096]
-    assert most_output("claude-opus-4-6-20260205") == 128_000
+    assert claude_rules("claude-opus-4-6-20260205").max_output == 128_000
 
 
 class Flaky:
@@ -212,7 +203,7 @@ async def test_a_conversation_stays_with_the_worker_that_answered_it():
 @pytest.mark.parametrize(("model", "factor"), [("worker/ada", 1.05), ("batuta-mini", 1.05)])
 async def test_ten_turns_of_coding_cost_what_they_cost_without_us(model, factor):
     async with CachingAnthropic("Read it.", key="sk-test-anthropic") as direct:
-        bare = await play_session(f"{direct.url}/v1/messages", "claude-x", direct.key)
+        bare = await run_session(f"{direct.url}/v1/messages", "claude-x", direct.key)
         paid = dollars(direct.usages)
     assert bare["turns"] == 10
     async with (
@@ -226,7 +217,7 @@ async def test_ten_turns_of_coding_cost_what_they_cost_without_us(model, factor)
             pool, {"ada": client}, served_models(pool, sequential_chain(["Do."], ["ada"]))
         )
         async with Serving(house) as server:
-            told = await play_session(f"{server.url}/v1/messages", model, "any")
+            told = await run_session(f"{server.url}/v1/messages", model, "any")
         assert not provider.wrong
         assert dollars(provider.usages) <= factor * paid
     assert told["cached"] / told["input"] > 0.5
@@ -235,8 +226,8 @@ async def test_ten_turns_of_coding_cost_what_they_cost_without_us(model, factor)
 
 async def test_without_marks_the_session_costs_more():
     async with CachingAnthropic("Read it.", key="sk-test-anthropic") as direct:
-        await play_session(f"{direct.url}/v1/messages", "claude-x", direct.key)
+        await run_session(f"{direct.url}/v1/messages", "claude-x", direct.key)
         marked = dollars(direct.usages)
         direct.usages.clear()
-        await play_session(f"{direct.url}/v1/messages", "claude-x", direct.key, marks=False)
+        await run_session(f"{direct.url}/v1/messages", "claude-x", direct.key, marks=False)
         assert dollars(direct.usages) > 2 * marked, "else the test above would prove nothing"

@@ -203,7 +203,7 @@ async def test_a_request_id_of_the_caller_is_kept_if_it_is_sane():
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.org", "::"])
 async def test_only_the_loopback_is_served(host):
     house = orchestra({"ada": ScriptedClient([])})
-    with pytest.raises(ConfigError, match="not of the loopback"):
+    with pytest.raises(ConfigError, match="not a loopback address"):
         await run_server(house, host, 0)
 
 
@@ -284,7 +284,7 @@ async def test_a_signal_ends_the_process_and_loses_no_run(tmp_path, number):
     assert row.outcome is Outcome.CANCELLED
 
 
-def test_an_orchestra_that_cannot_play_is_refused():
+def test_a_configuration_that_cannot_run_is_refused():
     pool = pool_of("ada")
     with pytest.raises(ConfigError, match="no client"):
         Catalogue(pool=pool, clients={}, models=served_models(pool))

@@ -12,7 +12,7 @@ import pytest
 
 from batuta.clients import ScriptedClient
 from batuta.errors import ConfigError
-from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.serve import open_socket
 from batuta.store.ledger import Bucket, utc_day
 from batuta.store.spend_report import report_spending
@@ -55,7 +55,7 @@ ROUTES = [
     ("GET", "/v1/nothing", None),
     ("GET", "/v1", None),
 ]
-PLAYS = {"/v1/chat/completions", "/v1/responses", "/v1/messages"}
+RUN_PATHS = {"/v1/chat/completions", "/v1/responses", "/v1/messages"}
 
 
 async def test_every_route_with_every_role(town):
@@ -75,7 +75,7 @@ async def test_every_route_with_every_role(town):
         assert (status == 403) == path.startswith("/v1/admin"), (path, said)
         status, _, said = await town.ask(ADMIN, path, method, **options)
         assert status != 401
-        assert (status == 403) == (path in PLAYS), (path, said)
+        assert (status == 403) == (path in RUN_PATHS), (path, said)
 
 
 async def test_the_open_routes_need_no_key(town):
@@ -183,7 +183,7 @@ async def test_requests_at_the_same_time(store):
             assert (status, said["error"]["code"]) == (429, "rate_limit_exceeded")
             tasks.cancel_scope.cancel()
         ada.started = anyio.Event()
-        with anyio.fail_after(5):  # a moment later the seat is free again
+        with anyio.fail_after(30):  # a moment later the seat is free again
             while not ada.started.is_set():
                 with anyio.move_on_after(0.2):
                     await town.chat(key)
@@ -230,7 +230,7 @@ async def test_a_cancelled_stream_settles_what_it_spent(store):
         [full] = await store.budgets.budget_status([bucket_of(key)])
         assert full.reserved > 0
         response.close()
-        with anyio.fail_after(5):
+        with anyio.fail_after(30):
             while full.reserved:
                 await anyio.sleep(0.01)
                 await store.flush()

@@ -7,9 +7,9 @@ import pytest
 from batuta.cli.reload import ServeOptions
 from batuta.clients import HttpTransport
 from batuta.core import Price
-from batuta.core.usage import ASSUMED_PRICE
 from batuta.gateway import ServerState
 from batuta.store.spend_report import report_spending
+from batuta.usage import ASSUMED_PRICE
 from fakes.openai import FakeOpenAI
 from fakes.server import KEY
 from gateway.house import HI, Serving

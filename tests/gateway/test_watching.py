@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from batuta.clients import ScriptedClient
 from batuta.core import Reply
 from batuta.errors import ConfigError, ProviderOverloadedError
-from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.telemetry.logs import JsonLogFormatter
 from batuta.gateway.telemetry.otlp import RunSpanExporter, open_span_exporter
 from batuta.gateway.telemetry.spans import parse_parent_span, spans_of

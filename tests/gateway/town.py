@@ -6,7 +6,7 @@ from decimal import Decimal
 
 from batuta.clients import ScriptedClient
 from batuta.core import Cost, Reply, Usage
-from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.caller import Authenticator
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
 from batuta.store.key_permissions import KeyPermissions

@@ -1,4 +1,4 @@
-"""A process that plays jobs; the tests kill it.
+"""A process that runs jobs; the tests kill it.
 
     python tests/jobs/process.py FOLDER_OR_URL PROVIDER_URL JOB…
 

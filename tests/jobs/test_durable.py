@@ -144,12 +144,12 @@ def test_an_sqlite_that_is_too_old_for_a_newer_python_is_known():
     assert not is_sqlite_too_old((3, 40, 1), (3, 11, 7, "final", 0))
 
 
-async def test_a_job_that_is_taken_up_while_it_is_played_is_played_once(durable, tmp_path):
+async def test_a_job_that_is_taken_up_while_it_is_run_is_run_once(durable, tmp_path):
     """As when its database was away for a while and its process was taken for dead."""
-    begun, go_on, plays = anyio.Event(), anyio.Event(), []
+    begun, go_on, executed_jobs = anyio.Event(), anyio.Event(), []
 
     async def slow(job, checkpoint):
-        plays.append(job.id)
+        executed_jobs.append(job.id)
         begun.set()
         await go_on.wait()
         return JobEnding(JobState.COMPLETED, {"text": "done"})
@@ -170,10 +170,10 @@ async def test_a_job_that_is_taken_up_while_it_is_played_is_played_once(durable,
             while jobs._running["job-1"].endings[1:] == []:
                 await anyio.sleep(0.01)
             go_on.set()
-        assert plays == ["job-1"]
+        assert executed_jobs == ["job-1"]
         await told(jobs, "job-1")  # its end is written a moment later
         assert (await jobs.status("job-1", "ada")).state is JobState.COMPLETED
         assert again[0]["result"] == await jobs.result("job-1", "ada") == {"text": "done"}
         await jobs.submit(Job("job-2", "ada", {}))
         await told(jobs, "job-2")
-        assert plays == ["job-1", "job-2"]
+        assert executed_jobs == ["job-1", "job-2"]

@@ -74,7 +74,7 @@ async def test_cancel_stops_the_work_and_can_be_said_twice(kind, tmp_path):
         with anyio.fail_after(10):
             await hanging.started.wait()
         assert (await jobs.status("job-1", ADA)).state is JobState.IN_PROGRESS
-        with anyio.fail_after(1):
+        with anyio.fail_after(30):
             assert (await jobs.cancel("job-1", ADA)).state is JobState.CANCELLED
             await hanging.stopped.wait()
         assert (await jobs.cancel("job-1", ADA)).state is JobState.CANCELLED
@@ -104,10 +104,10 @@ async def test_a_fault_fails_the_job_and_tells_no_content(kind, tmp_path, caplog
 
 
 async def test_the_same_job_is_taken_in_once(kind, tmp_path):
-    played = []
+    executed_jobs = []
 
     async def count(job, checkpoint):
-        played.append(job.id)
+        executed_jobs.append(job.id)
         return JobEnding(JobState.COMPLETED, {})
 
     async with kind(tmp_path) as jobs, working(jobs, count):
@@ -116,7 +116,7 @@ async def test_the_same_job_is_taken_in_once(kind, tmp_path):
         await told(jobs, "job-1")
         await jobs.submit(Job("job-2", ADA))
         await told(jobs, "job-2")
-    assert played == ["job-1", "job-2"]
+    assert executed_jobs == ["job-1", "job-2"]
 
 
 async def test_forget_erases_a_running_job(kind, tmp_path):
@@ -131,7 +131,7 @@ async def test_forget_erases_a_running_job(kind, tmp_path):
         assert not await jobs.forget("job-1", ADA)
 
 
-async def test_no_more_jobs_are_played_at_once_than_allowed(kind, tmp_path):
+async def test_no_more_jobs_are_run_at_once_than_allowed(kind, tmp_path):
     now, most, all_in = 0, 0, anyio.Event()
 
     async def crowd(job, checkpoint):

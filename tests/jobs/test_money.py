@@ -2,7 +2,6 @@
 
 import re
 import signal
-import sys
 import time
 from decimal import Decimal
 
@@ -34,11 +33,10 @@ class Counting(Gated):
         return response
 
 
-async def make_key(folder):
-    command = [sys.executable, "-m", "batuta", "keys", "create", "ci", "--per-day", str(CAP)]
-    server = Server(folder)
-    done = await anyio.run_process(command, env=server.environ)
-    return re.search(r"batuta_\w{12}_\S+", done.stdout.decode())[0]
+def make_key(command_line, folder):
+    command = ("keys", "create", "ci", "--per-day", str(CAP))
+    done = command_line.run(*command, cwd=folder, env=Server(folder).environ)
+    return re.search(r"batuta_\w{12}_\S+", done.stdout)[0]
 
 
 class Books:
@@ -61,8 +59,8 @@ class Books:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_job_is_billed_once_however_its_server_ended(tmp_path, number):
-    key = await make_key(tmp_path)
+async def test_a_job_is_billed_once_however_its_server_ended(command_line, tmp_path, number):
+    key = make_key(command_line, tmp_path)
     books = Books(tmp_path, key)
     async with Counting() as provider:
         options = ("--pool", settings(tmp_path, provider))
@@ -94,8 +92,8 @@ async def test_a_job_is_billed_once_however_its_server_ended(tmp_path, number):
     assert await books.budget() == (usd_to_nano(owed), 0)
 
 
-async def test_a_cancelled_job_is_billed_for_what_it_did_and_holds_nothing(tmp_path):
-    key = await make_key(tmp_path)
+async def test_a_cancelled_job_is_billed_for_what_it_did_and_holds_nothing(command_line, tmp_path):
+    key = make_key(command_line, tmp_path)
     books = Books(tmp_path, key)
     async with Counting() as provider:
         options = ("--pool", settings(tmp_path, provider))
@@ -129,4 +127,6 @@ async def test_what_a_job_holds_is_found_again_and_ends_with_its_run(tmp_path):
         assert full.reserved == 60
         await store.budgets.renew(time.time())
         assert await store.budgets.reap(time.time() + 25 * 3600) == 1
-        assert not await store.budgets.is_settled(RunId("run_1")), "a lost run can still be played"
+        assert not await store.budgets.is_settled(RunId("run_1")), (
+            "a lost run can still be executed"
+        )

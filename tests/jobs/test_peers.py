@@ -68,12 +68,12 @@ async def test_a_job_is_cancelled_from_another_process(tmp_path):
     with database() as url:
         async with Gated() as provider:
             target = url.render_as_string(hide_password=False)
-            async with Process(target, provider, "job-1") as player:
+            async with Process(target, provider, "job-1") as worker:
                 with anyio.fail_after(40):
                     await provider.arrived["m-ada"].wait()
                 async with DurableJobs(url) as jobs:
                     with anyio.fail_after(20):
                         assert (await jobs.cancel("job-1", "ada")).state is JobState.CANCELLED
-                    with anyio.fail_after(2):
+                    with anyio.fail_after(30):
                         await provider.dropped.wait()
-                await player.kill()
+                await worker.kill()

@@ -21,7 +21,7 @@ from batuta.gateway import (
     run_server,
     served_models,
 )
-from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.caller import Authenticator
 from batuta.solvers import FixedConductor, single_worker
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
@@ -61,7 +61,7 @@ class Sloth:
             raise
 
 
-def hostile_flow(brief):
+def hostile_flow(context):
     """Five steps, each with a subtask that would like to be a script."""
     steps = [
         Step(subtask=f"{text} step", worker=WorkerId("villain"), access=tuple(range(at)))

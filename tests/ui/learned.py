@@ -15,7 +15,7 @@ from batuta.solvers import LLMConductor
 async def measure_report(folder):
     """A report with all that it can have: figures, differences, seeds, families."""
     conductor = LLMConductor(name="rehearsal/hand-written", client=HandWrittenClient(0))
-    played = Subject(
+    tested = Subject(
         pool=rehearsal.rehearsal_pool(),
         clients=rehearsal.rehearsal_clients(time_scale=0),
         conductor=conductor,
@@ -25,7 +25,7 @@ async def measure_report(folder):
     with ResultLog(folder / "results") as ledger:
         names, terms = ("ultra", "best-single"), EvalOptions(seeds=(0, 1))
         found = await evaluate_task_set(
-            played, open_tasks("rehearsal", 15, 15), names=names, options=terms, result_log=ledger
+            tested, open_tasks("rehearsal", 15, 15), names=names, options=terms, result_log=ledger
         )
     place = folder / "learning" / "whole"
     publish_report(

@@ -100,7 +100,7 @@ def test_the_keyboard_does_everything_and_is_never_lost(house, visit):
     page.wait_for_selector("[data-panel]:focus")
 
 
-def test_rounds_are_played_side_by_side(house, visit):
+def test_rounds_are_run_side_by_side(house, visit):
     page = visit(house)
     page.fill("#question", QUESTION)
     page.select_option("[name=effort]", "max")
@@ -164,11 +164,11 @@ def test_runs_are_found_filtered_and_judged(house, visit, run_address):
 
 def test_no_figure_of_the_list_is_cut(house, visit, run_address):
     run = house.call(house.store.get, run_address.rpartition("/")[2])
-    played = run.rounds[0]
-    reply = played.steps[0].result
+    round_ = run.rounds[0]
+    reply = round_.steps[0].result
     usage = replace(reply.usage, input=987_654_321)
     dear = replace(reply, usage=usage, cost=Cost(Decimal("0.000012345"), 3))
-    steps = tuple(replace(step, result=dear) for step in played.steps)
+    steps = tuple(replace(step, result=dear) for step in round_.steps)
     for number, outcome in enumerate(Outcome):
         header = replace(run.header, id=f"run_cut{number}", started=1e9, model="a-name-" * 20)
         long = replace(
@@ -176,7 +176,7 @@ def test_no_figure_of_the_list_is_cut(house, visit, run_address):
             header=header,
             outcome=outcome,
             seconds=86_000.0,
-            rounds=(replace(played, steps=steps),) * 3,
+            rounds=(replace(round_, steps=steps),) * 3,
         )
         house.call(house.store.append, long)
     page = visit(house, "/ui/runs?model=" + "a-name-" * 20)
@@ -189,13 +189,13 @@ def test_no_figure_of_the_list_is_cut(house, visit, run_address):
     sound(page)
 
 
-def test_a_plan_is_seen_and_not_played(house, visit):
+def test_a_plan_is_seen_and_not_run(house, visit):
     page = visit(house)
     page.fill("#question", QUESTION)
     page.click("text=Plan only")
     page.goto(answered(page))
     page.wait_for_selector(".chip:has-text('planned')")
-    assert "was not played" in page.locator("[data-panel]:visible").inner_text()
+    assert "was not run" in page.locator("[data-panel]:visible").inner_text()
     sound(page)
 
 

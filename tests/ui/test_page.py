@@ -2,13 +2,22 @@
 
 import json
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import aiohttp
+import anyio
 import pytest
 
+from batuta.clients import ScriptedClient
 from batuta.core.formatting import format_cost
+from batuta.gateway.serving.drift import DriftMonitor
+from batuta.gateway.ui.pool import PoolPage
 from batuta.gateway.ui.sign_in import _safe_target
-from batuta.store.recent_runs import recent_runs
+from batuta.store import Store
+from batuta.store.recent_runs import LARGEST_BYTES, recent_runs
+from gateway.house import orchestra
+from store.strategies import make_run
 from ui.house import ADMIN, HOSTILE, QUESTION, House
 from ui.seen import Seen
 
@@ -342,9 +351,9 @@ async def test_the_pool_counts_the_latest_runs(house, browse):
     http = browse(house)
     await asked(http)
     house.call(house.store.flush)
-    played = house.call(recent_runs, house.store.database, 5, "local")
-    assert played
-    assert played[0][0].header.started >= played[-1][0].header.started
+    recent = house.call(recent_runs, house.store.database, 5, "local")
+    assert recent
+    assert recent[0][0].header.started >= recent[-1][0].header.started
     assert house.call(recent_runs, house.store.database, 5, "other") == []
     async with http.get("/ui/pool") as response:
         assert "not called" in await response.text()
@@ -358,3 +367,42 @@ async def test_a_secret_is_shown_once(keyed, browse):
         secret = re.search(r"data-secret>([^<]+)<", await response.text())[1]
     async with admin.get("/ui/keys") as response:
         assert secret not in await response.text()
+
+
+async def test_large_runs_do_not_make_the_pool_slow(tmp_path):
+    """Reading the latest runs costs a bounded time, whatever they hold: large ones are left out."""
+    async with Store(tmp_path / "runs.db") as store:
+        for number in range(5):
+            text = "long " * LARGEST_BYTES if number % 2 else "short"
+            await store.append(make_run(number, question=text), "local")
+        await store.flush()
+        read = await recent_runs(store.database, 100)
+        assert [run.id for run, _ in read] == ["run_000004", "run_000002", "run_000000"]
+
+
+async def test_visitors_of_the_pool_share_what_was_counted(tmp_path):
+    async with Store(tmp_path / "runs.db") as store:
+        await store.append(make_run(), "local")
+        await store.flush()
+        catalogue = orchestra({"ada": ScriptedClient("x")}).catalogue
+        page = PoolPage(catalogue, store, DriftMonitor(catalogue, store))
+        visitor: Any = SimpleNamespace(tenant="local")
+        found = []
+
+        async def visit():
+            found.append((await page._worker_stats(visitor))[0])
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(8):
+                tasks.start_soon(visit)
+        assert len(found) == 8 and all(one is found[0] for one in found)
+
+
+async def test_the_latest_runs_are_read_in_their_order_over_pages(tmp_path):
+    async with Store(tmp_path / "runs.db") as store:
+        for number in range(45):
+            await store.append(make_run(number), "local")
+        await store.flush()
+        ids = [run.id for run, _ in await recent_runs(store.database, 43)]
+        assert ids == [f"run_{number:06}" for number in range(44, 1, -1)]
+        assert len(await recent_runs(store.database, 5)) == 5

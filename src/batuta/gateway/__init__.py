@@ -1,7 +1,7 @@
 """The product: an OpenAI-compatible API in front of a pool of workers and its conductor."""
 
 from batuta.gateway.app import ServerState, create_app
-from batuta.gateway.http.sse import StreamTimeouts
+from batuta.gateway.http.reader import StreamTimeouts
 from batuta.gateway.serve import LOOP_OPTIONS, run_server
 from batuta.gateway.serving.models import Catalogue, PageContext, ServedModel, served_models
 

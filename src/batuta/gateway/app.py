@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, final
 
 import anyio
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Match, Route
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import ASGIApp, Scope
 
 from batuta.errors import StoreError
-from batuta.gateway.access.authenticate import Authenticator
-from batuta.gateway.access.caller import Caller, CallerRole, caller_of
+from batuta.gateway.access.caller import Authenticator, Caller, CallerRole, caller_of
 from batuta.gateway.access.oidc import OidcClient
 from batuta.gateway.access.rate_limit import LocalRateLimiter, RateLimiter
 from batuta.gateway.admin.routes import AdminRoutes
@@ -23,20 +24,11 @@ from batuta.gateway.admin.runs import RunRoutes
 from batuta.gateway.chat.endpoint import CHAT_FORM, TEXT_FORM, CompletionEndpoint
 from batuta.gateway.chat.text_completion import COMPLETIONS_PATH
 from batuta.gateway.embeddings.endpoint import EmbeddingsEndpoint
-from batuta.gateway.errors import APIError, model_not_found
-from batuta.gateway.http.access_log import AccessLog
-from batuta.gateway.http.authentication import AuthenticationMiddleware
+from batuta.gateway.errors import APIError, log_exception, model_not_found
 from batuta.gateway.http.body import json_response
-from batuta.gateway.http.disconnect import RequestScopes
-from batuta.gateway.http.idempotency import IdempotencyMiddleware
-from batuta.gateway.http.middleware import (
-    ErrorMiddleware,
-    HostCheck,
-    RequestIdMiddleware,
-    log_exception,
-)
-from batuta.gateway.http.overload import ConcurrencyLimiter, ConcurrencyMiddleware
-from batuta.gateway.http.sse import StreamTimeouts
+from batuta.gateway.http.connections import ConcurrencyLimiter
+from batuta.gateway.http.middleware import RequestMiddleware
+from batuta.gateway.http.reader import RequestScopes, StreamTimeouts
 from batuta.gateway.messages.endpoint import MessagesEndpoint, TokenCounter
 from batuta.gateway.openapi.endpoint import DocumentEndpoint
 from batuta.gateway.responses.background import BackgroundResponses
@@ -75,7 +67,7 @@ class ServerState:
     store: Store | None = None
     """Keeps the runs; None: nothing is kept."""
     jobs: Jobs = field(default_factory=MemoryJobs)
-    """Plays what runs in the background; if not given, as long as the process lives."""
+    """Runs the background jobs; if not given, they live as long as the process."""
     authenticator: Authenticator = field(default_factory=Authenticator)
     """Tells who asks; if not given, everybody is the local tenant."""
     rate_limiter: RateLimiter = field(default_factory=LocalRateLimiter)
@@ -113,7 +105,7 @@ class ServerState:
 
 
 def create_app(state: ServerState) -> Starlette:
-    """The ASGI app that serves what `state` names; its background jobs are played by nobody."""
+    """The ASGI app that serves what `state` names; nobody runs its background jobs."""
     return assemble_app(state)[0]
 
 
@@ -159,18 +151,18 @@ def assemble_app(state: ServerState) -> tuple[Starlette, BackgroundResponses]:
         ),
     ]
     routes.append(Route("/openapi.json", DocumentEndpoint(routes).send))
-    app = Starlette(
-        routes=routes,
-        middleware=[
-            Middleware(AccessLog, metrics=metrics, routes=routes),
-            Middleware(RequestIdMiddleware),
-            Middleware(ErrorMiddleware),
-            Middleware(HostCheck, hosts=state.hosts, authenticator=authenticator),
-            Middleware(AuthenticationMiddleware, authenticator=authenticator),
-            Middleware(IdempotencyMiddleware, store=store),
-            Middleware(ConcurrencyMiddleware, limiter=state.limiter),
-        ],
-        exception_handlers={HTTPException: _handle_http_error, StoreError: _handle_store_error},
+    app = _GatewayApp(
+        routes,
+        partial(
+            RequestMiddleware,
+            metrics=metrics,
+            routes=routes,
+            authenticator=authenticator,
+            limiter=state.limiter,
+            hosts=state.hosts,
+            store=store,
+            explain=_explain_error,
+        ),
     )
     app.router.redirect_slashes = False
     return app, background
@@ -247,7 +239,7 @@ class ServerRoutes:
 
 
 def _may_use(caller: Caller, model: ServedModel) -> bool:
-    """Whether the model is worth showing; the admin sees what there is and plays none."""
+    """Whether the model is worth showing; the admin sees what there is and runs none."""
     policy = caller.permissions
     if caller.role is not CallerRole.KEY:
         return True
@@ -260,28 +252,43 @@ def _id_of(entries: list[dict[str, Any]]) -> str | None:
     return entries[0]["id"] if entries else None
 
 
-async def _handle_store_error(_: Request, error: Exception) -> Response:
-    log_exception(error)
-    message = "The store cannot be read now; try again."
-    raise APIError(503, "overloaded", message, headers={"retry-after": "1"}) from error
+@final
+class _GatewayApp(Starlette):
+    """Starlette's routes and state, within our one layer in place of its own."""
+
+    def __init__(self, routes: Sequence[BaseRoute], around: Callable[[ASGIApp], ASGIApp]) -> None:
+        super().__init__(routes=routes)
+        self._around = around
+
+    def build_middleware_stack(self) -> ASGIApp:
+        """The layer, and the routes within it."""
+        return self._around(self.router)
 
 
-def _allowed_methods(request: Request) -> list[str]:
+def _explain_error(scope: Scope, error: Exception) -> APIError | None:
+    """What is told of a store that fails, and of what the router itself refuses."""
+    if isinstance(error, StoreError):
+        log_exception(error)
+        message = "The store cannot be read now; try again."
+        return APIError(503, "overloaded", message, headers={"retry-after": "1"})
+    return _explain_refusal(scope, error) if isinstance(error, HTTPException) else None
+
+
+def _allowed_methods(scope: Scope) -> list[str]:
     """The methods of every route of that path; the router names those of the first alone."""
-    routes = (route for route in request.app.routes if isinstance(route, Route))
-    there = (route for route in routes if route.matches(request.scope)[0] is not Match.NONE)
+    routes = (route for route in scope["app"].routes if isinstance(route, Route))
+    there = (route for route in routes if route.matches(scope)[0] is not Match.NONE)
     return sorted({method for route in there for method in route.methods or ()})
 
 
-async def _handle_http_error(request: Request, error: Exception) -> Response:
+def _explain_refusal(scope: Scope, error: HTTPException) -> APIError:
     """What the router itself refuses, in the API's form."""
-    assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
     headers = dict(error.headers or {})
-    place = f"{request.method} {request.url.path}"
+    place = f"{scope['method']} {scope['path']}"
     if error.status_code == _NOT_FOUND:
-        raise APIError(404, "not_found", f"There is nothing at {place}.")
+        return APIError(404, "not_found", f"There is nothing at {place}.")
     if error.status_code == _NO_METHOD:
-        allowed = ", ".join(_allowed_methods(request))
+        allowed = ", ".join(_allowed_methods(scope))
         message = f"{place} is not possible: the method must be {allowed}."
-        raise APIError(405, "method_not_allowed", message, headers={**headers, "Allow": allowed})
-    raise APIError(error.status_code, "invalid_request", error.detail, headers=headers)
+        return APIError(405, "method_not_allowed", message, headers={**headers, "Allow": allowed})
+    return APIError(error.status_code, "invalid_request", error.detail, headers=headers)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar, cast, final
+
+logger = logging.getLogger("batuta.gateway")
 
 _MESSAGES_TYPES = {
     401: "authentication_error",
@@ -153,3 +157,20 @@ def messages_error_body(api_error: APIError, request_id: str | None) -> dict[str
         "param": api_error.param,
     }
     return {"type": "error", "error": error, "request_id": request_id}
+
+
+def log_exception(error: Exception) -> None:
+    """Logs where a fault happened and of what type it is; never its message, never content."""
+    places: list[str] = []
+    for inner in _leaf_exceptions(error):
+        frames = traceback.extract_tb(inner.__traceback__)
+        where = " > ".join(f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in frames)
+        places.append(f"{type(inner).__name__} in {where}")
+    logger.error("a request failed: %s", "; ".join(places))
+
+
+def _leaf_exceptions(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return [leaf for inner in group.exceptions for leaf in _leaf_exceptions(inner)]
+    return [error]

@@ -58,7 +58,7 @@ async def run_server(
         port: 0 takes any free one.
         on_ready: is told the URL once connections are accepted.
         grace_seconds: seconds that runs may go on after the server was asked to stop; then they are
-            cancelled, their readers told, and the runs stored.
+            cancelled, their readers informed, and the runs stored.
         connections: how many are taken on, and how long each may make the server wait.
         owns_process: the process does nothing else: its garbage collector is set for requests.
 
@@ -99,7 +99,7 @@ async def run_server(
                 )
             )
             try:
-                collections = _reduce_collections() if owns_process else nullcontext()
+                collections = reduce_collections() if owns_process else nullcontext()
                 with _absorb_signals(), collections, _cancel_exit_timer():
                     await server.serve(sockets=[listener])
             except anyio.get_cancelled_exc_class():
@@ -148,7 +148,7 @@ def open_socket(host: str, port: int, *, needs_key: bool = False) -> socket.sock
     address = "127.0.0.1" if host == "localhost" else host.strip("[]")
     if not needs_key and not _is_loopback(address):
         raise ConfigError(
-            f"host {host} is not of the loopback: without keys only this machine may be served; "
+            f"host {host} is not a loopback address: without keys only this machine is served; "
             "make a key first: batuta keys create NAME"
         )
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -189,7 +189,7 @@ def _absorb_signals() -> Generator[None]:
 
 
 @contextmanager
-def _reduce_collections() -> Generator[None]:
+def reduce_collections() -> Generator[None]:
     """Lets the garbage collector look at what requests make, and seldom.
 
     What is there before the first request - the code, mostly - stays, so looking through it

@@ -1,4 +1,4 @@
-"""Requests that outlive their connections, and the processes that play them."""
+"""Requests that outlive their connections, and the processes that run them."""
 
 from batuta.jobs.factory import open_jobs
 from batuta.jobs.memory import MemoryJobs

@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 _RETRY_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 30.0, 30.0, 0.0)
 """Seconds between attempts to keep a call that was paid for."""
 _CALL_PLACE: ContextVar[str] = ContextVar("batuta_job_place", default="call")
-"""Where in its run the present task is; the engine plays each step within one task."""
+"""Where in its run the present task is; the engine runs each step within one task."""
 
 
 async def _ignore_event(_: Event) -> None:
@@ -68,8 +68,8 @@ class DurableCheckpoint:
         self,
         job: Job,
         records: JobRecords,
-        told: int,
-        ring: Callable[[str], Awaitable[None]],
+        stored_events: int,
+        notify: Callable[[str], Awaitable[None]],
         *,
         scope: anyio.CancelScope,
     ) -> None:
@@ -78,14 +78,14 @@ class DurableCheckpoint:
         Args:
             job: the job.
             records: where its calls and events are kept.
-            told: how many of its events are kept already.
-            ring: wakes who waits for the job's events.
+            stored_events: how many of its events are kept already.
+            notify: wakes who waits for the job's events.
             scope: is cancelled when the job is.
         """
         self._job = job
         self._records = records
-        self._event_count = told
-        self._ring = ring
+        self._event_count = stored_events
+        self._notify = notify
         self._scope = scope
         self._next = 0
         self._order = anyio.Lock()
@@ -114,7 +114,7 @@ class DurableCheckpoint:
         """A hearer that notes where the call that comes next belongs."""
         then = emit or _ignore_event
 
-        async def hear(event: Event) -> None:
+        async def record_event(event: Event) -> None:
             match event:
                 case RunHeader():
                     self._learn_models(event.pool)
@@ -124,7 +124,7 @@ class DurableCheckpoint:
                     pass
             await then(event)
 
-        return hear
+        return record_event
 
     async def add_event(self, event: Json) -> None:
         """Keeps the event, unless it was kept before a crash.
@@ -137,7 +137,7 @@ class DurableCheckpoint:
             if number >= self._event_count:
                 await run_sync(self._records.add_event, self._job.id, number, event)
                 self._event_count = number + 1
-        await self._ring(self._job.id)
+        await self._notify(self._job.id)
 
     def call_key(self, worker: WorkerId, request: Request) -> CallKey:
         """The key of the call that this task makes now.
@@ -236,22 +236,22 @@ class CachedConductor:
         return self._conductor.name
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """The kept decision; else the conductor's.
 
         Raises:
             StoreError: what is kept cannot be read.
         """
-        place = f"plan:{len(brief.previous)}:{brief.sample}:{brief.seed}"
-        pool = orjson.dumps([(worker.id, worker.model) for worker in brief.pool])
+        place = f"plan:{len(context.previous)}:{context.sample}:{context.seed}"
+        pool = orjson.dumps([(worker.id, worker.model) for worker in context.pool])
         key = CallKey(
             job=self._checkpoint.job.id, place=place, worker=self.name, model="", request=pool
         )
         body = await self._checkpoint.load_call(key)
         if body is not None:
             return _decision_adapter().validate_json(body)
-        decision = await self._conductor.plan(brief, listener)
+        decision = await self._conductor.plan(context, listener)
         if not (isinstance(decision, MalformedPlan) and decision.outage):
             await self._checkpoint.save_call(key, decision)
         return decision

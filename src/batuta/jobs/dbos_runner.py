@@ -42,7 +42,7 @@ class JobInterrupted(BaseException):
 
 
 class JobFailed(Exception):
-    """What was raised while a job was played; its type alone, never its content."""
+    """What was raised while a job was run; its type alone, never its content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class DbosRunner:
     """The one DBOS of this process."""
 
     def __init__(
-        self, url: URL, executor: str, concurrency: int, play: Callable[[Json], Json]
+        self, url: URL, executor: str, concurrency: int, execute: Callable[[Json], Json]
     ) -> None:
         """Starts it, and with it the jobs that this executor left unfinished.
 
@@ -66,7 +66,7 @@ class DbosRunner:
             url: the database.
             executor: who runs; a job belongs to its executor until it ends.
             concurrency: jobs at the same time.
-            play: plays a stored job in a thread and returns its stored ending.
+            execute: executes a stored job in a thread and returns its stored ending.
         """
         # Loaded when it is wanted: it is an extra, and most of this server's start-up time.
         from dbos import DBOS, DBOSPortableJSONSerializer  # noqa: PLC0415
@@ -91,7 +91,7 @@ class DbosRunner:
 
         @DBOS.workflow(name=WORKFLOW, max_recovery_attempts=MAX_RECOVERIES)
         def _job(body: Json) -> Json:  # pyright: ignore[reportUnusedFunction] - by its name
-            return play(body)
+            return execute(body)
 
         try:
             DBOS.launch()
@@ -103,7 +103,7 @@ class DbosRunner:
         )
 
     def stop(self) -> None:
-        """Stops it; what is being played stays unfinished."""
+        """Stops it; what is being run stays unfinished."""
         self._dbos.destroy(destroy_registry=True)
 
     def enqueue(self, job: Job) -> None:

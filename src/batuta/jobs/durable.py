@@ -45,11 +45,11 @@ from batuta.store.process_lock import ProcessLock
 logger = logging.getLogger(__name__)
 
 CONCURRENCY = 16
-"""Jobs that one process plays at the same time."""
+"""Jobs that one process runs at the same time."""
 KEEP_DAYS = 30.0
 """How long a job can be asked for after it has ended."""
 _POLL_SECONDS = 0.25
-"""Seconds between looks at a job that another process may be playing."""
+"""Seconds between looks at a job that another process may be running."""
 _HEARTBEAT_SECONDS = 0.5
 """Seconds between signs of life on a shared database."""
 _SWEEP_SECONDS = 3600.0
@@ -62,7 +62,7 @@ EXECUTOR_NAME = "local"
 
 @dataclass(frozen=True, slots=True)
 class _QueuedJob:
-    """A job that waits to be played, and the thread that waits for its ending."""
+    """A job that waits to be run, and the thread that waits for its ending."""
 
     job: Job
     ending: Future[Json]
@@ -70,19 +70,19 @@ class _QueuedJob:
 
 @dataclass(slots=True)
 class _RunningJob:
-    """A job that is being played."""
+    """A job that is being run."""
 
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     ended_event: anyio.Event = field(default_factory=anyio.Event)
     endings: list[Future[Json]] = field(default_factory=list[Future[Json]])
-    """Told its outcome: more than one, where it was taken up again while it was being played."""
+    """Told its outcome: more than one, where it was taken up again while it was being run."""
 
 
 @final
 class DurableJobs:
     """Jobs in a database; an asynchronous context manager.
 
-    On SQLite one process plays them; on PostgreSQL many may, and take over from one that died.
+    On SQLite one process runs them; on PostgreSQL many may, and take over from one that died.
     """
 
     durable = True
@@ -94,12 +94,12 @@ class DurableJobs:
 
         Args:
             url: the database, without a driver's name.
-            concurrency: jobs played at the same time.
+            concurrency: jobs that run at the same time.
             kept_days: how long a job is kept after its end.
         """
         self._url = url
         self._shared = not is_sqlite_file(url)
-        """Whether other processes may play its jobs too."""
+        """Whether other processes may run its jobs too."""
         self._concurrency = concurrency
         self._kept_days = kept_days
         self._folder_lock: ProcessLock | None = None
@@ -129,7 +129,7 @@ class DurableJobs:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Lets go of what is being played: the next process takes it up again."""
+        """Lets go of what is being run: the next process takes it up again."""
         self._send.close()
         self._receive.close()
         for waiting in tuple(self._waiting):
@@ -190,9 +190,9 @@ class DurableJobs:
         """Cancels the job and erases it with its events; whether there was one."""
         if await self.cancel(job_id, tenant) is None:
             return False
-        play = self._running.get(job_id)
-        if play is not None:
-            await play.ended_event.wait()
+        running_job = self._running.get(job_id)
+        if running_job is not None:
+            await running_job.ended_event.wait()
         await self._erase(job_id)
         await run_sync(self._open_records.truncate)
         return True
@@ -207,47 +207,51 @@ class DurableJobs:
         return total
 
     async def work(self, perform: JobHandler) -> None:
-        """Plays jobs until cancelled, those first that a crash left behind."""
+        """Runs jobs until cancelled, those first that a crash left behind."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._sweep)
             if self._shared:
                 tasks.start_soon(self._watch_processes)
             async for order in self._receive:
-                tasks.start_soon(self._play, perform, order)
+                tasks.start_soon(self._run_job, perform, order)
 
-    async def _play(self, perform: JobHandler, order: _QueuedJob) -> None:
-        """Plays one job to its ending, its cancellation, or the end of this process."""
+    async def _run_job(self, perform: JobHandler, order: _QueuedJob) -> None:
+        """Runs one job to its ending, its cancellation, or the end of this process."""
         job = order.job
         if (running := self._running.get(job.id)) is not None:
             # The database was away, so the job was taken for abandoned; it is not: nothing is
             # paid twice.
             running.endings.append(order.ending)
             return
-        play = self._running[job.id] = _RunningJob(endings=[order.ending])
+        running_job = self._running[job.id] = _RunningJob(endings=[order.ending])
         outcome: Json | BaseException = JobInterrupted()
         try:
-            with play.scope:
-                outcome = await self._perform_with_retries(perform, job, play.scope)
+            with running_job.scope:
+                outcome = await self._perform_with_retries(perform, job, running_job.scope)
         except Exception as error:  # noqa: BLE001 - a fault must end the job, not the server
             kind = type(error).__name__
             logger.error("job %s failed: %s", job.id, kind)  # noqa: TRY400 - no content in logs
             outcome = JobFailed(f"the job failed: {kind}")
         finally:
             del self._running[job.id]
-            play.ended_event.set()
-            for ending in play.endings:
+            running_job.ended_event.set()
+            for ending in running_job.endings:
                 _resolve_future(ending, outcome)
 
     async def _perform_with_retries(
         self, perform: JobHandler, job: Job, scope: anyio.CancelScope
     ) -> Json:
-        """How it was played; while the database fails it is taken up again, as after a crash."""
+        """How it was run; while the database fails it is taken up again, as after a crash."""
         pause = _RETRY_SECONDS
         for _ in range(MAX_RECOVERIES):
             try:
-                told = await run_sync(self._open_records.count_events, job.id)
+                stored_events = await run_sync(self._open_records.count_events, job.id)
                 point = DurableCheckpoint(
-                    job, self._open_records, told=told, ring=self._notifier.notify, scope=scope
+                    job,
+                    self._open_records,
+                    stored_events=stored_events,
+                    notify=self._notifier.notify,
+                    scope=scope,
                 )
                 return ending_json(await perform(job, point))
             except* StoreError as errors:
@@ -258,9 +262,9 @@ class DurableJobs:
 
     def _stop(self, job_id: str) -> None:
         """Cancels the job's calls, if they are made here."""
-        play = self._running.get(job_id)
-        if play is not None:
-            play.scope.cancel()
+        running_job = self._running.get(job_id)
+        if running_job is not None:
+            running_job.scope.cancel()
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop, body: Json) -> Json:
         """Runs in a thread of DBOS: gives the job to the loop and waits for its ending."""
@@ -312,34 +316,34 @@ class DurableJobs:
         """
         async with self._starting:
             if self._runner is None:
-                play = partial(self._hand_over, asyncio.get_running_loop())
+                execute = partial(self._hand_over, asyncio.get_running_loop())
                 with anyio.CancelScope(shield=True):
-                    self._runner = await run_sync(self._start, play)
+                    self._runner = await run_sync(self._start, execute)
         assert self._runner is not None  # noqa: S101 - else an error was raised
         return self._runner
 
     async def _wait_for_runner(self) -> DbosRunner:
         """The machine, as soon as its database lets it start."""
-        told = False
+        warned = False
         while True:
             try:
                 return await self._ensure_runner()
             except StoreError as error:
-                if not told:
+                if not warned:
                     logger.warning("%s", error)
-                told = True
+                warned = True
             await anyio.sleep(_RETRY_SECONDS)
 
-    def _start(self, play: Callable[[Json], Json]) -> DbosRunner:
+    def _start(self, execute: Callable[[Json], Json]) -> DbosRunner:
         name = f"batuta-{uuid4()}" if self._shared else EXECUTOR_NAME
         peers: Heartbeats | None = None
         try:
             peers = Heartbeats(self._url, name) if self._shared else None
-            machine = DbosRunner(self._url, name, self._concurrency, play)
+            machine = DbosRunner(self._url, name, self._concurrency, execute)
         except Exception as error:
             if peers is not None:
                 peers.leave()
-            raise StoreError(f"jobs cannot be played now: {type(error).__name__}") from error
+            raise StoreError(f"jobs cannot be run now: {type(error).__name__}") from error
         self._heartbeats = peers
         return machine
 

@@ -1,4 +1,4 @@
-"""The processes that play jobs of one PostgreSQL database, and who of them still lives."""
+"""The processes that run jobs of one PostgreSQL database, and who of them still lives."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from batuta.jobs.protocol import Job, JobEnding, JobEvent, JobHandler, JobState,
 logger = logging.getLogger(__name__)
 
 CONCURRENCY = 16
-"""Jobs that are played at the same time."""
+"""Jobs that are run at the same time."""
 KEEP_JOBS = 1_000
 """Ended jobs that can be asked for; older ones are forgotten."""
 
@@ -42,10 +42,10 @@ class MemoryJobs:
     durable = False
 
     def __init__(self, *, concurrency: int = CONCURRENCY, kept: int = KEEP_JOBS) -> None:
-        """Nothing is played before `work`.
+        """Nothing is run before `work`.
 
         Args:
-            concurrency: jobs played at the same time.
+            concurrency: jobs that run at the same time.
             kept: ended jobs that can be asked for.
         """
         self._entries: OrderedDict[str, _JobEntry] = OrderedDict()
@@ -109,12 +109,12 @@ class MemoryJobs:
         return sum([await self.forget(name, tenant) for name in own])
 
     async def work(self, perform: JobHandler) -> None:
-        """Plays jobs until cancelled."""
+        """Runs jobs until cancelled."""
         async with anyio.create_task_group() as tasks:
             async for entry in self._receive:
-                tasks.start_soon(self._play, perform, entry)
+                tasks.start_soon(self._run_job, perform, entry)
 
-    async def _play(self, perform: JobHandler, entry: _JobEntry) -> None:
+    async def _run_job(self, perform: JobHandler, entry: _JobEntry) -> None:
         with entry.scope:
             async with self._places:
                 if entry.status.state.is_final:
@@ -148,7 +148,7 @@ class MemoryJobs:
 
 @final
 class _MemoryCheckpoint:
-    """A desk that keeps nothing but events: there will be no second play."""
+    """A desk that keeps nothing but events: there will be no second execution."""
 
     def __init__(self, entry: _JobEntry, bells: Notifier) -> None:
         self._entry = entry

@@ -1,7 +1,7 @@
-"""What a background job is, and the one protocol behind which it is kept and played.
+"""What a background job is, and the one protocol behind which it is kept and run.
 
 A job is a request that outlives its connection. Whoever asks `submit`s it and comes back by its
-id; whoever can play it `work`s, with a function that turns the job's body into an ending.
+id; whoever can run it `work`s, with a function that turns the job's body into an ending.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be played; after a crash it is played again from these fields alone."""
+    """What is to be run; after a crash it is run again from these fields alone."""
 
     id: str
     """Unguessable; chosen by whoever submits it."""
     tenant: str
     """Whose it is; for anybody else it does not exist."""
     body: Json = field(default_factory=dict[str, Any])
-    """Everything that the player needs, in JSON; no secret."""
+    """Everything that the runner needs, in JSON; no secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """Something that a job told."""
+    """An event of a job."""
 
     number: int
     """From 0, without a gap."""
@@ -69,7 +69,7 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class JobEnding:
-    """How a job was played."""
+    """How a job was run."""
 
     state: JobState
     result: Json
@@ -80,9 +80,9 @@ class JobEnding:
 
 
 class Checkpoint(Protocol):
-    """What the player of a job works with, so that a crash repeats no finished call.
+    """What the runner of a job works with, so that a crash repeats no finished call.
 
-    The player conducts with `conductor(…)`, `clients(…)` and `emit(…)` in place of its own.
+    The runner conducts with `conductor(…)`, `clients(…)` and `emit(…)` in place of its own.
     """
 
     @property
@@ -113,7 +113,7 @@ class Checkpoint(Protocol):
     async def add_event(self, event: Json) -> None:
         """Keeps an event for the job's readers.
 
-        A job that is played again after a crash tells its events again, from the first; as many
+        A job that is run again after a crash repeats its events, from the first; as many
         as were kept are dropped. So what is told must follow from finished calls alone: where
         jobs are durable, no fragment of a reply is told before the reply is complete.
         """
@@ -121,11 +121,11 @@ class Checkpoint(Protocol):
 
 
 JobHandler = Callable[[Job, Checkpoint], Awaitable[JobEnding]]
-"""Plays a job. It is cancelled when the job is; what it raises makes the job fail."""
+"""Runs a job. It is cancelled when the job is; what it raises makes the job fail."""
 
 
 class Jobs(Protocol):
-    """Keeps jobs and plays them.
+    """Keeps jobs and runs them.
 
     Laws: a job that `submit` took in ends, unless the process that keeps it in memory alone dies;
     its events are numbered from 0 without a gap; `cancel` stops a paid call within a second, and
@@ -138,7 +138,7 @@ class Jobs(Protocol):
         ...
 
     async def submit(self, job: Job) -> None:
-        """Takes the job in; once this returns it will be played.
+        """Takes the job in; once this returns it will be run.
 
         Raises:
             StoreError: it could not be kept.
@@ -173,5 +173,5 @@ class Jobs(Protocol):
         ...
 
     async def work(self, perform: JobHandler) -> None:
-        """Plays jobs until cancelled, those first that a crash left behind."""
+        """Runs jobs until cancelled, those first that a crash left behind."""
         ...

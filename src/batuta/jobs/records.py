@@ -1,8 +1,8 @@
-"""What a job leaves on disk: its finished calls and what it told.
+"""What a job leaves on disk: its finished calls and its events.
 
 The calls are a journal by content: the key is made of the job, the place in its run, the worker,
 its model and the whole request. No engine gives exactly-once for a call to somebody else's
-machine; what can be had is at-least-once play and exactly-once record, and this is the record.
+machine; what can be had is at-least-once execution and exactly-once record, and this is the record.
 """
 
 from __future__ import annotations

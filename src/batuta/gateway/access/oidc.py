@@ -167,10 +167,10 @@ class OidcClient:
         """
         flow = self._read_flow(cookie or "")
         if not hmac.compare_digest(query.get("state", "").encode(), flow["state"].encode()):
-            raise _sign_in_error("this sign-in was not begun in this browser: begin again")
+            raise _sign_in_error("this sign-in was not started in this browser: start again")
         issuer = query.get("iss")
         if issuer is not None and issuer != self.options.issuer:
-            raise _sign_in_error("the answer is another provider's")
+            raise _sign_in_error("the answer came from another provider")
         code = query.get("code")
         if query.get("error") or not code:
             raise _sign_in_error("the identity provider refused")
@@ -224,7 +224,7 @@ class OidcClient:
                 continue
             return dict(read.claims)
         _LOG.warning("an ID token was refused: %s", failure)
-        raise _sign_in_error("the identity provider's token cannot be believed")
+        raise _sign_in_error("the identity provider's token is not valid")
 
     def _user_of(self, claims: Mapping[str, Any]) -> OidcUser:
         """Who the claims name.
@@ -234,7 +234,7 @@ class OidcClient:
         """
         options, subject = self.options, claims.get("sub")
         if not isinstance(subject, str) or not subject:
-            raise _sign_in_error("the identity provider's token names nobody")
+            raise _sign_in_error("the identity provider's token names no user")
         given = claims.get(options.role_claim)
         groups = cast("list[Any]", given) if isinstance(given, list) else [given]
         known = {one for one in groups if isinstance(one, str) and one}
@@ -296,7 +296,7 @@ class OidcClient:
         )
         flow: dict[str, Any] = orjson.loads(bytes.fromhex(text)) if genuine else {}
         if not genuine or flow["until"] < time():
-            raise _sign_in_error("this sign-in is over, or was begun elsewhere: begin again")
+            raise _sign_in_error("this sign-in has expired, or was started elsewhere: start again")
         return flow
 
 

@@ -12,10 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
-from batuta.gateway.http.body import ClientGone, json_response, read_fields
-from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.body import ClientGone, Fields, json_response, read_fields
 from batuta.gateway.serving.deletions import Deletions
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
@@ -199,7 +198,7 @@ async def _read_body(request: Request, known: set[str]) -> Fields:
     try:
         body = await read_fields(request.scope, request.receive)
     except ClientGone:
-        raise APIError(400, "invalid_request", "The body broke off.") from None
+        raise APIError(400, "invalid_request", "The body ended early.") from None
     for name in body.names:
         if name not in known:
             message = f"Unknown parameter: '{name}'."

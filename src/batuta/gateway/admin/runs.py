@@ -1,10 +1,11 @@
-"""GET /v1/runs, GET /v1/runs/{id}, POST /v1/runs/{id}/feedback: what was played."""
+"""GET /v1/runs, GET /v1/runs/{id}, POST /v1/runs/{id}/feedback: stored runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, final
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -14,7 +15,6 @@ from batuta.gateway.access.caller import caller_of
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.http.body import ClientGone, json_response, read_fields
 from batuta.gateway.serving.deletions import Deletions
-from batuta.gateway.serving.trace import trace_of
 from batuta.store import RunSummary, Store
 
 MAX_PAGE = 100
@@ -52,7 +52,7 @@ class RunRoutes:
                 outcome=_parse_outcome(query),
             )
         except ValueError:
-            raise invalid_value("after", "it is no cursor of this list.") from None
+            raise invalid_value("after", "it is not a cursor of this list.") from None
         more = len(rows) > limit
         rows = rows[:limit]
         body = {
@@ -69,8 +69,8 @@ class RunRoutes:
         summary = await self._store.summary(run_id, sees)
         if summary is None:
             raise not_found(f"The run '{run_id}'")
-        run = await self._store.get(run_id, sees)
-        trace = None if run is None else trace_of(run)
+        encoded = await self._store.get_encoded(run_id, sees)
+        trace = None if encoded is None else orjson.Fragment(encoded)
         return json_response({**run_entry(summary), "trace": trace})
 
     async def delete(self, request: Request) -> Response:

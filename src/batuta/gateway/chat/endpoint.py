@@ -11,19 +11,17 @@ from starlette.types import Receive, Scope, Send
 from batuta.core import Reply, Run
 from batuta.gateway.access.caller import caller_of
 from batuta.gateway.chat.request import parse_chat
-from batuta.gateway.chat.response import chat_completion
-from batuta.gateway.chat.stream import ChatStreamRenderer
+from batuta.gateway.chat.response import ChatStreamRenderer, chat_completion
 from batuta.gateway.chat.text_completion import (
     TextCompletionStreamRenderer,
     parse_completion,
     render_text_completion,
 )
-from batuta.gateway.http.body import ClientGone, read_fields
-from batuta.gateway.http.fields import Fields
-from batuta.gateway.http.sse import SSEWriter
+from batuta.gateway.http.body import ClientGone, Fields, read_fields
+from batuta.gateway.http.reader import SSEWriter
+from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import AnswerDelivery, StreamRenderer
 from batuta.gateway.serving.parsed_call import ParsedCall
-from batuta.gateway.serving.prepared_call import PreparedCall
 
 
 class RenderCompletion(Protocol):

@@ -12,17 +12,18 @@ from batuta.gateway.errors import (
     missing_parameter,
     unsupported_parameter,
 )
-from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.body import Fields
 from batuta.gateway.serving.attachments import parse_audio, parse_file
 from batuta.gateway.serving.effort import EFFORTS
-from batuta.gateway.serving.options import ORCHESTRATION_FIELD, parse_run_options
 from batuta.gateway.serving.parsed_call import (
+    ORCHESTRATION_FIELD,
     ParsedCall,
     check_metadata,
     check_unsupported,
     parse_cache,
+    parse_run_options,
 )
-from batuta.gateway.serving.tools import parse_response_format, parse_tools
+from batuta.gateway.serving.tools import NO_TOOLS, parse_response_format, parse_tools
 
 MAX_MESSAGES = 500
 _MAX_PARTS = 500
@@ -83,6 +84,27 @@ _ACCEPTED_FIELDS = {
 }
 """Fields that are checked and bind nothing here; the answer's header names them."""
 _KNOWN_FIELDS = _USED_FIELDS | _ACCEPTED_FIELDS | REFUSED_FIELDS.keys()
+_CHECKED_FIELDS = frozenset({*REFUSED_FIELDS, *_ACCEPTED_FIELDS, "modalities"})
+_TOOL_FIELDS = frozenset({"tools", "tool_choice"})
+_FORMAT_FIELDS = frozenset({"response_format"})
+_SAMPLING_FIELDS = frozenset(
+    {
+        "max_completion_tokens",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "stop",
+        "n",
+        "logprobs",
+        "top_logprobs",
+        "seed",
+        "reasoning_effort",
+        "frequency_penalty",
+        "presence_penalty",
+        "top_k",
+    }
+)
+_NO_SAMPLING = Sampling()
 
 
 def parse_model(body: Fields) -> str:
@@ -102,16 +124,17 @@ def parse_chat(body: Fields) -> ParsedCall:
     """
     model = parse_model(body)
     messages = parse_messages(body)
-    _check_unsupported(body)
-    _check_accepted(body)
-    tools, choice = parse_tools(body)
+    if body.mentions(_CHECKED_FIELDS):
+        _check_unsupported(body)
+        _check_accepted(body)
+    tools, choice = parse_tools(body) if body.mentions(_TOOL_FIELDS) else NO_TOOLS
     options = body.object("stream_options")
     question = Question(
         messages=messages,
         tools=tools,
         tool_choice=choice,
         parallel_tool_calls=body.flag("parallel_tool_calls"),
-        response_format=parse_response_format(body),
+        response_format=parse_response_format(body) if body.mentions(_FORMAT_FIELDS) else None,
         sampling=parse_sampling(body),
         cache=parse_cache(body),
     )
@@ -132,6 +155,8 @@ def parse_sampling(body: Fields) -> Sampling:
     Raises:
         APIError: a value is out of bounds.
     """
+    if not body.mentions(_SAMPLING_FIELDS):
+        return _NO_SAMPLING
     newer = body.whole("max_completion_tokens", 1, _MAX_TOKENS)
     choices = body.whole("n", 1, _MAX_CHOICES)
     older = body.whole("max_tokens", 1, _MAX_TOKENS)
@@ -223,7 +248,7 @@ def _parse_tool_call(call: Fields) -> ToolCall:
     kind = call.text("type")
     if kind == "custom":
         raise unsupported_parameter(
-            call.path("type"), "only calls of type 'function' are understood."
+            call.path("type"), "only calls of type 'function' are supported."
         )
     if kind not in {None, "function"}:
         raise invalid_value(call.path("type"), "it must be 'function'.")

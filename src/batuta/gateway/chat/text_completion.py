@@ -11,15 +11,12 @@ from typing import Any, cast, final
 
 from batuta.core import Event, Question, Reply, Run, StepDelta, user_message
 from batuta.gateway.chat.request import parse_model, parse_sampling
-from batuta.gateway.chat.response import finish_reason, orchestration_of, usage_of
-from batuta.gateway.chat.stream import DONE_FRAME
+from batuta.gateway.chat.response import DONE_FRAME, finish_reason, orchestration_of, usage_of
 from batuta.gateway.errors import APIError, invalid_type, invalid_value, unsupported_parameter
-from batuta.gateway.http.fields import Fields
-from batuta.gateway.http.json_codec import encode_json
-from batuta.gateway.http.sse import SSEWriter
-from batuta.gateway.serving.options import ORCHESTRATION_FIELD, parse_run_options
-from batuta.gateway.serving.parsed_call import ParsedCall
-from batuta.gateway.serving.prepared_call import PreparedCall
+from batuta.gateway.http.body import Fields, encode_json
+from batuta.gateway.http.reader import SSEWriter
+from batuta.gateway.serving.admission import PreparedCall
+from batuta.gateway.serving.parsed_call import ORCHESTRATION_FIELD, ParsedCall, parse_run_options
 from batuta.gateway.serving.progress import RunProgress
 
 COMPLETIONS_PATH = "/v1/completions"
@@ -76,7 +73,7 @@ def _parse_prompt(body: Fields) -> str:
     if isinstance(given, list):
         entries = cast("list[Any]", given)
         if any(not isinstance(entry, str) for entry in entries):
-            raise unsupported_parameter("prompt", "send text; workers' tokens differ.")
+            raise unsupported_parameter("prompt", "send text: the workers' tokenizers differ.")
         if len(entries) != 1:
             raise unsupported_parameter("prompt", "one prompt is answered in each request.")
         given = entries[0]

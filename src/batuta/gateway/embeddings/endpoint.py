@@ -13,8 +13,8 @@ from batuta.gateway.access.caller import caller_of
 from batuta.gateway.embeddings.request import EmbeddingCall, parse_embedding
 from batuta.gateway.errors import unsupported_parameter
 from batuta.gateway.http.body import ClientGone, read_fields
+from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import AnswerDelivery
-from batuta.gateway.serving.prepared_call import PreparedCall
 from batuta.guardrails import GuardrailStage
 
 
@@ -54,8 +54,8 @@ def _check_policies(prepared: PreparedCall) -> None:
     """
     messages = prepared.call.question.messages
     tokens = any(getattr(part, "tokens", ()) for message in messages for part in message.parts)
-    if tokens and prepared.guardrails.applies_to(GuardrailStage.INPUT):
-        raise unsupported_parameter("input", "a policy reads texts; send no token ids.")
+    if tokens and GuardrailStage.INPUT in prepared.guardrails.stages:
+        raise unsupported_parameter("input", "a policy reads text: send text, not token ids.")
 
 
 def embedding_list(asked: EmbeddingCall, run: Run, reply: Reply) -> dict[str, Any]:

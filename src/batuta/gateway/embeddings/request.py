@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from batuta.core import Message, Question, Role, Sampling, Text
 from batuta.gateway.errors import invalid_type, invalid_value, missing_parameter
-from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.body import Fields
 from batuta.gateway.serving.parsed_call import ParsedCall
 
 MAX_INPUTS = 2048
@@ -94,5 +94,5 @@ def _parse_tokens(entries: list[Any], path: str) -> Text:
         if isinstance(entry, bool) or not isinstance(entry, int):
             raise invalid_type(f"{path}[{index}]", "an integer", entry)
         if not 0 <= entry <= _MAX_TOKEN_ID:
-            raise invalid_value(f"{path}[{index}]", "it is no token's id.")
+            raise invalid_value(f"{path}[{index}]", "it is not a token id.")
     return Text("", tokens=tuple(entries))

@@ -1,4 +1,4 @@
-"""Idempotency-Key: the same request twice is played once, and answered twice. Pure ASGI."""
+"""Idempotency-Key: the same request twice is run once, and answered twice. Pure ASGI."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import caller_of
-from batuta.gateway.errors import APIError
+from batuta.gateway.errors import APIError, log_exception
 from batuta.gateway.http.body import ClientGone, header_value, raw_headers, read_checked_body
-from batuta.gateway.http.middleware import log_exception
 from batuta.store import Store
 from batuta.store.idempotency import EarlierRequest, IdempotencyStore, StoredAnswer
 
@@ -22,7 +21,7 @@ IDEMPOTENT_PATHS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
 )
 MAX_KEPT_BYTES = 4 * 1024 * 1024
-"""Bytes of an answer that is kept; a longer one is played anew."""
+"""Bytes of an answer that is kept; a longer one is run anew."""
 _KEY_PATTERN = re.compile(rb"[!-~]{1,255}")
 _SUCCESS_STATUSES = range(200, 300)
 _STREAM_ENDS = (
@@ -39,7 +38,7 @@ _TAIL_BYTES = 1_000_000
 class IdempotencyMiddleware:
     """Keeps whole good answers for a day; gives a key free whose request failed."""
 
-    def __init__(self, app: ASGIApp, store: Store | None) -> None:
+    def __init__(self, app: ASGIApp, store: Store) -> None:
         self.app = app
         self.store = store
 
@@ -47,15 +46,10 @@ class IdempotencyMiddleware:
         """Serve anew, or as before.
 
         Raises:
-            APIError: the key is no key, stands for another request, or for one that is played.
+            APIError: the key is no key, stands for another request, or for one that is running.
         """
-        key = header_value(scope, b"idempotency-key") if scope["type"] == "http" else None
-        if (
-            key is None
-            or scope["path"] not in IDEMPOTENT_PATHS
-            or scope["method"] != "POST"
-            or not self.store
-        ):
+        key = header_value(scope, b"idempotency-key")
+        if key is None or scope["path"] not in IDEMPOTENT_PATHS or scope["method"] != "POST":
             await self.app(scope, receive, send)
             return
         if not _KEY_PATTERN.fullmatch(key):
@@ -65,10 +59,14 @@ class IdempotencyMiddleware:
             body = await read_checked_body(receive)
         except ClientGone:
             return
-        digest = hashlib.sha256(scope["path"].encode() + b"\0" + body).digest()
+        caller = caller_of(scope)
+        # A key that may ask for less is not told what another one was answered.
+        may = caller.permissions
+        rights = repr((may.models, may.workers_allow, may.workers_deny)).encode()
+        digest = hashlib.sha256(b"\0".join((scope["path"].encode(), rights, body))).digest()
         kept = IdempotencyStore(self.store.database)
         try:
-            found = await kept.claim(caller_of(scope).tenant, key.decode(), digest)
+            found = await kept.claim(caller.tenant, key.decode(), digest)
         except StoreError as error:
             log_exception(error)
             message = "Earlier answers cannot be looked up now; try again."

@@ -1,26 +1,49 @@
-"""The onion around the routes, in pure ASGI: request id, error form, guard at the door."""
+"""The one layer around the routes, in pure ASGI: what every request passes through.
+
+It is counted and logged, named, checked at the door, and known by its caller; what is raised
+becomes an error body.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
 import secrets
-import traceback
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
+from contextlib import nullcontext
 from functools import lru_cache
 from ipaddress import ip_address
+from itertools import chain
 from time import perf_counter
-from typing import cast, final
+from typing import Any, final
 
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from batuta.gateway.access.authenticate import Authenticator
-from batuta.gateway.errors import APIError, internal_error, messages_error_body
-from batuta.gateway.http.access_log import note_error_code
-from batuta.gateway.http.body import header_value, send_json
+from batuta.errors import StoreError
+from batuta.gateway.access.caller import (
+    Authenticator,
+    CallerRole,
+    caller_of,
+    missing_key,
+    set_caller,
+)
+from batuta.gateway.errors import APIError, internal_error, log_exception, messages_error_body
+from batuta.gateway.http.body import cookie_value, send_json
+from batuta.gateway.http.connections import LIMITED_PATHS, ConcurrencyLimiter
+from batuta.gateway.http.idempotency import IdempotencyMiddleware
+from batuta.gateway.telemetry.metrics import Metrics
+from batuta.gateway.telemetry.spans import parse_parent_span, use_parent_span
+from batuta.store import Store
 
-logger = logging.getLogger("batuta.gateway")
+logger = logging.getLogger("batuta.requests")
 
+NO_ROUTE = "(none)"
+"""The route of what no route was found for."""
+CLIENT_CLOSED = 499
+"""The status of what was not answered because its reader went away."""
+SESSION_COOKIE = "batuta_session"
+"""The cookie that carries a web page's session."""
 MAX_BODY = 20 * 1024 * 1024
 MAX_BODIES = 256 * 1024 * 1024
 """Bytes of large bodies that are held at the same time, by all requests together."""
@@ -33,6 +56,16 @@ _MESSAGES_PATH = "/v1/messages"
 """Where errors have Anthropic's form."""
 _REQUEST_ID_PATTERN = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 _HOST_PATTERN = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(:\d*)?")
+_API = "/v1"
+_ADMIN = "/v1/admin"
+_PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json"})
+_BEARER = b"bearer "
+_NO_SPAN = nullcontext()
+
+Headers = dict[bytes, bytes]
+"""The first header of each name, in lower case."""
+ExplainError = Callable[[Scope, Exception], APIError | None]
+"""What the caller is told of an exception that is no `APIError`; None: it is a fault of ours."""
 
 
 def request_id(scope: Scope) -> str | None:
@@ -42,146 +75,232 @@ def request_id(scope: Scope) -> str | None:
 
 
 @final
-class RequestIdMiddleware:
-    """Every answer names its request and how long it took to begin."""
+class RequestMiddleware:
+    """Every request passes through it once, on its way to the routes."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        metrics: Metrics,
+        routes: Iterable[BaseRoute],
+        authenticator: Authenticator,
+        limiter: ConcurrencyLimiter,
+        hosts: Collection[str] = (),
+        store: Store | None = None,
+        explain: ExplainError = lambda _scope, _error: None,
+    ) -> None:
+        """Wires what a request passes through.
+
+        Args:
+            app: the routes.
+            metrics: count each request.
+            routes: the same routes, for their names.
+            authenticator: tells who asks.
+            limiter: gives each request for an answer its place.
+            hosts: names under which the server is reached, besides the loopback.
+            store: keeps answers under an `Idempotency-Key`; None: none is kept.
+            explain: what is told of exceptions that are no `APIError`.
+        """
+        self._app = app
+        self._metrics = metrics
+        self._paths: dict[object, str] = {
+            route.endpoint: route.path for route in routes if isinstance(route, Route)
+        }
+        self._authenticator = authenticator
+        self._limiter = limiter
+        self._host_check = HostCheck(hosts, authenticator)
+        self._bodies = BodyMemory()
+        self._idempotent = None if store is None else IdempotencyMiddleware(self._place, store)
+        self._explain = explain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve with two headers more."""
+        """Serve, measure, and say in the API's form what went wrong."""
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
+            await self._app(scope, receive, send)
             return
-        began = perf_counter()
-        given = header_value(scope, b"x-request-id")
-        known = given is not None and _REQUEST_ID_PATTERN.fullmatch(given)
-        name = given if given and known else f"req_{secrets.token_hex(12)}".encode()
-        scope[_REQUEST_ID_KEY] = name.decode()
+        headers: Headers = dict(reversed(scope["headers"]))
+        answer = _Answer(scope, send, headers.get(b"x-request-id"))
+        try:
+            await self._serve(scope, receive, answer, headers)
+        except APIError as error:
+            await answer.send_error(error)
+        except Exception as error:  # noqa: BLE001 - the last one who can answer
+            told = self._explain(scope, error)
+            if told is None:
+                log_exception(error)
+            if told is not None or answer.status is None:
+                await answer.send_error(told or internal_error())
+        finally:
+            self._record_request(scope, answer)
 
-        async def named(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                took = str(int((perf_counter() - began) * 1000)).encode()
-                # `request-id` is where Anthropic's clients look.
-                more = (
-                    (b"x-request-id", name),
-                    (b"request-id", name),
-                    (b"openai-processing-ms", took),
-                )
-                message["headers"] = [*message["headers"], *more]
-            await send(message)
+    async def _serve(
+        self, scope: Scope, receive: Receive, answer: _Answer, headers: Headers
+    ) -> None:
+        """Serve whoever may be served.
 
-        await self.app(scope, receive, named)
+        Raises:
+            APIError: it is too large, comes from another web page, or its caller may not.
+        """
+        self._host_check.check(scope, headers)
+        body = self._bodies.watch_large_body(receive, headers.get(b"content-length"))
+        receive = receive if body is None else body.receive
+        try:
+            if scope["path"] not in _PUBLIC_PATHS:
+                await self._find_caller(scope, headers)
+            keyed = b"idempotency-key" in headers and self._idempotent is not None
+            app = self._idempotent if keyed and self._idempotent is not None else self._place
+            traced = headers.get(b"traceparent")
+            with _NO_SPAN if traced is None else use_parent_span(parse_parent_span(traced)):
+                await app(scope, receive, answer.send)
+        finally:
+            if body is not None:
+                body.release()
+
+    async def _place(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve; what asks for an answer, when there is a place."""
+        if scope["path"] in LIMITED_PATHS and scope["method"] == "POST":
+            async with self._limiter.slot():
+                await self._app(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _find_caller(self, scope: Scope, headers: Headers) -> None:
+        """Writes down who asks; keeps nobody out of the API, and all but the admin out of its own.
+
+        What is not the API - the web page - finds out who asks and decides for itself.
+
+        Raises:
+            APIError: nobody may ask so.
+        """
+        path: str = scope["path"]
+        session = cookie_value(scope, SESSION_COOKIE) if b"cookie" in headers else None
+        try:
+            caller = await self._authenticator.authenticate(_read_credential(headers), session)
+        except StoreError as error:
+            log_exception(error)
+            message = "Keys cannot be checked now; try again."
+            raise APIError(503, "overloaded", message, headers={"retry-after": "1"}) from None
+        set_caller(scope, caller)
+        if caller.role is CallerRole.NOBODY and _is_under(path, _API):
+            raise missing_key()
+        if caller.role is not CallerRole.ADMIN and _is_under(path, _ADMIN):
+            raise APIError(403, "permission_denied", "This needs the admin's token.")
+
+    def _record_request(self, scope: Scope, answer: _Answer) -> None:
+        """Counts the request by route, and writes a line of it to the log, if it wants them."""
+        route, seconds = self._paths.get(scope.get("endpoint"), NO_ROUTE), answer.elapsed()
+        status = CLIENT_CLOSED if answer.status is None else answer.status
+        self._metrics.count_request(route, scope["method"], status, seconds)
+        if answer.error_code is not None:
+            self._metrics.count_error(answer.error_code)
+        if logger.isEnabledFor(logging.INFO):
+            who = caller_of(scope)
+            about: dict[str, Any] = {
+                "method": scope["method"],
+                "route": route,
+                "status": status,
+                "seconds": round(seconds, 4),
+                "tenant": who.tenant,
+                "key": who.key,
+                "error": answer.error_code,
+                **answer.logged_ids(),
+            }
+            logger.info("request", extra={"about": about})
 
 
 @final
-class ErrorMiddleware:
-    """What is raised becomes an error body; a fault of ours is logged without its content."""
+class _Answer:
+    """What is sent to one request: named, and noted for the log."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    __slots__ = ("_began", "_headers", "_name", "_scope", "_send", "error_code", "status")
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve, or say in the API's form why not."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        started = False
+    def __init__(self, scope: Scope, send: Send, given: bytes | None) -> None:
+        self._began = perf_counter()
+        self._send = send
+        self._scope = scope
+        known = given is not None and _REQUEST_ID_PATTERN.fullmatch(given)
+        self._name = given if given and known else f"req_{secrets.token_hex(12)}".encode()
+        scope[_REQUEST_ID_KEY] = self._name.decode()
+        self._headers: list[tuple[bytes, bytes]] = []
+        self.status: int | None = None
+        """None: nothing was sent yet."""
+        self.error_code: str | None = None
+        """The code of the error that the request gets."""
 
-        async def noted(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
+    async def send(self, message: Message) -> None:
+        """Pass it on; every answer names its request and how long it took to begin."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            took = str(int(self.elapsed() * 1000)).encode()
+            # `request-id` is where Anthropic's clients look.
+            self._headers = message["headers"] = [
+                *message["headers"],
+                (b"x-request-id", self._name),
+                (b"request-id", self._name),
+                (b"openai-processing-ms", took),
+            ]
+        await self._send(message)
 
-        try:
-            await self.app(scope, receive, noted)
-        except APIError as refusal:
-            await _send_error(scope, send, refusal)
-        except Exception as error:  # noqa: BLE001 - the last one who can answer
-            log_exception(error)
-            if not started:
-                await _send_error(scope, send, internal_error())
+    async def send_error(self, error: APIError) -> None:
+        """The refusal in the form that the path's dialect has."""
+        self.error_code = error.code
+        path: str = self._scope["path"]
+        ours = path != _MESSAGES_PATH and not path.startswith(f"{_MESSAGES_PATH}/")
+        body = error.body if ours else messages_error_body(error, request_id(self._scope))
+        await send_json(self.send, body, error.status, error.headers)
+
+    def elapsed(self) -> float:
+        """Seconds since the request came."""
+        return perf_counter() - self._began
+
+    def logged_ids(self) -> dict[str, str]:
+        """The ids of the request and of its run, as the answer's headers told them."""
+        told: dict[str, str] = {}
+        for name, value in self._headers:
+            if name in _LOGGED_HEADERS:
+                told[_LOGGED_HEADERS[name]] = value.decode("latin-1")
+        return told
 
 
-async def _send_error(scope: Scope, send: Send, error: APIError) -> None:
-    """The refusal in the form that the path's dialect has."""
-    note_error_code(scope, error.code)
-    path: str = scope.get("path", "")
-    ours = path != _MESSAGES_PATH and not path.startswith(f"{_MESSAGES_PATH}/")
-    body = error.body if ours else messages_error_body(error, request_id(scope))
-    await send_json(send, body, error.status, error.headers)
+_LOGGED_HEADERS = {b"x-request-id": "request_id", b"x-batuta-run-id": "run_id"}
 
 
 @final
 class HostCheck:
-    """Turns away what no client of ours sends: too large, or from a web page of somebody else.
+    """Turns away what no client of ours sends: huge headers, or from a web page of somebody else.
 
     Where no key is needed, any page that is open in a browser on this machine could spend money
     by a request to the loopback; its `Origin`, or after DNS rebinding its `Host`, gives it away.
     """
 
     def __init__(
-        self, app: ASGIApp, hosts: Collection[str] = (), authenticator: Authenticator | None = None
+        self, hosts: Collection[str] = (), authenticator: Authenticator | None = None
     ) -> None:
-        self.app = app
-        self.hosts = frozenset({"localhost", *hosts})
-        self.authenticator = authenticator
-        self.bodies = BodyMemory()
+        self._hosts = frozenset({"localhost", *hosts})
+        self._authenticator = authenticator
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve what may pass."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        self._check_headers(scope)
-        length = header_value(scope, b"content-length")
-        declared = _SMALL_BODY + 1
-        if length is not None and length.isdigit():
-            declared = MAX_BODY + 1 if len(length) > _LENGTH_DIGITS else int(length)
-        if declared > MAX_BODY:
-            raise _too_large_error()
-        if declared <= _SMALL_BODY:
-            await self.app(scope, receive, send)
-            return
-        body = _CountedBody(receive, self.bodies)
-        try:
-            await self.app(scope, body.receive, send)
-        finally:
-            self.bodies.used -= body.size
+    def check(self, scope: Scope, headers: Headers) -> None:
+        """Nothing, if the request may pass.
 
-    def _check_headers(self, scope: Scope) -> None:
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
+        Raises:
+            APIError: it may not.
+        """
+        if sum(map(len, chain.from_iterable(scope["headers"]))) > MAX_HEADERS:
             raise APIError(431, "headers_too_large", f"The headers exceed {MAX_HEADERS} bytes.")
-        host = (header_value(scope, b"host") or b"localhost").decode("latin-1")
-        if not self._is_known_host(host):
+        host = headers.get(b"host") or b"localhost"
+        if not self._is_known_host(host.decode("latin-1")):
             message = "This host name is not one of the server's; see its setting 'hosts'."
             raise APIError(403, "permission_denied", message)
-        origin = header_value(scope, b"origin")
-        if origin is not None and origin.decode("latin-1").partition("://")[2] != host:
-            raise APIError(403, "permission_denied", "Requests of other web pages are refused.")
+        origin = headers.get(b"origin")
+        if origin is not None and origin.partition(b"://")[2] != host:
+            raise APIError(403, "permission_denied", "Requests from other web pages are refused.")
 
     def _is_known_host(self, host: str) -> bool:
-        if self.authenticator is not None and self.authenticator.is_known_to_need_key:
+        if self._authenticator is not None and self._authenticator.is_known_to_need_key:
             return True  # a page that rebinds its name has no key
         name = _host_name(host)
-        return name in self.hosts or _is_loopback(name)
-
-
-def log_exception(error: Exception) -> None:
-    """Logs where a fault happened and of what type it is; never its message, never content."""
-    places: list[str] = []
-    for inner in _leaf_exceptions(error):
-        frames = traceback.extract_tb(inner.__traceback__)
-        where = " > ".join(f"{frame.name} ({frame.filename}:{frame.lineno})" for frame in frames)
-        places.append(f"{type(inner).__name__} in {where}")
-    logger.error("a request failed: %s", "; ".join(places))
-
-
-def _leaf_exceptions(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", error)
-        return [leaf for inner in group.exceptions for leaf in _leaf_exceptions(inner)]
-    return [error]
+        return name in self._hosts or _is_loopback(name)
 
 
 @lru_cache(maxsize=128)
@@ -211,15 +330,32 @@ class BodyMemory:
         self.most = most
         self.used = 0
 
+    def watch_large_body(self, receive: Receive, length: bytes | None) -> CountedBody | None:
+        """The body, counted while it arrives; None: it says that it is small.
+
+        Args:
+            receive: gives it.
+            length: how long it says that it is.
+
+        Raises:
+            APIError: longer than any may be.
+        """
+        declared = _SMALL_BODY + 1
+        if length is not None and length.isdigit():
+            declared = MAX_BODY + 1 if len(length) > _LENGTH_DIGITS else int(length)
+        if declared > MAX_BODY:
+            raise _too_large_error()
+        return None if declared <= _SMALL_BODY else CountedBody(receive, self)
+
 
 @final
-class _CountedBody:
+class CountedBody:
     """A body while it arrives: refused once it, or all bodies together, are too large."""
 
     def __init__(self, receive: Receive, memory: BodyMemory) -> None:
         self._receive = receive
         self._memory = memory
-        self.size = 0
+        self._size = 0
 
     async def receive(self) -> Message:
         """The next message.
@@ -229,11 +365,28 @@ class _CountedBody:
         """
         message = await self._receive()
         more = len(message.get("body", b""))
-        self.size += more
+        self._size += more
         self._memory.used += more
-        if self.size > MAX_BODY:
+        if self._size > MAX_BODY:
             raise _too_large_error()
         if more and self._memory.used > self._memory.most:
-            text = "The server holds as many large requests as it can; try again later."
+            text = "The server is handling as many large requests as it can; try again later."
             raise APIError(503, "overloaded", text, headers={"retry-after": "2"})
         return message
+
+    def release(self) -> None:
+        """The request has ended, and its body with it."""
+        self._memory.used -= self._size
+
+
+def _is_under(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
+
+
+def _read_credential(headers: Headers) -> str | None:
+    """The key that the headers show: as OpenAI's clients send it, or as Anthropic's do."""
+    given = headers.get(b"authorization")
+    if given is not None and given[: len(_BEARER)].lower() == _BEARER:
+        return given[len(_BEARER) :].strip().decode("latin-1")
+    given = headers.get(b"x-api-key")
+    return None if given is None else given.strip().decode("latin-1")

@@ -13,7 +13,7 @@ from batuta.gateway.errors import (
     missing_parameter,
     unsupported_parameter,
 )
-from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.body import Fields
 from batuta.gateway.serving.attachments import read_file, text_under_title
 
 MAX_TURNS = 2000
@@ -128,7 +128,7 @@ def _parse_document(block: Fields) -> Part:
     source.need("type")
     cited = block.object("citations")
     if cited is not None and cited.flag("enabled"):
-        raise unsupported_parameter(cited.path("enabled"), "citations are not given.")
+        raise unsupported_parameter(cited.path("enabled"), "citations are not supported.")
     context = block.text("context")
     read = _read_document(source, title)
     if context and isinstance(read, Text):
@@ -156,7 +156,7 @@ def _read_document(source: Fields, title: str) -> File | Text:
 def _parse_text(block: Fields) -> Text:
     kind = block.text("type")
     if kind != "text":
-        raise invalid_value(block.path("type"), f"a block of type '{kind}' cannot stand here.")
+        raise invalid_value(block.path("type"), f"a block of type '{kind}' is not allowed here.")
     block.need("text")
     return Text(block.text("text") or "", cache=block.cache_mark())
 

@@ -11,10 +11,9 @@ from starlette.types import Receive, Scope, Send
 from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
 from batuta.gateway.access.caller import caller_of
 from batuta.gateway.errors import APIError, messages_error_body
-from batuta.gateway.http.body import ClientGone, json_response, read_fields
-from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.body import ClientGone, Fields, json_response, read_fields
 from batuta.gateway.http.middleware import request_id
-from batuta.gateway.http.sse import SSEWriter, event_frame
+from batuta.gateway.http.reader import SSEWriter, event_frame
 from batuta.gateway.messages.conversation import REASONING_SIGNATURE
 from batuta.gateway.messages.request import (
     MessageCall,
@@ -23,9 +22,9 @@ from batuta.gateway.messages.request import (
     parse_question,
 )
 from batuta.gateway.messages.response import MessageEventWriter, message_object
+from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.execute import RunService
-from batuta.gateway.serving.prepared_call import PreparedCall
 from batuta.gateway.serving.progress import RunProgress
 
 PING_FRAME = event_frame({"type": "ping"})
@@ -104,7 +103,7 @@ class MessagesStreamRenderer:
 
         Args:
             writer: where the events go.
-            prepared: what is played.
+            prepared: what is run.
             message_call: how it was asked for.
             request_name: the request's id, which errors tell.
         """

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from batuta.core import PromptCache, Question, Request, ResponseFormat, Sampling, Tool
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.gateway.errors import invalid_value
-from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.body import Fields
 from batuta.gateway.messages.conversation import parse_turns
 from batuta.gateway.serving.effort import effort_of_thinking
-from batuta.gateway.serving.options import ORCHESTRATION_FIELD, parse_run_options
-from batuta.gateway.serving.parsed_call import ParsedCall, check_unsupported
+from batuta.gateway.serving.parsed_call import (
+    ORCHESTRATION_FIELD,
+    ParsedCall,
+    check_unsupported,
+    parse_run_options,
+)
 from batuta.gateway.serving.tools import ToolSelection, checked_schema, forwarded_schema, tool_name
 
 MAX_TOOLS = 512

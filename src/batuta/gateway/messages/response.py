@@ -21,7 +21,7 @@ _SERVER_ERROR = 500
 
 
 def message_id(run_id: RunId) -> str:
-    """The message's id, from which the run's can be told."""
+    """The message's id, from which the run's can be derived."""
     return f"msg_{run_id}"
 
 

@@ -80,8 +80,8 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("GET", "/v1/models"): Operation(summary="What can be asked for", answer="List"),
     ("GET", "/v1/models/{id}"): Operation(summary="One model", answer="Model"),
-    ("GET", "/v1/runs"): Operation(summary="What was played", answer="List"),
-    ("GET", "/v1/runs/{id}"): Operation(summary="A run, as it was played"),
+    ("GET", "/v1/runs"): Operation(summary="Stored runs", answer="List"),
+    ("GET", "/v1/runs/{id}"): Operation(summary="A stored run"),
     ("DELETE", "/v1/runs/{id}"): Operation(summary="Forgets a run"),
     ("POST", "/v1/runs/{id}/feedback"): Operation(
         summary="A score in [0, 1] for a run", body="Object"

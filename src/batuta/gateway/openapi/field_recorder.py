@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.body import Fields
 
 Json = dict[str, Any]
 _MAX_RUNS = 500
@@ -87,6 +87,10 @@ class FieldRecorder(Fields):
     def _inner(self, name: str, path: str) -> FieldRecorder:
         notes = self._notes.objects.setdefault(name, _ObjectNotes())
         return FieldRecorder(notes, self._recording, path)
+
+    def mentions(self, names: Collection[str]) -> bool:
+        """Yes: all of them are to be noted."""
+        return True
 
     def get(self, name: str) -> Any:
         """A string if it is there; the field is left open."""

@@ -1,4 +1,4 @@
-"""Responses that outlive their request: submitted, played by a job, read while and after."""
+"""Responses that outlive their request: submitted, run by a job, read while and after."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ import anyio
 
 from batuta.engine import new_run_id
 from batuta.errors import StoreError
-from batuta.gateway.access.authenticate import Authenticator
-from batuta.gateway.access.caller import Caller
+from batuta.gateway.access.caller import Authenticator, Caller
 from batuta.gateway.errors import APIError, unsupported_parameter
-from batuta.gateway.http.fields import Fields
-from batuta.gateway.http.json_codec import encode_json, plain_json
+from batuta.gateway.http.body import Fields, encode_json, plain_json
 from batuta.gateway.responses.events import ResponseEventWriter
 from batuta.gateway.responses.request import ResponseCall, ResponseHistory, parse_response
 from batuta.gateway.responses.response import failed_response, new_response
 from batuta.gateway.responses.store import ResponseStore, body_of
 from batuta.gateway.responses.stream import EventSink, ResponsesStreamRenderer, SaveResponse
+from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import execute_and_render
 from batuta.gateway.serving.execute import RunService
-from batuta.gateway.serving.prepared_call import PreparedCall
 from batuta.jobs import Checkpoint, Job, JobEnding, Jobs, JobState
 from batuta.store.budgets import Budgets
 from batuta.store.responses import StoredResponse, response_id, run_id_of
@@ -41,7 +39,7 @@ _FAULT_MESSAGE = "The server failed to finish the response."
 
 @final
 class BackgroundResponses:
-    """Submits responses to the jobs, plays them there, and says where they stand."""
+    """Submits responses to the jobs, runs them there, and says where they stand."""
 
     def __init__(
         self,
@@ -52,12 +50,12 @@ class BackgroundResponses:
         *,
         orphan_seconds: float = _ORPHAN_SECONDS,
     ) -> None:
-        """Plays nothing before `work`.
+        """Runs nothing before `work`.
 
         Args:
-            service: plays runs.
+            service: executes runs.
             responses: where responses are kept.
-            jobs: where they wait and are played.
+            jobs: where they wait and are run.
             authenticator: tells whose they are.
             orphan_seconds: between looks for reservations whose jobs have ended.
         """
@@ -68,7 +66,7 @@ class BackgroundResponses:
         self._authenticator = authenticator
 
     async def work(self) -> None:
-        """Plays jobs until cancelled, and gives back what those hold that play no more."""
+        """Executes jobs until cancelled, and gives back what those hold that no longer run."""
         async with anyio.create_task_group() as tasks:
             if self._jobs.durable and self._responses.budgets is not None:
                 tasks.start_soon(self._release_orphans, self._responses.budgets)
@@ -78,7 +76,7 @@ class BackgroundResponses:
     async def _release_orphans(self, budgets: Budgets) -> None:
         """Ends the reservations of jobs that are over or gone.
 
-        A job that was cancelled while nobody played it settles nothing. One that was just
+        A job that was cancelled while nobody ran it settles nothing. One that was just
         cancelled may be settling: so only what was an orphan at two looks in a row is ended.
         """
         before: set[str] = set()
@@ -111,13 +109,13 @@ class BackgroundResponses:
         """The response as it waits for its turn.
 
         Raises:
-            APIError: it cannot be played, or there is no background here.
+            APIError: it cannot be run, or there is no background here.
         """
         if self._responses.responses is None:
             raise unsupported_parameter("background", "this server keeps no responses.")
         run_id, created = new_run_id(), int(time())
         async with self._service.prepare_call(response_call.call, caller, run_id=run_id):
-            pass  # what cannot be played is told now; the job books it again
+            pass  # what cannot be run is told now; the job books it again
         queued = new_response(response_call.echo, response_id(run_id), created, "queued")
         found = {"items": list(history.items), "named": dict(history.by_id)}
         job = {"request": dict(body.raw), "past": found, "created": created, "key": caller.key}
@@ -126,10 +124,10 @@ class BackgroundResponses:
         return queued
 
     async def run_job(self, job: Job, checkpoint: Checkpoint) -> JobEnding:
-        """Plays a job; what it tells and how it ends follows from its body and finished calls.
+        """Runs a job; its events and its end follow from its body and finished calls.
 
         Raises:
-            StoreError: the database fails; it can be played again.
+            StoreError: the database fails; it can be run again.
         """
         past = ResponseHistory(tuple(job.body["past"]["items"]), job.body["past"]["named"])
         asked = parse_response(Fields(job.body["request"]), past)
@@ -164,7 +162,7 @@ class BackgroundResponses:
                 await ear.send(event)
             await keep(response)
         if self._jobs.durable:
-            # Before its end is written down: a job that has ended is not played again, and what
+            # Before its end is written down: a job that has ended is not run again, and what
             # it cost would be lost with the process.
             await self._service.flush_runs()
         return JobEnding(JobState(response["status"]), plain_json(response))
@@ -209,7 +207,7 @@ class BackgroundResponses:
             return
         body = await self.current_response(row)
         if body["status"] in {JobState.CANCELLED.value, JobState.FAILED.value}:
-            # Its player could not tell the end.
+            # Its runner could not tell the end.
             yield {"type": "response.failed", "sequence_number": number + 1, "response": body}
 
     async def _execute(

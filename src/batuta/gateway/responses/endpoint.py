@@ -10,8 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from batuta.core import Reply, Run
 from batuta.gateway.access.caller import Caller, caller_of
-from batuta.gateway.http.body import ClientGone, read_fields, send_json
-from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.body import ClientGone, Fields, read_fields, send_json
 from batuta.gateway.responses.background import BackgroundResponses
 from batuta.gateway.responses.events import ResponseEventWriter
 from batuta.gateway.responses.request import (

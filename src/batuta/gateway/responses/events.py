@@ -22,7 +22,7 @@ Events = list[Json]
 
 @dataclass(slots=True)
 class _OpenToolCall:
-    """A function call that is being told."""
+    """A function call that is being streamed."""
 
     index: int
     item: Json
@@ -235,7 +235,7 @@ def _text_part() -> Json:
 
 
 def replay_events(response: Json) -> Events:
-    """The events in which a response that has ended could have been told."""
+    """The events in which a response that has ended could have been streamed."""
     script = ResponseEventWriter({**response, "status": "in_progress", "output": [], "usage": None})
     events = script.begin()
     tools = 0

@@ -14,7 +14,7 @@ from batuta.gateway.errors import (
     missing_parameter,
     unsupported_parameter,
 )
-from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.body import Fields
 from batuta.gateway.serving.attachments import parse_audio, parse_file
 
 MAX_ITEMS = 2000
@@ -50,7 +50,7 @@ SKIPPED_ITEMS = frozenset(
         "web_search_call",
     }
 )
-"""Items of tools that are not offered here; they are left out of the conversation, and told."""
+"""Items of tools that are not offered here; they are left out of the conversation, and reported."""
 
 
 def item_type(item: Fields) -> str:
@@ -122,7 +122,7 @@ def _parse_item(item: Fields, calls: set[str]) -> Message | None:
         case _ if kind in SKIPPED_ITEMS:
             return None
         case _:
-            raise invalid_value(item.path("type"), "it is no type of item that is known here.")
+            raise invalid_value(item.path("type"), "this type of item is not supported.")
 
 
 def _parse_message(item: Fields) -> Message:

@@ -8,7 +8,7 @@ from typing import Any
 
 from batuta.core import Message, Question, Role, Sampling, Text
 from batuta.gateway.errors import invalid_value, missing_parameter, unsupported_parameter
-from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.body import Fields
 from batuta.gateway.responses.items import MAX_ITEMS, SKIPPED_ITEMS, item_type, parse_items
 from batuta.gateway.responses.tools import (
     dropped_tool_types,
@@ -17,12 +17,13 @@ from batuta.gateway.responses.tools import (
     parse_tool_choice,
 )
 from batuta.gateway.serving.effort import EFFORTS
-from batuta.gateway.serving.options import ORCHESTRATION_FIELD, parse_run_options
 from batuta.gateway.serving.parsed_call import (
+    ORCHESTRATION_FIELD,
     ParsedCall,
     check_metadata,
     check_unsupported,
     parse_cache,
+    parse_run_options,
 )
 
 Json = dict[str, Any]

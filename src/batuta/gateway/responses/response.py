@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 
 def item_id(kind: str, response: str, index: int, side: str = "") -> str:
-    """An item's id, from which its response can be told."""
+    """An item's id, from which its response can be derived."""
     return f"{kind}_{response.removeprefix(RESPONSE_PREFIX)}_{side}{index}"
 
 

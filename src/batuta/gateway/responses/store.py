@@ -12,10 +12,8 @@ from anyio.to_thread import run_sync
 
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller
-from batuta.gateway.errors import APIError, invalid_value
-from batuta.gateway.http.fields import Fields
-from batuta.gateway.http.json_codec import encode_json
-from batuta.gateway.http.middleware import log_exception
+from batuta.gateway.errors import APIError, invalid_value, log_exception
+from batuta.gateway.http.body import Fields, encode_json
 from batuta.gateway.responses.items import item_type
 from batuta.gateway.responses.request import HistoryReferences, ResponseCall, ResponseHistory
 from batuta.gateway.responses.response import item_id, response_id_of_item
@@ -144,7 +142,9 @@ def _thread_items(previous: str, rows: list[StoredResponse]) -> tuple[Json, ...]
             f"there is no response '{previous}', or one before it was deleted."
         )
     if rows[-1].status not in _USABLE_STATUSES:
-        reason = f"the response '{previous}' is {rows[-1].status} and has no answer to go on from."
+        reason = (
+            f"the response '{previous}' is {rows[-1].status} and has no answer to continue from."
+        )
         raise invalid_value(PREVIOUS_FIELD, reason)
     return tuple(item for row in rows for item in items_of(row))
 

@@ -143,7 +143,7 @@ async def find_response(responses: ResponseStore, request: Request) -> StoredRes
 
 
 async def _stored_events(row: StoredResponse, body: Json) -> Iterable[Json]:
-    """The events in which it was told, or those in which it could have been."""
+    """The events that were streamed, or those that could have been."""
     kept = await events_of(row)
     return replay_events(body) if kept is None else (orjson.loads(event) for event in kept)
 
@@ -180,4 +180,4 @@ def _start_index(items: list[Json], after: str | None) -> int:
     for index, item in enumerate(items):
         if item["id"] == after:
             return index + 1
-    raise invalid_value("after", "it is no item of this response.")
+    raise invalid_value("after", "it is not an item of this response.")

@@ -10,15 +10,19 @@ from starlette.types import Receive, Send
 
 from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
 from batuta.gateway.chat.response import token_object
-from batuta.gateway.errors import APIError
-from batuta.gateway.http.disconnect import DisconnectReason
-from batuta.gateway.http.json_codec import encode_json
-from batuta.gateway.http.middleware import log_exception
-from batuta.gateway.http.sse import SSEWriter, StreamTimeouts, encoded_event_frame, event_frame
+from batuta.gateway.errors import APIError, log_exception
+from batuta.gateway.http.body import encode_json
+from batuta.gateway.http.reader import (
+    DisconnectReason,
+    SSEWriter,
+    StreamTimeouts,
+    encoded_event_frame,
+    event_frame,
+)
 from batuta.gateway.responses.events import ResponseEventWriter
 from batuta.gateway.responses.response import failed_response, finished_response
+from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import AnswerDelivery
-from batuta.gateway.serving.prepared_call import PreparedCall
 from batuta.gateway.serving.progress import RunProgress
 
 Json = dict[str, Any]
@@ -98,8 +102,8 @@ class ResponsesStreamRenderer:
         Args:
             sink: who hears the events.
             event_writer: writes them.
-            prepared: what is played.
-            save: takes the response before its end is told.
+            prepared: what is run.
+            save: takes the response before its end is sent.
         """
         self._sink = sink
         self._events = event_writer
@@ -162,7 +166,7 @@ class ResponsesStreamRenderer:
             await self._send_events(script.call(delta.tool_index, call))
 
     async def _send_events(self, events: list[Json]) -> None:
-        async with self._lock:  # steps that are played at once tell one after another
+        async with self._lock:  # steps that run at once write one after another
             for event in events:
                 await self._sink.send(event)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from batuta.core import ResponseFormat, Tool
 from batuta.gateway.errors import invalid_type, invalid_value, unsupported_parameter
-from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.body import Fields
 from batuta.gateway.serving.tools import (
     ToolSelection,
     checked_schema,
@@ -76,7 +76,7 @@ def parse_tool_choice(body: Fields, tools: tuple[Tool, ...]) -> ToolSelection:
         case "allowed_tools":
             return _parse_allowed_tools(picked, tools)
         case kind:
-            reason = f"a tool of type '{kind}' is not offered here."
+            reason = f"a tool of type '{kind}' is not supported here."
             raise unsupported_parameter(picked.path("type"), reason)
 
 

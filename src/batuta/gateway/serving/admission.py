@@ -1,12 +1,13 @@
-"""Whether a call may be played: scope, rate, concurrency, money. One way for every dialect.
+"""Whether a call may be run: scope, rate, concurrency, money. One way for every dialect.
 
-What a key may not do is refused before anything is played; what a run takes from a budget is set
+What a key may not do is refused before anything is run; what a run takes from a budget is set
 apart before it and settled with the run; whatever happens in between is given back.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -16,7 +17,18 @@ from typing import final
 
 import anyio
 
-from batuta.core import Limits, Pool, Run, RunId, Worker
+from batuta.core import (
+    Client,
+    GuardrailTriggered,
+    Limits,
+    Outcome,
+    Pool,
+    ResumeState,
+    Run,
+    RunId,
+    Worker,
+    WorkerId,
+)
 from batuta.core.formatting import format_usd
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller, CallerRole
@@ -28,10 +40,14 @@ from batuta.gateway.access.rate_limit import (
     RateWindow,
 )
 from batuta.gateway.errors import APIError
+from batuta.gateway.serving.answer_cache import CACHE_HEADER, RepeatableCall
 from batuta.gateway.serving.cost_bound import FirstCallsCost, estimate_prompt_tokens
+from batuta.gateway.serving.error_mapping import error_of_run
+from batuta.gateway.serving.explore import ChosenArm
 from batuta.gateway.serving.models import ServedModel
-from batuta.gateway.serving.parsed_call import ParsedCall
+from batuta.gateway.serving.parsed_call import NO_OPTIONS, ParsedCall
 from batuta.gateway.serving.reserved_budget import ReservedBudget
+from batuta.guardrails import NO_GUARDRAILS, Guardrails, GuardrailStage
 from batuta.solvers import LLMConductor
 from batuta.solvers.open_conductor import PROMPTED
 from batuta.store import Store
@@ -65,8 +81,10 @@ def permitted_workers(caller: Caller, served: ServedModel, pool: Pool) -> Pool:
         APIError: the caller may not ask that model, or nobody may hear it.
     """
     if caller.role in {CallerRole.ADMIN, CallerRole.NOBODY}:
-        message = "The admin's token plays no runs: make a key and use that."
+        message = "The admin's token starts no runs: make a key and use that."
         raise APIError(403, "permission_denied", message)
+    if caller.role is CallerRole.LOCAL:
+        return pool
     policy = caller.permissions
     model = served.name
     if not policy.allows_model(model):
@@ -78,9 +96,9 @@ def permitted_workers(caller: Caller, served: ServedModel, pool: Pool) -> Pool:
     if not left:
         message = f"This key allows no worker of the model '{model}'."
         raise APIError(403, "permission_denied", message, param="model")
-    mind = conductor_worker(served)
-    if mind is not None and not policy.allows_worker(mind):
-        message = f"This key does not allow the worker '{mind.id}', which conducts '{model}'."
+    conductor = conductor_worker(served)
+    if conductor is not None and not policy.allows_worker(conductor):
+        message = f"This key does not allow the worker '{conductor.id}', which conducts '{model}'."
         raise APIError(403, "permission_denied", message, param="model")
     return pool if len(left) == len(pool) else pool.subset(left)
 
@@ -110,9 +128,10 @@ def buckets_of(caller: Caller, at: float) -> tuple[Bucket, ...]:
 
 @dataclass(slots=True, kw_only=True)
 class Admission:
-    """What one call holds while it is played."""
+    """What one call holds while it is run."""
 
-    limits: Limits
+    run_id: RunId
+    """Under which it is counted among what goes on."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     """What is left of the caller's rates."""
     charge: RunCharge = field(default_factory=RunCharge)
@@ -121,9 +140,7 @@ class Admission:
     is_settled: bool = False
     """Whether the run was handed to the store with its reservation."""
     is_durable: bool = False
-    """Whether what is not settled waits for the next process that plays the run."""
-    run_id: str = ""
-    """Under which it is counted among what goes on."""
+    """Whether what is not settled waits for the next process that executes the run."""
     reserved_budget: ReservedBudget | None = None
     """What is reserved for the run of its caller's budgets, if there are any."""
 
@@ -140,20 +157,18 @@ class AdmissionController:
         self,
         caller: Caller,
         call: ParsedCall,
-        run_id: RunId,
-        limits: Limits,
+        admission: Admission,
         bound_cost: Callable[[], FirstCallsCost],
         *,
         already_counted: bool = False,
         durable: bool = False,
-    ) -> Admission:
-        """Takes from the caller's rates and budgets; `leave` must follow.
+    ) -> None:
+        """Takes from the caller's rates and budgets; `release` must follow.
 
         Args:
             caller: who asks.
             call: what is wanted.
-            run_id: the run's id.
-            limits: of the run.
+            admission: is told what is held.
             bound_cost: the most that the run's first calls can cost.
             already_counted: the rates were taken from when the call was submitted.
             durable: the run is resumed if this process ends before it does, with the money
@@ -162,31 +177,21 @@ class AdmissionController:
         Raises:
             APIError: too many runs or tokens, or no money; nothing is held.
         """
-        charge = RunCharge(tenant=caller.tenant, key=caller.key, at=time())
+        admission.charge = RunCharge(tenant=caller.tenant, key=caller.key, at=time())
         if caller.key is None:
-            return Admission(limits=limits, charge=charge)
-        await self._take_slot(caller, caller.key, run_id, checked=already_counted)
+            return
+        key, run_id = caller.key, admission.run_id
+        await self._take_slot(caller, key, run_id, checked=already_counted)
         try:
             expected = 0 if caller.permissions.tpm is None else _expected_tokens(call)
-            windows = (
-                [] if already_counted else await self._take_rates(caller, caller.key, expected)
-            )
-            headers = {name: value for w in windows for name, value in w.headers().items()}
-            admission = Admission(
-                limits=limits,
-                headers=headers,
-                charge=charge,
-                expected_tokens=expected,
-                is_durable=durable,
-                run_id=run_id,
-            )
-            await self._reserve_budget(
-                admission, caller, call=call, run_id=run_id, bound_cost=bound_cost
-            )
+            if not already_counted:
+                windows = await self._take_rates(caller, key, expected)
+                admission.headers = {n: v for w in windows for n, v in w.headers().items()}
+            admission.expected_tokens, admission.is_durable = expected, durable
+            await self._reserve_budget(admission, caller, call, bound_cost=bound_cost)
         except BaseException:
-            await self._rate_limiter.concurrency.leave(caller.key, run_id)
+            await self._rate_limiter.concurrency.leave(key, run_id)
             raise
-        return admission
 
     async def count_tokens(self, caller: Caller, admission: Admission, run: Run) -> None:
         """Counts the tokens of a run that has ended."""
@@ -237,12 +242,12 @@ class AdmissionController:
         admission: Admission,
         caller: Caller,
         call: ParsedCall,
-        run_id: RunId,
         *,
         bound_cost: Callable[[], FirstCallsCost],
     ) -> None:
         """Sets apart what the run's first calls can cost; the run grows it before later ones."""
-        buckets = buckets_of(caller, admission.charge.at or 0.0)
+        charge, run_id = admission.charge, admission.run_id
+        buckets = buckets_of(caller, charge.at or 0.0)
         if not buckets or self._store is None:
             return
         lasting, budgets, wanted = admission.is_durable, self._store.budgets, bound_cost()
@@ -267,7 +272,9 @@ class AdmissionController:
             raise APIError(503, "overloaded", message, headers=_retry_headers(1.0)) from None
         if isinstance(found, BudgetStatus):
             raise _budget_error(found, least)
-        admission.charge = replace(admission.charge, reservation=found)
+        admission.charge = RunCharge(
+            tenant=charge.tenant, key=charge.key, at=charge.at, reservation=found
+        )
         admission.reserved_budget = ReservedBudget(budgets, found)
 
 
@@ -312,3 +319,68 @@ def _budget_error(found: BudgetStatus, asked: int) -> APIError:
 
 def _retry_headers(seconds: float) -> dict[str, str]:
     return {"retry-after": str(max(1, ceil(seconds))), "retry-after-ms": str(ceil(seconds * 1000))}
+
+
+_MAX_NAMED = 20
+"""Ignored fields that are told; what a client made up does not fill our headers."""
+_OUTCOMES_WITHOUT_ANSWER = {Outcome.FAILED, Outcome.CANCELLED, Outcome.REFUSED}
+_HEADER_SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedCall:
+    """A call that can be run: everything was looked up and found."""
+
+    call: ParsedCall
+    caller: Caller
+    served_model: ServedModel
+    pool: Pool
+    limits: Limits
+    clients: Mapping[WorkerId, Client]
+    run_id: RunId
+    admission: Admission
+    """What the call holds of its caller's rates and budgets."""
+    guardrails: Guardrails = NO_GUARDRAILS
+    guarded: tuple[GuardrailTriggered, ...] = ()
+    """What policies did to what came with the question."""
+    resumed: ResumeState | None = None
+    """The workflow that continues with the results of its tools."""
+    will_resume: Callable[[], bool] = lambda: False
+    """Whether a run that is cancelled now is taken up again by another process."""
+    repeatable: RepeatableCall | None = None
+    """All that the answer depends on, if it may be given again."""
+    earlier: Run | None = None
+    """The run whose answer is given again."""
+    cache_result: str = "miss"
+    """What was found of it: `hit`, `similar` or `miss`."""
+    chosen: ChosenArm | None = None
+    """What is run where the system learns while it serves."""
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether words can be shown as they come: nothing will replace them or forbid them."""
+        settled = self.served_model.solver is None
+        return self.call.stream and settled and GuardrailStage.OUTPUT not in self.guardrails.stages
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the answer's headers say before anything is run."""
+        headers = {"x-batuta-run-id": str(self.run_id), **self.admission.headers}
+        if self.repeatable is not None:
+            headers[CACHE_HEADER] = self.cache_result
+        if self.chosen is not None:
+            headers.update(self.chosen.headers)
+        if self.call.ignored:
+            ignored = [n for n in self.call.ignored if _HEADER_SAFE.fullmatch(n)][:_MAX_NAMED]
+            if ignored:
+                headers["x-batuta-ignored"] = ", ".join(ignored)
+        options = self.call.options
+        if options is not NO_OPTIONS and (lowered := options.lowered_limits(self.limits)):
+            headers["x-batuta-lowered"] = ", ".join(f"{n}={v:g}" for n, v in lowered.items())
+        return headers
+
+    def error_for(self, run: Run) -> APIError | None:
+        """The error that the caller gets; None if the run has an answer."""
+        if run.reply is not None and run.outcome not in _OUTCOMES_WITHOUT_ANSWER:
+            return None
+        return error_of_run(run, direct=self.served_model.direct)

@@ -30,13 +30,14 @@ from batuta.core import (
     StepDelta,
     WorkerId,
 )
-from batuta.core.usage import ZERO_COST, ZERO_USAGE
 from batuta.distribution import install_hint
 from batuta.errors import ConfigError, StoreError
+from batuta.gateway.serving.similar_questions import SimilarQuestions, comparable_question
 from batuta.store import Store
+from batuta.usage import ZERO_COST, ZERO_USAGE
 
 CACHE_HEADER = "x-batuta-cache"
-"""The header that says `hit` or `miss` where an answer may be repeated."""
+"""The header that says `hit`, `similar` or `miss` where an answer may be repeated."""
 _LOG = logging.getLogger(__name__)
 _PIECE = 400
 """Characters of a fragment in which a stream tells an answer again."""
@@ -70,12 +71,25 @@ class RepeatableCall:
     """Who writes the workflow, or the workflow itself where it came with the request."""
     guardrails: tuple[str, ...] = ()
 
-    def digest(self) -> bytes:
-        """Equal for calls that have the same answer; a whole SHA-256."""
-        question = replace(self.question, cache=None)
+    def digest(self, asked: Question | None = None) -> bytes:
+        """Equal for calls that have the same answer; a whole SHA-256.
+
+        Args:
+            asked: what stands for the question; None: itself.
+        """
+        question = replace(asked or self.question, cache=None)
         seen = (self.tenant, self.model, question, self.pool.workers, self.limits)
         text = repr((*seen, self.conductor, self.guardrails))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierAnswer:
+    """What was found of a call."""
+
+    run: Run | None
+    kind: str
+    """`hit`, `similar` for the same question in other words, or `miss`."""
 
 
 class AnswerIndex(Protocol):
@@ -181,7 +195,11 @@ class RepeatedAnswers:
     """Finds and notes the answers of one server."""
 
     def __init__(
-        self, store: Store, index: AnswerIndex, options: AnswerCacheOptions | None = None
+        self,
+        store: Store,
+        index: AnswerIndex,
+        options: AnswerCacheOptions | None = None,
+        similar: SimilarQuestions | None = None,
     ) -> None:
         """Asks nothing yet.
 
@@ -189,9 +207,11 @@ class RepeatedAnswers:
             store: where the runs are.
             index: finds them by their calls.
             options: which are repeated.
+            similar: also finds the same question in other words; None: none is.
         """
         self._store = store
         self._index = index
+        self._similar = similar
         self.options = options or AnswerCacheOptions()
         self.hits = 0
         """Answers that were given again."""
@@ -203,20 +223,15 @@ class RepeatedAnswers:
         fixed = sampling.temperature == 0 or sampling.seed is not None
         return fixed or self.options.sampled
 
-    async def find(self, call: RepeatableCall) -> Run | None:
+    async def find(self, call: RepeatableCall) -> EarlierAnswer:
         """The run that answered that call, if it is still kept."""
-        run_id = await self._index.find(call.tenant, call.digest())
-        run = None
-        if run_id is not None:
-            try:
-                run = await self._store.get(run_id, call.tenant)
-            except StoreError as error:
-                _LOG.warning("an earlier answer cannot be read: %s", error)
-        found = run if run is not None and is_repeatable(run) else None
-        if found is None:
+        found = EarlierAnswer(await self._read(call, call.digest()), "hit")
+        if found.run is None:
+            found = EarlierAnswer(await self._find_similar(call), "similar")
+        if found.run is None:
             self.misses += 1
-        else:
-            self.hits += 1
+            return EarlierAnswer(None, "miss")
+        self.hits += 1
         return found
 
     async def keep(self, call: RepeatableCall, run: Run) -> None:
@@ -224,6 +239,40 @@ class RepeatedAnswers:
         if is_repeatable(run):
             seconds = self.options.seconds
             await self._index.put(call.tenant, call.digest(), run.id, seconds)
+            if (asked := self._comparable(call)) is not None:
+                await self._index.put(call.tenant, call.digest(asked[0]), run.id, seconds)
+
+    async def _read(self, call: RepeatableCall, digest: bytes) -> Run | None:
+        """The run with that digest, if its answer can be given again."""
+        run_id = await self._index.find(call.tenant, digest)
+        if run_id is None:
+            return None
+        try:
+            run = await self._store.get(run_id, call.tenant)
+        except StoreError as error:
+            _LOG.warning("an earlier answer cannot be read: %s", error)
+            return None
+        return run if run is not None and is_repeatable(run) else None
+
+    async def _find_similar(self, call: RepeatableCall) -> Run | None:
+        """The run that answered the same question in other words."""
+        asked = self._comparable(call)
+        if self._similar is None or asked is None:
+            return None
+        run = await self._read(call, call.digest(asked[0]))
+        before = comparable_question(run.header.question) if run is not None else None
+        if before is None or not await self._similar.are_similar(asked[1], before[1]):
+            return None
+        return run
+
+    def _comparable(self, call: RepeatableCall) -> tuple[Question, str] | None:
+        """What stands for the call's question, and its words; None: it has no other words.
+
+        A guardrail may see words that the other question has not; a temperature asks for variety.
+        """
+        if self._similar is None or call.guardrails or call.question.sampling.temperature:
+            return None
+        return comparable_question(call.question)
 
     async def close(self) -> None:
         """Lets connections go."""
@@ -248,13 +297,14 @@ def is_repeatable(run: Run) -> bool:
     )
 
 
-def repeated_run(earlier: Run, run_id: RunId) -> Run:
+def repeated_run(earlier: Run, run_id: RunId, question: Question) -> Run:
     """A run that gives an earlier one's answer again: it comes from that one, and costs nothing."""
     reply = earlier.reply
     assert reply is not None  # noqa: S101 - it can be repeated
     header: RunHeader = replace(
         earlier.header,
         id=run_id,
+        question=question,
         parent=earlier.id,
         started=time(),
         resumed=None,

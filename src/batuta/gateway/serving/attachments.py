@@ -9,7 +9,7 @@ from base64 import b64decode
 
 from batuta.core import Audio, File, Text
 from batuta.gateway.errors import invalid_value, unsupported_parameter
-from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.body import Fields
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;charset=[\w-]+)?;base64,", re.IGNORECASE)
 _PDF = "application/pdf"
@@ -49,7 +49,7 @@ def read_file(path: str, media_type: str, data: str, title: str) -> File | Text:
     content = _decode_base64(path, data)
     if media_type == _PDF:
         if not content.lstrip()[:5] == b"%PDF-":
-            raise invalid_value(path, "it is no PDF.")
+            raise invalid_value(path, "it is not a PDF.")
         return File(media_type=media_type, data=data, name=title)
     try:
         return text_under_title(title, content.decode())

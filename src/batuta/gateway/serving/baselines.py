@@ -62,7 +62,7 @@ def baseline_models(
     *,
     checker: str | None = None,
 ) -> tuple[ServedModel, ...]:
-    """Every method that can be played over the pool.
+    """Every method that can be run over the pool.
 
     Args:
         pool: the workers.
@@ -213,14 +213,14 @@ class LazyConductor:
         self._lazy = LazyMethod(fit)
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """The router's decision; why it could not be fitted is the reason of a malformed one."""
         try:
             router = await self._lazy.get()
         except BatutaError as error:
             return MalformedPlan(draft=Draft(), reason=f"{self.name}: {error}")
-        return await router.plan(brief, listener)
+        return await router.plan(context, listener)
 
 
 @final

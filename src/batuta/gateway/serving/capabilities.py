@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from batuta.core import Outcome, Pool, Question, Reply, Request, Run
 from batuta.core.worker import AUDIO, FILES, VISION
+from batuta.engine.finalize import reply_text
 from batuta.engine.step_prompt import TRUNCATED_FINISHES, lacks_call
 from batuta.gateway.errors import invalid_value, unsupported_parameter
 from batuta.gateway.serving.models import ServedModel
@@ -48,10 +49,10 @@ def check_choices(question: Question, served: ServedModel, guardrails: Guardrail
     if served.solver is not None and (several or told):
         raise unsupported_parameter("n" if several else "logprobs", f"{served.name} chooses.")
     if several and question.tools and not (served.direct and len(served.pool) == 1):
-        reason = "where several workers play, one answer alone can call tools."
+        reason = "where several workers take part, one answer alone can call tools."
         raise unsupported_parameter("n", reason)
-    if told and guardrails.applies_to(GuardrailStage.OUTPUT):
-        raise unsupported_parameter("logprobs", "a policy may change what goes out.")
+    if told and GuardrailStage.OUTPUT in guardrails.stages:
+        raise unsupported_parameter("logprobs", "a policy may change the output.")
 
 
 async def check_response_format(question: Question) -> None:
@@ -82,6 +83,30 @@ async def enforce_response_format(run: Run) -> Run:
     code, message = fault
     return replace(
         run, outcome=Outcome.FAILED, answer=None, reply=None, error=message, error_code=code
+    )
+
+
+async def check_chosen_answer(run: Run, guardrails: Guardrails) -> Run:
+    """The run of a method that chose among replies, its choice as the guardrails let it out.
+
+    To the engine it may have been a reply between agents.
+    """
+    if run.reply is None:
+        return run
+    last = len(run.steps)
+    reply, acts, blocked = await guardrails.check_reply(run.reply, GuardrailStage.OUTPUT, last)
+    guards = (*run.guards, *acts)
+    if not blocked:
+        same = reply == run.reply
+        return run if same else replace(run, reply=reply, answer=reply_text(reply), guards=guards)
+    return replace(
+        run,
+        outcome=Outcome.FAILED,
+        answer=None,
+        reply=None,
+        error=f"the policy {blocked} forbids the answer",
+        error_code="policy_blocked",
+        guards=guards,
     )
 
 

@@ -17,7 +17,7 @@ from typing import final
 from batuta.core import Outcome, Pool, Question, ResumeState, Role, Run, RunId, WorkerId
 from batuta.engine import find_asking_run, find_resume_state, strip_prompts
 from batuta.errors import StoreError
-from batuta.gateway.http.middleware import log_exception
+from batuta.gateway.errors import log_exception
 from batuta.store import Store
 
 PENDING_SECONDS = 3600.0
@@ -104,9 +104,7 @@ class PendingToolRuns:
         return len(self._runs)
 
     def add(self, run: Run, tenant: str) -> None:
-        """Keeps the run, if it waits."""
-        if run.outcome is not Outcome.WAITING:
-            return
+        """Keeps the run, which waits."""
         self._runs[tenant, run.id] = (self._clock(), strip_prompts(run))
         while len(self._runs) > self._max_pending:
             self._runs.popitem(last=False)

@@ -53,7 +53,7 @@ def bound_first_calls(
 
     Args:
         question: what is asked.
-        pool: who may play.
+        pool: who may answer.
         limits: of the run.
         direct: one worker is passed through, so the first call is the run.
         conductor_worker: the worker whose model conducts, if one does.
@@ -89,10 +89,11 @@ def bound_workflow(
     return total
 
 
-def _step_request(question: Question) -> Request:
+def _step_request(question: Question, default: Sampling = Sampling()) -> Request:
+    """What a step is asked, by a worker of those defaults."""
     return Request(
         messages=question.messages,
-        sampling=question.sampling,
+        sampling=question.sampling.with_defaults(default),
         tools=question.tools,
         response_format=question.response_format,
         cache=question.cache,
@@ -103,8 +104,7 @@ def _bound_step(
     worker: Worker, question: Question, limits: Limits, size: PromptSize, *, direct: bool
 ) -> CallCostBound:
     """A step's call, as the engine bounds it."""
-    request = _step_request(question)
-    request = replace(request, sampling=request.sampling.with_defaults(worker.sampling))
+    request = _step_request(question, worker.sampling)
     bound = bound_call_cost(request, worker, limits.unknown, size=size)
     if direct:
         return bound

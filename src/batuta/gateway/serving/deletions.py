@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.serving.conversations import PendingToolRuns
 from batuta.jobs import Jobs
 from batuta.store import Store

@@ -1,4 +1,4 @@
-"""A prepared call played to its reader: whole, or as a stream. The same for every dialect."""
+"""Runs a prepared call for its reader: whole, or as a stream. The same for every dialect."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from typing import Any, Protocol, final
 from starlette.types import Receive, Send
 
 from batuta.core import Event, EventHandler, Reply, Run
-from batuta.gateway.errors import APIError, internal_error, server_closing
+from batuta.gateway.errors import APIError, internal_error, log_exception, server_closing
 from batuta.gateway.http.body import send_json
-from batuta.gateway.http.disconnect import DisconnectReason, RequestScopes
-from batuta.gateway.http.middleware import log_exception
-from batuta.gateway.http.sse import SSEWriter, StreamTimeouts
-from batuta.gateway.serving.error_mapping import response_headers
+from batuta.gateway.http.reader import DisconnectReason, RequestScopes, SSEWriter, StreamTimeouts
+from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.execute import RunService
-from batuta.gateway.serving.prepared_call import PreparedCall
+from batuta.gateway.serving.trace import response_headers
 
 RenderBody = Callable[[Run, Reply], Awaitable[Any]]
 """The body of a run that has an answer, as the dialect writes it."""
 
 
 class StreamRenderer(Protocol):
-    """Tells a reader of a run while it is played, in the dialect's own events."""
+    """Streams a run to its reader while it is executed, in the dialect's own events."""
 
     async def open(self, headers: dict[str, str]) -> None:
         """The headers and what is said before anything is planned."""
@@ -47,7 +45,7 @@ class StreamRenderer(Protocol):
 
 @final
 class AnswerDelivery:
-    """Plays prepared calls to their readers: whole, or as a stream. The same for every dialect."""
+    """Runs prepared calls for their readers: whole, or as a stream. The same for every dialect."""
 
     def __init__(
         self, service: RunService, scopes: RequestScopes, timeouts: StreamTimeouts
@@ -60,7 +58,7 @@ class AnswerDelivery:
     async def send_answer(
         self, prepared: PreparedCall, render: RenderBody, receive: Receive, send: Send
     ) -> None:
-        """Plays and sends the body; nothing if the reader went away.
+        """Runs the call and sends the body; nothing if the reader went away.
 
         Raises:
             APIError: the run has no answer, or the server stops.
@@ -85,7 +83,7 @@ class AnswerDelivery:
     async def stream_answer(
         self, prepared: PreparedCall, renderer: StreamRenderer, writer: SSEWriter, receive: Receive
     ) -> None:
-        """Plays while the renderer shows it; every end but a reader's going away is told."""
+        """Runs the call as the renderer shows it; tells every end but a reader's leaving."""
         errors: list[APIError] = []
 
         async def work() -> None:
@@ -112,11 +110,11 @@ async def execute_and_render(
     renderer: StreamRenderer,
     on_event: EventHandler | None = None,
 ) -> APIError | None:
-    """Plays while the renderer shows it, to its end if there is an answer; else why there is none.
+    """Runs the call to its end, as the renderer shows it; else says why there is no answer.
 
     Args:
-        service: plays.
-        prepared: what is played.
+        service: runs.
+        prepared: what is run.
         renderer: shows the run.
         on_event: who hears the run's events in the renderer's place, and passes them on.
     """

@@ -12,9 +12,9 @@ from decimal import Decimal
 from types import MappingProxyType
 
 from batuta.core import Limits, Pool, Price, Worker
-from batuta.core.usage import ASSUMED_PRICE
 from batuta.gateway.serving.models import ServedModel
 from batuta.solvers import best_single_worker
+from batuta.usage import ASSUMED_PRICE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Effort:
     rounds: int
     """Workflows, each correcting the one before."""
     pool_share: float
-    """Of the pool that plays: the cheapest workers first."""
+    """Of the pool that answers: the cheapest workers first."""
     usd_share: float
     """Share of the served model's limit in dollars."""
     uses_conductor: bool = True
@@ -59,20 +59,12 @@ def effort_of_thinking(budget_tokens: int | None) -> str:
     return "xhigh" if budget_tokens <= _XHIGH_BUDGET else "max"
 
 
-def limits_ceiling(served: ServedModel) -> Limits:
-    """The most that a caller may ask for: rounds that it must ask for are not played unasked."""
-    limits = served.limits
-    if served.max_rounds <= limits.rounds:
-        return limits
-    return replace(limits, rounds=served.max_rounds)
-
-
-def limits_for_effort(word: str | None, served: ServedModel) -> Limits:
+def limits_for_effort(word: str, served: ServedModel) -> Limits:
     """What a request of that effort may spend if it says nothing else."""
     limits = served.limits
-    if word is None or not _has_conductor(served):
+    if not _has_conductor(served):
         return limits
-    effort, ceiling = EFFORTS[word], limits_ceiling(served)
+    effort, ceiling = EFFORTS[word], served.limits_ceiling
     return replace(
         limits,
         steps=min(effort.steps or limits.steps, limits.steps),
@@ -81,16 +73,16 @@ def limits_for_effort(word: str | None, served: ServedModel) -> Limits:
     )
 
 
-def model_for_effort(word: str | None, served: ServedModel) -> ServedModel:
+def model_for_effort(word: str, served: ServedModel) -> ServedModel:
     """The served model as a request of that effort sees it: without effort nobody plans."""
-    if word is None or EFFORTS[word].uses_conductor or not _has_conductor(served):
+    if EFFORTS[word].uses_conductor or not _has_conductor(served):
         return served
     return replace(served, conductor=best_single_worker())
 
 
-def pool_for_effort(word: str | None, served: ServedModel, allowed: Pool) -> Pool:
-    """Who plays of those that are allowed to."""
-    if word is None or not _has_conductor(served):
+def pool_for_effort(word: str, served: ServedModel, allowed: Pool) -> Pool:
+    """Who answers, of those that are allowed to."""
+    if not _has_conductor(served):
         return allowed
     return cheapest_workers(allowed, EFFORTS[word].pool_share, served.limits.unknown)
 

@@ -1,17 +1,16 @@
-"""What a run's end means over HTTP. Pure but for one look-up of how to hide keys."""
+"""Why a run has no answer, over HTTP. Pure but for one look-up of how to hide keys."""
 
 from __future__ import annotations
 
 import re
 
-from batuta.core import Failure, MalformedPlan, Outcome, Run
+from batuta.core import Failure, Outcome, Run
 from batuta.gateway.errors import APIError, server_closing
 
 _MAX_MESSAGE = 500
 _FIELD_PATTERN = re.compile(r" takes no (\w+)")
 _MAX_READ = 4 * _MAX_MESSAGE
-"""Characters of an error that are looked at; what is cut off is not told."""
-_OUTCOMES_WITHOUT_ANSWER = {Outcome.FAILED, Outcome.CANCELLED, Outcome.REFUSED}
+"""Characters of an error that are looked at; what is cut off is not reported."""
 
 _SENTENCES = {
     "unreachable": "no connection to the worker could be made",
@@ -37,8 +36,8 @@ _SENTENCES = {
 }
 
 
-def error_of_run(run: Run, *, direct: bool = False) -> APIError | None:
-    """The error that the caller gets; None if the run has an answer to show.
+def error_of_run(run: Run, *, direct: bool = False) -> APIError:
+    """The error that the caller of a run without an answer gets.
 
     Args:
         run: as it ended.
@@ -46,35 +45,10 @@ def error_of_run(run: Run, *, direct: bool = False) -> APIError | None:
     """
     if run.outcome is Outcome.CANCELLED:
         return server_closing()
-    if run.reply is not None and run.outcome not in _OUTCOMES_WITHOUT_ANSWER:
-        return None
     if run.outcome is Outcome.LIMITED:
         return _limit_error(run)
     own = _request_error(run) if direct else None
     return own or _known_error(run) or _upstream_error(run)
-
-
-def response_headers(run: Run) -> dict[str, str]:
-    """What our headers say of a run; an unknown cost is left out, not shown as zero."""
-    headers = {"x-batuta-run-id": str(run.id), "x-batuta-outcome": run.outcome.value}
-    cost = run.cost
-    if cost.unpriced_calls:
-        headers["x-batuta-unpriced-calls"] = str(cost.unpriced_calls)
-    if cost.usd or not cost.unpriced_calls:
-        headers["x-batuta-cost-usd"] = f"{cost.usd:f}"
-    if (fault := _conductor_fault(run)) is not None:
-        headers["x-batuta-conductor"] = fault
-    return headers
-
-
-def _conductor_fault(run: Run) -> str | None:
-    """Why the last round has no workflow of the conductor; None: it has one, or needs none."""
-    decision = run.rounds[-1].decision if run.rounds else None
-    if not isinstance(decision, MalformedPlan):
-        return None
-    if not decision.again:
-        return "left-alone"
-    return "unreachable" if decision.outage else "no-workflow"
 
 
 def _limit_error(run: Run) -> APIError:

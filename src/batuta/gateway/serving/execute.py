@@ -7,10 +7,11 @@ of it - happens in `prepare_call` (before anything is said to the reader) and in
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from typing import final
 
 import anyio
@@ -18,8 +19,8 @@ import anyio
 from batuta.baselines import Solver, SolverContext
 from batuta.baselines.solver import RunHooks
 from batuta.core import (
-    Client,
     EventHandler,
+    Limits,
     Outcome,
     Pool,
     Question,
@@ -27,15 +28,22 @@ from batuta.core import (
     RunId,
     WorkerId,
 )
+from batuta.core.worker import VISION
 from batuta.engine import Recorder, conduct, new_run_id
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller
 from batuta.gateway.access.rate_limit import RateLimiter
-from batuta.gateway.errors import APIError, invalid_value, model_not_found, unsupported_parameter
-from batuta.gateway.http.middleware import log_exception
+from batuta.gateway.errors import (
+    APIError,
+    invalid_value,
+    log_exception,
+    model_not_found,
+    unsupported_parameter,
+)
 from batuta.gateway.serving.admission import (
     Admission,
     AdmissionController,
+    PreparedCall,
     caller_limits,
     conductor_worker,
     permitted_workers,
@@ -49,23 +57,26 @@ from batuta.gateway.serving.answer_cache import (
 from batuta.gateway.serving.capabilities import (
     capable_workers,
     check_choices,
+    check_chosen_answer,
     check_response_format,
     enforce_response_format,
 )
 from batuta.gateway.serving.conversations import ConversationWorkers, PendingToolRuns, tenant_key
 from batuta.gateway.serving.cost_bound import FirstCallsCost, bound_first_calls
 from batuta.gateway.serving.effort import (
-    limits_ceiling,
     limits_for_effort,
     model_for_effort,
     pool_for_effort,
 )
-from batuta.gateway.serving.explore import ChosenArm, Explorer, mark_explored, note_spent
+from batuta.gateway.serving.explore import Explorer, mark_explored, note_spent
 from batuta.gateway.serving.image_addresses import check_pictures
 from batuta.gateway.serving.models import Catalogue, ServedModel
-from batuta.gateway.serving.options import ORCHESTRATION_FIELD
-from batuta.gateway.serving.parsed_call import ParsedCall
-from batuta.gateway.serving.prepared_call import PreparedCall
+from batuta.gateway.serving.parsed_call import (
+    NO_OPTIONS,
+    ORCHESTRATION_FIELD,
+    ParsedCall,
+    RunOptions,
+)
 from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter
 from batuta.guardrails import GuardrailStage
@@ -78,9 +89,44 @@ def seed_of(run_id: RunId) -> int:
     return int.from_bytes(hashlib.sha256(run_id.encode()).digest()[:4]) >> 1
 
 
+def _first_calls_cost(prepared: PreparedCall) -> FirstCallsCost:
+    """The most that the run's first calls can cost."""
+    if prepared.earlier is not None:
+        return FirstCallsCost(Decimal(0), Decimal(0))
+    served = prepared.served_model
+    return bound_first_calls(
+        prepared.call.question,
+        prepared.pool,
+        prepared.limits,
+        direct=served.direct,
+        conductor_worker=conductor_worker(served),
+    )
+
+
+def _with_workflow(served: ServedModel, options: RunOptions, limits: Limits) -> ServedModel:
+    """The model as the caller's own workflow, if there is one, makes it.
+
+    Raises:
+        APIError: it has none to be written, or fewer steps are allowed than it needs.
+    """
+    workflow = options.workflow
+    if options.dry_run and served.solver is not None:
+        raise unsupported_parameter(
+            f"{ORCHESTRATION_FIELD}.dry_run", f"{served.name} writes no workflow."
+        )
+    if workflow is not None:
+        by_hand = FixedConductor("by-hand", lambda _: workflow)
+        return replace(served, conductor=by_hand, solver=None, direct=False)
+    if served.calls is not None and limits.steps < served.calls:
+        raise invalid_value(
+            f"{ORCHESTRATION_FIELD}.max_steps", f"{served.name} makes {served.calls} calls."
+        )
+    return served
+
+
 @final
 class RunService:
-    """Prepares calls and plays them."""
+    """Prepares calls and runs them."""
 
     def __init__(
         self,
@@ -135,82 +181,55 @@ class RunService:
         already_counted: bool = False,
         durable: bool = False,
     ) -> AsyncGenerator[PreparedCall]:
-        """A prepared call for the length of a block, in which it is played once or not at all.
+        """A prepared call for the length of a block, in which it is run once or not at all.
 
         Args:
             call: what is wanted.
             caller: who wants it.
             run_id: the id that the run shall have; None: a new one.
-            already_counted: it was booked before, to be played later: its caller's rates know it.
+            already_counted: it was booked before, to be run later: its caller's rates know it.
             durable: it is taken up again if this process ends before it does.
 
         Raises:
-            APIError: the call cannot be played; nothing was, and nothing was said to the reader.
+            APIError: the call cannot be run; nothing was, and nothing was said to the reader.
         """
         prepared_call = self._prepare(call, caller, run_id or new_run_id())
-        resumed = await self._pending_tool_runs.find_resumed(
-            call.question, prepared_call.pool, caller.tenant
-        )
-        if resumed is not None and not call.options.dry_run:
-            prepared_call = replace(prepared_call, resumed=resumed)
-        if run_id is None:  # what is played in the background is always played
+        if call.question.has_tool_results and not call.options.dry_run:
+            resumed = await self._pending_tool_runs.find_resumed(
+                call.question, prepared_call.pool, caller.tenant
+            )
+            if resumed is not None:
+                prepared_call = replace(prepared_call, resumed=resumed)
+        if run_id is None:  # what runs in the background is always run
             prepared_call = await self._find_earlier(prepared_call)
-            prepared_call = await self._explored(prepared_call)
-
-        def first() -> FirstCallsCost:
-            if prepared_call.earlier is not None:
-                return FirstCallsCost(Decimal(0), Decimal(0))
-            served, pool, mind = (
-                prepared_call.served_model,
-                prepared_call.pool,
-                conductor_worker(prepared_call.served_model),
-            )
-            question, limits = call.question, prepared_call.limits
-            return bound_first_calls(
-                question, pool, limits, direct=served.direct, conductor_worker=mind
-            )
-
-        async with self._settled(prepared_call.chosen):
-            admission = await self._admission.admit(
+            if prepared_call.served_model.explore is not None:
+                prepared_call = await self._explored(prepared_call)
+        admission = prepared_call.admission
+        try:
+            await self._admission.admit(
                 caller,
                 call,
-                run_id=prepared_call.run_id,
-                limits=prepared_call.limits,
-                bound_cost=first,
+                admission,
+                partial(_first_calls_cost, prepared_call),
                 already_counted=already_counted,
                 durable=durable,
             )
-            async with self._admitted(prepared_call, admission) as admitted:
-                yield admitted
-
-    @asynccontextmanager
-    async def _settled(self, chosen: ChosenArm | None) -> AsyncGenerator[None]:
-        """What was taken to explore and is not spent at the end of the block is given back."""
-        try:
-            yield
+            try:
+                # After the key, its rates and its money: who may not ask is told so for nothing.
+                if call.question.response_format is not None:
+                    await check_response_format(call.question)
+                yield await self._screened(prepared_call)
+            except APIError:
+                admission.is_durable = False  # a refused job is over: nobody comes for its money
+                raise
+            finally:
+                await self._admission.release(caller, admission)
         finally:
-            if chosen is not None:
-                await self._explorer.settle(chosen)
-
-    @asynccontextmanager
-    async def _admitted(
-        self, prepared_call: PreparedCall, admission: Admission
-    ) -> AsyncGenerator[PreparedCall]:
-        """The call with what it holds, for the length of the block."""
-        caller, call = prepared_call.caller, prepared_call.call
-        try:
-            # After the key, its rates and its money: whoever may not ask is told so for nothing.
-            await check_response_format(call.question)
-            prepared_call = await self._screened(prepared_call)
-            yield replace(prepared_call, limits=admission.limits, admission=admission)
-        except APIError:
-            admission.is_durable = False  # a refused job is over: nobody comes back for its money
-            raise
-        finally:
-            await self._admission.release(caller, admission)
+            if prepared_call.chosen is not None:
+                await self._explorer.settle(prepared_call.chosen)
 
     async def _explored(self, prepared: PreparedCall) -> PreparedCall:
-        """The call with what the system chose to play, where it learns while it serves."""
+        """The call with what the system chose to run, where it learns while it serves."""
         served, call = prepared.served_model, prepared.call
         plain = self._catalogue.find_model(served.name)
         if served.explore is None or plain is None or served.conductor is not plain.conductor:
@@ -252,16 +271,17 @@ class RunService:
             conductor=author if options.workflow is None else repr(options.workflow),
             guardrails=booking.guardrails.names,
         )
-        return replace(booking, repeatable=repeatable, earlier=await cache.find(repeatable))
+        found = await cache.find(repeatable)
+        return replace(booking, repeatable=repeatable, earlier=found.run, cache_result=found.kind)
 
     async def _screened(self, prepared_call: PreparedCall) -> PreparedCall:
-        """The prepared call with its caller's own workflow as the policies let it be played.
+        """The prepared call with its caller's own workflow as the policies let it be run.
 
         Raises:
             APIError: a policy forbids it.
         """
         workflow = prepared_call.call.options.workflow
-        if workflow is None or not prepared_call.guardrails.applies_to(GuardrailStage.INPUT):
+        if workflow is None or GuardrailStage.INPUT not in prepared_call.guardrails.stages:
             return prepared_call
         clean, acts, blocked = await prepared_call.guardrails.workflow(workflow)
         if blocked:
@@ -302,10 +322,13 @@ class RunService:
                 dry_run=prepared.call.options.dry_run,
                 latency=self._call_seconds,
             )
-            return mark_explored(prepared.chosen, run)
+            return run if prepared.chosen is None else mark_explored(prepared.chosen, run)
         finally:
             if recorder.ended is not None:
-                await self._store_run(prepared, mark_explored(prepared.chosen, recorder.run()))
+                run = recorder.run()
+                if prepared.chosen is not None:
+                    run = mark_explored(prepared.chosen, run)
+                await self._store_run(prepared, run)
 
     async def flush_runs(self) -> None:
         """Waits until every run that has ended is in the database, with its cost.
@@ -322,51 +345,55 @@ class RunService:
         return health.seconds if health else None
 
     def _prepare(self, call: ParsedCall, caller: Caller, run_id: RunId) -> PreparedCall:
-        served, workflow = self.find_model(call.model), call.options.workflow
+        served, options, question = self.find_model(call.model), call.options, call.question
         if served.embeds != call.embeds:
             does = "gives embeddings and no answers" if served.embeds else "gives no embeddings"
             raise invalid_value("model", f"{served.name} {does}.")
-        check_pictures(call.question, private=self._catalogue.private_pictures)
-        clients: Mapping[WorkerId, Client] = self._catalogue.clients
-        effort = call.question.sampling.effort if workflow is None else None
-        call.options.check_limits(served.limits.steps, served.max_rounds)
-        limits = caller_limits(
-            caller, call.options.limits(limits_for_effort(effort, served), limits_ceiling(served))
-        )
-        policies = self._catalogue.guardrails
-        if call.options.stream_steps and policies.applies_to(GuardrailStage.OUTPUT):
-            reason = "a policy looks at what goes out, and sees the answer alone."
-            raise unsupported_parameter(f"{ORCHESTRATION_FIELD}.stream_steps", reason)
-        check_choices(call.question, served, policies)
-        if call.options.dry_run and served.solver is not None:
-            raise unsupported_parameter(
-                f"{ORCHESTRATION_FIELD}.dry_run", f"{served.name} writes no workflow."
-            )
-        if workflow is not None:
-            by_hand = FixedConductor("by-hand", lambda _: workflow)
-            served = replace(served, conductor=by_hand, solver=None, direct=False)
-        elif served.calls is not None and limits.steps < served.calls:
-            raise invalid_value(
-                f"{ORCHESTRATION_FIELD}.max_steps", f"{served.name} makes {served.calls} calls."
-            )
-        allowed = permitted_workers(caller, served, call.options.select_workers(served.pool))
-        call.options.check_workflow(allowed, limits)
-        pool = capable_workers(pool_for_effort(effort, served, allowed), call.question)
-        served = model_for_effort(effort, served)
-        call = replace(call, question=tenant_key(call.question, caller.tenant))
-        served = self._kept_on(served, call.question, pool, caller)
-        call.options.check_workflow(pool, limits)
+        tags = question.needed_tags
+        if VISION in tags:
+            check_pictures(question, private=self._catalogue.private_pictures)
+        effort = question.sampling.effort if options.workflow is None else None
+        limits = self._choose_limits(caller, served, options, effort=effort)
+        if question.sampling.choices is not None or question.sampling.logprobs is not None:
+            check_choices(question, served, self._catalogue.guardrails)
+        served = _with_workflow(served, options, limits)
+        pool = permitted_workers(caller, served, options.select_workers(served.pool))
+        options.check_workflow(pool, limits)
+        if effort is not None:
+            pool, served = pool_for_effort(effort, served, pool), model_for_effort(effort, served)
+        if tags:
+            pool = capable_workers(pool, question)
+            options.check_workflow(pool, limits)
+        if question.cache is not None:
+            call = replace(call, question=tenant_key(question, caller.tenant))
         return PreparedCall(
             call=call,
             caller=caller,
-            served_model=served,
+            served_model=self._kept_on(served, call.question, pool, caller),
             pool=pool,
             limits=limits,
-            clients=clients,
+            clients=self._catalogue.clients,
             run_id=run_id,
-            admission=Admission(limits=limits),
+            admission=Admission(run_id=run_id),
             guardrails=self._catalogue.guardrails,
         )
+
+    def _choose_limits(
+        self, caller: Caller, served: ServedModel, options: RunOptions, *, effort: str | None
+    ) -> Limits:
+        """What the run may spend.
+
+        Raises:
+            APIError: the options ask for what there is not.
+        """
+        limits = served.limits if effort is None else limits_for_effort(effort, served)
+        if options is NO_OPTIONS:
+            return caller_limits(caller, limits)
+        options.check_limits(served.limits.steps, served.max_rounds)
+        if options.stream_steps and GuardrailStage.OUTPUT in self._catalogue.guardrails.stages:
+            reason = "a policy checks the output, and sees only the answer."
+            raise unsupported_parameter(f"{ORCHESTRATION_FIELD}.stream_steps", reason)
+        return caller_limits(caller, options.limits(limits, served.limits_ceiling))
 
     def _kept_on(
         self, served: ServedModel, question: Question, pool: Pool, caller: Caller
@@ -383,15 +410,18 @@ class RunService:
         self, prepared: PreparedCall, solver: Solver, emit: EventHandler | None
     ) -> Run:
         """The solver's run, kept also if this is cancelled."""
-        question, recorder = prepared.call.question, Recorder()
+        asked, recorder, guardrails = prepared.call.question, Recorder(), prepared.guardrails
+        question, acts, forbidden = await guardrails.check_question(asked)
         stage = RunHooks(
             run_id=prepared.run_id,
             model=prepared.served_model.name,
             emit=emit,
             recorder=recorder,
             funds=prepared.admission.reserved_budget,
+            guardrails=guardrails,
+            guarded=() if forbidden else acts,
         )
-        players = SolverContext(
+        solver_context = SolverContext(
             pool=prepared.pool, clients=prepared.clients, limits=prepared.limits, hooks=stage
         )
         wanted = question.sampling.seed
@@ -399,7 +429,8 @@ class RunService:
         seed = seed_of(prepared.run_id) if wanted is None else wanted
         run: Run | None = None
         try:
-            run = await enforce_response_format(await solver.answer(question, players, seed))
+            run = await solver.answer(asked if forbidden else question, solver_context, seed)
+            run = await enforce_response_format(await check_chosen_answer(run, guardrails))
             return run
         finally:
             if recorder.ended is not None:
@@ -409,7 +440,9 @@ class RunService:
         self, prepared: PreparedCall, earlier: Run, emit: EventHandler | None
     ) -> Run:
         """A run of its own that gives an earlier one's answer; nobody is called."""
-        run = repeated_run(earlier, prepared.run_id)
+        # What a guardrail made of the question is what is kept of it; it is the same question then.
+        kept = prepared.call.question if prepared.cache_result == "similar" else None
+        run = repeated_run(earlier, prepared.run_id, kept or earlier.header.question)
         if emit is not None and prepared.can_stream and run.reply is not None:
             for event in reply_deltas(run.reply):
                 await emit(event)
@@ -420,16 +453,11 @@ class RunService:
         """Stores the run and settles its cost; an answer is not lost because the disk fails."""
         if run.outcome is Outcome.CANCELLED and prepared.will_resume():
             return  # this is not its end: what it paid for is kept by its job
+        self._count_run(prepared, run)
         store, caller, admission = self._store, prepared.caller, prepared.admission
-        note_spent(prepared.chosen, run)
-        self._metrics.count_run(run, caller.tenant)
-        if self._span_exporter is not None:
-            self._span_exporter.export_run(run, caller.tenant)
-        if prepared.served_model.direct and len(prepared.pool) > 1:
-            usual = prepared.pool.ranked()[0].id
-            self._conversations.note_worker(run, caller.tenant, usual)
         with anyio.CancelScope(shield=True):
-            self._pending_tool_runs.add(run, caller.tenant)
+            if run.outcome is Outcome.WAITING:
+                self._pending_tool_runs.add(run, caller.tenant)
             await self._admission.count_tokens(caller, admission, run)
             if store is None:
                 return
@@ -440,9 +468,21 @@ class RunService:
                 admission.is_settled = True
             except StoreError as error:
                 if admission.is_durable:
-                    raise  # its job has not ended: it is played again, from what it paid for
+                    raise  # its job has not ended: it is run again, from what it paid for
                 log_exception(error)
                 return
             cache, repeatable = self._answer_cache, prepared.repeatable
             if cache is not None and repeatable is not None and prepared.earlier is None:
                 await cache.keep(repeatable, run)
+
+    def _count_run(self, prepared: PreparedCall, run: Run) -> None:
+        """Tells whoever counts runs or remembers them."""
+        tenant = prepared.caller.tenant
+        if prepared.chosen is not None:
+            note_spent(prepared.chosen, run)
+        self._metrics.count_run(run, tenant)
+        if self._span_exporter is not None:
+            self._span_exporter.export_run(run, tenant)
+        if prepared.served_model.direct and len(prepared.pool) > 1:
+            usual = prepared.pool.ranked()[0].id
+            self._conversations.note_worker(run, tenant, usual)

@@ -34,7 +34,7 @@ EXPLORED_HEADER = "x-batuta-explored"
 MOST_ARMS = 8
 """Ways to answer a question among which one is chosen."""
 AS_SERVED = "as served"
-"""The arm that is played without learning, where it is no single workflow."""
+"""The arm that is run without learning, where it is no single workflow."""
 _CACHE_SECONDS = 5.0
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.,:/ ()>-]")
 _LOG = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Arm:
 
 @dataclass(slots=True, kw_only=True)
 class ChosenArm:
-    """What is played, for the length of a request."""
+    """What is run, for the length of a request."""
 
     choice: Exploration
     conductor: Conductor
@@ -93,7 +93,7 @@ class Explorer:
         run_id: RunId,
         seed: int,
     ) -> ChosenArm | None:
-        """What to play; None: what is served always, because nothing is learned or the store fails.
+        """What to run; None: what is served always, because nothing is learned or the store fails.
 
         Args:
             served: the model.
@@ -160,16 +160,13 @@ class Explorer:
         return known
 
 
-def note_spent(chosen: ChosenArm | None, run: Run) -> None:
+def note_spent(chosen: ChosenArm, run: Run) -> None:
     """Remembers what the run cost."""
-    if chosen is not None:
-        chosen.spent = run_nano(run)
+    chosen.spent = run_nano(run)
 
 
-def mark_explored(chosen: ChosenArm | None, run: Run) -> Run:
+def mark_explored(chosen: ChosenArm, run: Run) -> Run:
     """The run with how its workflow was chosen."""
-    if chosen is None:
-        return run
     return replace(run, header=replace(run.header, exploration=chosen.choice))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from ipaddress import IPv6Network, ip_address
+from ipaddress import IPv4Network, IPv6Network, ip_address
 from urllib.parse import urlsplit
 
 from batuta.core import Question
@@ -14,6 +14,10 @@ _ODD = re.compile(r"[\x00-\x20\x7f\\]")
 """Signs that programs read differently in an address."""
 _UNICAST = IPv6Network("2000::/3")
 """Where the world's addresses of version 6 are; others hold ones of version 4 or lead nowhere."""
+_HOST_NETWORKS = tuple(
+    IPv4Network(one) for one in ("192.0.0.0/24", "168.63.129.16/32", "192.88.99.0/24")
+)
+"""Of clouds' hosts and of relays: they look public, and answer within a network only."""
 _LOCAL = (
     *(".local", ".localhost", ".localdomain", ".internal", ".intranet", ".private", ".lan"),
     *(".home", ".corp", ".mail", ".home.arpa", ".svc", ".cluster", ".consul", ".docker"),
@@ -64,7 +68,9 @@ def _is_public(url: str) -> bool:
         if mapped is None:
             return address in _UNICAST and address.is_global
         address = mapped
-    return address.is_global and not address.is_multicast
+    if address.is_multicast or any(address in network for network in _HOST_NETWORKS):
+        return False
+    return address.is_global
 
 
 def _is_public_name(host: str) -> bool:

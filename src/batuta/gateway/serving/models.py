@@ -16,7 +16,7 @@ from batuta.clients.openai.moderation import ModerationClient
 from batuta.core import MAX_ROUNDS, Client, Conductor, Limits, Pool, Price, Worker, WorkerId
 from batuta.engine import TimeoutPolicy
 from batuta.errors import ConfigError
-from batuta.guardrails import Guardrails
+from batuta.guardrails import NO_GUARDRAILS, Guardrails
 from batuta.solvers import LLMConductor, best_single_worker, single_worker
 from batuta.solvers.history import History
 
@@ -50,7 +50,7 @@ class ServedModel:
     """The most a run may spend; a caller can lower it."""
     direct: bool = False
     """One worker is passed through: its reasoning is shown as its own, its errors as errors of
-    the request where they are, and no progress is told."""
+    the request where they are, and no progress is streamed."""
     fallback: bool = True
     """Whether another worker may answer when the planned one cannot."""
     description: str = ""
@@ -59,7 +59,7 @@ class ServedModel:
     calls: int | None = None
     """Calls of workers that the method makes; a caller cannot have it with fewer."""
     max_rounds: int = 1
-    """Rounds that a caller may ask for; `limits.rounds` are played unasked."""
+    """Rounds that a caller may ask for; `limits.rounds` are run unasked."""
     embeds: bool = False
     """It turns texts into vectors and answers no question."""
     explore: ExploreOptions | None = None
@@ -68,6 +68,13 @@ class ServedModel:
     def __post_init__(self) -> None:
         if (self.conductor is None) == (self.solver is None):
             raise ValueError(f"{self.name} needs a conductor or a solver, and not both")
+
+    @property
+    def limits_ceiling(self) -> Limits:
+        """The most that a caller may ask for: rounds that it must ask for are not run unasked."""
+        if self.max_rounds <= self.limits.rounds:
+            return self.limits
+        return replace(self.limits, rounds=self.max_rounds)
 
     def model_object(self, created: int) -> dict[str, Any]:
         """The model as GET /v1/models shows it, to clients of OpenAI and of Anthropic alike."""
@@ -227,7 +234,7 @@ class Catalogue:
     """How workers do, for those that are watched."""
     timeout_policy: TimeoutPolicy = field(default_factory=TimeoutPolicy)
     """How long a step may take before another worker is asked."""
-    guardrails: Guardrails = field(default_factory=Guardrails)
+    guardrails: Guardrails = NO_GUARDRAILS
     """What questions, replies between agents and answers must pass."""
     private_pictures: bool = False
     """Whether addresses of pictures may be of private networks."""
@@ -247,7 +254,10 @@ class Catalogue:
 
     def find_model(self, name: str) -> ServedModel | None:
         """The model served under that name."""
-        return next((model for model in self.models if model.name == name), None)
+        for model in self.models:
+            if model.name == name:
+                return model
+        return None
 
     def replace_by(self, other: Catalogue) -> None:
         """Serves from now on what `other` serves; what has begun ends with the old workers."""

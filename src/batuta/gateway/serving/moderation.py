@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from batuta.clients.openai.moderation import ModerationClient
-from batuta.core import Image, Message, Question, Role
+from batuta.core import Image, Message, Question, Role, Text
 from batuta.errors import BadRequestError, ClientError, RateLimitError
 from batuta.gateway.access.caller import Caller, CallerRole, caller_of
 from batuta.gateway.access.rate_limit import REQUESTS, RateLimiter
@@ -21,15 +21,15 @@ from batuta.gateway.errors import (
     not_found,
     unsupported_parameter,
 )
-from batuta.gateway.http.body import ClientGone, json_response, read_fields
-from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.body import ClientGone, Fields, json_response, read_fields
 from batuta.gateway.serving.image_addresses import check_pictures
 from batuta.gateway.serving.models import Catalogue
+from batuta.guardrails import GuardrailStage
 
 MODERATIONS_PATH = "/v1/moderations"
 MAX_INPUTS = 128
 _ID_PATTERN = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
-_PLAYS_NOTHING = "The admin's token plays no runs: make a key and use that."
+_ADMIN_RUNS_NOTHING = "The admin's token starts no runs: make a key and use that."
 
 
 @final
@@ -58,7 +58,7 @@ class ModerationEndpoint:
         wanted = body.text("model")
         if wanted not in {None, client.worker.model}:
             raise model_not_found(str(wanted))
-        given = self._parse_input(body)
+        given = await self._check_policies(self._parse_input(body))
         try:
             told = await client.moderate(given)
         except ClientError as error:
@@ -79,6 +79,34 @@ class ModerationEndpoint:
             )
             headers = {**window.headers(), "retry-after": str(int(window.reset) + 1)}
             raise APIError(429, "rate_limit_exceeded", message, headers=headers)
+
+    async def _check_policies(self, given: Any) -> Any:
+        """The input as the policies let it be sent: a provider of moderation reads it too.
+
+        Raises:
+            APIError: a policy forbids it.
+        """
+        if GuardrailStage.INPUT not in self._catalogue.guardrails.stages:
+            return given
+        if isinstance(given, str):
+            return (await self._check_texts([given]))[0]
+        if isinstance(given[0], str):
+            return [(await self._check_texts([text]))[0] for text in given]
+        texts = await self._check_texts([part["text"] for part in given if "text" in part])
+        pictures = [part for part in given if "text" not in part]
+        return [*({"type": "text", "text": text} for text in texts), *pictures]
+
+    async def _check_texts(self, texts: list[str]) -> list[str]:
+        """Texts that are one input; what is found over several of them makes them one."""
+        if not texts:
+            return texts
+        message = Message(role=Role.USER, parts=tuple(Text(text) for text in texts))
+        question = Question(messages=(message,))
+        clean, _, blocked = await self._catalogue.guardrails.check_question(question)
+        if blocked:
+            message = f"The policy {blocked} forbids this input."
+            raise APIError(400, "policy_blocked", message, param="input")
+        return [part.text for part in clean.messages[0].parts if isinstance(part, Text)]
 
     def _parse_input(self, body: Fields) -> Any:
         """The input as the provider takes it: a text, texts, or parts."""
@@ -115,7 +143,7 @@ def _check_may_ask(caller: Caller, client: ModerationClient) -> None:
         APIError: they may not.
     """
     if caller.role in {CallerRole.ADMIN, CallerRole.NOBODY}:
-        raise APIError(403, "permission_denied", _PLAYS_NOTHING)
+        raise APIError(403, "permission_denied", _ADMIN_RUNS_NOTHING)
     permissions, model = caller.permissions, client.worker.model
     if not permissions.allows_model(model) or not permissions.allows_worker(client.worker):
         message = f"This key may not use the model '{model}'."

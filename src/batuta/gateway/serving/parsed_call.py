@@ -1,15 +1,225 @@
-"""What a caller wants, whatever dialect it said it in; and the fields that dialects share."""
+"""What a caller wants, whatever dialect it said it in, and how its run is to be conducted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from batuta.core import PromptCache, Question
-from batuta.gateway.errors import invalid_value, unsupported_parameter
-from batuta.gateway.http.fields import Fields
-from batuta.gateway.serving.options import RunOptions
+from batuta.core import (
+    MAX_ROUNDS,
+    MAX_STEPS,
+    Limits,
+    Pool,
+    PromptCache,
+    Question,
+    Step,
+    WorkerId,
+    Workflow,
+)
+from batuta.gateway.errors import APIError, invalid_type, invalid_value, unsupported_parameter
+from batuta.gateway.http.body import Fields
+
+ORCHESTRATION_FIELD = "orchestration"
+_STEPS_PATH = f"{ORCHESTRATION_FIELD}.workflow.steps"
+_N = TypeVar("_N", int, float)
+_MAX_VALUE = 1_000_000_000
+_MAX_WORKERS = 1000
+_KNOWN_FIELDS = {
+    "max_cost_usd",
+    "max_tokens",
+    "max_steps",
+    "max_rounds",
+    "deadline_s",
+    "workers_allow",
+    "workers_deny",
+    "trace",
+    "stream_steps",
+    "dry_run",
+    "workflow",
+    "cache",
+}
+_KNOWN_OF_STEP = {"subtask", "worker", "access"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What the caller asked of the orchestration; None leaves it to the served model."""
+
+    usd: float | None = None
+    tokens: int | None = None
+    steps: int | None = None
+    rounds: int | None = None
+    seconds: float | None = None
+    allow: tuple[str, ...] | None = None
+    deny: tuple[str, ...] = ()
+    trace: bool = False
+    stream_steps: bool = False
+    """Whether a stream shows what the steps before the answer say."""
+    workflow: Workflow | None = None
+    """By hand: nobody plans."""
+    dry_run: bool = False
+    """Plan and estimate; call no worker."""
+    cache: bool | None = None
+    """False: neither take an earlier answer nor keep this one for later."""
+
+    def limits(self, default: Limits, ceiling: Limits | None = None) -> Limits:
+        """What was asked for, `usual` where nothing was, and never more than `ceiling`.
+
+        Args:
+            default: what a request gets that asks for nothing.
+            ceiling: what the operator allows; None: no more than the usual.
+        """
+        ceiling = ceiling or default
+        return Limits(
+            steps=min(self.steps or default.steps, ceiling.steps),
+            rounds=min(self.rounds or default.rounds, ceiling.rounds),
+            tokens=_stricter_limit(
+                default.tokens if self.tokens is None else self.tokens, ceiling.tokens
+            ),
+            usd=_stricter_limit(default.usd if self.usd is None else self.usd, ceiling.usd),
+            seconds=_stricter_limit(
+                default.seconds if self.seconds is None else self.seconds, ceiling.seconds
+            ),
+            unknown=ceiling.unknown,
+        )
+
+    def check_limits(self, most_steps: int, most_rounds: int) -> None:
+        """Nothing, if no more steps and rounds are asked for than there can be.
+
+        Args:
+            most_steps: of the served model, or of any workflow if that is more.
+            most_rounds: the same of rounds.
+
+        Raises:
+            APIError: more are; it names the limit.
+        """
+        for name, wanted, most in (
+            ("max_steps", self.steps, max(most_steps, MAX_STEPS)),
+            ("max_rounds", self.rounds, max(most_rounds, MAX_ROUNDS)),
+        ):
+            if wanted is not None and wanted > most:
+                raise invalid_value(f"{ORCHESTRATION_FIELD}.{name}", f"it is at most {most}.")
+
+    def lowered_limits(self, limits: Limits) -> dict[str, float]:
+        """Of the limits that were asked for, those that are lower in `limits`, by their field."""
+        asked: dict[str, tuple[float | None, float | None]] = {
+            "max_cost_usd": (self.usd, limits.usd),
+            "max_tokens": (self.tokens, limits.tokens),
+            "max_steps": (self.steps, limits.steps),
+            "max_rounds": (self.rounds, limits.rounds),
+            "deadline_s": (self.seconds, limits.seconds),
+        }
+        return {
+            name: most
+            for name, (wanted, most) in asked.items()
+            if wanted is not None and most is not None and most < wanted
+        }
+
+    def check_workflow(self, pool: Pool, limits: Limits) -> None:
+        """Nothing, if the workflow by hand can be run by that pool within those limits.
+
+        Raises:
+            APIError: it names a stranger or has too many steps.
+        """
+        steps = self.workflow.steps if self.workflow else ()
+        if len(steps) > limits.steps:
+            reason = f"this model runs at most {limits.steps} steps."
+            raise invalid_value(_STEPS_PATH, reason)
+        for index, step in enumerate(steps):
+            if step.worker not in pool:
+                reason = f"there is no worker '{step.worker}' here."
+                raise invalid_value(f"{_STEPS_PATH}[{index}].worker", reason)
+
+    def select_workers(self, pool: Pool) -> Pool:
+        """The workers of `pool` that may be used.
+
+        Raises:
+            APIError: a name is not in the pool, or nobody is left.
+        """
+        for name, ids in (("workers_allow", self.allow or ()), ("workers_deny", self.deny)):
+            strangers = [worker_id for worker_id in ids if worker_id not in pool]
+            if strangers:
+                raise invalid_value(
+                    f"{ORCHESTRATION_FIELD}.{name}", f"there is no worker '{strangers[0]}' here."
+                )
+        if self.allow is None and not self.deny:
+            return pool
+        wanted = {w.id for w in pool} if self.allow is None else set(self.allow)
+        left = wanted.difference(self.deny)
+        if not left:
+            raise invalid_value(f"{ORCHESTRATION_FIELD}.workers_allow", "no worker is left.")
+        return pool.subset(left)
+
+
+_FRESH_OPTIONS = RunOptions(cache=False)
+NO_OPTIONS = RunOptions()
+"""What a body without the field asks: nothing."""
+
+
+def parse_run_options(body: Fields) -> RunOptions:
+    """The field `orchestration` of any body.
+
+    Raises:
+        APIError: it is malformed, or has a field that is not known: a misspelt limit must
+            not be a limit that is not there.
+    """
+    given = body.object(ORCHESTRATION_FIELD)
+    if given is None:
+        return _FRESH_OPTIONS if body.is_fresh else NO_OPTIONS
+    _check_names(given, _KNOWN_FIELDS)
+    return RunOptions(
+        usd=given.number("max_cost_usd", 0, _MAX_VALUE),
+        tokens=given.whole("max_tokens", 0, _MAX_VALUE),
+        steps=given.whole("max_steps", 1, _MAX_VALUE),
+        rounds=given.whole("max_rounds", 1, _MAX_VALUE),
+        seconds=given.number("deadline_s", 0, _MAX_VALUE),
+        allow=given.texts("workers_allow", _MAX_WORKERS),
+        deny=given.texts("workers_deny", _MAX_WORKERS) or (),
+        trace=bool(given.flag("trace")),
+        stream_steps=bool(given.flag("stream_steps")),
+        workflow=_parse_workflow(given.object("workflow")),
+        dry_run=bool(given.flag("dry_run")),
+        cache=False if body.is_fresh else given.flag("cache"),
+    )
+
+
+def _check_names(given: Fields, known: Collection[str]) -> None:
+    for name in given.names:
+        if name not in known:
+            message = f"Unknown parameter: '{given.path(name)}'."
+            raise APIError(400, "unknown_parameter", message, param=given.path(name))
+
+
+def _parse_workflow(given: Fields | None) -> Workflow | None:
+    if given is None:
+        return None
+    _check_names(given, {"steps"})
+    given.need("steps")
+    steps = given.objects("steps", MAX_STEPS) or []
+    try:
+        return Workflow(tuple(_parse_step(step) for step in steps))
+    except ValueError as error:
+        raise invalid_value(_STEPS_PATH, f"{error}.") from None
+
+
+def _parse_step(step: Fields) -> Step:
+    _check_names(step, _KNOWN_OF_STEP)
+    entries = step.array("access", MAX_STEPS) or []
+    for index, entry in enumerate(entries):
+        if isinstance(entry, bool) or not isinstance(entry, int):
+            raise invalid_type(f"{step.path('access')}[{index}]", "an integer", entry)
+    worker = WorkerId(step.need_text("worker"))
+    return Step(
+        subtask=step.text("subtask") or "", worker=worker, access=tuple(sorted(set(entries)))
+    )
+
+
+def _stricter_limit(wanted: _N | None, ceiling: _N | None) -> _N | None:
+    if wanted is None or ceiling is None:
+        return ceiling if wanted is None else wanted
+    return min(wanted, ceiling)
+
 
 _EMPTY_VALUES: tuple[Any, ...] = (None, False, 0, [], {})
 
@@ -26,7 +236,7 @@ class ParsedCall:
     """Whether a stream ends with its usage, where the dialect leaves that to the caller."""
     store: bool = True
     """Whether run and answer may be kept."""
-    options: RunOptions = field(default_factory=RunOptions)
+    options: RunOptions = NO_OPTIONS
     embeds: bool = False
     """Whether vectors are wanted and no answer."""
     ignored: tuple[str, ...] = ()

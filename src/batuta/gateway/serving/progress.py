@@ -1,4 +1,4 @@
-"""What a reader is told of a run while it is played. The same words in every dialect."""
+"""What a reader is told of a run while it is executed. The same words in every dialect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from batuta.core import (
     StepStarted,
     Workflow,
 )
-from batuta.gateway.serving.prepared_call import PreparedCall
+from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.progress_piece import ProgressPiece
 from batuta.guardrails import GuardrailStage
 
@@ -83,13 +83,13 @@ class RunProgress:
                 return ""
 
     def _plan_line(self, event: RoundPlanned) -> str:
-        played = event.played
-        self._workflow = played.workflow
-        if self.direct or played.workflow is None:
+        planned = event.planned
+        self._workflow = planned.workflow
+        if self.direct or planned.workflow is None:
             return ""
-        if isinstance(played.decision, MalformedPlan):
+        if isinstance(planned.decision, MalformedPlan):
             return "No plan could be made; the best worker answers."
-        steps = len(played.workflow)
+        steps = len(planned.workflow)
         again = f" (round {event.round + 1})" if event.round else ""
         return f"Plan: {steps} step{'s' if steps > 1 else ''}{again}"
 
@@ -115,7 +115,7 @@ class _StepTexts:
     def __init__(self, prepared: PreparedCall) -> None:
         self.interrupted = False
         """Whether a line of ours stands after the speaker's last words."""
-        self._waits_for_check = prepared.guardrails.applies_to(GuardrailStage.BETWEEN)
+        self._waits_for_check = GuardrailStage.BETWEEN in prepared.guardrails.stages
         """A policy may redact what a step says, so it is shown when the step has ended."""
         self._workers: dict[StepPlace, str] = {}
         self._speaker: StepPlace | None = None
@@ -143,7 +143,7 @@ class _StepTexts:
         return []
 
     def _forget_steps(self) -> None:
-        """Another workflow begins: a method may play several."""
+        """Another workflow begins: a method may run several."""
         self._workers.clear()
         self._unsaid.clear()
         self._ended.clear()

@@ -8,7 +8,7 @@ from typing import Any
 
 from batuta.core import ResponseFormat, Tool
 from batuta.gateway.errors import invalid_type, invalid_value, unsupported_parameter
-from batuta.gateway.http.fields import Fields
+from batuta.gateway.http.body import Fields
 from batuta.schemas import measure_json, validator_for
 
 MAX_TOOLS = 128
@@ -19,6 +19,7 @@ _MODES = ("none", "auto", "required")
 
 ToolSelection = tuple[tuple[Tool, ...], str | None]
 """The tools that may be called, and `auto`, `none`, `required` or a tool's name."""
+NO_TOOLS: ToolSelection = ((), None)
 
 
 def parse_tools(body: Fields) -> ToolSelection:
@@ -59,7 +60,7 @@ def _check_is_function(entry: Fields) -> None:
     kind = entry.text("type")
     if kind == "custom":
         raise unsupported_parameter(
-            entry.path("type"), "only tools of type 'function' are understood."
+            entry.path("type"), "only tools of type 'function' are supported."
         )
     if kind != "function":
         raise invalid_value(entry.path("type"), "it must be 'function'.")

@@ -1,4 +1,4 @@
-"""How an answer came about, as every dialect tells it: its usage, its plan, its whole run."""
+"""How an answer came about, as every dialect tells it: headers, usage, plan, the whole run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,34 @@ from typing import Any
 
 import orjson
 
-from batuta.core import Cropping, Outcome, Run
+from batuta.core import Cropping, MalformedPlan, Outcome, Run
 from batuta.store import encode_run
 
 _UNPLANNED_OUTCOMES = {Outcome.DEGRADED, Outcome.FALLBACK, Outcome.LIMITED}
 """Outcomes of answers that are told without being asked for."""
+
+
+def response_headers(run: Run) -> dict[str, str]:
+    """What our headers say of a run; an unknown cost is left out, not shown as zero."""
+    headers = {"x-batuta-run-id": str(run.id), "x-batuta-outcome": run.outcome.value}
+    cost = run.cost
+    if cost.unpriced_calls:
+        headers["x-batuta-unpriced-calls"] = str(cost.unpriced_calls)
+    if cost.usd or not cost.unpriced_calls:
+        headers["x-batuta-cost-usd"] = f"{cost.usd:f}"
+    if (fault := _conductor_fault(run)) is not None:
+        headers["x-batuta-conductor"] = fault
+    return headers
+
+
+def _conductor_fault(run: Run) -> str | None:
+    """Why the last round has no workflow of the conductor; None: it has one, or needs none."""
+    decision = run.rounds[-1].decision if run.rounds else None
+    if not isinstance(decision, MalformedPlan):
+        return None
+    if not decision.again:
+        return "left-alone"
+    return "unreachable" if decision.outage else "no-workflow"
 
 
 def usage_of(run: Run) -> dict[str, Any]:
@@ -53,10 +76,11 @@ def orchestration_of(run: Run, *, trace: bool) -> Any:
         return plan_of(run)
     if trace:
         return trace_of(run)
-    cropping = next((c for played in run.rounds if (c := played.decision.draft.cropping)), None)
-    if run.outcome not in _UNPLANNED_OUTCOMES and cropping is None:
+    cropping = next((c for round_ in run.rounds if (c := round_.decision.draft.cropping)), None)
+    repeated = {} if run.rounds or run.header.parent is None else {"answer_of": run.header.parent}
+    if run.outcome not in _UNPLANNED_OUTCOMES and cropping is None and not repeated:
         return None
-    told = {"run_id": run.id, "outcome": run.outcome.value, "limit": run.limit}
+    told = {"run_id": run.id, "outcome": run.outcome.value, "limit": run.limit, **repeated}
     return told if cropping is None else {**told, "cropped": cropping_json(cropping)}
 
 
@@ -75,9 +99,9 @@ def trace_of(run: Run) -> orjson.Fragment:
 
 
 def plan_of(run: Run) -> dict[str, Any]:
-    """The workflow of a dry run, and what playing it is expected to take; unknown is null."""
-    played, expected = run.rounds[-1], run.expected
-    steps = played.workflow.steps if played.workflow else ()
+    """The workflow of a dry run, and what executing it is expected to take; unknown is null."""
+    round_, expected = run.rounds[-1], run.expected
+    steps = round_.workflow.steps if round_.workflow else ()
     plan: dict[str, Any] = {
         "dry_run": True,
         "run_id": run.id,
@@ -86,7 +110,7 @@ def plan_of(run: Run) -> dict[str, Any]:
             {"worker": step.worker, "subtask": step.subtask, "access": step.access}
             for step in steps
         ],
-        "fallback": played.decision.kind == "malformed",
+        "fallback": round_.decision.kind == "malformed",
         "planning_seconds": run.seconds,
     }
     if expected is not None:

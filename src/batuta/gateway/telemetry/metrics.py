@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from time import perf_counter
-from typing import Generic, TypeVar, final
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
+from time import perf_counter, time
+from typing import final
 
 from prometheus_client import (
     CollectorRegistry,
-    Counter,
-    Histogram,
     PlatformCollector,
     ProcessCollector,
     generate_latest,
@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from batuta.clients.circuit_breaker import BreakerState, WorkerHealth
+from batuta.clients.resilience import BreakerState, WorkerHealth
 from batuta.core import (
     Cost,
     Event,
@@ -40,7 +40,6 @@ CONDUCTOR_LABEL = "(conductor)"
 """The worker to whom the conductor's own tokens are counted."""
 _BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 900)
 
-_Metric = TypeVar("_Metric", Counter, Histogram)
 ReadHealth = Callable[[], Mapping[WorkerId, WorkerHealth]]
 """How the workers do that are watched."""
 ReadGauges = Callable[[], Mapping[str, tuple[str, float]]]
@@ -62,15 +61,15 @@ class Metrics:
             drift: asked then too.
         """
         self._registry = registry = CollectorRegistry()
+        counted: list[_Counter | _Histogram] = []
 
-        def counter(name: str, what: str, *labels: str) -> _LabelledMetric[Counter]:
-            return _LabelledMetric(Counter(f"batuta_{name}", what, labels, registry=registry))
+        def counter(name: str, what: str, *labels: str) -> _Counter:
+            counted.append(made := _Counter(f"batuta_{name}", what, labels))
+            return made
 
-        def seconds(name: str, what: str, *labels: str) -> _LabelledMetric[Histogram]:
-            whole = f"batuta_{name}_seconds"
-            return _LabelledMetric(
-                Histogram(whole, what, labels, buckets=_BUCKETS, registry=registry)
-            )
+        def seconds(name: str, what: str, *labels: str) -> _Histogram:
+            counted.append(made := _Histogram(f"batuta_{name}_seconds", what, labels))
+            return made
 
         self._requests = counter("requests", "Requests answered.", "route", "method", "status")
         self._latency = seconds("request", "Until the last byte of an answer.", "route")
@@ -79,7 +78,7 @@ class Metrics:
         self._duration = seconds("run", "From a run's begin to its end.", "model")
         self._first = seconds("first_token", "Until the answer's first word.", "model")
         self._explored = counter("explored_runs", "Runs that tried something else.", "model")
-        self._rounds = counter("rounds", "Workflows played.", "model")
+        self._rounds = counter("rounds", "Workflows executed.", "model")
         self._malformed = counter("malformed_plans", "Drafts that were no workflow.", "model")
         self._steps = counter("steps", "Steps ended.", "worker", "result")
         self._attempts = counter("failed_attempts", "Calls tried again.", "worker", "code")
@@ -87,6 +86,7 @@ class Metrics:
         self._tokens = counter("tokens", "Tokens of all calls.", "worker", "tenant", "kind")
         self._dollars = counter("dollars", "Of priced calls; the ledger has them exactly.", "worker", "tenant")  # fmt: skip  # noqa: E501
         self._unpriced = counter("unpriced_calls", "Calls without a known price.", "worker")
+        registry.register(_CountedMetrics(counted))
         registry.register(_LiveGauges(gauges, health, drift))
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
@@ -97,47 +97,48 @@ class Metrics:
 
     def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
         """A request was answered."""
-        self._requests.labels(route, method, str(status)).inc()
-        self._latency.labels(route).observe(seconds)
+        self._requests.add(route, method, str(status))
+        self._latency.observe(seconds, route)
 
     def count_error(self, code: str) -> None:
         """A request was refused."""
-        self._refusals.labels(code).inc()
+        self._refusals.add(code)
 
     def count_run(self, run: Run, tenant: str) -> None:
         """A run ended."""
         model = run.header.model or "(none)"
-        self._runs.labels(model, run.outcome.value, tenant).inc()
-        self._duration.labels(model).observe(run.seconds)
+        self._runs.add(model, run.outcome.value, tenant)
+        self._duration.observe(run.seconds, model)
         if run.header.exploration is not None and run.header.exploration.explored:
-            self._explored.labels(model).inc()
-        for played in run.rounds:
-            self._count_round(played, model, tenant)
-            for step in played.steps:
+            self._explored.add(model)
+        for round_ in run.rounds:
+            self._count_round(round_, model, tenant)
+            for step in round_.steps:
                 self._count_step(step, tenant)
 
     def time_first_token(self, model: str, emit: EventHandler | None) -> EventHandler | None:
         """`emit`, noting when the answer's first word comes; None if nobody listens."""
-        return None if emit is None else _FirstTokenTimer(self._first.labels(model), emit).on_event
+        return None if emit is None else _FirstTokenTimer(self._first, model, emit).on_event
 
-    def _count_round(self, played: Round, model: str, tenant: str) -> None:
-        if played.workflow is not None:
-            self._rounds.labels(model).inc()
-        bad = len(played.drafts) + isinstance(played.decision, MalformedPlan)
+    def _count_round(self, round_: Round, model: str, tenant: str) -> None:
+        if round_.workflow is not None:
+            self._rounds.add(model)
+        bad = len(round_.drafts) + isinstance(round_.decision, MalformedPlan)
         if bad:
-            self._malformed.labels(model).inc(bad)
-        for draft in played.conductor_drafts:
-            self._count_usage(CONDUCTOR_LABEL, tenant, draft.usage, draft.cost)
+            self._malformed.add(model, amount=bad)
+        for draft in round_.conductor_drafts:
+            if draft.usage.calls:
+                self._count_usage(CONDUCTOR_LABEL, tenant, draft.usage, draft.cost)
 
     def _count_step(self, step: StepRun, tenant: str) -> None:
         result = step.result.code if isinstance(step.result, Failure) else "answered"
-        self._steps.labels(step.worker, result).inc()
+        self._steps.add(step.worker, result)
         self._count_usage(step.worker, tenant, step.result.usage, step.result.cost)
         for attempt in step.attempts:
-            self._attempts.labels(attempt.worker, attempt.failure.code).inc()
+            self._attempts.add(attempt.worker, attempt.failure.code)
             self._count_usage(attempt.worker, tenant, attempt.failure.usage, attempt.failure.cost)
         if step.worker != step.planned:
-            self._substituted.labels(step.planned).inc()
+            self._substituted.add(step.planned)
 
     def _count_usage(self, worker: str, tenant: str, usage: Usage, cost: Cost) -> None:
         kinds = (
@@ -148,48 +149,105 @@ class Metrics:
         )
         for kind, tokens in kinds:
             if tokens > 0:
-                self._tokens.labels(worker, tenant, kind).inc(tokens)
+                self._tokens.add(worker, tenant, kind, amount=tokens)
         if cost.usd:
-            self._dollars.labels(worker, tenant).inc(float(cost.usd))
+            self._dollars.add(worker, tenant, amount=float(cost.usd))
         if cost.unpriced_calls:
-            self._unpriced.labels(worker).inc(cost.unpriced_calls)
+            self._unpriced.add(worker, amount=cost.unpriced_calls)
 
 
 @final
-class _LabelledMetric(Generic[_Metric]):
-    """A metric that is told apart by labels: each of its parts is looked up once by the library.
+class _Counter:
+    """Sums, told apart by labels.
 
-    The library checks, converts and locks at each look-up, which costs more than the counting.
+    The library's own metrics check, convert and lock whenever they count; these add, and are made
+    into the library's samples when somebody reads them. They belong to the event loop's thread.
     """
 
-    def __init__(self, metric: _Metric) -> None:
-        self._metric = metric
-        self._parts: dict[tuple[str, ...], _Metric] = {}
+    def __init__(self, name: str, what: str, labels: tuple[str, ...]) -> None:
+        self._name, self._what, self._labels = name, what, labels
+        self._sums: dict[tuple[str, ...], float] = {}
+        self._created: dict[tuple[str, ...], float] = {}
 
-    def labels(self, *values: str) -> _Metric:
-        """The part of those labels."""
-        part = self._parts.get(values)
-        if part is None:
-            part = self._parts[values] = self._metric.labels(*values)
-        return part
+    def add(self, *labels: str, amount: float = 1) -> None:
+        """Counts so much more."""
+        if labels in self._sums:
+            self._sums[labels] += amount
+        else:
+            self._sums[labels], self._created[labels] = amount, time()
+
+    def metric(self) -> Metric:
+        """All of it."""
+        metric = Metric(self._name, self._what, "counter")
+        for labels, total in self._sums.items():
+            named = dict(zip(self._labels, labels, strict=True))
+            metric.add_sample(f"{self._name}_total", named, total)
+            metric.add_sample(f"{self._name}_created", named, self._created[labels])
+        return metric
+
+
+@final
+class _Histogram:
+    """How many values are in each of `_BUCKETS`, told apart by labels; see `_Counter`."""
+
+    def __init__(self, name: str, what: str, labels: tuple[str, ...]) -> None:
+        self._name, self._what, self._labels = name, what, labels
+        self._counts: dict[tuple[str, ...], list[int]] = {}
+        """Values up to each bound and above the one before; at the end those above all."""
+        self._sums: dict[tuple[str, ...], float] = {}
+        self._created: dict[tuple[str, ...], float] = {}
+
+    def observe(self, value: float, *labels: str) -> None:
+        """Counts the value."""
+        if labels not in self._counts:
+            self._counts[labels], self._sums[labels] = [0] * (len(_BUCKETS) + 1), 0.0
+            self._created[labels] = time()
+        self._counts[labels][bisect_left(_BUCKETS, value)] += 1
+        self._sums[labels] += value
+
+    def metric(self) -> Metric:
+        """All of it."""
+        metric = Metric(self._name, self._what, "histogram")
+        bounds = [*(repr(float(bound)) for bound in _BUCKETS), "+Inf"]
+        for labels, counts in self._counts.items():
+            named = dict(zip(self._labels, labels, strict=True))
+            for bound, total in zip(bounds, accumulate(counts), strict=True):
+                metric.add_sample(f"{self._name}_bucket", {**named, "le": bound}, total)
+            metric.add_sample(f"{self._name}_count", named, sum(counts))
+            metric.add_sample(f"{self._name}_sum", named, self._sums[labels])
+            metric.add_sample(f"{self._name}_created", named, self._created[labels])
+        return metric
+
+
+@final
+class _CountedMetrics(Collector):
+    """What was counted, as the library reads it."""
+
+    def __init__(self, counted: Sequence[_Counter | _Histogram]) -> None:
+        self._counted = counted
+
+    def collect(self) -> Iterable[Metric]:
+        """Every counter and every histogram."""
+        return [one.metric() for one in self._counted]
 
 
 @final
 class _FirstTokenTimer:
     """Hears a run until the first word of its last step."""
 
-    def __init__(self, first: Histogram, emit: EventHandler) -> None:
+    def __init__(self, first: _Histogram, model: str, emit: EventHandler) -> None:
         self._first = first
+        self._model = model
         self._emit = emit
         self._started_at = perf_counter()
         self._last: int | None = None
 
     async def on_event(self, event: Event) -> None:
         match event:
-            case RoundPlanned(played=Round(workflow=workflow)) if workflow is not None:
+            case RoundPlanned(planned=Round(workflow=workflow)) if workflow is not None:
                 self._last = len(workflow) - 1
             case StepDelta(index=index, delta=delta) if index == self._last and delta.text:
-                self._first.observe(perf_counter() - self._started_at)
+                self._first.observe(perf_counter() - self._started_at, self._model)
                 self._last = None
             case _:
                 pass

@@ -98,9 +98,9 @@ def current_parent_span() -> ParentSpan | None:
 def spans_of(run: Run, tenant: str) -> SpanTree:
     """The run's spans: the workflow, in it each round's plan and steps, in them the chats."""
     children: list[SpanTree] = []
-    for number, played in enumerate(run.rounds):
-        children.append(_plan_span(run, played, number))
-        children += [_agent_span(run, step, played, number) for step in played.steps]
+    for number, round_ in enumerate(run.rounds):
+        children.append(_plan_span(run, round_, number))
+        children += [_agent_span(run, step, round_, number) for step in round_.steps]
     attributes: dict[str, Value] = {
         OPERATION: INVOKE_WORKFLOW,
         WORKFLOW_NAME: run.header.model,
@@ -116,34 +116,34 @@ def spans_of(run: Run, tenant: str) -> SpanTree:
     )
 
 
-def _plan_span(run: Run, played: Round, number: int) -> SpanTree:
+def _plan_span(run: Run, round_: Round, number: int) -> SpanTree:
     attributes: dict[str, Value] = {OPERATION: PLAN, AGENT_NAME: run.header.conductor}
-    attributes |= {ROUND: number, DRAFTS: len(played.drafts)}
-    usage = sum((draft.usage for draft in played.conductor_drafts), Usage())
+    attributes |= {ROUND: number, DRAFTS: len(round_.drafts)}
+    usage = sum((draft.usage for draft in round_.conductor_drafts), Usage())
     chats: tuple[SpanTree, ...] = ()
     if usage.calls:
         about: dict[str, Value] = {OPERATION: CHAT, REQUEST_MODEL: run.header.conductor}
         chats = (
             SpanTree(
                 name=f"{CHAT} {run.header.conductor}",
-                span=played.planning,
+                span=round_.planning,
                 attributes=about | _usage_attributes(usage),
             ),
         )
     return SpanTree(
         name=f"{PLAN} {run.header.conductor}",
-        span=played.planning,
+        span=round_.planning,
         attributes=attributes,
         error=None,
         children=chats,
     )
 
 
-def _agent_span(run: Run, step: StepRun, played: Round, number: int) -> SpanTree:
+def _agent_span(run: Run, step: StepRun, round_: Round, number: int) -> SpanTree:
     attributes: dict[str, Value] = {OPERATION: INVOKE_AGENT, AGENT_NAME: step.worker}
     attributes |= {ROUND: number, STEP: step.index, ATTEMPTS: len(step.attempts)}
-    if played.workflow is not None:
-        attributes[ACCESS] = list(played.workflow.steps[step.index].access)
+    if round_.workflow is not None:
+        attributes[ACCESS] = list(round_.workflow.steps[step.index].access)
     if step.planned != step.worker:
         attributes[PLANNED] = step.planned
     error = step.result.code if isinstance(step.result, Failure) else None

@@ -34,10 +34,10 @@ class StreamedConductor:
         return self._inner.name
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """The conductor's decision."""
-        return await self._inner.plan(brief, _DraftListener(listener, self._show_draft))
+        return await self._inner.plan(context, _DraftListener(listener, self._show_draft))
 
 
 @final

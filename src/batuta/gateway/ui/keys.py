@@ -12,8 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from batuta.core import Cost
-from batuta.core.usage import ZERO_COST
-from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.errors import not_found, require_part
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.session import KEYS_SCREEN, WebSession, read_form
@@ -23,6 +22,7 @@ from batuta.store.key_permissions import KeyPermissions
 from batuta.store.keys import ApiKey, ApiKeyStore
 from batuta.store.ledger import utc_day
 from batuta.store.spend_report import SpendGroup, report_spending
+from batuta.usage import ZERO_COST
 
 SPEND_DAYS = 14
 """Days whose spending is shown."""

@@ -8,7 +8,7 @@ from typing import final
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.errors import not_found, require_part
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.session import OWN_KEYS_SCREEN, WebSession, read_form

@@ -1,4 +1,4 @@
-"""The playground: a question asked, its workflow seen while it is written and played."""
+"""The playground: a question asked, its workflow seen while it is written and executed."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from batuta.core import Run
-from batuta.gateway.access.authenticate import missing_key
-from batuta.gateway.access.caller import CallerRole
+from batuta.gateway.access.caller import CallerRole, missing_key
 from batuta.gateway.chat.request import parse_chat
-from batuta.gateway.errors import APIError, not_found
-from batuta.gateway.http.body import ClientGone, read_fields
-from batuta.gateway.http.fields import Fields
-from batuta.gateway.http.sse import SSEWriter
+from batuta.gateway.errors import APIError, invalid_value, not_found
+from batuta.gateway.http.body import ClientGone, Fields, read_fields
+from batuta.gateway.http.reader import SSEWriter
+from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.baselines import BASELINE_PREFIX
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.gateway.serving.effort import EFFORTS
 from batuta.gateway.serving.models import ULTRA_MODEL, WORKER_PREFIX, Catalogue, ServedModel
 from batuta.gateway.serving.parsed_call import ParsedCall
-from batuta.gateway.serving.prepared_call import PreparedCall
 from batuta.gateway.ui.draft_stream import StreamedConductor
 from batuta.gateway.ui.rendering import render_page
 from batuta.gateway.ui.run_stream import PageStreamRenderer
 from batuta.gateway.ui.session import SessionManager, WebSession, check_form_token
 from batuta.solvers.replay_conductor import ReplayConductor
-from batuta.store import Store
+from batuta.store import Store, decode_run
 
+MOST_PARTS = 5000
+"""JSON objects of a stored run that is read to be shown: about 40 ms of the event loop."""
 ModelGroups = tuple[tuple[str, tuple[ServedModel, ...]], ...]
 
 
@@ -58,7 +58,7 @@ class PlaygroundPage:
         self._store = store
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """The composer; `again` fills it with a run's question, `replay` plays a run's workflow."""
+        """The composer; `again` fills it with a run's question, `replay` repeats its workflow."""
         query, catalogue = request.query_params, self._catalogue
         given = query.get("again") or query.get("replay")
         run = await load_run(self._store, given, session) if given else None
@@ -67,7 +67,7 @@ class PlaygroundPage:
         chosen = {worker.id for worker in run.header.pool} if run else set[str]()
         return render_page(
             request,
-            "play.html.jinja",
+            "playground.html.jinja",
             session=session,
             question=run.header.question.text if run else query.get("question", ""),
             served=group_models(
@@ -90,7 +90,7 @@ class PlaygroundPage:
 class PlaygroundEndpoint:
     """POST /ui/ask: the body of a chat completion, or `replay` with a run's id; answers in events.
 
-    It is booked and played as a call of the API is, by the same rules and limits.
+    It is booked and executed as a call of the API is, by the same rules and limits.
     """
 
     def __init__(
@@ -149,12 +149,19 @@ async def load_run(store: Store | None, run_id: str, session: WebSession) -> Run
     """The run of that id, if the visitor may see it.
 
     Raises:
-        APIError: there is none, or its content was not kept.
+        APIError: there is none, its content was not kept, or it is too large.
     """
-    run = None if store is None else await store.get(run_id, session.tenant)
-    if run is None:
+    encoded = None if store is None else await store.get_encoded(run_id, session.tenant)
+    if encoded is None:
         raise not_found(f"The run '{run_id[:80]}', or its content,")
-    return run
+    if is_too_large(encoded):
+        raise invalid_value("run", "it has too many parts to be shown; it can be exported.")
+    return decode_run(encoded)
+
+
+def is_too_large(encoded: bytes) -> bool:
+    """Whether a stored run has so many parts that showing it would hold everybody else up."""
+    return encoded.count(b"{") > MOST_PARTS
 
 
 def _stream_drafts(prepared: PreparedCall, renderer: PageStreamRenderer) -> PreparedCall:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import final
 
+import anyio
 import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response
@@ -27,7 +28,6 @@ from batuta.core import (
     WorkerId,
 )
 from batuta.core.formatting import format_percent
-from batuta.core.usage import ZERO_COST, ZERO_USAGE
 from batuta.gateway.access.caller import CallerRole
 from batuta.gateway.serving.drift import DriftMonitor
 from batuta.gateway.serving.explore import summarise_arms
@@ -41,9 +41,10 @@ from batuta.solvers.bandit import ArmStats
 from batuta.solvers.history import History
 from batuta.store import Store
 from batuta.store.recent_runs import recent_runs
+from batuta.usage import ZERO_COST, ZERO_USAGE
 
 LATEST_RUNS = 100
-"""Runs that are looked at."""
+"""Runs that are looked at, at most."""
 CACHE_SECONDS = 20.0
 """Seconds for which what was counted is shown again."""
 _DOWN_SHARE = 0.5
@@ -99,11 +100,11 @@ class SkillTable:
 
 
 def count_worker_stats(
-    pool: Pool, played: Iterable[tuple[Run, float | None]]
+    pool: Pool, scored_runs: Iterable[tuple[Run, float | None]]
 ) -> dict[str, WorkerStats]:
     """How each worker of the pool stands after those runs, given with their scores."""
     found: defaultdict[str, WorkerStats] = defaultdict(WorkerStats)
-    for run, score in played:
+    for run, score in scored_runs:
         if score is not None and (author := _answer_author(run)) is not None:
             found[author].scores.append(score)
         for step in run.steps:
@@ -152,12 +153,12 @@ def conductor_prompt(conductor: Conductor | None, pool: Pool) -> str | None:
     """What the conductor is given with a question; None: it is no language model."""
     if not isinstance(conductor, LLMConductor):
         return None
-    brief = PlanningContext(question=Question.of("(the question)"), pool=pool)
-    request = conductor_request(brief, conductor.rendering, conductor.sampling)
+    context = PlanningContext(question=Question.of("(the question)"), pool=pool)
+    request = conductor_request(context, conductor.rendering, conductor.sampling)
     return "\n\n".join(message.text for message in request.messages)
 
 
-def told_of_workers(conductor: Conductor | None, pool: Pool) -> dict[str, list[str]]:
+def conductor_descriptions(conductor: Conductor | None, pool: Pool) -> dict[str, list[str]]:
     """What the conductor's prompt holds of each worker, line by line; empty: it reads no prompt."""
     if not isinstance(conductor, LLMConductor):
         return {}
@@ -186,6 +187,7 @@ class PoolPage:
         self._store = store
         self._drift = drift
         self._cache: dict[str | None, tuple[float, dict[str, WorkerStats], int]] = {}
+        self._counting = anyio.Lock()
 
     async def page(self, request: Request, session: WebSession) -> Response:
         """Every worker, and how it stands; a key's holder sees no numbers that count others."""
@@ -208,7 +210,7 @@ class PoolPage:
             runs=runs,
             skills=skill_table(catalogue.page_context.history, catalogue.pool),
             prompts=[(name, text) for name, text in prompts if text],
-            told=told_of_workers(self._conductor(), catalogue.pool),
+            told=conductor_descriptions(self._conductor(), catalogue.pool),
             drafts=catalogue.health.get(CONDUCTOR),
             drift=await self._drift.read(),
             learned=await self._learned() if whole else [],
@@ -231,18 +233,25 @@ class PoolPage:
         return served.conductor if served else None
 
     async def _worker_stats(self, session: WebSession) -> tuple[dict[str, WorkerStats], int]:
-        """Counted anew after a while."""
+        """Counted anew after a while, by one visitor; the others see what was counted before."""
         kept = self._cache.get(session.tenant)
-        if kept is not None and kept[0] > time.monotonic():
+        if kept is not None and (kept[0] > time.monotonic() or self._counting.locked()):
             return kept[1], kept[2]
-        played = list[tuple[Run, float | None]]()
+        async with self._counting:
+            kept = self._cache.get(session.tenant)
+            if kept is None or kept[0] <= time.monotonic():
+                kept = self._cache[session.tenant] = await self._count(session)
+            return kept[1], kept[2]
+
+    async def _count(self, session: WebSession) -> tuple[float, dict[str, WorkerStats], int]:
+        """What the latest runs say, and until when that counts."""
+        scored_runs = list[tuple[Run, float | None]]()
         if self._store is not None:
-            played = await recent_runs(self._store.database, LATEST_RUNS, session.tenant)
-        found = count_worker_stats(self._catalogue.pool, played)
+            scored_runs = await recent_runs(self._store.database, LATEST_RUNS, session.tenant)
+        found = count_worker_stats(self._catalogue.pool, scored_runs)
         if len(self._cache) > LATEST_RUNS:
             self._cache.clear()
-        self._cache[session.tenant] = (time.monotonic() + CACHE_SECONDS, found, len(played))
-        return found, len(played)
+        return time.monotonic() + CACHE_SECONDS, found, len(scored_runs)
 
 
 def _worker_facts(worker: Worker) -> list[str]:

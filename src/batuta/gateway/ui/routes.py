@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.access.oidc import OidcClient
 from batuta.gateway.errors import not_found
 from batuta.gateway.serving.deliver import AnswerDelivery

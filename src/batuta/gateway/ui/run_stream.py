@@ -1,4 +1,4 @@
-"""A run told to the page while it is played: the workflow, each step as it lights up, the answer.
+"""A run streamed to the page: the workflow, each step as it lights up, the answer.
 
 The page gets its HTML ready-made, by the same templates that show a stored run; only what workers
 say while they speak comes as bare text.
@@ -23,8 +23,8 @@ from batuta.core import (
 from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.engine import Recorder
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.json_codec import encode_json
-from batuta.gateway.http.sse import SSEWriter, encoded_event_frame
+from batuta.gateway.http.body import encode_json
+from batuta.gateway.http.reader import SSEWriter, encoded_event_frame
 from batuta.gateway.ui import run_view
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment
 
@@ -51,7 +51,7 @@ class PageStreamRenderer:
 
     async def on_event(self, event: Event) -> None:
         """Shows an event of the run."""
-        if isinstance(event, RunHeader):  # a method may play several workflows, one after another
+        if isinstance(event, RunHeader):  # a method may run several workflows, one after another
             self._recorder = Recorder()
         self._recorder.add(event)
         match event:
@@ -110,7 +110,7 @@ class PageStreamRenderer:
         if header is None:
             return
         values = {
-            "played": event.played,
+            "round": event.planned,
             "number": number,
             "pool": header.pool,
             "many": number > 0,
@@ -119,8 +119,8 @@ class PageStreamRenderer:
         await self._send_event(
             "planned",
             round=number,
-            steps=len(event.played.workflow.steps) if event.played.workflow else 0,
-            draft=event.played.decision.draft.text,
+            steps=len(event.planned.workflow.steps) if event.planned.workflow else 0,
+            draft=event.planned.decision.draft.text,
             html=render_fragment("round.html.jinja", **values),
             panels=render_fragment("panels.html.jinja", **values),
             totals=self._totals_so_far(),
@@ -138,8 +138,8 @@ class PageStreamRenderer:
 
     async def _send_step(self, event: StepFinished) -> None:
         header, number, index = self._recorder.header, event.round, event.step.index
-        played = self._recorder.rounds[number]
-        if header is None or played.workflow is None:
+        round_ = self._recorder.rounds[number]
+        if header is None or round_.workflow is None:
             return
         await self._send_event(
             "stepped",
@@ -148,7 +148,7 @@ class PageStreamRenderer:
             worker=event.step.worker,
             html=render_fragment(
                 "step.html.jinja",
-                played=played,
+                round=round_,
                 number=number,
                 index=index,
                 pool=header.pool,

@@ -24,18 +24,18 @@ from batuta.core import (
     Usage,
 )
 from batuta.core.message import Audio, File, Image
-from batuta.core.usage import ZERO_COST, ZERO_USAGE
+from batuta.usage import ZERO_COST, ZERO_USAGE
 
 COLOURS = 8
 """Colours of workers, by their number in the pool."""
 OUTCOMES = {
-    Outcome.ANSWERED: ("good", "The workflow was played to its end."),
+    Outcome.ANSWERED: ("good", "The workflow was run to its end."),
     Outcome.FALLBACK: ("warn", "No workflow could be had: the best single worker answered."),
     Outcome.DEGRADED: ("warn", "The last step failed: somebody else gave the answer."),
     Outcome.LIMITED: ("warn", "A limit ended the run."),
     Outcome.DECLINED: ("warn", "The worker says that it cannot answer this."),
     Outcome.WAITING: ("live", "A worker asked for the caller's tools."),
-    Outcome.PLANNED: ("mute", "The workflow was written; nobody was called to play it."),
+    Outcome.PLANNED: ("mute", "The workflow was written; no worker was called."),
     Outcome.REFUSED: ("bad", "A policy forbade the question or the answer."),
     Outcome.FAILED: ("bad", "The run failed."),
     Outcome.CANCELLED: ("mute", "The run was stopped."),
@@ -89,10 +89,10 @@ def describe_access(step: Step, number: int) -> str:
     return " and ".join(told) or "the question only"
 
 
-def describe_decision(played: Round) -> str:
+def describe_decision(round_: Round) -> str:
     """What the conductor decided, if it was not a workflow, and what it was not shown."""
-    cropping = played.decision.draft.cropping
-    return " ".join(filter(None, (_decision_text(played), _cropping_text(cropping))))
+    cropping = round_.decision.draft.cropping
+    return " ".join(filter(None, (_decision_text(round_), _cropping_text(cropping))))
 
 
 def _cropping_text(cropping: Cropping | None) -> str:
@@ -103,8 +103,8 @@ def _cropping_text(cropping: Cropping | None) -> str:
     return f"The conductor was shown {size} of the conversation{turns}; the workers had it all."
 
 
-def _decision_text(played: Round) -> str:
-    match played.decision:
+def _decision_text(round_: Round) -> str:
+    match round_.decision:
         case AcceptedAnswer():
             return "The conductor let the answer stand."
         case MalformedPlan() as malformed if not malformed.again:
@@ -120,10 +120,10 @@ def _decision_text(played: Round) -> str:
 def sum_rounds(rounds: Sequence[Round]) -> tuple[Usage, Cost]:
     """What was spent so far."""
     usage, cost = ZERO_USAGE, ZERO_COST
-    for played in rounds:
-        for draft in played.conductor_drafts:
+    for round_ in rounds:
+        for draft in round_.conductor_drafts:
             usage, cost = usage + draft.usage, cost + draft.cost
-        for step in played.steps:
+        for step in round_.steps:
             usage, cost = usage + step.usage, cost + step.cost
     return usage, cost
 
@@ -138,8 +138,8 @@ def _draw_bars(run: Run, whole: float) -> Iterator[Bar]:
     def share(moment: float) -> float:
         return round(100 * moment / whole, 2)
 
-    for number, played in enumerate(run.rounds):
-        plan = played.planning
+    for number, round_ in enumerate(run.rounds):
+        plan = round_.planning
         width = max(share(plan.seconds), 0.3)
         yield Bar(
             label="plan",
@@ -151,7 +151,7 @@ def _draw_bars(run: Run, whole: float) -> Iterator[Bar]:
             state="plan",
             colour=None,
         )
-        for step in played.steps:
+        for step in round_.steps:
             span = step.span
             yield Bar(
                 label=f"{step.index + 1} {step.worker}",

@@ -11,10 +11,10 @@ from starlette.responses import RedirectResponse, Response
 from batuta.core import Outcome
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.serving.models import Catalogue
-from batuta.gateway.ui.playground import load_run
+from batuta.gateway.ui.playground import is_too_large
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_answers, render_fragment, render_page
 from batuta.gateway.ui.session import WebSession, read_form
-from batuta.store import RunSummary, Store, encode_run
+from batuta.store import RunSummary, Store
 
 PAGE_SIZE = 50
 _SEE_OTHER = 303
@@ -55,17 +55,29 @@ class RunPages:
     async def run_page(self, request: Request, session: WebSession) -> Response:
         """A run: its workflow, its time, its steps, its answer."""
         summary = await self._summary(request, session)
-        run = await self._store.get(summary.id, session.tenant)
+        encoded = await self._store.get_encoded(summary.id, session.tenant) or b""
+        is_large = is_too_large(encoded)
+        run = None if is_large else await self._store.get(summary.id, session.tenant)
         answers = await render_answers(run)
-        name = "run.html.jinja"
-        return render_page(request, name, session=session, row=summary, run=run, answers=answers)
+        return render_page(
+            request,
+            "run.html.jinja",
+            session=session,
+            row=summary,
+            run=run,
+            answers=answers,
+            is_large=is_large,
+        )
 
     async def export(self, request: Request, session: WebSession) -> Response:
         """The whole run as JSON, as the API's trace has it."""
-        run = await load_run(self._kept, request.path_params["id"], session)
-        name = "".join(c for c in run.id if c.isalnum() or c in "_-")
+        run_id: str = request.path_params["id"]
+        encoded = await self._store.get_encoded(run_id, session.tenant)
+        if encoded is None:
+            raise not_found(f"The run '{run_id[:80]}', or its content,")
+        name = "".join(c for c in run_id if c.isalnum() or c in "_-")
         headers = {**PAGE_HEADERS, "content-disposition": f'attachment; filename="{name}.json"'}
-        return Response(encode_run(run), media_type="application/json", headers=headers)
+        return Response(encoded, media_type="application/json", headers=headers)
 
     async def feedback(self, request: Request, session: WebSession) -> Response:
         """Judges a run; an empty score takes the judgement back."""
@@ -104,7 +116,7 @@ class RunPages:
                 search=wanted["q"] or None,
             )
         except ValueError:
-            raise invalid_value("after", "it is no place in this list.") from None
+            raise invalid_value("after", "it is not a position in this list.") from None
 
     async def _summary(self, request: Request, session: WebSession) -> RunSummary:
         run_id: str = request.path_params["id"]

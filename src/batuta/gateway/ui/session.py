@@ -14,10 +14,9 @@ from starlette.responses import RedirectResponse, Response
 
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import Caller, CallerRole, caller_of
-from batuta.gateway.errors import APIError
-from batuta.gateway.http.authentication import SESSION_COOKIE
+from batuta.gateway.errors import APIError, log_exception
 from batuta.gateway.http.body import cookie_value
-from batuta.gateway.http.middleware import log_exception
+from batuta.gateway.http.middleware import SESSION_COOKIE
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 
 SCREENS = (
@@ -151,7 +150,7 @@ async def read_form(request: Request, session: WebSession) -> dict[str, str]:
             if len(body) > _MAX_FORM_BYTES:
                 raise APIError(413, "request_too_large", "The form is too large.")
     except ClientDisconnect:
-        raise APIError(400, "invalid_request", "The form broke off.") from None
+        raise APIError(400, "invalid_request", "The form ended early.") from None
     try:
         found = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FORM_FIELDS)
     except ValueError:

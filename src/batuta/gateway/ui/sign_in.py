@@ -7,12 +7,11 @@ from typing import Literal, final
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from batuta.gateway.access.authenticate import SESSION_SECONDS, Authenticator
-from batuta.gateway.access.caller import CallerRole
+from batuta.gateway.access.caller import SESSION_SECONDS, Authenticator, CallerRole
 from batuta.gateway.access.oidc import FLOW_SECONDS, OidcClient
 from batuta.gateway.errors import APIError, not_found, require_part
-from batuta.gateway.http.authentication import SESSION_COOKIE
 from batuta.gateway.http.body import cookie_value
+from batuta.gateway.http.middleware import SESSION_COOKIE
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.session import SIGN_IN_PATH, WebSession, read_form
 from batuta.store import Store

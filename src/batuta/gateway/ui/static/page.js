@@ -81,7 +81,7 @@ async function* events(response) {
   }
 }
 
-/** Where one run is seen: its workflow while it is written and played, and its answer. */
+/** Where one run is seen: its workflow while it is written and executed, and its answer. */
 class Stage {
   constructor(root) {
     this.root = root;
