@@ -2,7 +2,7 @@
 
     python recipes/tune/ceiling.py
 
-Every workflow of the library of up to four steps, in its first phrasings, is played on 200
+Every workflow of the library of up to four steps, in its first phrasings, is run on 200
 questions of each cell (kind; longer than four or not); the best 20 of each cell on 1,500 others,
 which name the best; it is measured on 1,000 fresh ones. Calls are not counted against it.
 """
@@ -19,8 +19,8 @@ from tune.worlds import _ANSWER, ALL, every_candidate, kind, length, truth
 STEPS = 4
 
 
-def play(world, flow, question, known):
-    """The last answer; steps that were played before are not played again."""
+def score_workflow(world, flow, question, known):
+    """The last answer; steps that were run before are not run again."""
     said = []
     for step in flow.steps:
         if not step.subtask and not step.access:
@@ -45,7 +45,7 @@ def measure(world, flows, questions):
     for question in questions:
         known = {}
         for place, flow in enumerate(flows):
-            right[place] += play(world, flow, question, known)
+            right[place] += score_workflow(world, flow, question, known)
     return [one / len(questions) for one in right]
 
 

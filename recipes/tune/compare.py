@@ -13,13 +13,13 @@ import anyio
 from measure import open_world, tune_world
 
 from batuta.core import Pool, Sampling
-from batuta.core.usage import ASSUMED_PRICE
 from batuta.embedded.blas import limit_blas_to_one_thread
 from batuta.evals.task_sets import task_family
+from batuta.tune.candidate_runner import CallMeter, CandidateRunner
 from batuta.tune.comparators import COMPARATORS, ComparatorContext, fit_comparator
 from batuta.tune.judge import describe_system
 from batuta.tune.parts import split_questions
-from batuta.tune.player import CallMeter, Player
+from batuta.usage import ASSUMED_PRICE
 
 _SHORT = Sampling(max_tokens=400)
 """No answer here is longer: so the worst case of a call is not far from what it costs."""
@@ -27,11 +27,11 @@ _SHORT = Sampling(max_tokens=400)
 
 async def measure_all(name, calls, seed, only):
     """A row for each method: learned for, share right, calls and dollars a question."""
-    result, player, fresh = await tune_world(name, seed, calls)
-    spent = float(player.meter.usd)
-    plays = result.nominees["ultra"].assign(fresh)
-    await player.play_all((task, plays[task.id]) for task in fresh)
-    yield "batuta tune", spent, describe_system("tune", player, fresh, plays)
+    result, runner, fresh = await tune_world(name, seed, calls)
+    spent = float(runner.meter.usd)
+    assignment = result.nominees["ultra"].assign(fresh)
+    await runner.run_all((task, assignment[task.id]) for task in fresh)
+    yield "batuta tune", spent, describe_system("tune", runner, fresh, assignment)
     pool, clients, judge, tasks, fresh = open_world(name, seed)
     pool = Pool(tuple(replace(worker, sampling=_SHORT) for worker in pool))
     parts = split_questions(tasks, task_family, seed)
@@ -39,17 +39,17 @@ async def measure_all(name, calls, seed, only):
     for method in COMPARATORS:
         if only and method not in only:
             continue
-        player = Player(
+        runner = CandidateRunner(
             pool, clients, judge, CallMeter(ASSUMED_PRICE), unknown=ASSUMED_PRICE, seed=seed
         )
         context = ComparatorContext(
-            player=player, tasks=known, family=task_family, usd=spent, seed=seed
+            runner=runner, tasks=known, family=task_family, usd=spent, seed=seed
         )
         entry = await fit_comparator(method, context)
-        learned = float(player.meter.usd)
-        plays = {task.id: entry for task in fresh}
-        await player.play_all((task, entry) for task in fresh)
-        yield method, learned, describe_system(method, player, fresh, plays)
+        learned = float(runner.meter.usd)
+        assignment = {task.id: entry for task in fresh}
+        await runner.run_all((task, entry) for task in fresh)
+        yield method, learned, describe_system(method, runner, fresh, assignment)
 
 
 async def print_table(said):

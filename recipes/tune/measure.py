@@ -16,18 +16,18 @@ import anyio
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
-from batuta.core.usage import ASSUMED_PRICE
 from batuta.embedded.blas import limit_blas_to_one_thread
 from batuta.evals.task_sets import open_tasks, task_family
 from batuta.rehearsal import rehearsal_clients, rehearsal_pool
+from batuta.tune.candidate_runner import CallMeter, CandidateRunner
 from batuta.tune.context import TuneContext, TuneSettings
 from batuta.tune.judge import describe_system
 from batuta.tune.library import Candidate
 from batuta.tune.opening import open_questions
 from batuta.tune.parts import split_questions
-from batuta.tune.player import CallMeter, Player
 from batuta.tune.spending import Allowance
 from batuta.tune.tuning import run_tuning
+from batuta.usage import ASSUMED_PRICE
 from tune.worlds import ALL, grade
 
 FRESH = 1000
@@ -55,35 +55,39 @@ def open_world(name, seed):
     )
 
 
-async def tune_world(name, seed, calls, *, tell=None, **options):
-    """What was found, who played, and the fresh questions."""
+async def tune_world(name, seed, calls, *, report=None, **options):
+    """What was found, the runner, and the fresh questions."""
     pool, clients, judge, tasks, fresh = open_world(name, seed)
-    player = Player(
+    runner = CandidateRunner(
         pool, clients, judge, CallMeter(ASSUMED_PRICE), unknown=ASSUMED_PRICE, seed=seed
     )
     settings = TuneSettings(allowance=Allowance(calls=calls), seed=seed, **options)
     context = TuneContext(
         parts=split_questions(tasks, task_family, seed),
         family=task_family,
-        player=player,
+        runner=runner,
         settings=settings,
         used_minutes=lambda: 0.0,
-        tell=tell or (lambda *_: None),
+        report=report or (lambda *_: None),
     )
-    return await run_tuning(context), player, fresh
+    return await run_tuning(context), runner, fresh
 
 
 async def measure_world(name, seed, calls, **options):
     """One tuning, and its nominees on fresh questions."""
     began = time.perf_counter()
-    result, player, fresh = await tune_world(name, seed, calls, **options)
-    paid, seconds = player.meter.calls, time.perf_counter() - began
+    result, runner, fresh = await tune_world(name, seed, calls, **options)
+    paid, seconds = runner.meter.calls, time.perf_counter() - began
     best = Candidate.single(result.pool.ranked()[0].id)
-    plays = {which: one.assign(fresh) for which, one in result.nominees.items()}
-    plays |= {one.name: one.assign(fresh) for one in result.systems}
-    plays["best single"] = {task.id: best for task in fresh}
-    await player.play_all((task, play[task.id]) for play in plays.values() for task in fresh)
-    found = {n: describe_system(n, player, fresh, play) for n, play in plays.items()}
+    assignments = {which: one.assign(fresh) for which, one in result.nominees.items()}
+    assignments |= {one.name: one.assign(fresh) for one in result.systems}
+    assignments["best single"] = {task.id: best for task in fresh}
+    await runner.run_all(
+        (task, assignment[task.id]) for assignment in assignments.values() for task in fresh
+    )
+    found = {
+        n: describe_system(n, runner, fresh, assignment) for n, assignment in assignments.items()
+    }
     return {
         "world": name,
         "seed": seed,
@@ -93,7 +97,7 @@ async def measure_world(name, seed, calls, **options):
         "believed": round(100 * result.believed, 1),
         "share": {n: round(100 * one.share, 1) for n, one in found.items()},
         "calls a question": {n: round(one.calls, 2) for n, one in found.items()},
-        "played": [str(one) for one in result.nominees["ultra"].played],
+        "played": [str(one) for one in result.nominees["ultra"].workflows_in_use],
         "verdict": {one.nominee: str(one.verdict) for one in result.comparisons},
     }
 

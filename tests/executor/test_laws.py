@@ -1,6 +1,7 @@
 """One protocol, two executors, the same laws."""
 
 import os
+import pickle
 import sys
 import time
 from contextlib import asynccontextmanager
@@ -9,13 +10,20 @@ from pathlib import Path
 import anyio
 import pytest
 
-from batuta.errors import ConfigError, ExecutorError, StoreError
-from batuta.executor import open_executor
+from batuta import errors
+from batuta.errors import ConfigError, ExecutorError, LimitReachedError, StoreError
+from batuta.executor import ask_driver, open_executor
 from batuta.executor.ray_worker import portable_error
+from batuta.usage import Usage
+from fakes.ray_cluster import open_ray_cluster
+
+pytestmark = pytest.mark.timeout(400)  # a busy machine takes long to start Ray
+
+pytestmark = pytest.mark.timeout(600)  # Ray's start takes minutes where others compute
 
 
 def traced_job(folder, act):
-    """A job that leaves traces in a folder; `act(item)` says what playing does. It travels by value."""
+    """A job that leaves traces in a folder; `act(item)` is the work. It travels by value."""
 
     class Traced:
         @asynccontextmanager
@@ -23,14 +31,14 @@ def traced_job(folder, act):
             mark = folder / f"open-{os.getpid()}-{time.monotonic_ns()}"
             mark.touch()
 
-            async def play(item):
+            async def execute(item):
                 (folder / f"began-{item}-{time.monotonic_ns()}").touch()
                 found = await act(item)
-                (folder / f"played-{item}-{time.monotonic_ns()}").touch()
+                (folder / f"executed-{item}-{time.monotonic_ns()}").touch()
                 return found
 
             try:
-                yield play
+                yield execute
             finally:
                 mark.unlink(missing_ok=True)
 
@@ -46,31 +54,10 @@ def names(folder, kind):
     return [path.name for path in folder.iterdir() if path.name.startswith(kind)]
 
 
-_RAY_STARTS = 3
-
-
 @pytest.fixture(scope="module")
 def ray_cluster():
-    ray = pytest.importorskip("ray")
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # actors have no tests
-    for _ in range(
-        _RAY_STARTS
-    ):  # Ray itself gives its node 30 s, which a busy machine may not have
-        try:
-            ray.init(
-                address="local", num_cpus=2, include_dashboard=False, log_to_driver=False,
-                configure_logging=False, _node_ip_address="127.0.0.1", object_store_memory=80 * 2**20,
-            )  # fmt: skip
-            break
-        except Exception as error:  # Ray raises no other class
-            if "timed out during startup" not in str(error):
-                raise
-            ray.shutdown()
-    else:
-        pytest.skip(f"Ray's node did not start in {_RAY_STARTS} x 30 s: the machine is too busy")
-    yield ray
-    ray.shutdown()
+    with open_ray_cluster(sys.modules[__name__]) as ray:
+        yield ray
 
 
 @pytest.fixture(params=["local", "ray"])
@@ -88,11 +75,11 @@ async def test_each_result_comes_once_and_is_the_jobs(executor, tmp_path):
         traced_job(tmp_path, square), range(200), lambda *pair: found.append(pair), concurrency=16
     )
     assert sorted(found) == [(n, n * n) for n in range(200)]
-    assert len(names(tmp_path, "played-")) == 200
+    assert len(names(tmp_path, "executed-")) == 200
     assert not names(tmp_path, "open-"), "what was opened is closed"
 
 
-async def test_nothing_to_play_opens_nothing_for_long(executor, tmp_path):
+async def test_nothing_to_run_opens_nothing_for_long(executor, tmp_path):
     await executor.run_all(traced_job(tmp_path, square), (), lambda *_: None, concurrency=4)
     assert not names(tmp_path, "open-")
 
@@ -114,6 +101,25 @@ async def test_no_more_than_so_many_at_the_same_time(executor, tmp_path, concurr
     assert len(found) == 30
     assert max(found) <= concurrency
     assert max(found) > 1 or concurrency == 1, "they do run at the same time"
+
+
+async def test_as_many_as_are_allowed_run_at_the_same_time(executor, tmp_path):
+    """Each waits for all the others: with fewer nobody would end."""
+    together = 300
+
+    async def wait_for_all(item):
+        (tmp_path / f"now-{item}").touch()
+        with anyio.fail_after(60):
+            while len(names(tmp_path, "now-")) < together:
+                await anyio.sleep(0.5)
+        return item
+
+    found = []
+    await executor.run_all(
+        traced_job(tmp_path, wait_for_all), range(together), lambda _, one: found.append(one),
+        concurrency=together,
+    )  # fmt: skip
+    assert sorted(found) == list(range(together))
 
 
 async def test_the_first_error_ends_everything(executor, tmp_path):
@@ -175,7 +181,96 @@ async def test_cancelling_ends_the_work_everywhere(executor, tmp_path):
     assert scope.cancelled_caught
     assert not names(tmp_path, "open-")
     assert len(names(tmp_path, "began-")) == 4
-    assert not names(tmp_path, "played-")
+    assert not names(tmp_path, "executed-")
+
+
+async def test_what_items_ask_is_answered_in_the_drivers_process(executor, tmp_path):
+    async def ask(item):
+        return await ask_driver(item)
+
+    async def answer(question):
+        await anyio.sleep(0.001 * (question % 3))
+        return question * 10, os.getpid()
+
+    found = []
+    await executor.run_all(
+        traced_job(tmp_path, ask), range(60), lambda *pair: found.append(pair),
+        concurrency=12, answer=answer,
+    )  # fmt: skip
+    assert sorted(found) == [(n, (n * 10, os.getpid())) for n in range(60)]
+
+
+async def test_the_error_of_an_answer_is_raised_where_it_was_asked(executor, tmp_path):
+    async def ask(item):
+        try:
+            return await ask_driver(item)
+        except LimitReachedError as error:
+            return f"{error.limit}: {error}"
+
+    async def answer(question):
+        raise LimitReachedError("calls", "7", "7")
+
+    found = []
+    await executor.run_all(
+        traced_job(tmp_path, ask), range(3), lambda _, said: found.append(said),
+        concurrency=2, answer=answer,
+    )  # fmt: skip
+    assert found == ["calls: the limit on calls was reached: 7 of 7"] * 3
+
+
+async def test_where_nobody_answers_asking_is_an_error(executor, tmp_path):
+    async def ask(item):
+        return await ask_driver(item)
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await executor.run_all(traced_job(tmp_path, ask), range(2), lambda *_: None, concurrency=1)
+    assert raised.group_contains(ExecutorError, match="nobody answers")
+
+
+async def test_cancelling_ends_the_answers_too(executor, tmp_path):
+    async def ask(item):
+        return await ask_driver(item)
+
+    ended = []
+
+    async def answer(question):
+        try:
+            await anyio.sleep(60)
+        finally:
+            ended.append(question)
+
+    with anyio.move_on_after(2) as scope:
+        await executor.run_all(
+            traced_job(tmp_path, ask), range(9), lambda *_: None, concurrency=3, answer=answer
+        )
+    assert scope.cancelled_caught
+    assert sorted(ended) == [0, 1, 2]
+
+
+async def test_an_answer_is_finished_though_the_actor_that_asked_has_died(ray_cluster, tmp_path):
+    async def ask(item):
+        return os.getpid(), await ask_driver((item, os.getpid()))
+
+    asked, finished = [], []
+
+    async def answer(question):
+        asked.append(question)
+        item, pid = question
+        if item == 5 and len([one for one, _ in asked if one == 5]) == 1:
+            os.kill(pid, 9)
+        await anyio.sleep(0.3)
+        finished.append(question)
+        return item
+
+    found = {}
+    async with open_executor("ray", 2) as executor:
+        await executor.run_all(
+            traced_job(tmp_path, ask), range(12), found.__setitem__, concurrency=4, answer=answer
+        )
+    assert {item: said for item, (_, said) in found.items()} == {n: n for n in range(12)}
+    again = [item for item, _ in asked]
+    assert again.count(5) == 2 and len(asked) <= 12 + 2, "the dead actor's two items asked again"
+    assert sorted(finished) == sorted(asked)
 
 
 async def test_an_actor_that_is_killed_loses_nothing(ray_cluster, tmp_path):
@@ -195,7 +290,7 @@ async def test_an_actor_that_is_killed_loses_nothing(ray_cluster, tmp_path):
         )  # fmt: skip
     assert sorted(found) == [(n, n + 1) for n in range(120)]
     again = len(names(tmp_path, "began-")) - 120
-    assert 1 <= again <= 4 + 1, "only what the dead actor was playing is played again"
+    assert 1 <= again <= 4 + 1, "only what the dead actor was running is run again"
 
 
 async def test_an_item_that_always_kills_its_actor_ends_the_work(ray_cluster, tmp_path):
@@ -271,3 +366,18 @@ async def test_a_job_that_no_actor_can_read_says_so(ray_cluster):
         with pytest.raises(ExceptionGroup) as raised:
             await executor.run_all(Unreadable(), range(2), lambda *_: None, concurrency=1)  # pyright: ignore[reportArgumentType]
     assert raised.group_contains(ExecutorError, match="cannot read the job")
+
+
+KINDS = [one for one in vars(errors).values()
+         if isinstance(one, type) and issubclass(one, errors.BatutaError)]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_error_of_ours_travels_with_what_it_knows(kind):
+    three = issubclass(kind, LimitReachedError)
+    error = kind("usd", "3", "4") if three else kind("what happened")
+    if isinstance(error, errors.ClientError):
+        error.status, error.retry_after, error.usage = 503, 2.5, Usage(calls=1, input=7)
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert portable_error(error) is error
+    assert type(copy) is kind and str(copy) == str(error) and vars(copy) == vars(error)

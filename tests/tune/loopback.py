@@ -110,6 +110,6 @@ def start(command, folder):
 
 def run(command, folder):
     process = start(command, folder)
-    out, err = process.communicate(timeout=280)
+    out, err = process.communicate(timeout=900)
     assert process.returncode == 0, err
     return out if "ask" not in command.split() else out + err

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from batuta.clients import ScriptedClient
 from batuta.core import Pool, Price, Sampling
-from batuta.core.usage import ASSUMED_PRICE
 from batuta.evals.task_sets import task_family
+from batuta.tune.candidate_runner import CallMeter, CandidateRunner
 from batuta.tune.comparators import COMPARATORS, ComparatorContext, fit_comparator
 from batuta.tune.judge import describe_system
 from batuta.tune.library import Candidate
-from batuta.tune.player import CallMeter, Player
 from batuta.tune.spending import DollarLimit
+from batuta.usage import ASSUMED_PRICE
 from tune.worlds import CHECKS, EXPERTS, PRICE, grade
 
 SHORT = Sampling(max_tokens=40)
@@ -37,9 +37,9 @@ def open_context(world, usd, *, prices=None, many=250, seed=0):
         for w in pool
     }
     meter = CallMeter(ASSUMED_PRICE)
-    player = Player(pool, clients, grade, meter, unknown=ASSUMED_PRICE)
+    runner = CandidateRunner(pool, clients, grade, meter, unknown=ASSUMED_PRICE)
     return ComparatorContext(
-        player=player, tasks=world.tasks(many), family=task_family, usd=usd, seed=seed
+        runner=runner, tasks=world.tasks(many), family=task_family, usd=usd, seed=seed
     )
 
 
@@ -48,11 +48,11 @@ def open_context(world, usd, *, prices=None, many=250, seed=0):
 async def test_it_learns_within_its_dollars_and_answers(name, usd):
     context = open_context(CHECKS, usd, seed=1)
     entry = await fit_comparator(name, context)
-    assert 0 < context.player.meter.usd <= Decimal(str(usd))
+    assert 0 < context.runner.meter.usd <= Decimal(str(usd))
     fresh = CHECKS.tasks(20, seed=4)
-    assert await context.player.play_all((task, entry) for task in fresh)
-    plays = {task.id: entry for task in fresh}
-    figures = describe_system(name, context.player, fresh, plays)
+    assert await context.runner.run_all((task, entry) for task in fresh)
+    assignment = {task.id: entry for task in fresh}
+    figures = describe_system(name, context.runner, fresh, assignment)
     assert figures.questions == 20 and figures.calls >= 1
 
 
@@ -73,21 +73,22 @@ def test_no_method_ever_costs_more_than_its_dollars(name, order, prices, usd):
     prices = [[None, *prices][place] for place in order]
     context = open_context(CHECKS, usd, prices=prices, many=40)
     entry = anyio.run(fit_comparator, name, context)
-    assert context.player.meter.usd <= Decimal(str(usd))
+    assert context.runner.meter.usd <= Decimal(str(usd))
     fresh = CHECKS.tasks(1, seed=4)
-    assert anyio.run(context.player.play_all, [(fresh[0], entry)])
+    assert anyio.run(context.runner.run_all, [(fresh[0], entry)])
 
 
-async def test_a_call_that_may_not_fit_is_refused_and_the_player_says_so():
+async def test_a_call_that_may_not_fit_is_refused_and_the_runner_says_so():
     context = open_context(CHECKS, 0.0)
-    player, task = context.player, context.tasks[0]
-    player.meter.limit = DollarLimit(Decimal("0.00001"))
-    assert not await player.play_all([(task, Candidate.single(CHECKS.workers[0]))])
+    runner, task = context.runner, context.tasks[0]
+    runner.meter.limit = DollarLimit(Decimal("0.00001"))
+    assert not await runner.run_all([(task, Candidate.single(CHECKS.workers[0]))])
     assert (
-        player.meter.calls == 0 and player.known(task, Candidate.single(CHECKS.workers[0])) is None
+        runner.meter.calls == 0
+        and runner.find_result(task, Candidate.single(CHECKS.workers[0])) is None
     )
-    player.meter.limit = None
-    assert await player.play_all([(task, Candidate.single(CHECKS.workers[0]))])
+    runner.meter.limit = None
+    assert await runner.run_all([(task, Candidate.single(CHECKS.workers[0]))])
 
 
 async def test_the_best_single_worker_is_found_and_the_router_beats_him_where_there_are_experts():
@@ -98,7 +99,7 @@ async def test_the_best_single_worker_is_found_and_the_router_beats_him_where_th
         if name == "best single":
             assert entry == Candidate.single("ada")  # pyright: ignore[reportArgumentType]
         fresh = EXPERTS.tasks(150, seed=5)
-        assert await context.player.play_all((task, entry) for task in fresh)
-        plays = {task.id: entry for task in fresh}
-        shares[name] = describe_system(name, context.player, fresh, plays).share
+        assert await context.runner.run_all((task, entry) for task in fresh)
+        assignment = {task.id: entry for task in fresh}
+        shares[name] = describe_system(name, context.runner, fresh, assignment).share
     assert shares["k-means router"] > shares["best single"] + 0.15

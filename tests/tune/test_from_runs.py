@@ -3,18 +3,18 @@
 import pytest
 
 from batuta.clients import ScriptedClient
-from batuta.core.usage import ASSUMED_PRICE
 from batuta.errors import ConfigError
 from batuta.evals.judged_runs import read_judged_runs
 from batuta.store import Store
+from batuta.tune.candidate_runner import CallMeter, CandidateRunner
 from batuta.tune.context import TuneContext, TuneSettings
 from batuta.tune.library import Candidate
 from batuta.tune.opening import TuneQuestions, add_served_questions
 from batuta.tune.parts import split_questions
-from batuta.tune.player import CallMeter, Player
 from batuta.tune.spending import Allowance
 from batuta.tune.stages import TuneStage
 from batuta.tune.tuning import run_tuning
+from batuta.usage import ASSUMED_PRICE
 from gateway.house import Serving, orchestra
 from tune.worlds import EXPERTS, grade
 
@@ -52,7 +52,7 @@ async def test_questions_that_were_served_and_judged_are_asked_at_the_next_tunin
     right = [both.family(one) == KIND[one.question] for one in added]
     assert sum(right) > 0.9 * len(right), "their kind is told by their words"
     parts = split_questions(both.tasks, both.family)
-    player = Player(
+    runner = CandidateRunner(
         EXPERTS.pool,
         EXPERTS.clients(),
         grade,
@@ -61,12 +61,12 @@ async def test_questions_that_were_served_and_judged_are_asked_at_the_next_tunin
     )
     settings = TuneSettings(allowance=Allowance(calls=3000), last=TuneStage.CALIBRATE)
     context = TuneContext(
-        parts=parts, family=both.family, player=player, settings=settings, used_minutes=lambda: 0.0
+        parts=parts, family=both.family, runner=runner, settings=settings, used_minutes=lambda: 0.0
     )
     await run_tuning(context)
     searched = [task for task in parts.search if task in added]
     single = Candidate.single(EXPERTS.workers[0])
-    assert searched and any(player.known(task, single) for task in searched), "on the cards"
+    assert searched and any(runner.find_result(task, single) for task in searched), "on the cards"
 
 
 async def test_alone_they_are_the_questions_and_a_simulated_world_takes_its_own_only(runs):

@@ -8,7 +8,7 @@ from hypothesis import settings as rules
 from hypothesis import strategies as st
 
 from batuta.core import MAX_STEPS, WorkerId
-from batuta.core.usage import ASSUMED_PRICE
+from batuta.tune.candidate_runner import CallMeter, CandidateRunner
 from batuta.tune.library import (
     Candidate,
     CandidateStep,
@@ -17,7 +17,7 @@ from batuta.tune.library import (
     neighbouring_candidates,
     write_workflow,
 )
-from batuta.tune.player import CallMeter, Player
+from batuta.usage import ASSUMED_PRICE
 from tune import worlds
 from tune.worlds import CHECKS, every_candidate, grade
 
@@ -48,17 +48,17 @@ def test_who_reads_whom():
 
 async def test_a_longer_workflow_begins_with_the_call_that_a_shorter_one_made():
     meter = CallMeter(ASSUMED_PRICE)
-    player = Player(CHECKS.pool, CHECKS.clients(), grade, meter, unknown=ASSUMED_PRICE)
+    runner = CandidateRunner(CHECKS.pool, CHECKS.clients(), grade, meter, unknown=ASSUMED_PRICE)
     task = CHECKS.tasks(1)[0]
     ada, check = CandidateStep(StepRole.SOLVE, WorkerId("ada")), StepRole.CHECK
-    assert await player.play_all([(task, Candidate((ada,)))])
+    assert await runner.run_all([(task, Candidate((ada,)))])
     assert meter.calls == 1
     longer = [Candidate((ada, CandidateStep(check, WorkerId(w)))) for w in ("ben", "cleo")]
-    assert await player.play_all((task, one) for one in longer)
+    assert await runner.run_all((task, one) for one in longer)
     assert meter.calls == 3, "the solution was not asked for again"
-    assert await player.play_all((task, one) for one in longer)
-    assert meter.calls == 3, "nothing is played twice"
-    known = player.known(task, longer[0])
+    assert await runner.run_all((task, one) for one in longer)
+    assert meter.calls == 3, "nothing is run twice"
+    known = runner.find_result(task, longer[0])
     assert known is not None and known.calls == 2, "but it costs two calls when it is served"
 
 
@@ -70,8 +70,8 @@ def test_the_worlds_are_those_that_the_figures_were_measured_on():
 
 async def test_the_same_worker_asked_twice_at_once_gives_two_samples():
     meter = CallMeter(ASSUMED_PRICE)
-    player = Player(CHECKS.pool, CHECKS.clients(), grade, meter, unknown=ASSUMED_PRICE)
+    runner = CandidateRunner(CHECKS.pool, CHECKS.clients(), grade, meter, unknown=ASSUMED_PRICE)
     twice = (CandidateStep(StepRole.SOLVE, WorkerId("ada")),) * 2
     vote = Candidate((*twice, CandidateStep(StepRole.DECIDE, WorkerId("ben"))))
-    assert await player.play_all([(CHECKS.tasks(1)[0], vote)])
+    assert await runner.run_all([(CHECKS.tasks(1)[0], vote)])
     assert meter.calls == 3

@@ -8,16 +8,16 @@ pytest.importorskip("gepa")
 
 from batuta.clients import ScriptedClient
 from batuta.core import Pool, Worker, WorkerId
-from batuta.core.usage import ASSUMED_PRICE
 from batuta.evals.task_sets import task_family
+from batuta.tune.candidate_runner import CallMeter, CandidateRunner
 from batuta.tune.context import TuneContext, TuneSettings
 from batuta.tune.library import Candidate, CandidateStep, StepRole, write_workflow
 from batuta.tune.parts import split_questions
-from batuta.tune.player import CallMeter, Player
 from batuta.tune.rewriting import Rewriting, copies_a_question, rewrite_candidate
 from batuta.tune.spending import Allowance
 from batuta.tune.stages import TuneStage
 from batuta.tune.tuning import run_tuning
+from batuta.usage import ASSUMED_PRICE
 from tune.worlds import CHECKS, PRICE, World, grade, roll, truth
 
 MAGIC = "carry the digits"
@@ -50,10 +50,10 @@ class Rewriters:
         return WORLD.answer(worker, prompt)
 
 
-def open_player(rewriters):
+def open_runner(rewriters):
     pool = Pool(tuple(Worker(id=WorkerId(w), model=w, price=PRICE) for w in WORLD.workers))
     meter = CallMeter(ASSUMED_PRICE)
-    return Player(pool, rewriters.clients(), grade, meter, unknown=ASSUMED_PRICE)
+    return CandidateRunner(pool, rewriters.clients(), grade, meter, unknown=ASSUMED_PRICE)
 
 
 ADA, BEN = WORLD.workers
@@ -61,26 +61,26 @@ PAIR = Candidate((CandidateStep(StepRole.SOLVE, ADA), CandidateStep(StepRole.CHE
 
 
 async def rewrite(rewriters, most=2000):
-    player, tasks = open_player(rewriters), WORLD.tasks(60)
+    runner, tasks = open_runner(rewriters), WORLD.tasks(60)
     given = Rewriting(
-        player=player,
+        runner=runner,
         rewriter=ADA,
         train=tasks[:30],
         validation=tasks[30:],
-        has_money=lambda calls: player.meter.calls + calls <= most,
+        has_money=lambda calls: runner.meter.calls + calls <= most,
         rounds=4,
     )
-    return await rewrite_candidate(PAIR, given), player
+    return await rewrite_candidate(PAIR, given), runner
 
 
 async def test_a_wording_that_is_better_is_found_by_reflecting_on_what_was_wrong():
     rewriters = Rewriters()
-    found, player = await rewrite(rewriters)
+    found, runner = await rewrite(rewriters)
     assert MAGIC in found.steps[1].text and found.steps[0] == PAIR.steps[0]
     assert write_workflow(found).steps[1].subtask == found.steps[1].text
     assert "The final answer was wrong. The right answer is" in rewriters.prompts[0]
     again, other = await rewrite(Rewriters())
-    assert again == found and other.meter.calls == player.meter.calls
+    assert again == found and other.meter.calls == runner.meter.calls
 
 
 @pytest.mark.parametrize("proposal", ["", "```\n```", "x" * 5000, "Answer: 7"])
@@ -91,8 +91,8 @@ async def test_a_proposal_that_is_no_use_changes_nothing(proposal):
 
 @pytest.mark.parametrize("most", [0, 1, 40, 75, 120])
 async def test_it_keeps_to_its_money(most):
-    _, player = await rewrite(Rewriters(), most)
-    assert player.meter.calls <= most
+    _, runner = await rewrite(Rewriters(), most)
+    assert runner.meter.calls <= most
 
 
 def test_a_wording_that_knows_a_question_by_heart_is_told_apart():
@@ -103,12 +103,12 @@ def test_a_wording_that_knows_a_question_by_heart_is_told_apart():
 
 @pytest.mark.long
 async def test_in_a_tuning_the_nominee_has_the_better_wording():
-    player = open_player(Rewriters())
+    runner = open_runner(Rewriters())
     told = []
     context = TuneContext(
         parts=split_questions(WORLD.tasks(400), task_family),
         family=task_family,
-        player=player,
+        runner=runner,
         settings=TuneSettings(
             allowance=Allowance(calls=3000),
             rewrites=True,
@@ -118,10 +118,10 @@ async def test_in_a_tuning_the_nominee_has_the_better_wording():
             last=TuneStage.REWRITE,
         ),
         used_minutes=lambda: 0.0,
-        tell=lambda stage, said: told.append((stage, said)),
+        report=lambda stage, said: told.append((stage, said)),
     )
     result = await run_tuning(context)
-    assert player.meter.calls <= 3000 and told[-1][0] is TuneStage.REWRITE
+    assert runner.meter.calls <= 3000 and told[-1][0] is TuneStage.REWRITE
     assert result.rewritten.kept and result.rewritten.gain > 0.1, told[-1]
-    played = result.nominees["ultra"].played
-    assert any(MAGIC in step.text for one in played for step in one.steps)
+    workflows_in_use = result.nominees["ultra"].workflows_in_use
+    assert any(MAGIC in step.text for one in workflows_in_use for step in one.steps)

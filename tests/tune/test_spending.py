@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from batuta.clients import ScriptedClient
 from batuta.core import Price, Request, Sampling, Usage, Worker, WorkerId, user_message
 from batuta.core.cost_bound import bound_call_cost
-from batuta.core.usage import ASSUMED_PRICE, usage_cost
 from batuta.errors import LimitReachedError, ProviderOverloadedError
 from batuta.tune.spending import Allowance, BudgetedClient, PaidCalls, TuneBudget
+from batuta.usage import ASSUMED_PRICE, usage_cost
 
 PRICES = st.none() | st.builds(
     Price, input=st.decimals("0", "20", places=3), output=st.decimals("0", "90", places=3)

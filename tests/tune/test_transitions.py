@@ -3,11 +3,11 @@
 import numpy as np
 
 from batuta.core import WorkerId
-from batuta.core.usage import ASSUMED_PRICE
+from batuta.tune.candidate_runner import CallMeter, CandidateRunner
 from batuta.tune.library import Candidate, CandidateStep, StepRole, can_stop, parts_of
-from batuta.tune.player import CallMeter, Player
 from batuta.tune.step_features import inputs_of
 from batuta.tune.transitions import Observations, TransitionModel
+from batuta.usage import ASSUMED_PRICE
 from tune.worlds import VOTES, grade
 
 ADA, BEN, CLEO = (WorkerId(name) for name in ("ada", "ben", "cleo"))
@@ -73,7 +73,7 @@ def test_the_answers_on_the_way_and_those_a_step_begins_with():
 
 async def test_a_workflow_that_looks_at_its_answers_is_foreseen_with_its_calls():
     meter = CallMeter(ASSUMED_PRICE)
-    player = Player(VOTES.pool, VOTES.clients(), grade, meter, unknown=ASSUMED_PRICE)
+    runner = CandidateRunner(VOTES.pool, VOTES.clients(), grade, meter, unknown=ASSUMED_PRICE)
     steps = ("solve", ADA), ("solve", BEN), ("solve", CLEO), ("decide", ADA)
     whole = chain(*steps)
     looks = Candidate(whole.steps, stops=True)
@@ -82,28 +82,28 @@ async def test_a_workflow_that_looks_at_its_answers_is_foreseen_with_its_calls()
     assert not can_stop((CandidateStep(StepRole.PLAN, ADA), *whole.steps))
     assert str(looks) == "solve ada > solve ben | solve cleo > decide ada"
     tasks, seen = VOTES.tasks(200), Observations()
-    assert await player.play_all((t, one) for t in tasks for one in (whole, looks, again))
+    assert await runner.run_all((t, one) for t in tasks for one in (whole, looks, again))
     for task in tasks:
         for one in (whole, looks):
-            played = player.known(task, one)
-            seen.add(task.id, one, played.score)  # pyright: ignore[reportArgumentType]
-            seen.follow(task.id, one, played.trail, agreed=played.agreed)
-            for part, score in played.parts:
+            result = runner.find_result(task, one)
+            seen.add(task.id, one, result.score)  # pyright: ignore[reportArgumentType]
+            seen.follow(task.id, one, result.trail, agreed=result.agreed)
+            for part, score in result.parts:
                 seen.add(task.id, part, score, on_the_way=True)
     model = TransitionModel(seen, {task.id: (0, 0) for task in tasks}, 1)
     model.fit(tunes=True)
     for one in (whole, looks, again):
-        played = [player.known(task, one) for task in tasks]
-        share = float(np.mean([p.score for p in played]))  # pyright: ignore[reportArgumentType, reportCallIssue]
+        result = [runner.find_result(task, one) for task in tasks]
+        share = float(np.mean([p.score for p in result]))  # pyright: ignore[reportArgumentType, reportCallIssue]
         assert abs(float(model.draw_shares([one], 0).mean()) - share) < 0.06, str(one)
         if one.stops:
-            agreed = float(np.mean([p.agreed for p in played]))  # pyright: ignore[reportArgumentType, reportCallIssue]
+            agreed = float(np.mean([p.agreed for p in result]))  # pyright: ignore[reportArgumentType, reportCallIssue]
             assert abs(float(model.agreement(one, 0)[0]) - agreed) < 0.06
-            calls = sum(p.calls for p in played) / len(played)
+            calls = sum(p.calls for p in result) / len(result)
             assert abs(calls - (4 - 2 * agreed)) < 1e-9
 
 
-def test_an_outcome_on_the_way_gives_way_to_one_that_was_played():
+def test_an_outcome_on_the_way_gives_way_to_one_that_was_run():
     seen, one = Observations(), Candidate.single(ADA)
     seen.add("q", one, 0.0)
     seen.add("q", one, 1.0, on_the_way=True)

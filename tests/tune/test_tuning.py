@@ -8,18 +8,18 @@ import pytest
 
 from batuta.clients import ScriptedClient
 from batuta.core import Pool, Worker, WorkerId
-from batuta.core.usage import ASSUMED_PRICE
 from batuta.core.worker import PROGRAM
 from batuta.errors import ConfigError, ModelNotFoundError, SourceError
 from batuta.evals.task_sets import task_family
+from batuta.tune.candidate_runner import CallMeter, CandidateRunner
 from batuta.tune.context import TuneContext, TuneSettings
 from batuta.tune.judge import Verdict
 from batuta.tune.parts import split_questions, text_key
-from batuta.tune.player import CallMeter, Player
 from batuta.tune.report import describe_tuning, recommend_systems
 from batuta.tune.spending import Allowance
 from batuta.tune.stages import TuneStage
 from batuta.tune.tuning import run_tuning
+from batuta.usage import ASSUMED_PRICE
 from tune.worlds import EXPERTS, PRICE, VOTES, World, grade, truth
 
 EQUAL = World("equal", {"ada": 0.75, "ben": 0.3})
@@ -29,7 +29,7 @@ EQUAL = World("equal", {"ada": 0.75, "ben": 0.3})
 async def tune(world, calls, *, clients=None, pool=None, tasks=None, **options):
     """The result, and the meter of what it took."""
     meter = CallMeter(ASSUMED_PRICE)
-    player = Player(
+    runner = CandidateRunner(
         pool or world.pool, clients or world.clients(), grade, meter, unknown=ASSUMED_PRICE
     )
     parts = split_questions(tasks or world.tasks(600), task_family)
@@ -38,7 +38,7 @@ async def tune(world, calls, *, clients=None, pool=None, tasks=None, **options):
         TuneContext(
             parts=parts,
             family=task_family,
-            player=player,
+            runner=runner,
             settings=settings,
             used_minutes=lambda: 0.0,
         )
@@ -54,8 +54,8 @@ async def test_experts_are_found_and_the_judgement_says_so():
     assert ultra.p_corrected >= ultra.p and ultra.detectable > 0
     system, fresh = result.nominees["mini"], EXPERTS.tasks(200, seed=5)
     expert = {"bills": "ada", "roads": "ben", "verbs": "cleo"}
-    plays = system.assign(fresh)
-    right = [plays[task.id].steps[0].worker == expert[task.tags[0]] for task in fresh]
+    assignment = system.assign(fresh)
+    right = [assignment[task.id].steps[0].worker == expert[task.tags[0]] for task in fresh]
     assert sum(right) / len(right) > 0.9
     found = describe_tuning(result, parts, settings, meter)
     assert found["recommendation"]["ultra"] == "selector"
@@ -66,6 +66,20 @@ async def test_where_nothing_beats_the_best_single_worker_it_is_what_is_recommen
     advice = recommend_systems(result)
     assert advice["ultra"] is None and advice["mini"] is None and advice["best"] == "ada"
     assert all("the best single worker, ada" in reason for reason in advice["why"])
+
+
+async def test_no_workflow_is_longer_than_is_allowed_not_even_in_the_screening():
+    result, meter, *_ = await tune(VOTES, 600, max_steps=1)
+    assert {len(one) for one in result.systems[-1].library} == {1}
+    assert result.tried == len(VOTES.workers)
+    assert meter.usage.calls == meter.calls
+
+
+async def test_workers_whose_mistakes_are_the_same_are_not_asked_to_vote():
+    nested = World("nested", {"nina": 0.72, "otto": 0.55, "pia": 0.5}, shared=1.0)
+    result, *_ = await tune(nested, 900)
+    advice = recommend_systems(result)
+    assert (advice["ultra"], advice["mini"], advice["best"]) == (None, None, "nina")
 
 
 async def test_a_worker_that_always_fails_is_left_out_and_costs_no_answer():
@@ -194,7 +208,7 @@ async def test_who_writes_programs_is_found_where_another_worker_runs_them():
         for name in names
     ))  # fmt: skip
     result, *_ = await tune(EQUAL, 700, clients=clients, pool=pool, tasks=tasks)
-    plays = result.nominees["ultra"].assign(EQUAL.tasks(40, seed=5))
-    names = {tuple(step.worker for step in one.steps) for one in plays.values()}
+    assignment = result.nominees["ultra"].assign(EQUAL.tasks(40, seed=5))
+    names = {tuple(step.worker for step in one.steps) for one in assignment.values()}
     assert all(each[0] == "ada" and each[-1] == "python" for each in names), names
     assert result.comparisons[0].verdict is Verdict.BETTER

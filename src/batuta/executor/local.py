@@ -1,4 +1,4 @@
-"""Runs are played in this process, on its event loop."""
+"""Runs are executed in this process, on its event loop."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import final
 
 import anyio
 
+from batuta.executor.asking import Answer, set_answer
 from batuta.executor.protocol import ExecutorJob, ItemT, ResultT
 
 
 @final
 class LocalExecutor:
-    """Plays in this process."""
+    """Runs items in this process."""
 
     machines = 1
     processes = 1
@@ -24,18 +25,20 @@ class LocalExecutor:
         deliver: Callable[[int, ResultT], None],
         *,
         concurrency: int,
+        answer: Answer | None = None,
     ) -> None:
-        """Play every item; see `Executor`.
+        """Run every item; see `Executor`.
 
         Raises:
             ExceptionGroup: of the first error of the job or of `deliver`.
         """
         waiting = iter(enumerate(items))
-        async with job.open() as play, anyio.create_task_group() as group:
+        async with job.open() as execute, anyio.create_task_group() as group:
 
-            async def play_waiting() -> None:
+            async def run_waiting() -> None:
+                set_answer(answer)
                 for place, item in waiting:
-                    deliver(place, await play(item))
+                    deliver(place, await execute(item))
 
             for _ in range(min(concurrency, len(items))):
-                group.start_soon(play_waiting)
+                group.start_soon(run_waiting)

@@ -1,8 +1,8 @@
-"""Runs are played by actors of a Ray cluster: many processes, on one machine or on many.
+"""Runs are executed by actors of a Ray cluster: many processes, on one machine or on many.
 
 The driver gives each actor as many items as it has places and takes back what has ended, in one
 call of an actor at a time. An actor that dies is started again by Ray, wherever there is room, and
-what it was playing is played again: a call journal keeps finished calls from being paid twice.
+what it was running is run again: a call journal keeps finished calls from being paid twice.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from uuid import uuid4
 
 import anyio
 import anyio.to_thread
+from anyio.abc import TaskGroup
 
 from batuta.distribution import install_hint, package_version
 from batuta.errors import ConfigError, ExecutorError
+from batuta.executor.asking import Answer, refuse_question
 from batuta.executor.protocol import ExecutorJob, ItemT, ResultT
-from batuta.executor.ray_worker import RayWorker
+from batuta.executor.ray_worker import Exchange, RayWorker, portable_error
 
 BATCH = 64
 """Items that one call of an actor carries, at most."""
@@ -135,10 +137,10 @@ def _start_actors(ray: Any, workers: int | None) -> RayExecutor:
 
 @final
 class RayExecutor:
-    """Plays on actors; made by `open_ray`."""
+    """Runs items on actors; made by `open_ray`."""
 
     def __init__(self, ray: Any, actors: Sequence[Any], machines: int) -> None:
-        """Plays on these.
+        """Runs items on these.
 
         Args:
             ray: the module, connected.
@@ -158,8 +160,9 @@ class RayExecutor:
         deliver: Callable[[int, ResultT], None],
         *,
         concurrency: int,
+        answer: Answer | None = None,
     ) -> None:
-        """Play every item; see `Executor`.
+        """Run every item; see `Executor`.
 
         Raises:
             ExceptionGroup: of the first error of the job or of `deliver`, or of the
@@ -170,9 +173,12 @@ class RayExecutor:
         work = _Work(self.ray, self._send_job(job), items, deliver)
         used = self.actors[: min(len(self.actors), concurrency)]
         places, more = divmod(concurrency, len(used))
-        async with self._turn, anyio.create_task_group() as group:
-            for number, actor in enumerate(used):
-                group.start_soon(_Lane(work, actor, places + (number < more)).run)
+        async with self._turn, anyio.create_task_group() as answering:
+            answers = _Answering(self.ray, answering, answer)
+            async with anyio.create_task_group() as group:
+                for number, actor in enumerate(used):
+                    group.start_soon(_Lane(work, actor, places + (number < more), answers).run)
+            answering.cancel_scope.cancel()  # of processes that have died
 
     def _send_job(self, job: ExecutorJob[Any, Any]) -> Any:
         """A reference to the job, which every actor can read.
@@ -188,7 +194,7 @@ class RayExecutor:
 
 @final
 class _Work:
-    """What is still to be played, shared by the lanes."""
+    """What is still to be run, shared by the lanes."""
 
     def __init__(
         self, ray: Any, job: Any, items: Sequence[Any], deliver: Callable[[int, Any], None]
@@ -202,15 +208,20 @@ class _Work:
         self._lost = Counter[int]()
         self._changed = anyio.Event()
         self.lanes = 0
-        """Lanes that can still play."""
+        """Lanes that can still run items."""
 
     @property
     def done(self) -> bool:
         """Whether everything was delivered."""
         return not self._left
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether something can be taken."""
+        return bool(self._waiting)
+
     def take(self, number: int) -> list[tuple[int, Any]]:
-        """Up to so many items to play, with their places."""
+        """Up to so many items to run, with their places."""
         most = min(number, BATCH, len(self._waiting))
         places = [self._waiting.popleft() for _ in range(most)]
         return [(place, self._items[place]) for place in places]
@@ -226,7 +237,7 @@ class _Work:
                 self._notify()
 
     def return_lost(self, places: set[int]) -> None:
-        """What a dead actor was playing is played again.
+        """What a dead actor was running is run again.
 
         Raises:
             ExecutorError: an item was lost too often.
@@ -235,7 +246,7 @@ class _Work:
         for place in places:
             if self._lost[place] >= ATTEMPTS:
                 raise ExecutorError(
-                    f"item {place} was being played {ATTEMPTS} times when its process died; "
+                    f"item {place} was being run {ATTEMPTS} times when its process died; "
                     "look for what kills it, such as a lack of memory"
                 )
         self._waiting.extendleft(sorted(places, reverse=True))
@@ -251,19 +262,43 @@ class _Work:
 
 
 @final
-class _Lane:
-    """One actor and what it is playing."""
+class _Answering:
+    """Answers what items ask, in tasks of its own: a lane that ends does not end them."""
 
-    def __init__(self, work: _Work, actor: Any, places: int) -> None:
+    def __init__(self, ray: Any, group: TaskGroup, answer: Answer | None) -> None:
+        self._ray = ray
+        self._group = group
+        self._answer = answer
+
+    def start(self, actor: Any, token: str, number: int, question: Any) -> None:
+        """Answer a question of that actor's session."""
+        self._group.start_soon(self._reply, actor, token, number, question)
+
+    async def _reply(self, actor: Any, token: str, number: int, question: Any) -> None:
+        result, error = None, None
+        try:
+            result = await (self._answer or refuse_question)(question)
+        except Exception as raised:  # noqa: BLE001 - raised where it was asked
+            error = portable_error(raised)
+        with suppress(self._ray.exceptions.RayActorError):  # whoever is executed again asks again
+            await actor.answer.remote(token, number, result, error)
+
+
+@final
+class _Lane:
+    """One actor and what it is running."""
+
+    def __init__(self, work: _Work, actor: Any, places: int, answers: _Answering) -> None:
         self._work = work
+        self._answers = answers
         self._actor = actor
         self._places = places
-        self._playing: set[int] = set()
+        self._running: set[int] = set()
         self._token = ""
         work.lanes += 1
 
     async def run(self) -> None:
-        """Play until all is done or the actor is gone for good.
+        """Run until all is done or the actor is gone for good.
 
         Raises:
             ExecutorError: no actor is left.
@@ -283,23 +318,27 @@ class _Lane:
 
     async def _exchange_once(self, ray: Any) -> None:
         """Send what there is room for, take what has ended."""
-        items = self._work.take(self._places - len(self._playing))
-        if not items and not self._playing:
+        items = self._work.take(self._places - len(self._running))
+        if not items and not self._running:
             await self._work.wait()
             return
-        self._playing.update(place for place, _ in items)
+        self._running.update(place for place, _ in items)
+        more = self._places > len(self._running) and self._work.has_waiting
+        exchange = self._actor.exchange.remote
         try:
-            ended = await self._actor.exchange.remote(self._token, items)
+            found: Exchange | None = await exchange(self._token, items, more=more)
         except ray.exceptions.ActorDiedError:
             raise
         except ray.exceptions.RayActorError:  # it is being started again, or cannot be reached
-            ended = None
-        if ended is None:
+            found = None
+        if found is None:
             self._give_back()
             await self._revive(ray)
             return
-        for place, result, error in ended:
-            self._playing.discard(place)
+        for number, question in found.asked:
+            self._answers.start(self._actor, self._token, number, question)
+        for place, result, error in found.ended:
+            self._running.discard(place)
             self._work.settle(place, result, error)
 
     async def _revive(self, ray: Any) -> None:
@@ -316,7 +355,7 @@ class _Lane:
                 return
 
     async def _end(self, ray: Any) -> None:
-        """Nothing is played on the actor after this; one that does not answer is given up."""
+        """Nothing is run on the actor after this; one that does not answer is given up."""
         with anyio.move_on_after(END_TIMEOUT_S, shield=True):
             with suppress(ray.exceptions.RayActorError):
                 await self._actor.end.remote(self._token)
@@ -340,5 +379,5 @@ class _Lane:
                     raise ExecutorError(f"a worker cannot read the job: {error}") from None
 
     def _give_back(self) -> None:
-        lost, self._playing = self._playing, set()
+        lost, self._running = self._running, set()
         self._work.return_lost(lost)

@@ -6,13 +6,14 @@ import pickle
 import socket
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, final
 
 import anyio
 
 from batuta.distribution import package_version
 from batuta.errors import ExecutorError
+from batuta.executor.asking import set_answer
 from batuta.executor.protocol import ExecutorJob
 
 LINGER = 0.005
@@ -20,6 +21,23 @@ LINGER = 0.005
 
 Ended = tuple[int, Any, Exception | None]
 """An item's place, its result, and the error in its place; place -1: the job's own error."""
+
+
+class Exchange(NamedTuple):
+    """What an actor gives its driver."""
+
+    ended: list[Ended]
+    asked: list[tuple[int, Any]]
+    """Questions of items under way, each with the number under which it is answered."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Answer:
+    """The place of one answer."""
+
+    arrived: anyio.Event = field(default_factory=anyio.Event)
+    result: Any = None
+    error: Exception | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -32,10 +50,32 @@ class _Session:
     arrived: anyio.Event
     """Set when the inbox has something, or is closed."""
     ended: anyio.Event
-    """Set when the outbox has something."""
+    """Set when the outbox has something, or something is asked."""
     finished: anyio.Event
-    """Set when nothing is played any more and the job is closed."""
+    """Set when nothing is run any more and the job is closed."""
     closed: bool = False
+    asked: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
+    """What the driver was not told yet."""
+    answers: dict[int, _Answer] = field(default_factory=dict[int, "_Answer"])
+    """Where answers are waited for, by the question's number."""
+    questions: int = 0
+    """Asked so far."""
+
+    async def ask(self, question: Any) -> Any:
+        """What the driver answers.
+
+        Raises:
+            Exception: what its answer raised.
+        """
+        self.questions += 1
+        number, answer = self.questions, _Answer()
+        self.answers[number] = answer
+        self.asked.append((number, question))
+        self.ended.set()
+        await answer.arrived.wait()
+        if answer.error is not None:
+            raise answer.error
+        return answer.result
 
     def put(self, place: int, result: Any, error: Exception | None) -> None:
         self.outbox.append((place, result, error))
@@ -48,7 +88,7 @@ class _Session:
 
 @final
 class RayWorker:
-    """An actor: plays what its driver sends and gives back what has ended.
+    """An actor: runs what its driver sends and gives back what has ended.
 
     `serve` holds the job open for as long as the driver works on it; `exchange` is called over and
     over meanwhile. A worker that was restarted serves nobody and says so.
@@ -67,7 +107,7 @@ class RayWorker:
 
         Args:
             token: names the driver's session; one before it ends here.
-            job: what plays an item.
+            job: what runs an item.
         """
         if self._session is not None:
             self._session.close()
@@ -83,11 +123,12 @@ class RayWorker:
         self._arrived.set()
         self._arrived = anyio.Event()
         try:
-            async with job.open() as play, anyio.create_task_group() as group:
+            async with job.open() as execute, anyio.create_task_group() as group:
 
-                async def play_item(place: int, item: Any) -> None:
+                async def run_item(place: int, item: Any) -> None:
+                    set_answer(session.ask)
                     try:
-                        session.put(place, await play(item), None)
+                        session.put(place, await execute(item), None)
                     except Exception as error:  # noqa: BLE001 - delivered to the driver
                         session.put(place, None, portable_error(error))
 
@@ -95,7 +136,7 @@ class RayWorker:
                     await session.arrived.wait()
                     session.arrived = anyio.Event()
                     while session.inbox:
-                        group.start_soon(play_item, *session.inbox.popleft())
+                        group.start_soon(run_item, *session.inbox.popleft())
                 group.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - delivered to the driver
             session.put(-1, None, portable_error(error))
@@ -109,11 +150,18 @@ class RayWorker:
                 await self._arrived.wait()
         return self._session is not None and self._session.token == token
 
-    async def exchange(self, token: str, items: Sequence[tuple[int, Any]]) -> list[Ended] | None:
-        """Take these items; wait until something ends and give it back.
+    async def exchange(
+        self, token: str, items: Sequence[tuple[int, Any]], *, more: bool
+    ) -> Exchange | None:
+        """Take these items; wait until something ends or is asked, and give it back.
+
+        Args:
+            token: of the session.
+            items: with their places.
+            more: further ones follow at once: nothing is waited for.
 
         Returns:
-            What ended since the last time; None: this session is not served here.
+            What ended and was asked since the last time; None: this session is not served here.
         """
         session = self._session
         if session is None or session.token != token:
@@ -121,14 +169,25 @@ class RayWorker:
         session.inbox.extend(items)
         if items:
             session.arrived.set()
-        await session.ended.wait()
-        await anyio.sleep(LINGER)
+        if not more:
+            await session.ended.wait()
+            await anyio.sleep(LINGER)
         session.ended = anyio.Event()
-        ended, session.outbox = session.outbox, []
-        return ended
+        found = Exchange(session.outbox, session.asked)
+        session.outbox, session.asked = [], []
+        return found
+
+    async def answer(self, token: str, number: int, result: Any, error: Exception | None) -> None:
+        """The answer to a question, or the error in its place; nothing if nobody waits for it."""
+        session = self._session
+        if session is None or session.token != token or number not in session.answers:
+            return
+        answer = session.answers.pop(number)
+        answer.result, answer.error = result, error
+        answer.arrived.set()
 
     async def end(self, token: str) -> None:
-        """Cancel what the session still plays, close its job, and wait for both."""
+        """Cancel what the session still runs, close its job, and wait for both."""
         if self._session is not None and self._session.token == token:
             self._session.close()
             await self._session.finished.wait()

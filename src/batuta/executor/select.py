@@ -1,4 +1,4 @@
-"""From the name of an executor to one that can play."""
+"""From the name of an executor to the executor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def open_executor(name: str = LOCAL, workers: int | None = None) -> AsyncG
     Args:
         name: `local`; `ray`: the cluster that RAY_ADDRESS names or that runs on this machine,
             else a new one here; `ray:local`: a new one here; `ray:HOST:PORT`: that cluster.
-        workers: processes that play; None: one for each free core. Of Ray alone.
+        workers: processes that run items; None: one for each free core. Of Ray alone.
 
     Raises:
         ConfigError: there is no such executor, its extra is missing, or the cluster cannot be
@@ -29,7 +29,7 @@ async def open_executor(name: str = LOCAL, workers: int | None = None) -> AsyncG
     kind, _, address = name.partition(":")
     if kind == LOCAL and not address:
         if workers is not None:
-            raise ConfigError("the local executor plays in one process; workers are for ray")
+            raise ConfigError("the local executor runs in one process; workers are for ray")
         yield LocalExecutor()
     elif kind == RAY:
         from batuta.executor.ray import open_ray  # noqa: PLC0415 - an extra that loads slowly

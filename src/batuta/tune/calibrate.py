@@ -11,10 +11,10 @@ from batuta.core import Pool, Skill, Task, Worker, WorkerId
 from batuta.core.intervals import wilson_interval
 from batuta.errors import ConfigError
 from batuta.solvers.workflow_selector.reader import Floats, Places
+from batuta.tune.candidate_runner import CandidateResult, CandidateRunner
 from batuta.tune.context import TuneContext
 from batuta.tune.grouping import Grouping
 from batuta.tune.library import Candidate
-from batuta.tune.player import Player, PlayResult
 from batuta.tune.stages import CALIBRATION, TuneStage
 
 _CALIBRATED = 30
@@ -59,23 +59,28 @@ class WorkerCard:
 
 
 def measure_workers(
-    player: Player, tasks: Sequence[Task], group_n: Places, groups: int
+    runner: CandidateRunner, tasks: Sequence[Task], group_n: Places, groups: int
 ) -> tuple[WorkerCard, ...]:
     """The cards of all workers, from what they did alone on these questions."""
     return tuple(
-        _card_of(player, worker.id, tasks=tasks, group_n=group_n, groups=groups)
-        for worker in player.pool
+        _card_of(runner, worker.id, tasks=tasks, group_n=group_n, groups=groups)
+        for worker in runner.pool
     )
 
 
 def _card_of(
-    player: Player, worker: WorkerId, tasks: Sequence[Task], group_n: Places, *, groups: int
+    runner: CandidateRunner,
+    worker: WorkerId,
+    tasks: Sequence[Task],
+    group_n: Places,
+    *,
+    groups: int,
 ) -> WorkerCard:
-    found = [player.known(task, Candidate.single(worker)) for task in tasks]
-    played = [(one, int(group)) for one, group in zip(found, group_n, strict=True) if one]
-    scored = [(one.score, group) for one, group in played if one.score is not None]
+    found = [runner.find_result(task, Candidate.single(worker)) for task in tasks]
+    result = [(one, int(group)) for one, group in zip(found, group_n, strict=True) if one]
+    scored = [(one.score, group) for one, group in result if one.score is not None]
     mean = float(np.mean([score for score, _ in scored])) if scored else None
-    answered = [one for one, _ in played if one.score is not None]
+    answered = [one for one, _ in result if one.score is not None]
     return WorkerCard(
         worker=worker,
         overall=_share_of([score for score, _ in scored], mean),
@@ -83,14 +88,16 @@ def _card_of(
             _share_of([score for score, at in scored if at == group], mean)
             for group in range(groups)
         ),
-        usd=_usd_of(player, worker, answered),
+        usd=_usd_of(runner, worker, answered),
         seconds=float(np.median([one.seconds for one in answered])) if answered else None,
-        failed=len(played) - len(scored),
+        failed=len(result) - len(scored),
     )
 
 
-def _usd_of(player: Player, worker: WorkerId, answered: Sequence[PlayResult]) -> float | None:
-    if player.pool[worker].price is None or not answered:
+def _usd_of(
+    runner: CandidateRunner, worker: WorkerId, answered: Sequence[CandidateResult]
+) -> float | None:
+    if runner.pool[worker].price is None or not answered:
         return None
     return float(sum(one.usd for one in answered)) / len(answered)
 
@@ -121,11 +128,13 @@ def measured_pool(pool: Pool, cards: Sequence[WorkerCard], names: Sequence[str])
     return Pool(tuple(workers))
 
 
-def mean_scores(player: Player, tasks: Sequence[Task], workers: Sequence[WorkerId]) -> Floats:
+def mean_scores(
+    runner: CandidateRunner, tasks: Sequence[Task], workers: Sequence[WorkerId]
+) -> Floats:
     """The workers' mean score on each question: how easy it proved."""
     rows: list[float] = []
     for task in tasks:
-        found = [player.known(task, Candidate.single(worker)) for worker in workers]
+        found = [runner.find_result(task, Candidate.single(worker)) for worker in workers]
         scores = [one.score for one in found if one is not None and one.score is not None]
         rows.append(float(np.mean(scores)) if scores else 0.5)
     return np.asarray(rows, np.float32)
@@ -136,14 +145,14 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
     group_n, _, _ = grouping.reader([task.question for task in context.parts.search])
     by_group = [np.flatnonzero(group_n == g) for g in range(len(grouping.names))]
     chosen: list[int] = []
-    singles = [Candidate.single(worker.id) for worker in context.player.pool]
+    singles = [Candidate.single(worker.id) for worker in context.runner.pool]
     has_money = context.has_money(CALIBRATION)
     for turn in range(_CALIBRATED):
         now = [int(places[turn]) for places in by_group if turn < len(places)]
         if not now or (turn and not has_money(len(now) * len(singles))):
             break
         asked = [context.parts.search[place] for place in now]
-        if not await context.player.play_all((t, one) for t in asked for one in singles):
+        if not await context.runner.run_all((t, one) for t in asked for one in singles):
             break
         chosen += now
     if not chosen:
@@ -151,7 +160,7 @@ async def calibrate_workers(context: TuneContext, grouping: Grouping) -> tuple[l
             "the budget does not suffice to ask every worker one question of every group: "
             f"that takes {len(by_group) * len(singles)} calls"
         )
-    context.tell(TuneStage.CALIBRATE, f"{len(chosen)} questions to {len(singles)} workers")
+    context.report(TuneStage.CALIBRATE, f"{len(chosen)} questions to {len(singles)} workers")
     return [context.parts.search[place] for place in chosen], group_n[chosen]
 
 

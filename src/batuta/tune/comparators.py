@@ -1,6 +1,6 @@
 """Methods that a tuning is compared with, each with the same dollars to learn from.
 
-All are played by the same player, on the same questions, with the same accounting.
+All are run by the same runner, on the same questions, with the same accounting.
 
 - best single: every worker alone, as long as the money lasts.
 - self-consistency: five samples of the best single worker, the majority of their answers (Wang et
@@ -38,8 +38,8 @@ from batuta.baselines.routing import avengers
 from batuta.core import Pool, Task, WorkerId
 from batuta.evals.learned_methods import measured_history
 from batuta.solvers.history import History
+from batuta.tune.candidate_runner import CandidateRunner, Entry
 from batuta.tune.library import Candidate, CandidateStep, StepRole, neighbouring_candidates
-from batuta.tune.player import Entry, Player
 from batuta.tune.rewriting import Rewriting, is_rewriting_installed, rewrite_candidate
 from batuta.tune.spending import DollarLimit
 
@@ -64,7 +64,7 @@ _CALIBRATED = 0.5
 class ComparatorContext:
     """What a method may use."""
 
-    player: Player
+    runner: CandidateRunner
     tasks: Sequence[Task]
     family: Callable[[Task], str]
     usd: float
@@ -74,36 +74,36 @@ class ComparatorContext:
     @property
     def workers(self) -> tuple[WorkerId, ...]:
         """Everybody."""
-        return tuple(worker.id for worker in self.player.pool)
+        return tuple(worker.id for worker in self.runner.pool)
 
     def can_pay(self, calls: int, share: float = 1.0) -> bool:
         """Whether so many more calls are likely to fit that share of the money.
 
         An estimate, so that little is begun in vain; the meter's limit is what holds.
         """
-        meter = self.player.meter
+        meter = self.runner.meter
         each = _MARGIN * float(meter.usd) / max(meter.calls, 1)
         return float(meter.usd) + calls * each <= share * self.usd
 
 
 Fitter = Callable[[ComparatorContext], Awaitable[Entry]]
-"""Learns a method; the same entry then plays every question."""
+"""Learns a method; the same entry then runs every question."""
 
 
 async def fit_comparator(name: str, context: ComparatorContext) -> Entry:
     """Learns the method of that name for the context's dollars, never for more.
 
-    What the player plays afterwards is not limited.
+    What is run afterwards is not limited.
     """
-    meter = context.player.meter
-    meter.limit = DollarLimit(Decimal(str(context.usd)), context.player.unknown)
+    meter = context.runner.meter
+    meter.limit = DollarLimit(Decimal(str(context.usd)), context.runner.unknown)
     try:
         return await COMPARATORS[name](context)
     finally:
         meter.limit = None
 
 
-async def _play_solver(
+async def _run_solver(
     context: ComparatorContext, tasks: Sequence[Task], entries: Sequence[Candidate], share: float
 ) -> list[Task]:
     """As many of the tasks as there is money for, with all entries."""
@@ -113,30 +113,30 @@ async def _play_solver(
         calls = len(batch) * sum(map(len, entries))
         if not context.can_pay(calls, share):
             break
-        if not await context.player.play_all((task, one) for task in batch for one in entries):
+        if not await context.runner.run_all((task, one) for task in batch for one in entries):
             break
         done += batch
     return done
 
 
 def _mean_score(context: ComparatorContext, tasks: Sequence[Task], one: Candidate) -> float:
-    found = [context.player.known(task, one) for task in tasks]
-    scores = [played.score for played in found if played and played.score is not None]
+    found = [context.runner.find_result(task, one) for task in tasks]
+    scores = [result.score for result in found if result and result.score is not None]
     return float(np.mean(scores)) if scores else 0.0
 
 
 async def _rank_workers(context: ComparatorContext, share: float) -> tuple[list[Task], Pool]:
     """Asks every worker, and ranks the pool by what they scored."""
     singles = [Candidate.single(worker) for worker in context.workers]
-    done = await _play_solver(context, context.tasks, singles, share)
+    done = await _run_solver(context, context.tasks, singles, share)
     strength = [_mean_score(context, done, one) for one in singles]
     pool = Pool(
         tuple(
             replace(worker, strength=each)
-            for worker, each in zip(context.player.pool, strength, strict=True)
+            for worker, each in zip(context.runner.pool, strength, strict=True)
         )
     )
-    context.player.rank_by(pool)
+    context.runner.rank_by(pool)
     return done, pool
 
 
@@ -171,12 +171,12 @@ async def fit_random_search(context: ComparatorContext) -> Entry:
         one = _random_candidate(context, rng)
         if one in tried:
             continue
-        if len(await _play_solver(context, few, [one], 1 - _CALIBRATED)) < len(few):
+        if len(await _run_solver(context, few, [one], 1 - _CALIBRATED)) < len(few):
             break
         tried[one] = _mean_score(context, few, one)
     kept = sorted(tried, key=lambda each: (-tried[each], each))[:_KEPT]
     kept = kept or [Candidate.single(context.workers[0])]
-    done = await _play_solver(context, fresh, kept, 1.0)
+    done = await _run_solver(context, fresh, kept, 1.0)
     return max(kept, key=lambda each: _mean_score(context, done, each))
 
 
@@ -206,7 +206,7 @@ async def fit_llm_selector(context: ComparatorContext) -> Entry:
             options = [
                 build([*chosen[:place], worker, *chosen[place + 1 :]]) for worker in context.workers
             ]
-            done = await _play_solver(context, asked, options, 1.0)
+            done = await _run_solver(context, asked, options, 1.0)
             if len(done) < len(asked):
                 return build(chosen)
             found = [_mean_score(context, asked, one) for one in options]
@@ -223,7 +223,7 @@ async def _learn_history(context: ComparatorContext) -> History | None:
         return None
 
     def find(worker: WorkerId, task: Task) -> Any:
-        return context.player.known(task, Candidate.single(worker))
+        return context.runner.find_result(task, Candidate.single(worker))
 
     return measured_history(done, context.workers, find, context.family)
 
@@ -232,7 +232,7 @@ async def fit_k_means_router(context: ComparatorContext) -> Entry:
     """A worker for each cluster of questions."""
     history = await _learn_history(context)
     if history is None:
-        return Candidate.single(context.player.ranked.ranked()[0].id)
+        return Candidate.single(context.runner.ranked.ranked()[0].id)
     router = avengers.fit_avengers(history, seed=context.seed)
     return ConductorSolver(router, calls=1)
 
@@ -241,7 +241,7 @@ async def fit_frugal_cascade(context: ComparatorContext) -> Entry:
     """Asks one worker after another until an answer is good enough."""
     history = await _learn_history(context)
     if history is None:
-        return Candidate.single(context.player.ranked.ranked()[0].id)
+        return Candidate.single(context.runner.ranked.ranked()[0].id)
     return fit_cascade(history, seed=context.seed)
 
 
@@ -266,7 +266,7 @@ async def fit_aflow(context: ComparatorContext) -> Entry:
         )
         if one is None or one in scores:
             continue
-        if len(await _play_solver(context, asked, [one], 1.0)) < len(asked):
+        if len(await _run_solver(context, asked, [one], 1.0)) < len(asked):
             break
         scores[one] = _mean_score(context, asked, one)
     none = Candidate.single(context.workers[0])
@@ -307,7 +307,7 @@ async def fit_gepa(context: ComparatorContext) -> Entry:
     return await rewrite_candidate(
         first,
         Rewriting(
-            player=context.player,
+            runner=context.runner,
             rewriter=best,
             train=tasks[_VALIDATED:],
             validation=tasks[:_VALIDATED],

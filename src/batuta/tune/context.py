@@ -1,4 +1,4 @@
-"""What the stages of a tuning share: settings, questions, who plays, and what may be spent."""
+"""What the stages of a tuning share: settings, questions, the runner, and what may be spent."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from batuta.core import Task, WorkerId
+from batuta.tune.candidate_runner import CandidateRunner
 from batuta.tune.parts import QuestionParts
-from batuta.tune.player import Player
 from batuta.tune.spending import Allowance, bound_pool_costs
 from batuta.tune.stages import TuneStage, plannable_usd, stage_ends
 
-Tell = Callable[[TuneStage, str], None]
+ProgressListener = Callable[[TuneStage, str], None]
 """Hears what a stage has found."""
 
 
@@ -48,12 +48,12 @@ class TuneContext:
     parts: QuestionParts
     family: Callable[[Task], str]
     """A question's label."""
-    player: Player
+    runner: CandidateRunner
     """Who runs; its meter counts."""
     settings: TuneSettings
     used_minutes: Callable[[], float]
     """How long the process has worked."""
-    tell: Tell = lambda _stage, _found: None
+    report: ProgressListener = lambda _stage, _found: None
     ends: Mapping[TuneStage, float] = field(init=False)
     """The share of the budget that may be spent at the end of each stage."""
 
@@ -62,7 +62,7 @@ class TuneContext:
 
     def __post_init__(self) -> None:
         allowance = self.settings.allowance
-        bounds = bound_pool_costs(self.player.pool, self.parts.search, allowance.unknown)
+        bounds = bound_pool_costs(self.runner.pool, self.parts.search, allowance.unknown)
         self._usd = plannable_usd(allowance, bounds.values())
         self.plan_stages(allowance.calls or 0)
 
@@ -73,7 +73,7 @@ class TuneContext:
 
     def spent_share(self, more: int = 0) -> float:
         """The share of the budget that would be spent after so many more calls."""
-        meter, allowance = self.player.meter, self.settings.allowance
+        meter, allowance = self.runner.meter, self.settings.allowance
         calls = meter.calls + more
         shares = [0.0]
         if allowance.calls is not None:
@@ -91,4 +91,4 @@ class TuneContext:
 
     def expected_calls(self) -> int:
         """How many calls the whole budget is likely to allow."""
-        return int(self.player.meter.calls / max(self.spent_share(), 1e-6))
+        return int(self.runner.meter.calls / max(self.spent_share(), 1e-6))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from batuta.baselines.routing.clustering import k_means_centres, nearest_centre, squared_distances
 from batuta.core import Task
+from batuta.solvers.clustering import k_means_centres, nearest_centre, squared_distances
 from batuta.solvers.workflow_selector.reader import (
     Floats,
     Places,

@@ -17,7 +17,7 @@ from batuta.evals.stats import (
     paired_difference,
     score_interval,
 )
-from batuta.tune.player import Entry, Player
+from batuta.tune.candidate_runner import CandidateRunner, Entry
 
 MARGIN = 0.02
 """Share right by which a cheaper system may be worse and still count as not worse."""
@@ -77,14 +77,16 @@ class Comparison:
 
 
 Assignment = Mapping[str, Entry]
-"""A system, as what it plays on each question."""
+"""A system, as what it runs on each question."""
 
 
 def describe_system(
-    name: str, player: Player, tasks: Sequence[Task], plays: Assignment
+    name: str, runner: CandidateRunner, tasks: Sequence[Task], assignment: Assignment
 ) -> SystemFigures:
-    """What is known of the system on those questions that it has played."""
-    found = [one for task in tasks if (one := player.known(task, plays[task.id])) is not None]
+    """What is known of the system on those questions that it has run."""
+    found = [
+        one for task in tasks if (one := runner.find_result(task, assignment[task.id])) is not None
+    ]
     scores = [one.score for one in found if one.score is not None]
     low, high = score_interval([[score] for score in scores]) if scores else (None, None)
     many = max(len(found), 1)
@@ -101,9 +103,11 @@ def describe_system(
     )
 
 
-def scores_of(player: Player, tasks: Sequence[Task], plays: Assignment) -> dict[str, float]:
+def scores_of(
+    runner: CandidateRunner, tasks: Sequence[Task], assignment: Assignment
+) -> dict[str, float]:
     """The system's score on each question where it has one."""
-    found = {task.id: player.known(task, plays[task.id]) for task in tasks}
+    found = {task.id: runner.find_result(task, assignment[task.id]) for task in tasks}
     return {key: one.score for key, one in found.items() if one and one.score is not None}
 
 

@@ -86,7 +86,7 @@ class Candidate:
     steps: tuple[CandidateStep, ...]
     stops: bool = False
     """Whether its first two answers are looked at: where they agree, they stand, and the steps
-    after them are not played."""
+    after them are not run."""
 
     def __post_init__(self) -> None:
         if not is_candidate(self.steps) or (self.stops and not can_stop(self.steps)):
@@ -104,7 +104,7 @@ class Candidate:
         """`plan piano > solve cello > check viola`.
 
         A second phrasing is marked `check' viola`, a rewritten one `check*1f2e viola`. What is
-        played only where the first two answers differ stands behind `|`.
+        run only where the first two answers differ stands behind `|`.
         """
         if len(self) == 1 and not self.steps[0].text:
             return self.steps[0].worker
@@ -158,7 +158,7 @@ def is_candidate(steps: Sequence[CandidateStep]) -> bool:
 
 
 def can_stop(steps: Sequence[CandidateStep]) -> bool:
-    """Whether something is left to play after two answers whose agreement says something.
+    """Whether something is left to run after two answers whose agreement says something.
 
     That of two solvers who read one plan says little, for they err together, and so does that of
     a worker with itself.
@@ -171,10 +171,10 @@ def can_stop(steps: Sequence[CandidateStep]) -> bool:
 
 
 def parts_of(candidate: Candidate) -> Iterator[tuple[Candidate, int]]:
-    """The shorter workflows that it plays on its way, and the step whose reply is their answer.
+    """The shorter workflows that it runs on its way, and the step whose reply is their answer.
 
     Each solver with the preparations before him; who decides; each check but the last. Their
-    prompts differ in one sentence at most from those of the shorter workflow played alone.
+    prompts differ in one sentence at most from those of the shorter workflow executed alone.
     """
     steps = candidate.steps
     prepared = tuple(step for step in steps if step.role in _PREPARES)
@@ -187,7 +187,7 @@ def parts_of(candidate: Candidate) -> Iterator[tuple[Candidate, int]]:
 
 
 def write_workflow(candidate: Candidate) -> Workflow:
-    """The workflow of a candidate; of one that stops, what is played before it looks."""
+    """The workflow of a candidate; of one that stops, what is run before it looks."""
     steps: list[Step] = []
     prepared = sum(step.role in _PREPARES for step in candidate.steps)
     solved = prepared + len(candidate.of_role(StepRole.SOLVE))
@@ -206,7 +206,7 @@ def write_workflow(candidate: Candidate) -> Workflow:
 
 
 def write_continuation(candidate: Candidate) -> Workflow | None:
-    """What is played where the first two answers differ; None: it does not look at them."""
+    """What is run where the first two answers differ; None: it does not look at them."""
     steps: list[Step] = []
     for index, step in enumerate(candidate.steps[candidate.first_round :]):
         if step.role is StepRole.SOLVE:

@@ -21,12 +21,15 @@ from batuta.errors import ConfigError, SourceError, StoreError
 from batuta.evals.grading import AnswerGrader, open_answer_grader
 from batuta.evals.judged_runs import SERVED, JudgedRuns
 from batuta.evals.task_sets import open_tasks, task_family
+from batuta.executor import LocalExecutor, open_executor
+from batuta.executor.select import LOCAL
 from batuta.solvers.workflow_selector.reader import fit_reader
 from batuta.tasks import datasets
 from batuta.tasks.datasets import reasoning_gym
+from batuta.tune.candidate_runner import CallMeter, CandidateRunner
 from batuta.tune.context import TuneSettings
 from batuta.tune.parts import QuestionParts
-from batuta.tune.player import CallMeter, Player
+from batuta.tune.remote_runs import RemoteRuns, TuneRunJob
 from batuta.tune.spending import BudgetedClient, PaidCalls, TuneBudget, bound_pool_costs
 from batuta.tune.stages import plannable_usd, stage_ends
 
@@ -133,7 +136,7 @@ def is_labelled(questions: TuneQuestions) -> bool:
 
 
 @asynccontextmanager
-async def open_player(
+async def open_runner(
     pool: Pool,
     clients: Mapping[WorkerId, Client],
     questions: TuneQuestions,
@@ -143,8 +146,12 @@ async def open_player(
     judge: WorkerId | None = None,
     sandbox: str = "auto",
     concurrency: int = 32,
-) -> AsyncGenerator[tuple[Player, TuneBudget]]:
-    """Who plays within the budget; what was paid in that folder before is not paid again.
+    executor: str = LOCAL,
+    processes: int | None = None,
+) -> AsyncGenerator[tuple[CandidateRunner, TuneBudget]]:
+    """The runner, within the budget; what was paid in that folder before is not paid again.
+
+    Calls are made and paid in this process, wherever runs are executed.
 
     Raises:
         ConfigError: a grader lacks what it needs, or the folder holds another tuning.
@@ -170,7 +177,7 @@ async def open_player(
             if questions.grade is None
             else _as_is(questions.grade) as grade
         ):
-            player = Player(
+            runner = CandidateRunner(
                 pool,
                 wrapped,
                 grade,
@@ -180,7 +187,34 @@ async def open_player(
                 seed=settings.seed,
                 grades_steps=judge is None,
             )
-            yield player, budget
+            async with open_executor(executor, processes) as opened:
+                if not isinstance(opened, LocalExecutor):
+                    job = _describe_job(runner, questions, settings, judge, sandbox=sandbox)
+                    runner.elsewhere = RemoteRuns(opened, job, wrapped, meter)
+                yield runner, budget
+
+
+def _describe_job(
+    runner: CandidateRunner,
+    questions: TuneQuestions,
+    settings: TuneSettings,
+    judge: WorkerId | None,
+    *,
+    sandbox: str,
+) -> TuneRunJob:
+    """What other processes need to execute the runner's runs."""
+    kinds = {} if questions.grade else {task.grader: task for task in questions.tasks}
+    return TuneRunJob(
+        pool=runner.pool,
+        ranked=runner.ranked,
+        unknown=settings.allowance.unknown,
+        seed=settings.seed,
+        grades_steps=judge is None,
+        kinds=tuple(kinds.values()),
+        grade=questions.grade,
+        judge=judge,
+        sandbox=sandbox,
+    )
 
 
 @asynccontextmanager

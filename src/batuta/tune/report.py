@@ -15,11 +15,11 @@ from batuta.core import Task
 from batuta.core.formatting import format_usd
 from batuta.errors import StoreError
 from batuta.solvers.workflow_selector import describe_steps, save_workflow_selector
+from batuta.tune.candidate_runner import CallMeter
 from batuta.tune.context import TuneSettings
 from batuta.tune.judge import Comparison, Verdict
 from batuta.tune.library import Candidate, write_continuation, write_workflow
 from batuta.tune.parts import QuestionParts
-from batuta.tune.player import CallMeter
 from batuta.tune.result import TuneResult
 from batuta.tune.stages import BEST_SINGLE, MINI, ULTRA
 from batuta.tune.systems import TunedSystem, with_about
@@ -81,7 +81,7 @@ def _card_json(card: Any) -> Json:
 
 
 def _describe_workflows(result: TuneResult) -> list[Json]:
-    """Who plays what where, for the system that was nominated; group by group, hardest first."""
+    """The workflow of each group, for the system that was nominated; the hardest group first."""
     system = (result.nominees or {}).get(ULTRA)
     if system is None:
         return []
@@ -102,7 +102,7 @@ def _describe_workflows(result: TuneResult) -> list[Json]:
 
 
 def _describe_rewriting(result: TuneResult) -> Json | None:
-    """What became of the subtasks of the workflow that is played most."""
+    """What became of the subtasks of the workflow that is run most."""
     one = result.rewritten
     if one is None:
         return None
@@ -206,11 +206,11 @@ def _summary_fields(found: Json) -> Json:
 
 
 def _examples_text(system: TunedSystem, tasks: Sequence[Task]) -> str:
-    """Each question of the search with the workflow that the system plays on it."""
-    plays = system.assign(tasks)
+    """Each question of the search with the workflow that the system runs on it."""
+    assignment = system.assign(tasks)
     lines: list[str] = []
     for task in tasks:
-        steps = describe_steps(write_workflow(replace(plays[task.id], stops=False)))
+        steps = describe_steps(write_workflow(replace(assignment[task.id], stops=False)))
         lines.append(
             orjson.dumps({"id": task.id, "question": task.question, "steps": steps}).decode()
         )

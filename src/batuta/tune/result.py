@@ -15,7 +15,7 @@ from batuta.tune.systems import TunedSystem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteOutcome:
-    """What rewriting the most played workflow came to."""
+    """What rewriting the workflow that is used most came to."""
 
     before: Candidate
     after: Candidate
@@ -46,7 +46,7 @@ class TuneResult:
     judged: tuple[SystemFigures, ...] = ()
     comparisons: tuple[Comparison, ...] = ()
     tried: int = 0
-    """Workflows that were played in the search."""
+    """Workflows that were run in the search."""
     believed: float | None = None
     """Share right that the search expects of its finest system."""
     ended: str = ""

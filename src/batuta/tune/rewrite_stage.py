@@ -1,4 +1,4 @@
-"""Rewriting as a stage of a tuning: the workflow that is played most gets better wordings."""
+"""Rewriting as a stage of a tuning: the workflow that is run most gets better wordings."""
 
 from __future__ import annotations
 
@@ -30,20 +30,22 @@ _SEARCHED = 0.7
 
 
 async def rewrite_workflows(context: TuneContext, result: TuneResult) -> TuneResult:
-    """The nominee with a better wording of its most played workflow, if one is found."""
+    """The nominee with a better wording of the workflow that it uses most, if one is found."""
     assert result.nominees is not None  # noqa: S101 - selected before
     if not context.settings.rewrites or not is_rewriting_installed():
-        context.tell(TuneStage.REWRITE, "skipped: pip install 'batuta-llm[tune]' rewrites subtasks")
+        context.report(
+            TuneStage.REWRITE, "skipped: pip install 'batuta-llm[tune]' rewrites subtasks"
+        )
         return result
     system = result.nominees[ULTRA]
-    plays = system.assign((*context.parts.search, *context.parts.finalists))
-    count = Counter(one for one in plays.values() if worded_steps(one))
+    assignment = system.assign((*context.parts.search, *context.parts.finalists))
+    count = Counter(one for one in assignment.values() if worded_steps(one))
     if not count:
-        context.tell(TuneStage.REWRITE, "skipped: no workflow in use has subtasks")
+        context.report(TuneStage.REWRITE, "skipped: no workflow in use has subtasks")
         return result
     chosen = min(count, key=lambda one: (-count[one], one))
-    outcome = await _try_wordings(context, result, chosen, plays)
-    context.tell(TuneStage.REWRITE, outcome.reason)
+    outcome = await _try_wordings(context, result, chosen, assignment)
+    context.report(TuneStage.REWRITE, outcome.reason)
     nominees = dict(result.nominees)
     if outcome.kept:
         nominees[ULTRA] = replace_workflow(system, chosen, outcome.after)
@@ -51,22 +53,22 @@ async def rewrite_workflows(context: TuneContext, result: TuneResult) -> TuneRes
 
 
 async def _try_wordings(
-    context: TuneContext, result: TuneResult, chosen: Candidate, plays: dict[str, Candidate]
+    context: TuneContext, result: TuneResult, chosen: Candidate, assignment: dict[str, Candidate]
 ) -> RewriteOutcome:
     """What gepa finds for the workflow, tried on questions that it did not see."""
     tasks = [
         task
         for task in (*context.parts.search, *context.parts.finalists)
-        if plays[task.id] == chosen
+        if assignment[task.id] == chosen
     ]
     ends = context.ends
     middle = ends[TuneStage.SELECT] + _SEARCHED * (ends[TuneStage.REWRITE] - ends[TuneStage.SELECT])
-    room = int(context.expected_calls() * middle) - context.player.meter.calls
+    room = int(context.expected_calls() * middle) - context.runner.meter.calls
     affordable = max(room // (_WORDINGS * len(chosen)), _LEAST_VALIDATED)
     after = await rewrite_candidate(
         chosen,
         Rewriting(
-            player=context.player,
+            runner=context.runner,
             rewriter=context.settings.rewriter or result.pool.ranked()[0].id,
             train=tasks[::3],
             validation=tasks[1::3][: min(affordable, _VALIDATED)],
@@ -92,14 +94,14 @@ async def _compare_wordings(
 ) -> list[float]:
     """By how much the second is better on each question; empty: there was no money for it."""
     has_money = context.has_money(context.ends[TuneStage.REWRITE])
-    known = context.player.known
+    known = context.runner.find_result
     while tasks:
         planned = [(task, entry) for task in tasks for entry in (before, after)]
         if has_money(sum(len(entry) for task, entry in planned if known(task, entry) is None)):
             break
         tasks = tasks[: len(tasks) // 2]
     planned = [(task, entry) for task in tasks for entry in (before, after)]
-    if not tasks or not await context.player.play_all(planned):
+    if not tasks or not await context.runner.run_all(planned):
         return []
     gains: list[float] = []
     for task in tasks:

@@ -1,8 +1,8 @@
-"""Rewriting a workflow's subtasks: `gepa` reflects on plays and proposes other wordings.
+"""Rewriting a workflow's subtasks: `gepa` reflects on runs and proposes other wordings.
 
 GEPA (Agrawal et al., arXiv 2507.19457) keeps a Pareto front of wordings over validation questions,
 mutates one by reflection on a minibatch, and validates what got better on that. Its loop runs in a
-thread; plays and reflections come back to the tuning's player, so that they have its budget and its
+thread; runs and reflections come back to the tuning's runner, so that they have its budget and its
 journal. Without the package there is no such stage.
 """
 
@@ -20,9 +20,9 @@ import anyio.to_thread
 
 from batuta.core import Reply, Task, WorkerId
 from batuta.errors import ClientError, LimitReachedError
+from batuta.tune.candidate_runner import CandidateRunner
 from batuta.tune.library import Candidate, subtask_of
 from batuta.tune.parts import text_key
-from batuta.tune.player import Player
 
 PACKAGE = "gepa"
 MINIBATCH = 8
@@ -62,7 +62,7 @@ def _load_module(name: str) -> Any:
 class Rewriting:
     """What may be used to rewrite a workflow."""
 
-    player: Player
+    runner: CandidateRunner
     rewriter: WorkerId
     """Who reflects."""
     train: Sequence[Task]
@@ -110,7 +110,7 @@ def copies_a_question(text: str, tasks: Sequence[Task]) -> bool:
 
 @final
 class _WorkflowAdapter:
-    """A workflow as gepa sees it: named texts, plays of a batch, and what to reflect on."""
+    """A workflow as gepa sees it: named texts, runs of a batch, and what to reflect on."""
 
     propose_new_texts = None
 
@@ -150,10 +150,10 @@ class _WorkflowAdapter:
         candidate: dict[str, str],
         capture_traces: bool = False,  # noqa: FBT001, FBT002 - as gepa calls it
     ) -> Any:
-        """Plays the batch; a question without a score counts as wrong."""
+        """Runs the batch; a question without a score counts as wrong."""
         adapter = _load_module(f"{PACKAGE}.core.adapter")
         entry = self._worded(candidate)
-        if not anyio.from_thread.run(self._play, batch, entry):
+        if not anyio.from_thread.run(self._run_batch, batch, entry):
             self._ended = True
             raise _EndedError
         scores = [self._score(task, entry) for task in batch]
@@ -210,7 +210,7 @@ class _WorkflowAdapter:
 
     def _ask(self, prompt: Any) -> str:
         try:
-            return anyio.from_thread.run(self._given.player.ask, self._given.rewriter, str(prompt))
+            return anyio.from_thread.run(self._given.runner.ask, self._given.rewriter, str(prompt))
         except (ClientError, LimitReachedError):
             self._ended = True
             raise _EndedError from None
@@ -222,12 +222,12 @@ class _WorkflowAdapter:
 
     # -- in the tuning's loop --------------------------------------------------------------
 
-    async def _play(self, batch: Sequence[Task], entry: Candidate) -> bool:
-        player = self._given.player
-        new = [task for task in batch if player.known(task, entry) is None]
+    async def _run_batch(self, batch: Sequence[Task], entry: Candidate) -> bool:
+        runner = self._given.runner
+        new = [task for task in batch if runner.find_result(task, entry) is None]
         if not self._given.has_money(len(new) * len(entry)):
             return False
-        return await player.play_all((task, entry) for task in batch)
+        return await runner.run_all((task, entry) for task in batch)
 
     async def _trace(
         self, batch: Sequence[Task], entry: Candidate
@@ -235,7 +235,7 @@ class _WorkflowAdapter:
         """Every question with what was written in each step: the calls were made before."""
         found: list[tuple[Task, list[str], float]] = []
         for task in batch:
-            run = await self._given.player.conduct_candidate(task, entry)
+            run = await self._given.runner.conduct_candidate(task, entry)
             texts = [
                 step.result.text[:_SHOWN] if isinstance(step.result, Reply) else "(no answer)"
                 for step in run.steps
@@ -259,8 +259,8 @@ class _WorkflowAdapter:
         return replace(self._candidate, steps=tuple(steps))
 
     def _score(self, task: Task, entry: Candidate) -> float:
-        played = self._given.player.known(task, entry)
-        return 0.0 if played is None or played.score is None else played.score
+        result = self._given.runner.find_result(task, entry)
+        return 0.0 if result is None or result.score is None else result.score
 
 
 class _Silence:

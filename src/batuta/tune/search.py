@@ -2,7 +2,7 @@
 
 Each group of questions begins with its single workers. In every round, in every cell, workflows
 are drawn by Thompson sampling from the posterior of `transitions`: those that were tried and those
-one change away from the best; they play the next questions of the cell, always in the same order,
+one change away from the best; they run the next questions of the cell, always in the same order,
 so that every comparison is paired and workflows share the calls that they have in common.
 Nothing is dropped for good; what is unlikely to be best is no longer drawn.
 """
@@ -16,7 +16,9 @@ from typing import final
 import numpy as np
 
 from batuta.core import Task, WorkerId
+from batuta.tune.candidate_runner import CandidateRunner
 from batuta.tune.library import (
+    SOLVERS,
     Candidate,
     CandidateStep,
     StepRole,
@@ -24,7 +26,6 @@ from batuta.tune.library import (
     program_pairs,
 )
 from batuta.tune.logistic_regression import SAMPLES, Matrix
-from batuta.tune.player import Player
 from batuta.tune.transitions import Cell, Observations, TransitionModel
 
 
@@ -36,8 +37,9 @@ class SearchSettings:
     """Share right that a further call must gain."""
     usd_weight: float = 0.0
     """Share right that a further dollar a question must gain."""
-    batch: int = 4
-    """Questions that a drawn workflow plays in a cell."""
+    batch: int = 2
+    """Questions that a drawn workflow runs on in a cell: few, so that what they say steers the
+    next draws."""
     groups_at_once: int = 3
     """Groups that have their turn in one round."""
     draws: int = 2
@@ -61,7 +63,7 @@ class SearchSettings:
 
 @dataclass(slots=True, kw_only=True)
 class Arena:
-    """The questions of the search, by cell and in the order in which they are played."""
+    """The questions of the search, by cell and in the order in which they are run."""
 
     levels: int
     cells: dict[Cell, list[Task]]
@@ -85,7 +87,7 @@ class Search:
     def __init__(
         self,
         arena: Arena,
-        player: Player,
+        runner: CandidateRunner,
         workers: Sequence[WorkerId],
         settings: SearchSettings,
         max_steps: int,
@@ -98,7 +100,7 @@ class Search:
 
         Args:
             arena: the questions.
-            player: who runs.
+            runner: who runs.
             workers: who may be in a workflow.
             settings: how to go about it.
             max_steps: of a workflow.
@@ -109,7 +111,7 @@ class Search:
         self.arena = arena
         self.seen = Observations()
         self.settings = settings
-        self._player = player
+        self._runner = runner
         self._workers = tuple(workers)
         self._programs = tuple(programs)
         self._max_steps = max_steps
@@ -118,33 +120,44 @@ class Search:
         self._rng = np.random.default_rng(settings.seed)
         self._round = 0
         self._turns = dict.fromkeys(arena.groups, 0)
-        self._played: dict[tuple[Candidate, Cell], int] = {}
+        self._run_counts: dict[tuple[Candidate, Cell], int] = {}
         self.model: TransitionModel | None = None
 
     def take_over(self, tasks: Sequence[Task], candidates: Sequence[Candidate]) -> None:
-        """Counts what was played before the questions had cells."""
+        """Counts what was run before the questions had cells."""
         for task in tasks:
             for candidate in candidates:
                 self._note(task, candidate)
         for cell, there in self.arena.cells.items():
             for candidate in candidates:
-                known = (self._player.known(task, candidate) is not None for task in there)
-                self._played[candidate, cell] = sum(known)
+                known = (self._runner.find_result(task, candidate) is not None for task in there)
+                self._run_counts[candidate, cell] = sum(known)
 
     async def screen(self, each: int, has_money: Callable[[int], bool]) -> bool:
-        """Every worker in every role beside each group's best single worker, if there is money."""
+        """Every worker in every role beside each group's best single workers, if there is money.
+
+        Who decides is tried on the answers of the best three: those of two say little of a vote.
+        """
         self._fit()
         wanted: dict[tuple[Candidate, Cell], int] = {}
         for group in self.arena.groups:
             alone = [one for one in self._tried(group) if len(one) == 1]
-            best = self.rank(alone, group)[0].steps[0]
+            best, *others = (one.steps[0] for one in self.rank(alone, group)[:SOLVERS])
+            found: list[Candidate] = []
             for worker in self._workers:
                 for role in (StepRole.CHECK, StepRole.PLAN, StepRole.LOOK_UP):
                     step = CandidateStep(role, worker)
                     pair = (best, step) if role is StepRole.CHECK else (step, best)
-                    for level in range(self.arena.levels):
-                        wanted[Candidate(pair), (group, level)] = each
-        return await self._play(wanted, has_money)
+                    found.append(Candidate(pair))
+                if others:
+                    decides = CandidateStep(StepRole.DECIDE, worker)
+                    found.append(Candidate((best, *others, decides)))
+            for one in found:
+                if len(one) > self._max_steps:
+                    continue
+                for level in range(self.arena.levels):
+                    wanted[one, (group, level)] = each
+        return await self._run_batch(wanted, has_money)
 
     async def screen_programs(
         self, each: int, has_money: Callable[[int], bool], *, asked: bool
@@ -154,11 +167,16 @@ class Search:
         Neither is right alone, so no change of one step leads from what is known to the two.
         """
         pairs = program_pairs(self._workers, self._programs, asked=asked)
-        wanted = {(pair, cell): each for pair in pairs for cell in self.arena.cells}
-        return await self._play(wanted, has_money)
+        wanted = {
+            (pair, cell): each
+            for pair in pairs
+            for cell in self.arena.cells
+            if len(pair) <= self._max_steps
+        }
+        return await self._run_batch(wanted, has_money)
 
     async def run_round(self) -> bool:
-        """One round in every cell of some groups; False if there is nothing to play or no money."""
+        """One round in every cell of some groups; False if there is nothing to run or no money."""
         self._fit()
         self._round += 1
         drawn: list[tuple[Candidate, Cell]] = []
@@ -171,8 +189,8 @@ class Search:
             if turns == self.settings.groups_at_once:
                 break
         batch = self.settings.batch
-        wanted = {one: self._played.get(one, 0) + batch for one in drawn}
-        return bool(wanted) and await self._play(wanted)
+        wanted = {one: self._run_counts.get(one, 0) + batch for one in drawn}
+        return bool(wanted) and await self._run_batch(wanted)
 
     def _next_groups(self) -> list[int]:
         """The groups, those first that have had fewest turns for their share of questions."""
@@ -180,7 +198,7 @@ class Search:
         return sorted(self._turns, key=lambda group: (self._turns[group] / weights[group], group))
 
     def stop_exploring(self) -> None:
-        """From now on only workflows that were tried are played, to be surer of the best."""
+        """From now on only workflows that were tried are run, to be surer of the best."""
         self.settings = replace(self.settings, untried=0)
 
     def _fit(self) -> None:
@@ -191,37 +209,37 @@ class Search:
         )
         self.model.fit(tunes=tunes)
 
-    async def _play(
+    async def _run_batch(
         self,
         wanted: Mapping[tuple[Candidate, Cell], int],
         has_money: Callable[[int], bool] | None = None,
     ) -> bool:
-        """Plays each workflow on that many questions of its cell, counted from the first."""
+        """Runs each workflow on that many questions of its cell, counted from the first."""
         planned = [
             (task, candidate, cell)
             for (candidate, cell), until in wanted.items()
             for task in self.arena.cells.get(cell, [])[:until]
         ]
-        new = {(t.id, c): len(c) for t, c, _ in planned if self._player.known(t, c) is None}
+        new = {(t.id, c): len(c) for t, c, _ in planned if self._runner.find_result(t, c) is None}
         if not (has_money or self._has_money)(sum(new.values())):
             return False
-        if not await self._player.play_all((task, candidate) for task, candidate, _ in planned):
+        if not await self._runner.run_all((task, candidate) for task, candidate, _ in planned):
             return False
         for task, candidate, _ in planned:
             self._note(task, candidate)
         for (candidate, cell), until in wanted.items():
-            self._played[candidate, cell] = min(until, len(self.arena.cells.get(cell, [])))
+            self._run_counts[candidate, cell] = min(until, len(self.arena.cells.get(cell, [])))
         return True
 
     def _note(self, task: Task, candidate: Candidate) -> None:
-        """What the workflow did on the question, and the shorter ones that it played on its way."""
-        played = self._player.known(task, candidate)
-        if played is None:
+        """What the workflow did on the question, and the shorter ones that it ran on its way."""
+        result = self._runner.find_result(task, candidate)
+        if result is None:
             return
-        if played.score is not None:
-            self.seen.add(task.id, candidate, played.score)
-            self.seen.follow(task.id, candidate, played.trail, agreed=played.agreed)
-        for part, score in played.parts:
+        if result.score is not None:
+            self.seen.add(task.id, candidate, result.score)
+            self.seen.follow(task.id, candidate, result.trail, agreed=result.agreed)
+        for part, score in result.parts:
             self.seen.add(task.id, part, score, on_the_way=True)
 
     def _draw(self, group: int) -> list[tuple[Candidate, Cell]]:
@@ -238,7 +256,7 @@ class Search:
                 cell = group, level
                 for place in np.argsort(-merit_cl[:, level], kind="stable"):
                     one = candidates[int(place)]
-                    if self._played.get((one, cell), 0) < len(self.arena.cells[cell]):
+                    if self._run_counts.get((one, cell), 0) < len(self.arena.cells[cell]):
                         found[one, cell] = None
                         break
         return list(found)
@@ -278,7 +296,7 @@ class Search:
         return self._fill_levels(np.stack(rows), group)
 
     def _tried(self, group: int) -> list[Candidate]:
-        return sorted({one for one, (where, _) in self._played if where == group})
+        return sorted({one for one, (where, _) in self._run_counts if where == group})
 
     def _eligible(self, group: int) -> list[Candidate]:
         """The likeliest of the workflows tried in the group, and of some near the best."""
@@ -321,8 +339,8 @@ class Search:
         return sure_cl - self.costs(candidates, group)
 
     def tried_anywhere(self) -> list[Candidate]:
-        """Every workflow that was played in the search."""
-        return sorted({one for one, _ in self._played})
+        """Every workflow that was run in the search."""
+        return sorted({one for one, _ in self._run_counts})
 
     def winners(self, group: int) -> list[tuple[Candidate, float]]:
         """For each level of the group its best workflow and the share right expected of it."""

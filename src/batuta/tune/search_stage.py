@@ -25,8 +25,8 @@ _CALLS_A_CELL = 250
 """Calls that a level of ease of a group must be able to have, to be looked at apart."""
 _SCREENING = 2
 """Questions of each cell on which every role of every worker is tried."""
-_SEARCH_ROUNDS, _MOST_DRAWS, _CALLS_A_PLAY = 60, 8, 1.7
-"""Rounds that the search is to have; draws of one at most; new calls that a play usually makes."""
+_SEARCH_ROUNDS, _MOST_DRAWS, _CALLS_PER_RUN = 100, 8, 1.7
+"""Rounds that the search is to have; draws of one at most; new calls that a run usually makes."""
 _TOLD = 0.05
 """Share of the budget after which the search says again how it does."""
 
@@ -49,15 +49,15 @@ async def search_workflows(
         cards: what was measured of the workers.
     """
     texts = [task.question for task in calibrated]
-    right_n = mean_scores(context.player, calibrated, workers)
+    right_n = mean_scores(context.runner, calibrated, workers)
     reader = replace(grouping.reader, ease_f=fit_ease(grouping.reader, texts, right_n))
     grouping = replace(grouping, reader=reader)
     arena, ease_gl = _divide_questions(context, grouping)
     usd = {card.worker: card.usd or 0.0 for card in cards}
-    programs = [w.id for w in context.player.pool if PROGRAM in w.tags and w.id in workers]
+    programs = [w.id for w in context.runner.pool if PROGRAM in w.tags and w.id in workers]
     search = Search(
         arena,
-        context.player,
+        context.runner,
         workers=[worker for worker in workers if worker not in programs],
         programs=programs,
         settings=SearchSettings(
@@ -96,7 +96,7 @@ def _count_draws(context: TuneContext, arena: Arena) -> int:
     usual = SearchSettings()
     there = len(arena.cells) / len(arena.groups) * min(usual.groups_at_once, len(arena.groups))
     calls = context.expected_calls() / _SEARCH_ROUNDS
-    return max(2, min(_MOST_DRAWS, round(calls / (usual.batch * there * _CALLS_A_PLAY))))
+    return max(2, min(_MOST_DRAWS, round(calls / (usual.batch * there * _CALLS_PER_RUN))))
 
 
 async def _run_rounds(context: TuneContext, search: Search) -> None:
@@ -118,5 +118,5 @@ async def _run_rounds(context: TuneContext, search: Search) -> None:
             search.stop_exploring()
         if share - told >= _TOLD:
             told = share
-            context.tell(TuneStage.SEARCH, describe_progress(search))
-    context.tell(TuneStage.SEARCH, describe_progress(search))
+            context.report(TuneStage.SEARCH, describe_progress(search))
+    context.report(TuneStage.SEARCH, describe_progress(search))

@@ -32,9 +32,9 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.cost_bound import bound_call_cost
-from batuta.core.usage import ASSUMED_PRICE, ZERO_USAGE
 from batuta.engine.budget import Budget, Hold
 from batuta.errors import ClientError, LimitReachedError, StoreError
+from batuta.usage import ASSUMED_PRICE, ZERO_USAGE
 
 _TABLE = "CREATE TABLE IF NOT EXISTS paid (id INTEGER PRIMARY KEY, usd TEXT NOT NULL, call BLOB)"
 """`call` is empty where the attempt failed: then the next one counts beside it."""

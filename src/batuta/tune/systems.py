@@ -24,17 +24,19 @@ class TunedSystem:
     name: str
     selector: WorkflowSelector
     library: tuple[Candidate, ...]
+    expected: float = 0.0
+    """The share right that the search expects of it, less what its calls must gain."""
 
     def assign(self, tasks: Sequence[Task]) -> dict[str, Candidate]:
-        """What it plays on each question."""
+        """What it runs on each question."""
         orders = self.selector.orders([task.question for task in tasks])
         return {
             task.id: self.library[int(order[0])] for task, order in zip(tasks, orders, strict=True)
         }
 
     @property
-    def played(self) -> tuple[Candidate, ...]:
-        """The workflows that it plays somewhere."""
+    def workflows_in_use(self) -> tuple[Candidate, ...]:
+        """The workflows that it runs somewhere."""
         first = {int(place) for place in self.selector.rank_glw[:, :, 0].ravel()}
         return tuple(self.library[place] for place in sorted(first))
 
@@ -44,7 +46,7 @@ def build_systems(
 ) -> tuple[TunedSystem, ...]:
     """From the simplest to the finest: one workflow for all, one a group, one a group and ease.
 
-    Each has the library's workflows in order of merit, so that where the first cannot be played
+    Each has the library's workflows in order of merit, so that where the first cannot be run
     the next one is.
     """
     library = _choose_library(search)
@@ -63,6 +65,7 @@ def build_systems(
         TunedSystem(
             name=name,
             library=library,
+            expected=_expected_merit(merit, merit_gwl, weights),
             selector=_selector_of(
                 merit, overall, grouping=grouping, ease_gl=ease_gl, library=library, title=title
             ),
@@ -71,8 +74,15 @@ def build_systems(
     )
 
 
+def _expected_merit(chosen_by_gwl: Matrix, merit_gwl: Matrix, weights: Matrix) -> float:
+    """What the search expects of those that the first matrix ranks first."""
+    first = chosen_by_gwl.argmax(axis=1)[:, None, :]
+    by_group = np.take_along_axis(merit_gwl, first, axis=1).mean(axis=(1, 2))
+    return float(np.average(by_group, weights=weights))
+
+
 def restrict_to_singles(system: TunedSystem, name: str) -> TunedSystem:
-    """The same choosing among single workers only, as batuta-mini plays it."""
+    """The same choosing among single workers only, as batuta-mini does it."""
     kept = [place for place, one in enumerate(system.library) if len(one) == 1]
     number = {place: at for at, place in enumerate(kept)}
     library = tuple(system.library[place] for place in kept)

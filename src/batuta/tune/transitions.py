@@ -3,7 +3,7 @@
 Every answering step is a transition: whoever checks finds an answer that is right or wrong and
 leaves one that is right or wrong; whoever decides finds so many right ones of so many; a plan or a
 look-up turns a solver's right or wrong answer into another. Answers on the way are graded, so each
-play of a workflow tells of all its steps, and what a checker mends in one workflow is known in all.
+run of a workflow tells of all its steps, and what a checker mends in one workflow is known in all.
 
 Two logistic regressions with Gaussian priors, in Laplace's approximation. Solvers: a worker, the
 group, the level of ease, and an effect of each question, which solvers share, so that their
@@ -41,7 +41,7 @@ from batuta.tune.step_features import (
 Cell = tuple[int, int]
 """A group and a level of ease in it, 0 the hardest."""
 Trail = tuple[tuple[float | None, ...], bool]
-"""The score of each step, None where it was not played; whether the first two answers agreed."""
+"""The score of each step, None where it was not run; whether the first two answers agreed."""
 
 _RIGHT = 0.5
 _EFFECTS = (0.05, 0.5, 1.0, 1.5, 2.0, 3.0)

@@ -30,7 +30,7 @@ async def run_tuning(context: TuneContext) -> TuneResult:
     Raises:
         ConfigError: no worker answers, or the budget is too small to begin.
     """
-    parts, player, settings = context.parts, context.player, context.settings
+    parts, runner, settings = context.parts, context.runner, context.settings
     grouping = group_questions(
         parts.search,
         context.family,
@@ -40,9 +40,9 @@ async def run_tuning(context: TuneContext) -> TuneResult:
     )
     tasks, group_n = await calibrate_workers(context, grouping)
     context.plan_stages(context.expected_calls())
-    cards = measure_workers(player, tasks, group_n, len(grouping.names))
+    cards = measure_workers(runner, tasks, group_n, len(grouping.names))
     usable, left_out = choose_usable(cards)
-    pool = measured_pool(player.pool, cards, grouping.names)
+    pool = measured_pool(runner.pool, cards, grouping.names)
     result = TuneResult(cards=cards, left_out=left_out, grouping=grouping, pool=pool)
     if settings.last is TuneStage.CALIBRATE:
         return result

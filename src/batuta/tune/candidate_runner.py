@@ -1,4 +1,4 @@
-"""Plays workflows on questions: each once, no call made twice, every answer graded."""
+"""Runs workflows on questions: each once, no call made twice, every answer graded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from hashlib import blake2b
-from typing import final
+from typing import Protocol, final
 
 import anyio
 
@@ -31,7 +31,6 @@ from batuta.core import (
     user_message,
 )
 from batuta.core.conductor import NULL_LISTENER
-from batuta.core.usage import ZERO_COST, ZERO_USAGE, Price, usage_cost
 from batuta.engine import conduct
 from batuta.evals.grading import AnswerGrader
 from batuta.evals.outage import outage_reason
@@ -45,14 +44,34 @@ from batuta.tune.library import (
     write_workflow,
 )
 from batuta.tune.spending import BudgetedClient, DollarLimit
+from batuta.usage import ZERO_COST, ZERO_USAGE, Price, usage_cost
 
 _SPREAD = 1009
 """Between the seeds of two questions, so that their repeated calls do not share one."""
 
 
 Entry = Candidate | Solver
-"""What can be played on a question: a workflow of the library, or a method to compare it with."""
+"""What can be run on a question: a workflow of the library, or a method to compare it with."""
 Key = tuple[str, Candidate | str]
+
+
+class RunsElsewhere(Protocol):
+    """Executes runs in other processes, by the same code and with the same results."""
+
+    async def execute(
+        self,
+        missing: Mapping[Key, tuple[Task, Entry]],
+        ranked: Pool,
+        found: dict[Key, CandidateResult],
+        *,
+        concurrency: int,
+    ) -> None:
+        """Execute every run and put its result into `found`.
+
+        Raises:
+            ExceptionGroup: of the first error.
+        """
+        ...
 
 
 def _score_key(task: Task, entry: Entry) -> Key:
@@ -60,7 +79,7 @@ def _score_key(task: Task, entry: Entry) -> Key:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlayResult:
+class CandidateResult:
     """What one workflow did on one question."""
 
     score: float | None
@@ -74,9 +93,9 @@ class PlayResult:
     """The budget forbade a call."""
     answer: str | None = None
     parts: tuple[tuple[Candidate, float], ...] = ()
-    """The shorter workflows that it played on its way, and their scores."""
+    """The shorter workflows that it ran on its way, and their scores."""
     trail: tuple[float | None, ...] = ()
-    """The score of each step's answer; None: it was not played, or is no answer."""
+    """The score of each step's answer; None: it was not run, or is no answer."""
     agreed: bool | None = None
     """Whether its first two answers agreed; None: it does not look at them."""
 
@@ -167,8 +186,8 @@ class _RunClient:
 
 
 @final
-class Player:
-    """Plays candidates on tasks and remembers how each did."""
+class CandidateRunner:
+    """Runs candidates on tasks and remembers how each did."""
 
     def __init__(
         self,
@@ -204,37 +223,49 @@ class Player:
         self._concurrency = concurrency
         self._seed = seed
         self._grades_steps = grades_steps
-        self._known: dict[Key, PlayResult] = {}
+        self._known: dict[Key, CandidateResult] = {}
+        self.elsewhere: RunsElsewhere | None = None
+        """Where runs are executed; None: in this process."""
 
-    def known(self, task: Task, entry: Entry) -> PlayResult | None:
-        """How it did on the task, if it was played."""
+    def find_result(self, task: Task, entry: Entry) -> CandidateResult | None:
+        """How it did on the task, if it was run."""
         return self._known.get(_score_key(task, entry))
 
-    async def play_all(self, planned: Iterable[tuple[Task, Entry]]) -> bool:
-        """Plays what was not played before; False if the budget forbade a part of it.
+    async def run_all(self, planned: Iterable[tuple[Task, Entry]]) -> bool:
+        """Runs what was not run before; False if the budget forbade a part of it.
 
         Then nothing of these is remembered, so that what follows does not depend on which of
         them came first.
         """
         missing = {key: one for one in planned if (key := _score_key(*one)) not in self._known}
-        found: dict[Key, PlayResult] = {}
+        found: dict[Key, CandidateResult] = {}
+        if missing and self.elsewhere is not None:
+            await self.elsewhere.execute(missing, self.ranked, found, concurrency=self._concurrency)
+        else:
+            await self._execute_here(missing, found)
+        if len(found) < len(missing) or any(result.limited for result in found.values()):
+            return False
+        self._known.update(found)
+        return True
+
+    async def _execute_here(
+        self, missing: Mapping[Key, tuple[Task, Entry]], found: dict[Key, CandidateResult]
+    ) -> None:
+        """Executes the runs in this process."""
         waiting = iter(missing.items())
 
         async def work() -> None:
             for key, (task, entry) in waiting:
-                found[key] = played = await self._play(task, entry)
-                if played.limited:
+                found[key] = result = await self.run_entry(task, entry)
+                if result.limited:
                     return
 
         async with anyio.create_task_group() as group:
             for _ in range(min(self._concurrency, len(missing))):
                 group.start_soon(work)
-        if len(found) < len(missing) or any(played.limited for played in found.values()):
-            return False
-        self._known.update(found)
-        return True
 
-    async def _play(self, task: Task, entry: Entry) -> PlayResult:
+    async def run_entry(self, task: Task, entry: Entry) -> CandidateResult:
+        """What the workflow or method does on the task, executed here."""
         if isinstance(entry, Candidate):
             run = await self.conduct_candidate(task, entry)
             return await self._add_trail(task, entry, run, await self._judge(task, run))
@@ -269,25 +300,25 @@ class Player:
         return (await self.meter.complete(known, client, request, NULL_LISTENER)).text
 
     async def _add_trail(
-        self, task: Task, entry: Candidate, run: Run, played: PlayResult
-    ) -> PlayResult:
+        self, task: Task, entry: Candidate, run: Run, result: CandidateResult
+    ) -> CandidateResult:
         """With the scores of the answers on its way."""
         went_on = len(run.rounds) > 1 and run.rounds[1].workflow is not None
         agreed = None if not entry.stops else not went_on
         if not self._grades_steps:
-            return replace(played, agreed=agreed)
+            return replace(result, agreed=agreed)
         trail: list[float | None] = [None] * len(entry)
-        for number, played_round in enumerate(run.rounds):
-            for step in played_round.steps:
+        for number, round_ in enumerate(run.rounds):
+            for step in round_.steps:
                 at = step.index + number * entry.first_round
                 answers = entry.steps[at].role not in {StepRole.PLAN, StepRole.LOOK_UP}
                 if answers and isinstance(step.result, Reply) and step.worker == step.planned:
                     trail[at] = (await grade_answer(self._grade, task, step.result.text)).score
         found = [(part, trail[index]) for part, index in parts_of(entry)]
         parts = tuple((part, score) for part, score in found if score is not None)
-        return replace(played, parts=parts, trail=tuple(trail), agreed=agreed)
+        return replace(result, parts=parts, trail=tuple(trail), agreed=agreed)
 
-    async def _judge(self, task: Task, run: Run) -> PlayResult:
+    async def _judge(self, task: Task, run: Run) -> CandidateResult:
         """How the run did; a step that another worker took over says nothing of the workflow."""
         score = None
         limited = run.limit is not None or any(_is_limit(step.result) for step in run.steps)
@@ -298,7 +329,7 @@ class Player:
             score = 0.0
         elif run.answer is not None and not lost and not limited:
             score = (await grade_answer(self._grade, task, run.answer)).score
-        return PlayResult(
+        return CandidateResult(
             score=score,
             usd=usd_of(run.usage, run.cost, self.unknown),
             calls=run.usage.calls,
