@@ -4,8 +4,8 @@
         --policy runs/pretrained/distilled --drafts 60 --questions 600
 
 Workers are drawn by seed 9,001 and known by their cards alone; every question lists three of them at
-random. Comparators play all questions, the policy the first `--drafts` of them (greedy drafts, one each);
-a malformed draft counts as wrong. Everything is simulated.
+random. Comparators run all questions, the policy the first `--drafts` of them (greedy drafts, one
+each); a malformed draft counts as wrong. Everything is simulated.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,23 +23,25 @@ from typing import Any
 
 import torch
 from examples import choose_workflow
+from rules import make_workflow
+from search import COMPACT, open_runner
 
 from batuta.core import MalformedPlan, Pool, Step, Workflow
-from batuta.evals.grading import grade_by_task
 from batuta.evals.stats import wilson_interval
-from batuta.language import PromptOptions, render_workflow
+from batuta.language import render_workflow
 from batuta.rehearsal.drawn_tasks import TEST_SEED
-from batuta.rehearsal.world2 import draw_world2_tasks, world2_clients, world2_pool
+from batuta.rehearsal.world2 import draw_world2_tasks, world2_pool
 from batuta.solvers.random_workflows import random_workflow
 from batuta.train.episodes import Episode, render_chat_prompt
 from batuta.train.model import load_policy
-from batuta.train.rollouts import GradedRollout, PolicyDraft, RolloutRunner
+from batuta.train.rollouts import GradedRollout, PolicyDraft
 from batuta.train.sampler import Sampler
 from batuta.train.settings import RewardSettings
 
 UNSEEN = (9001, 60)
 SEARCHED = (1, 300)
-COMPACT = PromptOptions(compact=True, descriptions=True)
+AT_ONCE = 12
+"""Drafts that are written together."""
 Plan = Callable[[Episode], Workflow]
 
 
@@ -56,7 +59,7 @@ def by_family(episode: Episode) -> list[Any]:
     return sorted(episode.pool, key=lambda worker: -worker.measured[family])
 
 
-def play_fixed_pipeline(workers: Sequence[Any]) -> Workflow:
+def fixed_pipeline_workflow(workers: Sequence[Any]) -> Workflow:
     """Plan by the second, solution by the first, repair by the second."""
     first, second = workers[0], workers[1]
     return make_flow(
@@ -66,7 +69,7 @@ def play_fixed_pipeline(workers: Sequence[Any]) -> Workflow:
     )
 
 
-def play_vote(workers: Sequence[Any]) -> Workflow:
+def vote_workflow(workers: Sequence[Any]) -> Workflow:
     solved = [("Solve the question.", worker, ()) for worker in workers]
     return make_flow(*solved, ("Compare the solutions.", workers[0], (0, 1, 2)))
 
@@ -82,12 +85,35 @@ SYSTEMS: dict[str, Plan] = {
     "best single of the question's family (told the family)": lambda e: make_flow(
         ("Solve the question.", by_family(e)[0], ())
     ),
-    "fixed pipeline (best two by card)": lambda e: play_fixed_pipeline(ranked(e.pool)),
-    "fixed pipeline (told the family)": lambda e: play_fixed_pipeline(by_family(e)),
-    "three solve, best compares": lambda e: play_vote(ranked(e.pool)),
-    "three solve, best compares (told the family)": lambda e: play_vote(by_family(e)),
+    "fixed pipeline (best two by card)": lambda e: fixed_pipeline_workflow(ranked(e.pool)),
+    "fixed pipeline (told the family)": lambda e: fixed_pipeline_workflow(by_family(e)),
+    "three solve, best compares": lambda e: vote_workflow(ranked(e.pool)),
+    "three solve, best compares (told the family)": lambda e: vote_workflow(by_family(e)),
 }
 """Comparators; those that are told the family know more than a conductor does."""
+
+
+def read_rules(path: Path) -> Plan:
+    """What `rules.py` chose: of a family that it did not search, the commonest choice."""
+    chosen: dict[str, str] = json.loads(path.read_text("utf-8"))["chosen"]
+    commonest = Counter(chosen.values()).most_common(1)[0][0]
+
+    def plan(episode: Episode) -> Workflow:
+        family = episode.task.tags[1]
+        return make_workflow(chosen.get(family, commonest), episode.pool, family)
+
+    return plan
+
+
+def count_best_last(episodes: Sequence[Episode], rollouts: Sequence[GradedRollout]) -> list[int]:
+    """How often the last step is the family's best's by the cards, the second's, the third's."""
+    places = [0, 0, 0]
+    for episode, one in zip(episodes, rollouts, strict=True):
+        flow = one.run.rounds[-1].workflow
+        if flow is not None:
+            names = [worker.id for worker in by_family(episode)]
+            places[names.index(flow.steps[-1].worker)] += 1
+    return places
 
 
 def make_questions(kind: str, count: int) -> list[Episode]:
@@ -108,14 +134,20 @@ def make_questions(kind: str, count: int) -> list[Episode]:
     ]
 
 
-def write_drafts(policy: Path, episodes: Sequence[Episode], most: int) -> list[PolicyDraft]:
-    """A greedy draft for every question."""
+def write_drafts(
+    policy: Path, episodes: Sequence[Episode], most: int, minutes: float
+) -> list[PolicyDraft]:
+    """A greedy draft for every question, or for the first of them when the time is over."""
+    until = time.monotonic() + 60 * minutes
     model, tokenizer = load_policy(str(policy), None)
     model.eval()
     sampler = Sampler.for_workflows(model, tokenizer)
     drafts: list[PolicyDraft] = []
-    for at in range(0, len(episodes), 6):
-        prompts = [render_chat_prompt(tokenizer, e.request(COMPACT)) for e in episodes[at : at + 6]]
+    for at in range(0, len(episodes), AT_ONCE):
+        if time.monotonic() > until:
+            break
+        some = episodes[at : at + AT_ONCE]
+        prompts = [render_chat_prompt(tokenizer, e.request(COMPACT)) for e in some]
         ids = tokenizer(prompts, add_special_tokens=False)["input_ids"]
         with torch.autocast("cpu", torch.bfloat16):
             rows = sampler.sample(
@@ -129,10 +161,10 @@ def write_drafts(policy: Path, episodes: Sequence[Episode], most: int) -> list[P
     return drafts
 
 
-def summarise(played: Sequence[GradedRollout]) -> dict[str, Any]:
-    right = sum(bool(p.grade and p.grade.score == 1) for p in played)
-    valid = [p for p in played if not isinstance(p.run.rounds[-1].decision, MalformedPlan)]
-    low, high = wilson_interval(right, len(played))
+def summarise(rollouts: Sequence[GradedRollout]) -> dict[str, Any]:
+    right = sum(bool(p.grade and p.grade.score == 1) for p in rollouts)
+    valid = [p for p in rollouts if not isinstance(p.run.rounds[-1].decision, MalformedPlan)]
+    low, high = wilson_interval(right, len(rollouts))
     shapes = Counter(
         json.dumps([(s.subtask, list(s.access)) for s in p.run.rounds[-1].workflow.steps])
         for p in valid
@@ -140,26 +172,45 @@ def summarise(played: Sequence[GradedRollout]) -> dict[str, Any]:
     )
     sentences = {s for shape in shapes for s, _ in json.loads(shape)}
     return {
-        "questions": len(played),
-        "right": round(100 * right / len(played), 1),
+        "questions": len(rollouts),
+        "right": round(100 * right / len(rollouts), 1),
         "interval": [round(100 * low, 1), round(100 * high, 1)],
-        "valid": round(100 * len(valid) / len(played), 1),
+        "valid": round(100 * len(valid) / len(rollouts), 1),
         "calls": round(sum(len(p.run.rounds[-1].steps) for p in valid) / max(1, len(valid)), 2),
         "distinct workflows": len(shapes),
         "distinct subtasks": len(sentences),
+        "each": "".join(str(int(bool(p.grade and p.grade.score == 1))) for p in rollouts),
     }
+
+
+def compare_rows(table: dict[str, Any], policies: Sequence[str]) -> None:
+    """Adds to each policy's row its wins and losses against every comparator, on its questions."""
+    for name in policies:
+        mine = table[name]["each"]
+        table[name]["wins and losses"] = {
+            other: [
+                sum(a > b for a, b in zip(mine, row["each"], strict=False)),
+                sum(a < b for a, b in zip(mine, row["each"], strict=False)),
+            ]
+            for other, row in table.items()
+            if other not in policies
+        }
+
+
+def say_why_malformed(rollouts: Sequence[GradedRollout]) -> dict[str, int]:
+    """The parser's reasons, without the figures and names in them, by how often."""
+    why = Counter(
+        re.sub(r"['\"].*?['\"]|\d+", "…", p.run.rounds[-1].decision.reason)
+        for p in rollouts
+        if isinstance(p.run.rounds[-1].decision, MalformedPlan)
+    )
+    return dict(why.most_common(6))
 
 
 async def measure_search(path: Path, questions: int) -> dict[str, Any]:
     """The workflows that the search chose, on fresh questions over their own pools."""
     everyone = world2_pool(*SEARCHED)
-    runner = RolloutRunner(
-        clients=world2_clients(*SEARCHED),
-        judge=grade_by_task,
-        rendering=COMPACT,
-        rewards=RewardSettings(),
-        concurrency=64,
-    )
+    runner = open_runner(SEARCHED, RewardSettings())
     lines = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     each = max(1, questions // len(lines))
     episodes: list[Episode] = []
@@ -186,20 +237,17 @@ async def measure_search(path: Path, questions: int) -> dict[str, Any]:
 
 
 async def measure(wanted: argparse.Namespace) -> dict[str, Any]:
-    runner = RolloutRunner(
-        clients=world2_clients(*UNSEEN),
-        judge=grade_by_task,
-        rendering=COMPACT,
-        rewards=RewardSettings(),
-        concurrency=64,
-    )
+    runner = open_runner(UNSEEN, RewardSettings())
     found: dict[str, Any] = {}
+    systems = dict(SYSTEMS)
+    if wanted.rules:
+        systems["the searched rules (told the family)"] = read_rules(wanted.rules)
     if wanted.found:
         return {"searched pools": await measure_search(wanted.found, wanted.questions)}
     for kind in wanted.kinds:
         episodes = make_questions(kind, wanted.questions)
         table: dict[str, Any] = {}
-        for name, plan in SYSTEMS.items() if not wanted.no_comparators else ():
+        for name, plan in systems.items() if not wanted.no_comparators else ():
             drafts = [
                 PolicyDraft(text=render_workflow(plan(e), e.pool, names=True)) for e in episodes
             ]
@@ -209,14 +257,19 @@ async def measure(wanted: argparse.Namespace) -> dict[str, Any]:
         for policy in wanted.policy or ():
             some = episodes[: wanted.drafts]
             began, spent = time.perf_counter(), time.process_time()
-            drafts = write_drafts(policy, some, wanted.most)
+            drafts = write_drafts(policy, some, wanted.most, wanted.minutes)
+            some = some[: len(drafts)]
             seconds = (time.perf_counter() - began, time.process_time() - spent)
             pairs = list(zip(some, drafts, strict=True))
-            row = summarise(await runner.run_drafts(pairs, range(len(pairs)), 0))
+            rollouts = await runner.run_drafts(pairs, range(len(pairs)), 0)
+            row = summarise(rollouts)
             row["seconds a plan (wall, CPU)"] = [round(s / len(some), 2) for s in seconds]
+            row["malformed"] = say_why_malformed(rollouts)
+            row["who is last: the family's best, second, third"] = count_best_last(some, rollouts)
             row["sample"] = [draft.text for draft in drafts[:3]]
             table[str(policy)] = row
             print(kind, policy, row, flush=True)
+        compare_rows(table, [str(policy) for policy in wanted.policy or ()])
         found[kind] = table
     return found
 
@@ -226,8 +279,10 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--policy", type=Path, action="append")
     parser.add_argument("--found", type=Path, help="only what the search found, on its own pools")
+    parser.add_argument("--rules", type=Path, help="what rules.py chose, as a comparator")
     parser.add_argument("--questions", type=int, default=600)
     parser.add_argument("--drafts", type=int, default=60)
+    parser.add_argument("--minutes", type=float, default=600.0, help="of writing, at most")
     parser.add_argument("--most", type=int, default=160)
     parser.add_argument("--no-comparators", action="store_true")
     parser.add_argument("--kinds", nargs="+", default=["trained", "wordings", "family"])

@@ -3,8 +3,9 @@
     .venv/bin/python recipes/pretrained-conductor/search.py OUT.jsonl --pools 100
 
 Nothing is learned here: a library of 87 workflows over three workers races on paired questions (5, then
-10 more for the best 18, then 24 more for the best 5), played by the engine. A line says which workflow won
-for which pool and family; `examples.py` makes SFT data of them. Simulated calls cost nothing but time.
+10 more for the best 18, then 24 more for the best 5), run by the engine. A line says which workflow
+won for which pool and family; `examples.py` makes SFT data of them. Simulated calls cost nothing
+but time.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from batuta.rehearsal.world2 import (
     world2_pool,
 )
 from batuta.train.episodes import Episode
-from batuta.train.rollouts import PolicyDraft, RolloutRunner
+from batuta.train.rollouts import DraftRunner, OpenedDraftRunner, PolicyDraft, RolloutRunner
 from batuta.train.settings import RewardSettings
 
 SOURCE = (1, 300)
 """Seed and size of the pool that trainings draw from (conductor.toml)."""
-RACE = ((87, 5), (18, 10), (5, 24))
+Laps = Sequence[tuple[int, int]]
+RACE: Laps = ((87, 5), (18, 10), (5, 24))
 """Candidates of each lap and further questions they are asked."""
 COST = 0.02
 """Reward that a call costs, as in conductor.toml."""
@@ -69,15 +71,21 @@ def make_library(pool: Pool) -> Iterator[Workflow]:
         yield flow(*((SOLVE, w, ()) for w in names), (COMPARE, s, (0, 1, 2)))
 
 
+def open_runner(source: tuple[int, int], rewards: RewardSettings) -> RolloutRunner:
+    """What executes drafts over the workers of that seed and number, and grades the answers."""
+    runner = DraftRunner(clients=world2_clients(*source), judge=grade_by_task, rendering=COMPACT)
+    return RolloutRunner(job=OpenedDraftRunner(runner), rewards=rewards, concurrency=64)
+
+
 async def race_workflows(
-    runner: RolloutRunner, pool: Pool, family: str, seed: int
+    runner: RolloutRunner, pool: Pool, family: str, seed: int, *, laps: Laps = RACE
 ) -> list[tuple[Workflow, float, int]]:
     """The finalists, best first, each with its mean reward and how many questions it met."""
     flows = list(make_library(pool))
-    tasks = draw_world2_tasks(family, sum(n for _, n in RACE), seed)
+    tasks = draw_world2_tasks(family, sum(n for _, n in laps), seed)
     earned: dict[int, list[float]] = {at: [] for at in range(len(flows))}
     alive, asked = list(earned), 0
-    for keep, more in RACE:
+    for keep, more in laps:
         alive = sorted(alive, key=lambda at: -_mean(earned[at]))[:keep]
         lap = tasks[asked : asked + more]
         asked += more
@@ -90,8 +98,8 @@ async def race_workflows(
             for at, number, task in rows
         ]
         seeds = [seed * 131 + number for _, number, _ in rows]
-        played = await runner.run_drafts(drafts, seeds, step=0)
-        for (at, _, _), one in zip(rows, played, strict=True):
+        rollouts = await runner.run_drafts(drafts, seeds, step=0)
+        for (at, _, _), one in zip(rows, rollouts, strict=True):
             earned[at].append(one.reward or 0.0)
     best = sorted(alive, key=lambda at: -_mean(earned[at]))
     return [(flows[at], _mean(earned[at]), len(earned[at])) for at in best]
@@ -102,14 +110,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 async def search_pools(out: Path, pools: int, first: int) -> None:
-    everyone, clients = world2_pool(*SOURCE), world2_clients(*SOURCE)
-    runner = RolloutRunner(
-        clients=clients,
-        judge=grade_by_task,
-        rendering=COMPACT,
-        rewards=RewardSettings(cost="calls", unit=1, coefficient=COST),
-        concurrency=64,
-    )
+    everyone = world2_pool(*SOURCE)
+    runner = open_runner(SOURCE, RewardSettings(cost="calls", unit=1, coefficient=COST))
     with out.open("a", encoding="utf-8") as file:
         for number in range(first, first + pools):
             three = Pool(tuple(Random(f"search {number}").sample(everyone.workers, 3)))

@@ -1,6 +1,6 @@
 """What the shift does to each way of answering, and what retraining brings back.
 
-Plays every system in the world before the change, on its mix of questions, and in the world after
+Runs every system in the world before the change, on its mix of questions, and in the world after
 it, on the new mix; prints the table and writes it into RESULT.md. What was set up before the change
 stays as it was in the rows that say so. `python recipes/shift/table.py --help`
 """
@@ -48,7 +48,7 @@ AT_ONCE = 64
 class World:
     """A pool, and what it is asked."""
 
-    players: SolverContext
+    solver_context: SolverContext
     questions: Sequence[Task]
     measured: Pool
     """The pool with the strengths that an engineer would measure in this world."""
@@ -85,7 +85,9 @@ def drawn(mix: Mapping[str, float], count: int, seed: int) -> list[Task]:
     return list(found.values())
 
 
-async def played(solver: Solver, players: SolverContext, questions: Sequence[Task]) -> Row:
+async def measure_solver(
+    solver: Solver, solver_context: SolverContext, questions: Sequence[Task]
+) -> Row:
     """The solver's answers to all questions, graded and counted."""
     right: list[float] = []
     tokens: list[int] = []
@@ -94,7 +96,7 @@ async def played(solver: Solver, players: SolverContext, questions: Sequence[Tas
 
     async def work() -> None:
         for number, task in waiting:
-            run = await solver.answer(Question.of(task.question), players, number)
+            run = await solver.answer(Question.of(task.question), solver_context, number)
             right.append(grade_answer(task, run.answer or "").score or 0.0)
             tokens.append(run.usage.total)
             called.update(str(step.worker) for step in run.steps)
@@ -108,10 +110,10 @@ async def played(solver: Solver, players: SolverContext, questions: Sequence[Tas
 async def opened(http: HttpTransport, pool: str, mix: Mapping[str, float], count: int) -> World:
     """The world with fresh questions, and its workers measured on others."""
     ensemble = await load_config(http, pool=pool, conductor="best", time_scale=0.0)
-    players = SolverContext(pool=ensemble.pool, clients=ensemble.clients)
+    solver_context = SolverContext(pool=ensemble.pool, clients=ensemble.clients)
     others = drawn(mix, count, CALIBRATION_SEED)
     strengths = {
-        worker.id: await played(SingleWorker(worker.id), players, others)
+        worker.id: await measure_solver(SingleWorker(worker.id), solver_context, others)
         for worker in ensemble.pool
     }
     measured = Pool(
@@ -120,7 +122,7 @@ async def opened(http: HttpTransport, pool: str, mix: Mapping[str, float], count
             for worker in ensemble.pool
         )
     )
-    return World(players, drawn(mix, count, TEST_SEED), measured)
+    return World(solver_context, drawn(mix, count, TEST_SEED), measured)
 
 
 async def as_set_up(conductor: Conductor, pool: Pool) -> ConductorSolver:
@@ -129,10 +131,10 @@ async def as_set_up(conductor: Conductor, pool: Pool) -> ConductorSolver:
     Raises:
         ConfigError: it writes none.
     """
-    brief = PlanningContext(
+    context = PlanningContext(
         question=Question.of("Any."), pool=pool, max_steps=max(MAX_STEPS, MixtureOfAgents().calls)
     )
-    decision = await conductor.plan(brief)
+    decision = await conductor.plan(context)
     if not isinstance(decision, Plan):
         raise ConfigError(f"{conductor.name} writes no workflow")
     workflow = decision.workflow
@@ -171,15 +173,15 @@ async def measured(
 
         async def both(solver: Solver) -> tuple[Row, Row]:
             return (
-                await played(solver, old.players, old.questions),
-                await played(solver, new.players, new.questions),
+                await measure_solver(solver, old.solver_context, old.questions),
+                await measure_solver(solver, new.solver_context, new.questions),
             )
 
         anew = await systems(new)
         for name, (best, solver) in (await systems(old)).items():
             add(f"{name}, as set up before ({best} the best)", *await both(solver))
             again, rewired = anew[name]
-            row = await played(rewired, new.players, new.questions)
+            row = await measure_solver(rewired, new.solver_context, new.questions)
             add(f"{name}, set up anew ({again} the best)", None, row)
         written = LLMConductor(name="rehearsal/hand-written", client=HandWrittenClient(0))
         add("hand-written conductor, by the descriptions", *await both(ConductorSolver(written)))
@@ -188,7 +190,7 @@ async def measured(
         rows = {"before": before, "after": after}
         if retrained is not None:
             learned = ConductorSolver(load_trained_conductor(retrained))
-            row = await played(learned, new.players, new.questions)
+            row = await measure_solver(learned, new.solver_context, new.questions)
             add("**conductor, retrained**", None, row)
             rows["retrained"] = row
     lines += ["", f"{len(old.questions)} questions before, {len(new.questions)} after.", ""]

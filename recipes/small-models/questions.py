@@ -166,34 +166,36 @@ def backward(count: int, part: str) -> list[Example]:
     ]
 
 
+_FACT_KINDS: tuple[tuple[Callable[[str], list[facts.Fact]], str, str], ...] = (
+    (
+        facts.capitals,
+        "What is the capital of {}? Answer with its name alone.",
+        "The capital of {} is {}.",
+    ),
+    (
+        facts.continents,
+        "On which continent is {}? Answer with its name alone.",
+        "{} is in {}.",
+    ),
+    (
+        facts.symbols,
+        "What is the chemical symbol of {}? Answer with the symbol alone.",
+        "The chemical symbol of {} is {}.",
+    ),
+)
+
+
 def capital_facts(count: int, part: str) -> list[Example]:
     """Capitals, continents, chemical symbols."""
     found = [
         Example(
             family="facts",
-            question=f"What is the capital of {name}? Answer with its name alone.",
-            answer=capital,
-            fact=f"The capital of {name} is {capital}.",
+            question=question.format(name),
+            answer=answer,
+            fact=fact.format(name, answer),
         )
-        for name, capital in facts.capitals(part)
-    ]
-    found += [
-        Example(
-            family="facts",
-            question=f"On which continent is {name}? Answer with its name alone.",
-            answer=continent,
-            fact=f"{name} is in {continent}.",
-        )
-        for name, continent in facts.continents(part)
-    ]
-    found += [
-        Example(
-            family="facts",
-            question=f"What is the chemical symbol of {name}? Answer with the symbol alone.",
-            answer=symbol,
-            fact=f"The chemical symbol of {name} is {symbol}.",
-        )
-        for name, symbol in facts.symbols(part)
+        for known, question, fact in _FACT_KINDS
+        for name, answer in known(part)
     ]
     return Random(f"facts {part}").sample(found, min(count, len(found)))
 

@@ -40,7 +40,7 @@ ROUTED = {
 }
 """By family; all others go to the program that is written and run."""
 BY_HAND = "routed by hand, told the family"
-PLAYED = ("alone",)
+SINGLE_PARTS = ("alone",)
 """Folders whose single workers made every call of theirs."""
 Rows = dict[str, dict[str, dict[str, Any]]]
 
@@ -93,7 +93,7 @@ def write_table(rows: Rows, against: str) -> str:
         right, low, high = share(own)
         calls = sum(one["calls"] for one in own) / len(own)
         tokens = sum(one["tokens"] or 0 for one in own) / len(own)
-        alone = own[0]["part"] in PLAYED and own[0]["calls"] == 1
+        alone = own[0]["part"] in SINGLE_PARTS and own[0]["calls"] == 1
         seconds = f"{sum(one['seconds'] for one in own) / len(own):.1f}" if alone else "–"
         other = "–" if name == against else compare(rows[name], rows[against])
         lines.append(

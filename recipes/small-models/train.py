@@ -63,19 +63,19 @@ def solve_prompt(example: Example) -> str:
     steps = (first, Step(subtask=SOLVE, worker=WORKER, access=(0,)))
     later = Step(subtask=WORDINGS[StepRole.CHECK][0], worker=WORKER, access=(0, 1))
     flow = Workflow((*steps, later))
-    return _prompt(example, flow, 1, _played(flow, example))
+    return _prompt(example, flow, 1, _finished_round(flow, example))
 
 
-def _played(flow: Workflow, example: Example) -> Round:
+def _finished_round(flow: Workflow, example: Example) -> Round:
     reply = Reply(text=example.fact)
     span = TimeSpan(0.0, 0.0)
     done = StepRun(index=0, worker=WORKER, planned=WORKER, request=None, result=reply, span=span)
     return Round(decision=Plan(flow, Draft()), steps=(done,))
 
 
-def _prompt(example: Example, flow: Workflow, index: int, played: Round) -> str:
+def _prompt(example: Example, flow: Workflow, index: int, round_: Round) -> str:
     question = Question.of(example.question)
-    (message,) = worker_messages(question, flow, index, (played,))
+    (message,) = worker_messages(question, flow, index, (round_,))
     return message.text
 
 

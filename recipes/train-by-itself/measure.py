@@ -8,6 +8,8 @@ line of JSON: the held-back shares that the command printed stand on stderr.
 
 import argparse
 import json
+import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -96,7 +98,7 @@ def write_files(world, port, folder):
     (folder / "questions.jsonl").write_text("\n".join(lines) + "\n")
 
 
-async def play_fresh(world, conductor, pool, tasks):
+async def measure_fresh(world, conductor, pool, tasks):
     """Share right, and calls of workers a question."""
     scores, calls = [], []
     for task in tasks:
@@ -127,13 +129,21 @@ def main():
         began = time.perf_counter()
         subprocess.run(command, cwd=folder, check=True, stdout=sys.stderr)  # noqa: S603 - ours
         took = (time.perf_counter() - began) / 60
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
         policy = load_trained_conductor(folder / "out" / "policy")
-        found = anyio.run(play_fresh, world, policy, world.pool, fresh)
+        found = anyio.run(measure_fresh, world, policy, world.pool, fresh)
         singles = {
-            str(w): anyio.run(play_fresh, world, single_worker(w), world.pool, fresh)["right"]
+            str(w): anyio.run(measure_fresh, world, single_worker(w), world.pool, fresh)["right"]
             for w in world.workers
         }
-    told = {"world": world.name, "minutes": round(took, 2), "trained": found, "singles": singles}
+    told = {
+        "world": world.name,
+        "minutes": round(took, 2),
+        "cpu minutes": round((used.ru_utime + used.ru_stime) / 60, 2),
+        "load": [round(one, 1) for one in os.getloadavg()],
+        "trained": found,
+        "singles": singles,
+    }
     print(json.dumps(told), flush=True)
     return None
 

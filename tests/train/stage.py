@@ -1,4 +1,4 @@
-"""What the training tests share: settings, small networks, players with a script."""
+"""What the training tests share: settings, small networks, runners with a script."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from batuta.clients import ScriptedClient
 from batuta.config.settings_file import validate_settings
 from batuta.core import Grade, Pool, Task, TaskId, Worker, WorkerId
 from batuta.language import PromptOptions
-from batuta.train.rollouts import DraftPlayer, OpenedPlayer, RolloutRunner
+from batuta.train.rollouts import DraftRunner, OpenedDraftRunner, RolloutRunner
 from batuta.train.settings import RewardSettings, TrainSettings
 
 LIBRARIES = [
@@ -78,7 +78,7 @@ def settings(
     return validate_settings({**told, **sections}, "the test", TrainSettings)
 
 
-def players(
+def runner(
     say: Callable[..., Any] | Mapping[WorkerId, ScriptedClient],
     *,
     rewards: RewardSettings | None = None,
@@ -93,9 +93,11 @@ def players(
         return Grade(judge(answer))
 
     rendering = PromptOptions(descriptions=False, compact=True)
-    player = DraftPlayer(clients=clients, judge=grade, rendering=rendering, seconds=seconds)
+    draft_runner = DraftRunner(clients=clients, judge=grade, rendering=rendering, seconds=seconds)
     return RolloutRunner(
-        job=OpenedPlayer(player), rewards=rewards or RewardSettings(), concurrency=concurrency
+        job=OpenedDraftRunner(draft_runner),
+        rewards=rewards or RewardSettings(),
+        concurrency=concurrency,
     )
 
 

@@ -13,13 +13,14 @@ from safetensors.torch import load_file
 from batuta import rehearsal
 from batuta.rehearsal import shipped_policy_folder
 from batuta.train.ahead import AheadQueue, WrittenBatch, read_pending
-from batuta.train.conductor_training import make_trainer, train_conductor
+from batuta.train.conductor_training import train_conductor
 from batuta.train.episodes import make_episodes
 from batuta.train.questions import draw_questions
 from batuta.train.reward_function import RewardFunction
 from batuta.train.rollout_setup import RolloutRunnerFactory
 from batuta.train.run_folder import RunFolder
 from batuta.train.shared_prompt import completion_logprobs
+from batuta.train.trainer import make_trainer
 from train.stage import LIBRARIES, metrics, settings, untimed
 
 pytestmark = LIBRARIES
@@ -100,7 +101,7 @@ class Watched:
         asked = make_episodes(draw_questions(told_), pool, told_.pool, told_.seed)
         self.folder = RunFolder(told_.output)
         opening = RolloutRunnerFactory(told_, self.folder)
-        self.reward = RewardFunction(told_, asked, opening, lambda step, played: None)
+        self.reward = RewardFunction(told_, asked, opening, lambda step, rollouts: None)
         self.trainer = make_trainer(
             told_, asked, reward=self.reward, folder=self.folder, on_metrics=self.folder.add_metrics
         )
@@ -150,7 +151,7 @@ def test_ratios_are_over_the_weights_that_wrote_the_batch(tmp_path):
 
 
 def test_weights_that_stand_still_learn_the_same_either_way(tmp_path):
-    """Then there is no staleness: the same drafts, played and rewarded the same."""
+    """Then there is no staleness: the same drafts, executed and rewarded the same."""
     runs = {}
     for staleness in (0, 3):
         folder = tmp_path / str(staleness)
@@ -171,24 +172,24 @@ def test_a_synchronous_training_has_no_old_weights(tmp_path):
 
 
 def test_the_policy_writes_on_while_workers_are_held(tmp_path):
-    """No worker of the first batch answers before the third is being played."""
+    """No worker of the first batch answers before the third is being run."""
     watched = Watched(told(tmp_path, steps=4, staleness=2))
-    playing, all_there = [], threading.Event()
-    inner = watched.reward._play
+    running, all_there = [], threading.Event()
+    inner = watched.reward._run_batch
 
     async def held(step, drafts, roots):
-        playing.append(step)
+        running.append(step)
         if step == 2:
             all_there.set()
         assert await asyncio.to_thread(all_there.wait, 20), "the third batch never began"
         return await inner(step, drafts, roots)
 
-    watched.reward._play = held
+    watched.reward._run_batch = held
     watched.run()
-    assert sorted(playing) == [0, 1, 2, 3]
+    assert sorted(running) == [0, 1, 2, 3]
 
 
-def test_an_error_of_a_later_batch_ends_the_training_and_what_is_played(tmp_path):
+def test_an_error_of_a_later_batch_ends_the_training_and_what_is_run(tmp_path):
     watched = Watched(told(tmp_path, steps=4, staleness=2))
     cancelled = []
 
@@ -202,7 +203,7 @@ def test_an_error_of_a_later_batch_ends_the_training_and_what_is_played(tmp_path
             raise
         return []
 
-    watched.reward._play = broken
+    watched.reward._run_batch = broken
     with pytest.raises(RuntimeError, match="the pool is gone"):
         watched.run()
     loop = watched.trainer.async_loop

@@ -219,7 +219,7 @@ class TestFreeVocabulary:
         pool = world2_pool(1, 30)
         pairs = list(islice(
             warmup_texts(rehearsal.draw_tasks(None, 9, 1), pool, rendering=options, settings=told,
-                         played_rounds=[], seed=4), 30,
+                         first_rounds=[], seed=4), 30,
         ))  # fmt: skip
         assert len({prompt for prompt, _ in pairs}) == 10
         for prompt, draft in pairs:
@@ -233,9 +233,9 @@ class TestFreeVocabulary:
 
 def test_the_compact_prompt_shows_what_was_measured_and_says_its_version():
     pool = world2_pool(1, 3)
-    brief = PlanningContext(question=Question.of("q"), pool=pool)
+    context = PlanningContext(question=Question.of("q"), pool=pool)
     shown = PromptOptions(compact=True, descriptions=True)
-    text = conductor_request(brief, shown, Sampling()).messages[0].text
+    text = conductor_request(context, shown, Sampling()).messages[0].text
     first = pool.workers[0]
     share = first.measured["almanac"]
     assert f"{first.id}: {first.description} Right alone: bills" in text

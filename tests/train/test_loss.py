@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from batuta.train.conductor_training import make_trainer
 from batuta.train.grpo import SharedPromptTrainer
 from batuta.train.reward_function import RewardFunction
 from batuta.train.run_folder import RunFolder
+from batuta.train.trainer import make_trainer
 from train.stage import LIBRARIES, settings
 
 pytestmark = LIBRARIES
@@ -21,9 +21,9 @@ def trainer(tmp_path, policy, sampler, temperature):
     )
 
     async def opened():
-        raise AssertionError("nothing is played here")
+        raise AssertionError("nothing is run here")
 
-    reward = RewardFunction(told, [], opened, lambda step, played: None)
+    reward = RewardFunction(told, [], opened, lambda step, rollouts: None)
     return make_trainer(
         told, [], reward=reward, folder=RunFolder(tmp_path), on_metrics=lambda line: None
     )

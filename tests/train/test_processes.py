@@ -13,13 +13,13 @@ from safetensors.torch import load_file
 
 from batuta import rehearsal
 from batuta.embedded.policy import ConductorCard
-from batuta.train.conductor_training import make_trainer
 from batuta.train.episodes import make_episodes
 from batuta.train.questions import draw_questions
 from batuta.train.reward_function import RewardFunction
 from batuta.train.rollout_setup import RolloutRunnerFactory
 from batuta.train.run_folder import RunFolder
 from batuta.train.settings import RecursionSettings
+from batuta.train.trainer import make_trainer
 from train.stage import LIBRARIES, metrics, settings
 
 pytestmark = LIBRARIES
@@ -81,7 +81,7 @@ class Halves:
         self.rewards.append(rewards)
         return rewards
 
-    def play_first_rounds(self, chosen, trainer):
+    def run_first_rounds(self, chosen, trainer):
         raise AssertionError("there is one round only")
 
 
@@ -92,7 +92,7 @@ def trained_in_one(told_):
     whole = told_.model_copy(
         update={"optimiser": told_.optimiser.model_copy(update={"micro_batch": 2 * HALF})}
     )
-    halves = Halves(RewardFunction(told_, asked, opening, lambda step, played: None), None)
+    halves = Halves(RewardFunction(told_, asked, opening, lambda step, rollouts: None), None)
     trainer = make_trainer(
         whole,
         asked,

@@ -33,7 +33,7 @@ def test_grpo_teaches_random_pools(tmp_path, seed):
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert {len(sample["pool"]) for sample in samples} == {2, 3, 4}
     assert len({tuple(sample["pool"]) for sample in samples}) > STEPS
-    absent = [s for s in samples if s["steps"] and any(  # a workflow that was played calls nobody else
+    absent = [s for s in samples if s["steps"] and any(  # a workflow that was run calls nobody else
         name in s["draft"] for name in {"flute", "oboe", "cello"} - set(s["pool"])
     )]  # fmt: skip
     assert not absent, "who is not listed is not called"

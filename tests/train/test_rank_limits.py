@@ -50,7 +50,7 @@ def told(folder, url, name, cap=CAP, **pool):
     )
 
 
-async def play_ranks(told_, name, ranks=RANKS, monkeypatch=None):
+async def run_ranks(told_, name, ranks=RANKS, monkeypatch=None):
     """The same drafts on each rank, all at the same time."""
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
     monkeypatch.setenv("LOOPBACK_KEY", KEY)
@@ -59,14 +59,14 @@ async def play_ranks(told_, name, ranks=RANKS, monkeypatch=None):
     text = f'model_id = ["{name}"]\nsubtasks = ["Solve it."]\naccess_list = [[]]'
     rows = [(episode, PolicyDraft(text=text)) for episode in asked]
 
-    async def play_rank(rank):
+    async def run_rank(rank):
         opening = RolloutRunnerFactory(told_, RunFolder(told_.output), [e.task for e in asked])
         try:
             return await (await opening()).run_drafts(rows, range(DRAFTS), 0)
         finally:
             await opening.close()
 
-    return await asyncio.gather(*map(play_rank, range(ranks)))
+    return await asyncio.gather(*map(run_rank, range(ranks)))
 
 
 @pytest.fixture
@@ -85,16 +85,18 @@ async def test_two_ranks_keep_the_limit_of_one_account_in_redis(tmp_path, monkey
     monkeypatch.setenv("BATUTA_REDIS", redis)
     name = f"rank-{os.getpid()}"
     async with Watched() as provider:
-        played = await play_ranks(told(tmp_path, provider.url, name), name, monkeypatch=monkeypatch)
+        rollouts = await run_ranks(
+            told(tmp_path, provider.url, name), name, monkeypatch=monkeypatch
+        )
         assert provider.most == CAP
-    assert [len(each) for each in played] == [DRAFTS] * RANKS
-    assert all(row.reward is not None for each in played for row in each)
+    assert [len(each) for each in rollouts] == [DRAFTS] * RANKS
+    assert all(row.reward is not None for each in rollouts for row in each)
 
 
 async def test_without_redis_each_rank_takes_its_part(tmp_path, monkeypatch):
     monkeypatch.delenv("BATUTA_REDIS", raising=False)
     async with Watched() as provider:
-        await play_ranks(told(tmp_path, provider.url, "w"), "w", monkeypatch=monkeypatch)
+        await run_ranks(told(tmp_path, provider.url, "w"), "w", monkeypatch=monkeypatch)
         assert provider.most == CAP
 
 
@@ -117,7 +119,7 @@ async def test_batches_of_one_rank_share_its_runs(tmp_path, monkeypatch):
 async def test_a_limit_that_cannot_be_divided_is_said(tmp_path, monkeypatch):
     monkeypatch.delenv("BATUTA_REDIS", raising=False)
     with pytest.raises(ConfigError, match="concurrency = 1 cannot be divided among 2 processes"):
-        await play_ranks(
+        await run_ranks(
             told(tmp_path, "http://127.0.0.1:9", "w", cap=1), "w", monkeypatch=monkeypatch
         )
 

@@ -49,6 +49,7 @@ pytestmark = [
 RECIPE = Path(__file__).parents[2] / "recipes" / "conductor-7b"
 SMALL = RECIPE.parent / "rehearsal-conductor" / "conductor.toml"
 FULL, LORA = RECIPE / "full.toml", RECIPE / "one-gpu-lora.toml"
+POOLS, RECURSION = RECIPE / "random-pools.toml", RECIPE / "recursion.toml"
 SEVEN = KNOWN_ARCHITECTURES["Qwen/Qwen2.5-7B-Instruct"]
 PROMPT = 1500
 
@@ -81,6 +82,51 @@ def test_the_variant_of_one_gpu_differs_where_it_says():
         if full[section][key] != lora[section][key]
     }
     assert differ == {"policy.lora", "optimiser.learning_rate", "optimiser.vllm_memory"}
+
+
+def test_the_later_stages_begin_from_the_first_and_differ_where_they_say():
+    full = read_settings(FULL, TrainSettings)
+    pools, recursion = (read_settings(file, TrainSettings) for file in (POOLS, RECURSION))
+    first = str(full.output / "policy")
+    assert pools.policy.start == recursion.policy.start == first
+    assert len({full.output, pools.output, recursion.output}) == 3
+    for later in (pools, recursion):
+        moved = {"steps", "questions", "group"}
+        assert later.optimiser.model_dump(exclude=moved) == full.optimiser.model_dump(exclude=moved)
+        assert later.prompt == full.prompt and later.reward == full.reward
+    assert (pools.pool.fewest, pools.pool.most, pools.pool.permute) == (3, 6, True)
+    o, again = recursion.optimiser, recursion.recursion
+    assert (o.steps, o.group, again.discount, again.rounds) == (20, 32, 0.25, 2)
+    seconds = again.count_second_rounds(o.questions)
+    assert seconds == o.questions - seconds == 18, "each question has a first and a second round"
+    assert set(recursion.curriculum[0].tasks) == {"rlpr:train", "livecodebench:v1"}
+
+
+ABSENT_HERE = re.compile(
+    r"_API_KEY is not set|`batuta tasks fetch|vllm is not installed|needs a GPU|offload|has no GPU|"
+    r"no room|takes [\d.]+ GiB"
+)
+"""What a machine without GPU, keys and questions lacks, whatever the file says."""
+
+
+@pytest.mark.parametrize("file", [POOLS, RECURSION], ids=["random pools", "recursion"])
+def test_the_check_finds_nothing_wrong_with_a_later_stage(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(RECIPE.parents[1])
+    changes = [f"output='{tmp_path}'", "policy.start='Qwen/Qwen2.5-7B-Instruct'"]
+    told = override_settings(read_settings(file, TrainSettings), changes, "the test")
+    report = check_training(told, {"BATUTA_DATA": str(tmp_path)})
+    figures = {figure.name: figure.value for figure in report.figures}
+    assert [line for line in report.missing if not ABSENT_HERE.search(line)] == []
+    o = told.optimiser
+    assert figures["workflows"] == o.steps * o.questions * o.group
+    assert figures["parameters"] == SIZE and figures["dollars"] > 0
+
+
+def test_a_later_stage_says_that_the_first_was_not_done(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = read_settings(POOLS, TrainSettings)
+    missing = " ".join(check_training(told, {"BATUTA_DATA": str(tmp_path)}).missing)
+    assert "runs/conductor-7b/policy" in missing
 
 
 def test_seven_workers_of_four_providers_have_the_papers_limits():

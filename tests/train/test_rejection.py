@@ -25,7 +25,7 @@ from batuta.train.rejection_sampling import (
 )
 from batuta.train.reward import draft_weights
 from batuta.train.rollouts import PolicyDraft
-from train.stage import LIBRARIES, NETWORK, ONE, POOL, SIX_TIMES_SEVEN, TWO, players, settings
+from train.stage import LIBRARIES, NETWORK, ONE, POOL, SIX_TIMES_SEVEN, TWO, runner, settings
 
 pytestmark = LIBRARIES
 EPISODE = Episode(number=0, task=SIX_TIMES_SEVEN, pool=POOL, seed=0)
@@ -55,21 +55,21 @@ def test_what_takes_more_calls_than_needed_is_unlearned_even_where_all_are_right
 
 
 async def test_right_drafts_are_kept_with_their_prompt_and_wrong_ones_are_not():
-    say = players(lambda asked: "42" if "Solve it" in str(asked) else "a plan")
+    say = runner(lambda asked: "42" if "Solve it" in str(asked) else "a plan")
     drafts = [
         PolicyDraft(text=ONE),
         PolicyDraft(text=TWO),
         PolicyDraft(text="no workflow"),
         PolicyDraft(text=TWO.replace("Solve", "Plan")),
     ]
-    played = await say.run_drafts([(EPISODE, draft) for draft in drafts], range(4), 0)
-    kept = keep_right_drafts(["prompt"], played, 4, 2.0)
+    rollouts = await say.run_drafts([(EPISODE, draft) for draft in drafts], range(4), 0)
+    kept = keep_right_drafts(["prompt"], rollouts, 4, 2.0)
     assert [one.draft for one in kept] == [ONE, TWO] and {one.prompt for one in kept} == {"prompt"}
     assert kept[0].weight == pytest.approx(2 * kept[1].weight)
 
 
 def test_the_fitted_policy_writes_better_workflows(tmp_path, warm):
-    """The second round is played by the policy that the first one fitted."""
+    """The second round is run by the policy that the first one fitted."""
     told = []
     rejection = {
         "rounds": 2, "random": 0, "questions": 240, "group": 8,
@@ -77,8 +77,8 @@ def test_the_fitted_policy_writes_better_workflows(tmp_path, warm):
     }  # fmt: skip
     stage = settings(tmp_path, rejection=rejection, policy={"start": str(warm), "network": NETWORK})
     folder = run_rejection_sampling(stage, lambda *said: told.append(said))
-    right = {doing: figures["right"] for doing, _, _, figures in told if "playing" in doing}
-    assert right["round 2: playing"] > right["round 1: playing"] + 0.05
+    right = {doing: figures["right"] for doing, _, _, figures in told if "running" in doing}
+    assert right["round 2: running"] > right["round 1: running"] + 0.05
     assert load_policy(str(folder), None)  # pyright: ignore[reportAssertAlwaysTrue]
 
 
@@ -92,7 +92,7 @@ async def test_random_workflows_are_what_the_first_round_can_do_without_a_policy
     )
     drafts = random_drafts(stage, DraftGroup(episode=EPISODE, seed=0))
     assert len({draft.text for draft in drafts}) > 20
-    say = players(lambda _: "42")
+    say = runner(lambda _: "42")
     rows = await say.run_drafts([(EPISODE, draft) for draft in drafts], range(40), 0)
     assert {row.reward for row in rows} == {1.0}, "all of them are well formed"
 
@@ -125,15 +125,15 @@ def test_what_needs_no_stand_in_stays_as_it_was_written():
 
 
 async def test_letting_a_right_answer_stand_counts_more_than_correcting_it():
-    say = players(lambda asked: "42" if "Solve it" in str(asked) else "a plan")
+    say = runner(lambda asked: "42" if "Solve it" in str(asked) else "a plan")
     right, wrong = PolicyDraft(text=ONE), PolicyDraft(text=ONE.replace("Solve", "Plan"))
     for root, expected in ((right, [ACCEPTED, ONE]), (wrong, [ONE])):
         again = [PolicyDraft(text=ACCEPTED, root=root), PolicyDraft(text=ONE, root=root)]
-        played = await say.run_drafts([(EPISODE, draft) for draft in again], [3, 3], 0)
-        kept = keep_right_drafts(["prompt"], played, 2, 1.4)
+        rollouts = await say.run_drafts([(EPISODE, draft) for draft in again], [3, 3], 0)
+        kept = keep_right_drafts(["prompt"], rollouts, 2, 1.4)
         assert [one.draft for one in kept] == expected
     assert DraftGroup(episode=EPISODE, seed=3, root=right).seed_of(5) == 3, (
-        "the first round is played as it was"
+        "the first round is run as it was"
     )
 
 
@@ -148,7 +148,7 @@ def test_second_rounds_are_fitted_too(tmp_path, warm):
         policy={"start": str(warm), "network": NETWORK},
     )  # fmt: skip
     run_rejection_sampling(stage, lambda *said: told.append(said))
-    stands = [figures["second/stands"] for doing, _, _, figures in told if "playing" in doing]
+    stands = [figures["second/stands"] for doing, _, _, figures in told if "running" in doing]
     assert len(stands) >= 4, "two rounds of two parts each"
     assert all(share >= 1 / 4 for share in stands), "letting it stand is always tried"
 

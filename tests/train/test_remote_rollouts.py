@@ -1,7 +1,6 @@
 """Rollouts on an executor's processes earn what they earn in this one, draft by draft."""
 
 import asyncio
-import os
 
 import pytest
 
@@ -12,8 +11,10 @@ from batuta.train.questions import draw_questions
 from batuta.train.rollout_setup import RolloutRunnerFactory
 from batuta.train.rollouts import PolicyDraft
 from batuta.train.run_folder import RunFolder
+from fakes.ray_cluster import open_ray_cluster
 from train.stage import settings
 
+pytestmark = pytest.mark.timeout(600)  # Ray's start takes minutes where others compute
 QUESTIONS, GROUP = 6, 4
 ONE = 'model_id = ["{0}"]\nsubtasks = ["Solve it."]\naccess_list = [[]]'
 TWO = 'model_id = ["{0}", "{1}"]\nsubtasks = ["Plan it.", "Solve it."]\naccess_list = [[], [0]]'
@@ -21,14 +22,8 @@ TWO = 'model_id = ["{0}", "{1}"]\nsubtasks = ["Plan it.", "Solve it."]\naccess_l
 
 @pytest.fixture(scope="module")
 def ray_cluster():
-    ray = pytest.importorskip("ray")
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(
-        address="local", num_cpus=2, include_dashboard=False, log_to_driver=False,
-        configure_logging=False, _node_ip_address="127.0.0.1", object_store_memory=80 * 2**20,
-    )  # fmt: skip
-    yield ray
-    ray.shutdown()
+    with open_ray_cluster() as ray:
+        yield ray
 
 
 def told(folder, executor, **pool):
@@ -40,7 +35,7 @@ def told(folder, executor, **pool):
     )
 
 
-async def played(folder, executor, **pool):
+async def run_drafts(folder, executor, **pool):
     """Rewards, answers, costs and grades of drafts that are right, wrong and malformed."""
     chosen = told(folder, executor, **pool)
     asked = make_episodes(
@@ -68,21 +63,21 @@ async def played(folder, executor, **pool):
     ]  # fmt: skip
 
 
-async def test_the_cluster_plays_what_this_process_plays(ray_cluster, tmp_path):
-    here = await played(tmp_path / "here", "local")
+async def test_the_cluster_runs_what_this_process_runs(ray_cluster, tmp_path):
+    here = await run_drafts(tmp_path / "here", "local")
     assert len({reward for reward, *_ in here}) > 2, "some are right, some wrong, some dear"
-    there = await played(tmp_path / "there", "ray", processes=2)
+    there = await run_drafts(tmp_path / "there", "ray", processes=2)
     assert there == here
 
 
 async def test_an_executor_that_is_not_there_is_said(tmp_path):
     with pytest.raises(ConfigError, match="choose local, ray"):
-        await played(tmp_path, "slurm")
+        await run_drafts(tmp_path, "slurm")
     with pytest.raises(ConfigError, match="workers are for ray"):
-        await played(tmp_path, "local", processes=3)
+        await run_drafts(tmp_path, "local", processes=3)
 
 
-async def test_batches_that_are_played_at_the_same_time_wait_for_each_other(ray_cluster, tmp_path):
+async def test_batches_that_are_run_at_the_same_time_wait_for_each_other(ray_cluster, tmp_path):
     """An actor serves one job at a time; with staleness several are in flight."""
     chosen = told(tmp_path, "ray", processes=2)
     asked = make_episodes(

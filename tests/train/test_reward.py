@@ -40,7 +40,7 @@ PRICED = RewardSettings(cost="tokens", coefficient=0.1, unit=1000, ceiling=0.4)
 
 
 def run(
-    *results, answer="42", decision=None, outcome=Outcome.ANSWERED, played_by=None, attempts=(),
+    *results, answer="42", decision=None, outcome=Outcome.ANSWERED, run_by=None, attempts=(),
     error_code=None,
 ):  # fmt: skip
     """A run of one round whose steps ended so."""
@@ -49,7 +49,7 @@ def run(
         StepRun(
             index=i,
             planned=worker,
-            worker=played_by or worker,
+            worker=run_by or worker,
             request=None,
             result=result,
             span=TimeSpan(0, 1),
@@ -65,9 +65,11 @@ def run(
         limits=Limits(),
         conductor="policy",
     )
-    played = Round(decision=decision or Plan(FLOW), workflow=FLOW if steps else None, steps=steps)
+    executed_run = Round(
+        decision=decision or Plan(FLOW), workflow=FLOW if steps else None, steps=steps
+    )
     return Run(
-        header=header, rounds=(played,), outcome=outcome, answer=answer,
+        header=header, rounds=(executed_run,), outcome=outcome, answer=answer,
         error=error_code, error_code=error_code,
     )  # fmt: skip
 
@@ -78,7 +80,7 @@ def reply(tokens=0, usd="0"):
 
 
 @pytest.mark.parametrize(
-    ("played", "grade", "earned"),
+    ("executed_run", "grade", "earned"),
     [
         (run(decision=MalformedPlan(draft=Draft(text="?"), reason="no list"), answer=None), None, 0.0),  # pyright: ignore[reportArgumentType]
         (run(decision=MalformedPlan(draft=Draft(), reason="no model", outage=True), answer=None), None, None),  # pyright: ignore[reportArgumentType]
@@ -95,8 +97,8 @@ def reply(tokens=0, usd="0"):
         (run(Failure(code="limit", message="too much"), reply(), outcome=Outcome.LIMITED), WRONG, 0.5),
     ],
 )  # fmt: skip
-def test_the_reward_of_the_paper(played, grade, earned):
-    assert run_reward(played, grade, PAPER, 0.0) == earned
+def test_the_reward_of_the_paper(executed_run, grade, earned):
+    assert run_reward(executed_run, grade, PAPER, 0.0) == earned
 
 
 @pytest.mark.parametrize(
@@ -116,15 +118,15 @@ def test_a_cost_is_charged_only_when_the_answer_is_right(tokens, grade, charge, 
 
 def test_the_conductors_own_tokens_cost_too_and_dollars_are_dollars():
     draft = Draft(text="…", usage=Usage(calls=1, output=500), cost=Cost(Decimal("0.02")))
-    played = run(reply(1500, "0.03"), decision=Plan(FLOW, draft))
-    assert round_cost(played, PRICED) == pytest.approx(2.0)
+    executed_run = run(reply(1500, "0.03"), decision=Plan(FLOW, draft))
+    assert round_cost(executed_run, PRICED) == pytest.approx(2.0)
     dollars = RewardSettings(cost="usd", coefficient=1.0, unit=0.1)
-    assert round_cost(played, dollars) == pytest.approx(0.5)
+    assert round_cost(executed_run, dollars) == pytest.approx(0.5)
     assert (
-        round_cost(played, RewardSettings(cost="calls", coefficient=1.0, unit=2))
-        == len(played.steps) / 2
+        round_cost(executed_run, RewardSettings(cost="calls", coefficient=1.0, unit=2))
+        == len(executed_run.steps) / 2
     )
-    assert round_cost(played, PAPER) == 0.0
+    assert round_cost(executed_run, PAPER) == 0.0
 
 
 @given(step=st.integers(0, 400), begins=st.integers(0, 200), ramp=st.integers(1, 200))
@@ -152,7 +154,7 @@ def test_a_valid_workflow_never_earns_less_than_a_wrong_one(score, tokens, charg
 def test_a_substitute_is_an_outage_only_where_a_model_failed(code, earned):
     """What was paid and came out empty is the worker's own fault; an API that fails is nobody's."""
     failed = Attempt(POOL.workers[0].id, Failure(code=code, message="…"), 0.5)
-    stood_in = run(reply(), played_by=POOL.workers[1].id, attempts=(failed,))
+    stood_in = run(reply(), run_by=POOL.workers[1].id, attempts=(failed,))
     assert run_reward(stood_in, RIGHT, PAPER, 0.0) == earned
 
 
@@ -166,6 +168,6 @@ def test_training_and_evaluation_have_one_list(code):
     """What evaluation counts as wrong, training pays as wrong; what it leaves out, training too."""
     for each, system in ((code, True), (f"no {code}", False)):
         failed = Failure(code=each, message="…")
-        played = run(failed, answer=None, outcome=Outcome.FAILED, error_code=each)  # pyright: ignore[reportArgumentType]
-        assert (outage_reason(played) is None) == system
-        assert (run_reward(played, None, PAPER, 0.0) == 0.5) == system
+        executed_run = run(failed, answer=None, outcome=Outcome.FAILED, error_code=each)  # pyright: ignore[reportArgumentType]
+        assert (outage_reason(executed_run) is None) == system
+        assert (run_reward(executed_run, None, PAPER, 0.0) == 0.5) == system

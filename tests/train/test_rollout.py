@@ -13,11 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from batuta import rehearsal
 from batuta.errors import ConfigError
 from batuta.language import parse_workflow
-from batuta.train.conductor_training import (
-    make_dataset,
-    make_trainer,
-    train_conductor,
-)
+from batuta.train.conductor_training import train_conductor
 from batuta.train.episodes import make_episodes
 from batuta.train.grpo import FirstRound, RolloutFunction, share_roots
 from batuta.train.questions import draw_questions
@@ -26,6 +22,7 @@ from batuta.train.reward_function import RewardFunction
 from batuta.train.rollout_setup import RolloutRunnerFactory
 from batuta.train.rollouts import PolicyDraft
 from batuta.train.run_folder import RunFolder
+from batuta.train.trainer import make_dataset, make_trainer
 from train.stage import LIBRARIES, metrics, settings
 
 pytestmark = LIBRARIES
@@ -57,7 +54,7 @@ def test_only_continued_first_rounds_are_paid_otherwise(rewards, later, discount
 
 
 class Recorded:
-    """A training whose every step's plays are kept."""
+    """A training whose every step's runs are kept."""
 
     def __init__(self, folder, policy, **optimiser):
         told = settings(
@@ -67,7 +64,7 @@ class Recorded:
             recursion={"share": 0.5, "discount": 0.25},
             pool={"permute": True},
         )
-        self.settings, self.plays, self.seeds = told, [], []
+        self.settings, self.rollouts, self.seeds = told, [], []
         self.episodes = make_episodes(
             draw_questions(told), rehearsal.rehearsal_pool(), told.pool, told.seed
         )
@@ -81,8 +78,8 @@ class Recorded:
             on_metrics=lambda line: None,
         )
 
-    def _heard(self, step, played):
-        self.plays.append(played)
+    def _heard(self, step, rollouts):
+        self.rollouts.append(rollouts)
 
     def prompts(self):
         return [row["prompt"] for row in make_dataset(self.settings) for _ in range(GROUP)]  # pyright: ignore[reportArgumentType, reportCallIssue]
@@ -145,14 +142,14 @@ def test_the_reward_credits_every_root_that_a_row_continued(recorded):
     texts = trainer.processing_class.batch_decode(
         written["completion_ids"], skip_special_tokens=True
     )
-    recorded.plays.clear()
+    recorded.rollouts.clear()
     asking = trainer.reward_funcs[0](
         completions=texts, completion_ids=written["completion_ids"], episode=numbers,
         trainer_state=trainer.state, log_metric=lambda *_: None, root=written["root"],
         prompt_tokens=written["prompt_tokens"],
     )  # fmt: skip
     paid = asyncio.run_coroutine_threadsafe(asking, trainer.async_loop).result()
-    own = [each.reward for each in recorded.plays[0]]
+    own = [each.reward for each in recorded.rollouts[0]]
     continued = {root.row for root in written["root"] if root}
     assert len(continued) > GROUP, "most first rounds are continued"
     for row, (mine, earned) in enumerate(zip(paid, own, strict=True)):
@@ -165,15 +162,15 @@ def test_the_reward_credits_every_root_that_a_row_continued(recorded):
         )
 
 
-def test_its_seed_plays_the_first_round_again_exactly(recorded):
-    recorded.plays.clear()
+def test_its_seed_runs_the_first_round_again_exactly(recorded):
+    recorded.rollouts.clear()
     recorded.trainer.train()
-    (played,) = recorded.plays
-    again = [(row, each) for row, each in enumerate(played) if each.draft.root]
+    (rollouts,) = recorded.rollouts
+    again = [(row, each) for row, each in enumerate(rollouts) if each.draft.root]
     assert len(again) == 2 * GROUP
     for row, each in again:
         first_block = (row // GROUP - 1) * GROUP
-        own = played[first_block : first_block + GROUP]
+        own = rollouts[first_block : first_block + GROUP]
         (match,) = [
             first for first in own
             if first.draft.text == each.draft.root.text and first.run.header.seed == each.run.header.seed
@@ -217,8 +214,8 @@ def rollout_function(tokenizer, told, asked):
     """Synchronous, and no first round can be continued."""
     return RolloutFunction(
         tokenizer, told, asked,
-        play_first_rounds=lambda chosen, trainer, step: [None] * len(chosen),
-        start_playing=lambda *_: pytest.fail("nothing is played ahead"), schedule=(),
+        run_first_rounds=lambda chosen, trainer, step: [None] * len(chosen),
+        start_rollouts=lambda *_: pytest.fail("nothing is run ahead"), schedule=(),
     )  # fmt: skip
 
 

@@ -1,10 +1,12 @@
 """Our sampler writes what transformers writes, from one prefill a question."""
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from batuta.train.sampler import ListEndDetector, Sampler
+from batuta.train.sampler import ListEndDetector, Sampler, narrow_weights
 
 PAD, END, WORDS = 0, 1, 50
 
@@ -150,3 +152,38 @@ def test_nothing_is_written_after_the_lists_are_closed():
     for row in closed:
         first = next(at for at, token in enumerate(row) if 2 <= token < 8)
         assert row[first + 1 :] in ([END], []) and (row[-1] == END or len(row) == 12)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_under_autocast_it_writes_what_transformers_writes_and_leaves_the_weights(tied):
+    model, asked = network(4, 2, 2), prompts((5, 12))
+    if tied:
+        model.lm_head.weight = model.model.embed_tokens.weight
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = greedy(model, asked, 10, end=None)
+        assert sampled(model, asked, 2, 10, end=-1) == [each for each in expected for _ in range(2)]
+    for name, weight in model.named_parameters():
+        assert weight.dtype is torch.float32 and torch.equal(weight, before[name])
+    model(torch.tensor([[3, 4, 5]]), labels=torch.tensor([[3, 4, 5]])).loss.backward()
+    assert mlp_of(model).up_proj.weight.grad is not None
+
+
+def mlp_of(model: Any) -> Any:
+    return model.model.layers[0].mlp
+
+
+def test_weights_are_narrow_within_and_wide_again_after_an_error():
+    model = network(4, 2, 1)
+    inner = mlp_of(model).up_proj
+
+    def stop():
+        with torch.autocast("cpu", torch.bfloat16), narrow_weights(model):
+            assert inner.weight.dtype is torch.bfloat16
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        stop()
+    assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+    with narrow_weights(model):
+        assert inner.weight.dtype is torch.float32, "there is no autocast"

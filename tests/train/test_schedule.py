@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from batuta.train.conductor_training import ScheduleCallback
+from batuta.train.trainer import ScheduleCallback
 from train.stage import settings
 
 

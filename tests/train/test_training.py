@@ -24,12 +24,13 @@ from batuta.core import (
     Step,
     Workflow,
 )
-from batuta.train.conductor_training import make_trainer, train_conductor
+from batuta.train.conductor_training import train_conductor
 from batuta.train.episodes import make_episodes
 from batuta.train.questions import draw_questions
 from batuta.train.reward_function import RewardFunction
 from batuta.train.rollouts import GradedRollout
 from batuta.train.run_folder import RunFolder
+from batuta.train.trainer import make_trainer
 from train.stage import LIBRARIES, metrics, settings, untimed
 
 pytestmark = LIBRARIES
@@ -86,16 +87,16 @@ FLOW = Workflow((Step(subtask="Solve it.", worker=rehearsal.rehearsal_pool().wor
 
 
 class Paying:
-    """Players who pay what they are told, row by row."""
+    """A runner that pays what it is told, row by row."""
 
     def __init__(self, rewards):
         self.rewards = rewards
 
     async def run_drafts(self, drafts, seeds, step):
         rows = zip(drafts, self.rewards, strict=True)
-        return [self._played(episode, draft, reward) for (episode, draft), reward in rows]
+        return [self._rollout(episode, draft, reward) for (episode, draft), reward in rows]
 
-    def _played(self, episode, draft, reward):
+    def _rollout(self, episode, draft, reward):
         header = RunHeader(
             id=RunId("r"),
             question=Question.of("q"),
@@ -123,7 +124,7 @@ def trainer_paying(tmp_path, policy, rewards, **optimiser):
         return Paying(rewards)
 
     lines = []
-    reward = RewardFunction(told, asked, opened, lambda step, played: None)  # pyright: ignore[reportArgumentType]
+    reward = RewardFunction(told, asked, opened, lambda step, rollouts: None)  # pyright: ignore[reportArgumentType]
     trainer = make_trainer(
         told, asked, reward=reward, folder=RunFolder(tmp_path), on_metrics=lines.append
     )

@@ -34,7 +34,7 @@ ASKED = rehearsal.draw_tasks(None, 40, 3)
 
 
 def first_rounds():
-    """Workflows that were played, in a few words."""
+    """Workflows that were run, in a few words."""
     rng = Random(0)
     for task in ASKED[:10]:
         flow = random_workflow(rng, POOL)
@@ -70,7 +70,7 @@ def test_every_draft_can_be_read_and_calls_only_whom_the_prompt_lists(told):
             POOL,
             rendering=COMPACT,
             settings=told,
-            played_rounds=list(first_rounds()),
+            first_rounds=list(first_rounds()),
             seed=1,
         ),
         400,
@@ -141,7 +141,7 @@ def test_the_frame_of_the_three_lists_costs_few_tokens():
         draft
         for _, draft in islice(
             warmup_texts(
-                ASKED, POOL, rendering=COMPACT, settings=WarmupSettings(), played_rounds=[], seed=2
+                ASKED, POOL, rendering=COMPACT, settings=WarmupSettings(), first_rounds=[], seed=2
             ),
             300,
         )
@@ -157,7 +157,7 @@ def seven_examples():
     told = WarmupSettings(steps=10, batch=8, drills=0.5, revisions=0.0)
     pairs = list(
         islice(
-            warmup_texts(ASKED, POOL, rendering=COMPACT, settings=told, played_rounds=[], seed=1),
+            warmup_texts(ASKED, POOL, rendering=COMPACT, settings=told, first_rounds=[], seed=1),
             44,
         )
     )

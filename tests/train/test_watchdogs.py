@@ -78,9 +78,9 @@ class Reward:
 
 def supervised(tmp_path):
     """A supervisor, and what stands for the trainer."""
-    split = SplitQuestions(source="x", questions=1, longest=1, held_back=())
+    split = SplitQuestions(source="x", questions=1, held_back=())
     supervisor = TrainingSupervisor(
-        settings(tmp_path), split, StageClock(1.0, 0.0, lambda: 0.0), tell=lambda _: None
+        settings(tmp_path), split, StageClock(1.0, 0.0, lambda: 0.0), on_progress=lambda _: None
     )
     model = torch.nn.Linear(2, 2)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -119,7 +119,7 @@ def _check_fit(
         down, up = tensors.get(f"{name}.lora_a"), tensors.get(f"{name}.lora_b")
         fits = down is not None and up is not None and up.shape[1] == down.shape[0]
         if not fits or shapes.get(name) != (up.shape[0], down.shape[1]):  # pyright: ignore[reportOptionalMemberAccess]
-            raise ConfigError(f"{folder} is no adapter of the model of {like}: {name} differs")
+            raise ConfigError(f"{folder} is not an adapter of the model of {like}: {name} differs")
     if not whole:
         raise ConfigError(f"{folder} holds no adapter")
 

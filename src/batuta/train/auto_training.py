@@ -6,27 +6,46 @@ best one so far lies in the folder at any moment. Watchdogs look at each step an
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, final
 
+import anyio
 import torch
 from transformers import TrainerCallback
 
 from batuta.core import MAX_STEPS, Pool, Workflow
-from batuta.train.auto_settings import END_SHARE, REJECTION_SHARE, WARMUP_SHARE
-from batuta.train.conductor_training import train_conductor
+from batuta.errors import ConfigError
+from batuta.train.auto_settings import (
+    END_FITTING,
+    END_FITTING_AT_MOST,
+    END_REJECTION,
+    END_SEARCH,
+    END_SHARE,
+)
+from batuta.train.conductor_training import load_pool, train_conductor
 from batuta.train.episodes import Episode, make_episodes, render_chat_prompt
+from batuta.train.fit_plan import ENOUGH_STEPS, LEAST_STEPS, FitPlan, plan_fitting
 from batuta.train.held_back import SplitQuestions
-from batuta.train.model import without_adapters
+from batuta.train.model import load_policy, set_threads, without_adapters
 from batuta.train.rejection_sampling import run_rejection_sampling
 from batuta.train.reward_function import RewardFunction, rollout_metrics
 from batuta.train.rollouts import GradedRollout, PolicyDraft
 from batuta.train.sampler import open_sampler
+from batuta.train.search_first import (
+    FoundWorkflows,
+    draw_random_workflows,
+    search_workflows,
+    single_worker_texts,
+    teach_single_worker,
+    teach_workflows,
+    workflow_texts,
+)
 from batuta.train.settings import TrainSettings
-from batuta.train.warmup_stage import run_warmup
 from batuta.train.watchdogs import (
     StepFigures,
     Trouble,
@@ -34,14 +53,17 @@ from batuta.train.watchdogs import (
     find_troubles,
     most_common_share,
 )
+from batuta.tune.stages import BEST_SINGLE
 
 JUDGEMENTS = 8
 """Times that a policy is judged while reinforcement goes on, about."""
 _MOST_ENTROPY = 0.2
+_LEAST_SEARCH = 5.0
+"""Seconds without which no search is begun."""
 _COST_GROWTH, _ENTROPY_GROWTH, _RATE_DECAY = 3.0, 2.0, 0.5
 
 AutoListener = Callable[[str], None]
-"""Is told, in a sentence, what goes on."""
+"""Receives, in a sentence, what happens."""
 
 
 class CallCharge(Protocol):
@@ -60,7 +82,9 @@ class StageClock:
         self, minutes: float, began: float, now: Callable[[], float] = time.monotonic
     ) -> None:
         """Runs from `began` on, a value of `now`."""
+        self.minutes = minutes
         self._seconds = 60 * minutes
+        self._before = 0.0
         self._began = began
         self._now = now
 
@@ -69,9 +93,18 @@ class StageClock:
         """Seconds so far."""
         return self._now() - self._began
 
+    def begin_stages(self) -> None:
+        """What was used so far, to load libraries, is no part of what the stages share."""
+        self._before = self.used
+
+    @property
+    def share(self) -> float:
+        """The share of the stages' time that is used."""
+        return (self.used - self._before) / (self._seconds - self._before)
+
     def left(self, share: float) -> float:
         """Seconds until that share of the time is used; negative: it is."""
-        return share * self._seconds - self.used
+        return self._before + share * (self._seconds - self._before) - self.used
 
     def within(self, start: float, end: float) -> Callable[[float], bool]:
         """Tells whether a part of the time between two shares of the whole is over."""
@@ -98,7 +131,7 @@ class AutoReport:
     """Each with what was done."""
     seconds: float = 0.0
     workflows: int = 0
-    """Played, judgements included."""
+    """How many were run, judgements included."""
     calls: int = 0
     usd: float = 0.0
 
@@ -118,15 +151,15 @@ class TrainingSupervisor:
         split: SplitQuestions,
         clock: StageClock,
         *,
-        tell: AutoListener,
+        on_progress: AutoListener,
     ) -> None:
         """Nothing is judged yet."""
         self._settings = settings
         self._tasks = split.held_back
         self._clock = clock
-        self._tell = tell
+        self._on_progress = on_progress
         self._history: list[StepFigures] = []
-        self._played: Sequence[GradedRollout] = ()
+        self._rollouts: Sequence[GradedRollout] = ()
         self._best: dict[str, torch.Tensor] | None = None
         self._slowest = 0.0
         self.report = AutoReport(folder=settings.output)
@@ -137,16 +170,16 @@ class TrainingSupervisor:
         """The questions that were kept back, as the policy meets them."""
         return make_episodes(self._tasks, pool, self._settings.pool, self._settings.seed)
 
-    def hear(self, played: Sequence[GradedRollout]) -> None:
-        """A step's workflows were played."""
-        self._played = played
-        self.count(played)
+    def record_rollouts(self, rollouts: Sequence[GradedRollout]) -> None:
+        """A step's workflows were run."""
+        self._rollouts = rollouts
+        self.count(rollouts)
 
-    def count(self, played: Sequence[GradedRollout]) -> None:
+    def count(self, rollouts: Sequence[GradedRollout]) -> None:
         """Adds what was paid."""
-        self.report.workflows += len(played)
-        self.report.calls += sum(each.run.usage.calls - len(each.run.rounds) for each in played)
-        self.report.usd += float(sum(each.run.cost.usd for each in played))
+        self.report.workflows += len(rollouts)
+        self.report.calls += sum(each.run.usage.calls - len(each.run.rounds) for each in rollouts)
+        self.report.usd += float(sum(each.run.cost.usd for each in rollouts))
 
     def judge(
         self, trainer: Any, reward: RewardFunction, episodes: Sequence[Episode], stage: str
@@ -168,15 +201,17 @@ class TrainingSupervisor:
         bare.train()
         drafts = tokenizer.batch_decode(rows, skip_special_tokens=True)
         pairs = [(e, PolicyDraft(text=t)) for e, t in zip(episodes, drafts, strict=True)]
-        played = reward.play_drafts(pairs, [7 + at for at in range(len(pairs))], trainer)
-        self.count(played)
+        rollouts = reward.run_drafts(pairs, [7 + at for at in range(len(pairs))], trainer)
+        self.count(rollouts)
         self._slowest = max(self._slowest, time.monotonic() - began)
-        figures = rollout_metrics(played)
+        figures = rollout_metrics(rollouts)
         found = PolicyJudgement(stage, figures["right"], figures["steps"])
         better = self.report.best is None or found.right > self.report.best.right
         self.report.judgements.append(found)
         mark = ", the best so far" if better else ""
-        self._tell(f"{stage}: {found.right:.1%} of {len(played)} held-back questions right{mark}")
+        self._on_progress(
+            f"{stage}: {found.right:.1%} of {len(rollouts)} held-back questions right{mark}"
+        )
         if better:
             self._best = {name: value.detach().clone() for name, value in bare.state_dict().items()}
         return better
@@ -190,14 +225,14 @@ class TrainingSupervisor:
                 right=float(figures.get("right", 0.0)),
                 steps=float(figures.get("steps", 0.0)),
                 entropy=figures.get("entropy"),
-                same=most_common_share(_workflows_by_question(self._played)),
+                same=most_common_share(_workflows_by_question(self._rollouts)),
             )
         )
         told = [trouble for trouble, _ in self.report.troubles]
         for trouble in find_troubles(self._history, told, MAX_STEPS):
             done = self.act(trouble.kind, trainer, reward)
             self.report.troubles.append((trouble, done))
-            self._tell(f"step {trouble.step}: {trouble.kind}: {trouble.seen}; {done}")
+            self._on_progress(f"step {trouble.step}: {trouble.kind}: {trouble.seen}; {done}")
 
     def make_callback(
         self,
@@ -289,13 +324,41 @@ class SupervisorCallback(TrainerCallback):
         self._judged_at = self._clock.used
 
 
+def require_time(settings: TrainSettings, split: SplitQuestions, clock: StageClock) -> FitPlan:
+    """Times fitting on random workflows here, before anything is spent.
+
+    Returns:
+        What fits as the machine is now.
+
+    Raises:
+        ConfigError: the time is too short to teach even a small network the syntax.
+    """
+    set_threads(settings)
+    pool = anyio.run(load_pool, settings)
+    chance = draw_random_workflows(split.held_back, pool, settings.seed)
+    share = END_FITTING - END_SEARCH
+    texts = workflow_texts(settings, pool, chance)
+    left = max(60 * clock.minutes - clock.used, 0.0)
+    plan = plan_fitting(settings, texts, share * left)
+    fitting = LEAST_STEPS * plan.step_seconds / share
+    wanted = clock.used + max(fitting, _LEAST_SEARCH / END_SEARCH)
+    if wanted > 60 * clock.minutes:
+        raise ConfigError(
+            f"{clock.minutes:g} minutes are too short here: it took {clock.used:.0f} s to begin, "
+            f"and a step of fitting a small network takes {plan.step_seconds:.2f} s, of which at "
+            f"least {LEAST_STEPS} are needed; allow --minutes {math.ceil(wanted / 6) / 10:g}"
+        )
+    clock.begin_stages()
+    return plan
+
+
 def train_within(
     settings: TrainSettings,
     split: SplitQuestions,
     clock: StageClock,
     *,
     command: Sequence[str],
-    tell: AutoListener,
+    on_progress: AutoListener,
 ) -> AutoReport:
     """All stages, within the clock's time; the best policy is in the folder.
 
@@ -303,29 +366,105 @@ def train_within(
         ConfigError: the settings cannot be carried out.
         StoreError: the folder cannot be written.
     """
-    supervisor = TrainingSupervisor(settings, split, clock, tell=tell)
-    if not settings.policy.start:
-        run_warmup(settings, lambda _step, _loss: None, clock.within(0.0, WARMUP_SHARE))
-        tell(f"SFT warm-up has ended after {clock.used:.0f} s")
+    search = partial(
+        search_workflows,
+        minutes=clock.left(END_SEARCH) / 60,
+        most_minutes=clock.left(END_FITTING) / 60,
+        on_progress=on_progress,
+    )
+    found = anyio.run(search, settings, split)
+    _tell_search(found, clock, on_progress)
+    settings = _teach_found(settings, found, clock, on_progress)
+    supervisor = TrainingSupervisor(settings, split, clock, on_progress=on_progress)
+    report = supervisor.report
+    report.calls, report.usd = found.calls, float(found.usd)
+    report.workflows = found.workflows
     if settings.rejection.rounds:
+        start = clock.share
         run_rejection_sampling(
             settings,
             lambda *_: None,
-            clock.within(clock.used / max(clock.used + clock.left(1.0), 1.0), REJECTION_SHARE),
+            clock.within(start, max(start, END_REJECTION)),
             supervisor.count,
         )
-        tell(f"rejection sampling has ended after {clock.used:.0f} s")
-    supervisor.report.folder = train_conductor(
+        on_progress(f"rejection sampling has ended after {clock.used:.0f} s")
+    report.folder = train_conductor(
         settings, command, lambda _figures: None, supervision=supervisor
     )
-    supervisor.report.seconds = clock.used
-    return supervisor.report
+    _fall_back_on_single(
+        settings, split, found, supervisor=supervisor, clock=clock, on_progress=on_progress
+    )
+    report.seconds = clock.used
+    return report
 
 
-def _workflows_by_question(played: Sequence[GradedRollout]) -> list[list[Hashable]]:
+def _tell_search(found: FoundWorkflows, clock: StageClock, on_progress: AutoListener) -> None:
+    shares = [
+        "not measured" if share is None else f"{share:.1%}"
+        for share in (found.found_right, found.single_right)
+    ]
+    on_progress(
+        f"the search has ended after {clock.used:.0f} s and {found.calls:,} calls: right of the "
+        f"held-back questions {shares[0]}, the best single worker {shares[1]}"
+    )
+
+
+def _teach_found(
+    settings: TrainSettings, found: FoundWorkflows, clock: StageClock, on_progress: AutoListener
+) -> TrainSettings:
+    """Fits the policy; the settings as the found workflows need them."""
+    set_threads(settings)
+    pool, targets = anyio.run(load_pool, settings), found.targets
+    chance = draw_random_workflows([task for task, _ in targets], pool, settings.seed)
+    texts = workflow_texts(settings, pool, [*targets, *chance[: len(chance) // 4]])
+    plan = plan_fitting(settings, texts, max(clock.left(END_FITTING), 0.0))
+    until = END_FITTING
+    if plan.steps < ENOUGH_STEPS:  # reinforcement is what can wait
+        plan, until = replace(plan, steps=ENOUGH_STEPS), END_FITTING_AT_MOST
+    settings = plan.apply_to(settings)
+    start = clock.share
+    teach_workflows(settings, pool, targets, plan, is_over=clock.within(start, until))
+    on_progress(
+        f"fitting has ended after {clock.used:.0f} s: {plan.steps} steps, "
+        f"{plan.network.layers} layers of {plan.network.hidden}, {plan.step_seconds:.2f} s a step"
+    )
+    return settings
+
+
+def _fall_back_on_single(
+    settings: TrainSettings,
+    split: SplitQuestions,
+    found: FoundWorkflows,
+    *,
+    supervisor: TrainingSupervisor,
+    clock: StageClock,
+    on_progress: AutoListener,
+) -> None:
+    """Where the best policy is worse than the best single worker, that one for everything."""
+    best, single = supervisor.report.best, found.single_right
+    if best is None or single is None or best.right >= single:
+        return
+    folder, pool = supervisor.report.folder, anyio.run(load_pool, settings)
+    model, tokenizer = load_policy(str(folder), None)
+    tasks = [task for task, _ in found.executed]
+    write = partial(single_worker_texts, settings, tokenizer, pool, single=found.single)
+    (prompts, draft), (held, _) = write(tasks), write(split.held_back)
+    if not teach_single_worker(
+        model, tokenizer, prompts, draft, held=held, is_over=lambda: clock.left(1.0) <= 0
+    ):
+        on_progress("the best policy is worse than the best single worker, and the time is over")
+        return
+    model.save_pretrained(folder)
+    supervisor.report.judgements.append(PolicyJudgement(BEST_SINGLE, single, 1.0))
+    on_progress(
+        "the best policy was worse than the best single worker: it now calls that one alone"
+    )
+
+
+def _workflows_by_question(rollouts: Sequence[GradedRollout]) -> list[list[Hashable]]:
     """Of each question the workflows of its group, by who does what after whom."""
     groups: dict[int, list[Hashable]] = {}
-    for each in played:
+    for each in rollouts:
         flow = each.run.rounds[-1].workflow if each.run.rounds else None
         group = groups.setdefault(each.episode.number, [])
         if isinstance(flow, Workflow):

@@ -4,46 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, final
 
 import anyio
-import torch
-from accelerate.utils import gather_object
-from datasets import Dataset
 from transformers import (
-    PrinterCallback,
     TrainerCallback,
 )
-from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from batuta.clients import HttpTransport
 from batuta.config.load import load_config
 from batuta.core import Pool
 from batuta.embedded.policy import ConductorCard
-from batuta.errors import ConfigError
-from batuta.train.ahead import KeepPendingBatches, pending_file, read_pending
 from batuta.train.allocator import retain_freed_memory
 from batuta.train.episodes import Episode, make_episodes
-from batuta.train.grpo import RolloutFunction, SharedPromptTrainer, StalePolicyTrainer
-from batuta.train.model import (
-    check_own_sampler,
-    freeze_lower_layers,
-    load_policy,
-    lora_config,
-    require_policy_start,
-    set_threads,
-)
 from batuta.train.questions import draw_questions
 from batuta.train.reward_function import RewardFunction
 from batuta.train.rollout_setup import RolloutRunnerFactory
 from batuta.train.rollouts import GradedRollout
 from batuta.train.run_folder import RunFolder
-from batuta.train.settings import OptimiserSettings, TrainSettings
+from batuta.train.settings import TrainSettings
+from batuta.train.trainer import MetricsListener, make_trainer, restore_pending
 
 
 class Supervision(Protocol):
@@ -58,8 +43,8 @@ class Supervision(Protocol):
         """The questions that policies are judged on."""
         ...
 
-    def hear(self, played: Sequence[GradedRollout]) -> None:
-        """A step's workflows were played."""
+    def record_rollouts(self, rollouts: Sequence[GradedRollout]) -> None:
+        """A step's workflows were run."""
         ...
 
     def make_callback(
@@ -84,17 +69,14 @@ class _NoSupervision:
         del pool
         return []
 
-    def hear(self, played: Sequence[GradedRollout]) -> None:
-        del played
+    def record_rollouts(self, rollouts: Sequence[GradedRollout]) -> None:
+        del rollouts
 
     def make_callback(self, trainer: Any, **_: Any) -> TrainerCallback:
         del trainer
         return TrainerCallback()
 
 
-MetricsListener = Callable[[dict[str, Any]], None]
-"""Is told each step's figures."""
-GROUP_THEN_BATCH = "group-then-batch"
 SAMPLES_PER_STEP = 4
 """Workflows kept of a sampled step."""
 
@@ -133,17 +115,17 @@ def train_conductor(
     opening = RolloutRunnerFactory(settings, folder, [each.task for each in (*asked, *held)])
     main = int(os.environ.get("RANK", "0")) == 0
 
-    def hear(step: int, played: Sequence[GradedRollout]) -> None:
-        supervision.hear(played)
+    def record_rollouts(step: int, rollouts: Sequence[GradedRollout]) -> None:
+        supervision.record_rollouts(rollouts)
         if main and step % settings.log.sample_every == 0:
-            folder.add_samples(step, played[:: max(1, len(played) // SAMPLES_PER_STEP)])
+            folder.add_samples(step, rollouts[:: max(1, len(rollouts) // SAMPLES_PER_STEP)])
 
     def note(line: dict[str, Any]) -> None:
         if main:
             folder.add_metrics(line)
             on_metrics(line)
 
-    reward = RewardFunction(settings, asked, opening, hear)
+    reward = RewardFunction(settings, asked, opening, record_rollouts)
     trainer = make_trainer(settings, asked, reward=reward, folder=folder, on_metrics=note)
     keep = partial(_keep_policy, trainer, settings, folder, pool)
     trainer.add_callback(
@@ -219,212 +201,3 @@ def last_checkpoint(folder: RunFolder) -> Path | None:
 def _is_whole(path: Path) -> bool:
     """Written to its end: the trainer's state comes last."""
     return (path / "trainer_state.json").is_file()
-
-
-def make_trainer(
-    settings: TrainSettings,
-    episodes: Sequence[Episode],
-    reward: RewardFunction,
-    folder: RunFolder,
-    *,
-    on_metrics: MetricsListener,
-) -> GRPOTrainer:
-    """TRL's trainer, ready to run.
-
-    Raises:
-        ConfigError: there is no policy to start from, or the batch cannot be divided.
-    """
-    start = require_policy_start(settings)
-    model, tokenizer = load_policy(start, settings.policy.revision)
-    lora = settings.policy.lora
-    if lora is None:
-        freeze_lower_layers(model, settings.policy.upper_layers)
-    own = settings.optimiser.sampler == "own"
-    if own:
-        check_own_sampler(model, start)
-    adapters = lora and lora_config(lora)
-    kind: Any = SharedPromptTrainer if own else StalePolicyTrainer
-    dataset = make_dataset(settings)
-
-    def start_playing(step: int, rows: Mapping[str, Any], trainer: Any) -> None:
-        texts = tokenizer.batch_decode(rows["completion_ids"], skip_special_tokens=True)
-        reward.start_playing(step, rows, texts, trainer.async_loop)
-
-    rollout = RolloutFunction(
-        tokenizer,
-        settings,
-        episodes,
-        play_first_rounds=reward.play_first_rounds,
-        start_playing=start_playing,
-        schedule=[(row[0]["episode"], row[0]["round"]) for row in dataset["prompt"]],
-    )
-    trainer = kind(
-        model=model,
-        reward_funcs=reward,
-        args=grpo_config(settings, folder),
-        train_dataset=dataset,
-        processing_class=tokenizer,
-        peft_config=adapters,
-        rollout_func=rollout,
-        callbacks=[MetricsCallback(on_metrics)],
-    )
-    trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(ScheduleCallback(trainer, settings))
-    if settings.optimiser.staleness:
-        rank = int(trainer.accelerator.process_index)
-        trainer.add_callback(KeepPendingBatches(rollout.ahead.pending, rank))
-    return trainer
-
-
-def restore_pending(trainer: Any, settings: TrainSettings, checkpoint: Path | None) -> None:
-    """Go on with the batches that were in flight at a checkpoint; without them they are new ones.
-
-    Every process goes on with its own or none does: some engines sample for all of them together.
-    """
-    if checkpoint is None or not settings.optimiser.staleness:
-        return
-    rank, step = int(trainer.accelerator.process_index), int(checkpoint.name.rpartition("-")[2])
-    found = read_pending(pending_file(checkpoint, rank), step, settings.optimiser.staleness)
-    counts: list[int] = gather_object([len(found)])
-    if found and len(set(counts)) == 1:
-        trainer.rollout_func.restore(found, trainer)
-
-
-def make_dataset(settings: TrainSettings) -> Dataset:
-    """A row for every group of every step, in order; a second round follows its first.
-
-    Raises:
-        ConfigError: the groups of a step cannot be divided among the processes.
-    """
-    o = settings.optimiser
-    again = settings.recursion.count_second_rounds(o.questions)
-    first = o.questions - again
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if again > first:
-        raise ConfigError("recursion.share needs at least two optimiser.questions a step")
-    if o.questions % processes or (again and (o.questions // processes) % 2):
-        raise ConfigError(
-            f"optimiser.questions = {o.questions} cannot be divided among {processes} processes"
-            + (" in pairs of a first and a second round" if again else "")
-        )
-    number, turn = [], []
-    for step in range(o.steps):
-        for at in range(first):
-            episode = step * o.questions + at
-            for which in (0, 1) if at < again else (0,):
-                number.append(episode)
-                turn.append(which)
-    prompts = [
-        [{"role": "user", "content": "", "episode": episode, "round": which}]
-        for episode, which in zip(number, turn, strict=True)
-    ]
-    return Dataset.from_dict({"prompt": prompts, "episode": number})
-
-
-def grpo_config(settings: TrainSettings, folder: RunFolder) -> GRPOConfig:
-    """The same training in TRL's words (Conductor paper, section 4.1, by default).
-
-    Raises:
-        ConfigError: a step's completions cannot be divided into micro-batches.
-    """
-    o = settings.optimiser
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    passes, rest = divmod(o.questions * o.group, o.micro_batch * processes)
-    if rest or not passes:
-        raise ConfigError(
-            f"optimiser.questions x group = {o.questions * o.group} completions cannot be divided "
-            f"into micro-batches of {o.micro_batch} on {processes} processes"
-        )
-    cuda = torch.cuda.is_available()
-    set_threads(settings)
-    return GRPOConfig(
-        output_dir=str(folder.checkpoints),
-        max_steps=o.steps,
-        per_device_train_batch_size=o.micro_batch,
-        gradient_accumulation_steps=passes,
-        steps_per_generation=passes,
-        shuffle_dataset=False,
-        remove_unused_columns=False,
-        use_cpu=not cuda,
-        bf16=settings.policy.bf16,
-        gradient_checkpointing=o.gradient_checkpointing,
-        dataloader_pin_memory=cuda,
-        seed=settings.seed,
-        logging_steps=1,
-        logging_first_step=True,
-        save_steps=settings.log.checkpoint_every,
-        save_total_limit=settings.log.keep_checkpoints,
-        report_to=list(settings.log.to) or "none",
-        log_completions=False,
-        disable_tqdm=True,
-        disable_dropout=True,
-        **_generation_options(o),
-        **_descent_options(o),
-    )
-
-
-def _generation_options(o: OptimiserSettings) -> dict[str, Any]:
-    """How completions are sampled."""
-    return {
-        "num_generations": o.group,
-        "num_iterations": 1,
-        "max_completion_length": o.completion,
-        "temperature": o.temperature,
-        "top_k": 0,
-        "use_vllm": o.sampler.startswith("vllm"),
-        "vllm_mode": "server" if o.sampler == "vllm-server" else "colocate",
-        "vllm_server_base_url": o.vllm_server if o.sampler == "vllm-server" else None,
-        "vllm_gpu_memory_utilization": o.vllm_memory,
-        "vllm_enable_sleep_mode": o.vllm_sleep,
-    }
-
-
-def _descent_options(o: OptimiserSettings) -> dict[str, Any]:
-    """The loss and how the weights follow it."""
-    return {
-        "beta": o.kl,
-        "epsilon": o.clip,
-        "loss_type": o.loss,
-        "scale_rewards": "group" if o.scale == GROUP_THEN_BATCH else o.scale,
-        "entropy_coef": o.entropy,
-        "use_adaptive_entropy": o.entropy_target is not None,
-        "entropy_target": o.entropy_target or 0.0,
-        "entropy_coef_max": max(o.entropy * 5, 0.01),
-        "entropy_coef_delta": max(o.entropy / 20, 1e-4),
-        "learning_rate": o.learning_rate,
-        "lr_scheduler_type": o.schedule,
-        "warmup_steps": o.warmup,
-        "adam_beta1": o.betas[0],
-        "adam_beta2": o.betas[1],
-        "weight_decay": o.weight_decay,
-        "max_grad_norm": o.max_grad_norm,
-    }
-
-
-class ScheduleCallback(TrainerCallback):
-    """What changes from step to step: the entropy bonus, and what advantages are divided by."""
-
-    def __init__(self, trainer: Any, settings: TrainSettings) -> None:
-        self._trainer = trainer
-        self._settings = settings
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Sets what holds for this step."""
-        o, step = self._settings.optimiser, state.global_step
-        if o.entropy_last is not None:
-            done = step / max(1, state.max_steps - 1)
-            self._trainer.entropy_coef = o.entropy + (o.entropy_last - o.entropy) * done
-        if o.scale == GROUP_THEN_BATCH and step >= self._settings.reward.from_step:
-            self._trainer.scale_rewards = "batch"
-
-
-class MetricsCallback(TrainerCallback):
-    """Hands every step's figures on."""
-
-    def __init__(self, on_metrics: MetricsListener) -> None:
-        self._on_metrics = on_metrics
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        """TRL logs once a step."""
-        if logs and "reward" in logs:
-            self._on_metrics({"step": int(state.global_step), **logs})

@@ -17,12 +17,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from batuta.core import Question
-from batuta.core.usage import ZERO_COST, ZERO_USAGE
 from batuta.engine.workflow_estimate import EXPECTED_OUTPUT_TOKENS, estimate_workflow
 from batuta.solvers.random_workflows import random_workflow
 from batuta.train.episodes import Episode
 from batuta.train.run_folder import METRICS_FILE, SETTINGS_FILE, read_jsonl
 from batuta.train.settings import TrainSettings
+from batuta.usage import ZERO_COST, ZERO_USAGE
 
 PRICED_WORKFLOWS = 300
 """Random workflows that are priced."""
@@ -43,7 +43,7 @@ class CostEstimate:
     """Expected of the whole training."""
 
     workflows: int
-    """Completions that are played."""
+    """Completions that are run."""
     steps: float
     """Calls of a workflow."""
     calls: int
@@ -111,15 +111,15 @@ def estimate_cost(
 
 def _measured_cost(workflows: int, lines: Sequence[dict[str, Any]]) -> CostEstimate:
     valid, steps = fmean(each["valid"] for each in lines), fmean(each["steps"] for each in lines)
-    played = workflows * valid
+    executed = workflows * valid
     tokens = fmean(each["worker_tokens"] for each in lines)
-    usd = Decimal(str(round(played * fmean(each["usd"] for each in lines), 4)))
+    usd = Decimal(str(round(executed * fmean(each["usd"] for each in lines), 4)))
     source = f"the last {len(lines)} steps of the run in this folder"
     return CostEstimate(
         workflows=workflows,
         steps=steps,
-        calls=round(played * steps),
-        tokens=round(played * tokens),
+        calls=round(executed * steps),
+        tokens=round(executed * tokens),
         usd=usd,
         unpriced_calls=None,
         depth=None,
@@ -163,20 +163,20 @@ def estimate_step_time(
     timed = [float(line["step_time"]) for line in lines if line.get("step_time")]
     if timed:
         return StepTime(median(timed), f"the last {len(timed)} steps of the run in this folder")
-    playing, why = _playing_seconds(settings, cost, inputs)
+    running, why = _rollout_seconds(settings, cost, inputs)
     thinking = _policy_seconds(settings, inputs)
     speeds = (
         f"{GENERATION_SPEED[inputs.device]:.0e} operations a second while the policy writes and "
         f"{LEARNING_SPEED[inputs.device]:.0e} while it reads and learns, completions of half "
         f"their length"
     )
-    return StepTime(playing + thinking, f"assumed: {why}, {speeds}")
+    return StepTime(running + thinking, f"assumed: {why}, {speeds}")
 
 
-def _playing_seconds(
+def _rollout_seconds(
     settings: TrainSettings, cost: CostEstimate, inputs: StepTimeInputs
 ) -> tuple[float, str]:
-    """Seconds in which a step's workflows are played, and what is assumed."""
+    """Seconds in which a step's workflows are run, and what is assumed."""
     calls = cost.calls / settings.optimiser.steps
     if inputs.simulated:
         return calls * SIMULATED_SECONDS, f"{SIMULATED_SECONDS * 1000:g} ms a simulated call"

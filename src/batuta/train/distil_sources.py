@@ -21,7 +21,7 @@ WORKFLOWS = "workflows.jsonl"
 
 
 def read_found_workflows(folder: Path, pool: Pool) -> list[tuple[Task, Workflow]]:
-    """The questions of a tuning and what it plays on them.
+    """The questions of a tuning and what it runs on them.
 
     Args:
         folder: where `batuta tune` wrote.

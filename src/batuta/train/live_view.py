@@ -181,7 +181,7 @@ def describe_time(lines: Sequence[Mapping[str, Any]]) -> str:
     if not recent:
         return "no step was timed"
     whole = sum(float(line["step_time"]) for line in recent)
-    named = {"sampling": "time/sampling", "playing": "time/playing"}
+    named = {"sampling": "time/sampling", "running": "time/playing"}
     parts = {
         name: sum(float(line[key]) for line in recent)
         for name, key in named.items()

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Qwen2Config
 
@@ -86,7 +87,7 @@ def read_architecture(start: str, revision: str | None = None) -> PreTrainedConf
     """The architecture behind a folder or hub id, without the network; None: not known here."""
     try:
         found: Any = AutoConfig.from_pretrained(start, revision=revision, local_files_only=True)
-    except (OSError, ValueError):
+    except (OSError, ValueError, StrictDataclassError):
         return KNOWN_ARCHITECTURES.get(start)
     return found
 

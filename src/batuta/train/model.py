@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from jinja2 import TemplateError
 from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -72,33 +76,89 @@ def load_policy(start: str, revision: str | None) -> tuple[Any, Any]:
     """Model, with fp32 weights, and tokenizer of a folder or hub id.
 
     Raises:
-        ConfigError: they cannot be loaded, the tokenizer is of another model or has no chat
-            template, or the weights do not fit in memory.
+        ConfigError: they cannot be loaded, weights are missing, the tokenizer is of another model
+            or has no chat template, or the weights do not fit in memory.
     """
     _check_room(start, revision)
-    try:
-        tokenizer = read_tokenizer(start, revision)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            start, dtype=torch.float32, revision=revision
-        )
-    except (OSError, ValueError):
-        raise ConfigError(
-            f"no policy can be loaded from {start!r}; name a folder with a model and its "
-            "tokenizer, or a hub id that can be fetched from here, as policy.start"
-        ) from None
+    model, tokenizer = _read_policy(start, revision)
     if len(tokenizer) > model.config.vocab_size:
         raise ConfigError(
             f"the tokenizer in {start} has {len(tokenizer)} pieces and the model knows "
             f"{model.config.vocab_size}: copy all files of the tokenizer that it was trained with"
         )
+    _check_chat_template(tokenizer, start)
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return model, tokenizer
+
+
+def _read_policy(start: str, revision: str | None) -> tuple[Any, Any]:
+    """Model and tokenizer as they lie there.
+
+    Raises:
+        ConfigError: they cannot be loaded, or weights are missing.
+    """
+    try:
+        tokenizer = read_tokenizer(start, revision)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            start, dtype=torch.float32, revision=revision, output_loading_info=True
+        )
+        model, report = loaded
+    except (OSError, ValueError):
+        raise ConfigError(
+            f"no policy can be loaded from {start!r}; name a folder with a model and its "
+            "tokenizer, or a hub id that can be fetched from here, as policy.start"
+        ) from None
+    except DAMAGE as error:
+        raise ConfigError(
+            f"the policy in {start} is damaged, or its files are not of one model "
+            f"({first_line(error)}); fetch or write it again"
+        ) from None
+    require_all_weights(report, start)
+    return model, tokenizer
+
+
+DAMAGE = (SafetensorError, StrictDataclassError, RuntimeError, KeyError, IndexError, TypeError)
+"""What the libraries raise on files that are spoilt or do not belong together."""
+
+
+def first_line(error: Exception) -> str:
+    """What the error says first, in at most 120 characters."""
+    return str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+
+
+def require_all_weights(report: Mapping[str, Any], source: object) -> None:
+    """Whether every weight was read: transformers fills what is missing with random numbers.
+
+    Raises:
+        ConfigError: some are missing.
+    """
+    if missing := sorted(report["missing_keys"]):
+        raise ConfigError(
+            f"{source} lacks {len(missing)} of its model's weights, {missing[0]} among them; fetch "
+            "or write it again"
+        )
+
+
+def _check_chat_template(tokenizer: Any, start: str) -> None:
+    """Whether a prompt can be put to the model.
+
+    Raises:
+        ConfigError: there is no template, or it is none that can be rendered.
+    """
     if not tokenizer.chat_template:
         raise ConfigError(
             f"the tokenizer in {start} has no chat template, so a prompt cannot be put to that "
             "model; take its instruction-tuned sibling, or add chat_template.jinja to the folder"
         )
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return model, tokenizer
+    asked = [{"role": "user", "content": "?"}]
+    try:
+        tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+    except TemplateError as error:
+        raise ConfigError(
+            f"the chat template in {start} cannot be rendered ({first_line(error)}); mend "
+            "chat_template.jinja in that folder"
+        ) from None
 
 
 def _check_room(start: str, revision: str | None) -> None:

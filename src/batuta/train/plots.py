@@ -100,7 +100,7 @@ PANELS = (
         file="seconds",
         title="Time of a step",
         unit="seconds",
-        curves=(("step_time", "whole"), ("time/sampling", "sampling"), ("time/playing", "playing")),
+        curves=(("step_time", "whole"), ("time/sampling", "sampling"), ("time/playing", "running")),
     ),
 )
 

@@ -80,7 +80,7 @@ class RejectionContext:
     pool: Pool
     """All workers, of whom a question may list some."""
     is_over: Callable[[float], bool] = lambda _: False
-    on_played: Callable[[Sequence[GradedRollout]], None] = lambda _: None
+    on_rollouts: Callable[[Sequence[GradedRollout]], None] = lambda _: None
 
     def is_round_over(self, number: int, part: float) -> bool:
         """Whether that part of a round's time is over."""
@@ -91,16 +91,16 @@ def run_rejection_sampling(
     settings: TrainSettings,
     on_progress: RejectionListener,
     is_over: Callable[[float], bool] = lambda _: False,
-    on_played: Callable[[Sequence[GradedRollout]], None] = lambda _: None,
+    on_rollouts: Callable[[Sequence[GradedRollout]], None] = lambda _: None,
 ) -> Path:
-    """Sample, play, keep what earned more than its question's mean, fit; several rounds.
+    """Sample, run, keep what earned more than its question's mean, fit; several rounds.
 
     Args:
         settings: the file.
         on_progress: hears how it goes.
         is_over: whether a part of the stage's time is over; each round has its own, of which it
             samples for three fifths.
-        on_played: hears what was played.
+        on_rollouts: receives what was run.
 
     Returns:
         The folder of the fitted policy.
@@ -121,87 +121,87 @@ def run_rejection_sampling(
     else:
         freeze_lower_layers(model, settings.policy.upper_layers)
     pool = asyncio.run(load_pool(settings))
-    stage = RejectionContext(
+    context = RejectionContext(
         settings=settings,
         model=model,
         tokenizer=tokenizer,
         on_progress=on_progress,
         pool=pool,
         is_over=is_over,
-        on_played=on_played,
+        on_rollouts=on_rollouts,
     )
-    asyncio.run(_run_rounds(stage, RunFolder(settings.output)))
+    asyncio.run(_run_rounds(context, RunFolder(settings.output)))
     return save_stage(model, tokenizer, settings, "rejection")
 
 
-async def _run_rounds(stage: RejectionContext, folder: RunFolder) -> None:
-    settings, rejection = stage.settings, stage.settings.rejection
+async def _run_rounds(context: RejectionContext, folder: RunFolder) -> None:
+    settings, rejection = context.settings, context.settings.rejection
     mix = rejection.tasks or settings.curriculum[0].tasks
     seeds = [settings.seed * 1009 + number + 500 for number in range(rejection.rounds)]
     asked = [await asyncio.to_thread(draw_mix, mix, rejection.questions, seed) for seed in seeds]
     opening = RolloutRunnerFactory(settings, folder, [task for tasks in asked for task in tasks])
-    players = await opening()
+    runner = await opening()
     try:
         for number, (tasks, seed) in enumerate(zip(asked, seeds, strict=True)):
             met = make_episodes(
                 tasks,
-                stage.pool,
+                context.pool,
                 settings=settings.pool,
                 seed=seed,
                 word_dropout=settings.prompt.hidden,
             )
-            kept = await _sample_round(stage, players, met, number)
-            await asyncio.to_thread(_fit_policy, stage, kept, number)
+            kept = await _sample_round(context, runner, met, number)
+            await asyncio.to_thread(_fit_policy, context, kept, number)
     finally:
         await opening.close()
 
 
 async def _sample_round(
-    stage: RejectionContext, players: RolloutRunner, met: Sequence[Episode], number: int
+    context: RejectionContext, runner: RolloutRunner, met: Sequence[Episode], number: int
 ) -> list[TrainingExample]:
     """Drafts of that round that earned more than the mean of their question, with their weights."""
-    group, seed = stage.settings.rejection.group, stage.settings.seed
+    group, seed = context.settings.rejection.group, context.settings.seed
     kept: list[TrainingExample] = []
-    all_played: list[GradedRollout] = []
+    all_rollouts: list[GradedRollout] = []
     for at in range(0, len(met), QUESTIONS_AT_ONCE):
-        if at and stage.is_round_over(number, _SAMPLING_PART):
+        if at and context.is_round_over(number, _SAMPLING_PART):
             break
         first = (seed * 31 + number) * 1_000_003 + at * group
         part = [
             DraftGroup(episode=e, seed=first + n * group)
             for n, e in enumerate(met[at : at + QUESTIONS_AT_ONCE])
         ]
-        part = await _continue_groups(stage, players, part, number)
-        prompts, drafts = await asyncio.to_thread(_sample_drafts, stage, part, number)
+        part = await _continue_groups(context, runner, part, number)
+        prompts, drafts = await asyncio.to_thread(_sample_drafts, context, part, number)
         asked = [(one, row) for one in part for row in range(group)]
         pairs = [(one.episode, draft) for (one, _), draft in zip(asked, drafts, strict=True)]
-        played = await players.run_drafts(
+        rollouts = await runner.run_drafts(
             pairs, [one.seed_of(row) for one, row in asked], step=2**31
         )
-        all_played += played
-        stage.on_played(played)
-        kept += keep_right_drafts(prompts, played, group, stage.settings.rejection.shorter)
-        figures = rollout_metrics(all_played) | {"kept": float(len(kept))}
-        stage.on_progress(f"round {number + 1}: playing", at + len(part), len(met), figures)
+        all_rollouts += rollouts
+        context.on_rollouts(rollouts)
+        kept += keep_right_drafts(prompts, rollouts, group, context.settings.rejection.shorter)
+        figures = rollout_metrics(all_rollouts) | {"kept": float(len(kept))}
+        context.on_progress(f"round {number + 1}: running", at + len(part), len(met), figures)
     return kept
 
 
 async def _continue_groups(
-    stage: RejectionContext, players: RolloutRunner, part: Sequence[DraftGroup], number: int
+    context: RejectionContext, runner: RolloutRunner, part: Sequence[DraftGroup], number: int
 ) -> list[DraftGroup]:
     """The groups, `recursion.share` of them after a first round that the policy wrote."""
-    settings = stage.settings
+    settings = context.settings
     rng = Random(f"rejection {settings.seed} {number} again {part[0].episode.number}")
     chosen = [at for at in range(len(part)) if rng.random() < settings.recursion.share]
     if not chosen:
         return list(part)
     some = [part[at] for at in chosen]
-    prompts = [_group_prompt(stage, one) for one in some]
-    drafts = await asyncio.to_thread(_write_drafts, stage, some, prompts, 1, number=number)
+    prompts = [_group_prompt(context, one) for one in some]
+    drafts = await asyncio.to_thread(_write_drafts, context, some, prompts, 1, number=number)
     pairs = [(one.episode, draft) for one, draft in zip(some, drafts, strict=True)]
-    played = await players.run_drafts(pairs, [one.seed_of(0) for one in some], step=2**31)
+    rollouts = await runner.run_drafts(pairs, [one.seed_of(0) for one in some], step=2**31)
     found = list(part)
-    for at, each in zip(chosen, played, strict=True):
+    for at, each in zip(chosen, rollouts, strict=True):
         if is_continuable(each):
             found[at] = replace(part[at], root=each.draft, rounds=each.run.rounds)
     return found
@@ -225,15 +225,15 @@ def keep_right_drafts(
 
 
 def _sample_drafts(
-    stage: RejectionContext, part: Sequence[DraftGroup], number: int
+    context: RejectionContext, part: Sequence[DraftGroup], number: int
 ) -> tuple[list[str], list[PolicyDraft]]:
     """The prompts, and a group of drafts for each."""
-    group = stage.settings.rejection.group
-    prompts = [_group_prompt(stage, one) for one in part]
-    if number < stage.settings.rejection.random:
-        drafts = [draft for one in part for draft in random_drafts(stage, one)]
+    group = context.settings.rejection.group
+    prompts = [_group_prompt(context, one) for one in part]
+    if number < context.settings.rejection.random:
+        drafts = [draft for one in part for draft in random_drafts(context, one)]
     else:
-        drafts = _write_drafts(stage, part, prompts=prompts, group=group, number=number)
+        drafts = _write_drafts(context, part, prompts=prompts, group=group, number=number)
     for at, one in enumerate(part):  # what nobody tries is never found to be right
         if one.root:
             stands = [PolicyDraft(text=ACCEPTED, root=one.root)] * (group // ACCEPT_EVERY)
@@ -241,13 +241,13 @@ def _sample_drafts(
     return prompts, drafts
 
 
-def _group_prompt(stage: RejectionContext, one: DraftGroup) -> str:
-    rendering = stage.settings.prompt.rendering()
-    return render_chat_prompt(stage.tokenizer, one.episode.request(rendering, one.rounds))
+def _group_prompt(context: RejectionContext, one: DraftGroup) -> str:
+    rendering = context.settings.prompt.rendering()
+    return render_chat_prompt(context.tokenizer, one.episode.request(rendering, one.rounds))
 
 
 def _write_drafts(
-    stage: RejectionContext,
+    context: RejectionContext,
     part: Sequence[DraftGroup],
     prompts: Sequence[str],
     group: int,
@@ -255,11 +255,11 @@ def _write_drafts(
     number: int,
 ) -> list[PolicyDraft]:
     """So many drafts of the policy for each."""
-    settings, tokenizer = stage.settings, stage.tokenizer
+    settings, tokenizer = context.settings, context.tokenizer
     ids: list[list[int]] = tokenizer(list(prompts), add_special_tokens=False)["input_ids"]
     chance = (settings.seed * 977 + number) * 1_000_003 + part[0].episode.number
     with cpu_autocast(settings):
-        rows = open_sampler(without_adapters(stage.model), tokenizer).sample(
+        rows = open_sampler(without_adapters(context.model), tokenizer).sample(
             ids,
             group,
             max_tokens=settings.optimiser.completion,
@@ -271,7 +271,7 @@ def _write_drafts(
         rng = Random(f"stand-ins {chance}")
         texts = [
             replace_missing_workers(
-                text, part[row // group], stage.pool, rng, compact=settings.prompt.compact
+                text, part[row // group], context.pool, rng, compact=settings.prompt.compact
             )
             for row, text in enumerate(texts)
         ]
@@ -306,9 +306,9 @@ def replace_missing_workers(
     return render_workflow(Workflow(steps), listed, names=compact)
 
 
-def random_drafts(stage: RejectionContext, one: DraftGroup) -> list[PolicyDraft]:
+def random_drafts(context: RejectionContext, one: DraftGroup) -> list[PolicyDraft]:
     """Random workflows: what the policy of the SFT warm-up writes, without asking it."""
-    settings, pool = stage.settings, one.episode.pool
+    settings, pool = context.settings, one.episode.pool
     rng = Random(f"rejection {settings.seed} {one.episode.number} {one.episode.task.id}")
     again = one.root is not None
     free, compact = settings.warmup.vocabulary == "free", settings.prompt.compact
@@ -321,27 +321,29 @@ def random_drafts(stage: RejectionContext, one: DraftGroup) -> list[PolicyDraft]
     ]
 
 
-def _fit_policy(stage: RejectionContext, kept: Sequence[TrainingExample], number: int) -> None:
+def _fit_policy(context: RejectionContext, kept: Sequence[TrainingExample], number: int) -> None:
     """The likelihood of the kept drafts, each as important as its weight says."""
-    rejection = stage.settings.rejection
+    rejection = context.settings.rejection
     steps = rejection.steps
 
     def heard(step: int, loss: float) -> None:
-        stage.on_progress(f"round {number + 1}: fitting", step + 1, steps, {"loss": loss})
+        context.on_progress(f"round {number + 1}: fitting", step + 1, steps, {"loss": loss})
 
     if kept:
         batches = _draw_batches(
-            kept, rejection, Random(f"rejection {stage.settings.seed} {number}")
+            kept, rejection, Random(f"rejection {context.settings.seed} {number}")
         )
         fit_examples(
-            stage.model,
-            stage.tokenizer,
+            context.model,
+            context.tokenizer,
             batches=batches,
             steps=steps,
             learning_rate=rejection.learning_rate,
             on_step=heard,
-            autocast=cpu_autocast(stage.settings),
-            is_over=lambda: stage.is_round_over(number, 1.0),
+            autocast=cpu_autocast(context.settings),
+            is_over=lambda part: context.is_round_over(
+                number, _SAMPLING_PART + part * (1 - _SAMPLING_PART)
+            ),
         )
 
 

@@ -1,4 +1,4 @@
-"""The whole reward: what a workflow earns that was played by the engine and graded.
+"""The whole reward: what a workflow earns that was run by the engine and graded.
 
 Reward of the Conductor paper, section 3.2: 0 for a malformed draft, 0.5 for a valid workflow whose
 answer is wrong, 1 for a right one. Deviations: a cost may be charged, only when the answer is
@@ -30,7 +30,7 @@ def run_reward(
     An answer that no rule can decide, where no judge is named, is worth what a wrong one is.
 
     Args:
-        run: what was played.
+        run: what was run.
         grade: of its answer; None: there is no answer.
         settings: what is paid for what.
         cost_weight: 0 to 1, how much of the cost is charged at this time of the training.
@@ -76,13 +76,16 @@ def scheduled_cost_weight(step: int, settings: RewardSettings) -> float:
 
 
 def step_rewards(
-    groups: Sequence[Hashable], played: Sequence[Executions], settings: RewardSettings, step: int
+    groups: Sequence[Hashable],
+    executions: Sequence[Executions],
+    settings: RewardSettings,
+    step: int,
 ) -> list[float | None]:
     """What every workflow of a training step earns, the mean over its executions.
 
     Args:
         groups: which group each workflow is of.
-        played: every workflow's executions.
+        executions: of every workflow.
         settings: what is paid for what.
         step: of the training, which says how much of the cost is charged.
 
@@ -91,7 +94,7 @@ def step_rewards(
     """
     scheduled = scheduled_cost_weight(step, settings)
     found: list[float | None] = []
-    for parts, share in zip(played, right_shares(groups, played, settings), strict=True):
+    for parts, share in zip(executions, right_shares(groups, executions, settings), strict=True):
         weight = scheduled * share**settings.by_ease
         earned = [run_reward(run, grade, settings, weight) for run, grade in parts]
         known = [value for value in earned if value is not None]
@@ -100,17 +103,17 @@ def step_rewards(
 
 
 def right_shares(
-    groups: Sequence[Hashable], played: Sequence[Executions], settings: RewardSettings
+    groups: Sequence[Hashable], executions: Sequence[Executions], settings: RewardSettings
 ) -> list[float]:
     """For each workflow, the share of its group's executions that are right; 0 to 1.
 
     Args:
         groups: which group each workflow is of.
-        played: every workflow's executions.
+        executions: of every workflow.
         settings: what is paid for what; an execution that earns None is left out.
     """
     scores: dict[Hashable, list[float]] = {group: [] for group in groups}
-    for group, parts in zip(groups, played, strict=True):
+    for group, parts in zip(groups, executions, strict=True):
         known = [grade for run, grade in parts if run_reward(run, grade, settings, 0) is not None]
         scores[group] += [(grade and grade.score) or 0.0 for grade in known]
     means = {group: sum(each) / max(1, len(each)) for group, each in scores.items()}

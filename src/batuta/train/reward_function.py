@@ -18,7 +18,7 @@ from batuta.train.rollouts import GradedRollout, PolicyDraft, RolloutRunner
 from batuta.train.settings import TrainSettings
 
 RolloutListener = Callable[[int, Sequence[GradedRollout]], None]
-"""Is told every step's played completions."""
+"""Receives every step's executed completions."""
 
 _LEAST_COST = 0.003
 """Of a call, where it is raised."""
@@ -27,7 +27,7 @@ EASY_LEVEL, HARD_LEVEL = 1, 6
 
 
 class RewardFunction:
-    """Plays, grades, and rewards."""
+    """Runs, grades, and rewards."""
 
     __name__ = "conducted"
 
@@ -38,13 +38,13 @@ class RewardFunction:
         open_runner: Callable[[], Awaitable[RolloutRunner]],
         on_rollouts: RolloutListener,
     ) -> None:
-        """Learns what to play.
+        """Learns what to run.
 
         Args:
             settings: of the training.
             episodes: what the rows are about.
             open_runner: opens the workers' clients, in the loop where they will be called.
-            on_rollouts: is told what was played.
+            on_rollouts: receives what was run.
         """
         self._settings = settings
         self._episodes = episodes
@@ -74,25 +74,25 @@ class RewardFunction:
         if running is None:
             texts = [_completion_text(said) for said in completions]
             read = prompt_tokens or [0] * len(completions)
-            played = await self._play(
+            rollouts = await self._run_batch(
                 step, self._drafts(texts, episode, completion_ids, read=read, roots=roots), roots
             )
         else:
-            played = await asyncio.wrap_future(running)
-        for name, value in rollout_metrics(played).items():
+            rollouts = await asyncio.wrap_future(running)
+        for name, value in rollout_metrics(rollouts).items():
             log_metric(name, value)
         log_metric("time/playing", time.perf_counter() - began)
-        self._on_rollouts(step, played)
+        self._on_rollouts(step, rollouts)
         return mix_rewards(
-            [each.reward for each in played],
+            [each.reward for each in rollouts],
             [root and root.row for root in roots],
             self._settings.recursion.discount,
         )
 
-    def start_playing(
+    def start_rollouts(
         self, step: int, rows: Mapping[str, Any], texts: Sequence[str], loop: Any
     ) -> None:
-        """Begin to play and grade the batch of a later step; that step awaits it.
+        """Begin to run and grade the batch of a later step; that step awaits it.
 
         Args:
             step: that learns from it.
@@ -105,11 +105,11 @@ class RewardFunction:
             texts, rows["episode"], rows["completion_ids"], read=rows["prompt_tokens"], roots=roots
         )
         self._running[step] = asyncio.run_coroutine_threadsafe(
-            self._play(step, drafts, roots), loop
+            self._run_batch(step, drafts, roots), loop
         )
 
     async def cancel(self) -> None:
-        """End what is being played for later steps, and wait for its end; in that same loop."""
+        """End what is being run for later steps, and wait for its end; in that same loop."""
         running = [asyncio.wrap_future(each) for each in self._running.values()]
         self._running.clear()
         for each in running:
@@ -126,7 +126,7 @@ class RewardFunction:
         read: Sequence[int],
         roots: Sequence[FirstRound | None],
     ) -> list[tuple[Episode, PolicyDraft]]:
-        """What is to be played for each row."""
+        """What is to be run for each row."""
         return [
             (
                 self._episodes[number],
@@ -142,29 +142,29 @@ class RewardFunction:
             )
         ]
 
-    async def _play(
+    async def _run_batch(
         self,
         step: int,
         drafts: Sequence[tuple[Episode, PolicyDraft]],
         roots: Sequence[FirstRound | None],
     ) -> list[GradedRollout]:
         seeds = [self._seed(step, start.row if start else row) for row, start in enumerate(roots)]
-        players = await self._open_runner_once()
-        return await players.run_drafts(drafts, seeds, step)
+        runner = await self._open_runner_once()
+        return await runner.run_drafts(drafts, seeds, step)
 
-    def play_first_rounds(
+    def run_first_rounds(
         self, chosen: Sequence[tuple[Episode, PolicyDraft, int]], trainer: Any, step: int
     ) -> list[FirstRound | None]:
-        """First rounds, played now because a second round's prompt shows them."""
+        """First rounds, executed now because a second round's prompt shows them."""
         seeds = [self._seed(step, row) for _, _, row in chosen]
         drafts = [(e, draft) for e, draft, _ in chosen]
-        played = self.play_drafts(drafts, seeds, trainer, step=step)
+        rollouts = self.run_drafts(drafts, seeds, trainer, step=step)
         return [
             None if not is_continuable(each) else FirstRound(draft, row, each.run.rounds)
-            for each, (_, draft, row) in zip(played, chosen, strict=True)
+            for each, (_, draft, row) in zip(rollouts, chosen, strict=True)
         ]
 
-    def play_drafts(
+    def run_drafts(
         self,
         drafts: Sequence[tuple[Episode, PolicyDraft]],
         seeds: Sequence[int],
@@ -172,14 +172,14 @@ class RewardFunction:
         *,
         step: int | None = None,
     ) -> list[GradedRollout]:
-        """Drafts, played at once; `step` is the one that they count in, None: the present one."""
+        """Drafts, executed at once; `step` is the one that they count in, None: the present one."""
         counted = int(trainer.state.global_step) if step is None else step
 
-        async def play() -> list[GradedRollout]:
-            players = await self._open_runner_once()
-            return await players.run_drafts(drafts, seeds, counted)
+        async def run_all() -> list[GradedRollout]:
+            runner = await self._open_runner_once()
+            return await runner.run_drafts(drafts, seeds, counted)
 
-        return asyncio.run_coroutine_threadsafe(play(), trainer.async_loop).result()
+        return asyncio.run_coroutine_threadsafe(run_all(), trainer.async_loop).result()
 
     def raise_cost(self, times: float) -> float:
         """Charges so many times as much from now on, up to the ceiling; the new coefficient."""

@@ -23,7 +23,7 @@ from batuta.evals.setup import is_shared
 from batuta.executor import LocalExecutor, open_executor
 from batuta.language import PromptOptions
 from batuta.train.reward import Executions
-from batuta.train.rollouts import DraftOrder, DraftPlayer, OpenedPlayer, RolloutRunner
+from batuta.train.rollouts import DraftOrder, DraftRunner, OpenedDraftRunner, RolloutRunner
 from batuta.train.run_folder import RunFolder
 from batuta.train.settings import TrainSettings
 
@@ -52,15 +52,15 @@ class RolloutSetup:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:
-        """What plays an order; every connection ends with the block.
+        """What runs an order; every connection ends with the block.
 
         Raises:
             BatutaError: the pool, the journal or the grader cannot be opened here.
         """
         async with AsyncExitStack() as stack:
-            yield (await self.open_player(stack)).play_order
+            yield (await self.open_runner(stack)).run_order
 
-    async def open_player(self, stack: AsyncExitStack) -> DraftPlayer:
+    async def open_runner(self, stack: AsyncExitStack) -> DraftRunner:
         """Workers and judge, closed with the stack.
 
         Raises:
@@ -82,7 +82,7 @@ class RolloutSetup:
             own = find_source_grader(task)
             return await grade(task, answer) if own is None else own(task, answer)
 
-        return DraftPlayer(
+        return DraftRunner(
             clients=clients, judge=judge, rendering=self.rendering, seconds=self.seconds
         )
 
@@ -102,7 +102,7 @@ class RolloutSetup:
 
 @final
 class RolloutRunnerFactory:
-    """Opens what plays rollouts in the loop in which it is called, and closes it there."""
+    """Opens what runs rollouts in the loop in which it is called, and closes it there."""
 
     def __init__(
         self, settings: TrainSettings, folder: RunFolder, tasks: Sequence[Task] = ()
@@ -130,7 +130,7 @@ class RolloutRunnerFactory:
         self._stack = AsyncExitStack()
 
     async def __call__(self) -> RolloutRunner:
-        """What plays and rewards, on the executor that the settings name.
+        """What runs and rewards drafts, on the executor that the settings name.
 
         Raises:
             ConfigError: there is no such executor, or its machines have no journal in common.
@@ -151,7 +151,7 @@ class RolloutRunnerFactory:
         job = replace(self._setup, processes=ranks * executor.processes)
         if local:
             places = anyio.Semaphore(pool.concurrency, fast_acquire=True)
-            job = OpenedPlayer(await job.open_player(self._stack), places)
+            job = OpenedDraftRunner(await job.open_runner(self._stack), places)
         return RolloutRunner(
             job=job,
             rewards=self._settings.reward,

@@ -1,4 +1,4 @@
-"""Every completion of the policy is played by the engine and graded: hundreds at the same time."""
+"""Every completion of the policy is run by the engine and graded: hundreds at the same time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from batuta.core import (
     WorkerId,
 )
 from batuta.core.conductor import NULL_LISTENER
-from batuta.core.usage import ZERO_COST
 from batuta.engine import conduct
 from batuta.executor import Executor, ExecutorJob, LocalExecutor
 from batuta.language import PromptOptions
@@ -32,6 +31,7 @@ from batuta.tasks.graders import grade_answer
 from batuta.train.episodes import Episode
 from batuta.train.reward import Executions, right_shares, run_reward, scheduled_cost_weight
 from batuta.train.settings import RewardSettings
+from batuta.usage import ZERO_COST
 
 AnswerGrader = Callable[[Task, str], Awaitable[Grade]]
 """Grades an answer."""
@@ -50,7 +50,7 @@ class PolicyDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradedRollout:
-    """A completion, played and graded."""
+    """A completion, executed and graded."""
 
     episode: Episode
     draft: PolicyDraft
@@ -74,7 +74,7 @@ class DraftClient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftOrder:
-    """A draft that is to be played, here or on another machine."""
+    """A draft that is to be run, here or on another machine."""
 
     task: Task
     pool: Pool
@@ -85,21 +85,21 @@ class DraftOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraftPlayer:
-    """Who plays drafts and who judges them."""
+class DraftRunner:
+    """Who runs drafts and who judges them."""
 
     clients: Mapping[WorkerId, Client]
     judge: AnswerGrader
     rendering: PromptOptions
     seconds: float | None = None
 
-    async def play_order(self, order: DraftOrder) -> Executions:
+    async def run_order(self, order: DraftOrder) -> Executions:
         """Every run of the draft, one after another."""
         seeds = range(order.seed, order.seed + order.times)
         return [await self._run_draft(order, seed) for seed in seeds]
 
     async def _run_draft(self, order: DraftOrder, seed: int) -> tuple[Run, Grade | None]:
-        """One run; a second round comes after its first, played again with the same seed."""
+        """One run; a second round comes after its first, executed again with the same seed."""
         draft = order.draft
         conductor = LLMConductor(name="policy", client=DraftClient(draft), rendering=self.rendering)
         first = draft.root and LLMConductor(
@@ -121,26 +121,26 @@ class DraftPlayer:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenedPlayer:
-    """The job of a player that is open in this process already."""
+class OpenedDraftRunner:
+    """The job of a runner that is open in this process already."""
 
-    player: DraftPlayer
+    runner: DraftRunner
     places: anyio.Semaphore | None = None
-    """For all batches that are played at the same time; None: each has its own limit alone."""
+    """For all batches that are run at the same time; None: each has its own limit alone."""
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[DraftOrder], Awaitable[Executions]]]:
-        """What plays an order; the player stays open."""
-        yield self._play_in_place if self.places else self.player.play_order
+        """What runs an order; the runner stays open."""
+        yield self._run_in_place if self.places else self.runner.run_order
 
-    async def _play_in_place(self, order: DraftOrder) -> Executions:
+    async def _run_in_place(self, order: DraftOrder) -> Executions:
         async with self.places or nullcontext():
-            return await self.player.play_order(order)
+            return await self.runner.run_order(order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutRunner:
-    """Has drafts played, here or on other machines, and rewards them."""
+    """Runs drafts, here or on other machines, and rewards them."""
 
     job: ExecutorJob[DraftOrder, Executions]
     rewards: RewardSettings
@@ -150,7 +150,7 @@ class RolloutRunner:
     async def run_drafts(
         self, drafts: Sequence[tuple[Episode, PolicyDraft]], seeds: Sequence[int], step: int
     ) -> list[GradedRollout]:
-        """Every draft played, in their order.
+        """Run every draft; the rollouts, in the order of the drafts.
 
         Args:
             drafts: completions and what they are for.
@@ -171,13 +171,13 @@ class RolloutRunner:
         await self.executor.run_all(
             self.job, orders, found.__setitem__, concurrency=self.concurrency
         )
-        played = [found[place] for place in range(len(orders))]
+        executions = [found[place] for place in range(len(orders))]
         charge = scheduled_cost_weight(step, self.rewards)
         groups = [(episode.number, draft.root is not None) for episode, draft in drafts]
-        shares = right_shares(groups, played, self.rewards)
+        shares = right_shares(groups, executions, self.rewards)
         return [
             self._reward_executions(episode, draft, parts, charge * share**self.rewards.by_ease)
-            for (episode, draft), parts, share in zip(drafts, played, shares, strict=True)
+            for (episode, draft), parts, share in zip(drafts, executions, shares, strict=True)
         ]
 
     def _reward_executions(

@@ -82,7 +82,7 @@ class RunFolder:
         self._write_lines(METRICS_FILE, [line], "a")
 
     def add_samples(self, step: int, rollouts: Iterable[GradedRollout]) -> None:
-        """Some workflows of a step, as they were drafted, played and graded.
+        """Some workflows of a step, as they were drafted, executed and graded.
 
         Raises:
             StoreError: the disk is full.

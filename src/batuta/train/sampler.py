@@ -8,7 +8,8 @@ the same; any other architecture is sampled by transformers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -42,6 +43,33 @@ class ListEndDetector:
     def is_closed(self, before_B: Tensor, tokens_B: Tensor) -> Tensor:
         """For each row whether it is closed by its newest token, given the one before."""
         return self._whole[tokens_B] | (self._first[before_B] & self._second[tokens_B])
+
+
+@contextmanager
+def narrow_weights(model: torch.nn.Module) -> Iterator[None]:
+    """Within it the matrices lie in memory as autocast computes with them; afterwards as before.
+
+    Autocast makes them narrow anew for every token that is written, which takes longer than the
+    products themselves. The numbers are the same. A matrix that is also the table of the
+    vocabulary's vectors stays as it is, for those are read wide. Without autocast nothing changes.
+    """
+    if not torch.is_autocast_enabled("cpu"):
+        yield
+        return
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    matrices = [
+        m.weight
+        for m in model.modules()
+        if isinstance(m, torch.nn.Linear) and id(m.weight) not in tables
+    ]
+    wide = [weight.data for weight in matrices]
+    try:
+        for weight in matrices:
+            weight.data = weight.data.to(torch.get_autocast_dtype("cpu"))
+        yield
+    finally:
+        for weight, data in zip(matrices, wide, strict=True):
+            weight.data = data
 
 
 class Sampler:
@@ -93,8 +121,15 @@ class Sampler:
             temperature: 0 takes the likeliest token.
             generator: of the chance.
         """
-        decoding = _Decoding(self._model, prompts, pad=self._pad, group=group, most=max_tokens)
-        written = torch.full((len(prompts) * group, max_tokens), self._end)
+        with narrow_weights(self._model):
+            decoding = _Decoding(self._model, prompts, pad=self._pad, group=group, most=max_tokens)
+            return self._decode(decoding, max_tokens, temperature, generator)
+
+    def _decode(
+        self, decoding: _Decoding, max_tokens: int, temperature: float, generator: torch.Generator
+    ) -> list[list[int]]:
+        """Token after token, until every row has ended."""
+        written = torch.full((len(decoding.lengths_B), max_tokens), self._end)
         rows = torch.arange(len(written))
         logits = decoding.first
         over = torch.zeros(len(rows), dtype=torch.bool)
@@ -169,6 +204,12 @@ def _cut_at_end(row: list[int], end: int) -> list[int]:
     return row[: row.index(end) + 1] if end in row else row
 
 
+def _narrow_head(weight: Tensor) -> Tensor:
+    """The last matrix as autocast computes with it; it may be the table of vectors too."""
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else weight.dtype
+    return weight.to(dtype)
+
+
 class _Decoding:
     """The state of one batch: shared keys of the prompts (Q) and own keys of the rows (B)."""
 
@@ -192,11 +233,10 @@ class _Decoding:
         padded = [[*prompt, *[pad] * (longest - len(prompt))] for prompt in prompts]
         mask_QP = torch.arange(longest)[None] < lengths_Q[:, None]
         cache: Any = DynamicCache()
-        inner = self.model.model(
-            torch.tensor(padded), attention_mask=mask_QP.long(), past_key_values=cache
-        )
+        inner = self.model.model(torch.tensor(padded), attention_mask=mask_QP.long(), cache=cache)
         last_QD = inner.last_hidden_state[torch.arange(len(prompts)), lengths_Q - 1]
-        self.first: Tensor = self.model.lm_head(last_QD).repeat_interleave(group, 0)
+        self.head = _narrow_head(self.model.lm_head.weight)
+        self.first: Tensor = functional.linear(last_QD, self.head).repeat_interleave(group, 0)
         self.prompt_keys = [layer.keys.transpose(-1, -2).contiguous() for layer in cache.layers]
         self.prompt_values = [layer.values.contiguous() for layer in cache.layers]
         self.hidden_QP = torch.zeros(mask_QP.shape).masked_fill_(~mask_QP, float("-inf"))
@@ -226,7 +266,7 @@ class _Decoding:
             normed = layer.input_layernorm(hidden)
             hidden = hidden + self._attend(layer.self_attn, index, normed, (cos, sin), at=at)
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-        return self.model.lm_head(core.norm(hidden[:, 0]))
+        return functional.linear(core.norm(hidden[:, 0]), self.head)
 
     def _attend(
         self, attention: Any, index: int, hidden: Tensor, turn: tuple[Tensor, Tensor], *, at: int

@@ -73,14 +73,14 @@ class PoolSettings(_Section):
     permute: bool = False
     """Under other numbers for each question."""
     concurrency: PositiveInt = 256
-    """Runs that are played at the same time."""
+    """Runs that are executed at the same time."""
     seconds: float | None = None
     """A run's deadline."""
     journal: bool | str = True
     """Keep every finished call, so that none is paid for twice: in the training's folder, or, by
     postgresql://…, where all machines find it."""
     executor: str = "local"
-    """Where runs are played: `local`, `ray`, `ray:local`, `ray:HOST:PORT`."""
+    """Where runs are executed: `local`, `ray`, `ray:local`, `ray:HOST:PORT`."""
     processes: PositiveInt | None = None
     """Of Ray; None: one for each free core."""
 
@@ -129,7 +129,7 @@ class RewardSettings(_Section):
     coefficient_later: float | None = None
     """`coefficient` in a round after the first; None: the same."""
     executions: PositiveInt = 1
-    """How often a workflow is played; its reward is the mean."""
+    """How often a workflow is run; its reward is the mean."""
     judge: str | None = None
     """The worker of the pool that grades answers which no rule decides; None: they are worth what
     wrong ones are."""
@@ -249,7 +249,7 @@ class RejectionSettings(_Section):
     one of its question."""
     stand_ins: bool = False
     """Whoever a workflow calls and its question does not list is replaced by a random one whom it
-    lists, before it is played: a policy that has met the whole pool only keeps its workflows while
+    lists, before it is run: a policy that has met the whole pool only keeps its workflows while
     it learns who else can do their steps."""
     tasks: dict[str, float] = {}
     """Source to weight; empty: those of the curriculum's first stage."""

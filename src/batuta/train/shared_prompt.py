@@ -48,7 +48,7 @@ def completion_logprobs(
     core(
         unique_QP[:, :-1],
         attention_mask=prompt_mask_BP[first_Q][:, :-1],
-        past_key_values=cache,
+        cache=cache,
         use_cache=True,
     )
     written_BT = attention_mask[:, -logits_to_keep:].bool()
@@ -63,7 +63,7 @@ def completion_logprobs(
         for number, layer in enumerate(cache.layers):
             mine.update(layer.keys[which_B[rows]], layer.values[which_B[rows]], number)
         hidden = core(
-            ids[:, :-1], attention_mask=mask, past_key_values=mine, use_cache=True
+            ids[:, :-1], attention_mask=mask, cache=mine, use_cache=True
         ).last_hidden_state
         written = written_BT[rows, :most]
         logps_NV = torch.log_softmax(head(hidden[written]).float() / temperature, -1)

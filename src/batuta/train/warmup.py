@@ -53,7 +53,7 @@ def warmup_texts(
     rendering: PromptOptions,
     settings: WarmupSettings,
     *,
-    played_rounds: Sequence[tuple[Task, Pool, Round]],
+    first_rounds: Sequence[tuple[Task, Pool, Round]],
     seed: int,
 ) -> Iterator[tuple[str, str]]:
     """Prompts and drafts without end; a batch of them at a time is of one kind.
@@ -73,8 +73,8 @@ def warmup_texts(
         for _ in range(settings.batch):
             if kind < _DRILL_SHARE:
                 yield _make_drill(anyone, rendering, rng)
-            elif played_rounds and kind < _DRILL_SHARE + settings.revisions:
-                yield _make_revision(*rng.choice(played_rounds), rendering, rng=rng)
+            elif first_rounds and kind < _DRILL_SHARE + settings.revisions:
+                yield _make_revision(*rng.choice(first_rounds), rendering, rng=rng)
             else:
                 among = pool if rng.random() < _WHOLE_POOL_SHARE else _sample_workers(anyone, rng)
                 yield _make_first_round(
@@ -152,24 +152,28 @@ def _make_first_round(
         question = (
             f"{question} {describe_steps(flow) if whole else ' '.join(draw_hints(flow, rng))}"
         )
-    brief = PlanningContext(question=Question.of(question), pool=among, max_steps=most)
-    return _conductor_prompt(brief, rendering), render_workflow(
+    context = PlanningContext(question=Question.of(question), pool=among, max_steps=most)
+    return _conductor_prompt(context, rendering), render_workflow(
         flow, among, names=rendering.compact
     )
 
 
 def _make_revision(
-    task: Task, pool: Pool, played: Round, rendering: PromptOptions, *, rng: Random
+    task: Task, pool: Pool, first_round: Round, rendering: PromptOptions, *, rng: Random
 ) -> tuple[str, str]:
-    brief = PlanningContext(question=Question.of(task.question), pool=pool, previous=(played,))
+    context = PlanningContext(
+        question=Question.of(task.question), pool=pool, previous=(first_round,)
+    )
     if rng.random() < _ACCEPT_SHARE:
-        return _conductor_prompt(brief, rendering), ACCEPTED
+        return _conductor_prompt(context, rendering), ACCEPTED
     flow = random_workflow(rng, pool, MAX_STEPS, revise=True)
-    return _conductor_prompt(brief, rendering), render_workflow(flow, pool, names=rendering.compact)
+    return _conductor_prompt(context, rendering), render_workflow(
+        flow, pool, names=rendering.compact
+    )
 
 
-def _conductor_prompt(brief: PlanningContext, rendering: PromptOptions) -> str:
-    return conductor_request(brief, rendering, Sampling()).messages[0].text
+def _conductor_prompt(context: PlanningContext, rendering: PromptOptions) -> str:
+    return conductor_request(context, rendering, Sampling()).messages[0].text
 
 
 def describe_steps(flow: Workflow) -> str:
@@ -205,7 +209,6 @@ def fit_warmup(
     on_step: Callable[[int, float], None],
     prefill: str = "",
     autocast: AbstractContextManager[Any] | None = None,
-    is_over: Callable[[], bool] = lambda: False,
 ) -> None:
     """Fit `model` to the drafts by their likelihood.
 
@@ -217,7 +220,6 @@ def fit_warmup(
         on_step: is told each step's number and loss, nats a token of the drafts.
         prefill: how every reply begins before its draft.
         autocast: the precision that is computed in; None: that of the weights.
-        is_over: whether no further step is taken.
     """
     examples = (
         TrainingExample(f"{render_user_prompt(tokenizer, prompt)}{prefill}", draft)
@@ -234,7 +236,6 @@ def fit_warmup(
         on_step=on_step,
         prompt_weight=weight,
         autocast=autocast,
-        is_over=is_over,
     )
 
 
@@ -248,7 +249,7 @@ def fit_examples(
     *,
     prompt_weight: float = 0.0,
     autocast: AbstractContextManager[Any] | None = None,
-    is_over: Callable[[], bool] = lambda: False,
+    is_over: Callable[[float], bool] = lambda _: False,
 ) -> None:
     """Raise the likelihood of drafts, and with `prompt_weight` of their prompts.
 
@@ -262,7 +263,8 @@ def fit_examples(
         prompt_weight: of a prompt's token, where a draft's has its example's weight; with 0 a
             prompt is read once for all of its drafts in a batch.
         autocast: the precision that is computed in; None: that of the weights.
-        is_over: asked before each step; whether it and all further ones are left out.
+        is_over: whether a part of the time is over. Where the machine is slower than was thought,
+            steps are left out evenly, so that the learning rate has fallen to 0 in time.
     """
     learning = [each for each in model.parameters() if each.requires_grad]
     optimiser = torch.optim.AdamW(learning, learning_rate, weight_decay=0.01)
@@ -270,9 +272,8 @@ def fit_examples(
         optimiser, learning_rate, total_steps=steps, pct_start=0.08
     )
     model.train()
-    for step in range(steps):
-        if is_over():
-            break
+    done = 0
+    while schedule.last_epoch < steps and not is_over(1.0):
         optimiser.zero_grad(set_to_none=True)
         batch = next(batches)
         with autocast or nullcontext():
@@ -283,7 +284,10 @@ def fit_examples(
         torch.nn.utils.clip_grad_norm_(learning, 1.0)
         optimiser.step()
         schedule.step()
-        on_step(step, loss)
+        while schedule.last_epoch < steps - 1 and is_over((schedule.last_epoch + 1) / steps):
+            schedule.step()
+        on_step(done, loss)
+        done += 1
     model.eval()
 
 

@@ -39,21 +39,16 @@ QUESTION_COUNT = 8000
 """Whose wording is read; none of them is graded."""
 TOKENIZER_EXAMPLES = 4000
 """Prompts and drafts that the tokenizer is made from."""
-PLAYED_ROUNDS = 600
-"""Random workflows that are played, so that second rounds can be shown."""
+RANDOM_ROUNDS = 600
+"""Random workflows that are run, so that second rounds can be shown."""
 
 
-def run_warmup(
-    settings: TrainSettings,
-    on_step: Callable[[int, float], None],
-    is_over: Callable[[float], bool] = lambda _: False,
-) -> Path:
+def run_warmup(settings: TrainSettings, on_step: Callable[[int, float], None]) -> Path:
     """A policy that writes well-formed workflows at random: a new one, or `policy.start`.
 
     Args:
         settings: the file.
         on_step: hears each step's number and loss.
-        is_over: whether a part of the stage's time is over; at 1 it ends with what it has.
 
     Returns:
         Its folder.
@@ -73,8 +68,8 @@ def run_warmup(
         for n in names
         for t in draw_from_source(n, QUESTION_COUNT // len(names), settings.seed + 90_001)
     ]
-    pool, played = anyio.run(
-        _play_random_rounds, settings, asked[: PLAYED_ROUNDS if warm.revisions else 0]
+    pool, first_rounds = anyio.run(
+        _run_random_rounds, settings, asked[: RANDOM_ROUNDS if warm.revisions else 0]
     )
     rng, rendering = random.Random(f"veil {settings.seed}"), settings.prompt.rendering()
     hidden = settings.prompt.hidden
@@ -82,7 +77,12 @@ def run_warmup(
         replace(task, question=apply_word_dropout(task.question, hidden, rng)) for task in asked
     ]
     pairs = warmup_texts(
-        asked, pool, rendering=rendering, settings=warm, played_rounds=played, seed=settings.seed
+        asked,
+        pool,
+        rendering=rendering,
+        settings=warm,
+        first_rounds=first_rounds,
+        seed=settings.seed,
     )
     if settings.policy.start:
         model, tokenizer = load_policy(settings.policy.start, settings.policy.revision)
@@ -97,7 +97,7 @@ def run_warmup(
             pool,
             rendering=rendering,
             settings=mixed,
-            played_rounds=played,
+            first_rounds=first_rounds,
             seed=settings.seed,
         )
         model, tokenizer = _make_policy(settings, islice(read, TOKENIZER_EXAMPLES))
@@ -109,7 +109,6 @@ def run_warmup(
         on_step=on_step,
         prefill="" if rendering.compact else PREFILL,
         autocast=cpu_autocast(settings),
-        is_over=lambda: is_over(1.0),
     )
     return save_stage(model, tokenizer, settings, "warmup")
 
@@ -130,10 +129,10 @@ def _make_policy(settings: TrainSettings, read: Iterable[tuple[str, str]]) -> tu
     return model, tokenizer
 
 
-async def _play_random_rounds(
+async def _run_random_rounds(
     settings: TrainSettings, tasks: list[Task]
 ) -> tuple[Pool, list[tuple[Task, Pool, Round]]]:
-    """The pool, and random workflows played by it if its workers are simulated."""
+    """The pool, and random workflows run by it if its workers are simulated."""
     async with HttpTransport() as http:
         loaded = await load_config(
             http, pool=settings.pool.source, conductor="best", time_scale=0.0

@@ -11,7 +11,7 @@ from statistics import fmean
 WINDOW = 5
 """Steps whose mean is looked at."""
 QUIET_STEPS = 10
-"""Steps after which the same trouble is told, and acted on, again."""
+"""Steps after which the same trouble is reported, and acted on, again."""
 SAME_SHARE = 0.9
 """Share of a step's questions that get one and the same workflow, from which it is a trouble."""
 LEAST_ENTROPY = 0.03
