@@ -74,7 +74,7 @@ def cascade() -> Cascade:
     return fit_cascade(history_from_record(world()), PLAIN, price=0.01, calls=5)
 
 
-def players(record):
+def context(record):
     return SolverContext(pool=record.pool(), clients=ReplayPool(record).clients())
 
 
@@ -98,9 +98,9 @@ def test_the_dearer_a_call_the_fewer_there_are():
 async def test_on_the_engine_it_decides_as_on_the_record(cascade):
     record = world(6, seed=2)
     earned, calls = cascade.replay_history(history_from_record(record))
-    played = with_recorded_answers(cascade, record)
+    round_ = with_recorded_answers(cascade, record)
     for place, task in enumerate(record.tasks):
-        run = await played.answer(Question.of(task.question), players(record), 0)
+        run = await round_.answer(Question.of(task.question), context(record), 0)
         # the seed names the sample, so that a worker's first one may be its second on record:
         # what is compared is what does not depend on it, unless nothing was drawn twice
         workers = [step.worker for step in run.steps]
@@ -125,7 +125,7 @@ async def test_on_the_engine_it_decides_exactly_as_on_a_record_of_one_sample():
     earned, calls = cascade.replay_history(history_from_record(record))
     assert len(set(calls.tolist())) > 1
     for place, task in enumerate(record.tasks):
-        run = await cascade.answer(Question.of(task.question), players(record), place)
+        run = await cascade.answer(Question.of(task.question), context(record), place)
         assert (len(run.steps), record.grade(task, run.answer).score) == (  # pyright: ignore[reportArgumentType]
             calls[place],
             earned[place],
@@ -135,7 +135,7 @@ async def test_on_the_engine_it_decides_exactly_as_on_a_record_of_one_sample():
 async def test_no_sample_is_drawn_twice(cascade):
     record = world(4, seed=3)
     for task in record.tasks:
-        run = await cascade.answer(Question.of(task.question), players(record), 5)
+        run = await cascade.answer(Question.of(task.question), context(record), 5)
         asked = [step.worker for step in run.steps]
         assert all(asked.count(worker) <= 2 for worker in MODELS)
         seeds = [step.request.sampling.seed for step in run.steps]
@@ -177,7 +177,7 @@ async def test_an_outage_is_data_and_another_worker_is_asked(cascade):
 
 async def test_it_asks_only_workers_of_the_pool(cascade):
     record = world(2, seed=4)
-    two = players(record).restrict_to("bob", "cyd")  # pyright: ignore[reportArgumentType]
+    two = context(record).restrict_to("bob", "cyd")  # pyright: ignore[reportArgumentType]
     run = await cascade.answer(Question.of(record.tasks[0].question), two, 0)
     assert {step.worker for step in run.steps} <= {"bob", "cyd"}
     alone = SolverContext(pool=Pool((Worker(id=WorkerId("dan"), model="dan"),)), clients={})
@@ -201,8 +201,8 @@ def checked(cascade, verdict, answers=("7", "8", "9", "6", "5")):
 
 async def test_a_checker_is_asked_before_another_answer_is_paid_for(cascade):
     plain = await cascade.answer(Question.of("Please add"), checked(cascade, None)[1], 1)
-    careful, players = checked(cascade, lambda r: "The solution is right.")
-    run = await careful.answer(Question.of("Please add"), players, 1)
+    careful, context = checked(cascade, lambda r: "The solution is right.")
+    run = await careful.answer(Question.of("Please add"), context, 1)
     assert [step.worker == "gus" for step in run.steps[:2]] == [False, True]
     assert "Answer: 7" in run.steps[1].request.messages[-1].text
     assert run.answer == "Answer: 7"
@@ -215,16 +215,16 @@ async def test_an_answer_that_the_checker_finds_wrong_gives_way_to_another(casca
         wrong = "Answer: 7" in request.messages[-1].text
         return "It is wrong in step 1." if wrong else "Right."
 
-    careful, players = checked(cascade, verdict)
-    run = await careful.answer(Question.of("Please add"), players, 1)
+    careful, context = checked(cascade, verdict)
+    run = await careful.answer(Question.of("Please add"), context, 1)
     assert run.answer == "Answer: 8"
     assert [step.worker == "gus" for step in run.steps[:4]] == [False, True, False, True]
 
 
 async def test_nothing_is_checked_twice_and_a_checker_that_fails_changes_nothing(cascade):
     down = ProviderOverloadedError("the house is full")
-    careful, players = checked(cascade, lambda r: down, ["7", "7", "8", "8", "7"])
-    run = await careful.answer(Question.of("Please add"), players.restrict_to(*MODELS, "gus"), 1)  # pyright: ignore[reportArgumentType]
+    careful, context = checked(cascade, lambda r: down, ["7", "7", "8", "8", "7"])
+    run = await careful.answer(Question.of("Please add"), context.restrict_to(*MODELS, "gus"), 1)  # pyright: ignore[reportArgumentType]
     assert run.outcome is Outcome.ANSWERED and run.answer in {"Answer: 7", "Answer: 8"}
     asked = [step.request.messages[-1].text for step in run.steps if step.planned == "gus"]
     assert asked and len(asked) == len(set(asked))
@@ -239,9 +239,9 @@ async def test_tests_that_the_question_shows_are_run_and_nobody_is_asked_to_chec
         return answer == "Answer: 8"
 
     asked = Question.of("Please add\nassert add(3, 5) == 8")
-    careful, players = checked(cascade, lambda r: "The solution is right.")
+    careful, context = checked(cascade, lambda r: "The solution is right.")
     sure = replace(careful, executed=Checker(pass_rate=0.99, catch_rate=0.99))
-    run = await sure.answer(asked, replace(players, run_tests=run_tests), 1)
+    run = await sure.answer(asked, replace(context, run_tests=run_tests), 1)
     assert run.answer == "Answer: 8"
     assert tried[:2] == ["Answer: 7", "Answer: 8"]
     assert len(tried) == len(set(tried)) == len(run.steps)
@@ -259,7 +259,7 @@ async def test_nobody_checks_what_it_said_itself_and_an_absent_checker_is_not_mi
         for task in record.tasks:
             run = await careful.answer(
                 Question.of(task.question),
-                players(record).restrict_to("ann"),  # pyright: ignore[reportArgumentType]
+                context(record).restrict_to("ann"),  # pyright: ignore[reportArgumentType]
                 0,
             )
             assert {step.request.messages[-1].text for step in run.steps} == {task.question}

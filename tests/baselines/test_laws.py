@@ -66,7 +66,7 @@ each_method = pytest.mark.parametrize("name", SOLVERS)
 async def test_the_workflow_fits_the_pool_and_the_number_of_calls(name, size):
     troupe = Troupe(size)
     solver = SOLVERS[name](troupe)
-    run = await solver.answer(QUESTION, troupe.players, 3)
+    run = await solver.answer(QUESTION, troupe.context, 3)
     assert run.outcome in {Outcome.ANSWERED, Outcome.FALLBACK}, run.error
     assert {step.worker for step in run.steps} <= {worker.id for worker in troupe.pool}
     assert all(step.worker == step.planned for step in run.steps)
@@ -78,7 +78,7 @@ async def test_the_workflow_fits_the_pool_and_the_number_of_calls(name, size):
 @each_method
 async def test_the_account_is_the_sum_of_all_calls(name):
     troupe = Troupe(5)
-    run = await SOLVERS[name](troupe).answer(QUESTION, troupe.players, 3)
+    run = await SOLVERS[name](troupe).answer(QUESTION, troupe.context, 3)
     assert run.usage == troupe.usage
     assert run.cost == troupe.cost
     assert run.usage.calls == len(troupe.requests) > 0
@@ -87,7 +87,7 @@ async def test_the_account_is_the_sum_of_all_calls(name):
 @each_method
 async def test_an_outage_is_data_and_paid_for(name):
     troupe = Troupe(3, say=lambda worker, request: ProviderOverloadedError("the house is full"))
-    run = await SOLVERS[name](troupe).answer(QUESTION, troupe.players, 3)
+    run = await SOLVERS[name](troupe).answer(QUESTION, troupe.context, 3)
     assert run.outcome is Outcome.FAILED and run.answer is None
     assert "the house is full" in run.error and run.error_code == "overloaded"
 
@@ -96,7 +96,7 @@ async def test_an_outage_is_data_and_paid_for(name):
 async def test_cancellation_ends_every_call(name):
     troupe = Troupe(4, latency=30)
     with anyio.move_on_after(0.05) as scope:
-        await SOLVERS[name](troupe).answer(QUESTION, troupe.players, 3)
+        await SOLVERS[name](troupe).answer(QUESTION, troupe.context, 3)
     assert scope.cancelled_caught
     assert all(client.active == 0 for client in troupe.clients.values())
 
@@ -106,7 +106,7 @@ async def test_the_same_seed_asks_the_same_and_no_two_calls_share_one(name):
     asked = []
     for seed in (5, 5, 6):
         troupe = Troupe(3)
-        run = await SOLVERS[name](troupe).answer(QUESTION, troupe.players, seed)
+        run = await SOLVERS[name](troupe).answer(QUESTION, troupe.context, seed)
         seeds = [step.request.sampling.seed for step in run.steps]
         assert len(set(seeds)) == len(seeds) and None not in seeds
         asked.append(Counter(map(repr, troupe.requests)))
@@ -123,7 +123,7 @@ async def test_nobody_stands_in_for_the_worker_that_is_measured(name):
             ProviderOverloadedError("full") if worker == "w0" else "Answer: 1"
         ),
     )
-    run = await SOLVERS[name](troupe).answer(QUESTION, troupe.players, 3)
+    run = await SOLVERS[name](troupe).answer(QUESTION, troupe.context, 3)
     assert run.answer is None
     assert {step.worker for step in run.steps} == {"w0"}
 

@@ -77,20 +77,20 @@ class TestSelfConsistency:
     )
     async def test_the_most_frequent_answer_and_of_equals_the_first(self, said, answer):
         troupe = Troupe(1, say=in_turn(*said))
-        run = await SelfConsistency(len(said)).answer(QUESTION, troupe.players, 1)
+        run = await SelfConsistency(len(said)).answer(QUESTION, troupe.context, 1)
         assert run.outcome is Outcome.ANSWERED and run.answer == answer
         assert run.usage.calls == len([text for text in said if isinstance(text, str)])
 
     async def test_the_samples_are_of_the_best_worker_alone_and_warm(self):
         troupe = Troupe(3)
-        run = await SelfConsistency(3).answer(QUESTION, troupe.players, 1)
+        run = await SelfConsistency(3).answer(QUESTION, troupe.context, 1)
         assert {step.worker for step in run.steps} == {"w0"}
         assert {step.request.sampling.temperature for step in run.steps} == {0.7}
         assert {step.request.messages for step in run.steps} == {QUESTION.messages}
 
     async def test_a_limit_still_leaves_the_vote_of_what_there_is(self):
         troupe = Troupe(1, say=in_turn("Answer: 1", "Answer: 2", "Answer: 2"))
-        tight = replace(troupe.players, limits=Limits(tokens=0))
+        tight = replace(troupe.context, limits=Limits(tokens=0))
         run = await SelfConsistency(3).answer(QUESTION, tight, 1)
         assert run.outcome is Outcome.LIMITED and run.answer is None
 
@@ -113,7 +113,7 @@ class TestBestOfN:
     async def test_the_judges_choice_is_honoured_else_the_majority_stands(self, verdict, answer):
         samples = ["a\nAnswer: 1", "b\nAnswer: 2", "c\nAnswer: 2"]
         troupe = Troupe(4, say=in_turn(*samples, verdict, verdict))
-        run = await BestOfN(3).answer(QUESTION, troupe.players, 1)
+        run = await BestOfN(3).answer(QUESTION, troupe.context, 1)
         assert run.answer == answer and run.outcome is Outcome.ANSWERED
 
     async def test_where_the_question_shows_tests_they_choose_and_nobody_judges(self):
@@ -123,20 +123,20 @@ class TestBestOfN:
 
         asked = Question.of("Double it.\nassert double(2) == 4")
         troupe = Troupe(4, say=in_turn("bad\nAnswer: 2", "good\nAnswer: 1", "bad\nAnswer: 2"))
-        players = replace(troupe.players, run_tests=run_tests)
-        run = await BestOfN(3).answer(asked, players, 1)
+        context = replace(troupe.context, run_tests=run_tests)
+        run = await BestOfN(3).answer(asked, context, 1)
         assert run.answer == "good\nAnswer: 1"
         assert run.usage.calls == 3
         troupe = Troupe(4, say=in_turn("a\nAnswer: 1", "b\nAnswer: 2", "c\nAnswer: 2"))
-        run = await BestOfN(3).answer(asked, replace(troupe.players, run_tests=run_tests), 1)
+        run = await BestOfN(3).answer(asked, replace(troupe.context, run_tests=run_tests), 1)
         assert run.answer == "b\nAnswer: 2"
         troupe = Troupe(4)
-        run = await BestOfN(3).answer(QUESTION, replace(troupe.players, run_tests=run_tests), 1)
+        run = await BestOfN(3).answer(QUESTION, replace(troupe.context, run_tests=run_tests), 1)
         assert run.usage.calls == 4
 
     async def test_the_judge_is_another_worker_and_reads_every_sample(self):
         troupe = Troupe(4)
-        run = await BestOfN(3).answer(QUESTION, troupe.players, 1)
+        run = await BestOfN(3).answer(QUESTION, troupe.context, 1)
         judge = next(step for step in run.steps if step.index == 3)
         assert judge.worker == "w2" != run.steps[0].worker
         assert judge.request.messages[0].text.count("w0 thinks.") == 3
@@ -153,14 +153,14 @@ class TestBestOfN:
 class TestSelfReflection:
     async def test_it_stops_as_soon_as_the_feedback_is_content(self):
         troupe = Troupe(2, say=in_turn("draft\nAnswer: 1", "Verdict: right, all steps hold."))
-        run = await SelfReflection().answer(QUESTION, troupe.players, 1)
+        run = await SelfReflection().answer(QUESTION, troupe.context, 1)
         assert run.answer == "draft\nAnswer: 1" and run.usage.calls == 2
         assert run.outcome is Outcome.ANSWERED and run.limit is None
 
     async def test_five_turns_at_most_and_the_last_revision_is_the_answer(self):
         lines = ("draft", "Wrong: step 1.", "better", "Wrong: step 2.", "best")
         troupe = Troupe(2, say=in_turn(*lines))
-        run = await SelfReflection().answer(QUESTION, troupe.players, 1)
+        run = await SelfReflection().answer(QUESTION, troupe.context, 1)
         assert run.answer == "best" and run.usage.calls == 5 and run.limit is None
         assert {step.worker for step in run.steps} == {"w0"}
         assert {step.request.sampling.temperature for step in run.steps} == {0.7}
@@ -175,12 +175,12 @@ class TestSelfReflection:
             ProviderOverloadedError("full"),
             ProviderOverloadedError("full"),
         )
-        run = await SelfReflection().answer(QUESTION, Troupe(1, say=in_turn(*lines)).players, 1)
+        run = await SelfReflection().answer(QUESTION, Troupe(1, say=in_turn(*lines)).context, 1)
         assert run.answer == "draft" and run.usage.calls == 2
 
     async def test_without_feedback_the_draft_stands(self):
         troupe = Troupe(1, say=in_turn("draft", ProviderOverloadedError("full")))
-        run = await SelfReflection().answer(QUESTION, troupe.players, 1)
+        run = await SelfReflection().answer(QUESTION, troupe.context, 1)
         assert run.answer == "draft" and run.outcome is Outcome.ANSWERED
 
     @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ class TestMixtureOfAgents:
             return f"layer {layer} by {worker}"
 
         troupe = Troupe(7, say=say)
-        run = await ConductorSolver(MixtureOfAgents(), 13).answer(QUESTION, troupe.players, 1)
+        run = await ConductorSolver(MixtureOfAgents(), 13).answer(QUESTION, troupe.context, 1)
         seen = texts(run)
         team = [f"w{n}" for n in range(6)]
         assert [run.rounds[0].workflow.steps[i].worker for i in range(12)] == team * 2
@@ -236,7 +236,7 @@ class TestMixtureOfAgents:
             return f"by {worker}"
 
         troupe = Troupe(4, say=say)
-        run = await MixtureSolver(MixtureOfAgents(3, 2)).answer(QUESTION, troupe.players, 1)
+        run = await MixtureSolver(MixtureOfAgents(3, 2)).answer(QUESTION, troupe.context, 1)
         assert run.usage.calls == len(asked) == 5
         for number, (worker, request) in enumerate(asked):
             told = [message.text for message in request.messages if message.role is Role.SYSTEM]
@@ -271,7 +271,7 @@ class TestPipeline:
 
     async def test_the_answer_is_the_last_steps(self):
         troupe = Troupe(3, say=in_turn("plan", "solution", "a fault", "repaired", "Answer: 9"))
-        run = await ConductorSolver(fixed_pipeline(), 5).answer(QUESTION, troupe.players, 1)
+        run = await ConductorSolver(fixed_pipeline(), 5).answer(QUESTION, troupe.context, 1)
         assert run.answer == "Answer: 9"
         seen = texts(run)
         assert "a fault" in seen[3] and "solution" in seen[3]
@@ -304,11 +304,11 @@ class TestAblations:
     @given(seed=st.integers(0, 10_000), size=st.integers(1, 7))
     async def test_only_the_one_thing_changes(self, seed, size):
         pool = Troupe(size).pool
-        brief = PlanningContext(question=QUESTION, pool=pool, seed=seed)
+        context = PlanningContext(question=QUESTION, pool=pool, seed=seed)
         flow = random_workflow(Random(seed), pool)
         inner = FixedConductor("inner", lambda _: flow)
         plans = [
-            await make(inner).plan(brief)
+            await make(inner).plan(context)
             for make in (with_solve_only_subtasks, with_shuffled_access, with_best_worker)
         ]
         plain, shuffled, best = (plan.workflow for plan in plans)  # pyright: ignore[reportAttributeAccessIssue]
@@ -362,7 +362,7 @@ async def test_a_prompted_conductor_is_the_best_worker_and_its_draft_is_paid():
         3, say=lambda w, r: lists if "AVAILABLE LANGUAGE" in r.messages[0].text else "7"
     )
     run = await ConductorSolver(PromptedConductor(troupe.clients)).answer(
-        QUESTION, troupe.players, 1
+        QUESTION, troupe.context, 1
     )
     assert run.answer == "7" and run.steps[0].worker == "w1"
     assert run.conductor_usage.calls == 1 and run.usage.calls == 2
@@ -385,9 +385,9 @@ def test_the_rehearsals_workers_understand_every_instruction():
     assert {text: classify_instruction(text) for text in heard} == heard
 
 
-def test_players_keep_their_own_sampling_but_for_the_temperature():
+def test_workers_keep_their_own_sampling_but_for_the_temperature():
     troupe = Troupe(2)
     cold = replace(troupe.pool.workers[0], sampling=Sampling(temperature=0.1, max_tokens=99))
-    players = replace(troupe.players, pool=Pool((cold, troupe.pool.workers[1])))
-    warm = players.restrict_to(cold.id).with_sampling(cold.id).pool
+    context = replace(troupe.context, pool=Pool((cold, troupe.pool.workers[1])))
+    warm = context.restrict_to(cold.id).with_sampling(cold.id).pool
     assert [w.sampling for w in warm] == [Sampling(temperature=0.7, max_tokens=99)]

@@ -67,7 +67,7 @@ class Troupe:
             )
             for worker in self.pool
         }
-        self.players = SolverContext(pool=self.pool, clients=self.clients)
+        self.context = SolverContext(pool=self.pool, clients=self.clients)
 
     @property
     def usage(self):

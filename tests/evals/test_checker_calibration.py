@@ -23,7 +23,7 @@ async def grade(task, answer):
     return Grade(float(answer == f"Answer: {task.target}"), answer)
 
 
-def players(verdict):
+def solver_context(verdict):
     """Ann is always right, bob never; gus says what `verdict` makes of the prompt."""
 
     def say(worker, request):
@@ -47,7 +47,9 @@ GUS = Checker(WorkerId("gus"))
 
 
 async def test_a_checker_that_knows_is_believed_more():
-    context = players(lambda asked: "Right." if is_right(asked) else "It is wrong in step 1.")
+    context = solver_context(
+        lambda asked: "Right." if is_right(asked) else "It is wrong in step 1."
+    )
     found, checks = await calibrate_checker(GUS, TASKS, context, grade)
     assert checks == CHECKS
     assert found.worker == "gus"
@@ -55,12 +57,12 @@ async def test_a_checker_that_knows_is_believed_more():
 
 
 async def test_a_checker_that_passes_everything_says_nothing():
-    found, checks = await calibrate_checker(GUS, TASKS, players(lambda _: "Right."), grade)
+    found, checks = await calibrate_checker(GUS, TASKS, solver_context(lambda _: "Right."), grade)
     assert (found, checks) == (None, CHECKS)
 
 
 async def test_checks_that_fail_leave_what_is_believed():
-    down = players(lambda _: ProviderOverloadedError("the house is full"))
+    down = solver_context(lambda _: ProviderOverloadedError("the house is full"))
     found, checks = await calibrate_checker(GUS, TASKS[:4], down, grade)
     assert checks in {0, 4}  # another worker may stand in for the one that failed
     if not checks:
@@ -68,7 +70,7 @@ async def test_checks_that_fail_leave_what_is_believed():
 
 
 async def test_a_checker_that_is_not_there_checks_nothing():
-    context = players(lambda _: "Right.").restrict_to(WorkerId("ann"), WorkerId("bob"))
+    context = solver_context(lambda _: "Right.").restrict_to(WorkerId("ann"), WorkerId("bob"))
     assert await calibrate_checker(GUS, TASKS, context, grade) == (None, 0)
 
 

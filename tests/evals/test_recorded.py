@@ -22,7 +22,7 @@ from batuta.evals.all_workers import AllWorkers, Vote, oracle_score, skill_oracl
 from batuta.evals.markdown_report import render_markdown, table_rows
 from batuta.evals.recorded_sets import make_record_parts
 from batuta.evals.report import build_report
-from batuta.evals.systems import playable_systems
+from batuta.evals.systems import runnable_systems
 from batuta.tasks.recorded import ReplayPool
 
 pytestmark = pytest.mark.anyio
@@ -74,7 +74,7 @@ LOOKING = ("vote", "mini", "oracle", "smoothie", "smoothie-local")
 """Systems that look at what everybody says, and one that does not."""
 
 
-class TestPlaying:
+class TestRunning:
     async def test_side_by_side_systems_earn_and_cost_what_they_do_alone(self, tmp_path):
         parts = make_record_parts(made_up(), "random", (0, 1))
         found = await measured(tmp_path / "all", parts, *LOOKING)
@@ -101,14 +101,14 @@ class TestPlaying:
         clients = {
             worker: Listening(client) for worker, client in ReplayPool(record).clients().items()
         }
-        players = SolverContext(pool=part.subject.pool, clients=clients, answer_cache=AnswerCache())
+        context = SolverContext(pool=part.subject.pool, clients=clients, answer_cache=AnswerCache())
         question = Question.of(part.tasks.tasks[0].question)
         async with anyio.create_task_group() as group:
             for solver in (Vote(), AllWorkers(), AllWorkers()):
-                group.start_soon(solver.answer, question, players, 5)
+                group.start_soon(solver.answer, question, context, 5)
         assert len(asked) == len(MODELS)
         other = Question.of(part.tasks.tasks[1].question)
-        await Vote().answer(other, players, 5)
+        await Vote().answer(other, context, 5)
         assert len(asked) == 2 * len(MODELS)
 
     async def test_scores_are_those_of_the_record(self, tmp_path):
@@ -228,15 +228,15 @@ class TestLines:
 
 
 class TestFitted:
-    async def test_all_stands_for_what_the_record_can_play(self, tmp_path):
+    async def test_all_stands_for_what_can_run_on_the_record(self, tmp_path):
         (part,) = make_record_parts(made_up(), "random", (0,))
-        names = playable_systems(part.subject)
+        names = runnable_systems(part.subject)
         assert {"knn", "vote", "best-single", "oracle", "skill-oracle@2", "pass@2"} <= set(names)
         assert not {"moa", "pipeline", "ultra", "prompted", "random"} & set(names)
         (bare,) = make_record_parts(made_up(samples=1, answered=False), "random", (0,))
-        assert not {"vote", "smoothie", "pass@1"} & set(playable_systems(bare.subject))
+        assert not {"vote", "smoothie", "pass@1"} & set(runnable_systems(bare.subject))
         (loose,) = make_record_parts(made_up(), "random", (0,), simulate=True)
-        assert {"moa", "pipeline"} <= set(playable_systems(loose.subject))
+        assert {"moa", "pipeline"} <= set(runnable_systems(loose.subject))
 
     async def test_what_cannot_learn_is_left_out_with_the_reason(self, tmp_path):
         few = make_record_parts(made_up(20), "random", (0,))

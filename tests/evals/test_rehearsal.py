@@ -15,7 +15,7 @@ NAMES = ("ultra", "random", "best-single", "self-consistency@3", "self-reflectio
 
 async def test_methods_that_act_on_answers_gain_and_bounds_bound(tmp_path):
     conductor = LLMConductor(name="rehearsal/hand-written", client=HandWrittenClient(0))
-    played = Subject(
+    tested = Subject(
         pool=rehearsal.rehearsal_pool(),
         clients=rehearsal.rehearsal_clients(time_scale=0),
         conductor=conductor,
@@ -25,7 +25,7 @@ async def test_methods_that_act_on_answers_gain_and_bounds_bound(tmp_path):
     tasks = open_tasks("rehearsal", 150, 150)
     with ResultLog(tmp_path) as ledger:
         found = await evaluate_task_set(
-            played, tasks, names=NAMES, options=EvalOptions(), result_log=ledger
+            tested, tasks, names=NAMES, options=EvalOptions(), result_log=ledger
         )
     right = {name: summarize_runs(runs)["accuracy"] for name, runs in found.results.items()}
     assert right["ultra"] > right["moa"] > right["best-single"] + 0.1

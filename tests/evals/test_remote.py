@@ -1,10 +1,10 @@
-"""Wherever trials are played their results are the same, question by question."""
+"""Wherever trials are run their results are the same, question by question."""
 
 import json
 import os
 import shutil
 import signal
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import anyio
@@ -14,39 +14,11 @@ from test_paid import QUESTIONS, SYSTEMS, asked, said_by, started, written
 from batuta.evals import EvalOptions, EvalPart, ResultLog, evaluate_parts, open_tasks
 from batuta.evals.remote import RemoteTrials
 from batuta.evals.setup import SubjectSetup
-from batuta.executor import LocalExecutor
+from fakes.executors import Pickling
 from fakes.openai import FakeOpenAI
 from store.conftest import postgres  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
-
-
-class Pickling:
-    """An executor whose job, items and results are pickled on their way, as Ray does."""
-
-    machines = 1
-
-    processes = 1
-
-    def __init__(self):
-        pickler = pytest.importorskip("ray").cloudpickle
-        self.copy = lambda value: pickler.loads(pickler.dumps(value))
-
-    async def run_all(self, job, items, deliver, *, concurrency):
-        copy = self.copy
-
-        class Sent:
-            @asynccontextmanager
-            async def open(self):
-                async with copy(job).open() as play:
-
-                    async def play_sent(item):
-                        return copy(await play(item))
-
-                    yield play_sent
-
-        sent = [copy(item) for item in items]
-        await LocalExecutor().run_all(Sent(), sent, deliver, concurrency=concurrency)
 
 
 def plain(results):
@@ -59,13 +31,13 @@ async def test_every_system_gives_the_same_results_elsewhere(tmp_path, stack):
     subject = await setup.open_subject(stack)
     tasks = open_tasks("rehearsal", 6, 30)
     found = []
-    for folder, player in (
+    for folder, trial_runner in (
         ("here", None),
         ("there", RemoteTrials(Pickling(), setup, tasks.grade)),
     ):
         with ResultLog(tmp_path / folder) as ledger:
             terms = EvalOptions(
-                seeds=(0, 1), concurrency=16, sub_pool=None, pool_seed=0, player=player
+                seeds=(0, 1), concurrency=16, sub_pool=None, pool_seed=0, trial_runner=trial_runner
             )
             parts = (EvalPart(subject=subject, tasks=tasks, seeds=(0, 1)),)
             found.append(await evaluate_parts(parts, ("all", "cascade@0.01"), terms, ledger))

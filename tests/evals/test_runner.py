@@ -1,4 +1,4 @@
-"""Playing, keeping, going on: nothing is played twice and nothing is lost."""
+"""Running, keeping, resuming: nothing is run twice and nothing is lost."""
 
 import json
 import os
@@ -26,37 +26,37 @@ from batuta.solvers import LLMConductor
 pytestmark = pytest.mark.anyio
 
 
-async def measured(folder, played, tasks, *names, terms=None, **options):
+async def measured(folder, tested, tasks, *names, terms=None, **options):
     with ResultLog(folder) as ledger:
         return await evaluate_task_set(
-            played, tasks, names=names, options=terms or EvalOptions(), result_log=ledger, **options
+            tested, tasks, names=names, options=terms or EvalOptions(), result_log=ledger, **options
         )
 
 
-def calls(played):
-    return sum(len(client.requests) for client in played.clients.values())
+def calls(tested):
+    return sum(len(client.requests) for client in tested.clients.values())
 
 
-class TestPlaying:
+class TestRunning:
     async def test_accuracies_and_accounts(self, tmp_path):
-        played = subject()
-        found = await measured(tmp_path, played, task_set(10), "good", "fair", "bad")
+        tested = subject()
+        found = await measured(tmp_path, tested, task_set(10), "good", "fair", "bad")
         scores = {n: [r.score for r in rs] for n, rs in found.results.items()}
         assert scores == {"good": [1.0] * 10, "fair": [1.0, 0.0] * 5, "bad": [0.0] * 10}
-        assert sum(r.calls for rs in found.results.values() for r in rs) == calls(played) == 30
+        assert sum(r.calls for rs in found.results.values() for r in rs) == calls(tested) == 30
         one = found.results["fair"][1]
         assert (one.task, one.family, one.difficulty, one.answer) == ("t1", "f1", 2.0, "-1")
         assert one.usd > 0 and one.steps[0].worker == "fair" and one.outcome == "answered"
 
     async def test_every_seed_is_a_run_of_its_own(self, tmp_path):
-        played = subject()
+        tested = subject()
         found = await measured(
-            tmp_path, played, task_set(3), "good", terms=EvalOptions(seeds=(4, 5))
+            tmp_path, tested, task_set(3), "good", terms=EvalOptions(seeds=(4, 5))
         )
         assert [(r.task, r.seed) for r in found.results["good"]] == [
             (f"t{n}", seed) for n in range(3) for seed in (4, 5)
         ]
-        seeds = {r.sampling.seed for r in played.clients["good"].requests}  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
+        seeds = {r.sampling.seed for r in tested.clients["good"].requests}  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
         assert len(seeds) == 6
 
     async def test_no_more_runs_at_a_time_than_allowed(self, tmp_path):
@@ -82,11 +82,11 @@ class TestPlaying:
         assert [r.calls for r in found.results["oracle"]] == [3] * 4
         assert [r.calls for r in found.results["pass@2"]] == [2] * 4
 
-    async def test_an_unknown_system_is_told_before_anything_is_played(self, tmp_path):
-        played = subject()
+    async def test_an_unknown_system_is_told_before_anything_is_run(self, tmp_path):
+        tested = subject()
         with pytest.raises(ConfigError):
-            await measured(tmp_path, played, task_set(4), "good", "opera")
-        assert calls(played) == 0
+            await measured(tmp_path, tested, task_set(4), "good", "opera")
+        assert calls(tested) == 0
 
 
 class TestCalibration:
@@ -101,20 +101,20 @@ class TestCalibration:
         assert [r.score for r in found.results["best-single"]] == [0.0] * 5
         assert [r.score for r in found.results["good"]] == [1.0] * 5
 
-    async def test_it_is_played_once_and_only_where_it_is_needed(self, tmp_path):
-        played = subject()
-        await measured(tmp_path / "a", played, task_set(3, 4), "good", "ultra")
-        assert not [r for r in played.clients["bad"].requests if "number 10" in r.messages[0].text]  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
-        found = await measured(tmp_path / "b", played, task_set(3, 4), "best-single", "pipeline")
-        asked = [r for r in played.clients["bad"].requests if "number 10" in r.messages[0].text]  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
+    async def test_it_is_run_once_and_only_where_it_is_needed(self, tmp_path):
+        tested = subject()
+        await measured(tmp_path / "a", tested, task_set(3, 4), "good", "ultra")
+        assert not [r for r in tested.clients["bad"].requests if "number 10" in r.messages[0].text]  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
+        found = await measured(tmp_path / "b", tested, task_set(3, 4), "best-single", "pipeline")
+        asked = [r for r in tested.clients["bad"].requests if "number 10" in r.messages[0].text]  # pyright: ignore[reportArgumentType, reportAttributeAccessIssue]
         assert len(asked) == 4 and found.strengths["good"] == 1.0  # pyright: ignore[reportArgumentType]
 
     async def test_who_need_not_know_the_best_is_not_told(self, tmp_path):
-        played = subject()
-        await measured(tmp_path, played, task_set(3, 4), "best-single", "ultra")
-        before = calls(played)
-        await measured(tmp_path, played, task_set(3, 4), "ultra")
-        assert calls(played) == before
+        tested = subject()
+        await measured(tmp_path, tested, task_set(3, 4), "best-single", "ultra")
+        before = calls(tested)
+        await measured(tmp_path, tested, task_set(3, 4), "ultra")
+        assert calls(tested) == before
 
     async def test_a_router_is_taught_by_the_calibration_and_refused_without(self, tmp_path):
         found = await measured(tmp_path / "a", subject(), task_set(3, 40), "knn", "best-single")
@@ -174,8 +174,8 @@ class TestSubPools:
 
 class TestEqualCalls:
     async def test_others_get_as_many_calls_as_ultra_made_rounded_up(self, tmp_path):
-        played = subject()
-        found = await measured(tmp_path, played, task_set(4), "good", equal=("calls",))
+        tested = subject()
+        found = await measured(tmp_path, tested, task_set(4), "good", equal=("calls",))
         assert list(found.results) == ["ultra", "good", "self-consistency@3", "best-of-3"]
         assert [(b.of, b.what, b.amount, b.k) for b in found.budgets] == [("ultra", "calls", 3, 3)]
         assert {r.calls for r in found.results["self-consistency@3"]} == {3}
@@ -244,20 +244,20 @@ class TestUnscored:
             number = int(request.messages[-1].text.split("number ")[1][:-1])
             return ProviderOverloadedError("full") if dark and number == 1 else f"Answer: {number}"
 
-        played = subject(say)
-        first = await measured(tmp_path, played, task_set(3), "good")
+        tested = subject(say)
+        first = await measured(tmp_path, tested, task_set(3), "good")
         assert [r.unscored for r in first.results["good"]] == [None, "outage", None]
         dark = False
-        before = calls(played)
-        again = await measured(tmp_path, played, task_set(3), "good")
-        assert calls(played) - before == 1
+        before = calls(tested)
+        again = await measured(tmp_path, tested, task_set(3), "good")
+        assert calls(tested) - before == 1
         assert [r.score for r in again.results["good"]] == [1.0] * 3
 
     async def test_a_step_that_another_worker_took_over_is_told(self, tmp_path):
-        played = subject(
+        tested = subject(
             lambda w, r: ProviderOverloadedError("full") if w == "good" else "Answer: 0"
         )
-        found = await measured(tmp_path, played, task_set(1), "ultra")
+        found = await measured(tmp_path, tested, task_set(1), "ultra")
         assert found.results["ultra"][0].failed > 0 and found.results["ultra"][0].score == 1.0
 
 
@@ -301,7 +301,7 @@ class TestLedger:
 
     def test_a_line_that_is_no_result_is_named(self, tmp_path):
         (tmp_path / "results.jsonl").write_text('{"key": 1}\n')
-        with pytest.raises(StoreError, match=r"line 1 is no result of this version"):
+        with pytest.raises(StoreError, match=r"line 1 is not a result of this version"):
             ResultLog(tmp_path)
 
     def test_a_folder_that_cannot_be_is_told(self, tmp_path):
@@ -310,11 +310,11 @@ class TestLedger:
             ResultLog(tmp_path / "file" / "folder")
 
     async def test_any_change_of_what_is_measured_is_measured_anew(self, tmp_path):
-        tasks, played = task_set(1), subject()
-        await measured(tmp_path, played, tasks, "ultra")
-        before = calls(played)
-        await measured(tmp_path, played, tasks, "ultra")
-        assert calls(played) == before
+        tasks, tested = task_set(1), subject()
+        await measured(tmp_path, tested, tasks, "ultra")
+        before = calls(tested)
+        await measured(tmp_path, tested, tasks, "ultra")
+        assert calls(tested) == before
         reworded = replace(tasks, tasks=(replace(tasks.tasks[0], target="9"),))
         for other, asked in (
             (
@@ -322,7 +322,7 @@ class TestLedger:
                 tasks,
             ),
             (subject(workers=("good", "fair")), tasks),
-            (played, reworded),
+            (tested, reworded),
         ):
             count = calls(other)
             await measured(tmp_path, other, asked, "ultra")
@@ -350,12 +350,12 @@ class Logged:
         os.write(log, (request.messages[0].text + "\\n").encode())
         return await self.inner.complete(request, listener)
 
-played = subject()
-played = replace(played, clients={{w: Logged(c) for w, c in played.clients.items()}})
+tested = subject()
+tested = replace(tested, clients={{w: Logged(c) for w, c in tested.clients.items()}})
 
 async def main():
     with ResultLog(Path("out")) as ledger:
-        found = await evaluate_task_set(played, task_set(60), ("fair",), EvalOptions(concurrency=2), ledger)
+        found = await evaluate_task_set(tested, task_set(60), ("fair",), EvalOptions(concurrency=2), ledger)
     import json
     print(json.dumps(build_report(found)))
 
@@ -363,7 +363,7 @@ anyio.run(main)
 """
 
 
-def test_after_kill_9_what_was_finished_is_not_played_again(tmp_path):
+def test_after_kill_9_what_was_finished_is_not_run_again(tmp_path):
     code = CHILD.format(tests=str(Path(__file__).parent))
     command = [sys.executable, "-c", code]
     results = tmp_path / "out" / "results.jsonl"

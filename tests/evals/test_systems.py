@@ -61,8 +61,8 @@ def test_the_hand_written_conductor_belongs_to_the_rehearsal():
     with pytest.raises(ConfigError):
         find_system("hand-written", subject())
     assert find_system("prompted", subject()).needs_calibration
-    played = find_system("prompted", subject(simulated=True))
-    assert played.solver.name == "rehearsal/hand-written" and not played.needs_calibration
+    found = find_system("prompted", subject(simulated=True))
+    assert found.solver.name == "rehearsal/hand-written" and not found.needs_calibration
 
 
 def test_what_they_need_and_are():

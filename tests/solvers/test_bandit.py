@@ -20,7 +20,7 @@ def test_a_choice_is_an_arm_and_its_chance_is_one(arms, share, seed):
 
 
 @given(st.lists(stats, min_size=1, max_size=6), st.integers(0, 99))
-def test_without_a_share_the_best_is_played_always(arms, seed):
+def test_without_a_share_the_best_is_run_always(arms, seed):
     choice = choose_arm(arms, 0.0, Random(seed))
     assert (choice.place, choice.explored, choice.propensity) == (find_best_arm(arms), False, 1.0)
 

@@ -147,7 +147,10 @@ def test_any_history_of_means_survives_the_file(rows, tmp_path_factory):
         ('{"question": "q", "workers": {"a": {}}}', "question 2 is no outcome: it has no 'score'"),
         ('{"question": "q", "workers": {"a": {"scores": 1}}}', "scores is no list"),
         ('{"question": "q", "workers": {"a": {"score": 1, "usd": [1, 2]}}}', "2 usd with 1 scores"),
-        ('{"question": "q", "workers": {"a": {"score": 1, "usd": -1}}}', "usd of -1 is no amount"),
+        (
+            '{"question": "q", "workers": {"a": {"score": 1, "usd": -1}}}',
+            "usd of -1 is not an amount",
+        ),
         ('{"question": "q", "workers": {"a": {"score": 2}}}', "a score of 2 is not in"),
         ('{"question": "q", "workers": {"a": {"answers": ["x"], "scores": [1, 0]}}}', "1 answers"),
     ],

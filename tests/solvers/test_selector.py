@@ -1,5 +1,6 @@
 """The learned selector: what it learns, when it dares, what it forgets and what it keeps."""
 
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -31,7 +32,13 @@ from batuta.solvers.selector import (
 )
 from batuta.solvers.selector.guard import HeldOutTrial, SelectorGuard, fit_guard
 from batuta.solvers.selector.head import CorrectionHead, HeadBatch, evolve_head, fit_soft_targets
-from batuta.solvers.selector.training import grouped_folds, random_folds
+from batuta.solvers.selector.rivals import ClusterRanking, NeighbourLead
+from batuta.solvers.selector.training import (
+    HeldOutFolds,
+    ReadingTrial,
+    grouped_folds,
+    random_folds,
+)
 from batuta.solvers.selector.value_model import Smoothing, fit_values, held_out_values
 
 WORKERS = ("sums", "words", "even")
@@ -119,14 +126,14 @@ async def test_a_conversation_stays_with_its_worker_until_another_is_clearly_bet
 
 
 async def test_it_plans_one_step_with_the_question_as_it_stands_and_then_lets_it_stand(selector):
-    brief = PlanningContext(question=Question.of(asked("add", 1, 2)[0]), pool=pool(*WORKERS))
-    plan = await selector.plan(brief)
+    context = PlanningContext(question=Question.of(asked("add", 1, 2)[0]), pool=pool(*WORKERS))
+    plan = await selector.plan(context)
     assert isinstance(plan, Plan)
     (step,) = plan.workflow.steps
     assert (step.subtask, step.worker, step.access) == ("", "sums", ())
     later = PlanningContext(
-        question=brief.question,
-        pool=brief.pool,
+        question=context.question,
+        pool=context.pool,
         previous=(Round(decision=plan, workflow=plan.workflow),),
     )
     assert isinstance(await selector.plan(later), AcceptedAnswer)
@@ -321,6 +328,90 @@ def test_what_one_strange_family_wins_by_luck_does_not_open_the_guard():
     guard = fit_guard(known, lucky, family, 1, fold_n=family % 5)
     assert not lucky.gain_n(guard, 1).any()
     assert known.gain_n(guard, 1).mean() > 0.2
+
+
+def mixed_closeness(number, close, gain):
+    """Questions held out, half of them exactly as close as `close`, the others at 0.99."""
+    trial = tried(np.full(number, gain), close)
+    near = np.where(np.arange(number) % 2, close, 0.99).astype(np.float32)
+    return HeldOutTrial(trial.value_nm, near, trial.reward_nm)
+
+
+def test_where_nothing_was_tried_the_guard_is_closed():
+    """Known questions are at 0.99, new families at 0.3: nothing is known of what lies between."""
+    family = np.repeat(np.arange(10), 10)
+    known = tried(np.full(100, 0.3), 0.99)
+    new = tried(np.zeros(100), 0.3)
+    guard = fit_guard(known, new, family, 1, fold_n=family % 5)
+    between = tried(np.full(100, -0.5), 0.7)
+    assert not between.gain_n(guard, 1).any()
+    assert known.gain_n(guard, 1).mean() > 0.2
+
+
+def test_what_surely_won_on_new_families_opens_the_guard_for_them():
+    family = np.repeat(np.arange(10), 10)
+    known, new = mixed_closeness(100, 0.9, 0.3), tried(np.full(100, 0.4), 0.3)
+    guard = fit_guard(known, new, family, 1, fold_n=family % 5)
+    assert guard.closeness < 0.31
+    assert tried(np.full(4, 0.1), 0.5).gain_n(guard, 1).all()
+
+
+def rival_world(number=60, groups=12):
+    """Who is right goes by a question's group, which its words name, and by nothing finer."""
+    rng = np.random.default_rng(0)
+    group_n = np.repeat(np.arange(groups), number)
+    features = np.zeros((len(group_n), 16), np.float32)
+    features[np.arange(len(group_n)), group_n % 16] = 1
+    noise = rng.normal(0, 0.02, features.shape)
+    rewards = rng.random((len(group_n), 3)) < 0.3
+    rewards[np.arange(len(group_n)), group_n % 3] = rng.random(len(group_n)) < 0.9
+    return (features + noise).astype(np.float32), rewards.astype(np.float32), group_n
+
+
+@pytest.mark.parametrize("kind", [ClusterRanking, NeighbourLead])
+def test_rivals_find_who_is_good_at_what(kind):
+    features, rewards, group = rival_world()
+    rival = kind.fit(features[::2], rewards[::2], 0)
+    picked = rival(features[1::2]).argmax(axis=1)
+    assert (picked == group[1::2] % 3).mean() > 0.9
+    alone = kind.fit(features[::2], rewards[::2], 0)(features[1:2])
+    np.testing.assert_allclose(rival(features[1::2])[:1], alone, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [ClusterRanking, NeighbourLead])
+def test_a_selector_with_a_rival_is_the_same_from_its_folder(selector, tmp_path, kind):
+    texts = [text for kind_ in KINDS for text in asked(kind_, 4, 9)]
+    values = selector.values
+    rival = kind.fit(values.memory_nd, values.rewards_nm(), 0)
+    other = replace(selector, rival=rival, rival_guard=SelectorGuard(0.0, 0.0))
+    assert other.name != selector.name
+    save_selector(other, tmp_path)
+    opened = open_selector(tmp_path)
+    assert opened.name == other.name and opened.rival.kind == kind.kind
+    assert opened.choose_indices(texts) == other.choose_indices(texts)
+    picked = [int(one) for one in rival(selector.features(texts)).argmax(axis=1)]
+    assert other.choose_indices(texts) == picked
+    card = (tmp_path / "batuta.json").read_text()
+    (tmp_path / "batuta.json").write_text(card.replace(f'"kind": "{kind.kind}"', '"kind": "guess"'))
+    with pytest.raises(ConfigError, match="no usable selector"):
+        open_selector(tmp_path)
+
+
+def test_a_rival_is_taken_only_where_it_wins_on_held_out_questions():
+    _, rewards, group = rival_world()
+    rng = np.random.default_rng(1)
+    lot, family = rng.permutation(len(group)) % 5, group % 5
+    noise = rng.random(rewards.shape).astype(np.float32)
+    near = np.ones(len(group), np.float32)
+    right = np.eye(3, dtype=np.float32)[group % 3]
+    best = int(rewards.mean(axis=0).argmax())
+    folds = HeldOutFolds(group, lot=lot, family=family)
+    blind, seeing = (
+        ReadingTrial(None, *[HeldOutTrial(value, near, rewards)] * 2) for value in (noise, right)
+    )
+    assert folds.is_ahead(seeing, blind, best)
+    assert not folds.is_ahead(blind, seeing, best)
+    assert not folds.is_ahead(seeing, seeing, best)
 
 
 def test_a_fold_of_families_that_loses_much_closes_the_guard():

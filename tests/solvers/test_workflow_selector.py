@@ -49,7 +49,7 @@ def test_each_kind_gets_its_workflow_and_a_new_kind_the_safest(selector):
     assert selector.choose("", POOL, 5) in {ALONE, CHECKED, OTHER}
 
 
-def test_what_cannot_be_played_is_passed_over(selector):
+def test_what_cannot_be_run_is_passed_over(selector):
     assert selector.choose(SUMS[0], POOL, 1) == ALONE, "one step is allowed"
     assert selector.choose(SUMS[0], POOL.subset(("b",)), 5) == OTHER
     stranger = Pool((Worker(id=WorkerId("c"), model="m"),))

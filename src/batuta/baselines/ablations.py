@@ -5,7 +5,7 @@ solve the question. The other two are ours: the access lists handed out to other
 step by the best single worker.
 
 Deviation: the paper trains a conductor for its ablation; here the same one writes the workflow and
-it is altered before it is played, so its draft is paid and its choices are kept but for the one.
+it is altered before it is run, so its draft is paid and its choices are kept but for the one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SOLVE = "Solve the question."
 
 @dataclass(frozen=True, slots=True)
 class AblatedConductor:
-    """A conductor whose workflows are changed before they are played."""
+    """A conductor whose workflows are changed before they are run."""
 
     label: str
     """What is done to them, for the name."""
@@ -35,13 +35,13 @@ class AblatedConductor:
         return f"{self.inner.name}, {self.label}"
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """The inner decision; a plan's workflow is altered, its draft is not."""
-        decision = await self.inner.plan(brief, listener)
+        decision = await self.inner.plan(context, listener)
         if not isinstance(decision, Plan):
             return decision
-        return Plan(self.change_workflow(decision.workflow, brief), decision.draft)
+        return Plan(self.change_workflow(decision.workflow, context), decision.draft)
 
 
 def with_solve_only_subtasks(conductor: Conductor) -> AblatedConductor:
@@ -57,8 +57,8 @@ def with_shuffled_access(conductor: Conductor) -> AblatedConductor:
     What would not look back is left out, since no step can read a later one.
     """
 
-    def change(flow: Workflow, brief: PlanningContext) -> Workflow:
-        rng = Random(f"{brief.seed} {len(brief.previous)} {brief.question.text}")
+    def change(flow: Workflow, context: PlanningContext) -> Workflow:
+        rng = Random(f"{context.seed} {len(context.previous)} {context.question.text}")
         lists = [step.access for step in flow.steps]
         rng.shuffle(lists)
         return Workflow(
@@ -74,8 +74,8 @@ def with_shuffled_access(conductor: Conductor) -> AblatedConductor:
 def with_best_worker(conductor: Conductor) -> AblatedConductor:
     """The same subtasks and access lists; every step is the pool's best worker's."""
 
-    def change(flow: Workflow, brief: PlanningContext) -> Workflow:
-        best = brief.pool.ranked()[0].id
+    def change(flow: Workflow, context: PlanningContext) -> Workflow:
+        best = context.pool.ranked()[0].id
         return _map_steps(flow, lambda step: replace(step, worker=best))
 
     return AblatedConductor("best worker", conductor, change)

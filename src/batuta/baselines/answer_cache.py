@@ -10,14 +10,14 @@ import anyio
 from batuta.core import Run
 
 MAX_CACHED_RUNS = 512
-"""Runs that are remembered; more than are played at the same time."""
+"""Runs that are remembered; more than are run at the same time."""
 
 
 @final
 class AnswerCache:
     """The latest runs in which everybody was asked at the same time.
 
-    A record says the same again, so systems that look at everybody's replies, and are played on a
+    A record says the same again, so systems that look at everybody's replies, and are run on a
     question one after another, share one run of it. Each of them is charged for all of it.
     """
 
@@ -25,12 +25,12 @@ class AnswerCache:
         self._runs: dict[Hashable, Run | None] = {}
         self._locks: dict[Hashable, anyio.Lock] = {}
 
-    async def get_or_run(self, key: Hashable, play: Callable[[], Awaitable[Run]]) -> Run:
-        """The run of that key; played if it is not remembered."""
+    async def get_or_run(self, key: Hashable, execute: Callable[[], Awaitable[Run]]) -> Run:
+        """The run of that key; executed if it is not remembered."""
         async with self._locks.setdefault(key, anyio.Lock()):
             run = self._runs.get(key)
             if run is None:
-                run = self._runs[key] = await play()
+                run = self._runs[key] = await execute()
                 self._evict_oldest()
         return run
 

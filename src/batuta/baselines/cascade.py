@@ -236,12 +236,12 @@ class _CascadeConductor:
         return () if self._checker is None else (self._checker,)
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """The next worker with the question as it stands, a check of its answer, or the end."""
-        left = self._cascade.calls - len(brief.previous)
-        await self._try_replies(brief.previous)
-        heard = self._observe(brief.previous)
+        left = self._cascade.calls - len(context.previous)
+        await self._try_replies(context.previous)
+        heard = self._observe(context.previous)
         if not left:
             return AcceptedAnswer()
         place = self._next_place(heard.draws)
@@ -253,7 +253,7 @@ class _CascadeConductor:
             if (
                 left > 1
                 and heard.needs_check(found)
-                and (check := self._check_step(brief.previous[-1]))
+                and (check := self._check_step(context.previous[-1]))
             ):
                 return Plan(Workflow((check,)))
         if place < 0:
@@ -337,10 +337,10 @@ class _CascadeConductor:
 
 
 def _planned_and_run_steps(rounds: Iterable[Round]) -> Iterator[tuple[Step, StepRun]]:
-    """The one step of each round, as planned and as played."""
-    for played in rounds:
-        if played.workflow is not None:
-            yield from ((played.workflow.steps[step.index], step) for step in played.steps)
+    """The one step of each round, as planned and as executed."""
+    for round_ in rounds:
+        if round_.workflow is not None:
+            yield from ((round_.workflow.steps[step.index], step) for step in round_.steps)
 
 
 def with_recorded_answers(cascade: Cascade, record: RecordedOutcomes) -> Cascade:

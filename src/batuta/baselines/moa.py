@@ -74,7 +74,7 @@ class MixtureOfAgents:
 
     def __post_init__(self) -> None:
         if self.layers < 2 or self.proposers < 1:  # noqa: PLR2004 - a proposing and a last one
-            raise ValueError("a mixture of agents needs two layers and a proposer at least")
+            raise ValueError("a mixture of agents needs at least two layers and one proposer")
 
     @property
     def name(self) -> str:
@@ -87,15 +87,15 @@ class MixtureOfAgents:
         return self.proposers * (self.layers - 1) + 1
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """The same workflow for every question; in a later round, the answer stands."""
-        if brief.previous:
+        if context.previous:
             return AcceptedAnswer()
-        if self.calls > brief.max_steps:
-            reason = f"{self.name} has {self.calls} steps where {brief.max_steps} are allowed"
+        if self.calls > context.max_steps:
+            reason = f"{self.name} has {self.calls} steps where {context.max_steps} are allowed"
             return MalformedPlan(draft=Draft(), reason=reason)
-        return Plan(self.layered_workflow(brief.pool))
+        return Plan(self.layered_workflow(context.pool))
 
     def layered_workflow(self, pool: Pool) -> Workflow:
         """The layers over that pool."""

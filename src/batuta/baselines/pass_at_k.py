@@ -2,7 +2,7 @@
 
 `PassAtK`: k samples of the best worker; right if any is (pass@k; Chen et al., "Evaluating Large
 Language Models Trained on Code", arXiv 2107.03374, section 2.1, with n = k, where the unbiased
-estimator is the plain one). Who plays them judges all replies; the run's own answer is the last.
+estimator is the plain one). Whoever runs them judges all replies; the run's own answer is the last.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ class PromptedConductor:
     name: str = "prompted/best"
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """The best worker's decision."""
-        best = brief.pool.ranked()[0]
+        best = context.pool.ranked()[0]
         learned = LLMConductor(name=self.name, client=self.clients[best.id], worker=best)
-        return await learned.plan(brief, listener)
+        return await learned.plan(context, listener)

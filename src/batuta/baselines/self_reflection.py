@@ -58,13 +58,15 @@ class _ReflectionConductor:
     turns: int
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """A solution and its feedback; the last turn is a solution alone."""
-        left = self.turns - sum(len(played.steps) for played in brief.previous)
-        if not left or (brief.previous and _is_finished(brief)):
+        left = self.turns - sum(len(round_.steps) for round_ in context.previous)
+        if not left or (context.previous and _is_finished(context)):
             return AcceptedAnswer()
-        return Plan(_turn_workflow(brief.pool.ranked()[0].id, left, revise=bool(brief.previous)))
+        return Plan(
+            _turn_workflow(context.pool.ranked()[0].id, left, revise=bool(context.previous))
+        )
 
 
 def _turn_workflow(worker: WorkerId, left: int, *, revise: bool) -> Workflow:
@@ -81,9 +83,9 @@ def _turn_workflow(worker: WorkerId, left: int, *, revise: bool) -> Workflow:
     )
 
 
-def _is_finished(brief: PlanningContext) -> bool:
+def _is_finished(context: PlanningContext) -> bool:
     """Whether nothing is left to revise: the feedback says so, or a call failed."""
-    solution, feedback = (brief.previous[-1].step(index) for index in (0, 1))
+    solution, feedback = (context.previous[-1].step(index) for index in (0, 1))
     if not (solution and isinstance(solution.result, Reply)):
         return True
     return (

@@ -1,6 +1,6 @@
 """A solver answers a question with a Run: a conductor on the engine, or a choice after the fact.
 
-Every method is played by the same `conduct` and counted by the same Run: all calls, all tokens,
+Every method is executed by the same `conduct` and counted by the same Run: all calls, all tokens,
 the conductor's own too.
 """
 
@@ -16,6 +16,7 @@ from batuta.core import (
     Conductor,
     EventHandler,
     Finish,
+    GuardrailTriggered,
     Limits,
     Outcome,
     Pool,
@@ -28,6 +29,7 @@ from batuta.core import (
 )
 from batuta.engine import Funds, Recorder, conduct
 from batuta.engine.finalize import reply_text
+from batuta.guardrails import Guardrails
 from batuta.tasks.graders.question_tests import RunTests
 
 SAMPLING_TEMPERATURE = 0.7
@@ -36,7 +38,7 @@ SAMPLING_TEMPERATURE = 0.7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHooks:
-    """Where a run is played: who hears it, and under what name it is kept."""
+    """Where a run is executed: who hears it, and under what name it is kept."""
 
     run_id: RunId | None = None
     """None: a new one."""
@@ -47,6 +49,10 @@ class RunHooks:
     """Has the run also if it is cancelled."""
     funds: Funds | None = None
     """Whose money is spent, if it is set apart elsewhere."""
+    guardrails: Guardrails | None = None
+    """What the question and every reply must pass; None: nothing."""
+    guarded: tuple[GuardrailTriggered, ...] = ()
+    """What guardrails did to the question already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +109,7 @@ class Solver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConductorSolver:
-    """A conductor's workflow, played to its end."""
+    """A conductor's workflow, executed to its end."""
 
     conductor: Conductor
     calls: int | None = None
@@ -146,8 +152,8 @@ async def run_conductor(
         conductor: who writes the workflow.
         context: who can be called.
         seed: of the run.
-        max_steps: in the place of the players' own limit; None: theirs.
-        max_rounds: in the place of the players' own limit.
+        max_steps: in the place of the context's own limit; None: theirs.
+        max_rounds: in the place of the context's own limit.
         asks_anew: whether somebody is asked the whole question where a last step fails: not
             where the method chooses among replies, for then a last step may be a mere check.
     """
@@ -165,6 +171,8 @@ async def run_conductor(
         run_id=stage.run_id,
         recorder=stage.recorder,
         funds=stage.funds,
+        guardrails=stage.guardrails,
+        guarded=stage.guarded,
     )
 
 

@@ -81,10 +81,10 @@ class AllWorkers:
         run = await ask_workers_in_parallel(
             self.name, question, context=context, seed=seed, workers=asked
         )
-        (played,) = run.rounds
-        own = [step for step in played.steps if step.worker == step.planned]
+        (round_,) = run.rounds
+        own = [step for step in round_.steps if step.worker == step.planned]
         own.sort(key=lambda step: step.index)
-        return replace(run, rounds=(replace(played, steps=tuple(own)),))
+        return replace(run, rounds=(replace(round_, steps=tuple(own)),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +104,17 @@ class Vote:
 def _join_runs(runs: Sequence[Run]) -> Run:
     """One run of all steps at the same time; it answers as the first that has an answer."""
     first = next((run for run in runs if run.answer is not None), runs[0])
-    flows = [(played.workflow, played) for run in runs for played in run.rounds if played.workflow]
+    flows = [(round_.workflow, round_) for run in runs for round_ in run.rounds if round_.workflow]
     if not flows:
         return first
     steps: list[StepRun] = []
     begun = 0
-    for flow, played in flows:
-        steps += (replace(step, index=begun + step.index) for step in played.steps)
+    for flow, round_ in flows:
+        steps += (replace(step, index=begun + step.index) for step in round_.steps)
         begun += len(flow)
     whole = Workflow(tuple(step for flow, _ in flows for step in flow.steps))
-    played = replace(flows[0][1], workflow=whole, steps=tuple(steps))
-    return replace(first, rounds=(played,), seconds=max(run.seconds for run in runs))
+    round_ = replace(flows[0][1], workflow=whole, steps=tuple(steps))
+    return replace(first, rounds=(round_,), seconds=max(run.seconds for run in runs))
 
 
 def oracle_score(scores: Sequence[WorkerScore]) -> float:

@@ -44,12 +44,12 @@ class _DraftThenCheck:
     name: str = "draft and check"
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """The answer, then its check."""
-        if not brief.previous:
+        if not context.previous:
             return Plan(Workflow((Step(subtask="", worker=self.worker),)))
-        return Plan(Workflow((self.check,))) if len(brief.previous) == 1 else AcceptedAnswer()
+        return Plan(Workflow((self.check,))) if len(context.previous) == 1 else AcceptedAnswer()
 
 
 async def calibrate_checker(

@@ -1,4 +1,4 @@
-"""Systems on questions, one after another: calibrate, learn, play, collect."""
+"""Systems on questions, one after another: calibrate, learn, run, collect."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from batuta.evals.systems import (
     System,
     calibration_system,
     find_system,
-    playable_systems,
-    why_unplayable,
+    runnable_systems,
+    why_not_runnable,
 )
 from batuta.evals.task_sets import TaskSet
 from batuta.solvers.history import History
@@ -155,7 +155,7 @@ async def evaluate_parts(
 
     Args:
         parts: who is asked what; all with the same grader.
-        names: of the systems, each once; `all`: those that can be played.
+        names: of the systems, each once; `all`: those that can be run.
         options: concurrency, sub-pools.
         result_log: what was measured before, and where results go.
         bar: shows how far each system is.
@@ -173,7 +173,7 @@ async def evaluate_parts(
         first = find_system(ULTRA, subject)
         wanted = [first, *(other for other in wanted if other.name != ULTRA)]
     stage = _EvalSession(parts, options, result_log, bar)
-    wanted = stage.playable(wanted)
+    wanted = stage.runnable(wanted)
     for group in _group_systems(wanted, subject):
         await stage.measure(*group)
     if not stage.systems:
@@ -199,7 +199,7 @@ def _expand_names(names: Sequence[str], subject: Subject) -> list[str]:
     found = [
         each
         for name in names
-        for each in (playable_systems(subject) if name == ALL_SYSTEMS else (name,))
+        for each in (runnable_systems(subject) if name == ALL_SYSTEMS else (name,))
     ]
     return list(dict.fromkeys(found))
 
@@ -241,12 +241,12 @@ class _EvalSession:
         """By the identity of the part: what the tests that its questions show are worth."""
         self._is_calibrated = False
 
-    def playable(self, wanted: Sequence[System]) -> list[System]:
-        """Those that can be played here; the others are left out, with the reason."""
+    def runnable(self, wanted: Sequence[System]) -> list[System]:
+        """Those that can be run here; the others are left out, with the reason."""
         known = all(part.history is not None or part.tasks.calibration for part in self.parts)
         found: list[System] = []
         for one in wanted:
-            why = why_unplayable(one, self.parts[0].subject)
+            why = why_not_runnable(one, self.parts[0].subject)
             if why is None and one.fitter is not None and not known:
                 why = NOTHING_LEFT
             if why is None:
@@ -256,13 +256,13 @@ class _EvalSession:
         return found
 
     async def measure(self, *systems: System) -> None:
-        """Play the systems on every part, unless they were played before.
+        """Run the systems on every part, unless they were run before.
 
         One that cannot learn from these outcomes is left out, with the reason; the others are
         measured all the same.
 
         Args:
-            systems: each question is played by all of them, one after another.
+            systems: each question is run by all of them, one after another.
         """
         planned: dict[str, list[EvalTrial]] = {}
         for one in systems:
@@ -285,17 +285,17 @@ class _EvalSession:
             planned[one.name] = found
         bars = {name: self.bar(name, len(found)) for name, found in planned.items()}
         in_turn = [trial for row in zip_longest(*planned.values()) for trial in row if trial]
-        played = await self._play(in_turn, lambda name: bars[name]())
+        results = await self._run_planned(in_turn, lambda name: bars[name]())
         for name in planned:
-            self.results[name] = tuple(run for run in played if run.system == name)
+            self.results[name] = tuple(run for run in results if run.system == name)
 
     def _plan_part(self, one: System, part: EvalPart) -> tuple[EvalTrial, ...]:
-        """The part's trials; what must learn learns if one of them is still to be played."""
+        """The part's trials; what must learn learns if one of them is still to be run."""
         terms = replace(self.options, seeds=part.seeds)
         tasks = [(task, part.tasks.family(task)) for task in part.tasks.tasks]
         if one.fitter is None:
             return plan_trials(one, tasks, part.subject, terms)
-        assert part.history is not None  # noqa: S101 - told before anything was played
+        assert part.history is not None  # noqa: S101 - told before anything was run
         found = plan_trials(
             one,
             tasks,
@@ -320,12 +320,12 @@ class _EvalSession:
         taught = replace(one, solver=adapt_to_record(solver, replays.record) if replays else solver)
         return tuple(replace(trial, system=taught) for trial in found)
 
-    async def _play(
-        self, planned: Sequence[EvalTrial], tell: Callable[[str], None]
+    async def _run_planned(
+        self, planned: Sequence[EvalTrial], on_result: Callable[[str], None]
     ) -> tuple[TrialResult, ...]:
         grade = self.parts[0].tasks.grade
         return await run_trials(
-            planned, grade, result_log=self.result_log, options=self.options, on_result=tell
+            planned, grade, result_log=self.result_log, options=self.options, on_result=on_result
         )
 
     def strengths(self) -> dict[WorkerId, float | None]:
@@ -419,7 +419,7 @@ class _EvalSession:
             for trial in plan_trials(one, tasks, part.subject, terms)
         ]
         step = self.bar("calibration", len(planned))
-        ran = await self._play(planned, lambda _: step())
+        ran = await self._run_planned(planned, lambda _: step())
         found = {(run.system, run.task): run for run in ran}
         history = measured_history(
             part.tasks.calibration,

@@ -98,7 +98,7 @@ async def read_judged_runs(target: str) -> JudgedRuns:
         StoreError: the store cannot be read.
     """
     if "://" not in target and not Path(target).exists():
-        raise ConfigError(f"there are no runs at {target}; name the store that was served from")
+        raise ConfigError(f"there are no runs at {target}; name the store that the server used")
     runs: Counter[TargetSource] = Counter()
     best: dict[TaskId, tuple[int, Task]] = {}
     async with Store.open(target) as store:

@@ -73,7 +73,7 @@ class UnfittedSolver:
 
 
 def conductor_fitter(fit: ConductorFitter) -> SolverFitter:
-    """The same for a conductor, whose workflows are played by the engine."""
+    """The same for a conductor, whose workflows are run by the engine."""
     return lambda history, *, seed=0: ConductorSolver(fit(history, seed=seed))
 
 

@@ -154,7 +154,7 @@ def _worker_notes(report: Json) -> list[str]:
     if report["recorded"]:
         said.append(
             "The workers are a record of what real models once answered; nothing was called. "
-            "Tokens and dollars are those of the record, or unknown (–); seconds are not told."
+            "Tokens and dollars are those of the record, or unknown (–); seconds are not reported."
         )
     if any(figures["simulated_runs"] for figures in report["systems"].values()):
         said.append(

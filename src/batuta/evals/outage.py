@@ -25,7 +25,7 @@ SYSTEM_FAULT_CODES = frozenset(
 
 
 def find_step_outage(step: StepRun) -> Failure | None:
-    """The outage that decided who played a step or how it ended; None: there was none.
+    """The outage that decided who answered a step or how it ended; None: there was none.
 
     A retry that ended well is no outage, and neither is a substitute for a worker whose own fault
     it was that it could not answer: an empty reply, a prompt that is too long for it.
@@ -40,13 +40,13 @@ def outage_reason(run: Run) -> str | None:
     """What failed, in a sentence; None if the run's answer, or its lack, is the system's own.
 
     An outage decides where the conductor's model could not be asked, and where no worker could
-    play the step that answers. A step that a substitute played is the system's own way out.
+    do the step that answers. A step that a substitute answered is the system's own way out.
     """
     if run.outcome is Outcome.LIMITED:
         return None
-    for played in run.rounds:
-        if isinstance(played.decision, MalformedPlan) and played.decision.outage:
-            return played.decision.reason
+    for round_ in run.rounds:
+        if isinstance(round_.decision, MalformedPlan) and round_.decision.outage:
+            return round_.decision.reason
     if run.outcome is Outcome.FAILED:
         blamed = run.error_code is None or run.error_code in SYSTEM_FAULT_CODES
         return None if blamed else run.error
@@ -54,9 +54,9 @@ def outage_reason(run: Run) -> str | None:
 
 
 def _fallback_outage(run: Run) -> str | None:
-    """Why nobody could play the last step of the last workflow, if that was an outage."""
-    played = next((played for played in reversed(run.rounds) if played.workflow), None)
-    last = last_step(played) if played else None
+    """Why nobody could answer the last step of the last workflow, if that was an outage."""
+    round_ = next((round_ for round_ in reversed(run.rounds) if round_.workflow), None)
+    last = last_step(round_) if round_ else None
     if last is None:
         return None
     failures = [attempt.failure for attempt in last.attempts if last.as_fallback]
@@ -66,7 +66,7 @@ def _fallback_outage(run: Run) -> str | None:
 
 
 def unrecorded_reason(run: Run) -> str | None:
-    """Why the plan is none for the record that played it; None if it is one.
+    """Why the plan is none for the record that it ran on; None if it is one.
 
     It is none where the record does not know what it asks for, so that another worker took over
     or the run did not end with an answer of its own.

@@ -14,6 +14,7 @@ from batuta.core.suggestions import suggest_names
 from batuta.environment import benchmark_folder
 from batuta.errors import ConfigError
 from batuta.evals.evaluation import EvalPart
+from batuta.evals.pool_change import PoolChange
 from batuta.evals.subject import Subject
 from batuta.evals.task_sets import TaskSet
 from batuta.solvers.history import history_from_record
@@ -60,6 +61,7 @@ def open_recorded_parts(
     limit: int | None = None,
     simulate: bool = False,
     conductor: Conductor | None = None,
+    change: PoolChange | None = None,
 ) -> tuple[EvalPart, ...]:
     """The parts of a recorded set, as `parts_of` makes them.
 
@@ -71,6 +73,7 @@ def open_recorded_parts(
         limit: test questions of each part at most, at random.
         simulate: a call that the record cannot know gets one of the model's recorded answers.
         conductor: of `ultra`; None: there is none.
+        change: who left and who joined after the rest was learned from; None: nobody.
 
     Raises:
         ConfigError: no such set.
@@ -81,7 +84,13 @@ def open_recorded_parts(
         raise ConfigError(f"there is no recorded set {name!r}; {known}")
     record = load_recorded(name, with_texts=is_outcomes_file(name), models=models)
     return make_record_parts(
-        record, split, seeds, limit=limit, simulate=simulate, conductor=conductor
+        record,
+        split,
+        seeds,
+        limit=limit,
+        simulate=simulate,
+        conductor=conductor,
+        change=change,
     )
 
 
@@ -93,12 +102,14 @@ def make_record_parts(
     limit: int | None = None,
     simulate: bool = False,
     conductor: Conductor | None = None,
+    change: PoolChange | None = None,
 ) -> tuple[EvalPart, ...]:
     """A part for each seed: the test of its split is measured, the rest is known beforehand.
 
     Replies are the extracted answers, where the record has them: what votes and graders read.
 
     Raises:
+        ConfigError: a worker leaves or joins that there is not.
         SourceError: too few families for whole ones to be held out.
     """
     replays = ReplayPool(record, simulate=simulate)
@@ -110,7 +121,9 @@ def make_record_parts(
     def part(seed: int) -> EvalPart:
         division = _SPLITS[split](record, seed)
         known = np.sort(np.concatenate([division.train, division.calibration]))
-        pool = record.pool(calibration=known)
+        pool, history = record.pool(calibration=known), history_from_record(record, known)
+        if change:
+            pool, history = change.apply(pool, history, seed)
         subject = Subject(
             pool=pool,
             clients={},
@@ -123,15 +136,13 @@ def make_record_parts(
             places = sorted(Random(f"{seed} {record.name}").sample(places, limit))
         asked = tuple(record.tasks[place] for place in places)
         tasks = TaskSet(
-            name=f"{RECORDED_PREFIX}{record.name}",
+            name=f"{RECORDED_PREFIX}{record.name}{change or ''}",
             tasks=asked,
             calibration=(),
             grade=grade,
             family=lambda t: groups[t.id],
             split=split,
         )
-        return EvalPart(
-            subject=subject, tasks=tasks, seeds=(seed,), history=history_from_record(record, known)
-        )
+        return EvalPart(subject=subject, tasks=tasks, seeds=(seed,), history=history)
 
     return tuple(part(seed) for seed in seeds)

@@ -1,4 +1,4 @@
-"""Trials that are played by an executor's processes, wherever they are.
+"""Trials that are run by an executor's processes, wherever they are.
 
 What goes to a process is names, questions and pools; what was learned from outcomes goes as it is.
 The process opens the pool, the conductor, the journal and the grader for itself, by the same code.
@@ -16,7 +16,7 @@ from batuta.core import Pool, Task
 from batuta.embedded.blas import limit_blas_to_one_thread
 from batuta.evals.grading import AnswerGrader
 from batuta.evals.result_log import TrialResult
-from batuta.evals.runner import EvalTrial, play_trial
+from batuta.evals.runner import EvalTrial, run_trial
 from batuta.evals.setup import SubjectSetup
 from batuta.evals.subject import Subject
 from batuta.evals.systems import CALIBRATION, System, calibration_system, find_system
@@ -37,7 +37,7 @@ class TrialOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOrders:
-    """The job: opens a subject and plays orders on it."""
+    """The job: opens a subject and runs orders on it."""
 
     setup: SubjectSetup
     kinds: tuple[Task, ...]
@@ -49,7 +49,7 @@ class TrialOrders:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[TrialOrder], Awaitable[TrialResult]]]:
-        """What plays an order.
+        """What runs an order.
 
         Raises:
             BatutaError: the pool, the journal or the grader cannot be opened here.
@@ -61,7 +61,7 @@ class TrialOrders:
             grade = self.grade or await self.setup.open_marking(self.kinds, subject, stack)
             systems: dict[str, System] = {}
 
-            async def play(order: TrialOrder) -> TrialResult:
+            async def execute(order: TrialOrder) -> TrialResult:
                 if order.system not in systems:
                     systems[order.system] = self._find_system(order.system, subject)
                 trial = EvalTrial(
@@ -73,9 +73,9 @@ class TrialOrders:
                     pool=order.pool,
                     subject=subject,
                 )
-                return await play_trial(trial, grade)
+                return await run_trial(trial, grade)
 
-            yield play
+            yield execute
 
     def _find_system(self, name: str, subject: Subject) -> System:
         found = _named_system(name, subject)
@@ -86,7 +86,7 @@ class TrialOrders:
 @final
 @dataclass(frozen=True, slots=True)
 class RemoteTrials:
-    """Plays trials on an executor whose processes are not this one."""
+    """Runs trials on an executor whose processes are not this one."""
 
     executor: Executor
     setup: SubjectSetup
@@ -94,7 +94,7 @@ class RemoteTrials:
     """Of a task set with a grader of its own, a function that other processes find by its name;
     None: the tasks' own graders, opened where they are needed."""
 
-    async def play_trials(
+    async def run_trials(
         self,
         trials: Sequence[EvalTrial],
         grade: AnswerGrader,
@@ -102,7 +102,7 @@ class RemoteTrials:
         *,
         concurrency: int,
     ) -> None:
-        """Play every trial; see `TrialPlayer`. Grades by its own grader, not by `grade`.
+        """Run every trial; see `TrialRunner`. Grades by its own grader, not by `grade`.
 
         Raises:
             ExceptionGroup: of the first error, wherever it was met.

@@ -9,7 +9,7 @@ from batuta.evals.markdown_report import format_percent, markdown_table
 from batuta.evals.report import Json
 
 TABLE_LEGEND = (
-    "Right %, – where a system cannot be played; each set's page has the intervals. Bold: the best "
+    "Right %, – where a system cannot be run; each set's page has the intervals. Bold: the best "
     "method of the set. In brackets: lines to compare with, no methods. A star: some of its "
     "replies are simulated."
 )

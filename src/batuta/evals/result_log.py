@@ -67,7 +67,7 @@ class TrialResult:
     """Steps without a reply, and steps that another worker had to take over."""
     seconds: float | None
     """From the question to the answer, which is the longest chain of steps that wait for each
-    other; None: played from a record."""
+    other; None: replayed from a record."""
     simulated: int = 0
     """Steps whose replies a record could not know: another recorded answer stands in."""
     judge_usd: Decimal | None = Decimal(0)
@@ -109,7 +109,7 @@ class ResultLog:
         os.close(self._file)
 
     def is_done(self, key: str) -> bool:
-        """Whether the run of that key need not be played; one that met an outage is tried again."""
+        """Whether the run of that key is there; one that met an outage is run again."""
         found = self._results.get(key)
         return found is not None and found.unscored != "outage"
 
@@ -162,7 +162,7 @@ def _read_results(path: Path) -> dict[str, TrialResult]:
         try:
             result = adapter.validate_json(line)
         except ValidationError:
-            reason = "is no result of this version; remove it or name another folder with --out"
+            reason = "is not a result of this version; remove it or name another folder with --out"
             raise StoreError(f"{path}, line {number} {reason}") from None
         results[result.key] = result
     return results

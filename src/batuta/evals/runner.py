@@ -1,4 +1,4 @@
-"""A system plays tasks: as many at a time as are allowed, each result on disk at once."""
+"""Runs a system on tasks: as many at a time as are allowed, each result on disk at once."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from batuta.core import (
     Task,
     WorkerId,
 )
-from batuta.core.usage import ZERO_COST
 from batuta.engine.run_loop import VERSIONS
 from batuta.evals.grading import AnswerGrader
+from batuta.evals.likelihood import likelihood_clients
 from batuta.evals.outage import outage_reason, unrecorded_reason
 from batuta.evals.result_log import ResultLog, StepSummary, TrialResult, UnscoredReason
 from batuta.evals.subject import Subject
@@ -35,6 +35,7 @@ from batuta.executor import LocalExecutor
 from batuta.language.instructions import classify_instruction
 from batuta.tasks.graders import JudgeGrade, grade_answer
 from batuta.tasks.recorded import SIMULATED_PREFIX
+from batuta.usage import ZERO_COST
 
 INVALID_PLAN = "invalid"
 """The outcome of a plan that asks a record for what it cannot know."""
@@ -51,13 +52,13 @@ class EvalOptions:
     sub_pool: int | None = None
     """Each task gets a pool of its own: so many workers, drawn and in a random order."""
     pool_seed: int = 0
-    player: TrialPlayer | None = None
-    """Where trials are played; None: in this process."""
+    trial_runner: TrialRunner | None = None
+    """Where trials are run; None: in this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalTrial:
-    """One run to be played."""
+    """One run to be executed."""
 
     key: str
     """Digest of everything that the run depends on, but for the models themselves."""
@@ -127,7 +128,7 @@ def _trial_key(about: blake2b, seed: int) -> str:
 
 
 def trial_pool(task: Task, pool: Pool, options: EvalOptions) -> Pool:
-    """The pool that the task is played with; drawn by the task and the seed alone."""
+    """The pool that the task is run with; drawn by the task and the seed alone."""
     if options.sub_pool is None:
         return pool
     rng = Random(f"{options.pool_seed} {task.id}")
@@ -143,13 +144,13 @@ async def run_trials(
     *,
     on_result: Callable[[str], None] = lambda _: None,
 ) -> tuple[TrialResult, ...]:
-    """The results of all trials; those that the ledger has are not played again.
+    """The results of all trials; those that the ledger has are not run again.
 
     Args:
-        planned: what to play.
+        planned: what to run.
         grade: the tasks' grader.
         result_log: where every result is written as soon as it is there.
-        options: where they are played, and how many at the same time.
+        options: where they are run, and how many at the same time.
         on_result: called once for every result, with its system's name.
 
     Raises:
@@ -166,15 +167,15 @@ async def run_trials(
         result_log.add(result)
         on_result(result.system)
 
-    player = options.player or LocalTrials()
-    await player.play_trials(missing, grade, deliver, concurrency=options.concurrency)
+    trial_runner = options.trial_runner or LocalTrials()
+    await trial_runner.run_trials(missing, grade, deliver, concurrency=options.concurrency)
     return tuple(result_log[trial.key] for trial in planned)
 
 
-class TrialPlayer(Protocol):
-    """Plays trials somewhere; the results are the same wherever that is."""
+class TrialRunner(Protocol):
+    """Runs trials somewhere; the results are the same wherever that is."""
 
-    async def play_trials(
+    async def run_trials(
         self,
         trials: Sequence[EvalTrial],
         grade: AnswerGrader,
@@ -182,10 +183,10 @@ class TrialPlayer(Protocol):
         *,
         concurrency: int,
     ) -> None:
-        """Play every trial.
+        """Run every trial.
 
         Args:
-            trials: what is played.
+            trials: what is run.
             grade: the tasks' grader.
             deliver: called in this process with each result as soon as it is there.
             concurrency: trials at the same time at most.
@@ -198,21 +199,21 @@ class TrialPlayer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _TrialJob:
-    """Plays trials on the subject that they bring."""
+    """Runs trials on the subject that they bring."""
 
     grade: AnswerGrader
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[Callable[[EvalTrial], Awaitable[TrialResult]]]:
-        """What plays a trial."""
-        yield lambda trial: play_trial(trial, self.grade)
+        """What runs a trial."""
+        yield lambda trial: run_trial(trial, self.grade)
 
 
 @final
 class LocalTrials:
-    """Plays trials in this process."""
+    """Runs trials in this process."""
 
-    async def play_trials(
+    async def run_trials(
         self,
         trials: Sequence[EvalTrial],
         grade: AnswerGrader,
@@ -220,7 +221,7 @@ class LocalTrials:
         *,
         concurrency: int,
     ) -> None:
-        """Play every trial; see `TrialPlayer`.
+        """Run every trial; see `TrialRunner`.
 
         Raises:
             ExceptionGroup: of the first error.
@@ -230,18 +231,18 @@ class LocalTrials:
         )
 
 
-async def play_trial(trial: EvalTrial, grade: AnswerGrader) -> TrialResult:
+async def run_trial(trial: EvalTrial, grade: AnswerGrader) -> TrialResult:
     """One run from its question to its grade."""
     question = Question.of(trial.task.question)
     subject = trial.subject
-    players = SolverContext(
+    solver_context = SolverContext(
         pool=trial.pool,
-        clients=subject.clients_for_run(),
+        clients=likelihood_clients(trial.task, subject.clients_for_run()),
         limits=subject.limits,
         answer_cache=subject.answer_cache,
         run_tests=subject.run_tests,
     )
-    run = await trial.system.solver.answer(question, players, _trial_seed(trial))
+    run = await trial.system.solver.answer(question, solver_context, _trial_seed(trial))
     lost = outage_reason(run)
     if lost is not None:
         return _make_result(trial, run, Grade(None, None, lost), "outage")
@@ -297,7 +298,7 @@ def _make_result(
 ) -> TrialResult:
     task, usage, cost = trial.task, run.usage, run.cost + judging
     recorded = trial.subject.replay_pool is not None
-    rounds = [(played.workflow, played.steps) for played in run.rounds if played.workflow]
+    rounds = [(round_.workflow, round_.steps) for round_ in run.rounds if round_.workflow]
     return TrialResult(
         key=trial.key,
         system=trial.system.name,
@@ -330,8 +331,8 @@ def _known_usd(cost: Cost) -> Decimal | None:
     return None if cost.unpriced_calls else cost.usd
 
 
-def _summarize_step(planned: Step, played: StepRun) -> StepSummary:
-    return StepSummary(played.worker, classify_instruction(planned.subtask).value)
+def _summarize_step(planned: Step, executed: StepRun) -> StepSummary:
+    return StepSummary(executed.worker, classify_instruction(planned.subtask).value)
 
 
 def _is_failed(step: StepRun) -> bool:

@@ -27,7 +27,7 @@ class SubjectSetup:
     pool: str | None = None
     """As for `load_config`."""
     rehearses: bool = False
-    """Whether the questions are the rehearsal's: then it plays where no pool is named."""
+    """Whether the questions are the rehearsal's: then it is used where no pool is named."""
     conductor: str | None = None
     journal: str | None = None
     """A file, or the URL of a PostgreSQL database; None: calls are not kept."""

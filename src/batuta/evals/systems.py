@@ -57,7 +57,7 @@ class System:
     upper_bound: UpperBound | None = None
     """A line to compare with, no method: what it earns for all of its replies."""
     worker: WorkerId | None = None
-    """It is this worker and is played only where the pool has it."""
+    """It is this worker and is run only where the pool has it."""
     uses_all_answers: bool = False
     """It looks at what everybody says to the bare question."""
     has_conductor: bool = False
@@ -188,8 +188,8 @@ def _method_names(subject: Subject) -> tuple[str, ...]:
     return tuple(name for name in _NAMED_SYSTEMS if name not in without)
 
 
-def playable_systems(subject: Subject) -> tuple[str, ...]:
-    """What `all` stands for: every method and line that the subject can play as it is.
+def runnable_systems(subject: Subject) -> tuple[str, ...]:
+    """What `all` stands for: every method and line that can be run on the subject as it is.
 
     On a record without samples nothing that needs samples, without answers no vote, nothing that
     embeds replies, which are mere answers there, and nothing whose workers read other replies
@@ -213,8 +213,8 @@ def playable_systems(subject: Subject) -> tuple[str, ...]:
     return tuple(name for name in found if name not in without)
 
 
-def why_unplayable(one: System, subject: Subject) -> str | None:
-    """Why the subject cannot play this system, so that it would be no measurement; None: it can."""
+def why_not_runnable(one: System, subject: Subject) -> str | None:
+    """Why this system cannot be run here, so that it would be no measurement; None: it can."""
     if subject.replay_pool is None:
         return None
     record = subject.replay_pool.record

@@ -1,6 +1,6 @@
 """A bandit over ways to answer: Beta posteriors, Thompson sampling, a careful best. Pure.
 
-The first arm is what would be played without learning. Another one takes its place only where it is
+The first arm is what would be run without learning. Another one takes its place only where it is
 better with 95 % certainty; what is explored is drawn by Thompson sampling, so that what is shown to
 be worse is soon left alone.
 """
@@ -50,7 +50,7 @@ class ArmStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmChoice:
-    """What is played."""
+    """What is run."""
 
     place: int
     """Of the arm."""
@@ -61,7 +61,7 @@ class ArmChoice:
 
 
 def find_best_arm(arms: Sequence[ArmStats]) -> int:
-    """The place of the arm that is played where nothing is explored."""
+    """The place of the arm that is run where nothing is explored."""
     first = arms[0]
     better = [
         place
@@ -75,7 +75,7 @@ def choose_arm(arms: Sequence[ArmStats], share: float, rng: Random) -> ArmChoice
     """The best arm, or in that share of cases one drawn by Thompson sampling.
 
     Args:
-        arms: at least one; the first is what is played without learning.
+        arms: at least one; the first is what is run without learning.
         share: of questions that may explore, in [0, 1].
         rng: draws.
     """

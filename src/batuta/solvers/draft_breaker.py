@@ -6,7 +6,7 @@ question counts by its first draft, so that the samples that follow do not open 
 
 from __future__ import annotations
 
-from batuta.clients.circuit_breaker import BreakerPolicy, BreakerState, WorkerHealth
+from batuta.clients.resilience import BreakerPolicy, BreakerState, WorkerHealth
 from batuta.core import Decision, Draft, MalformedPlan, PlanningContext
 
 DRAFT_BREAKER = BreakerPolicy(failures=3, pause=60.0)
@@ -15,9 +15,9 @@ MALFORMED = "malformed_draft"
 """The code of such a failure."""
 
 
-def may_draft(health: WorkerHealth, brief: PlanningContext) -> bool:
+def may_draft(health: WorkerHealth, context: PlanningContext) -> bool:
     """Whether the model may be asked; `note_decision` or `health.left` must follow."""
-    if brief.sample or brief.previous:
+    if context.sample or context.previous:
         return health.state is not BreakerState.OPEN
     return health.allow_call()
 
@@ -32,19 +32,19 @@ def left_alone(health: WorkerHealth) -> MalformedPlan:
 
 
 def note_decision(
-    health: WorkerHealth, brief: PlanningContext, decision: Decision, seconds: float
+    health: WorkerHealth, context: PlanningContext, decision: Decision, seconds: float
 ) -> None:
     """Count what came of the draft.
 
     Args:
         health: of the conductor.
-        brief: what it was asked.
+        context: what it was asked.
         decision: what it wrote; an outage says nothing of its drafts.
         seconds: what it took.
     """
     if not isinstance(decision, MalformedPlan):
         health.record_success(seconds)
-    elif decision.outage or brief.sample or brief.previous:
+    elif decision.outage or context.sample or context.previous:
         health.record_abandoned()
     else:
         health.record_failure(MALFORMED)

@@ -1,7 +1,8 @@
 """From a question's text to numbers that a selector or a router can learn from.
 
-`HashedNgrams` needs numpy and nothing else; `SentenceEmbedding` any sentence-transformers model.
-Both are fitted on the training questions, saved as tensors and a JSON card, and loaded by `load`.
+`HashedNgrams` needs numpy and nothing else; `EncodedSentences` the extra `encoder`;
+`SentenceEmbedding` any sentence-transformers model. All are fitted on the training questions, saved
+as tensors and a JSON card, and loaded by `load`.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from batuta.encoder import ENCODER_NAME, WIDTH, open_encoder
 from batuta.errors import ConfigError
 
 Floats = NDArray[np.float32]
@@ -59,7 +61,11 @@ def load_features(card: Mapping[str, Any], tensors: Mapping[str, Floats]) -> Fea
     Raises:
         ConfigError: the card is of no known kind, or does not fit the tensors.
     """
-    kinds = {"hashed-ngrams": HashedNgrams.load, "sentence-embedding": SentenceEmbedding.load}
+    kinds = {
+        "hashed-ngrams": HashedNgrams.load,
+        "sentence-encoder": EncodedSentences.load,
+        "sentence-embedding": SentenceEmbedding.load,
+    }
     kind = str(card.get("kind"))
     if kind not in kinds:
         raise ConfigError(f"there are no features of kind {kind!r}; known: {', '.join(kinds)}")
@@ -286,7 +292,66 @@ def _normalize_rows(rows: Floats) -> Floats:
     return (rows / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
 
 
-# -- sentence embeddings ------------------------------------------------------------------
+# -- sentence encoders --------------------------------------------------------------------
+
+MINILM = "minilm"
+"""How the encoder of the extra `encoder` is called for."""
+_CACHED_VECTORS = 30_000
+
+
+def choose_features(embedding: str | None) -> Features:
+    """None: hashed n-grams; `minilm`: the extra's encoder; else a sentence-transformers model."""
+    if embedding is None:
+        return HashedNgrams()
+    return EncodedSentences() if embedding == MINILM else SentenceEmbedding(embedding)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedSentences:
+    """MiniLM's vectors, by the extra `encoder` without torch; each text is read once a process.
+
+    Of a long text its beginning is read.
+    """
+
+    @property
+    def name(self) -> str:
+        """The model."""
+        return ENCODER_NAME
+
+    def fit(self, texts: Sequence[str]) -> EncodedSentences:
+        """Itself: it was trained by others.
+
+        Raises:
+            ConfigError: there are no texts.
+        """
+        if not texts:
+            raise ConfigError("features are fitted on questions, and there are none")
+        return self
+
+    def __call__(self, texts: Sequence[str]) -> Floats:
+        """A row of length 1 for each text: (n, WIDTH).
+
+        Raises:
+            ConfigError: the extra is not installed.
+        """
+        rows = [_encode_text(text) for text in texts]
+        return np.asarray(rows, np.float32).reshape(len(texts), WIDTH)
+
+    def save(self) -> SavedFeatures:
+        """Whose vectors they are."""
+        return {"kind": "sentence-encoder", "model": ENCODER_NAME}, {}
+
+    @classmethod
+    def load(cls, card: Mapping[str, Any], _: Mapping[str, Floats]) -> Self:
+        """What `save` gave."""
+        if card["model"] != ENCODER_NAME:
+            raise ValueError(f"it was learned with {card['model']}, and {ENCODER_NAME} is here")
+        return cls()
+
+
+@lru_cache(_CACHED_VECTORS)
+def _encode_text(text: str) -> Floats:
+    return open_encoder()([text])[0]
 
 
 @dataclass(frozen=True, slots=True)

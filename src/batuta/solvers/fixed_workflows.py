@@ -42,20 +42,20 @@ class FixedConductor:
     build_workflow: Callable[[Pool], Workflow]
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """The workflow; in a later round, the answer stands."""
-        if brief.previous:
+        if context.previous:
             return AcceptedAnswer()
         try:
-            return Plan(self.build_workflow(brief.pool))
+            return Plan(self.build_workflow(context.pool))
         except KeyError as error:
             return MalformedPlan(draft=Draft(), reason=f"the pool has no worker {error}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuedWorkflow:
-    """Plays one workflow, looks at its last two answers, and goes on where they differ.
+    """Runs one workflow, looks at its last two answers, and goes on where they differ.
 
     Needs `Limits.rounds` of `ROUNDS`; with 1 the first workflow's answer stands.
     """
@@ -67,16 +67,16 @@ class ContinuedWorkflow:
 
     @property
     def workflows(self) -> tuple[Workflow, ...]:
-        """All that it may play."""
+        """All that it may run."""
         return (self.first,) if self.continuation is None else (self.first, self.continuation)
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """The first workflow, then the other or the answer."""
         return (
-            continue_round(brief.previous, self.continuation)
-            if brief.previous
+            continue_round(context.previous, self.continuation)
+            if context.previous
             else Plan(self.first)
         )
 
@@ -88,9 +88,9 @@ def continue_round(rounds: Sequence[Round], continuation: Workflow | None) -> De
     return Plan(continuation)
 
 
-def answers_agree(played: Round) -> bool:
+def answers_agree(round_: Round) -> bool:
     """Whether the last two replies of the round give the same answer."""
-    ended = sorted(played.steps, key=lambda step: step.index)[-2:]
+    ended = sorted(round_.steps, key=lambda step: step.index)[-2:]
     said = [final_answer(s.result.text) for s in ended if isinstance(s.result, Reply)]
     plain = {" ".join(one.split()).strip(" \t*_`\"'$.").casefold() for one in said if one}
     return len(said) == len(ended) == _TWO and None not in said and len(plain) == 1

@@ -94,7 +94,7 @@ class History:
         names = self.workers if workers is None else tuple(WorkerId(name) for name in workers)
         for name in names:
             if name not in self.workers:
-                raise SourceError(f"the history knows no worker {name!r}, only {self.workers}")
+                raise SourceError(f"the history has no worker {name!r}, only {self.workers}")
         columns = [self.workers.index(name) for name in names]
         index = np.ix_(rows, np.asarray(columns, int))
         answers, samples = self.answers, self.samples

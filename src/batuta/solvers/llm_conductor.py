@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import anyio
 
-from batuta.clients.circuit_breaker import WorkerHealth
+from batuta.clients.resilience import WorkerHealth
 from batuta.core import (
     AcceptedAnswer,
     CallListener,
@@ -33,12 +33,12 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.token_estimate import estimate_request_tokens
-from batuta.core.usage import ZERO_COST, ZERO_USAGE, usage_cost
 from batuta.errors import BadRequestError, ClientError, LimitReachedError, WorkflowError
 from batuta.language import PromptOptions, conductor_request, parse_workflow
 from batuta.language.conversation import crop_conversation
 from batuta.language.draft_schema import draft_format
 from batuta.solvers.draft_breaker import left_alone, may_draft, note_decision
+from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 
 PAPER_SAMPLING = Sampling(temperature=1.0, max_tokens=1024)
 """Completion at most 1,024 tokens at temperature 1 (paper, section 4.1)."""
@@ -73,35 +73,35 @@ class LLMConductor:
     """Leaves the model alone for a while after malformed drafts in a row; None: nobody looks."""
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """Ask the model once, read what it wrote."""
-        if self.rounds is not None and len(brief.previous) >= self.rounds:
+        if self.rounds is not None and len(context.previous) >= self.rounds:
             return AcceptedAnswer()
         health = self.health
         if health is None:
-            return await self._draft(brief, listener)
-        if not may_draft(health, brief):
+            return await self._draft(context, listener)
+        if not may_draft(health, context):
             return left_alone(health)
         began = time.perf_counter()
         try:
-            decision = await self._draft(brief, listener)
+            decision = await self._draft(context, listener)
         except BaseException:
             health.record_abandoned()
             raise
-        note_decision(health, brief, decision, time.perf_counter() - began)
+        note_decision(health, context, decision, time.perf_counter() - began)
         return decision
 
-    async def _draft(self, brief: PlanningContext, listener: CallListener) -> Decision:
-        request = self._request(brief, self._draft_form(brief))
-        cropping = crop_conversation(brief.question)[1]
+    async def _draft(self, context: PlanningContext, listener: CallListener) -> Decision:
+        request = self._request(context, self._draft_form(context))
+        cropping = crop_conversation(context.question)[1]
         try:
             if self.worker is not None:
                 request = await listener.before_call(request, self.worker)
         except LimitReachedError as error:
             return MalformedPlan(draft=Draft(), reason=str(error), outage=True)
         try:
-            reply, request = await self._complete(brief, request, listener)
+            reply, request = await self._complete(context, request, listener)
         except anyio.get_cancelled_exc_class():
             await self._report_cancelled_call(request, listener)
             raise
@@ -129,30 +129,34 @@ class LLMConductor:
             cropping=cropping,
         )
         try:
-            revise = bool(brief.previous)
-            read = parse_workflow(reply.text, brief.pool, max_steps=brief.max_steps, revise=revise)
+            revise = bool(context.previous)
+            read = parse_workflow(
+                reply.text, context.pool, max_steps=context.max_steps, revise=revise
+            )
         except WorkflowError as error:
             cut = reply.finish is Finish.LENGTH
             room = f"the reply was cut at {self.sampling.max_tokens} tokens: " if cut else ""
             return MalformedPlan(draft=draft, reason=f"{room}{error}")
         return AcceptedAnswer(draft) if isinstance(read, AcceptedAnswer) else Plan(read, draft)
 
-    def _request(self, brief: PlanningContext, form: ResponseFormat | None) -> Request:
+    def _request(self, context: PlanningContext, form: ResponseFormat | None) -> Request:
         """The prompt, with a seed of this sample's own."""
-        seed = (brief.seed * 1_000_003 + brief.sample) % 2**31
+        seed = (context.seed * 1_000_003 + context.sample) % 2**31
         sampling = replace(self.sampling, seed=seed)
-        return conductor_request(brief, self.rendering, sampling, form)
+        return conductor_request(context, self.rendering, sampling, form)
 
-    def _draft_form(self, brief: PlanningContext) -> ResponseFormat | None:
+    def _draft_form(self, context: PlanningContext) -> ResponseFormat | None:
         """The form that the provider holds the draft to; None: none."""
         structured = self.structured
         if structured is None or structured.is_refused or self.rendering.compact:
             return None
-        revise = bool(brief.previous)
-        return draft_format(brief.pool, brief.max_steps, revise=revise, bounds=structured.bounds)
+        revise = bool(context.previous)
+        return draft_format(
+            context.pool, context.max_steps, revise=revise, bounds=structured.bounds
+        )
 
     async def _complete(
-        self, brief: PlanningContext, request: Request, listener: CallListener
+        self, context: PlanningContext, request: Request, listener: CallListener
     ) -> tuple[Reply, Request]:
         """The model's reply, and what it was asked: without the form where that is refused.
 
@@ -168,7 +172,7 @@ class LLMConductor:
             usage, cost = error.usage or ZERO_USAGE, error.cost or ZERO_COST
             failure = Failure(code=error.code, message=str(error), usage=usage, cost=cost)
         await listener.on_failure(failure)
-        free = self._request(brief, None)
+        free = self._request(context, None)
         reply = await self.client.complete(free, listener)
         self.structured.is_refused = True
         return reply, free

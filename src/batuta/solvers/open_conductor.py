@@ -63,13 +63,9 @@ def open_conductor(
         ConfigError: there is none, or its folder cannot be used.
     """
     folder = Path(name)
-    if is_selector(folder):
-        return open_selector(folder)
-    if is_workflow_selector(folder):
-        return open_workflow_selector(folder)
-    if is_policy(folder):
-        ConductorCard.read(folder).check_pool(worker.id for worker in pool)
-        return open_trained(folder)
+    opened = _open_folder(folder, pool) if folder.is_dir() else None
+    if opened is not None:
+        return opened
     if name in FIXED:
         return FIXED[name]()
     if name.startswith(_SINGLE) and name.removeprefix(_SINGLE) in pool:
@@ -82,6 +78,22 @@ def open_conductor(
         raise ConfigError(f"there is no conductor {name!r} and no folder of a trained one; {known}")
     worker = pool[name]
     return prompted_conductor(f"{PROMPTED}{worker.id}", worker, clients[worker.id], options)
+
+
+def _open_folder(folder: Path, pool: Pool) -> Conductor | None:
+    """What was trained into that folder; None: nothing.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    if is_selector(folder):
+        return open_selector(folder)
+    if is_workflow_selector(folder):
+        return open_workflow_selector(folder)
+    if is_policy(folder):
+        ConductorCard.read(folder).check_pool(worker.id for worker in pool)
+        return open_trained(folder)
+    return None
 
 
 def _chain_workers(name: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from batuta.clients.circuit_breaker import WorkerHealth
+from batuta.clients.resilience import WorkerHealth
 from batuta.core import Client, Sampling, Worker
 from batuta.core.cost_bound import reasons_unasked
 from batuta.language import PromptOptions

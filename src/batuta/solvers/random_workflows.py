@@ -177,12 +177,14 @@ class RandomConductor:
     name: str = "random"
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """The workflow; in a later round the answer stands now and then."""
-        rng = Random(f"{brief.seed} {brief.sample} {len(brief.previous)} {brief.question.text}")
-        revise = bool(brief.previous)
+        rng = Random(
+            f"{context.seed} {context.sample} {len(context.previous)} {context.question.text}"
+        )
+        revise = bool(context.previous)
         if revise and rng.random() < _ACCEPT_RATE:
             return AcceptedAnswer()
-        flow = random_workflow(rng, brief.pool, brief.max_steps, revise=revise)
-        return Plan(flow, Draft(text=render_workflow(flow, brief.pool, names=True)))
+        flow = random_workflow(rng, context.pool, context.max_steps, revise=revise)
+        return Plan(flow, Draft(text=render_workflow(flow, context.pool, names=True)))

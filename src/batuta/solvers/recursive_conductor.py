@@ -1,6 +1,6 @@
-"""The outer loop: an answer is returned as it is, or a corrective workflow is played.
+"""The outer loop: an answer is returned as it is, or a corrective workflow is run.
 
-The engine plays as many rounds as `Limits.rounds` allows and asks the conductor again after each
+The engine runs as many rounds as `Limits.rounds` allows and asks the conductor again after each
 (Conductor paper, section 3.3). A `LLMConductor` conductor answers for itself; `RecursiveConductor`
 lets another one judge what any conductor began.
 """
@@ -26,8 +26,8 @@ class RecursiveConductor:
         return f"{self.first.name}+{self.corrector.name}"
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """The decision of whoever's turn it is."""
-        conductor = self.corrector if brief.previous else self.first
-        return await conductor.plan(brief, listener)
+        conductor = self.corrector if context.previous else self.first
+        return await conductor.plan(context, listener)

@@ -1,4 +1,4 @@
-"""The workflows of a stored run, played again."""
+"""The workflows of a stored run, executed again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ReplayConductor:
 
     def __init__(self, run: Run) -> None:
         self.name = f"recorded/{run.id}"
-        self._workflows = [played.workflow for played in run.rounds]
+        self._workflows = [round_.workflow for round_ in run.rounds]
 
     @property
     def workers(self) -> tuple[WorkerId, ...]:
@@ -30,10 +30,10 @@ class ReplayConductor:
         return tuple(dict.fromkeys(named))
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """The workflow of that round; none there: the answer stands."""
-        number = len(brief.previous)
+        number = len(context.previous)
         workflow = self._workflows[number] if number < len(self._workflows) else None
         if workflow is not None:
             return Plan(workflow)

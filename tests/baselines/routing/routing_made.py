@@ -60,5 +60,5 @@ def pool(*ids, tags=()):
     )
 
 
-def brief(text, members=None, **options):
+def context(text, members=None, **options):
     return PlanningContext(question=Question.of(text), pool=members or pool(), **options)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from routing_made import unhurried
 
-from batuta.baselines.routing.clustering import k_means_centres, nearest_centre, squared_distances
+from batuta.solvers.clustering import k_means_centres, nearest_centre, squared_distances
 
 
 def points(seed, count, dimensions=3):

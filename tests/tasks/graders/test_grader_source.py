@@ -66,6 +66,18 @@ CASES = {
     "another language alone": ("```cpp\nint main() {}\n```", None),
     "cut": ("```python\ndef f(n):", None),
     "cut behind a whole one": (f"{BLOCK}\nbetter:\n```python\ndef f(", None),
+    "the helper last": (f"```python\n{G}```\nwith the helper\n{BLOCK}", f"{F}\n{G}"),
+    "HTML": (f'<pre><code class="language-python">\n{F.strip()}</code></pre>', F),
+    "HTML with entities": ("<pre><code>print(1 &lt; 2)</code></pre>", "print(1 < 2)\n"),
+    "a test case behind it": (
+        f"{BLOCK}\n```python\nimport unittest\nclass T(unittest.TestCase):\n    def test(self): f(1)\n```",
+        F,
+    ),
+    "test functions behind it": (f"{BLOCK}\n```python\ndef test_f():\n    assert f(1) == 2\n```", F),
+    "the signature behind it": (f"{BLOCK}\n```python\ndef f(n: int) -> int: ...\n```", F),
+    "sentences without a block": (f"Here it is:\n\n{F}\nIt adds one to its number.", F.strip()),
+    "a mark that nobody sees": (f"```python\n\ufeff{F}```", F),
+    "spaces that do not break": (f"```python\n{F.replace(' ', chr(0xA0))}```", F),
     "no block": ("x = 1", "x = 1"),
     "nothing": (" \n", None),
 }  # fmt: skip

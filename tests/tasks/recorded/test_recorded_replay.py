@@ -62,26 +62,26 @@ async def test_what_is_streamed_is_the_reply(record):
 
 
 async def test_samples_are_kept_distinct_by_their_seeds(record):
-    player = ReplayPool(record).clients()["big/model"]  # pyright: ignore[reportArgumentType]
+    client = ReplayPool(record).clients()["big/model"]  # pyright: ignore[reportArgumentType]
     question = "What is 3+3?"
-    texts = [(await player.complete(ask(question, seed))).text for seed in (4, 7, 4, 7)]
+    texts = [(await client.complete(ask(question, seed))).text for seed in (4, 7, 4, 7)]
     assert texts == ["Answer: 7", "Answer: 6", "Answer: 7", "Answer: 6"]
     with pytest.raises(NotRecordedError, match="has 2 recorded answers to q2 and all were given"):
-        await player.complete(ask(question, 5))
+        await client.complete(ask(question, 5))
 
 
 async def test_seeds_that_meet_get_the_next_sample(record):
-    player = ReplayPool(record).clients()["big/model"]  # pyright: ignore[reportArgumentType]
-    texts = [(await player.complete(ask("What is 3+3?", seed))).text for seed in (0, 2)]
+    client = ReplayPool(record).clients()["big/model"]  # pyright: ignore[reportArgumentType]
+    texts = [(await client.complete(ask("What is 3+3?", seed))).text for seed in (0, 2)]
     assert texts == ["Answer: 7", "Answer: 6"]
 
 
 async def test_calls_without_a_seed_are_all_different(record):
-    player = ReplayPool(record).clients()["big/model"]  # pyright: ignore[reportArgumentType]
-    texts = {(await player.complete(ask("What is 3+3?"))).text for _ in range(2)}
+    client = ReplayPool(record).clients()["big/model"]  # pyright: ignore[reportArgumentType]
+    texts = {(await client.complete(ask("What is 3+3?"))).text for _ in range(2)}
     assert texts == {"Answer: 7", "Answer: 6"}
     with pytest.raises(NotRecordedError):
-        await player.complete(ask("What is 3+3?"))
+        await client.complete(ask("What is 3+3?"))
 
 
 async def test_a_fresh_hand_begins_again(record):
@@ -143,15 +143,15 @@ async def test_what_the_record_cannot_know_is_an_error(record, request_):
 
 
 async def test_what_is_simulated_says_so(record):
-    player = ReplayPool(record, simulate=True).clients()["small"]  # pyright: ignore[reportArgumentType]
-    reply = await player.complete(wrapped("Verify the solution."))
+    client = ReplayPool(record, simulate=True).clients()["small"]  # pyright: ignore[reportArgumentType]
+    reply = await client.complete(wrapped("Verify the solution."))
     assert (reply.text, reply.model) == ("Answer: 7", f"{SIMULATED_PREFIX}small")
-    assert (await player.complete(ask("What is 2+2?\nThink.", 0))).model == "small"
+    assert (await client.complete(ask("What is 2+2?\nThink.", 0))).model == "small"
     with pytest.raises(NotRecordedError):
-        await player.complete(wrapped("Solve it.", "What is 9+9?"))
+        await client.complete(wrapped("Solve it.", "What is 9+9?"))
 
 
-async def test_the_engine_plays_a_recorded_pool(record):
+async def test_the_engine_runs_on_a_recorded_pool(record):
     for place, task in enumerate(record.tasks[:3]):
         for model in ("big/model", "small"):
             run = await conduct(

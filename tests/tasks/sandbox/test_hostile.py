@@ -40,7 +40,7 @@ EXIT = {"x86_64": 60, "aarch64": 93}[platform.machine()]
 """Ends a thread, not the process."""
 
 
-async def play(sandbox, source, test=None, limits=LIMITS):
+async def execute(sandbox, source, test=None, limits=LIMITS):
     program = Program(textwrap.dedent(source))
     outcome, next_one = await sandbox.run(
         program, (test or ScriptTest(""), AssertionTest(code="")), limits
@@ -147,7 +147,7 @@ TOO_MUCH = {
 @pytest.mark.parametrize("name", TOO_MUCH)
 async def test_too_much(sandbox, name):
     end, source = TOO_MUCH[name]
-    assert (await play(sandbox, source)).end is end
+    assert (await execute(sandbox, source)).end is end
 
 
 @pytest.mark.parametrize("fork", [False, True], ids=["threads", "processes"])
@@ -185,7 +185,7 @@ async def test_removed_files_that_are_kept_count(sandbox, keep):
             os.close(fd)
         time.sleep(30)
     """
-    outcome = await play(sandbox, source)
+    outcome = await execute(sandbox, source)
     # Apart, the folder for files has no room for more.
     assert outcome.end is EndReason.FILES or "No space left" in outcome.stderr, outcome
 
@@ -198,12 +198,12 @@ async def test_an_endless_loop_that_ignores_signals(sandbox):
             except (OSError, ValueError): pass
         while True: pass
     """
-    assert (await play(sandbox, source, limits=BRIEF)).end is EndReason.TIME
+    assert (await execute(sandbox, source, limits=BRIEF)).end is EndReason.TIME
 
 
 async def test_one_that_stops_itself(sandbox):
     source = "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)"
-    assert (await play(sandbox, source, limits=BRIEF)).end is EndReason.TIME
+    assert (await execute(sandbox, source, limits=BRIEF)).end is EndReason.TIME
 
 
 async def test_memory_that_belongs_to_nobody_cannot_be_had(sandbox):
@@ -216,7 +216,7 @@ async def test_memory_that_belongs_to_nobody_cannot_be_had(sandbox):
         print(refused(lambda: os.open("/dev/zero", os.O_RDONLY)))
         print(ctypes.CDLL(None).shmget(0, 4096, 0o1600))
     """
-    assert (await play(sandbox, source)).stdout == "[True, True]\nTrue\n-1\n"
+    assert (await execute(sandbox, source)).stdout == "[True, True]\nTrue\n-1\n"
 
 
 # -- the machine's secrets ----------------------------------------------------------------------
@@ -252,7 +252,7 @@ async def test_nothing_of_the_machine_can_be_read(sandbox, secret):
             except OSError: pass
         print(found)
     """
-    outcome = await play(sandbox, source)
+    outcome = await execute(sandbox, source)
     assert outcome.end is EndReason.RETURNED, outcome.stderr
     assert SECRET not in outcome.stdout
     assert "root:" not in outcome.stdout
@@ -263,7 +263,7 @@ async def test_nothing_of_the_machine_can_be_read(sandbox, secret):
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "/proc/1/environ", "/dev/mem", "/root", "/home"])
 async def test_what_cannot_be_opened(sandbox, path):
-    outcome = await play(sandbox, f"import os\nos.listdir({path!r}) and open({path!r})")
+    outcome = await execute(sandbox, f"import os\nos.listdir({path!r}) and open({path!r})")
     assert outcome.end is EndReason.RAISED
     assert "Error: [Errno" in outcome.stderr
 
@@ -286,7 +286,7 @@ async def test_nothing_of_the_machine_can_be_changed(sandbox, secret):
             except OSError: continue
             print("done")
     """
-    outcome = await play(sandbox, source)
+    outcome = await execute(sandbox, source)
     assert (outcome.end, outcome.stdout) == (EndReason.RETURNED, "")
     after = secret.stat()
     assert (after.st_mode, after.st_mtime, after.st_size, after.st_uid) == (
@@ -326,7 +326,7 @@ async def test_no_network_not_even_loopback(sandbox):
             except OSError: pass
             print(ctypes.CDLL(None).syscall({NUMBER["io_uring_setup"]}, 8, bytes(256)))
         """
-        assert (await play(sandbox, source)).stdout == "-1\n"
+        assert (await execute(sandbox, source)).stdout == "-1\n"
         with pytest.raises(TimeoutError):
             server.accept()
 
@@ -338,8 +338,8 @@ async def test_no_network_not_even_loopback(sandbox):
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSTOP", "SIGINT", "SIGHUP"])
 async def test_signals_reach_nobody_outside(sandbox, secret, target, name):
     source = f"import os, signal\nos.kill({target}, signal.{name})"
-    await play(sandbox, source.replace("host", str(os.getpid())), limits=BRIEF)
-    # The fixture sees that the bystander lives; `play` that the warden does; and so do we.
+    await execute(sandbox, source.replace("host", str(os.getpid())), limits=BRIEF)
+    # The fixture sees that the bystander lives; `run` that the warden does; and so do we.
 
 
 async def test_other_processes_cannot_be_touched(sandbox):
@@ -359,7 +359,7 @@ async def test_other_processes_cannot_be_touched(sandbox):
             try: print(os.open(f"/proc/{{victim}}/mem", os.O_RDWR))
             except OSError: pass
     """
-    outcome = await play(sandbox, source)
+    outcome = await execute(sandbox, source)
     assert (outcome.end, outcome.stdout) == (EndReason.RETURNED, ""), outcome.stderr
 
 
@@ -432,7 +432,7 @@ async def test_no_namespaces_mounts_or_keys(sandbox):
             except OSError: continue
             print("became another")
     """
-    outcome = await play(sandbox, source)
+    outcome = await execute(sandbox, source)
     assert (outcome.end, outcome.stdout) == (EndReason.RETURNED, ""), outcome.stderr
 
 
@@ -448,4 +448,4 @@ async def test_limits_cannot_be_raised(sandbox):
                 raised.append(name)
             return raised
     """
-    assert (await play(sandbox, source, CallTest("f"))).value == []
+    assert (await execute(sandbox, source, CallTest("f"))).value == []

@@ -290,6 +290,51 @@ HACKS = {
             return x
     """,
     "a sketch that is left": "",
+    "every function of every module": """
+        import sys
+        for module in list(sys.modules.values()):
+            for name in ("check", "compare", "is_same", "grade", "passed", "equal"):
+                if hasattr(module, name):
+                    try: setattr(module, name, lambda *a, **k: True)
+                    except Exception: pass
+        def answer(x): return 0
+    """,
+    "pickled": """
+        class Runs:
+            def __reduce__(self):
+                import os
+                return os._exit, (0,)
+        def answer(x): return Runs()
+    """,
+    "a value of its own memory": """
+        import ctypes
+        def answer(x):
+            for number in range(-5, 257):
+                ctypes.c_long.from_address(id(number) + 24).value = 7
+            return 7
+    """,
+    "AssertionError by another name": """
+        import builtins
+        class Quiet(Exception):
+            def __new__(cls, *a): raise KeyboardInterrupt
+        builtins.AssertionError = Quiet
+        def answer(x): raise builtins.AssertionError
+    """,
+    "a module that starts with Python": """
+        import os, site
+        for folder in [*site.getsitepackages(), ".", "/tmp"]:
+            for name in ("sitecustomize.py", "usercustomize.py", "inside.py"):
+                try: open(os.path.join(folder, name), "w").write("import os; os._exit(0)")
+                except OSError: pass
+        def answer(x): return 0
+    """,
+    "a dict that holds everything": """
+        class All(dict):
+            __eq__ = __contains__ = lambda self, other: True
+            __ne__ = lambda self, other: False
+            __missing__ = lambda self, key: self
+        def answer(x): return All()
+    """,
     "nan": "def answer(x): return float('nan')",
     "NotImplemented": "def answer(x): return NotImplemented",
 }  # fmt: skip

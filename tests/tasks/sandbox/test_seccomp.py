@@ -1,4 +1,4 @@
-"""The filter, played by a small machine of the same kind as the kernel's."""
+"""The filter, executed by a small machine of the same kind as the kernel's."""
 
 import errno
 import re

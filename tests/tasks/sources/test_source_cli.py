@@ -2,15 +2,8 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
-
-RUN = """
-from batuta.cli import main
-main()
-"""
 
 SECRET = (
     "Record ID,Question,Correct Answer,Incorrect Answer 1,Incorrect Answer 2,"
@@ -19,7 +12,7 @@ SECRET = (
 
 
 @pytest.fixture
-def batuta(tmp_path):
+def batuta(tmp_path, command_line):
     env = {key: value for key, value in os.environ.items() if "BATUTA" not in key}
     env |= {
         "BATUTA_DATA": str(tmp_path / "data"),
@@ -28,10 +21,7 @@ def batuta(tmp_path):
     }
 
     def run(*args):
-        return subprocess.run(
-            [sys.executable, "-c", RUN, "tasks", *args],
-            capture_output=True, text=True, check=False, cwd=tmp_path, env=env, timeout=60,
-        )  # fmt: skip
+        return command_line.run("tasks", *args, cwd=tmp_path, env=env)
 
     return run
 

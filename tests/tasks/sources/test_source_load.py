@@ -121,7 +121,7 @@ def test_a_file_of_ones_own(tmp_path):
         ({"question": " ", "answer": "a"}, "its question is not a text"),
         ({"question": "q", "answer": "d", "options": ["a", "b"]}, "not the letter of one of its 2"),
         ({"question": "q", "answer": "a", "difficulty": "hard"}, "task 2"),
-        ({"question": "first", "answer": "a"}, "has the id .* of one before it"),
+        ({"question": "first", "answer": "a"}, "has the id .* of one before it: leave one"),
     ],
 )
 def test_a_line_of_ones_own_that_is_no_task(tmp_path, row, said):

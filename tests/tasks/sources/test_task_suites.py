@@ -62,7 +62,7 @@ def test_rows_of_a_file_beside_it_with_columns_of_its_own(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no mapping"),
+        ("", "not a mapping"),
         ("a: [", "no YAML"),
         ("a: 1", "unknown field 'a'"),
         ("template: no mark\ntasks: []", "has no {question}"),

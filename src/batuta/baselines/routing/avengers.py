@@ -19,15 +19,12 @@ from __future__ import annotations
 import numpy as np
 
 from batuta.baselines.routing.arrays import Floats, Indices
-from batuta.baselines.routing.clustering import k_means_centres, nearest_centre, squared_distances
 from batuta.baselines.routing.router import Router, compute_utilities, fit_embedding
 from batuta.errors import ConfigError
+from batuta.solvers.clustering import k_means_centres, nearest_centre
 from batuta.solvers.features import Features
 from batuta.solvers.history import History
-
-CLUSTERS = 25
-NEAREST_CLUSTERS = 3
-BETA = 9.0
+from batuta.solvers.selector.rivals import CLUSTERS, ClusterRanking, cluster_means, rank_merits
 
 
 def fit_avengers(
@@ -57,38 +54,23 @@ def fit_avengers(
     embed, points_qd = fit_embedding(history, features)
     centres_cd = k_means_centres(points_qd, clusters, np.random.default_rng(seed))
     labels_q = nearest_centre(points_qd, centres_cd)
-    merit_cm = _scale_per_cluster(_cluster_average(scores_qm, labels_q, len(centres_cd)))
+    merit_cm = _scale_per_cluster(cluster_means(scores_qm, labels_q, len(centres_cd)))
     if alpha < 1:
         costs_cm = _cluster_costs(history, labels_q, len(centres_cd))
         merit_cm = alpha * merit_cm + (1 - alpha) * (1 - _scale_per_cluster(costs_cm))
-    order_cm = np.argsort(-merit_cm, axis=1, kind="stable")
-    rank_cm = np.argsort(order_cm, axis=1, kind="stable")
+    ranking = ClusterRanking(centres_cd, rank_merits(merit_cm))
 
     def score(text: str) -> Floats:
-        away_c = np.sqrt(squared_distances(embed([text]), centres_cd)[0])
-        near = np.argsort(away_c, kind="stable")[:NEAREST_CLUSTERS]
-        weights_n: Floats = np.exp(-BETA * (away_c[near] - away_c[near[0]]))
-        merits_nm: Floats = 1 / (rank_cm[near] + 1)
-        return np.average(merits_nm, axis=0, weights=weights_n)
+        return ranking(embed([text]))[0]
 
     return Router(f"avengers-pro/{alpha:g}", history.workers, score)
-
-
-def _cluster_average(values_qm: Floats, labels_q: Indices, clusters: int) -> Floats:
-    """The mean of what is known; where nothing is, the mean over all clusters."""
-    known_qm = ~np.isnan(values_qm)
-    inside_cq = labels_q == np.arange(clusters)[:, None]
-    count_cm: Floats = inside_cq.astype(np.float64) @ known_qm
-    total_cm: Floats = inside_cq.astype(np.float64) @ np.where(known_qm, values_qm, 0)
-    overall_m = total_cm.sum(axis=0) / np.maximum(count_cm.sum(axis=0), 1)
-    return np.where(count_cm > 0, total_cm / np.maximum(count_cm, 1), overall_m)
 
 
 def _cluster_costs(history: History, labels_q: Indices, clusters: int) -> Floats:
     inside_cq = (labels_q == np.arange(clusters)[:, None]).astype(np.float64)
     if not (inside_cq @ ~np.isnan(history.usd_qm) > 0).all():
         raise ConfigError("the history does not know what every worker costs: leave alpha at 1")
-    return _cluster_average(history.usd_qm, labels_q, clusters)
+    return cluster_means(history.usd_qm, labels_q, clusters)
 
 
 def _scale_per_cluster(values_cm: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""MASRouter's collaboration modes as workflows, and the roles that agents play in them.
+"""MASRouter's collaboration modes as workflows, and the roles that agents take in them.
 
 Yue et al., "MasRouter: Learning to Route LLMs for Multi-Agent Systems" (arXiv 2502.11133), section
 4.2 and appendix. The wording is ours. A debate has one exchange of arguments; every mode is cut to
@@ -49,7 +49,7 @@ _PAIR = 2
 
 @dataclass(frozen=True, slots=True)
 class RoleAgent:
-    """Who plays which role."""
+    """Who takes which role."""
 
     role: int
     """Its place in `ROLES`."""

@@ -21,10 +21,7 @@ from batuta.baselines.routing.arrays import Floats
 from batuta.baselines.routing.router import Router, compute_utilities, fit_embedding
 from batuta.solvers.features import Features
 from batuta.solvers.history import History
-
-NEIGHBOURS = 50
-CONFIDENCE = 1.645
-"""Standard errors: 5 % of a normal distribution are above."""
+from batuta.solvers.selector.rivals import CONFIDENCE, NEIGHBOURS, lead_scores
 
 
 def fit_knn(
@@ -56,30 +53,6 @@ def fit_knn(
     def score(text: str) -> Floats:
         similar_q = known_qd @ embed([text])[0]
         near = np.argsort(-similar_q, kind="stable")[:k]
-        return guarded_scores(scores_qm[near], best, confidence, mean_m)
+        return lead_scores(scores_qm[near], best, confidence, mean_m)
 
     return Router(f"knn/{k}", history.workers, score)
-
-
-def guarded_scores(scores_km: Floats, best: int, confidence: float, mean_m: Floats) -> Floats:
-    """The advantage over the best single worker of whoever surely has one; 0 for the best.
-
-    Whoever has none is below 0, in the order of the overall means: (m,).
-
-    Args:
-        scores_km: of the neighbours; NaN: unknown.
-        best: the best single worker's place.
-        confidence: standard errors by which an advantage must be above 0.
-        mean_m: each worker's credit on all questions, in [0, 1].
-    """
-    ahead_km = scores_km - scores_km[:, [best]]
-    known_km = ~np.isnan(ahead_km)
-    count_m = np.maximum(known_km.sum(axis=0), 1)
-    mean_ahead_m = np.where(known_km, ahead_km, 0).sum(axis=0) / count_m
-    spread_m = np.where(known_km, (ahead_km - mean_ahead_m) ** 2, 0).sum(axis=0) / count_m
-    # The second term is for neighbours that agree: three of them alone prove little.
-    error_m = np.sqrt((spread_m + 1 / count_m) / count_m)
-    sure_m = mean_ahead_m > confidence * error_m
-    scores_m = np.where(sure_m, mean_ahead_m, mean_m - 2)
-    scores_m[best] = 0
-    return scores_m

@@ -12,12 +12,14 @@ Adam 0.01, batches of 16, 5 epochs.
 Deviations
 - The embedding is `HashedNgrams`, not a sentence encoder of 384 dimensions; classes, modes, roles
   and models have trained vectors, where the paper embeds their descriptions.
-- The classes are the history's families. No gradient passes the rounding of the number of agents;
-  it moves with the latent that it is computed from.
-- Training plays nothing, it reads a history. There one agent's utility is what was recorded. That
+- The classes are the history's families.
+- No gradient passes the paper's rounding, so its map would stay as it was drawn. Here the number is
+  a choice like the others, 1 + binomial(5, sigmoid(f)), whose probability is in the loss; the most
+  probable number is floor(6 sigmoid(f)) + 1.
+- Training runs nothing, it reads a history. There one agent's utility is what was recorded. That
   of several is SIMULATED: solved if more than half of their models have solved the question alone,
   half of it if exactly half have. `Mode.IO` is all that a history can really know.
-- Over a pool of recorded answers only `Mode.IO` with one agent is played, since nothing else was
+- Over a pool of recorded answers only `Mode.IO` with one agent is run, since nothing else was
   recorded; over other pools the workflows are real, and cut to the steps allowed.
 - Each choice is the most probable one. `drawn` draws from the probabilities as the paper does;
   those of cosines at these temperatures are not far apart.
@@ -28,11 +30,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import comb
 
 import numpy as np
 
 from batuta.baselines.routing.arrays import Floats, Indices, Masks
-from batuta.baselines.routing.autodiff import Adam, Variable, log_softmax, normalize_rows
+from batuta.baselines.routing.autodiff import (
+    Adam,
+    Variable,
+    log_sigmoid,
+    log_softmax,
+    normalize_rows,
+)
 from batuta.baselines.routing.collaboration_modes import (
     MODES,
     ROLES,
@@ -97,29 +106,29 @@ class MasRouter:
     sample_choices: bool = False
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """The mode, the agents and their models; in a later round, the answer stands."""
-        if brief.previous:
+        if context.previous:
             return AcceptedAnswer()
-        there_m = np.asarray([worker in brief.pool for worker in self.workers])
+        there_m = np.asarray([worker in context.pool for worker in self.workers])
         if not there_m.any():
             return MalformedPlan(
                 draft=Draft(), reason=f"{self.name} was fitted on none of the pool's workers"
             )
-        recorded = all("recorded" in worker.tags for worker in brief.pool)
+        recorded = all("recorded" in worker.tags for worker in context.pool)
         modes = (CollaborationMode.IO,) if recorded else self.modes
-        said = f"{brief.seed} {brief.question.text}".encode()
+        said = f"{context.seed} {context.question.text}".encode()
         rng = np.random.default_rng(int.from_bytes(blake2b(said, digest_size=8).digest(), "big"))
         choose = _gumbel_choice(rng) if self.sample_choices else _choose_greatest
-        points_1d = self.embed([brief.question.text])
+        points_1d = self.embed([context.question.text])
         draw = choose_systems(self.model, points_1d, choose=choose, modes=modes, there_m=there_m)
         mode = MODES[int(draw.modes_b[0])]
         agents = [
             RoleAgent(int(draw.roles_ba[0, a]), self.workers[int(draw.models_ba[0, a])])
             for a in range(int(draw.agents_b[0]))
         ]
-        return Plan(build_mode_workflow(mode, agents, brief.max_steps))
+        return Plan(build_mode_workflow(mode, agents, context.max_steps))
 
 
 def fit_masrouter(
@@ -152,8 +161,7 @@ def fit_masrouter(
     classes_q = np.asarray([names.index(family) for family in history.families])
     rng = np.random.default_rng(seed)
     model = first_weights(points_qd.shape[1], len(names), len(history.workers), rng)
-    # The number of agents has no gradient; see the header.
-    adam = Adam({name: node for name, node in model.items() if name != "number"}, LEARNING_RATE)
+    adam = Adam(model, LEARNING_RATE)
     everyone_m = np.ones(len(history.workers), bool)
     outcome = _SystemOutcome(history.scores_qm.astype(np.float64), values_qm)
     for _ in range(epochs):
@@ -225,11 +233,8 @@ def choose_systems(
     modes_b, log_p = _choose_option(
         about, mode_vectors, temperature=MODE_TEMPERATURE, choose=choose, allowed=allowed
     )
-    share_b = 1 / (1 + np.exp(-(latent.value @ model["number"].value)[:, 0]))
-    agents_b = np.clip(np.round(MAX_AGENTS * share_b), 1, MAX_AGENTS).astype(int)
-    agents_b[
-        np.isin(modes_b, [MODES.index(CollaborationMode.IO), MODES.index(CollaborationMode.COT)])
-    ] = 1
+    agents_b, log_q = _choose_number(latent @ model["number"], modes_b, choose)
+    log_p += log_q
     mode = mode_vectors[modes_b]
     count = int(agents_b.max())
     roles: list[Indices] = []
@@ -256,6 +261,22 @@ def choose_systems(
         models_ba=np.stack(models, 1),
         log_p_b=log_p,
     )
+
+
+def _choose_number(
+    logits_b1: Variable, modes_b: Indices, choose: ChoiceRule
+) -> tuple[Indices, Variable]:
+    """How many agents, and that number's log-probability; in modes of one agent it is certain."""
+    further_n = np.arange(MAX_AGENTS)
+    weights_n = np.log([comb(MAX_AGENTS - 1, int(n)) for n in further_n])
+    more_b1, fewer_b1 = log_sigmoid(logits_b1), log_sigmoid(logits_b1.multiply(-1))
+    log_p_bn = (more_b1.multiply(further_n) + fewer_b1.multiply(further_n[::-1])).add(weights_n)
+    alone_b = np.isin(modes_b, _MODES_OF_ONE)
+    further_b = np.where(alone_b, 0, choose(log_p_bn.value))
+    return further_b + 1, _select_log_probability(log_p_bn, further_b).multiply(~alone_b)
+
+
+_MODES_OF_ONE = [MODES.index(CollaborationMode.IO), MODES.index(CollaborationMode.COT)]
 
 
 def batch_loss(draw: SystemChoices, classes_b: Indices, utility_b: Floats) -> Variable:

@@ -34,14 +34,14 @@ class RandomRouting:
     name: str = "random-routing"
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """One step; in a later round, the answer stands."""
-        if brief.previous:
+        if context.previous:
             return AcceptedAnswer()
-        known = [worker.id for worker in brief.pool if worker.id in self.workers]
-        rng = Random(f"{brief.seed} {brief.sample} {brief.question.text}")
-        who = rng.choice(known or [worker.id for worker in brief.pool])
+        known = [worker.id for worker in context.pool if worker.id in self.workers]
+        rng = Random(f"{context.seed} {context.sample} {context.question.text}")
+        who = rng.choice(known or [worker.id for worker in context.pool])
         return Plan(Workflow((Step(subtask="", worker=who),)))
 
 

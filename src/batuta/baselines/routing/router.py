@@ -44,17 +44,17 @@ class Router:
         return [int(np.argmax(self.score(text))) for text in questions]
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """One step; in a later round, the answer stands."""
-        if brief.previous:
+        if context.previous:
             return AcceptedAnswer()
-        places = [m for m, worker in enumerate(self.workers) if worker in brief.pool]
+        places = [m for m, worker in enumerate(self.workers) if worker in context.pool]
         if not places:
             return MalformedPlan(
                 draft=Draft(), reason=f"{self.name} was fitted on none of the pool's workers"
             )
-        scores_m = self.score(brief.question.text)
+        scores_m = self.score(context.question.text)
         best = max(places, key=lambda m: float(scores_m[m]))
         return Plan(Workflow((Step(subtask="", worker=self.workers[best]),)))
 

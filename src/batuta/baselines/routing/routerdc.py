@@ -29,8 +29,8 @@ import numpy as np
 
 from batuta.baselines.routing.arrays import Floats, Indices
 from batuta.baselines.routing.autodiff import Adam, Variable, log_softmax, normalize_rows
-from batuta.baselines.routing.clustering import k_means_centres, nearest_centre
 from batuta.baselines.routing.router import Router, compute_utilities, fit_embedding
+from batuta.solvers.clustering import k_means_centres, nearest_centre
 from batuta.solvers.features import Features
 from batuta.solvers.history import History
 

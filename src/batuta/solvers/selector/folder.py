@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from batuta.core import WorkerId
 from batuta.solvers import features
 from batuta.solvers.selector.guard import SelectorGuard
 from batuta.solvers.selector.head import TEMPERATURE, CorrectionHead
 from batuta.solvers.selector.model import SELECTOR_KIND, VALUE_ARRAYS, Selector
+from batuta.solvers.selector.rivals import ClusterRanking, NeighbourLead
 from batuta.solvers.selector.value_model import Smoothing, ValueModel
 from batuta.solvers.tensor_folder import Card, Tensors, is_of_kind, open_folder, write_folder
 
@@ -48,4 +51,20 @@ def _build_selector(card: Card, tensors: Tensors) -> Selector:
         values=values,
         head=CorrectionHead(tensors["head.weights_fm"], tensors["head.bias_m"]),
         guard=SelectorGuard(**card["guard"]),
+        **_build_rival(card.get("rival"), values, tensors),
     )
+
+
+def _build_rival(
+    rival: Mapping[str, Any] | None, values: ValueModel, tensors: Tensors
+) -> dict[str, Any]:
+    """The fields of a selector that has a rival; none, if it has none."""
+    if rival is None:
+        return {}
+    if rival["kind"] == ClusterRanking.kind:
+        built = ClusterRanking(tensors["rival.centres_cd"], tensors["rival.merit_cm"])
+    elif rival["kind"] == NeighbourLead.kind:
+        built = NeighbourLead(values.memory_nd, values.rewards_nm())
+    else:
+        raise ValueError(f"trained with a rival of the kind {rival['kind']!r}, unknown here")
+    return {"rival": built, "rival_guard": SelectorGuard(**rival["guard"])}

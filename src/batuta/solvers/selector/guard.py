@@ -3,7 +3,10 @@
 Another worker is picked only if it is expected to earn clearly more and if the question is close
 to one that was trained on. Both bounds are set on training questions that were held out, in folds
 at random and in folds of whole task families: they are those that earn most on the former among
-those that lose nothing on the latter, where a family's questions are all new.
+those that lose nothing on the latter, where a family's questions are all new. Questions held out
+at random are mostly very close to others, those of new families far from all, and between the two
+there is no evidence: of bounds that earn about the same, the strictest is taken, unless wider ones
+surely won on new families.
 
 Axes: n questions, m workers.
 """
@@ -19,10 +22,14 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 ADVANTAGES = (0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2)
 """Bounds that are tried, in credit."""
-_QUANTILES = 20
+_QUANTILES = 30
 """Bounds on closeness that are tried."""
 _STANDARD_ERRORS = 1.0
 """Standard errors by which a gain must be above 0."""
+_SURE = 2.0
+"""Standard errors by which wider bounds must have won on new families to be preferred for it."""
+_KEPT = 0.95
+"""Share of the greatest gain at random that stricter bounds must keep."""
 _MAX_FOLD_LOSS = 0.003
 """Credit a question that may be lost on a fold of families never seen."""
 
@@ -59,6 +66,10 @@ class HeldOutTrial:
     reward_nm: Floats
     """NaN: unknown."""
 
+    def select(self, rows: NDArray[np.bool_]) -> HeldOutTrial:
+        """The same of some questions."""
+        return HeldOutTrial(self.value_nm[rows], self.close_n[rows], self.reward_nm[rows])
+
     def gain_n(self, guard: SelectorGuard, best: int) -> NDArray[np.float64]:
         """What each question earns more than with the best single worker; 0 where unknown."""
         rows = np.arange(len(self.close_n))
@@ -75,7 +86,7 @@ def fit_guard(
     *,
     fold_n: NDArray[np.signedinteger[Any]],
 ) -> SelectorGuard:
-    """The bounds that earn most at random and lose nothing on families never seen.
+    """The strictest bounds that earn about the most at random and lose nothing on new families.
 
     What they gain there is less its standard error over families not below 0, so that luck with a
     few of them does not open the guard, and no fold of families loses much.
@@ -87,7 +98,7 @@ def fit_guard(
         best: the best single worker.
         fold_n: each question's fold of whole families.
     """
-    chosen, most = SelectorGuard(), 0.0
+    found: list[tuple[float, float, SelectorGuard]] = []
     quantiles = np.linspace(0, 1, _QUANTILES, endpoint=False)
     bounds = np.unique(np.quantile(np.append(by_lot.close_n, by_family.close_n), quantiles))
     for closeness in bounds:
@@ -96,15 +107,53 @@ def fit_guard(
             gain_n = by_lot.gain_n(guard, best)
             strange_n = by_family.gain_n(guard, best)
             strange_f = np.bincount(family_n, strange_n).astype(np.float64)
+            error = _standard_error(strange_f)
             fold_means = np.bincount(fold_n, strange_n) / np.maximum(np.bincount(fold_n), 1)
             if (
-                gain_n.sum() > most
+                gain_n.sum() > 0
                 and gain_n.sum() >= _standard_error(gain_n - gain_n.mean())
-                and strange_f.sum() >= _standard_error(strange_f)
+                and strange_f.sum() >= error
                 and fold_means.min() >= -_MAX_FOLD_LOSS
             ):
-                chosen, most = guard, float(gain_n.sum())
-    return chosen
+                surely = max(float(strange_f.sum()) - _SURE * error, 0.0)
+                found.append((float(gain_n.sum()), surely, guard))
+    most = max((gain for gain, _, _ in found), default=0.0)
+    good = [one for one in found if one[0] >= _KEPT * most]
+    strictest = max(good, key=lambda one: (one[1], one[2].closeness, one[0]), default=None)
+    return SelectorGuard() if strictest is None else strictest[2]
+
+
+def held_out_gain_n(
+    by_lot: HeldOutTrial,
+    by_family: HeldOutTrial,
+    family_n: NDArray[np.signedinteger[Any]],
+    best: int,
+    *,
+    lot_fold_n: NDArray[np.signedinteger[Any]],
+    fold_n: NDArray[np.signedinteger[Any]],
+) -> NDArray[np.float64]:
+    """What each question earns more than with the best worker, by bounds set on other folds.
+
+    Args:
+        by_lot: held out in folds at random.
+        by_family: held out in folds of whole families.
+        family_n: each question's family.
+        best: the best single worker.
+        lot_fold_n: each question's fold at random.
+        fold_n: each question's fold of whole families.
+    """
+    gain_n = np.zeros(len(lot_fold_n))
+    for fold in np.unique(lot_fold_n):
+        inside = lot_fold_n == fold
+        guard = fit_guard(
+            by_lot.select(~inside),
+            by_family.select(~inside),
+            family_n[~inside],
+            best,
+            fold_n=fold_n[~inside],
+        )
+        gain_n[inside] = by_lot.select(inside).gain_n(guard, best)
+    return gain_n
 
 
 def _standard_error(part_n: NDArray[np.float64]) -> float:

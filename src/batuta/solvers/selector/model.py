@@ -30,6 +30,7 @@ from batuta.errors import SourceError
 from batuta.solvers.features import Features, SavedFeatures
 from batuta.solvers.selector.guard import SelectorGuard
 from batuta.solvers.selector.head import TEMPERATURE, CorrectionHead
+from batuta.solvers.selector.rivals import ClusterRanking, NeighbourLead
 from batuta.solvers.selector.value_model import ValueModel
 
 Floats = NDArray[np.float32]
@@ -58,6 +59,10 @@ class Selector:
     values: ValueModel
     head: CorrectionHead
     guard: SelectorGuard
+    rival: ClusterRanking | NeighbourLead | None = None
+    """What chooses among workers that it knows; None: the values and the head do."""
+    rival_guard: SelectorGuard = SelectorGuard()
+    """The bounds within which the rival may leave the best single worker."""
     digest: str = field(init=False)
     """SHA-256 of all that it knows: the version."""
 
@@ -78,14 +83,14 @@ class Selector:
         return self.values.workers
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """The workflow; in a later round, the answer stands."""
-        if brief.previous:
+        if context.previous:
             return AcceptedAnswer()
-        turns = user_turns(brief.question)
+        turns = user_turns(context.question)
         return Plan(
-            Workflow((Step(subtask="", worker=self.choose_in_conversation(turns, brief.pool)),))
+            Workflow((Step(subtask="", worker=self.choose_in_conversation(turns, context.pool)),))
         )
 
     def choose_in_conversation(self, turns: Sequence[str], pool: Pool) -> WorkerId:
@@ -133,9 +138,15 @@ class Selector:
             among: places of the workers that may be chosen; None: all.
         """
         places = np.arange(len(self.workers)) if among is None else np.asarray(among, int)
-        logits, close_n = self.logits(questions)
         best = int(self.mean_credit_m[places].argmax())
-        chosen = self.guard(logits[:, places] * np.float32(TEMPERATURE), close_n, best)
+        if self.rival is not None and places.max() < len(self.values.mean_m):
+            features_nd = self.features(questions)
+            value_nm, close_n = self.rival(features_nd), self.values(features_nd)[1]
+            guard = self.rival_guard
+        else:  # the rival knows nothing of a worker that joined
+            logits, close_n = self.logits(questions)
+            value_nm, guard = logits * np.float32(TEMPERATURE), self.guard
+        chosen = guard(value_nm[:, places], close_n, best)
         return [int(places[place]) for place in chosen]
 
     def logits(self, questions: Sequence[str]) -> tuple[Floats, Floats]:
@@ -173,10 +184,18 @@ class Selector:
             "features": shown,
             "smoothing": asdict(self.values.smoothing),
             "guard": asdict(self.guard),
+            "rival": self.rival and {"kind": self.rival.kind, "guard": asdict(self.rival_guard)},
         }
         own = {f"values.{name}": getattr(self.values, name) for name in VALUE_ARRAYS}
         head = {"head.weights_fm": self.head.weights_fm, "head.bias_m": self.head.bias_m}
-        return card, {**tensors, **own, **head}
+        rival = {f"rival.{name}": held for name, held in self.rival_arrays().items()}
+        return card, {**tensors, **own, **head, **rival}
+
+    def rival_arrays(self) -> dict[str, Floats]:
+        """What the rival knows beyond the values' memory."""
+        if not isinstance(self.rival, ClusterRanking):
+            return {}
+        return {"centres_cd": self.rival.centres_cd, "merit_cm": self.rival.merit_cm}
 
     def add_worker(
         self, worker: str, questions: Sequence[str], scores: Sequence[float]

@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 from batuta.errors import SourceError
 from batuta.solvers.features import Features, HashedNgrams
 from batuta.solvers.history import History
-from batuta.solvers.selector.guard import HeldOutTrial, fit_guard
+from batuta.solvers.selector.guard import (
+    HeldOutTrial,
+    SelectorGuard,
+    fit_guard,
+    held_out_gain_n,
+)
 from batuta.solvers.selector.head import (
     TEMPERATURE,
     CorrectionHead,
@@ -22,6 +27,7 @@ from batuta.solvers.selector.head import (
     import_search_library,
 )
 from batuta.solvers.selector.model import Selector, head_inputs
+from batuta.solvers.selector.rivals import RIVALS, ClusterRanking, NeighbourLead
 from batuta.solvers.selector.value_model import Smoothing, ValueModel, fit_values, held_out_values
 
 Floats = NDArray[np.float32]
@@ -49,6 +55,8 @@ class SelectorRecipe:
     """Credit that a dollar is worth; the reward is the credit less that."""
     evolve: bool = True
     """Stage 2; it needs the package cmaes."""
+    rivals: bool = True
+    """Whether kNN and clusters are tried beside the selector's own estimate."""
 
 
 def fit_selector(
@@ -87,8 +95,10 @@ def fit_selector(
     head = _fit_head(
         batch, by_lot != _VALIDATION_FOLD, recipe=recipe, seed=seed, on_progress=on_progress
     )
-    best = int(values.mean_m.argmax())
-    guard = fit_guard(
+    folds = HeldOutFolds(family_n, lot=by_lot, family=by_family)
+    strange = held_out_values(values, by_family)
+    own = ReadingTrial(
+        None,
         _held_out_trial(
             values,
             features_nd,
@@ -98,18 +108,82 @@ def fit_selector(
             head=head,
         ),
         _held_out_trial(
-            values,
-            features_nd,
-            reward_nm=reward_nm,
-            tried=held_out_values(values, by_family),
-            fold_n=by_family,
-            head=head,
+            values, features_nd, reward_nm=reward_nm, tried=strange, fold_n=by_family, head=head
         ),
-        family_n,
-        best,
-        fold_n=by_family,
     )
-    return Selector(title=recipe.name, features=features, values=values, head=head, guard=guard)
+    best = int(values.mean_m.argmax())
+    chosen = own
+    for kind in RIVALS if recipe.rivals else ():
+        rival = _try_rival(kind, own, features_nd, folds=folds, seed=seed)
+        if folds.is_ahead(rival, chosen, best):
+            chosen = rival
+    return Selector(
+        title=recipe.name,
+        features=features,
+        values=values,
+        head=head,
+        guard=folds.fit_guard(own, best),
+        rival=chosen.kind and chosen.kind.fit(features_nd, reward_nm, seed),
+        rival_guard=folds.fit_guard(chosen, best) if chosen.kind else SelectorGuard(),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadingTrial:
+    """How one way of reading questions did on those that were held out."""
+
+    kind: type[ClusterRanking | NeighbourLead] | None
+    """None: the selector's own."""
+    by_lot: HeldOutTrial
+    by_family: HeldOutTrial
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldOutFolds:
+    """Which questions are held out together."""
+
+    family_n: Folds
+    lot: Folds
+    family: Folds
+
+    def fit_guard(self, trial: ReadingTrial, best: int) -> SelectorGuard:
+        """The bounds within which this reading may leave the best single worker."""
+        return fit_guard(trial.by_lot, trial.by_family, self.family_n, best, fold_n=self.family)
+
+    def is_ahead(self, trial: ReadingTrial, other: ReadingTrial, best: int) -> bool:
+        """Whether it earns surely more than another, each within bounds set on other folds."""
+        one_n, other_n = (
+            held_out_gain_n(
+                held.by_lot,
+                held.by_family,
+                self.family_n,
+                best,
+                lot_fold_n=self.lot,
+                fold_n=self.family,
+            )
+            for held in (trial, other)
+        )
+        more_n = one_n - other_n
+        return bool(more_n.sum() > np.sqrt(np.sum((more_n - more_n.mean()) ** 2)))
+
+
+def _try_rival(
+    kind: type[ClusterRanking | NeighbourLead],
+    own: ReadingTrial,
+    features_nd: Floats,
+    folds: HeldOutFolds,
+    seed: int,
+) -> ReadingTrial:
+    """A rival on the same questions, held out in the same folds."""
+    trials: list[HeldOutTrial] = []
+    for trial, fold_n in ((own.by_lot, folds.lot), (own.by_family, folds.family)):
+        value_nm = np.empty_like(trial.value_nm)
+        for fold in np.unique(fold_n):
+            inside = fold_n == fold
+            rival = kind.fit(features_nd[~inside], trial.reward_nm[~inside], seed)
+            value_nm[inside] = rival(features_nd[inside])
+        trials.append(HeldOutTrial(value_nm, trial.close_n, trial.reward_nm))
+    return ReadingTrial(kind, *trials)
 
 
 def compute_rewards(history: History, dollar: float) -> Floats:

@@ -67,6 +67,11 @@ class ValueModel:
         """Expected credit (q, m + j), and the cosine to the closest training question (q,)."""
         return self._blend_estimates(features_qd, features_qd @ self.memory_nd.T)
 
+    def rewards_nm(self) -> Floats:
+        """What each known worker earned on each training question; NaN: unknown."""
+        rewards_nm = np.where(self.known_nm > 0, self.credit_nm + self.mean_m, np.nan)
+        return rewards_nm.astype(np.float32)
+
     def _blend_estimates(self, features_qd: Floats, close_qn: Floats) -> tuple[Floats, Floats]:
         share, count = self.smoothing.neighbours, min(NEIGHBOURS, close_qn.shape[1])
         near_qk = np.argpartition(-close_qn, count - 1, axis=1)[:, :count]
@@ -188,13 +193,13 @@ def held_out_values(
     width = values.credit_nm.shape[1]
     value_nm = np.empty((len(fold_n), width), np.float32)
     close_n = np.empty(len(fold_n), np.float32)
-    scores_nm = np.where(values.known_nm > 0, values.credit_nm + values.mean_m, np.nan)
+    scores_nm = values.rewards_nm()
     for fold in np.unique(fold_n):
         inside = fold_n == fold
         others = fit_values(
             values.workers[:width],
             values.memory_nd[~inside],
-            scores_nm[~inside].astype(np.float32),
+            scores_nm[~inside],
             values.smoothing,
         )
         value_nm[inside], close_n[inside] = others(values.memory_nd[inside])

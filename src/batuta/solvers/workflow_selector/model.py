@@ -42,7 +42,7 @@ class WorkflowSelector:
     """A conductor whose workflows come from a library that was searched.
 
     A question is of a group and of a level of ease in it; each such cell has the library's
-    workflows in order of merit, and the first that the pool and the limits allow is played. A
+    workflows in order of merit, and the first that the pool and the limits allow is run. A
     question of a new kind gets the workflow that did best over all groups.
     """
 
@@ -53,7 +53,7 @@ class WorkflowSelector:
     """What the groups are called."""
     workflows: tuple[Workflow, ...]
     continuations: tuple[Workflow | None, ...] = ()
-    """What is played after each where its last two answers differ; None: its answer stands."""
+    """What is run after each where its last two answers differ; None: its answer stands."""
     rank_glw: Ranks
     """The library's workflows for each group and level, best first."""
     safest_w: Ranks
@@ -88,14 +88,14 @@ class WorkflowSelector:
         return f"{KIND}/{self.title}@{self.digest[:8]}"
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """The workflow; then what goes on where its answers differ, or the answer stands."""
-        if not brief.previous:
-            return Plan(self.choose(brief.question.text, brief.pool, brief.max_steps))
-        place = self._choose_place(brief.question.text, brief.pool, brief.max_steps)
+        if not context.previous:
+            return Plan(self.choose(context.question.text, context.pool, context.max_steps))
+        place = self._choose_place(context.question.text, context.pool, context.max_steps)
         later = self.continuations[place] if self.continuations and place is not None else None
-        return continue_round(brief.previous, later)
+        return continue_round(context.previous, later)
 
     @property
     def rounds(self) -> int:
@@ -105,7 +105,7 @@ class WorkflowSelector:
     def choose(self, question: str, pool: Pool, max_steps: int) -> Workflow:
         """The best workflow for the question that the pool and the limit allow.
 
-        If none of the library can be played, the pool's best worker alone.
+        If none of the library can be run, the pool's best worker alone.
         """
         place = self._choose_place(question, pool, max_steps)
         if place is not None:
@@ -115,7 +115,7 @@ class WorkflowSelector:
     def list_candidates(
         self, question: str, pool: Pool, max_steps: int
     ) -> tuple[str, list[ContinuedWorkflow]]:
-        """The question's kind, and all workflows that can be played, best first."""
+        """The question's kind, and all workflows that can be run, best first."""
         with single_blas_thread():
             (cell,) = self._find_cells([question])
         order = self.safest_w if cell is None else self.rank_glw[cell]
@@ -128,17 +128,17 @@ class WorkflowSelector:
                 continuation=self.continuations[place] if self.continuations else None,
             )
             for place in places
-            if self._can_play(place, pool, max_steps)
+            if self._can_run(place, pool, max_steps)
         ]
 
     def _choose_place(self, question: str, pool: Pool, max_steps: int) -> int | None:
-        """The place of that workflow in the library; None: none can be played."""
+        """The place of that workflow in the library; None: none can be run."""
         with single_blas_thread():
             (order,) = self.orders([question])
         places: list[int] = order.tolist()
-        return next((p for p in places if self._can_play(p, pool, max_steps)), None)
+        return next((p for p in places if self._can_run(p, pool, max_steps)), None)
 
-    def _can_play(self, place: int, pool: Pool, max_steps: int) -> bool:
+    def _can_run(self, place: int, pool: Pool, max_steps: int) -> bool:
         flows = [self.workflows[place], *self.continuations[place : place + 1]]
         steps = [step for flow in flows if flow is not None for step in flow.steps]
         longest = max(len(flow) for flow in flows if flow is not None)

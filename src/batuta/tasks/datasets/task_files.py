@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,27 @@ from batuta.tasks.datasets.dataset import LETTERS, MultipleChoiceQuestion, as_js
 from batuta.tasks.datasets.rows import Row, read_rows
 
 _INTEGER = re.compile(r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d+)")
-_FIELDS = {"id", "question", "answer", "options", "grader", "tags", "difficulty", "data"}
+_FIELDS = {
+    "id",
+    "question",
+    "answer",
+    "options",
+    "grader",
+    "scoring",
+    "tags",
+    "difficulty",
+    "data",
+}
+LIKELIHOOD = "log-likelihood"
+"""What `scoring` may be: options are compared by how likely the model finds their letters."""
 
 
 def read_task_file(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
     """The tasks of a file with a JSON object a line.
 
     A line has `question` and `answer`, and may have `id`, `options` (a list; the answer is then a
-    letter), `grader` (default: choice with options, integer for an integer, else exact), `tags`,
-    `difficulty`, `data`.
+    letter), `grader` (default: choice with options, integer for an integer, else exact), `scoring`
+    (`log-likelihood`, with options), `tags`, `difficulty`, `data`.
 
     Raises:
         SourceError: a line that cannot be used; the sentence names it.
@@ -42,7 +56,10 @@ def make_tasks(rows: Iterable[Row], path: Path, seed: int | None) -> tuple[Task,
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SourceError(f"task {number} of {path} is no task: {_error_text(error)}") from None
         if task.id in tasks:
-            raise SourceError(f"task {number} of {path} has the id {task.id} of one before it")
+            raise SourceError(
+                f"task {number} of {path} has the id {task.id} of one before it: leave one out, or "
+                "give each an id of its own"
+            )
         tasks[task.id] = task
     if not tasks:
         raise SourceError(f"{path} has no tasks; write one JSON object a line")
@@ -58,10 +75,15 @@ def _make_task(row: Row, seed: int | None) -> Task:
     tags = tuple(str(tag) for tag in row.get("tags", ()))
     difficulty = None if row.get("difficulty") is None else float(row["difficulty"])
     answer = str(row["answer"]).strip()
+    scoring = row.get("scoring")
     if options := row.get("options"):
-        return _make_question(
+        task = _make_question(
             id_, question, options=options, answer=answer, tags=tags, difficulty=difficulty
         ).to_task(seed)
+        scored = as_json({**json.loads(task.data), "scoring": scoring}) if scoring else task.data
+        return replace(task, data=scored)
+    if scoring:
+        raise ValueError(f"it is scored by {scoring}, which needs options")
     data = row.get("data", "")
     text = data if isinstance(data, str) else as_json(data)
     grader = row.get("grader") or ("integer" if _INTEGER.fullmatch(answer) else "exact")
@@ -80,11 +102,13 @@ def _check_fields(row: Row) -> None:
     if unknown := sorted(set(row) - _FIELDS):
         raise ValueError(f"it has the unknown field {unknown[0]!r}")
     if isinstance(row["answer"], bool) or row["answer"] is None:
-        raise ValueError("its answer is no text and no number")
+        raise ValueError("its answer is neither text nor a number")
     if not str(row["answer"]).strip() and not row.get("data"):
         raise ValueError("its answer is empty")
+    if row.get("scoring") not in {None, LIKELIHOOD}:
+        raise ValueError(f"its scoring is no {LIKELIHOOD!r}, which is the only one")
     if isinstance(row.get("tags"), str):
-        raise TypeError("its tags are no list")
+        raise TypeError("its tags are not a list")
 
 
 def _make_question(

@@ -33,7 +33,7 @@ from batuta.tasks.datasets.task_files import make_tasks
 SUITE_ENDINGS = frozenset({".yaml", ".yml"})
 _FIELDS = frozenset(
     {"template", "example_template", "examples", "shots", "grader", "tags", "tasks", "file",
-     "fields"}
+     "fields", "scoring"}
 )  # fmt: skip
 _MARK = re.compile(r"\{(\w+)\}")
 _EXAMPLE_TEMPLATE = "{question}\n{answer}"
@@ -60,7 +60,7 @@ def read_task_suite(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
     template = suite.get("template") or (_SHOWN_TEMPLATE if shown else _PLAIN_TEMPLATE)
     if not isinstance(template, str) or "{question}" not in template:
         raise SourceError(f"the template of {path} has no {{question}}")
-    defaults = {name: suite[name] for name in ("grader", "tags") if name in suite}
+    defaults = {name: suite[name] for name in ("grader", "scoring", "tags") if name in suite}
 
     def rows() -> Iterator[Row]:
         for row in _suite_rows(suite, path):
@@ -86,7 +86,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
     if not isinstance(found, dict):
-        raise SourceError(f"{path} is no mapping of fields; see the evaluation page")
+        raise SourceError(f"{path} is not a mapping of fields; see the evaluation page")
     return {str(name): value for name, value in cast("Mapping[Any, Any]", found).items()}
 
 

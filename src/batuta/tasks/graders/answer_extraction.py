@@ -21,6 +21,11 @@ _ANNOUNCEMENT = re.compile(
     r"\b(?:answer|result)\b[^.:=\n]{0,80}?(?::|=|\bis\b|\bwould be\b)[\s:*_]*(?=(\S[^\n]*))",
     re.IGNORECASE,
 )
+_CONCLUSION = re.compile(
+    r"\b(?:therefore|thus|hence|so|finally)\b[^\n.=$\\]{0,60}\n\s*(?:\$\$([^$=<>]+)\$\$"
+    r"|\\\[((?:(?!\\\])[^=<>])+)\\\])[\s.]*\Z",
+    re.IGNORECASE,
+)
 _HASHES = re.compile(r"^####\s*(\S.*)\s*\Z", re.MULTILINE)
 _JOINT = re.compile(r"[\s$.]*(?:,|;|and|or|\\text\{\s*(?:and|or)\s*\}|\\quad)?[\s$]*(?:[a-z]=)?")
 _BARE_NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*")
@@ -156,6 +161,12 @@ def last_line(text: str) -> str | None:
     """The last line that is more than marks, without those around it."""
     lines = (_QUOTE_MARK.sub("", line).strip(" \t*_`#") for line in reversed(text.splitlines()))
     return next((line for line in lines if any(map(str.isalnum, line))), None)
+
+
+def concluded_formula(text: str) -> str | None:
+    """The displayed formula that a text ends with, behind "Therefore:"; no equation."""
+    found = _CONCLUSION.search(text)
+    return next(filter(None, found.groups())).strip() or None if found else None
 
 
 def bare_answer(text: str) -> str | None:

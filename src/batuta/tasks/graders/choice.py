@@ -33,11 +33,14 @@ _CLAUSE_END = re.compile(r"[.,;:!?\n]")
 _NEGATION = re.compile(r"\s*not\b", re.IGNORECASE)
 _LEADING = re.compile(r"^[.,:;)\]–—-]+(?=\s)\s*")
 _HEAD = re.compile(
-    r"[^\w°]*(?:clearly\s+|definitely\s+|obviously\s+|certainly\s+|therefore\s+|thus\s+|indeed\s+|simply\s+)?"
+    r"[^\w°]*(?:clearly\s+|definitely\s+|obviously\s+|certainly\s+|therefore\s+|thus\s+|indeed\s+|simply\s+"
+    r"|(?:most )?(?:probably|likely)\s+)?"
     r"(?:the\s+|that\s+)?(?:(?:option|choice|letter|answer)\s+)?(\()?"
     r"([A-Z])(?![\w+#°]|['’-]\w)(?(1)\)?)",
     re.IGNORECASE,
 )
+_PLACES = ("first", "second", "third", "fourth", "fifth")
+_PLACE = re.compile(rf"\W*the ({'|'.join(_PLACES)}) (?:option|choice|alternative)\b", re.IGNORECASE)
 _SMALL = re.compile(r"\W*(?:(?:option|choice)\s+)?\(?([a-z])\W*")
 _GOES_ON = re.compile(
     r"\s*(?:[.,;:!)\]>\"'”]|[–—-](?=\s)|\(|\||$|\n)"
@@ -150,7 +153,9 @@ class ChoiceGrader:
                 end = len(said) if repeated else _letter_end(said)
                 yield found.start(), found.end() + end, letters
             elif _NEGATION.match(said):
-                yield found.start(), found.end(), ()
+                right = statements.PUT_RIGHT.match(said)
+                instead = self._read_letters(said[right.end() :]) if right else ()
+                yield found.start(), found.end(), instead
         yield from self._heading_statements(text)
         yield from self._foreign_statements(text)
         yield from self._declarations(text, read_to)
@@ -187,6 +192,11 @@ class ChoiceGrader:
         last = answer_extraction.last_line(text) or ""
         if letters := self._letters_alone(last, text):
             return letters
+        if right := statements.PUT_RIGHT.match(last):
+            return self._read_letters(last[right.end() :])
+        if inverted := list(statements.INVERTED.finditer(last)):
+            after = last[inverted[-1].end() :]
+            return self._letters_beside(inverted[-1][1], after) if not after.strip() else ()
         if (found := statements.WEAK_STATEMENT.search(last)) is None or "?" in last:
             return ()
         return () if _is_doubted(last, found.start()) else self._read_letters(last[found.end() :])
@@ -194,6 +204,7 @@ class ChoiceGrader:
     def _read_letters(self, text: str) -> tuple[str, ...]:
         """The letters that `text` begins with, or that of the option it repeats."""
         repeated = self._letter_of_option_text(text)
+        text = text if repeated else _with_letter(text)
         if (small := _SMALL.fullmatch(text)) and small[1].upper() in self._letters:
             return tuple({small[1].upper(), *repeated})
         head = _HEAD.match(text)
@@ -258,6 +269,7 @@ class ChoiceGrader:
     def _letters_alone(self, text: str, whole: str = "") -> tuple[str, ...]:
         """The letters of the first line of `text`, if it holds nothing but an option."""
         line = text.lstrip().partition("\n")[0]
+        line = line if self._letter_of_option_text(line) else _with_letter(line)
         letters, head = self._read_letters(line), _HEAD.match(line)
         rest = line[head.end() :] if head else line
         if (
@@ -283,6 +295,12 @@ class ChoiceGrader:
 
 def _single_letter(letters: tuple[str, ...]) -> str | None:
     return letters[0] if len(letters) == 1 else None
+
+
+def _with_letter(text: str) -> str:
+    """`text` with "the second option", which it begins with, as a letter."""
+    place = _PLACE.match(text)
+    return f"{LETTERS[_PLACES.index(place[1].casefold())]}{text[place.end() :]}" if place else text
 
 
 def _is_denied(text: str, end: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import html
 import re
 import textwrap
 import warnings
@@ -20,11 +21,22 @@ MAX_BLOCKS = 100
 _FENCE = re.compile(
     r"(?P<before>[ \t]*(?:(?:[-*+>]|\d+[.)])[ \t]+)*)(?P<fence>`{3,}|~{3,})(?P<info>.*)"
 )
+_HTML_BLOCK = re.compile(
+    r"<pre[^>]*>\s*<code(?:[^>]*\blanguage-(?P<language>\w+))?[^>]*>\n?(?P<text>.*?)</code>\s*</pre>",
+    re.DOTALL | re.IGNORECASE,
+)
+_PROGRAM_LINE = re.compile(r"(?:def|class|import|from|async def) \w|@\w")
+"""How a program begins that stands among sentences, without a block."""
+_MOST_PARAGRAPHS = 50
+_UNSEEN = str.maketrans({"\ufeff": "", "\u200b": "", "\u00a0": " ", "\u202f": " "})
+"""Characters that look like nothing or like a space, and that Python refuses."""
 _LANGUAGE = re.compile(r"[{.\s]*(?:(?:class|lang|language)\s*[=:]\s*[\"']?)?([\w+#-]*)")
 _PYTHON = frozenset({"python", "python3", "py", "py3", "python-3", "ipython", "python2", "sage"})
 _PROMPT = re.compile(r"^(?:>>>|\.\.\.|In \[\d+\]:|\$ )", re.MULTILINE)
 
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
+_IMPORTS = (ast.Import, ast.ImportFrom)
 _PASSIVE_NODES = (*_DEFINITIONS, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
 _ACTIVE_NODES = {*_DEFINITIONS, ast.Import, ast.ImportFrom, ast.Call, ast.For, ast.While}
 
@@ -49,17 +61,40 @@ def extract_program(answer: str) -> str | None:
     The last block of Python, with those before it that it needs: the helpers of a program that is
     told in pieces. A block that names no language counts where it defines something, or where none
     names Python and it does something; all others are output, or show the use. An answer without
-    any block is the program itself.
+    any block is the program itself, or has it between sentences.
     """
     shown = answer_extraction.visible_text(answer, MAX_LENGTH)
+    shown = _HTML_BLOCK.sub(_fence_html, shown)
     blocks = list(_code_blocks(shown))
     whole = [block for block in blocks if block is not None][-MAX_BLOCKS:]
     if None in blocks:
         return None
     if not whole:
-        return shown.strip() or None
+        return _bare_program(shown) or None
     programs = [_Source(block.text) for block in _program_blocks(whole)]
     return _join_sources(programs) if programs else None
+
+
+def _fence_html(found: re.Match[str]) -> str:
+    """A block of HTML as one of Markdown."""
+    return f"\n```{found['language'] or ''}\n{html.unescape(found['text'])}\n```\n"
+
+
+def _bare_program(shown: str) -> str:
+    """The answer itself; where it is no program, the one that stands between its sentences."""
+    text = shown.strip()
+    if _parse_source(text) is not None:
+        return text
+    lines = text.splitlines()
+    first = next((n for n, line in enumerate(lines) if _PROGRAM_LINE.match(line)), None)
+    if first is None:
+        return text
+    paragraphs = re.split(r"\n\s*\n", "\n".join(lines[first:]))
+    for last in range(min(len(paragraphs), _MOST_PARAGRAPHS), 0, -1):
+        part = "\n\n".join(paragraphs[:last])
+        if _parse_source(part) is not None:
+            return part
+    return text
 
 
 def _program_blocks(blocks: list[CodeBlock]) -> list[CodeBlock]:
@@ -129,7 +164,11 @@ def _join_sources(sources: list[_Source]) -> str:
     last = sources[-1]
     parts, wanted, redefined = [last.text], last.free, set(last.functions)
     for earlier in reversed(sources[:-1]):
-        if earlier.defined & wanted and (earlier.is_inert() or not earlier.functions & redefined):
+        if earlier.free & sources[-1].functions and not earlier.functions & redefined:
+            parts.append(earlier.text)  # it is told before the helper that it calls
+            wanted = wanted | earlier.free
+            redefined |= earlier.functions
+        elif earlier.defined & wanted and (earlier.is_inert() or not earlier.functions & redefined):
             parts.insert(0, earlier.text)
             wanted = wanted | earlier.free
             redefined |= earlier.functions
@@ -143,6 +182,8 @@ class _Source:
         self.text = text
         self.tree = _parse_source(text)
         """None: this is no Python."""
+        if self.tree is None and (seen := text.translate(_UNSEEN)) != text:
+            self.text, self.tree = seen, _parse_source(seen)
         nodes = list(ast.walk(self.tree)) if self.tree else []
         names = [node for node in nodes if isinstance(node, ast.Name)]
         self.kinds = {type(node) for node in nodes}
@@ -184,8 +225,38 @@ class _Source:
         if _PROMPT.search(self.text) or (self.tree and not self.is_code()):
             return True
         known = {name for one in before for name in one.functions}
+        if self._only_tests(known) or self._only_signatures(known):
+            return True
         reads = self.used & {"input", "stdin", "open"} or "stdin" in self.text
         return not self.functions and bool((self.used | self.defined) & known) and not reads
+
+    def _only_tests(self, known: set[str]) -> bool:
+        """Whether all that it defines tests what is known."""
+        defined = [n for n in (self.tree.body if self.tree else ()) if isinstance(n, _DEFINITIONS)]
+        return bool(defined) and bool(self.used & known) and all(map(_is_test, defined))
+
+    def _only_signatures(self, known: set[str]) -> bool:
+        """Whether it repeats the heads of what is known, without their bodies."""
+        body = [n for n in (self.tree.body if self.tree else ()) if not isinstance(n, _IMPORTS)]
+        return bool(body) and all(
+            isinstance(node, _FUNCTIONS) and node.name in known and _is_empty(node) for node in body
+        )
+
+
+def _is_test(node: ast.stmt) -> bool:
+    """Whether a definition is a test: a TestCase, or a function that is named as one."""
+    if isinstance(node, ast.ClassDef):
+        return any(ast.unparse(base).endswith("TestCase") for base in node.bases)
+    return isinstance(node, _FUNCTIONS) and node.name.startswith("test_")
+
+
+def _is_empty(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function's body is `...` or `pass`, with or without a docstring."""
+    return all(
+        isinstance(one, ast.Pass)
+        or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+        for one in node.body
+    )
 
 
 def _parse_source(text: str) -> ast.Module | None:

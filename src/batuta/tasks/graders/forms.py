@@ -43,6 +43,9 @@ _NOTHING = re.compile(
 _SET_OF = re.compile(r"\\\{[a-zA-Z](?:\\in\\mathbb\{R\})?[:|](.+)\\\}")
 _OUTWARD = re.compile(r"([\[\]])([^\[\](),]+),([^\[\](),]+)([\[\]])")
 _CONGRUENT = re.compile(r"(?:[a-zA-Z]\\equiv ?)?(-?\d+)\(?\\mod ?\{?(\d+)\}?\)?")
+_DISTANCE = re.compile(
+    r"(?:\\left)?\|([a-zA-Z])(?:\\right)?\|\s*(<|>|\\le|\\ge)\s*([0-9./]+|\\frac\{\d+\}\{\d+\})"
+)
 _BOTH = re.compile(r"(?<![a-zA-Z\\])and(?![a-zA-Z])|,?\\text\{\s*and\s*\}")
 PAIR = 2
 _INTRODUCTION = re.compile(r"\\text\{[^{}]*\b(?:is|are|:)\s*\}|[a-zA-Z]\s*\\in(?![a-zA-Z])")
@@ -62,6 +65,7 @@ def parse_form(text: str) -> Form:
         _parse_special,
         _parse_other_notation,
         _parse_both_bounds,
+        _parse_distance,
         _parse_list,
         _parse_ratio,
         _parse_inequality,
@@ -247,7 +251,9 @@ def _parse_both_bounds(text: str) -> Form | None:
 
 
 def _reals_without(form: Form) -> Form | None:
-    """The reals without some numbers, as intervals."""
+    """The reals without some numbers, or without an interval, as intervals."""
+    if isinstance(form, SequenceForm) and len(form.items) == PAIR and form.opening in {"(", "["}:
+        return _cut_from_reals(form)
     items = form.items if isinstance(form, SequenceForm) and not form.is_ordered else (form,)
     known = [(parse_number(item.text), item) for item in items if isinstance(item, ValueForm)]
     if len(known) != len(items) or any(value is None for value, _ in known):
@@ -260,6 +266,28 @@ def _reals_without(form: Form) -> Form | None:
     return SequenceForm(
         tuple(SequenceForm(pair, "(", ")") for pair in zip(starts, ends, strict=True))
     )
+
+
+def _cut_from_reals(form: SequenceForm) -> Form:
+    """What an interval leaves out of the reals."""
+    low, high = form.items
+    below = SequenceForm((ValueForm("-" + INFINITY), low), "(", ")" if form.opening == "[" else "]")
+    above = SequenceForm((high, ValueForm(INFINITY)), "(" if form.closing == "]" else "[", ")")
+    parts = tuple(part for part in (below, above) if part.items[0] != part.items[1])
+    return SequenceForm(parts) if len(parts) > 1 else parts[0] if parts else EMPTY
+
+
+def _parse_distance(text: str) -> Form | None:
+    r"""The size of a variable against a positive number: `|x|>1`, `|x|\le 2`."""
+    found = _DISTANCE.fullmatch(text)
+    value = parse_number(found[3]) if found else None
+    if found is None or value is None or value <= 0:
+        return None
+    closed = found[2] in {r"\le", r"\ge"}
+    ends = (ValueForm(f"-{found[3]}"), ValueForm(found[3]))
+    if found[2] in {"<", r"\le"}:
+        return SequenceForm(ends, *(("[", "]") if closed else ("(", ")")))
+    return _cut_from_reals(SequenceForm(ends, *(("(", ")") if closed else ("[", "]"))))
 
 
 def _parse_list(text: str) -> Form | None:

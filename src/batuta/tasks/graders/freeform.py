@@ -20,8 +20,9 @@ from batuta.tasks.graders.maths import compare_without_algebra
 from batuta.tasks.graders.number_words import parse_number_words
 from batuta.tasks.graders.numbers import is_same_number, leading_number, parse_number
 from batuta.tasks.graders.structured_data import NO_OBJECT, as_text, structured_answer
-from batuta.tasks.graders.times import is_same_time, parse_dates, parse_measure
+from batuta.tasks.graders.times import SMALLEST_UNITS, is_same_time, parse_dates, parse_measure
 from batuta.tasks.graders.words import (
+    denies_target,
     is_infinite,
     is_same_items,
     is_same_person,
@@ -77,6 +78,10 @@ _AMOUNT = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?")
 _LABEL = re.compile(
     r"^(?:in|the|year|total|sum|value|result|count|number|in the year)(?: year)?(?: is)?:?\s+"
     r"(?=[\d-])",
+    re.IGNORECASE,
+)
+_VALUE_SENTENCE = re.compile(
+    r"(?:the|its|his|her|their) [a-z]+(?: of the [a-z]+)? (?:is|was|are|were) (-?\d[^,;:()?]*?)\.?",
     re.IGNORECASE,
 )
 _TARGET_LABEL = re.compile(r"^\s*(?:the )?(?:final )?answer\s*(?:is|[:=])\s*(?=\S)", re.IGNORECASE)
@@ -252,10 +257,13 @@ def compare_short_answers(found: str, target: str) -> bool | None:
     same = is_same_truth(found, target)
     if same is None and is_sentence_with(found, target):
         return True
-    return False if same is None and lacks_items(found, target, is_same_words) else same
+    other = lacks_items(found, target, is_same_words) or denies_target(found, target)
+    return False if same is None and other else same
 
 
 def _is_same_amount(target: str, found: str) -> bool | None:
+    if plain := _VALUE_SENTENCE.fullmatch(found.strip()):
+        found = plain[1]
     if bool(_BEFORE_CHRIST.search(target)) != bool(_BEFORE_CHRIST.search(found)):
         return False if _AMOUNT.search(target) else None
     wanted, given = parse_quantity(target), parse_quantity(_in_notation_of(found, target))
@@ -279,8 +287,19 @@ def _is_same_measure(target: str, found: str) -> bool | None:
     if wanted is None or given is None or max(wanted[2], given[2]) == 1:
         several = (wanted or given or ("", 0, 1))[2] > 1
         other = parse_quantity(found) if wanted else parse_quantity(target)
-        return False if several and other is not None and other.unit else None
+        if not several or other is None or not other.unit:
+            return None
+        return _is_converted(wanted or given, other)
     return wanted[:2] == given[:2]
+
+
+def _is_converted(measure: tuple[str, Fraction, int] | None, other: Quantity) -> bool:
+    """Whether a length or weight in several units is the same in one unit of another system."""
+    unit = SMALLEST_UNITS.get(measure[0]) if measure else None
+    if measure is None or unit is None:
+        return False
+    value = units.convert_value(float(other.value), other.unit, unit)
+    return value is not None and math.isclose(value, float(measure[1]), rel_tol=TOLERANCE / 2)
 
 
 def _is_same_ordinal(target: str, found: str) -> bool | None:

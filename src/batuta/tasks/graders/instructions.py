@@ -27,7 +27,7 @@ MAX_LENGTH = 100_000
 
 Arguments = Mapping[str, Any]
 Rule = Callable[[str, Arguments], bool | None]
-"""Whether an answer keeps to an instruction; None: that cannot be told."""
+"""Whether an answer keeps to an instruction; None: that cannot be decided."""
 
 _WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)")

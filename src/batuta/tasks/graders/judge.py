@@ -18,9 +18,9 @@ from batuta.core import (
     system_message,
     user_message,
 )
-from batuta.core.usage import ZERO_COST, ZERO_USAGE
 from batuta.errors import ClientError
 from batuta.tasks.graders import answer_extraction
+from batuta.usage import ZERO_COST, ZERO_USAGE
 
 RUBRIC = (
     "The answer is right (1) if its final result means the same as the reference, in whatever "

@@ -90,6 +90,7 @@ def find_maths_answer(text: str) -> str | None:
         answer_extraction.tagged_answer(shown)
         or answer_extraction.answer_after_hashes(shown)
         or stated_value(shown)
+        or answer_extraction.concluded_formula(shown)
         or answer_extraction.bare_answer(shown)
     )
 

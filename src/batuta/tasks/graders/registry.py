@@ -111,7 +111,7 @@ class GraderRegistry:
 
     def _judge_for(self, task: Task) -> JudgeGrader:
         if self._judge is None:
-            raise ConfigError(f"{task.id} is graded by a model: name one as the judge")
+            raise ConfigError(f"{task.id} is graded by a model: name a worker as the judge")
         return JudgeGrader(self._judge, task.question, _task_data(task).get("rubric", RUBRIC))
 
     def _code_grader(self, task: Task, cases: Callable[[Any], tuple[CodeCase, ...]]) -> CodeGrader:

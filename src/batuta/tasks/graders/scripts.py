@@ -36,7 +36,7 @@ _LEAST_WORDS = 2
 
 
 def find_language(text: str) -> frozenset[str] | None:
-    """The ISO 639-1 codes of the languages that the text may be in; None: that cannot be told."""
+    """The ISO 639-1 codes of the languages that the text may be in; None: unknown."""
     scripts = Counter(_script_of(letter) for letter in text if letter.isalpha())
     total = sum(scripts.values())
     if total < _LEAST_LETTERS:

@@ -10,11 +10,19 @@ LETTER = r"(?<![A-Za-zÀ-ɏ0-9'’°])[A-Z](?![A-Za-zÀ-ɏ0-9'’+#°]|-[A-Za-z]
 
 STATEMENT = re.compile(
     r"\b(?:answers?|ans\b\.?|choices?|selection|verdict|conclusion|options?(?!\s+\(?[A-Z]\b)"
-    r"|(?:correct|right)(?=\s*:|\s+[a-z]+)|correction(?=\s*:))"
+    r"|(?:correct|right)(?=\s*:|\s+[a-z]+)|correction(?=\s*:)|final(?=\s*:))"
     r"(?![a-z])(?P<gap>[^.:=\n→⇒∴|]{0,60}?)"
     r"(?::|=|→|⇒|∴|\||\s[-–—]\s|\b(?:is|are|be|equals)\b)",
     re.IGNORECASE,
 )
+PUT_RIGHT = re.compile(
+    r"^\s*not\b[^.;:\n]{0,60}?(?:[;:,.]\s*(?:but\s+)?(?:it|that|the (?:right |correct )?(?:answer|one|option))"
+    r"(?:['’]s| is)|\s*,?\s+but)\s+(?!not\b)(?=\S)",
+    re.IGNORECASE,
+)
+"""What follows "the answer is" where it goes on "not B; it's A"."""
+INVERTED = re.compile(r"(?:\A|[.;!\n]\s*|\b[Ss]o,?\s+)\(?([A-Z])\)?,? it is\b(?!\s+not)\s*[.!]?")
+"""In "B it is"."""
 ANSWER_HEADING = re.compile(
     r"^[^\w\n]*(?:(?:my|the|final|correct) )*answer[^\w\n]*\n\s*", re.IGNORECASE | re.MULTILINE
 )
@@ -60,7 +68,7 @@ WORD_CONTINUATION = re.compile(
 
 _DENIAL = (
     r"(?:not\b(?!\s+\(?[A-Z]\b)|wrong|incorrect|false|too|excluded|eliminated|invalid|impossible|ruled"
-    r"|tempting)\b"
+    r"|tempting|(?:a |the )?(?:runner-?up|close second|second[- ]best|distractor|decoy))\b"
 )
 DENIAL_AFTER = re.compile(
     r"[\s)\]\"']*(?:(?:is|are|was|were|would be|seems?|looks?|can|could|must)\s+"

@@ -21,6 +21,8 @@ _UNITS = {
     for names, factor in table.items()
     for name in names.split()
 }
+SMALLEST_UNITS = {"length": "inch", "mass": "ounce", "metres": "m"}
+"""In which a length or a weight is counted, by kind; times and money are exact."""
 _PART = re.compile(
     r"(?P<number>\d+(?:\.\d+)?|(?P<whole>\d+)?\s*\\frac\{(?P<above>\d+)\}\{(?P<below>\d+)\})"
     r"\s*(?:\\text\{\s*)?(?P<unit>[a-zA-Z]+)(?P<m>(?<=\dh)\d+m)?\.?(?:,?\s*and)?\s*\}?\s*,?\s*(?:and\s*)?"

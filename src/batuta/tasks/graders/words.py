@@ -66,7 +66,7 @@ _WORD_GAPS = re.compile(r"[\s*]+")
 _MIN_JOINED = 6
 _ITEM = re.compile(r"\s*(?:,\s*(?:and|&)\s+|[,;\n]|\s(?:and|&)\s)\s*")
 _PLAIN_SENTENCE = re.compile(
-    r"(?:the|its|his|her|their|it|this|that) (?:[a-z]+ ){0,6}(?:is|was|are|were) "
+    r"(?:the|its|his|her|their|it|this|that) (?:[a-z]+ ){0,6}(?:is|was|are|were) (?:called |named )?"
 )
 _TURNS = frozenset(
     [
@@ -243,8 +243,21 @@ def is_sentence_with(found: str, target: str) -> bool:
     before = said.removesuffix(wanted)
     return (
         _PLAIN_SENTENCE.match(head) is not None
-        and re.search(r" (?:is|was|are|were)(?: an?| the)? $", f" {before}") is not None
+        and re.search(r" (?:is|was|are|were)(?: called| named)?(?: an?| the)? $", f" {before}")
+        is not None
         and _TURNS.isdisjoint(before.split())
+    )
+
+
+def denies_target(found: str, target: str) -> bool:
+    """Whether an answer names another thing and denies the target: "B, not A", "not A but B"."""
+    wanted = normal_words(target)
+    if not wanted or not re.search(r"[^\W\d]{2}", wanted):
+        return False
+    said, name = normal_words(found), re.escape(wanted)
+    return bool(
+        re.fullmatch(rf"(?!.*\b(?:or|not)\b.* not ).*\w not (?:the |an? )?{name}", said)
+        or re.fullmatch(rf"(?:it is |it was )?not (?:the |an? )?{name} but (?!also\b)\w.*", said)
     )
 
 

@@ -1,4 +1,4 @@
-"""Recorded pools: what real models once answered, played back."""
+"""Recorded pools: what real models once answered, replayed."""
 
 from batuta.tasks.recorded.catalog import RECORDED_NAMES, RECORDED_SETS, RecordedSet, load_recorded
 from batuta.tasks.recorded.outcomes import GRADER, RecordedOutcomes, RecordedUsage, ReplyTexts

@@ -216,7 +216,7 @@ def _per_run(value: Any, name: str, runs: int) -> tuple[float, ...]:
 def _read_amount(value: Any, name: str) -> float:
     amount = float(value)
     if not (isfinite(amount) and amount >= 0):
-        raise ValueError(f"{name} of {value} is no amount")
+        raise ValueError(f"{name} of {value} is not an amount")
     return amount
 
 

@@ -1,4 +1,4 @@
-"""Recorded answers of one's own: a file of outcomes as a record that can be played back."""
+"""Recorded answers of one's own: a file of outcomes as a record that can be replayed."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ from batuta.core import (
 )
 from batuta.core.conductor import NULL_LISTENER
 from batuta.core.token_estimate import estimate_usage
-from batuta.core.usage import usage_cost
 from batuta.errors import NotRecordedError
 from batuta.tasks.recorded.outcomes import RecordedOutcomes
+from batuta.usage import usage_cost
 
 SIMULATED_PREFIX = "simulated/"
 """Before the model's name in a reply to something that the record cannot know."""
@@ -103,7 +103,7 @@ class RecordedModelClient:
         self._given: dict[int, dict[object, int]] = {}
 
     def __repr__(self) -> str:
-        return f"Player({self._record.models[self._model]!r} of {self._record.name})"
+        return f"RecordedClient({self._record.models[self._model]!r} of {self._record.name})"
 
     async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
         """A recorded answer, with the tokens and dollars that the record has.
@@ -140,7 +140,7 @@ class RecordedModelClient:
                 raise NotRecordedError(
                     f"{self._record.models[self._model]} has {len(recorded)} recorded answers to "
                     f"{self._record.tasks[question].id} and all were given: ask for fewer "
-                    "samples, or deal a fresh hand for each run"
+                    "samples, or use a new client for each run"
                 )
             given[key] = fresh
         return given[key]

@@ -41,7 +41,7 @@ def import_inspect_logs(paths: tuple[Path, ...], collector: OutcomeCollector, wo
                 if not sample.get("error"):
                     _add_sample(sample, task, model or path.stem, collector)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise SourceError(f"{path} is no log of inspect_ai: {error!r}") from None
+            raise SourceError(f"{path} is not a log of inspect_ai: {error!r}") from None
 
 
 def _read_log(path: Path) -> tuple[Row, Iterable[Row]]:
@@ -55,7 +55,7 @@ def _read_archive(path: Path) -> tuple[Row, Iterable[Row]]:
             names = archive.namelist()
             header = next((n for n in ("header.json", "_journal/start.json") if n in names), None)
             if header is None:
-                raise SourceError(f"{path} is no log of inspect_ai: it has no header.json")
+                raise SourceError(f"{path} is not a log of inspect_ai: it has no header.json")
             return _read_entry(archive, header), list(_read_samples(archive, names))
     except (NotImplementedError, zipfile.BadZipFile, orjson.JSONDecodeError, OSError) as error:
         raise SourceError(
@@ -99,8 +99,9 @@ def _add_sample(sample: Row, task: str, model: str, collector: OutcomeCollector)
         "score": _grade_value(first.get("value")),
         "answer": first.get("answer"),
         "reply": _completion_text(output),
-        "input_tokens": _total_tokens(usage, "input_tokens"),
-        "output_tokens": _total_tokens(usage, "output_tokens"),
+        "input_tokens": _sum_tokens(usage, "input_tokens"),
+        "output_tokens": _sum_tokens(usage, "output_tokens"),
+        "usd": _sum_field(usage, "total_cost"),
         "seconds": sample.get("total_time"),
     }
     collector.add_run(question, model, run)
@@ -139,6 +140,12 @@ def _grade_value(value: Any) -> float | None:
     return None
 
 
-def _total_tokens(usage: Iterable[Row], name: str) -> int | None:
+def _sum_field(usage: Iterable[Row], name: str) -> float | None:
+    """The sum over all models; None where one does not tell."""
     found = [one.get(name) for one in usage]
-    return sum(map(int, cast("list[int]", found))) if found and None not in found else None
+    return sum(map(float, cast("list[float]", found))) if found and None not in found else None
+
+
+def _sum_tokens(usage: Iterable[Row], name: str) -> int | None:
+    found = _sum_field(usage, name)
+    return None if found is None else int(found)

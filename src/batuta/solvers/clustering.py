@@ -5,9 +5,13 @@ Arthur and Vassilvitskii, "k-means++: The Advantages of Careful Seeding" (SODA 2
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from batuta.baselines.routing.arrays import Floats, Indices
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.floating[Any]]
+Indices = NDArray[np.signedinteger[Any]]
 
 _MAX_ITERATIONS = 100
 
