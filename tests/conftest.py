@@ -1,11 +1,18 @@
 """What every test shares."""
 
+import gc
 import os
 import signal
 import sys
+from itertools import islice
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# An example may take as long as a busy machine needs; what has to be quick says so itself.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 # Hundreds of tests start the program; without its byte code each start would compile all of it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -18,20 +25,80 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What is imported and collected stays to the end: to look through it for garbage again and again, while it
+# grows and in every later collection, would cost each worker many seconds.
+gc.disable()
+
 
 UNIT_FOLDERS = frozenset({"config", "core", "language", "laws", "schemas"})
 """Tests of pure values: no server, no process, no database; all of them together take seconds."""
 
 
+COSTLY = (
+    "train",
+    "docs",
+    "tune",
+    "tasks",
+    "e2e",
+    "executor",
+    "ui",
+    "jobs",
+    "cli",
+    "evals",
+    "store",
+)
+"""Folders whose tests take long or share what takes long to make, the costliest first."""
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items):
     """Each test has its tier: `unit` by its folder, `long` by its mark, and else `integration`."""
-    here = Path(__file__).parent
     for item in items:
-        if item.path.is_relative_to(here) and item.get_closest_marker("long") is None:
-            folder = item.path.relative_to(here).parts[0]
-            item.add_marker("unit" if folder in UNIT_FOLDERS else "integration")
+        if item.get_closest_marker("long") is None:
+            item.add_marker("unit" if folder_of(item) in UNIT_FOLDERS else "integration")
+    yield  # other plugins leave out what was not asked for
+    if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+        items[:] = divide_among_workers(items, workers)
+
+
+def folder_of(item):
+    """The folder under tests/ that a test is in; for those that are in none, and for others, its file."""
+    here = Path(__file__).parent
+    return item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else item.path
+
+
+def divide_among_workers(items, workers):
+    """The tests in another order: at the front of each worker's share, those of its costly folders.
+
+    pytest-xdist gives each worker a share of equal size to begin with, and one that is done takes from
+    the end of another's. So what is costly begins first and stays together, what it shares is made
+    once, and nothing long is left for the end, when the other workers have nothing to do.
+    """
+    folders = {}
+    for item in items:
+        folders.setdefault(folder_of(item), []).append(item)
+    costly = [folders.pop(name) for name in COSTLY if name in folders]
+    fronts = [[item for folder in costly[n::workers] for item in folder] for n in range(workers)]
+    rest = iter([item for folder in folders.values() for item in folder])
+    size = -(-len(items) // workers)
+    shares = [front + list(islice(rest, max(0, size - len(front)))) for front in fronts]
+    return [item for share in shares for item in share] + list(rest)
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def command_line():
+    """Starts `batuta` without loading it each time."""
+    from fakes.command_line import CommandLine
+
+    with CommandLine() as found:
+        yield found

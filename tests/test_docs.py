@@ -56,7 +56,7 @@ def every_option():
     """The help of every command that has options which the pages name."""
     return "".join(help_of(c) for c in (  # pyright: ignore[reportArgumentType, reportCallIssue]
         "", "ask", "serve", "runs list", "runs show", "runs replay", "pool list", "pool check",
-        "eval", "tune", "tasks list", "tasks show", "tasks fetch", "tasks export routerarena", "train import", "train export", "train warmup", "train distil", "train rejection", "train conductor", "train watch", "train plots",
+        "eval", "tune", "tasks list", "tasks show", "tasks fetch", "tasks export routerarena", "train import", "train export", "train warmup", "train distil", "train rejection", "train selector", "train conductor", "train watch", "train plots",
         "keys create", "keys limit", "keys rotate", "keys spend",
     ))  # fmt: skip
 
@@ -113,7 +113,7 @@ def test_python_blocks_run(page, tmp_path):
     text = (ROOT / page).read_text(encoding="utf-8")
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", text, re.DOTALL)):
         if "localhost" in block or "127.0.0.1" in block:
-            continue  # needs the server; the e2e tests play it
+            continue  # needs the server; the e2e tests run it
         done = subprocess.run(
             [sys.executable, "-c", block], capture_output=True, text=True, cwd=tmp_path, check=False
         )

@@ -4,12 +4,12 @@ import ast
 import builtins
 import re
 from collections import Counter
-from pathlib import Path
+from functools import cache
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "src" / "batuta"
-FILES = sorted(PACKAGE.rglob("*.py"))
+from source_files import complaints, source_trees
+
 _ENTRY = re.compile(r"    ([A-Za-z_][\w.]*(?:(?:, | or )[A-Za-z_][\w.]*)*):")
 
 
@@ -37,10 +37,14 @@ def errors_in(docstring):
             yield from re.split(", | or ", entry[1])
 
 
-TREES = {file: ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
 OTHERS = {"jsonschema_rs", "SQLAlchemyError", "DBAPIError"}
 """Of libraries that are imported late, or raised through."""
-CLASSES = {*dir(builtins), *(n.name for tree in TREES.values() for n in ast.walk(tree) if isinstance(n, ast.ClassDef))}  # fmt: skip
+
+
+@cache
+def known_classes():
+    defined = (node for tree in source_trees().values() for node in ast.walk(tree))
+    return {*dir(builtins), *OTHERS, *(n.name for n in defined if isinstance(n, ast.ClassDef))}
 
 
 def documented(tree):
@@ -50,8 +54,8 @@ def documented(tree):
             yield getattr(node, "lineno", 1), docstring
 
 
-def complaints(tree):
-    known = CLASSES | OTHERS | set(names_of(tree))
+def wrong_entries(tree):
+    known = known_classes() | set(names_of(tree))
     for line, docstring in documented(tree):
         named = Counter(errors_in(docstring))
         yield from (
@@ -63,11 +67,7 @@ def complaints(tree):
 
 
 def test_what_is_raised_exists():
-    found = [
-        f"{file.relative_to(PACKAGE)}:{one}"
-        for file, tree in TREES.items()
-        for one in complaints(tree)
-    ]
+    found = complaints(lambda name, tree: wrong_entries(tree), source_trees())
     assert not found, "\n".join(found)
 
 
@@ -80,5 +80,5 @@ def test_what_is_raised_exists():
 )
 def test_a_planted_fault_is_found(entries, fault):
     planted = f'def f():\n    """Do it.\n\n    Raises:\n        {entries}\n    """\n'
-    (found,) = complaints(ast.parse(planted))
+    (found,) = wrong_entries(ast.parse(planted))
     assert fault in found

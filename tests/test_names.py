@@ -2,14 +2,11 @@
 
 import ast
 from collections import defaultdict
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
-import pytest
-
-SOURCE = Path(__file__).parents[1] / "src" / "batuta"
-FILES = sorted(p for p in SOURCE.rglob("*.py") if "versions" not in p.parts)
-NAMES = [str(p.relative_to(SOURCE)) for p in FILES]
+from source_files import complaints, house_trees
 
 ONE_WORD = {
     ("__init__.py", "__getattr__"): "Python's hook for lazy names",
@@ -99,39 +96,35 @@ def long_calls(tree: ast.Module, variadic: frozenset[str]) -> list[str]:
     return found
 
 
+@cache
 def variadic_functions() -> frozenset[str]:
-    return frozenset(
+    """Functions that take any number of arguments; and a system call, and a class whose base does."""
+    found = {
         node.name
-        for path in FILES
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for tree in house_trees().values()
+        for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.args.vararg
-    )
+    }
+    return frozenset(found | {"prctl", "ProgressBars"})
 
 
-VARIADIC = variadic_functions() | {"prctl", "ProgressBars"}
-"""Functions that take any number of arguments; and a system call, and a class whose base is variadic."""
+def test_a_function_at_module_level_has_a_verb_and_its_object():
+    def wrong(name, tree):
+        return [one for one in one_word_functions(tree) if (name, one) not in ONE_WORD]
+
+    assert complaints(wrong) == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_a_function_at_module_level_has_a_verb_and_its_object(path):
-    where = str(path.relative_to(SOURCE))
-    names = one_word_functions(ast.parse(path.read_text(encoding="utf-8")))
-    assert [n for n in names if (where, n) not in ONE_WORD] == []
+def test_a_module_is_named_by_what_it_holds():
+    assert complaints(lambda name, tree: FIGURES & {Path(name).stem}) == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_a_module_is_named_by_what_it_holds(path):
-    assert path.stem not in FIGURES
+def test_many_fields_are_filled_by_name():
+    assert complaints(lambda name, tree: wide_dataclasses(tree)) == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_many_fields_are_filled_by_name(path):
-    assert wide_dataclasses(ast.parse(path.read_text(encoding="utf-8"))) == []
-
-
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_no_call_passes_five_arguments_by_position(path):
-    assert long_calls(ast.parse(path.read_text(encoding="utf-8")), VARIADIC) == []
+def test_no_call_passes_five_arguments_by_position():
+    assert complaints(lambda name, tree: long_calls(tree, variadic_functions())) == []
 
 
 def public_classes(trees: dict[str, ast.Module]) -> dict[str, list[str]]:
@@ -144,13 +137,12 @@ def public_classes(trees: dict[str, ast.Module]) -> dict[str, list[str]]:
 
 
 def test_a_public_class_name_has_one_meaning():
-    trees = {str(p.relative_to(SOURCE)): ast.parse(p.read_text(encoding="utf-8")) for p in FILES}
-    assert public_classes(trees) == {}
+    assert public_classes(house_trees()) == {}
 
 
 def test_every_exception_is_still_needed():
     for where, name in ONE_WORD:
-        assert name in one_word_functions(ast.parse((SOURCE / where).read_text(encoding="utf-8")))
+        assert name in one_word_functions(house_trees()[where])
 
 
 def test_planted_faults_are_found():

@@ -18,6 +18,7 @@ from pathlib import Path
 failed = []
 for script in sys.argv[1:]:
     sys.path.insert(0, str(Path(script).parent))
+    before = set(sys.modules)
     try:
         runpy.run_path(script, run_name="imported")
     except ModuleNotFoundError as error:
@@ -26,7 +27,10 @@ for script in sys.argv[1:]:
     except ImportError as error:
         failed.append(f"{script}: {error}")
     finally:
-        sys.path.pop(0)
+        sys.path.remove(str(Path(script).parent))
+        for name in set(sys.modules) - before:  # `measure` is another module in another recipe
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(Path.cwd() / "recipes")):
+                del sys.modules[name]
 print("\\n".join(failed))
 """
 

@@ -5,7 +5,7 @@
     ├── ConfigError              a setting, a pool file, a missing key   (config, clients.open)
     ├── LimitReachedError        the run's own limit forbids another call (engine)
     ├── StoreError               the disk or the database                (store)
-    ├── ExecutorError            the machines that were to play are lost (executor)
+    ├── ExecutorError            the machines that were to run it are lost (executor)
     ├── SandboxError             no sandbox can be built here            (tasks.sandbox)
     ├── SourceError              a benchmark's or a record's file         (tasks)
     └── ClientError              a model's API                           (clients)
@@ -52,6 +52,10 @@ class LimitReachedError(BatutaError):
         super().__init__(f"the limit on {limit} was reached: {spent} of {allowed}")
         self.limit = limit
         """`steps`, `rounds`, `tokens`, `usd` or `seconds`."""
+        self._told = (limit, spent, allowed)
+
+    def __reduce__(self) -> tuple[type[LimitReachedError], tuple[str, str, str]]:
+        return type(self), self._told
 
 
 class StoreError(BatutaError):
@@ -59,7 +63,7 @@ class StoreError(BatutaError):
 
 
 class ExecutorError(BatutaError):
-    """The processes or machines that were to play runs are lost."""
+    """The processes or machines that were to execute runs are lost."""
 
 
 class SourceError(BatutaError):

@@ -250,7 +250,7 @@ def test_without_any_recorded_set_a_sentence(shell, tmp_path):
         (["--tasks", "recorded:routellm/gsm8k", "--conductor", "vote"], "the folder of a policy"),
     ],
 )
-def test_a_record_that_cannot_be_played_is_a_sentence(tmp_path, args, words):
+def test_a_record_that_cannot_be_replayed_is_a_sentence(tmp_path, args, words):
     done = CliRunner().invoke(app, [*args, "--out", str(tmp_path / "out")])
     assert isinstance(done.exception, ConfigError) and words in str(done.exception)
 
@@ -282,7 +282,7 @@ def test_wrong_use_is_a_sentence(run, args, words):
         (["--judge", "hal"], "there is no worker 'hal' to be the judge; choose among: cello"),
     ],
 )
-def test_who_grades_is_told_before_anything_is_played(run, tmp_path, args, words):
+def test_who_grades_is_told_before_anything_is_run(run, tmp_path, args, words):
     (tmp_path / "own.jsonl").write_text('{"question": "One and one?", "answer": 2}\n')
     with pytest.raises(ConfigError, match=words):
         run("--tasks", str(tmp_path / "own.jsonl"), *args)
@@ -313,7 +313,7 @@ def test_nothing_but_outages_is_exit_1(shell, tmp_path):
     assert "no run could be scored" in err
 
 
-def test_without_matplotlib_one_sentence_before_anything_is_played(shell, tmp_path):
+def test_without_matplotlib_one_sentence_before_anything_is_run(shell, tmp_path):
     code = f"import sys\nsys.modules['matplotlib'] = None\n{MAIN}"
     _, err = told(shell("--plots", "--out", "out", code=code), 2)
     assert "pip install -e '.[plots]'" in err

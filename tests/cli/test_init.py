@@ -1,7 +1,7 @@
 """`batuta init`: from keys and servers to a file that opens."""
 
 import os
-import sys
+from functools import partial
 
 import anyio
 import pytest
@@ -20,15 +20,18 @@ WORDS = ("API_KEY", "BASE_URL", "OLLAMA", "BATUTA")
 CLEAN = {k: v for k, v in os.environ.items() if not any(word in k for word in WORDS)}
 
 
-async def batuta(folder, *args, **environ):
-    env = {**CLEAN, **environ, "BATUTA_HOME": str(folder / "home"), "COLUMNS": "160"}
-    command = [sys.executable, "-m", "batuta", *args]
-    with anyio.fail_after(60):
-        done = await anyio.run_process(command, env=env, cwd=folder, check=False)
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+@pytest.fixture
+def batuta(command_line):
+    async def run(folder, *args, **environ):
+        env = {**CLEAN, **environ, "BATUTA_HOME": str(folder / "home"), "COLUMNS": "160"}
+        start = partial(command_line.run, *args, cwd=folder, env=env)
+        done = await anyio.to_thread.run_sync(start)  # the providers answer in this thread
+        return done.returncode, done.stdout, done.stderr
+
+    return run
 
 
-async def test_what_is_found_answers_and_opens_again(tmp_path):
+async def test_what_is_found_answers_and_opens_again(batuta, tmp_path):
     async with (
         FakeOpenAI("ok", strict_openai=False, check=False) as local,
         FakeAnthropic("ok") as far,
@@ -41,7 +44,7 @@ async def test_what_is_found_answers_and_opens_again(tmp_path):
         }
         code, _, said = await batuta(tmp_path, "init", **environ)
         assert (
-            code == 0 and "\nbatuta.toml has 5 workers. anthropic/claude-opus-4-5 writes" in said
+            code == 0 and "\nbatuta.toml has 5 workers. anthropic/claude-opus-5-5 writes" in said
         ), said
         assert "in 0.0 s" not in said and " ms" in said
         written = (tmp_path / "batuta.toml").read_text()
@@ -51,11 +54,11 @@ async def test_what_is_found_answers_and_opens_again(tmp_path):
         async with HttpTransport() as http:
             found = await load_config(http, pool=str(tmp_path / "batuta.toml"), environ=environ)
     assert [w.id for w in found.pool][-2:] == ["ollama/small:1b", "ollama/big:32b"]
-    assert found.conductor.name == "prompted/anthropic/claude-opus-4-5"
+    assert found.conductor.name == "prompted/anthropic/claude-opus-5-5"
     assert found.limits.usd == 0.5
 
 
-async def test_a_server_behind_another_provider_s_variables_keeps_its_key_s_name(tmp_path):
+async def test_a_server_behind_another_provider_s_variables_keeps_its_key_s_name(batuta, tmp_path):
     async with FakeOpenAI("ok", strict_openai=False) as server:
         server.models = [{"id": 'odd "name"\\'}]
         environ = NOWHERE | {"OPENAI_API_KEY": server.key, "OPENAI_BASE_URL": server.url}
@@ -70,7 +73,7 @@ async def test_a_server_behind_another_provider_s_variables_keeps_its_key_s_name
     assert "# max_cost_usd" in (tmp_path / "batuta.toml").read_text()
 
 
-async def test_a_worker_that_does_not_answer_is_left_out(tmp_path):
+async def test_a_worker_that_does_not_answer_is_left_out(batuta, tmp_path):
     async with FakeOpenAI("ok", [Fault.UNAUTHORISED], strict_openai=False, check=False) as server:
         server.models = [{"id": "first"}]
         environ = NOWHERE | {"OPENAI_API_KEY": server.key, "OPENAI_BASE_URL": server.url}
@@ -79,21 +82,21 @@ async def test_a_worker_that_does_not_answer_is_left_out(tmp_path):
     assert not (tmp_path / "batuta.toml").exists()
 
 
-async def test_a_file_that_exists_is_kept(tmp_path):
+async def test_a_file_that_exists_is_kept(batuta, tmp_path):
     (tmp_path / "batuta.toml").write_text("mine")
     code, _, said = await batuta(tmp_path, "init")
     assert code == 2 and "batuta.toml exists" in said
     assert (tmp_path / "batuta.toml").read_text() == "mine"
 
 
-async def test_where_there_is_nothing_one_sentence_says_so(tmp_path):
+async def test_where_there_is_nothing_one_sentence_says_so(batuta, tmp_path):
     for command in (["init"], ["ask", "q"], ["pool", "list"]):
         code, _, said = await batuta(tmp_path, *command, **NOWHERE)
         assert code == 2 and len(said.splitlines()) == 1, said
     assert "no server answers at" in said
 
 
-async def test_one_reason_for_all_is_told_in_the_sentence(tmp_path):
+async def test_one_reason_for_all_is_told_in_the_sentence(batuta, tmp_path):
     faults = [Fault.UNAUTHORISED] * 2
     async with FakeOpenAI("ok", faults, check=False, key="sk-not-told-12345") as server:
         server.models = [{"id": "a"}, {"id": "b"}]

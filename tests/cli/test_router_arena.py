@@ -55,8 +55,11 @@ def test_a_router_is_fitted_on_outcomes(known, tmp_path):
     ("args", "words"),
     [
         (["chess", "data.json"], "there is no format 'chess'"),
-        (["routerarena", "data.json"], "name who chooses"),
-        (["routerarena", "data.json", "--conductor", "a", "--history", "b"], "name who chooses"),
+        (["routerarena", "data.json"], "say which system chooses"),
+        (
+            ["routerarena", "data.json", "--conductor", "a", "--history", "b"],
+            "say which system chooses",
+        ),
         (["routerarena", "data.json", "--history", "b", "--system", "moa"], "moa does not learn"),
     ],
 )
@@ -68,5 +71,5 @@ def test_wrong_use_is_a_sentence(args, words):
 def test_names_that_are_none(known, tmp_path):
     save_selector(fit_selector(known, SelectorRecipe(evolve=False)), tmp_path)
     (tmp_path / "names.json").write_text("[]")
-    with pytest.raises(SourceError, match="is no object"):
+    with pytest.raises(SourceError, match="is not a JSON object"):
         run("routerarena", "data.json", "--conductor", tmp_path, "--names", tmp_path / "names.json")

@@ -182,7 +182,7 @@ class Cluster:
         assert process.returncode == 0, wrong
         return json.loads(said)
 
-    def played(self, tag):
+    def job_times(self, tag):
         """Calls that reached the provider for the questions of a tag: how many, how many ended."""
         rows = [json.loads(line) for line in self.calls.read_text().splitlines()]
         mine = [row for row in rows if tag in row[2]]

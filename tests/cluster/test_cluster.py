@@ -29,7 +29,7 @@ def test_both_replicas_serve_and_every_call_is_billed_once(cluster):
     results = cluster.results(cluster.load("chat", requests=400, concurrency=40, tag="plain"))
     cluster.settle()
     usd, calls = cluster.billed()
-    began, ended = cluster.played("plain")
+    began, ended = cluster.job_times("plain")
     served = {
         name: cluster.hosts[name].run("ss", "-tn", "state", "established").count(":8765")
         for name in ("one", "two")
@@ -123,7 +123,7 @@ def test_a_killed_host_costs_an_error_and_a_retry_and_no_job(cluster):
 def check_money(cluster, tag, calls, most_again):
     """Finished calls of jobs are not made again; only those in flight at a death are."""
     cluster.settle()
-    began, ended = cluster.played(tag)
+    began, ended = cluster.job_times(tag)
     told(f"the provider's calls of them: {len(began)} begun for {calls} wanted")
     assert len(ended) >= calls
     assert len(began) - calls <= most_again
@@ -179,19 +179,19 @@ def test_a_restart_of_postgres_loses_no_job_and_no_money(cluster):
     cluster.settle()
     refused = Counter((e["status"], e.get("code")) for r in found for e in r["errors"])
     usd, calls = cluster.billed()
-    _, played = cluster.played("restart question")
-    _, of_jobs = cluster.played("before-restart")
+    _, job_times = cluster.job_times("restart question")
+    _, of_jobs = cluster.job_times("before-restart")
     told(
         f"PostgreSQL restarted at once under load: {len(found)} requests, {statuses(found)} after retries; refused meanwhile {dict(refused)}"
     )
     told(
-        f"the ledger grew by {calls - before_calls} calls and ${usd - before_usd}; the provider ended {len(played)} and {len(of_jobs)} of the jobs"
+        f"the ledger grew by {calls - before_calls} calls and ${usd - before_usd}; the provider ended {len(job_times)} and {len(of_jobs)} of the jobs"
     )
     assert len(ids) == 20
     assert statuses(found).keys() == {200}
     assert {job["status"] for job in ended} == {"completed"}
     assert usd - before_usd == (calls - before_calls) * PRICE
-    assert calls - before_calls <= len(played) + len(of_jobs), "nothing is counted twice"
+    assert calls - before_calls <= len(job_times) + len(of_jobs), "nothing is counted twice"
     answered = len(found)
     assert calls - before_calls >= answered, "and no answered request is missing"
 

@@ -253,7 +253,7 @@ CONTEXTS = {
     ),
     "answers that are not given again": (
         lambda extra: with_setting(answer_cache=extra),
-        {"ttl_s": 5, "sampled": True, "redis": True},
+        {"ttl_s": 5, "sampled": True, "redis": True, "similarity": 0.9},
     ),
     "a policy of another kind": (
         lambda extra: with_setting(

@@ -52,7 +52,7 @@ def test_any_values_leave_a_state_that_is_sound(values):
     assert state.has_left == (state.since is not None)
 
 
-def play(share, interval, values, seed):
+def first_alarm(share, interval, values, seed):
     draw = random.Random(seed)
     state = begin_drift(DriftKind.RIGHT, interval)
     for at in range(1, values + 1):
@@ -63,17 +63,17 @@ def play(share, interval, values, seed):
 
 
 def test_false_alarms_at_the_interval_s_very_end_are_rarer_than_stated():
-    seen = [play(0.7, Interval(0.7, 0.9), 2_000, seed) for seed in range(30)]
+    seen = [first_alarm(0.7, Interval(0.7, 0.9), 2_000, seed) for seed in range(30)]
     alarms = sum(found is not None for found in seen)
-    # 60,000 values: at most one alarm in 10,000, and then the first one ends a play.
+    # 60,000 values: at most one alarm in 10,000, and then the first one ends a series.
     assert alarms <= 30 * 2_000 / FALSE_ALARM_VALUES + 3
 
 
 def test_a_worker_that_became_worse_or_better_is_noticed_on_its_side():
-    worse = [play(0.5, Interval(0.72, 0.86), 500, seed) for seed in range(10)]
+    worse = [first_alarm(0.5, Interval(0.72, 0.86), 500, seed) for seed in range(10)]
     assert all(found and found[1] is DriftSide.BELOW for found in worse)
     assert fmean(found[0] for found in worse if found) < 100
-    better = play(1.0, Interval(0.5, 0.7), 500, 1)
+    better = first_alarm(1.0, Interval(0.5, 0.7), 500, 1)
     assert better and better[1] is DriftSide.ABOVE
 
 

@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 
 from batuta.core import Cost, Price, Usage
-from batuta.core.usage import ZERO_COST, ZERO_USAGE, usage_cost
+from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 
 PRICE = Price(input=Decimal(3), output=Decimal(15), cached=Decimal("0.3"))
 
@@ -23,5 +23,5 @@ def test_without_a_price_the_calls_are_counted_and_nothing_is_free():
 
 
 def test_a_negative_price_is_refused():
-    with pytest.raises(ValueError, match="a price is not negative"):
+    with pytest.raises(ValueError, match="a price must not be negative"):
         Price(input=Decimal(-1), output=Decimal(0))

@@ -92,7 +92,7 @@ async def test_runs_answer_and_the_books_agree(streaming):
         owed = sum((owes(PRICES[name], *tokens) for tokens in fake.served), Decimal(0))
         paid = sum((r.cost.usd for r in results(runs, name) if not r.usage.estimated), Decimal(0))
         assert paid == owed
-    drafts = [d for run in runs for played in run.rounds for d in played.conductor_drafts]
+    drafts = [d for run in runs for round_ in run.rounds for d in round_.conductor_drafts]
     owed = sum((owes(PRICES["ada"], *tokens) for tokens in boss.served), Decimal(0))
     assert sum((draft.cost.usd for draft in drafts), Decimal(0)) == owed
     # And what a run says it cost is the sum of its calls, estimated ones too.

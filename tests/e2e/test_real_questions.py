@@ -1,4 +1,4 @@
-"""Real benchmark questions through the whole path, over a server that plays an OpenAI model."""
+"""Real benchmark questions through the whole path, over a server that imitates an OpenAI model."""
 
 import gzip
 import json

@@ -87,7 +87,7 @@ def test_a_name_that_nobody_has_is_left_as_it_is():
 
 
 async def test_the_shipped_conductor_calls_nobody_who_is_not_there():
-    """It has met the whole pool only: without this most of its workflows could not be played."""
+    """It has met the whole pool only: without this most of its workflows could not be run."""
     model, card, name = open_policy(shipped_policy_folder())
     conductor = LLMConductor(
         name=name, client=model, rendering=card.rendering, sampling=card.sampling
@@ -100,11 +100,11 @@ async def test_the_shipped_conductor_calls_nobody_who_is_not_there():
             .subset(worker.id for worker in rng.sample(rehearsal_pool().workers, 3))
             .shuffled(rng)
         )
-        brief = PlanningContext(question=Question.of(task.question), pool=few, seed=number)
-        drafted = await conductor.plan(brief)
+        context = PlanningContext(question=Question.of(task.question), pool=few, seed=number)
+        drafted = await conductor.plan(context)
         assert isinstance(drafted, Plan), drafted
         assert all(step.worker in few for step in drafted.workflow.steps)
-        request = conductor_request(brief, card.rendering, card.sampling)
+        request = conductor_request(context, card.rendering, card.sampling)
         said = (await model.complete(replace(request, names=()))).text
         free += any(f'"{worker.id}"' in said for worker in rehearsal_pool() if worker.id not in few)
     assert free > 10
@@ -113,8 +113,8 @@ async def test_the_shipped_conductor_calls_nobody_who_is_not_there():
 async def test_with_everybody_there_it_writes_what_it_would_anyway():
     model, card, _ = open_policy(shipped_policy_folder())
     for task in draw_tasks(None, 20, 12):
-        brief = PlanningContext(question=Question.of(task.question), pool=rehearsal_pool())
-        request = conductor_request(brief, card.rendering, card.sampling)
+        context = PlanningContext(question=Question.of(task.question), pool=rehearsal_pool())
+        request = conductor_request(context, card.rendering, card.sampling)
         assert request.names == tuple(worker.id for worker in rehearsal_pool())
         free = await model.complete(replace(request, names=()))
         assert await model.complete(request) == free

@@ -45,10 +45,10 @@ from batuta.core.cost_bound import (
 from batuta.core.message import Image, Message, Role, Tool
 from batuta.core.run import Failure
 from batuta.core.token_estimate import estimate_request_tokens, estimate_tokens
-from batuta.core.usage import ASSUMED_PRICE, usage_cost
 from batuta.engine import TimeoutPolicy, conduct
 from batuta.errors import LimitReachedError, ProviderOverloadedError, ProviderTimeoutError
 from batuta.solvers import FixedConductor, LLMConductor, best_single_worker
+from batuta.usage import ASSUMED_PRICE, usage_cost
 
 pytestmark = pytest.mark.anyio
 Q = Question.of("What is six times seven?")
@@ -171,7 +171,7 @@ def pool_of(*prices_, **options):
     )
 
 
-async def played(pool, workflow=None, **options):
+async def run_with_clients(pool, workflow=None, **options):
     clients = {worker.id: Spender(worker, 0.01) for worker in pool}
     workflow = workflow or Workflow((Step(subtask="", worker=pool.workers[0].id),))
     conductor = FixedConductor("by-hand", lambda _: workflow)
@@ -179,21 +179,21 @@ async def played(pool, workflow=None, **options):
 
 
 async def test_what_cannot_be_paid_is_not_asked():
-    run, clients = await played(pool_of(PRICE), limits=Limits(usd=1e-9))
+    run, clients = await run_with_clients(pool_of(PRICE), limits=Limits(usd=1e-9))
     assert clients["w0"].requests == []
     assert (run.outcome, run.limit, run.cost.usd) == (Outcome.LIMITED, "usd", 0)
 
 
 async def test_an_answer_is_shortened_to_what_there_is_and_the_cap_is_sent():
     pool = pool_of(PRICE)
-    run, clients = await played(pool, limits=Limits(usd=0.02))
+    run, clients = await run_with_clients(pool, limits=Limits(usd=0.02))
     [request] = clients["w0"].requests
     assert MIN_OUTPUT_TOKENS <= request.max_output < DEFAULT_OUTPUT_TOKENS
     assert Decimal("0.0199") < run.cost.usd <= Decimal("0.02")
     assert run.steps[0].request == request  # the trace says so
-    run, _ = await played(pool, limits=Limits(usd=1.0))
+    run, _ = await run_with_clients(pool, limits=Limits(usd=1.0))
     assert run.steps[0].request.max_output == DEFAULT_OUTPUT_TOKENS
-    run, _ = await played(pool)
+    run, _ = await run_with_clients(pool)
     assert run.steps[0].request.max_output is None
 
 
@@ -223,17 +223,17 @@ async def test_parallel_steps_wait_for_each_other_when_there_is_not_enough_for_b
 
 
 async def test_a_worker_without_a_price_is_reserved_at_the_assumed_one():
-    run, clients = await played(pool_of(None), limits=Limits(usd=0.01))
+    run, clients = await run_with_clients(pool_of(None), limits=Limits(usd=0.01))
     assert run.outcome is Outcome.LIMITED
     assert clients["w0"].requests == []
     cheap = Limits(usd=0.01, unknown=Price(input=Decimal("0.1"), output=Decimal("0.1")))
-    run, clients = await played(pool_of(None), limits=cheap)
+    run, clients = await run_with_clients(pool_of(None), limits=cheap)
     assert len(clients["w0"].requests) == 1
     assert run.outcome is Outcome.ANSWERED
 
 
 async def test_a_free_worker_needs_no_cap():
-    run, clients = await played(
+    run, clients = await run_with_clients(
         pool_of(Price(input=Decimal(0), output=Decimal(0))), limits=Limits(usd=0.001)
     )
     assert run.outcome is Outcome.ANSWERED
@@ -265,20 +265,20 @@ async def test_a_hedge_that_cannot_be_paid_is_not_made_and_limits_nobody():
     pool = pool_of(PRICE, PRICE)
     slow = ScriptedClient(lambda _: "slow", latency=0.05, price=PRICE)
     other = ScriptedClient(lambda _: "other", price=PRICE)
-    players = {"w0": slow, "w1": other}
+    models = {"w0": slow, "w1": other}
     limits, patience = Limits(usd=0.07), TimeoutPolicy(hedge_seconds=0.01)
-    run = await conduct(Q, best_single_worker(), pool, players, limits=limits, timeouts=patience)  # pyright: ignore[reportArgumentType]
+    run = await conduct(Q, best_single_worker(), pool, models, limits=limits, timeouts=patience)  # pyright: ignore[reportArgumentType]
     assert (run.answer, run.outcome, other.requests) == ("slow", Outcome.ANSWERED, [])
 
 
 async def test_a_substitute_is_reserved_beside_what_broke_off():
     pool = pool_of(PRICE, PRICE)
     other = ScriptedClient(lambda _: "other", price=PRICE)
-    players = {"w0": Breaking(), "w1": other}
-    run = await conduct(Q, best_single_worker(), pool, players, limits=Limits(usd=0.065))  # pyright: ignore[reportArgumentType]
+    models = {"w0": Breaking(), "w1": other}
+    run = await conduct(Q, best_single_worker(), pool, models, limits=Limits(usd=0.065))  # pyright: ignore[reportArgumentType]
     assert other.requests == []  # what the first one really cost nobody knows: up to $0.0631
     assert run.outcome is Outcome.LIMITED
-    run = await conduct(Q, best_single_worker(), pool, players, limits=Limits(usd=0.2))  # pyright: ignore[reportArgumentType]
+    run = await conduct(Q, best_single_worker(), pool, models, limits=Limits(usd=0.2))  # pyright: ignore[reportArgumentType]
     assert run.answer == "other"
 
 
@@ -293,10 +293,10 @@ class Breaking:
 async def test_one_call_needs_the_store_once():
     bound = bound_call_cost(Request(messages=Q.messages), pool_of(PRICE).workers[0], ASSUMED_PRICE)
     funds = Purse(Decimal(1), bound.max_usd)
-    await played(pool_of(PRICE), funds=funds)
+    await run_with_clients(pool_of(PRICE), funds=funds)
     assert funds.grown == 0
     three = Workflow(tuple(Step(subtask="", worker=WorkerId("w0")) for _ in range(3)))
-    await played(pool_of(PRICE), three, funds=funds)
+    await run_with_clients(pool_of(PRICE), three, funds=funds)
     assert funds.grown
 
 

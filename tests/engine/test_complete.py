@@ -81,14 +81,14 @@ def empty(finish=Finish.STOP):
 
 class TestTheLastStepFails:
     async def test_the_fallback_worker_is_asked_the_whole_question(self):
-        players = everybody(BadRequestError("dead"))
-        run = await conduct(Q, chain(0, 1), POOL, players)
+        models = everybody(BadRequestError("dead"))
+        run = await conduct(Q, chain(0, 1), POOL, models)
         assert (run.outcome, run.answer) == (Outcome.DEGRADED, WHOLE)
         last = run.rounds[0].step(1)
         assert (last.worker, last.planned, last.as_fallback) == ("w4", "w1", True)
         assert last.request.messages == Q.messages
         assert [attempt.worker for attempt in last.attempts] == ["w1", "w4", "w3"]
-        assert sum(len(player.requests) for player in players.values()) == 2 + 3
+        assert sum(len(client.requests) for client in models.values()) == 2 + 3
         assert decode_run(encode_run(run)) == run
 
     async def test_nobody_has_an_answer_then(self):
@@ -100,8 +100,8 @@ class TestTheLastStepFails:
 
     async def test_workers_that_an_outage_took_are_left_out(self):
         down = scripted(ProviderOverloadedError("down"), ProviderOverloadedError("down"))  # pyright: ignore[reportArgumentType]
-        players = everybody(ProviderOverloadedError("down")) | {IDS[4]: down, IDS[3]: down}
-        run = await conduct(Q, chain(0, 4), POOL, players)
+        models = everybody(ProviderOverloadedError("down")) | {IDS[4]: down, IDS[3]: down}
+        run = await conduct(Q, chain(0, 4), POOL, models)
         last = run.rounds[0].step(1)
         assert [a.worker for a in last.attempts] == ["w4", "w3", "w2"]
         assert (last.worker, run.answer) == ("w1", WHOLE)
@@ -114,10 +114,10 @@ class TestTheLastStepFails:
         assert run.rounds[0].step(1).worker == "w1"
 
     async def test_the_plain_question_is_not_asked_twice(self):
-        players = everybody("x", BadRequestError("dead"))
-        run = await conduct(Q, best_single_worker(), POOL, players)
+        models = everybody("x", BadRequestError("dead"))
+        run = await conduct(Q, best_single_worker(), POOL, models)
         assert run.outcome is Outcome.FAILED
-        assert sum(len(player.requests) for player in players.values()) == 3
+        assert sum(len(client.requests) for client in models.values()) == 3
 
     async def test_training_has_no_fallback(self):
         run = await conduct(
@@ -126,19 +126,19 @@ class TestTheLastStepFails:
         assert (run.outcome, run.answer, run.reply) == (Outcome.FAILED, None, None)
 
     async def test_training_has_no_substitutes_either(self):
-        """One worker is down in the middle: nobody plays its step, and only it was asked."""
-        players = everybody("x")
-        players[IDS[0]] = ScriptedClient([BadRequestError("dead")] * 4)
-        run = await conduct(Q, chain(0, 1), POOL, players, fallback=False)
+        """One worker is down in the middle: nobody answers its step, and only it was asked."""
+        models = everybody("x")
+        models[IDS[0]] = ScriptedClient([BadRequestError("dead")] * 4)
+        run = await conduct(Q, chain(0, 1), POOL, models, fallback=False)
         assert run.rounds[0].step(0).worker == IDS[0]
         assert isinstance(run.rounds[0].step(0).result, Failure)
-        helped = await conduct(Q, chain(0, 1), POOL, players)
+        helped = await conduct(Q, chain(0, 1), POOL, models)
         assert helped.rounds[0].step(0).is_substituted
 
     async def test_the_form_is_kept(self):
         wish = Question(messages=Q.messages, response_format=ResponseFormat(kind="json_object"))
-        players = everybody(BadRequestError("dead"), '{"a": 1}', "{}")
-        run = await conduct(wish, chain(0, 1), POOL, players)
+        models = everybody(BadRequestError("dead"), '{"a": 1}', "{}")
+        run = await conduct(wish, chain(0, 1), POOL, models)
         assert (run.outcome, run.answer) == (Outcome.DEGRADED, '{"a": 1}')
         run = await conduct(wish, chain(0, 1), POOL, everybody("prose", "prose", "{}"))
         assert (run.outcome, run.answer, run.error_code) == (Outcome.FAILED, None, "wrong_form")
@@ -149,12 +149,12 @@ class TestTheLastStepFails:
                 await listener.on_delta(Delta(text="half"))
                 raise StreamInterruptedError("cut")
 
-        players = everybody("x") | {IDS[1]: Cut()}
+        models = everybody("x") | {IDS[1]: Cut()}
 
         async def emit(_):
             pass
 
-        run = await conduct(Q, chain(0, 1), POOL, players, live=True, emit=emit)  # pyright: ignore[reportArgumentType]
+        run = await conduct(Q, chain(0, 1), POOL, models, live=True, emit=emit)  # pyright: ignore[reportArgumentType]
         assert (run.outcome, run.answer) == (Outcome.FAILED, None)
 
     async def test_the_fallback_may_call_a_tool_and_goes_on(self):
@@ -164,29 +164,29 @@ class TestTheLastStepFails:
             finish=Finish.TOOL_CALLS,
         )
         asked = Question(messages=Q.messages, tools=(Tool(name="look"),))
-        players = everybody(BadRequestError("dead"), call)
-        run = await conduct(asked, chain(0, 1), POOL, players)
+        models = everybody(BadRequestError("dead"), call)
+        run = await conduct(asked, chain(0, 1), POOL, models)
         assert run.outcome is Outcome.WAITING and run.rounds[0].step(1).as_fallback
         answered = told(asked, run, {run.reply.tool_calls[0].id: "a ball"})
         resumed = find_resume_state(run, answered, POOL)
-        players = everybody(BadRequestError("dead"), "A ball.")
-        then = await conduct(answered, chain(0, 1), POOL, players, resumed=resumed)
+        models = everybody(BadRequestError("dead"), "A ball.")
+        then = await conduct(answered, chain(0, 1), POOL, models, resumed=resumed)
         assert (then.outcome, then.answer) == (Outcome.DEGRADED, "A ball.")
         assert then.rounds[0].step(1).request.messages == answered.messages
 
 
 class TestSubstitutes:
     async def test_a_substitute_of_the_last_step_is_told(self):
-        players = everybody(WHOLE) | {IDS[1]: scripted(ProviderOverloadedError("down"))}
-        run = await conduct(Q, chain(0, 1), POOL, players)
+        models = everybody(WHOLE) | {IDS[1]: scripted(ProviderOverloadedError("down"))}
+        run = await conduct(Q, chain(0, 1), POOL, models)
         assert (run.outcome, run.answer) == (Outcome.DEGRADED, WHOLE)
         assert outage_reason(run) is None and not run.rounds[0].step(1).as_fallback
 
     async def test_one_of_an_earlier_step_or_a_retry_is_not(self):
-        players = everybody(WHOLE) | {
+        models = everybody(WHOLE) | {
             IDS[0]: scripted("x", earlier=ProviderOverloadedError("down"))  # pyright: ignore[reportArgumentType]
         }
-        run = await conduct(Q, chain(0, 1), POOL, players)
+        run = await conduct(Q, chain(0, 1), POOL, models)
         assert run.outcome is Outcome.ANSWERED and run.rounds[0].step(0).worker == "w4"
         flaky = RetryClient(
             ScriptedClient([ProviderOverloadedError("x"), WHOLE]), RetryPolicy(base=0.001)
@@ -224,10 +224,10 @@ class TestLimits:
         assert (run.outcome, run.answer, run.limit) == (Outcome.LIMITED, None, "seconds")
 
     async def test_the_fallback_is_not_paid_beyond_the_limit(self):
-        players = everybody(BadRequestError("dead", usage=Usage(calls=1, input=500)))
-        run = await conduct(Q, chain(0, 1), POOL, players, limits=Limits(tokens=1200))
+        models = everybody(BadRequestError("dead", usage=Usage(calls=1, input=500)))
+        run = await conduct(Q, chain(0, 1), POOL, models, limits=Limits(tokens=1200))
         assert (run.outcome, run.answer) == (Outcome.LIMITED, None)
-        assert sum(len(player.requests) for player in players.values()) <= 4
+        assert sum(len(client.requests) for client in models.values()) <= 4
 
     async def test_an_earlier_complete_round_is_an_answer(self):
         first = 'model_id=[0,1] subtasks=["a","b"] access_list=[[],[0]]'
@@ -235,7 +235,7 @@ class TestLimits:
 
         dead = BadRequestError("dead")
 
-        def play(limits):
+        def execute(limits):
             def reply(request):
                 text = request.messages[-1].text
                 if "assigned subtask: check" in text:
@@ -243,22 +243,22 @@ class TestLimits:
                 return WHOLE if LAST in text else CRITIQUE
 
             model = ScriptedClient([first, again])
-            players = dict.fromkeys(IDS, ScriptedClient(reply, price=PRICE))
-            return conduct(Q, LLMConductor(name="c", client=model), POOL, players, limits=limits)
+            models = dict.fromkeys(IDS, ScriptedClient(reply, price=PRICE))
+            return conduct(Q, LLMConductor(name="c", client=model), POOL, models, limits=limits)
 
-        run = await play(Limits(rounds=2))
+        run = await execute(Limits(rounds=2))
         assert (run.outcome, run.answer) == (Outcome.DEGRADED, WHOLE)
         assert not any(step.as_fallback for step in run.steps)
-        spent = (await play(Limits(rounds=1))).usage.total
-        run = await play(Limits(rounds=2, tokens=spent + 1))
+        spent = (await execute(Limits(rounds=1))).usage.total
+        run = await execute(Limits(rounds=2, tokens=spent + 1))
         assert (run.outcome, run.answer) == (Outcome.LIMITED, WHOLE)
 
 
 class TestEmpty:
     @pytest.mark.parametrize("finish", [Finish.STOP, Finish.LENGTH, Finish.CONTENT_FILTER])
     async def test_one_worker_alone_is_passed_on(self, finish):
-        players = everybody("x", empty(finish))
-        run = await conduct(Q, best_single_worker(), POOL, players)
+        models = everybody("x", empty(finish))
+        run = await conduct(Q, best_single_worker(), POOL, models)
         assert (run.outcome, run.answer, run.error) == (Outcome.ANSWERED, "", None)
         assert run.reply.finish is finish and run.usage.calls == 1
 
@@ -278,15 +278,15 @@ class TestEmpty:
         assert (run.outcome, run.answer, run.usage.calls) == (Outcome.ANSWERED, "", 2)
 
     async def test_else_others_are_asked_and_at_last_the_whole_question(self):
-        players = everybody(empty())
-        run = await conduct(Q, chain(0, 1), POOL, players)
+        models = everybody(empty())
+        run = await conduct(Q, chain(0, 1), POOL, models)
         assert (run.outcome, run.answer, run.usage.calls) == (Outcome.DEGRADED, WHOLE, 5)
         run = await conduct(Q, chain(0, 1), POOL, everybody(empty(), empty()))
         assert (run.outcome, run.answer, run.usage.calls) == (Outcome.DEGRADED, "", 5)
 
     async def test_an_earlier_step_must_say_something(self):
-        players = everybody(WHOLE) | {IDS[0]: scripted("x", earlier=empty(Finish.LENGTH))}  # pyright: ignore[reportArgumentType]
-        run = await conduct(Q, chain(0, 1), POOL, players)
+        models = everybody(WHOLE) | {IDS[0]: scripted("x", earlier=empty(Finish.LENGTH))}  # pyright: ignore[reportArgumentType]
+        run = await conduct(Q, chain(0, 1), POOL, models)
         step = run.rounds[0].step(0)
         assert (step.worker, step.attempts[0].failure.code) == ("w4", "empty_reply")
         assert step.usage.calls == 2
@@ -312,12 +312,12 @@ async def test_an_answer_was_always_asked_for_as_the_whole(
     def said(text, mark):
         return Reply(text=mark + text, usage=Usage(calls=1, input=50, output=9), finish=finish) if isinstance(text, str) else text  # fmt: skip
 
-    players = everybody(
+    models = everybody(
         said(last, "LAST" if last == CRITIQUE else ""),
         said(whole, "WHOLE" if whole == CRITIQUE else ""),
         said(earlier, "EARLIER" if earlier == CRITIQUE else ""),
     )
-    run = await conduct(Q, chain(*workers), POOL, players, limits=Limits(tokens=tokens))
+    run = await conduct(Q, chain(*workers), POOL, models, limits=Limits(tokens=tokens))
     assert "EARLIER" not in (run.answer or "")
     if run.reply is not None:
         final = run.rounds[-1].step(len(workers) - 1)

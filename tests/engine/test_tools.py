@@ -59,32 +59,32 @@ def told(question, run, results):
     return Question(messages=(*question.messages, turn, *more), tools=question.tools)
 
 
-async def begun(conductor, players, question=ASKED, **options):
+async def begun(conductor, crew_of, question=ASKED, **options):
     events = []
 
     async def emit(event):
         events.append(event)
 
-    run = await conduct(question, conductor, POOL, players, emit=emit, **options)
+    run = await conduct(question, conductor, POOL, crew_of, emit=emit, **options)
     assert fold_events(events) == run
     return run, events
 
 
-async def gone_on(run, question, players, conductor=None):
+async def gone_on(run, question, crew_of, conductor=None):
     assert find_asking_run(question) == run.id
     resumed = find_resume_state(run, question, POOL)
     assert resumed is not None
-    conductor = conductor or fixed(("never played", 0, []))
-    again, _ = await begun(conductor, players, question, resumed=resumed)
+    conductor = conductor or fixed(("never executed", 0, []))
+    again, _ = await begun(conductor, crew_of, question, resumed=resumed)
     return again
 
 
-def players(**said):
+def crew_of(**said):
     return {w: ScriptedClient(said.get(w, [])) for w in IDS}
 
 
 async def test_a_step_in_the_middle_asks_and_its_own_worker_gets_the_result():
-    crew = players(w0=["The plan."], w1=[wants("look"), "A cat is in it."], w2=["It is a cat."])
+    crew = crew_of(w0=["The plan."], w1=[wants("look"), "A cat is in it."], w2=["It is a cat."])
     flow = fixed(("plan", 0, []), ("look inside", 1, [0]), ("answer", 2, [0, 1]))
     run, _ = await begun(flow, crew)
     assert run.outcome is Outcome.WAITING
@@ -102,13 +102,13 @@ async def test_a_step_in_the_middle_asks_and_its_own_worker_gets_the_result():
     # isolated: the last step reads the answers, not the other worker's dealings with the tool
     (last,) = crew["w2"].requests  # pyright: ignore[reportArgumentType]
     assert len(last.messages) == 1 and "A cat is in it." in last.messages[0].text
-    # what was paid once is not paid or played again
+    # what was paid once is not paid or executed again
     assert len(crew["w0"].requests) == 1  # pyright: ignore[reportArgumentType]
     assert [s.index for s in again.steps] == [1, 2] and again.usage.calls == 2
 
 
 async def test_parallel_steps_ask_together_and_each_gets_its_own():
-    crew = players(w0=[wants("look"), "cat"], w1=[wants("count", "look"), "two"], w2=["two cats"])
+    crew = crew_of(w0=[wants("look"), "cat"], w1=[wants("count", "look"), "two"], w2=["two cats"])
     flow = fixed(("look", 0, []), ("count", 1, []), ("answer", 2, [0, 1]))
     run, _ = await begun(flow, crew)
     ids = [call.id for call in run.reply.tool_calls]
@@ -127,7 +127,7 @@ async def test_parallel_steps_ask_together_and_each_gets_its_own():
 
 async def test_where_calls_may_not_be_parallel_one_step_asks_after_the_other():
     question = Question(messages=ASKED.messages, tools=TOOLS, parallel_tool_calls=False)
-    crew = players(w0=[wants("look"), "cat"], w1=[wants("count"), "two"], w2=["two cats"])
+    crew = crew_of(w0=[wants("look"), "cat"], w1=[wants("count"), "two"], w2=["two cats"])
     flow = fixed(("look", 0, []), ("count", 1, []), ("answer", 2, [0, 1]))
     run, _ = await begun(flow, crew, question)
     (first,) = run.reply.tool_calls
@@ -147,7 +147,7 @@ async def test_where_calls_may_not_be_parallel_one_step_asks_after_the_other():
 
 
 async def test_a_chain_of_many_calls_goes_on_through_many_runs():
-    crew = players(w0=["plan"], w1=[wants("look"), wants("look"), wants("count"), "done"])
+    crew = crew_of(w0=["plan"], w1=[wants("look"), wants("look"), wants("count"), "done"])
     flow = fixed(("plan", 0, []), ("work", 1, [0]))
     run, _ = await begun(flow, crew)
     question, runs = ASKED, [run]
@@ -163,7 +163,7 @@ async def test_a_chain_of_many_calls_goes_on_through_many_runs():
 
 
 async def test_a_substitute_that_asked_gets_the_result():
-    crew = players(w0=[], w1=[wants("look"), "cat"], w2=[])
+    crew = crew_of(w0=[], w1=[wants("look"), "cat"], w2=[])
     pool_first = fixed(("look", 0, []))
     run, _ = await begun(pool_first, crew)
     assert run.steps[0].planned == "w0" and run.steps[0].worker == "w1"
@@ -173,7 +173,7 @@ async def test_a_substitute_that_asked_gets_the_result():
 
 
 async def test_words_of_the_user_beside_the_result_stay_in_the_conversation():
-    crew = players(w0=["plan"], w1=[wants("look"), "done"])
+    crew = crew_of(w0=["plan"], w1=[wants("look"), "done"])
     run, _ = await begun(fixed(("plan", 0, []), ("work", 1, [0])), crew)
     back = told(ASKED, run, {run.reply.tool_calls[0].id: "x"})
     back = Question(messages=(*back.messages, user_message("And be quick.")), tools=TOOLS)
@@ -184,13 +184,13 @@ async def test_words_of_the_user_beside_the_result_stay_in_the_conversation():
 
 
 async def test_a_workflow_is_not_gone_on_with_when_it_cannot_be():
-    crew = players(w0=[wants("look")])
+    crew = crew_of(w0=[wants("look")])
     run, _ = await begun(fixed(("look", 0, [])), crew)
     back = told(ASKED, run, {run.reply.tool_calls[0].id: "x"})
     assert find_resume_state(run, back, POOL) is not None
     assert find_resume_state(run, ASKED, POOL) is None  # nothing was answered
     assert find_resume_state(run, back, POOL.subset(["w1", "w2"])) is None  # its worker is gone
-    done, _ = await begun(fixed(("a", 1, [])), players(w1=["done"]))
+    done, _ = await begun(fixed(("a", 1, [])), crew_of(w1=["done"]))
     assert find_resume_state(done, back, POOL) is None  # it does not wait
     assert (
         find_asking_run(
@@ -201,7 +201,7 @@ async def test_a_workflow_is_not_gone_on_with_when_it_cannot_be():
 
 
 async def test_a_new_question_sees_the_whole_conversation_with_its_calls():
-    crew = players(w0=["plan"], w1=[wants("look"), "A cat."], w2=["b"])
+    crew = crew_of(w0=["plan"], w1=[wants("look"), "A cat."], w2=["b"])
     flow = fixed(("plan", 0, []), ("work", 1, [0]))
     run, _ = await begun(flow, crew)
     (call,) = run.reply.tool_calls
@@ -218,7 +218,7 @@ async def test_a_new_question_sees_the_whole_conversation_with_its_calls():
 
 
 async def test_only_tools_of_the_client_reach_the_client():
-    crew = players(w0=[wants("rm", "look", text="Let me see.")])
+    crew = crew_of(w0=[wants("rm", "look", text="Let me see.")])
     run, events = await begun(fixed(("a", 0, [])), crew)
     assert [c.name for c in run.reply.tool_calls] == ["look"]
     streamed = {e.delta.tool_index: e.delta for e in events if isinstance(e, StepDelta) and e.delta.tool_name}  # fmt: skip
@@ -226,7 +226,7 @@ async def test_only_tools_of_the_client_reach_the_client():
 
 
 async def test_a_worker_that_calls_nothing_but_strange_tools_is_replaced():
-    crew = players(w0=[wants("rm")], w1=["Without tools."])
+    crew = crew_of(w0=[wants("rm")], w1=["Without tools."])
     run, _ = await begun(fixed(("a", 0, [])), crew)
     assert (
         run.answer == "Without tools." and run.steps[0].attempts[0].failure.code == "unknown_tool"
@@ -239,7 +239,7 @@ async def test_a_worker_that_calls_nothing_but_strange_tools_is_replaced():
 )
 async def test_the_choice_of_tools_binds_the_last_step(choice, earlier):
     question = Question(messages=ASKED.messages, tools=TOOLS, tool_choice=choice)
-    crew = players(w0=["plan"], w1=["done"])
+    crew = crew_of(w0=["plan"], w1=["done"])
     run, _ = await begun(fixed(("a", 0, []), ("b", 1, [0])), crew, question)
     first, last = (s.request for s in run.steps)
     assert (first.tool_choice, last.tool_choice) == (earlier, choice)
@@ -248,7 +248,7 @@ async def test_the_choice_of_tools_binds_the_last_step(choice, earlier):
 
 async def test_one_worker_alone_keeps_its_own_ids():
     pool = POOL.subset(["w0"])
-    crew = players(w0=[wants("look")])
+    crew = crew_of(w0=[wants("look")])
     run = await conduct(ASKED, fixed(("", 0, [])), pool, crew)
     assert run.reply.tool_calls[0].id == "prov0"
 
@@ -257,13 +257,13 @@ async def test_the_second_round_waits_too_and_its_results_are_its_own():
     class Twice:
         name = "twice"
 
-        async def plan(self, brief, listener=None):
-            steps = fixed(("again", 1, [])) if brief.previous else fixed(("look", 0, []))
+        async def plan(self, context, listener=None):
+            steps = fixed(("again", 1, [])) if context.previous else fixed(("look", 0, []))
             return await FixedConductor("f", steps.build_workflow).plan(
-                brief.__class__(question=brief.question, pool=brief.pool)
+                context.__class__(question=context.question, pool=context.pool)
             )
 
-    crew = players(w0=[wants("look"), "cat"], w1=[wants("count"), "two"])
+    crew = crew_of(w0=[wants("look"), "cat"], w1=[wants("count"), "two"])
     run, _ = await begun(Twice(), crew, limits=Limits(rounds=2))
     back = told(ASKED, run, {run.reply.tool_calls[0].id: "x"})
     resumed = find_resume_state(run, back, POOL)

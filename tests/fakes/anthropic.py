@@ -33,15 +33,31 @@ _FIELDS = {
 }
 
 
+NO_SAMPLING = re.compile(r"claude-(opus-4-[78]|(opus|sonnet|haiku|fable)-5)")
+"""Models that answer 400 to temperature, top_p, top_k and thinking budgets."""
+NO_FORCED_TOOLS = re.compile(r"claude-((opus|sonnet)-5-5|fable-5-[12])")
+ALWAYS_THINKING = re.compile(r"claude-(opus-5-5|fable-5)")
+"""Models that answer 400 to `disabled`; Sonnet 5.5 wants `between_tools` in its place."""
+
+
 class FakeAnthropic(FakeServer):
     """`url` is the base URL, without `/v1`."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.models: list[dict[str, Any]] = []
+        """What `/v1/models` lists; nothing: it is not there."""
+
+    async def _models(self, _: web.Request) -> web.Response:
+        status = 200 if self.models else 404
+        return web.json_response({"data": self.models, "has_more": False}, status=status)
 
     @property
     def url(self) -> str:
         return self.origin
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.post("/v1/messages", self.handle)]
+        return [web.post("/v1/messages", self.handle), web.get("/v1/models", self._models)]
 
     def refuse(self, status: int, kind: str, code: str | None, message: str) -> dict[str, Any]:
         return {"type": "error", "error": {"type": code or kind, "message": message}}
@@ -59,7 +75,9 @@ class FakeAnthropic(FakeServer):
             if thinking["type"] == "enabled":
                 need(1024 <= thinking["budget_tokens"] < body["max_tokens"], "budget")
             else:
-                need(thinking == {"type": "adaptive"}, "thinking")
+                need(thinking.keys() == {"type"}, "thinking")
+                need(thinking["type"] in _THINKING, "thinking")
+        _rules_of(body)
         if "system" in body:
             need(body["system"], "empty system")
         _turns(body["messages"])
@@ -118,6 +136,32 @@ class FakeAnthropic(FakeServer):
         last = {"output_tokens": told["output_tokens"]} if usage else None
         events.append(_event("message_delta", delta=delta, usage=last))
         return [*events, _event("message_stop")]
+
+
+_THINKING = {"adaptive", "disabled", "between_tools"}
+
+
+def _rules_of(body: dict[str, Any]) -> None:
+    """What the model refuses, by Anthropic's migration guides."""
+    model, thinking = body["model"], body.get("thinking", {}).get("type")
+    if NO_SAMPLING.match(model):
+        need(not {"temperature", "top_p", "top_k"} & body.keys(), "sampling is not supported")
+        need(thinking != "enabled", "thinking.type.enabled is not supported")
+    if ALWAYS_THINKING.match(model):
+        need(thinking in {None, "adaptive"}, f"thinking.type.{thinking} is not supported")
+    if model.startswith("claude-sonnet-5-5"):
+        need(thinking != "disabled", "use between_tools")
+    else:
+        need(thinking != "between_tools", "between_tools is not supported")
+    if thinking in {"disabled", "between_tools"}:
+        effort = body.get("output_config", {}).get("effort", "high")
+        need(effort in {"low", "medium", "high"}, "thinking is off at this effort")
+    forced = body.get("tool_choice", {}).get("type") in {"any", "tool"}
+    need(not (forced and NO_FORCED_TOOLS.match(model)), "forced tool use is not supported")
+    thinks = thinking in {"enabled", "adaptive"} or (
+        thinking is None and re.match(r"claude-(opus|sonnet|haiku|fable)-5", model)
+    )
+    need(not (forced and thinks), "a tool is forced while the model thinks")
 
 
 _THOUGHTS = ("thinking", "redacted_thinking")

@@ -27,12 +27,12 @@ class Server:
     async def end(self, number):
         """Sends the signal and waits until the process has ended."""
         self.process.send_signal(number)
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             return await self.process.wait()
 
     async def until(self, words):
         """Reads what it says until it has said that."""
-        with anyio.fail_after(40):
+        with anyio.fail_after(100):
             while words not in self.said:
                 try:
                     self.said += (await self.process.stderr.receive()).decode()

@@ -6,7 +6,7 @@ from decimal import Decimal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.clients.discovery import build_worker
+from batuta.clients.catalog import build_worker
 from batuta.core import (
     Plan,
     PlanningContext,
@@ -177,8 +177,8 @@ def test_earlier_replies_are_cropped_to_4096_tokens():
         span=TimeSpan(0, 1),
     )
     before = Round(decision=Plan(flow), workflow=flow, steps=(step,))
-    brief = PlanningContext(question=Question.of("q"), pool=Pool((FULL,)), previous=(before,))
-    text = conductor_request(brief, PromptOptions(), Sampling()).messages[0].text
+    context = PlanningContext(question=Question.of("q"), pool=Pool((FULL,)), previous=(before,))
+    text = conductor_request(context, PromptOptions(), Sampling()).messages[0].text
     shown = text.partition("Response of step 0:\n")[2].partition("\n\nThe workflow above")[0]
     assert shown.startswith("BEGIN") and shown.endswith("THE END") and "left out" in shown
     assert 4_000 < estimate_tokens(shown) < 4_150

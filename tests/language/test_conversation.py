@@ -50,9 +50,9 @@ FLOW = Workflow(
 NOW = (Round(decision=Plan(FLOW), workflow=FLOW),)
 
 
-def called(step, number=0, run=RUN, played=0):
+def called(step, number=0, run=RUN, round_number=0):
     return ToolCall(
-        id=encode_call_id(ToolCallOrigin(run, played, step, number)),
+        id=encode_call_id(ToolCallOrigin(run, round_number, step, number)),
         name="look",
         arguments='{"at":"box"}',
     )
@@ -160,7 +160,10 @@ def test_a_step_sees_its_own_calls_only():
 
 def test_calls_of_another_round_are_another_steps():
     question = Question(
-        messages=(user_message("Ask."), Message(role=Role.ASSISTANT, parts=(called(0, played=1),)))
+        messages=(
+            user_message("Ask."),
+            Message(role=Role.ASSISTANT, parts=(called(0, round_number=1),)),
+        )
     )
     assert len(turns_for_step(question.messages[1:], 0, 0, {RUN})) == 0
     assert len(turns_for_step(question.messages[1:], 1, 0, {RUN})) == 1

@@ -44,7 +44,7 @@ FLOW = Workflow(
 )
 
 
-def played(flow, replies, *, decision=None):
+def finished_round(flow, replies, *, decision=None):
     steps = tuple(
         StepRun(
             index=i,
@@ -61,7 +61,7 @@ def played(flow, replies, *, decision=None):
 
 def test_a_worker_sees_the_question_and_what_it_may_read():
     (message,) = worker_messages(
-        Question.of("Why 42?"), FLOW, 2, (played(FLOW, ["THE PLAN", "THE GUESS"]),)
+        Question.of("Why 42?"), FLOW, 2, (finished_round(FLOW, ["THE PLAN", "THE GUESS"]),)
     )
     text = message.text
     assert "<overall_task>\nWhy 42?\n</overall_task>" in text
@@ -72,7 +72,7 @@ def test_a_worker_sees_the_question_and_what_it_may_read():
 
 
 def test_only_the_last_step_is_told_that_its_reply_is_final():
-    (message,) = worker_messages(Question.of("q"), FLOW, 0, (played(FLOW, []),))
+    (message,) = worker_messages(Question.of("q"), FLOW, 0, (finished_round(FLOW, []),))
     assert "returned to the user" not in message.text
 
 
@@ -103,7 +103,7 @@ def test_no_subtask_and_nothing_to_read_is_the_conversation_itself():
         )
     )
     flow = Workflow((Step(subtask="", worker=A),))
-    assert worker_messages(question, flow, 0, (played(flow, []),)) == question.messages
+    assert worker_messages(question, flow, 0, (finished_round(flow, []),)) == question.messages
 
 
 def test_earlier_turns_and_pictures_stay():
@@ -111,7 +111,7 @@ def test_earlier_turns_and_pictures_stay():
         role=Role.USER, parts=(Text("what is it?"), Image(url="data:image/png;base64,AA"))
     )
     question = Question(messages=(system_message("be brief"), asked))
-    first, second = worker_messages(question, FLOW, 0, (played(FLOW, []),))
+    first, second = worker_messages(question, FLOW, 0, (finished_round(FLOW, []),))
     assert first == system_message("be brief")
     assert second.images == asked.images and "what is it?" in second.text
 
@@ -135,7 +135,7 @@ def test_earlier_turns_and_pictures_stay():
 )
 def test_a_reply_cannot_open_or_close_our_tags(reply):
     flow = Workflow((Step(subtask="s", worker=A), Step(subtask="t", worker=A, access=(0,))))
-    (message,) = worker_messages(Question.of("q"), flow, 1, (played(flow, [reply]),))
+    (message,) = worker_messages(Question.of("q"), flow, 1, (finished_round(flow, [reply]),))
     for tag in ("overall_task", "agent_subtask", "agent_response"):
         assert message.text.count(f"</{tag}>") == 1
         assert message.text.count(f"<{tag}") == 1
@@ -153,7 +153,10 @@ def test_escaping_touches_only_our_tags(text):
 
 def test_a_corrective_round_reads_the_round_before():
     second = Workflow((Step(subtask="check all", worker=B, access=(), previous=True),))
-    rounds = (played(FLOW, ["THE PLAN", "THE GUESS", "THE ANSWER"]), played(second, []))
+    rounds = (
+        finished_round(FLOW, ["THE PLAN", "THE GUESS", "THE ANSWER"]),
+        finished_round(second, []),
+    )
     (message,) = worker_messages(Question.of("q"), second, 0, rounds)
     for seen in ("THE PLAN", "THE GUESS", "THE ANSWER"):
         assert seen in message.text
@@ -183,10 +186,12 @@ def test_the_conductor_can_see_anonymous_workers_and_no_examples():
 
 
 def test_a_later_round_shows_the_workflow_and_its_responses():
-    brief = PlanningContext(
-        question=Question.of("q"), pool=POOL, previous=(played(FLOW, ["P", "G", "THE ANSWER"]),)
+    context = PlanningContext(
+        question=Question.of("q"),
+        pool=POOL,
+        previous=(finished_round(FLOW, ["P", "G", "THE ANSWER"]),),
     )
-    text = conductor_request(brief, PromptOptions(), Sampling()).messages[0].text
+    text = conductor_request(context, PromptOptions(), Sampling()).messages[0].text
     assert "PREVIOUS WORKFLOW\nmodel_id = [0, 1, 0]" in text
     assert "Response of step 2:\nTHE ANSWER" in text and "three empty lists" in text
 
@@ -194,8 +199,8 @@ def test_a_later_round_shows_the_workflow_and_its_responses():
 COMPACT = PromptOptions(descriptions=False, compact=True)
 
 
-def compact(brief, rendering=COMPACT):
-    request = conductor_request(brief, rendering, Sampling())
+def compact(context, rendering=COMPACT):
+    request = conductor_request(context, rendering, Sampling())
     assert request.prefill == ""
     return request.messages[0].text
 
@@ -208,15 +213,17 @@ def test_the_compact_form_says_the_question_and_who_can_be_called():
 
 
 def test_the_compact_form_says_fewer_steps_and_what_is_asked_for():
-    brief = PlanningContext(question=Question.of("q"), pool=POOL, max_steps=2)
-    text = compact(brief, PromptOptions(compact=True))
+    context = PlanningContext(question=Question.of("q"), pool=POOL, max_steps=2)
+    text = compact(context, PromptOptions(compact=True))
     assert "At most 2 steps." in text and "b: Slow and careful." in text
 
 
 def test_the_compact_form_of_a_later_round_names_an_ending_once():
     replies = ["Well, then.\nAnswer: 42", "Answer: 42", "Verdict: wrong; see\nAnswer: 7"]
     text = compact(
-        PlanningContext(question=Question.of("q"), pool=POOL, previous=(played(FLOW, replies),))
+        PlanningContext(
+            question=Question.of("q"), pool=POOL, previous=(finished_round(FLOW, replies),)
+        )
     )
     assert text.endswith(
         "Played:\n0 a: plan it Well -> Answer: 42\n1 b: guess it  -> as 0\n"
@@ -224,7 +231,7 @@ def test_the_compact_form_of_a_later_round_names_an_ending_once():
     )
 
 
-def test_the_compact_form_says_when_nothing_was_played():
+def test_the_compact_form_says_when_nothing_was_run():
     nothing = Round(decision=Plan(FLOW))
     assert compact(
         PlanningContext(question=Question.of("q"), pool=POOL, previous=(nothing,))

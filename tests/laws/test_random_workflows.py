@@ -26,8 +26,8 @@ def test_every_random_workflow_is_valid_and_bounded(seed, most):
 
 async def test_the_same_seed_writes_the_same_draft_and_it_can_be_read():
     for seed in range(50):
-        brief = PlanningContext(question=Question.of("q"), pool=POOL, seed=seed)
-        first, second = [await RandomConductor().plan(brief) for _ in range(2)]
+        context = PlanningContext(question=Question.of("q"), pool=POOL, seed=seed)
+        first, second = [await RandomConductor().plan(context) for _ in range(2)]
         assert isinstance(first, Plan) and first == second
         assert parse_workflow(first.draft.text, POOL) == first.workflow
 
@@ -38,10 +38,10 @@ async def test_a_later_round_accepts_now_and_then():
     )
     from batuta.core import Round
 
-    played = Round(decision=first, workflow=first.workflow)  # pyright: ignore[reportAttributeAccessIssue]
+    round_ = Round(decision=first, workflow=first.workflow)  # pyright: ignore[reportAttributeAccessIssue]
     decisions = [
         await RandomConductor().plan(
-            PlanningContext(question=Question.of("q"), pool=POOL, seed=seed, previous=(played,))
+            PlanningContext(question=Question.of("q"), pool=POOL, seed=seed, previous=(round_,))
         )
         for seed in range(100)
     ]

@@ -41,8 +41,8 @@ SHOWN = PromptOptions()
 ALL = (*TRAINING_FAMILIES, HELD_OUT_FAMILY)
 
 
-def written(question, among, rendering=SHOWN, **brief):
-    asked = PlanningContext(question=Question.of(question), pool=among, **brief)
+def written(question, among, rendering=SHOWN, **context):
+    asked = PlanningContext(question=Question.of(question), pool=among, **context)
     draft = MODEL.reply(conductor_request(asked, rendering, Sampling()))
     return parse_workflow(draft.text, among, max_steps=asked.max_steps, revise=bool(asked.previous))
 
@@ -108,8 +108,8 @@ async def test_it_goes_by_the_descriptions():
 
 
 async def test_it_says_that_it_is_hand_written_and_what_it_used():
-    brief = PlanningContext(question=Question.of("Hello"), pool=rehearsal_pool())
-    reply = await MODEL.complete(conductor_request(brief, PromptOptions(), Sampling()))
+    context = PlanningContext(question=Question.of("Hello"), pool=rehearsal_pool())
+    reply = await MODEL.complete(conductor_request(context, PromptOptions(), Sampling()))
     assert "hand-written" in reply.text
     assert reply.usage.calls == 1
     assert reply.usage.input > 500
@@ -120,7 +120,7 @@ async def test_it_says_that_it_is_hand_written_and_what_it_used():
     )
 
 
-def played(task, replies):
+def finished_round(task, replies):
     workflow = written(task.question, rehearsal_pool())
     while len(workflow) != len(replies):  # pyright: ignore[reportArgumentType]
         raise AssertionError(workflow)
@@ -140,9 +140,9 @@ def played(task, replies):
 
 async def test_it_accepts_answers_that_agree_and_corrects_those_that_differ():
     task = draw_tasks("arithmetic", 1, 1, difficulty=3)[0]
-    agreed = played(task, ["1. add 3", "Answer: 7", "Answer: 7"])
+    agreed = finished_round(task, ["1. add 3", "Answer: 7", "Answer: 7"])
     assert isinstance(written(task.question, rehearsal_pool(), previous=(agreed,)), AcceptedAnswer)
-    differing = played(task, ["1. add 3", "Answer: 7", "Answer: 8"])
+    differing = finished_round(task, ["1. add 3", "Answer: 7", "Answer: 8"])
     corrective = written(task.question, rehearsal_pool(), previous=(differing,))
     assert isinstance(corrective, Workflow)
     assert corrective.steps[-1].previous
@@ -152,7 +152,7 @@ async def test_it_accepts_answers_that_agree_and_corrects_those_that_differ():
 
 async def test_the_engine_conducts_it():
     from batuta.engine import conduct
-    from batuta.rehearsal import check
+    from batuta.rehearsal import workflow_search
     from batuta.solvers import LLMConductor
 
     orchestra = rehearsal_clients(time_scale=0)
@@ -167,5 +167,5 @@ async def test_the_engine_conducts_it():
         assert run.answer
         assert grade_answer(task, run.answer).score is not None
         assert run.cost.unpriced_calls == 0
-        assert run.rounds[0].workflow == check.hand_written_writer(rehearsal_pool())(task)
+        assert run.rounds[0].workflow == workflow_search.hand_written_writer(rehearsal_pool())(task)
     assert hand_written_conductor.PRICE.input < 1

@@ -99,8 +99,8 @@ def test_a_plan_takes_a_moment():
     from batuta.rehearsal import rehearsal_pool
 
     async def plan(task):
-        brief = PlanningContext(question=Question.of(task.question), pool=rehearsal_pool())
-        await model.complete(conductor_request(brief, card.rendering, card.sampling))
+        context = PlanningContext(question=Question.of(task.question), pool=rehearsal_pool())
+        await model.complete(conductor_request(context, card.rendering, card.sampling))
 
     before = time.process_time()
     for task in draw_tasks(None, 10, SEED + 2):

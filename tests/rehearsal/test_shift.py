@@ -89,11 +89,11 @@ def best(name, world):
 
 async def pipeline(workers, asked, world):
     """What the pipeline that was set up over those workers answers rightly in that world."""
-    brief = PlanningContext(question=Question.of("Any."), pool=workers)
-    flow = (await fixed_pipeline().plan(brief)).workflow  # pyright: ignore[reportAttributeAccessIssue]
-    players = SolverContext(pool=workers, clients=AFTER if world else BEFORE)
+    context = PlanningContext(question=Question.of("Any."), pool=workers)
+    flow = (await fixed_pipeline().plan(context)).workflow  # pyright: ignore[reportAttributeAccessIssue]
+    solver_context = SolverContext(pool=workers, clients=AFTER if world else BEFORE)
     conducted = ConductorSolver(FixedConductor("as set up", lambda _: flow))
-    runs = [await conducted.answer(Question.of(task.question), players, 1) for task in asked]
+    runs = [await conducted.answer(Question.of(task.question), solver_context, 1) for task in asked]
     scores = [grade_answer(task, run.answer).score for task, run in zip(asked, runs, strict=True)]  # pyright: ignore[reportArgumentType]
     return sum(scores) / len(scores)  # pyright: ignore[reportArgumentType, reportCallIssue]
 

@@ -22,6 +22,7 @@ from batuta.rehearsal import (
     read_problem,
     rehearsal_pool,
     render_question,
+    workflow_search,
 )
 from batuta.rehearsal.grammar import HELD_OUT_STYLES, question_families
 from batuta.rehearsal.problem import (
@@ -130,12 +131,12 @@ def test_tasks_are_fresh_and_repeatable():
 
 PROGRAM = """
 from batuta.rehearsal import draw_tasks, rehearsal_pool
-from batuta.rehearsal.check import hand_written_writer, play_workflow
+from batuta.rehearsal.workflow_search import hand_written_writer, run_workflow
 from hashlib import sha256
 digest = sha256()
 for task in draw_tasks(None, 40, 11):
     digest.update(repr(task).encode())
-    digest.update(play_workflow(hand_written_writer(rehearsal_pool())(task), task).encode())
+    digest.update(run_workflow(hand_written_writer(rehearsal_pool())(task), task).encode())
 print(digest.hexdigest())
 """
 
@@ -183,7 +184,7 @@ def asked():
 def singles(asked):
     return [
         check.measure_row(
-            p.name, check.constant_writer(check.single_worker_workflow(p.name)), asked
+            p.name, check.constant_writer(workflow_search.single_worker_workflow(p.name)), asked
         )
         for p in PROFILES
     ]
@@ -228,13 +229,18 @@ def test_chains_that_make_no_sense_fail(others):
 def test_easy_questions_want_one_step_and_hard_ones_more(asked):
     easy = [t for t in asked["arithmetic", 0] + asked["calendar", 0] if t.difficulty <= 2]
     router = {
-        "arithmetic": check.single_worker_workflow("cello"),
-        "calendar": check.single_worker_workflow("viola"),
+        "arithmetic": workflow_search.single_worker_workflow("cello"),
+        "calendar": workflow_search.single_worker_workflow("viola"),
     }
-    assert check.measure_accuracy(lambda t: router[t.tags[1]], easy) > 0.85
+    assert workflow_search.measure_accuracy(lambda t: router[t.tags[1]], easy) > 0.85
     hard = asked["calendar", 2]
-    written = check.measure_accuracy(check.hand_written_writer(rehearsal_pool()), hard)
-    assert written > check.measure_accuracy(check.constant_writer(router["calendar"]), hard) + 0.2
+    written = workflow_search.measure_accuracy(
+        workflow_search.hand_written_writer(rehearsal_pool()), hard
+    )
+    assert (
+        written
+        > workflow_search.measure_accuracy(check.constant_writer(router["calendar"]), hard) + 0.2
+    )
 
 
 def test_on_hard_questions_a_third_step_pays_too():
@@ -245,11 +251,13 @@ def test_on_hard_questions_a_third_step_pays_too():
     plan = ("piano", hand_written_conductor.PLAN)
     hard = [t for d in (5, 6) for t in draw_tasks("arithmetic", 100, 9, difficulty=d)]
     flows = (
-        check.single_worker_workflow("cello"),
-        check.build_workflow(plan, solve),
-        check.build_workflow(plan, solve, check_it),
+        workflow_search.single_worker_workflow("cello"),
+        workflow_search.build_workflow(plan, solve),
+        workflow_search.build_workflow(plan, solve, check_it),
     )
-    one, two, three = (check.measure_accuracy(check.constant_writer(flow), hard) for flow in flows)
+    one, two, three = (
+        workflow_search.measure_accuracy(check.constant_writer(flow), hard) for flow in flows
+    )
     assert two > one + 0.2
     assert three > two + 0.07
 
@@ -258,9 +266,9 @@ def test_on_long_chains_of_facts_every_look_up_pays():
     hard = [t for d in (4, 5, 6) for t in draw_tasks("facts", 100, 9, difficulty=d)]
     looks = [(name, hand_written_conductor.LOOK_UP) for name in ("tuba", "piano")]
     reached = [
-        check.measure_accuracy(
+        workflow_search.measure_accuracy(
             check.constant_writer(
-                check.build_workflow(
+                workflow_search.build_workflow(
                     *looks[:n], ("harp", hand_written_conductor.SOLVE_FROM_FACTS, tuple(range(n)))
                 )
             ),
@@ -275,7 +283,7 @@ def test_on_long_chains_of_facts_every_look_up_pays():
 def test_who_had_to_guess_says_so_first():
     task = draw_tasks("facts", 1, 9, difficulty=6)[0]
     said = {
-        name: check.play_workflow(check.single_worker_workflow(name), task)
+        name: workflow_search.run_workflow(workflow_search.single_worker_workflow(name), task)
         for name in ("oboe", "flute")
     }
     assert "(a guess)" in said["oboe"]
@@ -291,10 +299,12 @@ def test_the_table_is_printed(capsys):
 
 
 def test_search_finds_a_good_workflow():
-    found = check.search_workflow(check.draw_questions(40, 5)["lists", 1], 1, 160)
+    found = workflow_search.search_workflow(check.draw_questions(40, 5)["lists", 1], 1, 160)
     fresh = check.draw_questions(80, 6)["lists", 1]
-    assert check.measure_accuracy(check.constant_writer(found), fresh) > 0.75
+    assert workflow_search.measure_accuracy(check.constant_writer(found), fresh) > 0.75
     assert (
-        check.measure_accuracy(check.constant_writer(check.single_worker_workflow("harp")), fresh)
+        workflow_search.measure_accuracy(
+            check.constant_writer(workflow_search.single_worker_workflow("harp")), fresh
+        )
         < 0.6
     )

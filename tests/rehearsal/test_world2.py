@@ -126,7 +126,7 @@ def test_plans_and_facts_help_and_wrong_ones_hurt():
 
     def share(family, help_for):
         found = []
-        for task in draw_world2_tasks(family, 150, 5, level=6):
+        for task in draw_world2_tasks(family, 150, 5, difficulty=6):
             question = read_world2_question(task.question)
             for client in clients:
                 asked = prompt(task.question, "Solve the question.", help_for(question))

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, final
 import typer
 from typer.exceptions import TyperException
 
+from batuta.cli.help_text import format_example
 from batuta.cli.lazy_group import CommandSource, LazyGroup
 from batuta.cli.usage_errors import explain_usage_error
 from batuta.errors import BatutaError
@@ -26,20 +27,26 @@ class BatutaCommands(LazyGroup):
     """Every command and every group of them."""
 
     sources: ClassVar = {
-        "init": CommandSource("init", "command", "batuta init --out batuta.toml"),
+        "init": CommandSource("init", "command", format_example("batuta init --out batuta.toml")),
         "ask": CommandSource(
-            "ask", "ask_command", 'batuta ask "What is 17 % of 2,340?" --max-cost 0.05'
+            "ask",
+            "ask_command",
+            format_example('batuta ask "What is 17 % of 2,340?" --max-cost 0.05'),
         ),
         "serve": CommandSource(
-            "serve", "serve_command", "batuta serve --pool batuta.toml --port 8765"
+            "serve",
+            "serve_command",
+            format_example("batuta serve --pool batuta.toml --port 8765"),
         ),
         "eval": CommandSource(
             "evaluate",
             "eval_command",
-            "batuta eval --tasks mine.jsonl --systems moa,ultra --report out",
+            format_example("batuta eval --tasks mine.jsonl --systems moa,ultra --report out"),
         ),
         "tune": CommandSource(
-            "tune", "command", "batuta tune --tasks mine.jsonl --budget 5 --check"
+            "tune",
+            "command",
+            format_example("batuta tune --tasks mine.jsonl --budget 5 --check"),
         ),
         "tasks": CommandSource("tasks"),
         "train": CommandSource("train"),
@@ -53,7 +60,7 @@ class BatutaCommands(LazyGroup):
 app = typer.Typer(
     cls=BatutaCommands,
     name="batuta",
-    help="A conductor of language models: a question becomes a workflow played by a pool.",
+    help="A conductor of language models: a question becomes a workflow run by a pool.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )

@@ -1,4 +1,4 @@
-"""`batuta ask`: one question, its workflow while it is played, its answer."""
+"""`batuta ask`: one question, its workflow while it is run, its answer."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.markdown import Markdown
 
 from batuta.cli import json_output
 from batuta.cli.help_text import LIMITS_PANEL, OUTPUT_PANEL, POOL_PANEL
+from batuta.cli.options import JsonOutput
 from batuta.cli.run_display import (
     RunDisplay,
     describe_access,
@@ -67,13 +68,13 @@ class AskCommandOptions:
 
 
 def ask_command(
-    question: Annotated[str | None, typer.Argument(help="The question; - or none: stdin.")] = None,
+    question: Annotated[
+        str | None, typer.Argument(help="The question; - or nothing: stdin.")
+    ] = None,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Only plan and estimate; no worker.")
+        bool, typer.Option("--plan", help="Only plan and estimate; call no worker.")
     ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON on stdout.", rich_help_panel=OUTPUT_PANEL)
-    ] = False,
+    json: JsonOutput = False,
     pool: PoolOption = None,
     *,
     conductor: ConductorOption = None,
@@ -96,7 +97,7 @@ def ask_command(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
     no_store: Annotated[
-        bool, typer.Option("--no-store", help="Keep no record.", rich_help_panel=OUTPUT_PANEL)
+        bool, typer.Option("--no-store", help="Do not store the run.", rich_help_panel=OUTPUT_PANEL)
     ] = False,
     raw: Annotated[
         bool,
@@ -107,7 +108,7 @@ def ask_command(
         ),
     ] = False,
 ) -> None:
-    """Answer one question and draw the workflow as it is played.
+    """Answer one question and draw the workflow as it is run.
 
     Exit codes: 0 an answer; 1 no answer; 2 wrong use; 3 outside what the pool can answer;
     4 a limit was reached before there was an answer; 130 interrupted.
@@ -163,7 +164,7 @@ async def _answer_question(
         sys.stderr.writelines(f"{note}\n" for note in loaded.notes)
         if options.plan:
             return await _print_plan(options, loaded)
-        run = await _play_question(options, loaded)
+        run = await _run_question(options, loaded)
     _print_answer(options, run)
     if options.store:
         await _store_run(run)
@@ -172,7 +173,7 @@ async def _answer_question(
     return EXIT_CODES.get(run.outcome, 0)
 
 
-async def _play_question(options: AskCommandOptions, config: LoadedConfig) -> Run:
+async def _run_question(options: AskCommandOptions, config: LoadedConfig) -> Run:
     """Conduct the question; on a terminal, with a picture that moves."""
     console = Console(stderr=True)
     stand = RunDisplay(f"{config.source} · conductor {config.conductor.name}")

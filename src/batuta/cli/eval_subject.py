@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from batuta.core import Conductor
     from batuta.evals import EvalPart, Subject, TaskSet
     from batuta.evals.evaluation import EqualResource
-    from batuta.evals.runner import TrialPlayer
+    from batuta.evals.runner import TrialRunner
     from batuta.evals.setup import SubjectSetup
 
 DEFAULT_LIMIT = 100
@@ -59,21 +59,27 @@ class EvalCommandOptions:
     executor: str
     workers: int | None
     journal: str | None
+    leaves: str | None = None
+    joins: str | None = None
 
 
 async def open_eval_subject(
     wanted: EvalCommandOptions, stack: AsyncExitStack
-) -> tuple[tuple[EvalPart, ...], TrialPlayer | None]:
-    """Who is asked what, and where that is played (None: here); refuses what is not there."""
+) -> tuple[tuple[EvalPart, ...], TrialRunner | None]:
+    """Who is asked what, and where that is run (None: here); refuses what is not there."""
     from batuta.evals import EvalPart, open_tasks  # noqa: PLC0415 - loads numpy
     from batuta.evals.setup import SubjectSetup  # noqa: PLC0415 - same
 
     if wanted.tasks.startswith(RECORDED_PREFIX):
         if wanted.executor != "local":
-            raise ConfigError("recorded answers are played on this machine; see --jobs")
+            raise ConfigError("recorded answers are replayed on this machine; see --jobs")
         if wanted.files:
-            raise ConfigError("a record is its own file: --from-file is for benchmarks")
+            raise ConfigError(
+                "recorded answers have their own files: --from-file is for benchmarks"
+            )
         return _open_record(wanted), None
+    if wanted.leaves or wanted.joins:
+        raise ConfigError("--leaves and --joins change the pool of a record: --tasks recorded:SET")
     setup = SubjectSetup(
         pool=wanted.pool or (WORLD2_POOL if wanted.tasks.startswith(WORLD2_POOL) else None),
         rehearses=wanted.tasks.startswith(REHEARSAL_POOL),
@@ -91,26 +97,26 @@ async def open_eval_subject(
         journal = named or str((wanted.out / "calls.db").absolute())
         setup = replace(setup, journal=journal, scope=wanted.out.absolute().name)
         subject = await setup.open_journal(subject, stack)
-    player = await _open_trial_player(wanted, setup, tasks, stack)
+    trial_runner = await _open_trial_runner(wanted, setup, tasks, stack)
     if tasks.uses_task_graders:
         asked = (*tasks.tasks, *tasks.calibration)
         tasks = replace(tasks, grade=await setup.open_marking(asked, subject, stack))
-        if player is None:
+        if trial_runner is None:
             subject = await setup.open_tests(asked, subject, stack)
-    return (EvalPart(subject=subject, tasks=tasks, seeds=wanted.seeds),), player
+    return (EvalPart(subject=subject, tasks=tasks, seeds=wanted.seeds),), trial_runner
 
 
-async def _open_trial_player(
+async def _open_trial_runner(
     wanted: EvalCommandOptions, setup: SubjectSetup, tasks: TaskSet, stack: AsyncExitStack
-) -> TrialPlayer | None:
-    """Where runs are played; None: in this process.
+) -> TrialRunner | None:
+    """Where runs are executed; None: in this process.
 
     Raises:
         ConfigError: there is no such executor, or its machines have no journal in common.
     """
     from batuta.evals.remote import RemoteTrials  # noqa: PLC0415 - loads numpy
     from batuta.evals.setup import is_shared  # noqa: PLC0415 - same
-    from batuta.executor import LocalExecutor, open_executor  # noqa: PLC0415 - only when played
+    from batuta.executor import LocalExecutor, open_executor  # noqa: PLC0415 - only when needed
 
     executor = await stack.enter_async_context(open_executor(wanted.executor, wanted.workers))
     if isinstance(executor, LocalExecutor):
@@ -125,6 +131,7 @@ async def _open_trial_player(
 
 def _open_record(options: EvalCommandOptions) -> tuple[EvalPart, ...]:
     from batuta.evals import open_recorded_parts  # noqa: PLC0415 - loads numpy
+    from batuta.evals.pool_change import PoolChange  # noqa: PLC0415 - same
 
     models = [name.strip() for name in (options.pool or "").split(",") if name.strip()]
     parts = open_recorded_parts(
@@ -135,6 +142,7 @@ def _open_record(options: EvalCommandOptions) -> tuple[EvalPart, ...]:
         limit=options.limit,
         simulate=options.simulate,
         conductor=_record_conductor(options.conductor),
+        change=PoolChange.parse(options.leaves, options.joins),
     )
     _check_pool_size(options, parts[0].subject)
     return parts

@@ -29,13 +29,20 @@ from batuta.cli.eval_output import (
 from batuta.cli.eval_subject import EvalCommandOptions, RecordSplit, open_eval_subject
 from batuta.cli.help_text import (
     EXECUTION_PANEL,
-    GRADING_PANEL,
     OUTPUT_PANEL,
     POOL_PANEL,
     QUESTIONS_PANEL,
     SYSTEMS_PANEL,
 )
 from batuta.cli.json_output import print_json
+from batuta.cli.options import (
+    ConcurrentRuns,
+    ExecutorName,
+    JsonOutput,
+    Judge,
+    RayProcesses,
+    Sandbox,
+)
 from batuta.environment import data_folder
 from batuta.errors import ConfigError, SourceError
 
@@ -66,14 +73,16 @@ def eval_command(
     systems: Annotated[
         str | None,
         typer.Option(
-            help="Names with commas between, or all; a wrong one lists them.",
+            help="Comma-separated names, or all; an unknown name lists them.",
             rich_help_panel=SYSTEMS_PANEL,
         ),
     ] = None,
     limit: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Questions at most: 100; of a record, all.", rich_help_panel=QUESTIONS_PANEL
+            min=1,
+            help="Questions at most; default 100, of a record all.",
+            rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = None,
     seeds: Annotated[
@@ -97,7 +106,7 @@ def eval_command(
         str | None,
         typer.Option(
             help="rehearsal, discover (keys and local servers), or a file; of a record, the "
-            "models to keep, with commas between.",
+            "models to keep, comma-separated.",
             rich_help_panel=POOL_PANEL,
         ),
     ] = None,
@@ -108,12 +117,12 @@ def eval_command(
     pools: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Each question gets so many workers, at random.", rich_help_panel=POOL_PANEL
+            min=1,
+            help="Give each question this many workers, chosen at random.",
+            rich_help_panel=POOL_PANEL,
         ),
     ] = None,
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="Runs at the same time.", rich_help_panel=EXECUTION_PANEL)
-    ] = 64,
+    concurrency: ConcurrentRuns = 64,
     equal_calls: Annotated[
         bool,
         typer.Option(
@@ -145,66 +154,58 @@ def eval_command(
             rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = RecordSplit.RANDOM,
+    leaves: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a record: workers that leave after the rest was learned from.",
+            rich_help_panel=POOL_PANEL,
+        ),
+    ] = None,
+    joins: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a record: workers known on few questions: NAME[:COUNT], 40 unless said.",
+            rich_help_panel=POOL_PANEL,
+        ),
+    ] = None,
     simulate: Annotated[
         bool,
         typer.Option(
             "--simulate",
-            help="Of a record: what it cannot know gets a recorded answer, and is marked.",
+            help="Of a record: where none fits, another recorded answer stands in, marked.",
             rich_help_panel=POOL_PANEL,
         ),
     ] = False,
-    judge: Annotated[
-        str | None,
-        typer.Option(
-            help="The worker that grades what no rule decides.", rich_help_panel=GRADING_PANEL
-        ),
-    ] = None,
-    sandbox: Annotated[
-        str,
-        typer.Option(
-            help="Where programs run: auto, bubblewrap, landlock, or none.",
-            rich_help_panel=GRADING_PANEL,
-        ),
-    ] = "auto",
+    judge: Judge = None,
+    sandbox: Sandbox = "auto",
     jobs: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Recorded sets at the same time: one a core.",
+            help="Recorded sets at the same time; default one per core.",
             rich_help_panel=EXECUTION_PANEL,
         ),
     ] = None,
-    executor: Annotated[
-        str,
-        typer.Option(
-            help="Where runs are played: local, ray, ray:local, ray:HOST:PORT.",
-            rich_help_panel=EXECUTION_PANEL,
-        ),
-    ] = "local",
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Processes of Ray: one for each free core.", rich_help_panel=EXECUTION_PANEL
-        ),
-    ] = None,
+    executor: ExecutorName = "local",
+    workers: RayProcesses = None,
     journal: Annotated[
         str | None,
         typer.Option(
-            help="PostgreSQL for finished calls, shared by machines: a file beside.",
+            help="PostgreSQL URL for finished calls, shared by machines; default a file in --out.",
             rich_help_panel=EXECUTION_PANEL,
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of the results; what it has is not run again.",
+            help="Folder of the results; what is there is not run again.",
             rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None,
     report: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of a report to read: HTML, figures, tables.",
+            help="Folder for a report: HTML, figures, tables.",
             rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None,
@@ -212,9 +213,7 @@ def eval_command(
         bool,
         typer.Option("--plots", help="Draw figures (matplotlib).", rich_help_panel=OUTPUT_PANEL),
     ] = False,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON on stdout.", rich_help_panel=OUTPUT_PANEL)
-    ] = False,
+    json: JsonOutput = False,
 ) -> None:
     """Measure systems on tasks: accuracy, tokens, dollars and calls, with 95% intervals.
 
@@ -234,6 +233,7 @@ def eval_command(
         conductor=conductor, pools=pools, concurrency=concurrency, equal=equal,
         files=tuple(from_file or ()), split=split, simulate=simulate, judge=judge, sandbox=sandbox,
         plots=plots, report=report, out=folder, executor=executor, workers=workers, journal=journal,
+        leaves=leaves, joins=joins,
     )  # fmt: skip
     found: list[dict[str, Any]] = []
     try:
@@ -329,14 +329,14 @@ async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
     limit_blas_to_one_thread()
     draw = _load_drawing() if options.plots or options.report else None
     async with AsyncExitStack() as stack:
-        parts, player = await open_eval_subject(options, stack)
+        parts, trial_runner = await open_eval_subject(options, stack)
         first = options.seeds[0]
         terms = EvalOptions(
             seeds=options.seeds,
             concurrency=options.concurrency,
             sub_pool=options.pools,
             pool_seed=first,
-            player=player,
+            trial_runner=trial_runner,
         )
         ledger = stack.enter_context(ResultLog(options.out))
         bar = stack.enter_context(open_progress())
@@ -355,7 +355,7 @@ async def _evaluate_set(options: EvalCommandOptions) -> dict[str, Any]:
 
 
 def _load_drawing() -> Callable[[Evaluation, Path], tuple[Path, ...]]:
-    """What draws the figures; asked for before anything is played.
+    """What draws the figures; asked for before anything is run.
 
     Raises:
         ConfigError: matplotlib is not installed.

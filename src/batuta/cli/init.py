@@ -23,7 +23,7 @@ from batuta.clients import (
     open_client,
 )
 from batuta.clients.discovery import Discovery, discover_pool
-from batuta.clients.retry import RetryPolicy
+from batuta.clients.resilience import RetryPolicy
 from batuta.config.load import DEFAULT_FILE, NO_MODELS
 from batuta.core import Pool, WorkerId
 from batuta.core.formatting import format_percent, format_seconds

@@ -27,12 +27,12 @@ def run_json(run: Run) -> dict[str, Any]:
         "conductor": run.header.conductor,
         "rounds": [
             {
-                "decision": played.decision.kind,
-                "reason": getattr(played.decision, "reason", None),
-                "workflow": workflow_json(played.workflow) if played.workflow else None,
-                "steps": [step_json(step) for step in played.steps],
+                "decision": round_.decision.kind,
+                "reason": getattr(round_.decision, "reason", None),
+                "workflow": workflow_json(round_.workflow) if round_.workflow else None,
+                "steps": [step_json(step) for step in round_.steps],
             }
-            for played in run.rounds
+            for round_ in run.rounds
         ],
         "usage": usage_json(run.usage),
         "conductor_usage": usage_json(run.conductor_usage),
@@ -73,7 +73,7 @@ def workflow_json(workflow: Workflow) -> list[dict[str, Any]]:
 
 
 def step_json(step: StepRun) -> dict[str, Any]:
-    """A step as it was played, without its prompt."""
+    """A step as it was run, without its prompt."""
     failed = isinstance(step.result, Failure)
     return {
         "index": step.index,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from decimal import Decimal
+from functools import wraps
 from typing import Annotated, Any, TypeVar
 
 import anyio
@@ -17,6 +19,7 @@ from rich.table import Table
 
 from batuta.cli import json_output
 from batuta.cli.help_text import ACCESS_PANEL, BUDGET_PANEL, RATE_PANEL, format_example
+from batuta.cli.options import Json
 from batuta.config.load import store_target
 from batuta.core.formatting import format_cost, format_count, format_usd
 from batuta.environment import data_folder
@@ -35,7 +38,6 @@ _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _T = TypeVar("_T")
 
 Id = Annotated[str, typer.Argument(help="The key's id, as `batuta keys list` shows it.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Models = Annotated[
     list[str] | None,
     typer.Option(
@@ -48,7 +50,7 @@ Allow = Annotated[
     list[str] | None,
     typer.Option(
         "--allow",
-        help="A worker that may hear it: an id, or tag:region:eu; repeat.",
+        help="A worker that may receive its requests: an id, or tag:region:eu; repeat.",
         rich_help_panel=ACCESS_PANEL,
     ),
 ]
@@ -56,7 +58,7 @@ Deny = Annotated[
     list[str] | None,
     typer.Option(
         "--deny",
-        help="A worker that may not: an id or a tag; repeat.",
+        help="A worker that may not receive them: an id or a tag; repeat.",
         rich_help_panel=ACCESS_PANEL,
     ),
 ]
@@ -83,45 +85,68 @@ Concurrency = Annotated[
 ]
 Expires = Annotated[
     str | None,
-    typer.Option(help="When it ends: 90s, 15m, 12h, 30d from now.", rich_help_panel=ACCESS_PANEL),
+    typer.Option(
+        help="When it expires: 90s, 15m, 12h or 30d from now.", rich_help_panel=ACCESS_PANEL
+    ),
 ]
+
+
+KeyLimits = dict[str, Any]
+"""The limits that were named, as `read_permissions` takes them."""
+_LIMIT_OPTIONS: dict[str, tuple[str, Any]] = {
+    "model": ("models", Models),
+    "max_cost": ("max_cost", Dollars),
+    "rpm": ("rpm", Rpm),
+    "tpm": ("tpm", Tpm),
+    "concurrency": ("concurrency", Concurrency),
+    "per_day": ("per_day", PerDay),
+    "per_month": ("per_month", PerMonth),
+    "allow": ("workers_allow", Allow),
+    "deny": ("workers_deny", Deny),
+}
+"""The parameter of each limit, the permission it sets, and how it is given."""
+
+
+def with_limit_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for each limit in place of its parameter `limits`."""
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        named = {field: given.pop(name) for name, (field, _) in _LIMIT_OPTIONS.items()}
+        limits = {field: value for field, value in named.items() if value is not None}
+        command(**given, limits=limits)
+
+    plain = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for parameter in plain.parameters.values():
+        if parameter.name != "limits":
+            parameters.append(parameter)
+            continue
+        parameters += (
+            inspect.Parameter(name, parameter.kind, default=None, annotation=option)
+            for name, (_, option) in _LIMIT_OPTIONS.items()
+        )
+    run.__signature__ = plain.replace(parameters=parameters)  # pyright: ignore[reportAttributeAccessIssue]
+    return run
 
 
 @app.command(
     "create",
     epilog=format_example("batuta keys create laptop --model batuta-mini --per-day 5"),
 )
+@with_limit_options
 def create_key(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
     tenant: Annotated[
-        str, typer.Option(help="Whose it is; keys of a tenant share its runs.")
+        str, typer.Option(help="The key's tenant; keys of a tenant share its runs.")
     ] = DEFAULT_TENANT,
-    model: Models = None,
-    max_cost: Dollars = None,
     *,
-    rpm: Rpm = None,
-    tpm: Tpm = None,
-    concurrency: Concurrency = None,
-    per_day: PerDay = None,
-    per_month: PerMonth = None,
-    allow: Allow = None,
-    deny: Deny = None,
+    limits: KeyLimits,
     expires: Expires = None,
     json: Json = False,
 ) -> None:
-    """Make a key; it is shown once."""
-    given = _given_limits(
-        model,
-        max_cost,
-        rpm=rpm,
-        tpm=tpm,
-        concurrency=concurrency,
-        per_day=per_day,
-        per_month=per_month,
-        allow=allow,
-        deny=deny,
-    )
-    policy, until = _read_permissions(given), _expiry_time(expires)
+    """Create a key; it is shown once."""
+    policy, until = _read_permissions(limits), _expiry_time(expires)
 
     async def work(store: Store, hasher: KeyHasher) -> tuple[ApiKey, IssuedKey]:
         return await store.keys.create(hasher, tenant, name, policy, expires=until)
@@ -155,37 +180,19 @@ def list_keys(
 
 
 @app.command("limit", epilog=format_example("batuta keys limit 3fa9c1 --per-day 10"))
+@with_limit_options
 def change_limits(
     key_id: Id,
-    model: Models = None,
-    max_cost: Dollars = None,
-    rpm: Rpm = None,
     *,
-    tpm: Tpm = None,
-    concurrency: Concurrency = None,
-    per_day: PerDay = None,
-    per_month: PerMonth = None,
-    allow: Allow = None,
-    deny: Deny = None,
+    limits: KeyLimits,
     expires: Expires = None,
     json: Json = False,
 ) -> None:
-    """Change limits of a key; those that are not named stay. A running server follows in 10 s."""
-    given = _given_limits(
-        model,
-        max_cost,
-        rpm=rpm,
-        tpm=tpm,
-        concurrency=concurrency,
-        per_day=per_day,
-        per_month=per_month,
-        allow=allow,
-        deny=deny,
-    )
+    """Change a key's limits; those not given stay. A running server follows in 10 s."""
 
     async def work(store: Store) -> ApiKey:
         key = _require_key(await store.keys.find(key_id), key_id)
-        policy = _read_permissions(permissions_json(key.policy) | given)
+        policy = _read_permissions(permissions_json(key.policy) | limits)
         return _require_key(
             await store.keys.change(key_id, policy, expires=_expiry_time(expires)), key_id
         )
@@ -201,7 +208,7 @@ def change_limits(
 
 @app.command("revoke", epilog=format_example("batuta keys revoke 3fa9c1"))
 def revoke_key(key_id: Id) -> None:
-    """End a key for good. A running server follows in 10 s; its admin's route at once."""
+    """Revoke a key for good. A running server follows in 10 s; its admin's route at once."""
     _require_key(_with_store(lambda store: store.keys.revoke(key_id)), key_id)
     sys.stderr.write(f"the key {key_id} is revoked\n")
 
@@ -209,7 +216,7 @@ def revoke_key(key_id: Id) -> None:
 @app.command("rotate", epilog=format_example("batuta keys rotate 3fa9c1 --grace 1h"))
 def rotate_key(
     key_id: Id,
-    grace: Annotated[str, typer.Option(help="How long the old text is taken too.")] = "1h",
+    grace: Annotated[str, typer.Option(help="How long the old text stays valid.")] = "1h",
     json: Json = False,
 ) -> None:
     """Give a key a new text; its limits, budgets and spending stay."""
@@ -232,7 +239,7 @@ def set_budget(
     per_month: PerMonth = None,
     json: Json = False,
 ) -> None:
-    """Set what all keys of a tenant may spend together; what is not named has no end."""
+    """Set what all keys of a tenant may spend together; without an amount there is no limit."""
     day, month = (
         _read_permissions({"per_day": per_day}).per_day,
         _read_permissions({"per_month": per_month}).per_month,
@@ -249,7 +256,7 @@ def set_budget(
 @app.command("spend", epilog=format_example("batuta keys spend --by tenant --since 2026-11-01"))
 def show_spending(
     by: Annotated[
-        str, typer.Option(help=f"Groups, with commas between: {', '.join(SPEND_GROUPS)}.")
+        str, typer.Option(help=f"Comma-separated groups: {', '.join(SPEND_GROUPS)}.")
     ] = "day,tenant",
     tenant: Annotated[str | None, typer.Option(help="Only that tenant's.")] = None,
     since: Annotated[str | None, typer.Option(help="The first day, as 2026-11-21.")] = None,
@@ -309,33 +316,6 @@ def _require_key(value: _T | None, key_id: str) -> _T:
     return value
 
 
-def _given_limits(
-    model: list[str] | None,
-    max_cost: str | None,
-    rpm: int | None,
-    tpm: int | None,
-    *,
-    concurrency: int | None,
-    per_day: str | None,
-    per_month: str | None,
-    allow: list[str] | None,
-    deny: list[str] | None,
-) -> dict[str, Any]:
-    """The limits that were named."""
-    named = {
-        "models": model,
-        "max_cost": max_cost,
-        "rpm": rpm,
-        "tpm": tpm,
-        "concurrency": concurrency,
-        "per_day": per_day,
-        "per_month": per_month,
-        "workers_allow": allow,
-        "workers_deny": deny,
-    }
-    return {name: value for name, value in named.items() if value is not None}
-
-
 def _read_permissions(given: dict[str, Any]) -> KeyPermissions:
     try:
         return read_permissions(given)
@@ -373,7 +353,7 @@ def _format_amount(usd: Decimal | None) -> str:
 def _parse_seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd]?)", text.strip())
     if not match:
-        raise ConfigError(f"{text!r} is no length of time: write 90s, 15m, 12h or 30d")
+        raise ConfigError(f"{text!r} is not a duration: write 90s, 15m, 12h or 30d")
     return float(match[1]) * _UNIT_SECONDS[match[2] or "s"]
 
 

@@ -11,8 +11,6 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
-from batuta.cli.help_text import format_example
-
 if TYPE_CHECKING:
     from typer._click import Command, Context
 
@@ -27,7 +25,7 @@ class CommandSource:
     attribute: str = "app"
     """Its function, or the `typer.Typer` of a group."""
     example: str = ""
-    """A line that shows its use, under the help of a function."""
+    """What stands under the help of a function: a line that shows its use."""
 
     def load(self, name: str) -> Command:
         """The command of that name; imports its module."""
@@ -37,7 +35,7 @@ class CommandSource:
             command.name = name
             return command
         alone = typer.Typer(add_completion=False)
-        alone.command(name, epilog=format_example(self.example))(found)
+        alone.command(name, epilog=self.example)(found)
         return get_command(alone)
 
 

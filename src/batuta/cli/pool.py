@@ -12,6 +12,7 @@ from rich.table import Table
 
 from batuta.cli import json_output
 from batuta.cli.help_text import format_example
+from batuta.cli.options import Json
 from batuta.clients import HttpTransport, WorkerCheck, check_worker
 from batuta.config.load import LoadedConfig, load_config
 from batuta.core import Worker, WorkerId
@@ -24,12 +25,11 @@ PoolOption = Annotated[
     str | None,
     typer.Option("--pool", help="rehearsal, discover (keys and local servers), or a TOML file."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 
 
 @app.command("list", epilog=format_example("batuta pool list --pool discover"))
 def list_workers(pool: PoolOption = None, json: Json = False) -> None:
-    """The pool that would play: numbers, models, prices, tags."""
+    """The pool that would be used: numbers, models, prices, tags."""
     anyio.run(_print_workers, pool, json)
 
 

@@ -1,4 +1,4 @@
-"""What `batuta serve` plays with: read from the settings at the start, and again on SIGHUP."""
+"""What `batuta serve` uses: read from the settings at the start, and again on SIGHUP."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from batuta.config.settings import (
     ServerSetting,
 )
 from batuta.core import MAX_ROUNDS, Limits
+from batuta.encoder import open_encoder
 from batuta.environment import data_folder
 from batuta.errors import BatutaError, ConfigError
-from batuta.gateway.access.authenticate import Authenticator
+from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.access.oidc import OidcClient, OidcOptions
 from batuta.gateway.access.rate_limit import open_rate_limiter
 from batuta.gateway.app import ServerState
-from batuta.gateway.http.connections import ConnectionLimits
-from batuta.gateway.http.overload import ConcurrencyLimiter, ConcurrencyLimits
+from batuta.gateway.http.connections import ConcurrencyLimiter, ConcurrencyLimits, ConnectionLimits
 from batuta.gateway.serve import run_server
 from batuta.gateway.serving.answer_cache import (
     AnswerCacheOptions,
@@ -53,6 +53,7 @@ from batuta.gateway.serving.models import (
     embedding_models,
     served_models,
 )
+from batuta.gateway.serving.similar_questions import SimilarQuestions
 from batuta.gateway.telemetry.otlp import open_span_exporter
 from batuta.jobs import open_jobs
 from batuta.solvers.history import read_history
@@ -253,7 +254,7 @@ def _open_answer_cache(
     """What finds answers that are given again; None if none is to be.
 
     Raises:
-        ConfigError: it is to be in Redis, and there is none.
+        ConfigError: it is to be in Redis, and there is none; or the encoder is not installed.
     """
     if not wanted.enabled:
         return None
@@ -261,7 +262,10 @@ def _open_answer_cache(
         raise ConfigError("answer_cache.redis needs a Redis: set server.redis or BATUTA_REDIS")
     index = RedisAnswerIndex(redis) if wanted.redis else StoreAnswerIndex(store)
     options = AnswerCacheOptions(seconds=wanted.ttl_s, sampled=wanted.sampled)
-    return RepeatedAnswers(store, index, options)
+    similar = None
+    if wanted.similarity is not None:
+        similar = SimilarQuestions(open_encoder(), wanted.similarity)
+    return RepeatedAnswers(store, index, options, similar)
 
 
 def startup_message(config: LoadedConfig, catalogue: Catalogue, url: str) -> str:

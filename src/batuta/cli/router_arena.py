@@ -37,7 +37,7 @@ def export_choices(
         Path | None, typer.Option(help="A data file with the same questions rephrased.")
     ] = None,
 ) -> None:
-    """Write whom a selector or router chooses for each prompt; no model is called.
+    """Write which worker a selector or router chooses for each prompt; no model is called.
 
     With --rephrased, say for what share of the rephrased questions the choice stays.
     """
@@ -71,7 +71,9 @@ def _open_chooser(conductor: Path | None, history: Path | None, system: str) -> 
     from batuta.solvers.selector import Selector, open_selector  # noqa: PLC0415 - same
 
     if (conductor is None) == (history is None):
-        raise ConfigError("name who chooses: --conductor FOLDER, or --history FILE and --system")
+        raise ConfigError(
+            "say which system chooses: --conductor FOLDER, or --history FILE and --system"
+        )
     if conductor is not None:
         return open_selector(conductor)
     if system not in LEARNED_METHODS:
@@ -92,5 +94,5 @@ def _read_names(path: Path | None) -> dict[str, str]:
     except (OSError, orjson.JSONDecodeError) as error:
         raise SourceError(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(found, dict):
-        raise SourceError(f"{path} is no object from ids to names")
+        raise SourceError(f"{path} is not a JSON object of ids and names")
     return {str(one): str(other) for one, other in cast("dict[Any, Any]", found).items()}

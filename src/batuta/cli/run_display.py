@@ -36,13 +36,13 @@ TABLE_LINES = 12
 
 
 class RunDisplay:
-    """A run while it is played; `rich.live` asks it for its picture."""
+    """A run while it is executed; `rich.live` asks it for its picture."""
 
     def __init__(self, title: str) -> None:
         self.title = title
         self.recorder = Recorder()
-        self.playing: dict[tuple[int, int], int] = {}
-        """Characters heard so far from each step that is being played."""
+        self.running: dict[tuple[int, int], int] = {}
+        """Characters heard so far from each step that is being run."""
         self.draft = ""
         """What the last step has written so far; empty once the run has ended."""
         self.spinner = Spinner("dots")
@@ -52,14 +52,14 @@ class RunDisplay:
         self.recorder.add(event)
         match event:
             case StepStarted():
-                self.playing[event.round, event.index] = 0
+                self.running[event.round, event.index] = 0
             case StepDelta():
-                heard = self.playing.get((event.round, event.index), 0)
-                self.playing[event.round, event.index] = heard + len(event.delta.text)
+                heard = self.running.get((event.round, event.index), 0)
+                self.running[event.round, event.index] = heard + len(event.delta.text)
                 if self._is_last_step(event.round, event.index):
                     self.draft += event.delta.text
             case StepFinished():
-                self.playing.pop((event.round, event.step.index), None)
+                self.running.pop((event.round, event.step.index), None)
             case RoundPlanned() | StepRetried() | RunFinished():
                 self.draft = ""
             case _:
@@ -75,8 +75,8 @@ class RunDisplay:
         if not self.recorder.rounds:
             self.spinner.update(text=Text("the conductor is writing the workflow…", style="dim"))
             parts.append(self.spinner)
-        for number, played in enumerate(self.recorder.rounds):
-            parts += _round_parts(number, played, len(self.recorder.rounds), self.playing)
+        for number, round_ in enumerate(self.recorder.rounds):
+            parts += _round_parts(number, round_, len(self.recorder.rounds), self.running)
         if self.draft:
             parts += [Text(), LastLines(self.draft)]
         return Group(*parts)
@@ -154,31 +154,31 @@ def describe_subtask(workflow: Workflow, index: int) -> str:
 
 
 def _round_parts(
-    number: int, played: Round, rounds: int, playing: dict[tuple[int, int], int]
+    number: int, round_: Round, rounds: int, running: dict[tuple[int, int], int]
 ) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if rounds > 1:
         parts.append(Text(f"round {number + 1}", style="bold"))
-    drafts = (f"a draft was not a workflow: {draft.reason}" for draft in played.drafts)
+    drafts = (f"a draft was not a workflow: {draft.reason}" for draft in round_.drafts)
     parts.extend(Text(line, style="yellow") for line in drafts)
-    if isinstance(played.decision, MalformedPlan):
-        parts.append(Text(f"no workflow: {played.decision.reason}", style="yellow"))
-        if played.workflow is not None:
+    if isinstance(round_.decision, MalformedPlan):
+        parts.append(Text(f"no workflow: {round_.decision.reason}", style="yellow"))
+        if round_.workflow is not None:
             parts.append(Text("the best single worker answers instead", style="yellow"))
-    if isinstance(played.decision, AcceptedAnswer):
+    if isinstance(round_.decision, AcceptedAnswer):
         parts.append(Text("the conductor returns the answer as it is", style="green"))
-    if played.workflow is not None:
-        parts.append(_step_table(number, played, played.workflow, playing))
-        parts += _step_notes(played)
+    if round_.workflow is not None:
+        parts.append(_step_table(number, round_, round_.workflow, running))
+        parts += _step_notes(round_)
     return parts
 
 
 def _step_table(
-    number: int, played: Round, workflow: Workflow, playing: dict[tuple[int, int], int]
+    number: int, round_: Round, workflow: Workflow, running: dict[tuple[int, int], int]
 ) -> Table:
     table = workflow_table()
     for index, step in enumerate(workflow.steps):
-        ended = played.step(index)
+        ended = round_.step(index)
         name = ended.worker if ended else step.worker
         cells = (
             str(index + 1),
@@ -188,8 +188,8 @@ def _step_table(
         )
         if ended:
             mark, tail = _finished_cells(ended)
-        elif (number, index) in playing:
-            heard = playing[number, index]
+        elif (number, index) in running:
+            heard = running[number, index]
             mark, tail = "[cyan]▶[/cyan]", (f"~{heard // 4}", "", "")
         else:
             mark, tail = "[dim]·[/dim]", ("", "", "")
@@ -206,10 +206,10 @@ def _finished_cells(step: StepRun) -> tuple[str, tuple[str, str, str]]:
     )
 
 
-def _step_notes(played: Round) -> list[RenderableType]:
+def _step_notes(round_: Round) -> list[RenderableType]:
     """What went wrong at a step, in words."""
     notes: list[RenderableType] = []
-    for step in sorted(played.steps, key=lambda step: step.index):
+    for step in sorted(round_.steps, key=lambda step: step.index):
         for attempt in step.attempts:
             text = f"step {step.index + 1}: {attempt.worker}: {attempt.failure.message}"
             notes.append(Text(text, style="yellow"))

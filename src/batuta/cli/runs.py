@@ -1,4 +1,4 @@
-"""`batuta runs`: what was played, read again and replayed."""
+"""`batuta runs`: stored runs, shown and replayed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.table import Table
 
 from batuta.cli import json_output
 from batuta.cli.help_text import format_example
+from batuta.cli.options import Json
 from batuta.cli.run_display import print_run
 from batuta.clients import HttpTransport, RunReplayClient
 from batuta.config.load import load_config, store_target
@@ -30,10 +31,7 @@ app = typer.Typer(help="The stored runs: list, show, replay.", no_args_is_help=T
 
 AMBIGUOUS_SHOWN = 5
 """Ids that are shown where the beginning of one is not enough."""
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
-RunArgument = Annotated[
-    str, typer.Argument(help="The run's id, or as much of its beginning as no other run has.")
-]
+RunArgument = Annotated[str, typer.Argument(help="The run's id, or a unique beginning of it.")]
 
 
 @app.command("list", epilog=format_example("batuta runs list --limit 5"))
@@ -48,7 +46,7 @@ def list_runs(
         return
     console = Console()
     if not summaries:
-        console.print('[dim]no runs yet; play one: batuta ask "…"[/dim]')
+        console.print('[dim]no runs yet; start one: batuta ask "…"[/dim]')
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("run", "when", "outcome", "steps", "tokens", "cost", "time", "question"):
@@ -87,10 +85,10 @@ def replay_stored_run(
     recorded: Annotated[
         bool, typer.Option("--recorded", help="From the stored replies, at no cost.")
     ] = False,
-    pool: Annotated[str | None, typer.Option(help="Whose workers play.")] = None,
+    pool: Annotated[str | None, typer.Option(help="The pool whose workers answer.")] = None,
     json: Json = False,
 ) -> None:
-    """Play the workflow of a stored run again; the new run is stored as well."""
+    """Execute the workflow of a stored run again; the new run is stored as well."""
     run = anyio.run(_replay_run, run_id, recorded, pool)
     if json:
         json_output.print_json(json_output.run_json(run))
@@ -128,7 +126,7 @@ async def _load_run(run_id: str) -> Run:
 
 async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
     old = await _load_run(run_id)
-    played = ReplayConductor(old)
+    step_runs = ReplayConductor(old)
     header = old.header
     async with HttpTransport() as http:
         clients: dict[WorkerId, Client]
@@ -136,7 +134,7 @@ async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
             clients = {worker.id: RunReplayClient.of([old], worker.id) for worker in header.pool}
         else:
             loaded = await load_config(http, pool=pool or _rehearsal_source(old))
-            missing = [w for w in played.workers if w not in loaded.clients]
+            missing = [w for w in step_runs.workers if w not in loaded.clients]
             if missing:
                 raise ConfigError(
                     f"{loaded.source} has no worker {missing[0]}; name a pool with --pool, or "
@@ -147,7 +145,7 @@ async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
             header = replace(header, pool=shared)
         run = await conduct(
             header.question,
-            played,
+            step_runs,
             header.pool,
             clients,
             limits=header.limits,
@@ -161,7 +159,7 @@ async def _replay_run(run_id: str, recorded: bool, pool: str | None) -> Run:
 
 
 def _rehearsal_source(run: Run) -> str | None:
-    """The rehearsal, if its workers played; else whatever there is now."""
+    """The rehearsal, if its workers answered; else whatever there is now."""
     if not any("rehearsal" in worker.tags for worker in run.header.pool):
         return None
     names = {str(worker.id) for worker in run.header.pool}
@@ -206,11 +204,11 @@ def _summary_json(summary: RunSummary) -> dict[str, object]:
 
 
 def _show_step(console: Console, run: Run, number: int) -> None:
-    """Every time that step was played: what it was sent, what it sent back."""
-    played = [step for step in run.steps if step.index == number - 1]
-    if not played:
+    """Every time that step was run: what it was sent, what it sent back."""
+    step_runs = [step for step in run.steps if step.index == number - 1]
+    if not step_runs:
         raise ConfigError(f"run {run.id} has no step {number}")
-    for step in played:
+    for step in step_runs:
         console.rule(f"step {number} · {step.worker}")
         _show_prompt(console, step)
         console.rule("reply")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def selector(
-    out: Annotated[Path, typer.Option(help="The folder that is written.")],
+    out: Annotated[Path, typer.Option(help="The folder to write.")],
     history: Annotated[
         Path | None,
         typer.Option(help="Outcomes, a JSON line a question: question, workers, each one's score."),
@@ -25,37 +25,40 @@ def selector(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the split, the folds, the search.")] = 0,
     *,
-    name: Annotated[str, typer.Option(help="What it is called in traces.")] = "mini",
+    name: Annotated[str, typer.Option(help="Its name in traces.")] = "mini",
     dollar: Annotated[
         float, typer.Option(min=0, help="Credit that a dollar is worth; 0: cost does not count.")
     ] = 0.0,
     embedding: Annotated[
         str | None,
-        typer.Option(help="A sentence-transformers model in place of hashed n-grams."),
+        typer.Option(
+            help="Not hashed n-grams: minilm (extra encoder), or a sentence-transformers model."
+        ),
     ] = None,
     search: Annotated[
         bool, typer.Option("--search/--no-search", help="Stage 2, sep-CMA-ES (needs cmaes).")
     ] = True,
 ) -> None:
-    """Learn from recorded outcomes which single worker is to answer which question.
+    """Learn from recorded outcomes which worker should answer which question.
 
-    No model is called. A fifth of the questions is kept apart to measure on. Where the outcomes
-    have their answers, the cascade is learned too.
+    No model is called. A fifth of the questions is held out for the measurement. If the outcomes
+    include the answers, the cascade is trained too.
     """
-    from batuta.solvers.features import HashedNgrams, SentenceEmbedding  # noqa: PLC0415 - loads numpy
+    from batuta.solvers.features import choose_features  # noqa: PLC0415 - loads numpy
     from batuta.solvers.selector import SelectorRecipe  # noqa: PLC0415
     from batuta.train.selector_training import read_outcomes, train_selector  # noqa: PLC0415
 
-    features = SentenceEmbedding(embedding) if embedding else HashedNgrams()
-    recipe = SelectorRecipe(name=name, features=features, dollar=dollar, evolve=search)
+    recipe = SelectorRecipe(
+        name=name, features=choose_features(embedding), dollar=dollar, evolve=search
+    )
     known = read_outcomes(history, tasks)
     with open_progress_bars() as bar:
         line = bar.add_task("features and folds", total=None, said="")
 
-        def told(stage: str, done: int, steps: int) -> None:
+        def show_progress(stage: str, done: int, steps: int) -> None:
             bar.update(line, description=stage, completed=done, total=steps)
 
-        trained = train_selector(known, out, recipe, seed=seed, on_progress=told)
+        trained = train_selector(known, out, recipe, seed=seed, on_progress=show_progress)
     typer.echo(training_summary(trained))
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from batuta.cli.help_text import format_example
 from batuta.cli.json_output import print_json
+from batuta.cli.options import Json
 from batuta.config.load import store_target
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def migrate(
     source: Annotated[
         str | None, typer.Option(help="A path or a URL: by default the store that is used here.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")] = False,
+    json: Json = False,
 ) -> None:
     """Copy everything to another database; run it again until both are equal.
 

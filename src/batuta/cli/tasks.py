@@ -13,6 +13,7 @@ from rich.table import Table
 
 from batuta.cli import json_output
 from batuta.cli.help_text import format_example
+from batuta.cli.options import Json
 from batuta.cli.outcomes import import_results
 from batuta.cli.router_arena import export_choices
 from batuta.config.load import REHEARSAL_POOL
@@ -35,7 +36,6 @@ app.command(
     epilog=format_example("batuta tasks export routerarena router_data.json --conductor runs/mini"),
 )(export_choices)
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Name = Annotated[
     str,
     typer.Argument(
@@ -51,7 +51,7 @@ Seed = Annotated[int, typer.Option(help="Of the order of options and of generate
 
 @app.command("list", epilog=format_example("batuta tasks list"))
 def list_sources(json: Json = False) -> None:
-    """Every source: its splits, its licence, and which of it is here."""
+    """List every source: its splits, its licence, and what is downloaded."""
     folder = benchmark_folder()
     rows = [_source_json(source, folder) for source in datasets.DATASETS.values()]
     rows += [*_rehearsal_json(), *_generated_json(), *_recorded_json(folder)]
@@ -81,7 +81,7 @@ def show_tasks(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Tasks of a source as a model is asked them, with their answers."""
+    """Show tasks of a source as a model sees them, with their answers."""
     if name.startswith(RECORDED_PREFIX):
         _show_recorded(name.removeprefix(RECORDED_PREFIX), json=json)
     elif name == reasoning_gym.NAME:

@@ -42,7 +42,9 @@ Set = Annotated[
 
 RunsOn = Annotated[
     str | None,
-    typer.Option("--executor", help="Where runs are played: local, ray, ray:local, ray:HOST:PORT."),
+    typer.Option(
+        "--executor", help="Where runs are executed: local, ray, ray:local, ray:HOST:PORT."
+    ),
 ]
 
 
@@ -58,10 +60,10 @@ def warmup(config: Config, seed: Seed = None, out: Out = None, changes: Set = No
     with open_progress_bars() as bar:
         line = bar.add_task("SFT warm-up", total=settings.warmup.steps, said="")
 
-        def told(step: int, loss: float) -> None:
+        def show_progress(step: int, loss: float) -> None:
             bar.update(line, completed=step + 1, said=f"loss {loss:.3f} nats a token")
 
-        folder = run_warmup(settings, told)
+        folder = run_warmup(settings, show_progress)
     typer.echo(folder)
 
 
@@ -123,12 +125,12 @@ def rejection(
     with open_progress_bars() as bar:
         lines: dict[str, TaskID] = {}
 
-        def told(doing: str, done: int, total: int, figures: dict[str, float]) -> None:
+        def show_progress(doing: str, done: int, total: int, figures: dict[str, float]) -> None:
             if doing not in lines:
                 lines[doing] = bar.add_task(doing, total=total, said="")
             bar.update(lines[doing], completed=done, said=format_metrics(figures))
 
-        folder = run_rejection_sampling(settings, told)
+        folder = run_rejection_sampling(settings, show_progress)
     typer.echo(folder)
 
 
@@ -154,10 +156,10 @@ def distil(
     with open_progress_bars() as bar:
         line = bar.add_task("distilling", total=settings.distil.steps, said="")
 
-        def told(step: int, steps: int, loss: float) -> None:
+        def show_progress(step: int, steps: int, loss: float) -> None:
             bar.update(line, completed=step, total=steps, said=f"loss {loss:.3f} nats a token")
 
-        folder = run_distillation(settings, drafts, told)
+        folder = run_distillation(settings, drafts, show_progress)
     typer.echo(folder)
 
 
@@ -190,7 +192,7 @@ def conductor(
     ] = False,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="With --check: for programs.", rich_help_panel=OUTPUT_PANEL),
+        typer.Option("--json", help="With --check: print JSON.", rich_help_panel=OUTPUT_PANEL),
     ] = False,
     from_runs: Annotated[
         bool,
@@ -201,7 +203,7 @@ def conductor(
     store: Annotated[
         str | None,
         typer.Option(
-            help="Whose runs: a database file or URL, by default this machine's.",
+            help="The store to read, a database file or URL; default this machine's.",
             rich_help_panel=RUNS_PANEL,
         ),
     ] = None,
@@ -225,31 +227,34 @@ def conductor(
     ] = None,
     pool: Annotated[
         str | None,
-        typer.Option(help="Without a file: whom to conduct.", rich_help_panel=CHOOSING_PANEL),
+        typer.Option(help="Without --config: the pool to conduct.", rich_help_panel=CHOOSING_PANEL),
     ] = None,
     tasks: Annotated[
         str | None,
-        typer.Option(help="Without a file: a JSONL of questions.", rich_help_panel=CHOOSING_PANEL),
+        typer.Option(
+            help="Without --config: a JSONL file of questions.", rich_help_panel=CHOOSING_PANEL
+        ),
     ] = None,
     minutes: Annotated[
         float | None,
         typer.Option(
-            min=0.2, help="Without a file: how long it may take.", rich_help_panel=CHOOSING_PANEL
+            min=0.2, help="Without --config: minutes at most.", rich_help_panel=CHOOSING_PANEL
         ),
     ] = None,
 ) -> None:
-    """Reinforcement learning: workflows are written, played, graded, and their reward is learned.
+    """Reinforcement learning: the policy writes workflows, they are run and graded, it learns.
 
-    With --from-runs (or --store) part of the questions are those of stored runs that were judged
-    by feedback; each stage of the curriculum keeps its own mix for the rest. The store is read
-    anew by --resume. With --from the policy of the SFT warm-up is first fitted to the workflows
-    that a tuning found for its questions, in the place of rejection sampling; nobody is called.
+    With --from-runs (or --store) part of the questions come from stored runs that were judged by
+    feedback; each stage of the curriculum keeps its own mix for the rest. --resume reads the
+    store again. With --from the policy of the SFT warm-up is first fitted to the workflows that a
+    tuning found for its questions, instead of rejection sampling; no worker is called.
 
-    With --pool, --tasks and --minutes in place of --config it chooses its settings by itself, says
-    what and why, keeps questions back to tell which policy is best, and watches itself.
+    With --pool, --tasks and --minutes instead of --config it chooses its settings and says why,
+    searches for workflows and is fitted to them before reinforcement, holds questions out to pick
+    the best policy, and watches for known problems.
 
     Exit codes: 0 trained, or --check found nothing missing; 2 the settings cannot be carried out;
-    130 interrupted, --resume goes on.
+    130 interrupted, --resume continues.
     """
     began = monotonic()
     if config is None:
@@ -266,7 +271,7 @@ def conductor(
         )
         return
     if pool or tasks or minutes:
-        raise ConfigError("--pool, --tasks and --minutes stand in place of --config: leave one out")
+        raise ConfigError("--pool, --tasks and --minutes replace --config: give one or the other")
     settings = load_settings(config, with_executor(changes, executor), seed, out)
     if from_runs or store:
         settings = add_run_tasks(settings, store, runs_share)
@@ -283,10 +288,10 @@ def conductor(
     with open_progress_bars() as bar:
         line = bar.add_task("learning", total=settings.optimiser.steps, said="")
 
-        def told(figures: dict[str, Any]) -> None:
+        def show_progress(figures: dict[str, Any]) -> None:
             bar.update(line, completed=figures["step"], said=format_metrics(figures))
 
-        folder = train_conductor(settings, sys.argv, told, resume=resume)
+        folder = train_conductor(settings, sys.argv, show_progress, resume=resume)
     typer.echo(folder)
 
 
@@ -299,7 +304,7 @@ def _refuse_with_file(given: Mapping[str, object]) -> None:
     for name, value in given.items():
         if value:
             raise ConfigError(
-                f"{name} needs --config: without it the settings are chosen by themselves"
+                f"{name} needs --config: without it the settings are chosen automatically"
             )
 
 
@@ -310,10 +315,10 @@ def _distil_workflows(settings: TrainSettings, tuned: Path) -> None:
     with open_progress_bars() as bar:
         line = bar.add_task("learning what was found", total=settings.rejection.steps, said="")
 
-        def told(step: int, steps: int, loss: float) -> None:
+        def show_progress(step: int, steps: int, loss: float) -> None:
             bar.update(line, completed=step, total=steps, said=f"loss {loss:.3f} nats a token")
 
-        run_distillation(settings, tuned, told)
+        run_distillation(settings, tuned, show_progress)
 
 
 @app.command(epilog=format_example("batuta train watch runs/mine"))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from batuta.train.held_back import SplitQuestions
     from batuta.train.settings import TrainSettings
 
-CHOOSING_PANEL = "By itself"
+CHOOSING_PANEL = "Automatic settings"
 """Options in place of a file of settings."""
 
 
@@ -56,19 +56,18 @@ def train_by_itself(
         raise ConfigError("name the settings with --config, or --pool, --tasks and --minutes")
     require_packages()
     from batuta.train.auto_settings import TrainingFacts, choose_settings  # noqa: PLC0415 - torch
-    from batuta.train.auto_training import StageClock, train_within  # noqa: PLC0415 - loads torch
-    from batuta.train.conductor_training import load_pool  # noqa: PLC0415 - loads torch
+    from batuta.train.auto_training import (  # noqa: PLC0415 - loads torch
+        StageClock,
+        require_time,
+        train_within,
+    )
     from batuta.train.held_back import split_source  # noqa: PLC0415 - after the check
-    from batuta.train.settings import PoolSettings, TrainSettings  # noqa: PLC0415 - same
 
-    if (out / "warmup").exists() or (out / "metrics.jsonl").exists():
+    if (out / "tuned").exists() or (out / "metrics.jsonl").exists():
         raise ConfigError(f"{out} holds a training already: name another folder with --out")
-    found = anyio.run(load_pool, TrainSettings(pool=PoolSettings(source=pool)))
     split = split_source(tasks, out, seed)
     facts = TrainingFacts(
         questions=split.questions,
-        longest=split.longest,
-        workers=len(found),
         minutes=minutes,
         cores=os.process_cpu_count() if sys.version_info >= (3, 13) else os.cpu_count() or 1,
         source=split.source,
@@ -78,15 +77,23 @@ def train_by_itself(
     )
     settings, rows = choose_settings(facts)
     settings = override_settings(settings, changes, "--set")
+    clock = StageClock(minutes, began, monotonic)
+    plan = require_time(settings, split, clock)
     console = Console(stderr=True)
     _print_choice(console, rows, changes)
+    console.print(
+        f"fitting takes {plan.step_seconds:.2f} s a step here with {plan.network.layers} layers of "
+        f"{plan.network.hidden}; it is measured again when the search has ended",
+        markup=False,
+        highlight=False,
+    )
     _print_spending(console, settings, split)
     report = train_within(
         settings,
         split,
-        StageClock(minutes, began, monotonic),
+        clock,
         command=sys.argv,
-        tell=lambda said: console.print(said, markup=False, highlight=False),
+        on_progress=lambda said: console.print(said, markup=False, highlight=False),
     )
     _print_report(console, report, held=len(split.held_back))
     typer.echo(report.folder)
@@ -105,6 +112,7 @@ def _print_choice(console: Console, rows: Sequence[ChosenSetting], changes: Sequ
 
 def _print_spending(console: Console, settings: TrainSettings, split: SplitQuestions) -> None:
     """What it may cost, before anybody is called."""
+    from batuta.train.auto_settings import SEARCH_CALLS  # noqa: PLC0415 - after the check
     from batuta.train.conductor_training import load_pool  # noqa: PLC0415 - loads torch
     from batuta.train.cost_estimate import estimate_cost  # noqa: PLC0415 - after the check
     from batuta.train.episodes import make_episodes  # noqa: PLC0415 - same
@@ -113,6 +121,7 @@ def _print_spending(console: Console, settings: TrainSettings, split: SplitQuest
     episodes = make_episodes(split.held_back, pool, settings.pool, settings.seed)
     cost, r = estimate_cost(settings, episodes, ()), settings.rejection
     times = 1 + Decimal(r.rounds * r.questions * r.group) / max(1, cost.workflows)
+    times += Decimal(SEARCH_CALLS) / max(1, cost.calls)
     unpriced = [str(worker.id) for worker in pool if worker.price is None]
     besides = (
         f", without the calls of {', '.join(unpriced)}, whose price is unknown" if unpriced else ""

@@ -14,13 +14,20 @@ from rich.console import Console
 
 from batuta.cli.help_text import (
     EXECUTION_PANEL,
-    GRADING_PANEL,
     LIMITS_PANEL,
     OUTPUT_PANEL,
     POOL_PANEL,
     QUESTIONS_PANEL,
 )
 from batuta.cli.json_output import print_json
+from batuta.cli.options import (
+    ConcurrentRuns,
+    ExecutorName,
+    JsonOutput,
+    Judge,
+    RayProcesses,
+    Sandbox,
+)
 from batuta.clients import HttpTransport
 from batuta.config.load import LoadedConfig, load_config
 from batuta.core import WorkerId
@@ -57,6 +64,8 @@ class TuneOptions:
     rewriter: str | None
     sandbox: str
     concurrency: int
+    executor: str
+    workers: int | None
     seed: int
     out: Path
     check: bool
@@ -90,7 +99,7 @@ def command(
     budget: Annotated[
         float | None,
         typer.Option(
-            min=0, help="Dollars at most, in all; never passed.", rich_help_panel=LIMITS_PANEL
+            min=0, help="Total dollars at most; never exceeded.", rich_help_panel=LIMITS_PANEL
         ),
     ] = None,
     calls: Annotated[
@@ -136,17 +145,12 @@ def command(
         typer.Option(min=1e-9, help="Dollars that a right answer is worth to you."),
     ] = None,
     call_weight: Annotated[
-        float, typer.Option(min=0, help="Share right that a further call must gain.")
+        float, typer.Option(min=0, help="Accuracy that one more call must gain.")
     ] = 0.037,
     limit: Annotated[
         int, typer.Option(min=1, help="Questions at most.", rich_help_panel=QUESTIONS_PANEL)
     ] = QUESTIONS,
-    judge: Annotated[
-        str | None,
-        typer.Option(
-            help="The worker that grades what no rule decides.", rich_help_panel=GRADING_PANEL
-        ),
-    ] = None,
+    judge: Judge = None,
     rewrite: Annotated[
         bool,
         typer.Option(
@@ -158,31 +162,23 @@ def command(
         str | None,
         typer.Option(help="The worker that rewrites subtasks; by default the strongest."),
     ] = None,
-    sandbox: Annotated[
-        str,
-        typer.Option(
-            help="Where programs run: auto, bubblewrap, landlock, or none.",
-            rich_help_panel=GRADING_PANEL,
-        ),
-    ] = "auto",
-    concurrency: Annotated[
-        int, typer.Option(min=1, help="Runs at the same time.", rich_help_panel=EXECUTION_PANEL)
-    ] = 32,
+    sandbox: Sandbox = "auto",
+    concurrency: ConcurrentRuns = 32,
+    executor: ExecutorName = "local",
+    workers: RayProcesses = None,
     seed: Annotated[
         int,
         typer.Option(
             min=0, help="Of the split, the search and the calls.", rich_help_panel=QUESTIONS_PANEL
         ),
     ] = 0,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON on stdout.", rich_help_panel=OUTPUT_PANEL)
-    ] = False,
+    json: JsonOutput = False,
 ) -> None:
-    """Find how the pool is best conducted, and prove it on questions kept back.
+    """Find the best way to conduct the pool, and test it on held-out questions.
 
-    Calibrates the workers, searches for workflows, chooses a selector, judges it against the best
-    single worker. Every call is reserved before it is made and written down: killed and started
-    again, nothing is paid twice.
+    Calibrates the workers, searches for workflows, chooses a selector, and compares it with the
+    best single worker. Every call is reserved before it is made and recorded after it, so a
+    restart pays for nothing twice.
 
     Exit codes: 0 done; 2 wrong use or a budget that is too small; 130 interrupted, run it again.
     """
@@ -191,7 +187,8 @@ def command(
         budget=budget, calls=calls, minutes=minutes,
         labels=labels, worth=worth, call_weight=call_weight, stages=stages, judge=judge,
         rewrite=rewrite, rewriter=rewriter, sandbox=sandbox,
-        concurrency=concurrency, seed=seed, out=out, check=check, json=json,
+        concurrency=concurrency, executor=executor, workers=workers,
+        seed=seed, out=out, check=check, json=json,
     )  # fmt: skip
     try:
         found = anyio.run(_tune_workflows, options)
@@ -295,33 +292,34 @@ async def _run_tuning(
     settings: TuneSettings,
 ) -> dict[str, Any]:
     from batuta.tune.context import TuneContext  # noqa: PLC0415 - same
-    from batuta.tune.opening import open_player, start_clock  # noqa: PLC0415 - loads numpy
+    from batuta.tune.opening import open_runner, start_clock  # noqa: PLC0415 - loads numpy
     from batuta.tune.recommend import write_settings  # noqa: PLC0415 - same
     from batuta.tune.report import describe_tuning, write_results  # noqa: PLC0415 - same
     from batuta.tune.stages import ULTRA  # noqa: PLC0415 - same
     from batuta.tune.tuning import run_tuning  # noqa: PLC0415 - same
 
     judge = None if options.judge is None else WorkerId(options.judge)
-    async with open_player(
+    async with open_runner(
         loaded.pool, loaded.clients, questions=questions, settings=settings, folder=options.out,
         judge=judge, sandbox=options.sandbox, concurrency=options.concurrency,
-    ) as (player, budget):  # fmt: skip
+        executor=options.executor, processes=options.workers,
+    ) as (runner, budget):  # fmt: skip
         console = Console(stderr=True)
 
-        def tell(stage: str, found: str) -> None:
-            spent = f"{player.meter.calls:,} calls, ${budget.usd:.4f}"
+        def report(stage: str, found: str) -> None:
+            spent = f"{runner.meter.calls:,} calls, ${budget.usd:.4f}"
             console.print(f"{stage:9}  {found}  [{spent}]", markup=False, highlight=False)
 
         context = TuneContext(
             parts=parts,
             family=questions.family,
-            player=player,
+            runner=runner,
             settings=settings,
             used_minutes=start_clock(),
-            tell=tell,
+            report=report,
         )
         result = await run_tuning(context)
-    found = describe_tuning(result, parts, settings, player.meter)
+    found = describe_tuning(result, parts, settings, runner.meter)
     source = Path(options.pool) if options.pool else Path("batuta.toml")
     original = source.read_text(encoding="utf-8") if source.is_file() else ""
     system = (result.nominees or {}).get(ULTRA)

@@ -45,6 +45,7 @@ from batuta.core.worker import EMBEDDINGS, PROGRAM
 from batuta.engine import TimeoutPolicy
 from batuta.environment import data_folder, read_variable
 from batuta.errors import ConfigError
+from batuta.guardrails import NO_GUARDRAILS
 from batuta.guardrails.settings import build_guardrails
 from batuta.solvers import LLMConductor
 from batuta.solvers.open_conductor import open_trained
@@ -105,7 +106,7 @@ async def load_config(
             `single/<id>`, `chain/<id>><id>` (workers in a row), or `hand-written` (rehearsal only).
         environ: where keys and overrides are looked up.
         time_scale: how slow the rehearsal's workers are, 1.0 being a natural pace.
-        rehearses: whether the rehearsal plays where no pool is named and there is no model.
+        rehearses: whether the rehearsal is used where no pool is named and there is no model.
         processes: how many call these workers at the same time, each with a configuration of its
             own: without Redis each lets its part of the providers' limits through.
 
@@ -221,7 +222,7 @@ def _build_config(
 ) -> LoadedConfig:
     embedders = tuple(spec.worker for spec in specs if EMBEDDINGS in spec.worker.tags)
     if len(embedders) == len(specs):
-        raise ConfigError(f"{source} has no worker that answers: those that embed answer nothing")
+        raise ConfigError(f"{source} has no worker that can answer: embedding models cannot")
     try:
         Pool(tuple(spec.worker for spec in specs))  # all ids differ
         pool = Pool(tuple(spec.worker for spec in specs if spec.worker not in embedders))
@@ -263,7 +264,7 @@ def _build_config(
         embedders=embedders,
         health=health,
         timeouts=TimeoutPolicy(resilience.step_timeout_s, resilience.hedge_s),
-        guardrails=build_guardrails(settings.policies),
+        guardrails=build_guardrails(settings.policies) if settings.policies else NO_GUARDRAILS,
         max_rounds=settings.limits.max_rounds,
         server=settings.server,
         answer_cache=settings.answer_cache,

@@ -12,12 +12,12 @@ from batuta.clients.openai.moderation import ModerationClient
 from batuta.config.settings import AnswerCacheSetting, ExploreSetting, OidcSetting, ServerSetting
 from batuta.core import Client, Conductor, Limits, Pool, Worker, WorkerId
 from batuta.engine import TimeoutPolicy
-from batuta.guardrails import Guardrails
+from batuta.guardrails import NO_GUARDRAILS, Guardrails
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedConfig:
-    """A pool that can be played and who conducts it."""
+    """A pool that can be used, and who conducts it."""
 
     source: str
     """Where it comes from, for people to read."""
@@ -42,7 +42,7 @@ class LoadedConfig:
     health: Mapping[WorkerId, WorkerHealth] = field(default_factory=dict[WorkerId, WorkerHealth])
     """How each worker does; nobody is watched in the rehearsal."""
     timeouts: TimeoutPolicy = TimeoutPolicy()
-    guardrails: Guardrails = field(default_factory=Guardrails)
+    guardrails: Guardrails = NO_GUARDRAILS
     max_rounds: int | None = None
     """Rounds that a caller may ask for; None: the API's own limit."""
     server: ServerSetting = ServerSetting()

@@ -15,9 +15,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from batuta.clients.providers import PYTHON
 from batuta.core import MAX_ROUNDS, MAX_STEPS, Skill
-from batuta.core.usage import ASSUMED_PRICE
 from batuta.embedded.policy import is_policy
 from batuta.guardrails.settings import GuardrailSetting
+from batuta.usage import ASSUMED_PRICE
 
 
 class LogFormat(StrEnum):
@@ -236,7 +236,7 @@ class ConductorSetting(_StrictModel):
         if self.worker and self.model:
             raise ValueError("there are two conductors: name `worker`, or `provider` and `model`")
         if not self.model and self.model_fields_set & {"provider", "base_url", "key_env", "card"}:
-            raise ValueError("a conductor that is no worker needs a `model`")
+            raise ValueError("a conductor that is not a worker needs a `model`")
         if not self.model:
             self.refuse_settings(_OF_ITS_MODEL, "is of a conductor with a `model` of its own")
         return self
@@ -400,6 +400,9 @@ class AnswerCacheSetting(_StrictModel):
     """Whether also answers that were sampled: of another temperature than 0 and without a seed."""
     redis: bool = False
     """Whether the index is in the Redis of the server, and not in the database of the runs."""
+    similarity: float | None = Field(default=None, ge=0.8, le=1.0)
+    """The cosine from which the same question in other words is answered by the same answer; None:
+    the words must be the same. It needs the extra `encoder`."""
 
     @model_validator(mode="after")
     def _is_switched(self) -> Self:
@@ -432,7 +435,8 @@ class Settings(_StrictModel):
         """
 
         def seen(name: str | None) -> str | None:
-            return str(folder / name) if name and is_policy(folder / name) else name
+            there = folder / name if name else None
+            return str(there) if there and there.is_dir() and is_policy(there) else name
 
         conductor = self.conductor
         named = {"worker": seen(conductor.worker), "card": seen(conductor.card) or ""}

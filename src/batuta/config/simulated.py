@@ -22,7 +22,7 @@ def rehearsal_config(
     Raises:
         ConfigError: no such conductor, or no such world.
     """
-    from batuta.rehearsal import (  # noqa: PLC0415 - only when played
+    from batuta.rehearsal import (  # noqa: PLC0415 - only when needed
         CONDUCTOR_WORKER,
         HandWrittenClient,
         rehearsal_clients,
@@ -36,7 +36,9 @@ def rehearsal_config(
             f"{REHEARSAL_POOL}:{name}" if name else REHEARSAL_POOL for name in WORLD_PROFILES
         )
         raise ConfigError(f"there is no pool {REHEARSAL_POOL}:{world}; choose one of: {known}")
-    players = rehearsal_clients(time_scale=1.0 if time_scale is None else time_scale, world=world)
+    worker_clients = rehearsal_clients(
+        time_scale=1.0 if time_scale is None else time_scale, world=world
+    )
     workers = rehearsal_pool(world)
     if conductor is None:
         chosen: Conductor = open_trained(shipped_policy_folder())
@@ -44,13 +46,13 @@ def rehearsal_config(
         model = HandWrittenClient() if time_scale is None else HandWrittenClient(time_scale)
         chosen = LLMConductor(name="rehearsal/hand-written", client=model, worker=CONDUCTOR_WORKER)
     else:
-        chosen = ConductorOpener(pool=workers, clients=players).named(str(conductor))
+        chosen = ConductorOpener(pool=workers, clients=worker_clients).named(str(conductor))
     after = " after the shift" if world else ""
     source = f"the rehearsal{after} (simulated workers)"
     return LoadedConfig(
         source=source,
         pool=workers,
-        clients=players,
+        clients=worker_clients,
         conductor=chosen,
         limits=Limits(),
         simulated=True,
@@ -63,7 +65,7 @@ def world2_config(source: str, conductor: str | None = None) -> LoadedConfig:
     Raises:
         ConfigError: no such conductor, or the source says something else.
     """
-    from batuta.rehearsal.world2 import (  # noqa: PLC0415 - only when played
+    from batuta.rehearsal.world2 import (  # noqa: PLC0415 - only when needed
         parse_world2_source,
         world2_clients,
         world2_pool,
@@ -76,12 +78,12 @@ def world2_config(source: str, conductor: str | None = None) -> LoadedConfig:
             "such as world2:12:7, with at most 2000 workers"
         )
     seed, count = drawn
-    pool, players = world2_pool(seed, count), world2_clients(seed, count)
-    cast = ConductorOpener(pool=pool, clients=players)
+    pool, worker_clients = world2_pool(seed, count), world2_clients(seed, count)
+    cast = ConductorOpener(pool=pool, clients=worker_clients)
     return LoadedConfig(
         source=f"world 2, {count} simulated workers of seed {seed}",
         pool=pool,
-        clients=players,
+        clients=worker_clients,
         conductor=cast.named(conductor or "best"),
         limits=Limits(),
         simulated=True,

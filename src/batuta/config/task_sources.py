@@ -54,13 +54,13 @@ class TaskSource(Protocol):
 
 
 def _load_rehearsal() -> TaskSource:
-    from batuta.rehearsal.task_source import RehearsalTasks  # noqa: PLC0415 - only when played
+    from batuta.rehearsal.task_source import RehearsalTasks  # noqa: PLC0415 - only when needed
 
     return RehearsalTasks()
 
 
 def _load_world2() -> TaskSource:
-    from batuta.rehearsal.world2.task_source import World2Tasks  # noqa: PLC0415 - only when played
+    from batuta.rehearsal.world2.task_source import World2Tasks  # noqa: PLC0415 - only when needed
 
     return World2Tasks()
 

@@ -15,14 +15,13 @@ from batuta.clients import (
     provider_key,
     provider_url,
 )
-from batuta.clients.discovery import known_worker
+from batuta.clients.catalog import ListedModel, known_worker
 from batuta.clients.idle_sampling import idle_sampling
 from batuta.clients.limits import CallLimiter, RateLimitedClient
 from batuta.clients.limits_shared import RedisConnections
 from batuta.clients.openai.moderation import ModerationClient
 from batuta.clients.providers import PYTHON, DeploymentSpec, has_url_override
 from batuta.clients.secret import Secret
-from batuta.clients.servers import ListedModel
 from batuta.clients.transport import url_host
 from batuta.config.settings import DeploymentSetting, ModerationSetting, WorkerSetting
 from batuta.core import Client, Price, Sampling, Worker, WorkerId
@@ -36,6 +35,7 @@ PROGRAM_DESCRIPTION = (
 )
 MODERATION = WorkerId("moderation")
 """The id under which keys allow or deny the provider of moderation."""
+_NO_SAMPLING = Sampling()
 PROGRAMS = 4
 """Programs of one worker at the same time."""
 
@@ -111,6 +111,8 @@ def check_sampling(spec: WorkerSpec, wanted: Sampling, name: str) -> None:
     Raises:
         ConfigError: one would be left out, or the provider refuses it; it is named.
     """
+    if wanted == _NO_SAMPLING:
+        return
     for field in idle_sampling(spec, wanted):
         raise ConfigError(f"{name}.{field} has no effect on {spec.worker.model}: leave it out")
 

@@ -12,6 +12,7 @@ from batuta.core.message import (
     Message,
     Part,
     PromptCache,
+    Question,
     Reply,
     Request,
     ResponseFormat,
@@ -49,11 +50,10 @@ from batuta.core.run import (
     TimeSpan,
     WorkflowEstimate,
 )
-from batuta.core.task import Grade, Grader, Question, Task, TaskId
-from batuta.core.usage import Price
+from batuta.core.task import Grade, Grader, Task, TaskId
 from batuta.core.worker import Finish, Pool, Sampling, Skill, Worker, WorkerId
 from batuta.core.workflow import MAX_ROUNDS, MAX_STEPS, Step, Workflow
-from batuta.usage import Cost, Usage
+from batuta.usage import Cost, Price, Usage
 
 __all__ = [
     "MAX_ROUNDS",

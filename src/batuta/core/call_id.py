@@ -33,5 +33,5 @@ def decode_call_id(tool_call_id: str) -> ToolCallOrigin | None:
     found = _CALL_ID_PATTERN.fullmatch(tool_call_id)
     if found is None:
         return None
-    played, step = divmod(int(found[2]), _ROUND_FACTOR)
-    return ToolCallOrigin(_RUN_PREFIX + found[1], played, step, int(found[3]))
+    round_number, step = divmod(int(found[2]), _ROUND_FACTOR)
+    return ToolCallOrigin(_RUN_PREFIX + found[1], round_number, step, int(found[3]))

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from batuta.core.decision import Decision
-from batuta.core.message import Delta, Reply, Request
+from batuta.core.message import Delta, Question, Reply, Request
 from batuta.core.run import Failure, Round
-from batuta.core.task import Question
 from batuta.core.worker import Pool, Worker
 from batuta.core.workflow import MAX_STEPS
 
@@ -89,7 +88,7 @@ class PlanningContext:
     """0 for the first try, 1 for the first re-sampling of a malformed draft…"""
     max_steps: int = MAX_STEPS
     previous: tuple[Round, ...] = field(default=())
-    """The rounds already played; empty in the first round."""
+    """The rounds already executed; empty in the first round."""
 
 
 class Conductor(Protocol):
@@ -105,7 +104,7 @@ class Conductor(Protocol):
         ...
 
     async def plan(
-        self, brief: PlanningContext, listener: CallListener = NULL_LISTENER
+        self, context: PlanningContext, listener: CallListener = NULL_LISTENER
     ) -> Decision:
         """One decision; never raises for a draft that is malformed or a model that fails."""
         ...

@@ -14,6 +14,7 @@ reserved for a call is this bound:
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from batuta.core.message import HOUR_MARK, Audio, File, Image, Message, Request, Text, ToolCall
-from batuta.core.usage import MILLION, Price
 from batuta.core.worker import Worker
+from batuta.usage import MILLION, Price
 
 DEFAULT_OUTPUT_TOKENS = 4096
 """Tokens that a reply may have under a limit in dollars where nobody has set a cap."""
@@ -59,29 +60,14 @@ FILE_TOKENS = 300_000
 less than a token a byte, at what its tokens cost more than a text's."""
 _IMAGE_TOKENS_BY_MODEL = (("gpt-4o-mini", 48_200),)
 """Models whose pictures count as more."""
-_REASONING_MODELS = (
-    "o1",
-    "o3",
-    "o4",
-    "gpt-5",
-    "gpt-6",
-    "gpt-oss",
-    "gemini-2.5",
-    "gemini-3",
-    "gemini-4",
-    "deepseek-reasoner",
-    "deepseek-r1",
-    "qwen3",
-    "qwq",
-    "magistral",
-    "grok-3-mini",
-    "grok-4",
-    "glm-4.5",
-    "glm-4.6",
-    "glm-4.7",
-    "glm-5",
-    "kimi-k2-thinking",
+_REASONING_MODELS = re.compile(
+    r"o[134]|gpt-[5-9]|gpt-oss|gemini-(?:2\.5|[3-9])"
+    r"|claude-(?:fable|mythos|(?:opus|sonnet|haiku)-[5-9])"
+    r"|deepseek-(?:reasoner|r1|flash|pro|v[4-9])"
+    r"|qwen3|qwq|magistral|grok-(?:3-mini|[4-9])|glm-(?:4\.[5-9]|[5-9])"
+    r"|kimi-k(?:2-thinking|2\.[5-9]|[3-9])"
 )
+"""Models that reason unasked, by the beginning of their names."""
 _JSON_EXPANSION = 2
 """How much longer a provider may write JSON into the prompt than we send it: indented, escaped."""
 _UNBOUNDED_JSON_TOKENS = 10_000_000
@@ -148,8 +134,9 @@ class PromptSize:
 
 def measure_prompt(request: Request) -> PromptSize:
     """The size of the prompt of `request`."""
-    total = REQUEST_TOKENS + max_text_tokens(request.prefill)
-    total += sum(_max_message_tokens(message) for message in request.messages)
+    total = REQUEST_TOKENS + sum(map(_max_message_tokens, request.messages))
+    if request.prefill:
+        total += max_text_tokens(request.prefill)
     if request.tools:
         total += TOOLS_TOKENS
     for tool in request.tools:
@@ -168,11 +155,11 @@ def max_prompt_tokens(request: Request, worker: Worker, size: PromptSize | None 
         worker: who is asked.
         size: of the prompt, if it was measured already.
     """
-    image = next(
-        (most for name, most in _IMAGE_TOKENS_BY_MODEL if _is_model(worker, name)), IMAGE_TOKENS
-    )
     size = size or measure_prompt(request)
-    total = size.tokens + image * size.images
+    total = size.tokens
+    if size.images:
+        known = (most for name, most in _IMAGE_TOKENS_BY_MODEL if _is_model(worker, name))
+        total += next(known, IMAGE_TOKENS) * size.images
     return total if worker.context_window is None else min(total, worker.context_window)
 
 
@@ -264,8 +251,11 @@ def has_hour_mark(request: Request) -> bool:
     """Whether a part of the prompt is to be cached for an hour, which costs more."""
     if request.cache is not None and request.cache.mark == HOUR_MARK:
         return True
-    parts = (part.cache for message in request.messages for part in message.parts)
-    return HOUR_MARK in parts or any(tool.cache == HOUR_MARK for tool in request.tools)
+    for message in request.messages:
+        for part in message.parts:
+            if part.cache == HOUR_MARK:
+                return True
+    return any(tool.cache == HOUR_MARK for tool in request.tools) if request.tools else False
 
 
 def _has_recording(request: Request) -> bool:
@@ -275,19 +265,23 @@ def _has_recording(request: Request) -> bool:
 
 def reasons_unasked(worker: Worker) -> bool:
     """Whether the worker's model is known to reason, and to pay for it from its output."""
-    return _is_model(worker, *_REASONING_MODELS)
+    return _REASONING_MODELS.match(_bare_name(worker)) is not None
 
 
 def _is_model(worker: Worker, *prefixes: str) -> bool:
     """Whether the model's name, without its maker's, begins with one of those."""
-    return worker.model.lower().rpartition("/")[2].startswith(prefixes)
+    return _bare_name(worker).startswith(prefixes)
+
+
+def _bare_name(worker: Worker) -> str:
+    return worker.model.lower().rpartition("/")[2]
 
 
 def _max_message_tokens(message: Message) -> int:
     """Of a message without its pictures."""
-    total = (
-        MESSAGE_TOKENS + max_text_tokens(message.reasoning) + max_text_tokens(message.name or "")
-    )
+    total = MESSAGE_TOKENS
+    if message.reasoning or message.name:
+        total += max_text_tokens(message.reasoning) + max_text_tokens(message.name or "")
     for part in message.parts:
         if isinstance(part, Text):
             total += max_text_tokens(part.text) + len(part.tokens)

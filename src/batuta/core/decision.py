@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from batuta.core.message import Request
-from batuta.core.usage import ZERO_COST, ZERO_USAGE
 from batuta.core.workflow import Workflow
-from batuta.usage import Cost, Usage
+from batuta.usage import ZERO_COST, ZERO_USAGE, Cost, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A workflow to play."""
+    """A workflow to run."""
 
     workflow: Workflow
     draft: Draft = Draft()

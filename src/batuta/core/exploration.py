@@ -1,4 +1,4 @@
-"""How a served system chose what to play, where it learns from judgements while it serves."""
+"""How a served system chose what to run, where it learns from judgements while it serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said to a model and what it says back."""
+"""What is asked, what is said to a model for it, and what it says back."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-from batuta.core.usage import ZERO_COST, ZERO_USAGE
-from batuta.core.worker import Finish, Sampling
-from batuta.usage import Cost, Usage
+from batuta.core.worker import AUDIO, FILES, VISION, Finish, Sampling
+from batuta.usage import ZERO_COST, ZERO_USAGE, Cost, Usage
 
 
 class Role(StrEnum):
@@ -22,6 +21,8 @@ class Role(StrEnum):
     TOOL = "tool"
 
 
+_TAGS = (("image", VISION), ("file", FILES), ("audio", AUDIO))
+"""The tag of who can be shown a part of that kind."""
 HOUR_MARK = "1h"
 """The mark of what is to be cached for an hour and not for five minutes."""
 
@@ -192,6 +193,47 @@ class ResponseFormat:
     name: str = "answer"
     schema: Mapping[str, Any] = field(default_factory=dict[str, Any])
     strict: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A conversation that wants an answer, and what the answer must be like."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: ResponseFormat | None = None
+    sampling: Sampling = Sampling()
+    """Wishes for the visible answer; they bind the last step only."""
+    cache: PromptCache | None = None
+    """Wishes for the providers' caches of prompts; they go to every worker."""
+
+    def __post_init__(self) -> None:
+        if not self.messages:
+            raise ValueError("a question needs at least one message")
+
+    @property
+    def needed_tags(self) -> tuple[str, ...]:
+        """The tags of the workers that can be shown all that is attached."""
+        kinds = {part.kind for message in self.messages for part in message.attachments}
+        return tuple(tag for kind, tag in _TAGS if kind in kinds)
+
+    @property
+    def has_tool_results(self) -> bool:
+        """Whether results of tools are a part of the conversation."""
+        return any(isinstance(part, ToolResult) for said in self.messages for part in said.parts)
+
+    @staticmethod
+    def of(text: str) -> Question:
+        """A question of one user message."""
+        return Question(messages=(user_message(text),))
+
+    @property
+    def text(self) -> str:
+        """The text of the last user message, or of the last message if no user spoke."""
+        spoken = [message for message in self.messages if message.role is Role.USER]
+        return (spoken or self.messages)[-1].text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,14 +10,12 @@ from typing import Literal, NewType
 from batuta.core.decision import AcceptedAnswer, Draft, MalformedPlan, Plan
 from batuta.core.exploration import Exploration
 from batuta.core.formatting import format_cost, format_count, format_seconds
-from batuta.core.message import Delta, Reply, Request
+from batuta.core.message import Delta, Question, Reply, Request, ToolCall
 from batuta.core.run_html import StepRow, render_run_html
-from batuta.core.task import Question
-from batuta.core.usage import ASSUMED_PRICE, ZERO_COST, ZERO_USAGE, Price
 from batuta.core.worker import Pool, WorkerId
 from batuta.core.workflow import MAX_STEPS, Step, Workflow
 from batuta.errors import ClientError
-from batuta.usage import Cost, Usage
+from batuta.usage import ASSUMED_PRICE, ZERO_COST, ZERO_USAGE, Cost, Price, Usage
 
 RunId = NewType("RunId", str)
 
@@ -42,7 +40,7 @@ class Outcome(StrEnum):
     WAITING = "waiting"
     """A worker asked for the client's tools; a run with their results goes on where it stopped."""
     PLANNED = "planned"
-    """A dry run: the workflow was written and nobody was called to play it."""
+    """A dry run: the workflow was written and no worker was called."""
     REFUSED = "refused"
     """A policy forbade the question or the answer."""
     FAILED = "failed"
@@ -64,9 +62,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.rounds < 1:
-            raise ValueError("limits on steps and rounds are at least 1")
+            raise ValueError("limits on steps and rounds must be at least 1")
         if any(x is not None and x < 0 for x in (self.tokens, self.usd, self.seconds)):
-            raise ValueError("limits on tokens, dollars and seconds are not negative")
+            raise ValueError("limits on tokens, dollars and seconds must not be negative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,69 +119,89 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRun:
-    """A step as it was played; can be read again and replayed."""
+    """A step as it was run; can be read again and replayed."""
 
     index: int
     planned: WorkerId
     worker: WorkerId
-    """Who played it: `planned`, or its substitute."""
+    """Who answered it: `planned`, or its substitute."""
     request: Request | None
     """Verbatim; None if the step was never called."""
     result: Reply | Failure
     span: TimeSpan
     attempts: tuple[Attempt, ...] = ()
     as_fallback: bool = False
-    """Nobody could play it as planned: `worker` was asked the whole question anew."""
+    """Nobody could answer it as planned: `worker` was asked the whole question anew."""
 
     @property
     def is_substituted(self) -> bool:
-        """Whether another worker than planned played it because the planned one failed."""
+        """Whether another worker than planned answered it because the planned one failed."""
         return self.worker != self.planned and any(
             attempt.failure.code != HEDGE_LOST for attempt in self.attempts
         )
 
     @property
+    def pending_calls(self) -> tuple[ToolCall, ...]:
+        """The calls of the client's tools that it waits for; none if it has ended."""
+        return self.result.tool_calls if isinstance(self.result, Reply) else ()
+
+    @property
     def usage(self) -> Usage:
         """Tokens of the result and of all failed attempts."""
+        if not self.attempts:
+            return self.result.usage
         return sum((a.failure.usage for a in self.attempts), self.result.usage)
 
     @property
     def cost(self) -> Cost:
         """Dollars of the result and of all failed attempts."""
+        if not self.attempts:
+            return self.result.cost
         return sum((a.failure.cost for a in self.attempts), self.result.cost)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """A decision of the conductor and what was played because of it."""
+    """A decision of the conductor and what was run because of it."""
 
     decision: Plan | AcceptedAnswer | MalformedPlan
     drafts: tuple[MalformedPlan, ...] = ()
     """Malformed drafts before the decision; their tokens are paid."""
     workflow: Workflow | None = None
-    """What was played: the plan's, or the fallback's; None if nothing was."""
+    """What was run: the plan's, or the fallback's; None if nothing was."""
     steps: tuple[StepRun, ...] = ()
     """In the order in which they ended."""
     planning: TimeSpan = TimeSpan(0.0, 0.0)
 
     def step(self, index: int) -> StepRun | None:
-        """The step of that index, if it was played."""
-        return next((step for step in self.steps if step.index == index), None)
+        """The step of that index, if it was run."""
+        for step in self.steps:
+            if step.index == index:
+                return step
+        return None
+
+    @property
+    def waiting_steps(self) -> tuple[StepRun, ...]:
+        """The steps that wait for the client's tools, in their order."""
+        waiting = [step for step in self.steps if step.pending_calls]
+        return tuple(sorted(waiting, key=lambda step: step.index)) if waiting else ()
 
     @property
     def conductor_drafts(self) -> tuple[Draft, ...]:
         """Every draft that was paid for in this round."""
+        if not self.drafts:
+            return (self.decision.draft,)
         return (*(malformed.draft for malformed in self.drafts), self.decision.draft)
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeState:
-    """What a run continues from: rounds that were played, and paid, by the runs before it."""
+    """What a run continues from: rounds that were executed, and paid, by the runs before it."""
 
     rounds: tuple[Round, ...]
     """All rounds so far without their prompts; the last one is unfinished."""
     runs: tuple[RunId, ...]
-    """The runs that played them, oldest first."""
+    """The runs that executed them, oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +219,7 @@ class RunHeader:
     model: str = ""
     """The served model's name, if the run was served."""
     parent: RunId | None = None
-    """The run that this one came from: its worker conducted, or it is played again."""
+    """The run that this one came from: its worker conducted, or it is run again."""
     started: float = 0.0
     """Seconds since the epoch."""
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -225,7 +243,7 @@ class WorkflowEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardrailTriggered:
-    """A policy did something; what it found is not told."""
+    """A policy did something; what it found is not recorded."""
 
     policy: str
     """Its name in the settings."""
@@ -267,25 +285,37 @@ class Run:
     @property
     def steps(self) -> tuple[StepRun, ...]:
         """The steps of all rounds, in the order in which they ended."""
-        return tuple(step for played in self.rounds for step in played.steps)
+        if len(self.rounds) == 1:
+            return self.rounds[0].steps
+        return tuple(step for round_ in self.rounds for step in round_.steps)
 
     @property
     def conductor_usage(self) -> Usage:
         """Tokens of the conductor's own drafts."""
-        drafts = (d for played in self.rounds for d in played.conductor_drafts)
-        return sum((draft.usage for draft in drafts), ZERO_USAGE)
+        total = ZERO_USAGE
+        for round_ in self.rounds:
+            for draft in round_.conductor_drafts:
+                total += draft.usage
+        return total
 
     @property
     def usage(self) -> Usage:
         """All tokens: the conductor's, every step's, every failed attempt's."""
-        return sum((step.usage for step in self.steps), self.conductor_usage)
+        total = self.conductor_usage
+        for step in self.steps:
+            total += step.usage
+        return total
 
     @property
     def cost(self) -> Cost:
         """All dollars: the conductor's, every step's, every failed attempt's."""
-        drafts = (d for played in self.rounds for d in played.conductor_drafts)
-        paid = sum((draft.cost for draft in drafts), ZERO_COST)
-        return sum((step.cost for step in self.steps), paid)
+        total = ZERO_COST
+        for round_ in self.rounds:
+            for draft in round_.conductor_drafts:
+                total += draft.cost
+            for step in round_.steps:
+                total += step.cost
+        return total
 
     def __repr__(self) -> str:
         """One line: id, outcome, size, cost, time and how the answer begins."""
@@ -302,7 +332,7 @@ class Run:
     def _repr_html_(self) -> str:
         """The workflow and the answer, as a notebook shows them."""
         summary = self._summary() + (f": {self.error}" if self.error else "")
-        return render_run_html([_step_rows(played) for played in self.rounds], summary, self.answer)
+        return render_run_html([_step_rows(round_) for round_ in self.rounds], summary, self.answer)
 
 
 def _shorten_text(text: str, most: int = 60) -> str:
@@ -310,14 +340,14 @@ def _shorten_text(text: str, most: int = 60) -> str:
     return flat if len(flat) <= most else f"{flat[: most - 1]}…"
 
 
-def _step_rows(played: Round) -> list[StepRow]:
+def _step_rows(round_: Round) -> list[StepRow]:
     """The steps of a round's workflow, as they are drawn."""
-    if played.workflow is None:
+    if round_.workflow is None:
         return []
-    levels = played.workflow.levels
+    levels = round_.workflow.levels
     return [
-        _step_row(step, levels[index], played.step(index))
-        for index, step in enumerate(played.workflow.steps)
+        _step_row(step, levels[index], round_.step(index))
+        for index, step in enumerate(round_.workflow.steps)
     ]
 
 
@@ -340,7 +370,7 @@ class RoundPlanned:
     """The conductor decided."""
 
     round: int
-    played: Round
+    planned: Round
     """The round before any of its steps."""
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NewType, TypeVar
 
-from batuta.core.usage import Price
+from batuta.usage import Price
 
 if TYPE_CHECKING:
     import random
@@ -61,12 +61,16 @@ class Sampling:
     """Replies to the one prompt; None: one."""
     logprobs: int | None = None
     """For each token of the reply, how many others are told with their log probabilities, beside
-    its own; None: none is told."""
+    its own; None: none is given."""
     dimensions: int | None = None
     """Numbers of each vector, of a model that embeds; None: the model's own."""
 
     def with_defaults(self, default: Sampling) -> Sampling:
         """These choices, and `default` where none was made."""
+        if default == _NO_CHOICES:
+            return self
+        if self == _NO_CHOICES:
+            return default
         return Sampling(
             temperature=default.temperature if self.temperature is None else self.temperature,
             top_p=default.top_p if self.top_p is None else self.top_p,
@@ -81,6 +85,9 @@ class Sampling:
             logprobs=_value_or_default(self.logprobs, default.logprobs),
             dimensions=_value_or_default(self.dimensions, default.dimensions),
         )
+
+
+_NO_CHOICES = Sampling()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from batuta.core.worker import WorkerId
 MAX_STEPS = 5
 """Steps a workflow may have (Conductor paper, section 3)."""
 MAX_ROUNDS = 3
-"""Workflows that may be played for one question, each of which reads the answer before it."""
+"""Workflows that may be run for one question, each of which reads the answer before it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,7 +106,7 @@ class EmbeddedClient:
     def _start_generation(self, request: Request) -> Generation:
         sampling = request.sampling.with_defaults(DEFAULT_SAMPLING)
         if sampling.max_tokens is not None and sampling.max_tokens < 1:
-            raise BadRequestError("max_tokens is at least 1")
+            raise BadRequestError("max_tokens must be at least 1")
         tokens = self._encode_prompt(format_chat_prompt(request))
         names = NameConstraint(request.names, self._spelling) if request.names else None
         if names:

@@ -46,7 +46,7 @@ class NameConstraint:
     """Follows one draft, and bars what would name somebody who is not listed.
 
     Guided decoding (Willard and Louf 2023, arXiv:2307.09702) of the one part of a draft that a pool
-    decides: a workflow that calls an absent worker cannot be played. The rest of the draft, and a
+    decides: a workflow that calls an absent worker cannot be run. The rest of the draft, and a
     list of numbers, are free.
     """
 

@@ -16,8 +16,8 @@ import anyio
 from batuta.core import Cost, Limits, Request, Usage, Worker
 from batuta.core.cost_bound import CallCostBound, bound_call_cost
 from batuta.core.formatting import format_usd
-from batuta.core.usage import ZERO_COST, ZERO_USAGE, usage_cost
 from batuta.errors import LimitReachedError
+from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 
 ZERO_USD = Decimal(0)
 
@@ -60,7 +60,8 @@ class Budget:
         self._held = ZERO_USD
         self._holds = 0
         self._usd = None if limits.usd is None else Decimal(str(limits.usd))
-        self._turn = anyio.Lock() if funds else None
+        self._turn: anyio.Lock | None = None
+        """Of whoever asks for more of others' money; made when somebody does."""
         self._released = 0
         self._waiting: anyio.Event | None = None
         """Set when a hold ends, if somebody waits for that."""
@@ -198,10 +199,11 @@ class Budget:
         Raises:
             LimitReachedError: there is too little.
         """
-        if self.funds is None or self._turn is None:
+        if self.funds is None:
             return
         if self._spent + self._held <= self.funds.granted:
             return
+        self._turn = self._turn or anyio.Lock()
         async with self._turn:
             needed = self._spent + self._held
             if needed <= self.funds.granted:

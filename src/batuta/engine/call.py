@@ -1,4 +1,4 @@
-"""One call of one worker for a step: the listener of its client, and a race between two."""
+"""What the calls of one step share, and one call of one worker: the listener of its client."""
 
 from __future__ import annotations
 
@@ -6,36 +6,140 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
+from typing import Protocol
 
 import anyio
 
 from batuta.core import (
+    Attempt,
     Cost,
     Delta,
     Failure,
+    Finish,
     Reply,
     Request,
+    Step,
     StepDelta,
+    StepRetried,
     ToolCall,
     ToolCallOrigin,
     Usage,
     Worker,
+    WorkerId,
+    Workflow,
     encode_call_id,
 )
 from batuta.core.run import HEDGE_LOST
 from batuta.core.token_estimate import estimate_request_tokens, token_weight, tokens_from_weight
-from batuta.core.usage import usage_cost
 from batuta.engine.budget import Hold
+from batuta.engine.context import RunContext
 from batuta.engine.json_filter import JsonTextFilter
-from batuta.engine.step_prompt import find_missing_field, is_empty, lacks_call, needs_call
-from batuta.engine.step_state import StepState
+from batuta.engine.step_prompt import (
+    allows_empty,
+    find_missing_field,
+    is_empty,
+    lacks_call,
+    needs_call,
+    step_request,
+    substitute_workers,
+    whole_question_request,
+)
 from batuta.errors import ClientError, LimitReachedError, RateLimitError, StreamInterruptedError
+from batuta.guardrails import GuardrailStage
+from batuta.usage import usage_cost
 
 logger = logging.getLogger(__name__)
 
 MAX_PAUSE_SECONDS = 2.0
 """Seconds that a step waits for a worker whose provider asks to slow down, if others can step."""
-_HEDGE_LOST = (HEDGE_LOST, "another worker was faster")
+HEDGE_LOSS = (HEDGE_LOST, "another worker was faster")
+"""The failure of a call that was cut because another one answers."""
+
+
+class CallRace(Protocol):
+    """Several calls for one step, of which one answers."""
+
+    speaker: WorkerCall | None
+    """Whose words are streamed."""
+
+    def may_emit(self, call: WorkerCall) -> bool:
+        """Whether that call's words may be streamed."""
+        ...
+
+
+class StepState:
+    """A step of this run's round `number`."""
+
+    def __init__(self, context: RunContext, workflow: Workflow, number: int, index: int) -> None:
+        self.context = context
+        self.workflow = workflow
+        self.number = number
+        self.index = index
+        self.step: Step = workflow.steps[index]
+        self.last = index == len(workflow) - 1
+        before = context.earlier_steps(number).get(index)
+        kept = before is not None and before.worker in context.pool
+        self.worker: WorkerId = before.worker if before and kept else self.step.worker
+        """Who is asked first: the one who asked for a tool gets its result."""
+        self.others: list[Worker] | None = None
+        """Who may be asked after the present worker; None: not looked for yet."""
+        self.as_fallback = before is not None and before.as_fallback
+        """Whether the whole question is asked, because nobody could answer the step."""
+        self.attempts: list[Attempt] = []
+        self.request: Request | None = None
+        self.calls: list[WorkerCall] = []
+        """The calls in flight."""
+        self.start = 0.0
+        self.has_shown_text = False
+        """Whether a reader has seen a part of this step's text as the answer."""
+
+    async def record_attempt(self, failure: Failure, worker: WorkerId) -> None:
+        """Keep a failed attempt, which is charged already, and tell of it."""
+        attempt = Attempt(worker, failure, self.context.elapsed())
+        self.attempts.append(attempt)
+        await self.context.publish(StepRetried(self.number, self.index, attempt))
+
+    def has_others(self) -> bool:
+        """Whether somebody else can still be asked in the present worker's place."""
+        return bool(self.substitutes())
+
+    def substitutes(self) -> list[Worker]:
+        """Who is asked next, best first."""
+        if self.others is None:
+            able = self.context.substitutes
+            self.others = substitute_workers(self.context, self.worker) if able else []
+        return self.others
+
+    def may_be_empty(self, reply: Reply) -> bool:
+        """Whether that reply, which says nothing, is an answer.
+
+        Where one worker is asked as if it were alone, its word is passed on as it is.
+        """
+        if not self.last or reply.finish is Finish.TOOL_CALLS:
+            return False
+        alone = len(self.workflow) == 1 or self.as_fallback
+        return alone or allows_empty(self.context.question, reply)
+
+    def build_request(self, worker: Worker) -> Request:
+        """What that worker is asked."""
+        if self.as_fallback:
+            return whole_question_request(self.context, self.number, worker)
+        return step_request(
+            self.context, self.workflow, number=self.number, index=self.index, worker=worker
+        )
+
+    async def apply_guardrails(self, reply: Reply) -> Reply | Failure:
+        """The reply as the policies let it pass."""
+        place = GuardrailStage.OUTPUT if self.last else GuardrailStage.BETWEEN
+        if place not in self.context.guardrails.stages:
+            return reply
+        clean, acts, blocked = await self.context.guardrails.check_reply(reply, place, self.index)
+        for act in acts:
+            await self.context.publish(act)
+        if not blocked:
+            return clean
+        message = f"the policy {blocked} forbids the reply of {self.worker}"
+        return Failure(code="policy_blocked", message=message, usage=reply.usage, cost=reply.cost)
 
 
 class WorkerCall:
@@ -49,17 +153,17 @@ class WorkerCall:
         self.hold: Hold | None = hold
         """What is reserved for the present attempt; None: it was charged."""
         self.streaming = step.context.emit is not None
-        self.received_weight = 0
-        """What came of the present attempt, as `token_weight` counts."""
+        self._received: list[str] = []
+        """What came of the present attempt."""
         self._buffered = self._new_buffer()
         """What is told once a tool is called; None: everything is told at once."""
         self._json_filter = self._new_filter()
         """Of a live answer that must be JSON, what may be told as it comes; None: all of it."""
         self.has_emitted = False
-        """Whether anything of the present attempt was told."""
+        """Whether anything of the present attempt was streamed."""
         self.is_settled = False
         """Whether the failure that ends the call was already noted and charged."""
-        self.hedge: Hedge | None = None
+        self.hedge: CallRace | None = None
         self.scope: anyio.CancelScope | None = None
         """Of a call that may be cut before the run is."""
         self.result: Reply | Failure | None = None
@@ -78,8 +182,7 @@ class WorkerCall:
 
     async def on_delta(self, delta: Delta) -> None:
         """A fragment: count it, pass it on."""
-        pieces = filter(None, (delta.text, delta.reasoning, delta.tool_arguments))
-        self.received_weight += sum(map(token_weight, pieces))
+        self._received += (delta.text, delta.reasoning, delta.tool_arguments)
         if self.hedge is not None and not self.hedge.may_emit(self):
             return
         for each in self._tellable_deltas(delta):
@@ -140,7 +243,7 @@ class WorkerCall:
             self.is_settled = True
             raise StreamInterruptedError(failure.message)
         self.hold = await self.context.reserve(self.request, self.worker, whole=True)
-        self.received_weight, self.has_emitted, self._buffered = 0, False, self._new_buffer()
+        self._received, self.has_emitted, self._buffered = [], False, self._new_buffer()
         self._json_filter = self._new_filter()
         self._indices.clear()
 
@@ -151,6 +254,11 @@ class WorkerCall:
         return failure.code == RateLimitError.code and wait is not None and wait > MAX_PAUSE_SECONDS
 
     # -- calling --------------------------------------------------------------------------
+
+    @property
+    def has_received(self) -> bool:
+        """Whether anything came of the present attempt."""
+        return any(self._received)
 
     @property
     def is_exposed(self) -> bool:
@@ -185,7 +293,7 @@ class WorkerCall:
         if self.result is None:
             late = f"no reply within {timeout_seconds or 0:g} s"
             result = (
-                self.cancel("timed_out", late) if self.hedge is None else self.cancel(*_HEDGE_LOST)
+                self.cancel("timed_out", late) if self.hedge is None else self.cancel(*HEDGE_LOSS)
             )
         else:
             result = self.result
@@ -213,7 +321,7 @@ class WorkerCall:
             )
         if self.hold is None:  # between two attempts: the first is charged, the next is not made
             return Failure(code=code, message=message)
-        output = tokens_from_weight(self.received_weight)
+        output = tokens_from_weight(sum(map(token_weight, self._received)))
         usage = Usage(
             calls=1, input=estimate_request_tokens(self.request), output=output, estimated=1
         )
@@ -304,97 +412,7 @@ class WorkerCall:
     def _call_id(self, given: str, number: int) -> str:
         if not self._renames:
             return given
-        played = self.context.round_offset + self.step.number
-        return encode_call_id(ToolCallOrigin(self.context.run_id, played, self.step.index, number))
-
-
-class Hedge:
-    """A call, and a second one beside it if the first stays silent; whoever is first answers.
-
-    Where a reader sees the words as they come, the first to speak has the floor and the other
-    is cut; elsewhere the first whole reply counts. What the loser costs is in the record.
-    """
-
-    def __init__(
-        self, step: StepState, first: WorkerCall, others: list[Worker], silence: float
-    ) -> None:
-        self.step = step
-        self.calls = [first]
-        self.others = others
-        self.delay = silence
-        self.speaker: WorkerCall | None = None
-        """Whose words are told."""
-        self.winner: WorkerCall | None = None
-        self.results: dict[WorkerCall, Reply | Failure] = {}
-        self.ended = anyio.Event()
-        self._add_call(first)
-
-    def may_emit(self, call: WorkerCall) -> bool:
-        """Whether that call's words may be told."""
-        if self.speaker is None:
-            self.speaker = call
-            if self.step.context.shows_answer(self.step.number):
-                self._cancel_all_but(call)
-        return self.speaker is call
-
-    async def run(self) -> Reply | Failure:
-        """The first usable reply; else the failure of the first worker."""
-        first = self.calls[0]
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._run_call, first)
-            with anyio.move_on_after(self.delay):
-                await self.ended.wait()
-            second = (
-                None
-                if self.ended.is_set() or first.received_weight
-                else await self._start_second_call()
-            )
-            if second is not None:
-                tasks.start_soon(self._run_call, second)
-        answering = self.winner or self.speaker or first
-        for call in self.calls:
-            if call is not answering:
-                await self.step.record_attempt(self._loser_failure(call), call.worker.id)
-        self.step.worker, self.step.request = answering.worker.id, answering.request
-        return self.results[answering]
-
-    async def _run_call(self, call: WorkerCall) -> None:
-        result = self.results[call] = await call.run(None)
-        if isinstance(result, Reply) and self.winner is None:
-            self.winner = call
-            self._cancel_all_but(call)
-        self.ended.set()
-
-    async def _start_second_call(self) -> WorkerCall | None:
-        """The best other worker, if there is money for two; the first may answer meanwhile."""
-        worker, budget = self.others[0], self.step.context.budget
-        request = self.step.build_request(worker)
-        try:
-            hold = await budget.reserve(request, worker, whole=True, waits=False)
-        except LimitReachedError:
-            return None
-        if self.ended.is_set() or self.calls[0].received_weight:
-            budget.release(hold)
-            return None
-        del self.others[0]
-        call = WorkerCall(self.step, worker, hold)
-        self.calls.append(call)
-        self._add_call(call)
-        return call
-
-    def _add_call(self, call: WorkerCall) -> None:
-        call.hedge, call.scope = self, anyio.CancelScope()
-
-    def _cancel_all_but(self, call: WorkerCall) -> None:
-        for other in self.calls:
-            if other is not call and other not in self.results and other.scope is not None:
-                other.scope.cancel()
-
-    def _loser_failure(self, call: WorkerCall) -> Failure:
-        """What the call that does not count has cost."""
-        result = self.results[call]
-        if isinstance(result, Failure):
-            return result
-        return Failure(
-            code=_HEDGE_LOST[0], message=_HEDGE_LOST[1], usage=result.usage, cost=result.cost
+        round_number = self.context.round_offset + self.step.number
+        return encode_call_id(
+            ToolCallOrigin(self.context.run_id, round_number, self.step.index, number)
         )

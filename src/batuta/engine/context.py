@@ -1,8 +1,11 @@
-"""What all rounds of one run share."""
+"""What all rounds of one run share, and the fold of its events into a Run.
+
+The engine, the stream and the tests fold the same way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 
@@ -11,21 +14,26 @@ from batuta.core import (
     Event,
     EventHandler,
     Failure,
+    GuardrailTriggered,
     Pool,
     Question,
     Request,
     ResumeState,
     Round,
+    RoundPlanned,
+    Run,
+    RunFinished,
+    RunHeader,
     RunId,
+    StepFinished,
     StepRun,
     Worker,
     WorkerId,
 )
 from batuta.engine.budget import Budget, Hold
-from batuta.engine.recorder import Recorder
-from batuta.engine.resumption import answered_call_ids, merge_rounds, pending_calls
+from batuta.engine.resumption import answered_call_ids, merge_rounds
 from batuta.errors import LimitReachedError
-from batuta.guardrails import Guardrails
+from batuta.guardrails import NO_GUARDRAILS, Guardrails
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +60,11 @@ class TimeoutPolicy:
 
 
 NO_TIMEOUT = TimeoutPolicy()
-NO_GUARDRAILS = Guardrails()
 
 
 @dataclass(slots=True, kw_only=True)
 class RunContext:
-    """One run while it is played."""
+    """One run while it is executed."""
 
     run_id: RunId
     question: Question
@@ -75,7 +82,8 @@ class RunContext:
     substitutes: bool = True
     """Whether another worker is asked where the one that a step names fails."""
     retry_whole_question: bool = True
-    """Whether the fallback worker is asked the whole question where nobody can play a last step."""
+    """Whether the fallback worker is asked the whole question where nobody can answer a last
+    step."""
     started_at: float = field(default_factory=perf_counter)
     limit: LimitReachedError | None = None
     """The limit that forbade a call, if one did."""
@@ -91,6 +99,8 @@ class RunContext:
     @property
     def rounds(self) -> tuple[Round, ...]:
         """Every round so far, those of the runs before this one too."""
+        if self.resumed is None:
+            return tuple(self.recorder.rounds)
         return merge_rounds(self.resumed, self.recorder.rounds)
 
     @property
@@ -100,23 +110,23 @@ class RunContext:
 
     @property
     def round_count(self) -> int:
-        """Rounds that this run may play."""
+        """Rounds that this run may execute."""
         return max(self.budget.limits.rounds - self.round_offset, 1)
 
     def shows_answer(self, number: int) -> bool:
         """Whether a reader sees the words of the last step of this run's round `number`.
 
-        After the last round that may be played nobody is asked whether its answer stands.
+        After the last round that may be run nobody is asked whether its answer stands.
         """
         return self.is_live and number == self.round_count - 1
 
     @property
     def run_chain(self) -> frozenset[RunId]:
-        """The runs that played a part of this conversation's open workflow."""
+        """The runs that executed a part of this conversation's open workflow."""
         return frozenset(self.resumed.runs) if self.resumed else frozenset()
 
     def earlier_steps(self, number: int) -> dict[int, StepRun]:
-        """The steps of this run's round `number` that runs before it have played."""
+        """The steps of this run's round `number` that earlier runs have executed."""
         if self.resumed is None or number:
             return {}
         return {step.index: step for step in self.resumed.rounds[-1].steps}
@@ -124,7 +134,7 @@ class RunContext:
     def has_results(self, step: StepRun) -> bool:
         """Whether the client has answered one of the calls that the step waits for."""
         results = answered_call_ids(self.question)
-        return any(call.id in results for call in pending_calls(step))
+        return any(call.id in results for call in step.pending_calls)
 
     async def publish(self, event: Event) -> None:
         """Record the event and tell the listener."""
@@ -155,3 +165,72 @@ class RunContext:
         except LimitReachedError as error:
             self.limit = error
             raise
+
+
+class Recorder:
+    """Collects a run's events; `run()` is their fold."""
+
+    def __init__(self) -> None:
+        self.header: RunHeader | None = None
+        self.rounds: list[Round] = []
+        self.ended: RunFinished | None = None
+        self.guards: list[GuardrailTriggered] = []
+
+    def add(self, event: Event) -> None:
+        """Take in the next event; fragments and retries leave no trace of their own."""
+        match event:
+            case RunHeader():
+                self.header = event
+            case RoundPlanned():
+                self.rounds.append(event.planned)
+            case StepFinished():
+                old = self.rounds[event.round]
+                steps = (*old.steps, event.step)
+                self.rounds[event.round] = Round(
+                    decision=old.decision,
+                    drafts=old.drafts,
+                    workflow=old.workflow,
+                    steps=steps,
+                    planning=old.planning,
+                )
+            case GuardrailTriggered():
+                self.guards.append(event)
+            case RunFinished():
+                self.ended = event
+            case _:
+                pass
+
+    def run(self) -> Run:
+        """The run.
+
+        Raises:
+            ValueError: the events lack a Header or an Ended.
+        """
+        if self.header is None or self.ended is None:
+            raise ValueError("a run needs a RunHeader first and a RunFinished last")
+        end = self.ended
+        return Run(
+            header=self.header,
+            rounds=tuple(self.rounds),
+            outcome=end.outcome,
+            answer=end.answer,
+            reply=end.reply,
+            error=end.error,
+            error_code=end.error_code,
+            limit=end.limit,
+            seconds=end.seconds,
+            guards=tuple(self.guards),
+            expected=end.expected,
+        )
+
+
+def fold_events(events: Iterable[Event]) -> Run:
+    """The run that these events are.
+
+    Raises:
+        ValueError: the events lack a Header or an Ended.
+    """
+    recorder = Recorder()
+    for event in events:
+        recorder.add(event)
+    return recorder.run()

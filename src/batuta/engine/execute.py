@@ -1,34 +1,63 @@
-"""Plays one workflow: each step starts as soon as the steps it reads have ended."""
+"""Runs one workflow: each step starts as soon as the steps it reads have ended.
+
+A step is run by its worker, then by its substitutes, until a reply can be used.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
-from batuta.core import Workflow
+import anyio
+
+from batuta.core import (
+    Attempt,
+    Failure,
+    Reply,
+    StepFinished,
+    StepRun,
+    StepStarted,
+    TimeSpan,
+    Worker,
+    WorkerId,
+    Workflow,
+)
+from batuta.engine.budget import Hold
+from batuta.engine.call import StepState, WorkerCall
 from batuta.engine.context import RunContext
-from batuta.engine.resumption import pending_calls
-from batuta.engine.step import StepExecution
+from batuta.engine.finalize import complete_reply
+from batuta.engine.hedge import Hedge
+from batuta.engine.step_prompt import (
+    TRUNCATED_FINISHES,
+    fallback_workers,
+    find_context_overflow,
+    is_plain,
+    repair_request,
+)
+from batuta.errors import LimitReachedError
+from batuta.guardrails import ResponseFormatChecker
+from batuta.schemas import SchemaTimeoutError, strip_code_fence
 
 
-async def execute_workflow(stage: RunContext, workflow: Workflow, number: int) -> None:
-    """Play `workflow` as this run's round `number`; every step ends in a `StepFinished` event.
+async def execute_workflow(context: RunContext, workflow: Workflow, number: int) -> None:
+    """Execute `workflow` as this run's round `number`; every step ends in a `StepFinished` event.
 
     A step that asks for the client's tools holds back those that read it. Of a workflow that an
-    earlier run began, the steps that have ended are not played again, and one that waits is
-    played when its results are there.
+    earlier run began, the steps that have ended are not executed again, and one that waits is
+    executed when its results are there.
     """
-    done, held = _resumed_steps(stage, number)
+    done, held = _resumed_steps(context, number)
     if workflow.depth == len(workflow):  # a chain: nothing to run at the same time
         for index in sorted(set(range(len(workflow))) - done):
-            if index in held or not await _run_step(stage, workflow, number, index):
+            if index in held or not await _run_step(context, workflow, number, index):
                 return
         return
     missing = [set(step.access) - done for step in workflow.steps]
     ready = [i for i, needs in enumerate(missing) if not needs and i not in done | held]
 
     async def follow(index: int | None) -> None:
-        """Play a step, then one that waited for it; others that did get tasks of their own."""
-        while index is not None and await _run_step(stage, workflow, number, index):
+        """Run a step, then one that waited for it; others that did get tasks of their own."""
+        while index is not None and await _run_step(context, workflow, number, index):
             index = start(_newly_ready_steps(missing, index))
 
     def start(ready: list[int]) -> int | None:
@@ -41,18 +70,18 @@ async def execute_workflow(stage: RunContext, workflow: Workflow, number: int) -
         await follow(start(ready))
 
 
-def _resumed_steps(stage: RunContext, number: int) -> tuple[set[int], set[int]]:
+def _resumed_steps(context: RunContext, number: int) -> tuple[set[int], set[int]]:
     """The steps that runs before this one have ended, and those that wait for results."""
-    before = stage.earlier_steps(number)
-    done = {index for index, step in before.items() if not pending_calls(step)}
-    held = {i for i, step in before.items() if i not in done and not stage.has_results(step)}
+    before = context.earlier_steps(number)
+    done = {index for index, step in before.items() if not step.pending_calls}
+    held = {i for i, step in before.items() if i not in done and not context.has_results(step)}
     return done, held
 
 
-async def _run_step(stage: RunContext, workflow: Workflow, number: int, index: int) -> bool:
-    """Plays the step; False if it waits for the client's tools."""
-    ended = await StepExecution(stage, workflow, number, index).run()
-    return not pending_calls(ended)
+async def _run_step(context: RunContext, workflow: Workflow, number: int, index: int) -> bool:
+    """Runs the step; False if it waits for the client's tools."""
+    ended = await StepExecution(context, workflow, number, index).run()
+    return not ended.pending_calls
 
 
 def _newly_ready_steps(missing: list[set[int]], ended: int) -> list[int]:
@@ -64,3 +93,175 @@ def _newly_ready_steps(missing: list[set[int]], ended: int) -> list[int]:
             if not needs:
                 ready.append(index)
     return ready
+
+
+FORMAT_UNCHECKED = "schema_too_slow"
+"""The code of a reply whose form cannot be checked: nobody else could do better, nor a repair."""
+
+
+class StepExecution(StepState):
+    """A step of this run's round `number`, and how it is executed to its end."""
+
+    async def run(self) -> StepRun:
+        """Run the step to its end, whatever happens."""
+        self.start = self.context.elapsed()
+        try:
+            result = await self._first_usable_reply()
+        except anyio.get_cancelled_exc_class():
+            self._record_cancellation()
+            raise
+        ended = self._step_run(result)
+        await self.context.publish(StepFinished(self.number, ended))
+        return ended
+
+    def _step_run(self, result: Reply | Failure) -> StepRun:
+        span = TimeSpan(self.start, self.context.elapsed())
+        attempts = tuple(self.attempts)
+        return StepRun(
+            index=self.index,
+            planned=self.step.worker,
+            worker=self.worker,
+            request=self.request,
+            result=result,
+            span=span,
+            attempts=attempts,
+            as_fallback=self.as_fallback,
+        )
+
+    def _record_cancellation(self) -> None:
+        """Record what the cut calls are likely to have cost; the telling waits."""
+        result = Failure(code="cancelled", message="the call was cancelled")
+        for call in self.calls:
+            if result.usage.calls:
+                self.attempts.append(Attempt(self.worker, result, self.context.elapsed()))
+            self.worker, self.request = call.worker.id, call.request
+            result = call.cancel("cancelled", "the call was cancelled")
+            if call.is_exposed:
+                self.context.exposed_failure = result
+        event = StepFinished(self.number, self._step_run(result))
+        self.context.recorder.add(event)
+        self.context.deferred_events.append(event)
+
+    async def _first_usable_reply(self) -> Reply | Failure:
+        """The first usable reply of the worker, its substitutes or the fallback, or a failure."""
+        result = await self._try_workers(self.context.pool[self.worker])
+        if isinstance(result, Reply) or not self._needs_whole_question(result):
+            return result
+        await self.record_attempt(result, self.worker)
+        failed = {attempt.worker: attempt.failure for attempt in self.attempts}
+        self.as_fallback = True
+        first, *self.others = fallback_workers(self.context, failed)
+        return await self._try_workers(first)
+
+    def _needs_whole_question(self, failure: Failure) -> bool:
+        """Whether the whole question is asked now: else the run has no complete answer."""
+        context = self.context
+        if not (self.last and context.retry_whole_question) or self.as_fallback:
+            return False
+        if (
+            context.exposed_failure
+            or failure.code in {"limit", "wrong_form"}
+            or is_plain(self.step)
+        ):
+            return False  # the form was asked for twice already
+        return complete_reply(context.rounds[:-1]) is None
+
+    async def _try_workers(self, worker: Worker) -> Reply | Failure:
+        """The first usable reply of the worker or of those after it, or the last failure."""
+        context = self.context
+        while True:
+            prepared = await self._reserve_call(worker)
+            if isinstance(prepared, Failure) and prepared.code == "limit":
+                return prepared
+            if not self.attempts:
+                await context.publish(StepStarted(self.number, self.index, worker.id))
+            others = self.substitutes() if context.timeouts.has_timeout else []
+            result = await self._call_worker(worker, prepared, others)
+            if isinstance(result, Reply):
+                return await self._check_format(result)
+            if context.exposed_failure or result.code == "limit" or not self.substitutes():
+                return result
+            await self.record_attempt(result, self.worker)
+            worker = self.substitutes().pop(0)
+
+    async def _reserve_call(self, worker: Worker) -> Hold | Failure:
+        """What is reserved for that worker's call, or why it cannot be asked."""
+        self.worker, request = worker.id, self.build_request(worker)
+        failure = find_context_overflow(request, worker)
+        try:
+            self.context.check_budget()
+            if failure is not None:
+                self.request = request
+                return failure
+            hold = await self.context.reserve(request, worker)
+        except LimitReachedError as error:
+            return Failure(code="limit", message=str(error))
+        self.request = hold.request
+        return hold
+
+    async def _call_worker(
+        self, worker: Worker, hold: Hold | Failure, others: list[Worker]
+    ) -> Reply | Failure:
+        """What that worker replies, or whoever is asked beside it; a failure stays one."""
+        if isinstance(hold, Failure):
+            return hold
+        patience = self.context.timeouts
+        first = WorkerCall(self, worker, hold)
+        if patience.hedge_seconds is not None and self.last and others:
+            return await Hedge(self, first, others, patience.hedge_seconds).run()
+        return await first.run(patience.step_seconds if others else None)
+
+    async def _check_format(self, reply: Reply) -> Reply | Failure:
+        """The answer in the form that was asked for, repaired once if need be."""
+        wanted = self.context.question.response_format
+        if not self.last or wanted is None:
+            return reply
+        form = ResponseFormatChecker(wanted)
+        checked = await self._check_shown(form, reply)
+        if isinstance(checked, Reply) or checked.code == FORMAT_UNCHECKED or self.has_shown_text:
+            return checked
+        await self.record_attempt(checked, self.worker)
+        worker = self.context.pool[self.worker]
+        try:
+            repair = repair_request(self.build_request(worker), reply, checked)
+            hold = await self.context.reserve(repair, worker)
+        except LimitReachedError as error:
+            return Failure(code="limit", message=str(error))
+        self.request = hold.request
+        again = await WorkerCall(self, worker, hold).run(None)
+        return again if isinstance(again, Failure) else await self._check_shown(form, again)
+
+    async def _check_shown(self, form: ResponseFormatChecker, reply: Reply) -> Reply | Failure:
+        """The reply if it has the form; what a reader has seen of one that has not stays seen."""
+        checked = await _check_reply_format(form, reply, self.worker)
+        if isinstance(checked, Failure) and self.has_shown_text:
+            self.context.exposed_failure = checked
+        return checked
+
+
+async def _check_reply_format(
+    form: ResponseFormatChecker, reply: Reply, worker: WorkerId
+) -> Reply | Failure:
+    """The reply if it has the form, without a code block around it; a cut one cannot have it.
+
+    Of several replies each must have it.
+    """
+    alternatives: list[Reply] = []
+    for other in reply.alternatives:
+        checked = await _check_reply_format(form, other, worker)
+        if isinstance(checked, Failure):
+            return replace(checked, usage=reply.usage, cost=reply.cost)
+        alternatives.append(checked)
+    reply = replace(reply, alternatives=tuple(alternatives)) if alternatives else reply
+    if reply.tool_calls or reply.finish in TRUNCATED_FINISHES:
+        return reply
+    text = strip_code_fence(reply.text)
+    try:
+        fault = await form.find_fault(text)
+    except SchemaTimeoutError as error:
+        message = f"the form of the answer of {worker} is not known: {error}"
+        return Failure(code=FORMAT_UNCHECKED, message=message, usage=reply.usage, cost=reply.cost)
+    if fault is None:
+        return replace(reply, text=text)
+    message = f"{worker} did not answer in the requested form: {fault}"
+    return Failure(code="wrong_form", message=message, usage=reply.usage, cost=reply.cost)

@@ -1,4 +1,4 @@
-"""How a run ended: a pure function of what was played."""
+"""How a run ended: a pure function of what was run."""
 
 from __future__ import annotations
 
@@ -16,28 +16,27 @@ from batuta.core import (
     StepRun,
     Usage,
 )
-from batuta.core.usage import ZERO_COST
-from batuta.engine.resumption import waiting_steps
 from batuta.errors import LimitReachedError
+from batuta.usage import ZERO_COST
 
 
-def final_reply(played: Round) -> Reply | None:
+def final_reply(round_: Round) -> Reply | None:
     """The reply of the round's last step, if it is one; it may be empty.
 
     It alone was asked for the complete answer: no other step's reply is ever an answer.
     """
-    last = last_step(played)
+    last = last_step(round_)
     return last.result if last and isinstance(last.result, Reply) else None
 
 
-def last_step(played: Round) -> StepRun | None:
-    """The round's last step, if it was played."""
-    return played.step(len(played.workflow) - 1) if played.workflow else None
+def last_step(round_: Round) -> StepRun | None:
+    """The round's last step, if it was run."""
+    return round_.step(len(round_.workflow) - 1) if round_.workflow else None
 
 
 def complete_reply(rounds: Sequence[Round]) -> Reply | None:
     """The newest complete answer of any round."""
-    return next((reply for played in reversed(rounds) if (reply := final_reply(played))), None)
+    return next((reply for round_ in reversed(rounds) if (reply := final_reply(round_))), None)
 
 
 def reply_text(reply: Reply) -> str | None:
@@ -65,9 +64,9 @@ def tool_call_reply(steps: Sequence[StepRun], *, parallel: bool) -> Reply | None
     )
 
 
-def _is_cut_by_budget(played: Round | None) -> bool:
+def _is_cut_by_budget(round_: Round | None) -> bool:
     """Whether the round's answer ends at a cap that a limit in dollars set."""
-    step = played.step(len(played.workflow) - 1) if played and played.workflow else None
+    step = round_.step(len(round_.workflow) - 1) if round_ and round_.workflow else None
     if step is None or step.request is None or not isinstance(step.result, Reply):
         return False
     cap, own = step.request.max_output, step.request.sampling.max_tokens
@@ -88,10 +87,10 @@ def finalize_run(
     """The end of a run.
 
     Args:
-        rounds: what was played.
+        rounds: what was run.
         seconds: how long the run took.
         limit: the limit that forbade or cut a call.
-        capped: the last allowed round was played and nobody asked whether it should stand.
+        capped: the last allowed round was run and nobody asked whether it should stand.
         exposed: the failure of a last step of which a reader has already seen a part.
         fallback: whether an earlier round's answer may be returned if the last one has none.
         parallel: whether tool calls of several steps may be told at once.
@@ -108,11 +107,12 @@ def finalize_run(
             limit=name,
             seconds=seconds,
         )
-    if asked := tool_call_reply(waiting_steps(rounds), parallel=parallel):
+    waiting = rounds[-1].waiting_steps if rounds else ()
+    if waiting and (asked := tool_call_reply(waiting, parallel=parallel)):
         return RunFinished(
             outcome=Outcome.WAITING, answer=asked.text or None, reply=asked, seconds=seconds
         )
-    answered = [played for played in rounds if played.workflow is not None]
+    answered = [round_ for round_ in rounds if round_.workflow is not None]
     reply = final_reply(answered[-1]) if answered else None
     if reply is None and (fallback or limit):
         reply = complete_reply(rounds)
@@ -127,15 +127,15 @@ def finalize_run(
     )
 
 
-def _run_outcome(played: Round, reply: Reply, limit: LimitReachedError | None) -> Outcome:
+def _run_outcome(round_: Round, reply: Reply, limit: LimitReachedError | None) -> Outcome:
     if limit:
         return Outcome.LIMITED
-    last = last_step(played)
+    last = last_step(round_)
     if last is None or last.result is not reply:
         return Outcome.DEGRADED
     if reply.finish is Finish.DECLINED:
         return Outcome.DECLINED
-    if isinstance(played.decision, MalformedPlan):
+    if isinstance(round_.decision, MalformedPlan):
         return Outcome.FALLBACK
     return Outcome.DEGRADED if last.as_fallback or last.is_substituted else Outcome.ANSWERED
 
@@ -168,12 +168,12 @@ def _failed_end(
 
 def _failure_cause(rounds: Sequence[Round]) -> tuple[str, str]:
     """The sentence and the code of the failure that left the run without an answer."""
-    for played in reversed(rounds):
-        for step in sorted(played.steps, key=lambda step: step.index, reverse=True):
+    for round_ in reversed(rounds):
+        for step in sorted(round_.steps, key=lambda step: step.index, reverse=True):
             if isinstance(step.result, Failure):
                 return f"{step.worker} failed: {step.result.message}", step.result.code
-        if isinstance(played.decision, MalformedPlan):
-            return f"no workflow: {played.decision.reason}", "malformed_plan"
+        if isinstance(round_.decision, MalformedPlan):
+            return f"no workflow: {round_.decision.reason}", "malformed_plan"
     if rounds and isinstance(rounds[-1].decision, AcceptedAnswer):
         return "the conductor accepted an answer that does not exist", "malformed_plan"
     return "no worker gave an answer", "empty_reply"

@@ -32,8 +32,8 @@ def add_paid_draft(decision: Decision, drafts: list[MalformedPlan]) -> list[Malf
 class PlanningListener(NullListener):
     """Listens to the conductor's model: reserves its attempts and charges them."""
 
-    def __init__(self, stage: RunContext) -> None:
-        self.context = stage
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
         self.failures: list[Failure] = []
         self.limit_reached = False
         """Whether a limit forbade an attempt."""
@@ -94,18 +94,18 @@ class PlanningListener(NullListener):
                 )
 
 
-def check_decision(decision: Decision, brief: PlanningContext) -> Decision:
+def check_decision(decision: Decision, context: PlanningContext) -> Decision:
     """The decision, or Malformed where it breaks the Conductor's law."""
-    if isinstance(decision, AcceptedAnswer) and not brief.previous:
+    if isinstance(decision, AcceptedAnswer) and not context.previous:
         return MalformedPlan(draft=decision.draft, reason="there is no earlier answer to accept")
     if not isinstance(decision, Plan):
         return decision
     steps = decision.workflow.steps
-    if len(steps) > brief.max_steps:
-        reason = f"the workflow has {len(steps)} steps where {brief.max_steps} are allowed"
+    if len(steps) > context.max_steps:
+        reason = f"the workflow has {len(steps)} steps where {context.max_steps} are allowed"
         return MalformedPlan(draft=decision.draft, reason=reason)
     for index, step in enumerate(steps):
-        if step.worker not in brief.pool:
+        if step.worker not in context.pool:
             return MalformedPlan(
                 draft=decision.draft, reason=f"step {index} names an unknown worker"
             )

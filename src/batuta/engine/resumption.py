@@ -16,21 +16,9 @@ from batuta.core import (
     Run,
     RunId,
     StepRun,
-    ToolCall,
     ToolResult,
     decode_call_id,
 )
-
-
-def pending_calls(step: StepRun) -> tuple[ToolCall, ...]:
-    """The calls of the client's tools that the step waits for; none if it has ended."""
-    return step.result.tool_calls if isinstance(step.result, Reply) else ()
-
-
-def waiting_steps(rounds: Sequence[Round]) -> tuple[StepRun, ...]:
-    """The steps of the last round that wait for the client's tools, in their order."""
-    steps = rounds[-1].steps if rounds else ()
-    return tuple(sorted((s for s in steps if pending_calls(s)), key=lambda step: step.index))
 
 
 def answered_call_ids(question: Question) -> frozenset[str]:
@@ -52,7 +40,7 @@ def find_asking_run(question: Question) -> RunId | None:
 
 
 def merge_rounds(resumed: ResumeState | None, rounds: Sequence[Round]) -> tuple[Round, ...]:
-    """All rounds of a workflow, whichever run played them."""
+    """All rounds of a workflow, whichever run executed them."""
     if resumed is None:
         return tuple(rounds)
     if not rounds:
@@ -69,27 +57,27 @@ def find_resume_state(run: Run, question: Question, pool: Pool) -> ResumeState |
     None if that run does not wait, its workers are no longer there, or nothing was answered.
     """
     rounds = merge_rounds(run.header.resumed, run.rounds)
-    open_steps = waiting_steps(rounds)
+    open_steps = rounds[-1].waiting_steps if rounds else ()
     results = answered_call_ids(question)
     workflow = rounds[-1].workflow if rounds else None
     if run.outcome is not Outcome.WAITING or workflow is None:
         return None
     if any(step.worker not in pool for step in workflow.steps):
         return None
-    if not any(call.id in results for step in open_steps for call in pending_calls(step)):
+    if not any(call.id in results for step in open_steps for call in step.pending_calls):
         return None
     runs = run.header.resumed.runs if run.header.resumed else ()
-    return ResumeState(tuple(_strip_round(played) for played in rounds), (*runs, run.id))
+    return ResumeState(tuple(_strip_round(round_) for round_ in rounds), (*runs, run.id))
 
 
 def strip_prompts(run: Run) -> Run:
     """A waiting run with what `find_resume_state` needs: its replies, without any prompt."""
     header = replace(run.header, question=Question.of(""))
-    rounds = tuple(_strip_round(played) for played in run.rounds)
+    rounds = tuple(_strip_round(round_) for round_ in run.rounds)
     return replace(run, header=header, rounds=rounds, reply=None)
 
 
-def _strip_round(played: Round) -> Round:
+def _strip_round(round_: Round) -> Round:
     """The round with its replies, without prompts, drafts and failed steps."""
     steps = tuple(
         StepRun(
@@ -101,14 +89,14 @@ def _strip_round(played: Round) -> Round:
             span=s.span,
             as_fallback=s.as_fallback,
         )
-        for s in played.steps
+        for s in round_.steps
         if isinstance(s.result, Reply)
     )
-    decision = replace(played.decision, draft=replace(played.decision.draft, request=None))
+    decision = replace(round_.decision, draft=replace(round_.decision.draft, request=None))
     return Round(
         decision=decision,
         drafts=(),
-        workflow=played.workflow,
+        workflow=round_.workflow,
         steps=steps,
-        planning=played.planning,
+        planning=round_.planning,
     )

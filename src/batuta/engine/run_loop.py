@@ -1,4 +1,4 @@
-"""A question is conducted to its end: decide, play, decide again, settle."""
+"""A question is conducted to its end: decide, run, decide again, settle."""
 
 from __future__ import annotations
 
@@ -41,12 +41,10 @@ from batuta.core import (
 from batuta.core.formatting import format_seconds
 from batuta.distribution import package_version
 from batuta.engine.budget import Budget, Funds
-from batuta.engine.context import NO_GUARDRAILS, NO_TIMEOUT, RunContext, TimeoutPolicy
+from batuta.engine.context import NO_TIMEOUT, Recorder, RunContext, TimeoutPolicy
 from batuta.engine.execute import execute_workflow
 from batuta.engine.finalize import final_reply, finalize_run
 from batuta.engine.planning import PlanningListener, add_paid_draft, check_decision
-from batuta.engine.recorder import Recorder
-from batuta.engine.resumption import waiting_steps
 from batuta.engine.workflow_estimate import (
     LatencyLookup,
     describe_estimate,
@@ -54,7 +52,7 @@ from batuta.engine.workflow_estimate import (
     no_latency,
 )
 from batuta.errors import LimitReachedError
-from batuta.guardrails import Guardrails, GuardrailStage
+from batuta.guardrails import NO_GUARDRAILS, Guardrails, GuardrailStage
 from batuta.language.prompt import PROMPT_VERSION
 
 VERSIONS = {"batuta": package_version(), "prompt": PROMPT_VERSION}
@@ -115,7 +113,7 @@ async def conduct(
         fallback: if no workflow can be had, the best single worker answers; where a worker fails
             another is asked in its place; and if the last step fails, an earlier round's answer is
             returned. Training turns all of it off: what is learned from is what was written.
-        retry_whole_question: with `fallback`, if nobody can play a last step and no earlier round
+        retry_whole_question: with `fallback`, if nobody can answer a last step and no earlier round
         has an
             answer, a worker is asked the whole question. Methods turn it off that choose among
             replies and for whom a last step is no answer.
@@ -129,19 +127,22 @@ async def conduct(
         timeouts: how long a step may take before another worker is asked.
         guardrails: what the question, the replies between agents and the answer must pass.
         guarded: what guardrails did already to what came with the question.
-        dry_run: plan, estimate, and call nobody to play.
+        dry_run: plan, estimate, and call no worker.
         latency: seconds that a call of a worker is known to take, for the estimate.
 
     Raises:
         anyio.get_cancelled_exc_class(): the caller cancelled; every call in flight was
-            cancelled, the end was recorded and told.
+            cancelled, the end was recorded and reported.
     """
     limits = limits or Limits()
     recorder = recorder or Recorder()
     guardrails = guardrails or NO_GUARDRAILS
     run_id = run_id or new_run_id()
-    question, acts, forbidden = await guardrails.check_question(question)
-    stage = RunContext(
+    acts: tuple[GuardrailTriggered, ...] = ()
+    forbidden = ""
+    if GuardrailStage.INPUT in guardrails.stages:
+        question, acts, forbidden = await guardrails.check_question(question)
+    context = RunContext(
         run_id=run_id,
         question=question,
         pool=pool,
@@ -151,7 +152,7 @@ async def conduct(
         seed=seed,
         emit=emit,
         is_live=live
-        and not guardrails.applies_to(GuardrailStage.OUTPUT)
+        and GuardrailStage.OUTPUT not in guardrails.stages
         and not _needs_whole_replies(question),
         resumed=resumed,
         timeouts=timeouts or NO_TIMEOUT,
@@ -172,20 +173,20 @@ async def conduct(
         versions=VERSIONS,
         resumed=resumed,
     )
-    await stage.publish(header)
+    await context.publish(header)
     for act in (*guarded, *acts):
-        await stage.publish(act)
+        await context.publish(act)
     if forbidden:
-        await stage.publish(_blocked_end(forbidden, stage.elapsed()))
+        await context.publish(_blocked_end(forbidden, context.elapsed()))
         return recorder.run()
     performance = _RunLoop(
-        stage, conductor, fallback=fallback, resamples=resamples, dry_run=dry_run
+        context, conductor, fallback=fallback, resamples=resamples, dry_run=dry_run
     )
-    await _run_within_deadline(limits, stage, performance)
-    for event in stage.deferred_events:
+    await _run_within_deadline(limits, context, performance)
+    for event in context.deferred_events:
         if emit is not None:
             await emit(event)
-    await stage.publish(await performance.finalize(latency))
+    await context.publish(await performance.finalize(latency))
     return recorder.run()
 
 
@@ -196,11 +197,11 @@ def _needs_whole_replies(question: Question) -> bool:
     return several and question.response_format is not None
 
 
-async def _run_within_deadline(limits: Limits, stage: RunContext, performance: _RunLoop) -> None:
-    """Play until the end or the deadline.
+async def _run_within_deadline(limits: Limits, context: RunContext, performance: _RunLoop) -> None:
+    """Run until the end or the deadline.
 
     Raises:
-        anyio.get_cancelled_exc_class(): the caller cancelled; the end was recorded and told.
+        anyio.get_cancelled_exc_class(): the caller cancelled; the end was recorded and reported.
     """
     try:
         if limits.seconds is None:
@@ -209,11 +210,11 @@ async def _run_within_deadline(limits: Limits, stage: RunContext, performance: _
         with anyio.move_on_after(limits.seconds) as scope:
             await performance.run_rounds()
     except anyio.get_cancelled_exc_class():
-        await _record_cancellation(stage)
+        await _record_cancellation(context)
         raise
     if scope.cancelled_caught:
         allowed = f"{limits.seconds:g} s"
-        stage.limit = LimitReachedError("seconds", format_seconds(stage.elapsed()), allowed)
+        context.limit = LimitReachedError("seconds", format_seconds(context.elapsed()), allowed)
 
 
 def _blocked_end(policy: str, seconds: float) -> RunFinished:
@@ -229,20 +230,20 @@ def _blocked_end(policy: str, seconds: float) -> RunFinished:
     )
 
 
-def _dry_run_end(workflow: Workflow, stage: RunContext, pace: LatencyLookup) -> RunFinished:
-    """The end of a dry run: what would be played, in words."""
-    expected = estimate_workflow(stage.question, workflow, stage.pool, latency=pace)
+def _dry_run_end(workflow: Workflow, context: RunContext, pace: LatencyLookup) -> RunFinished:
+    """The end of a dry run: what would be run, in words."""
+    expected = estimate_workflow(context.question, workflow, context.pool, latency=pace)
     text = describe_estimate(workflow, expected)
     return RunFinished(
         outcome=Outcome.PLANNED,
         answer=text,
         reply=Reply(text=text),
-        seconds=stage.elapsed(),
+        seconds=context.elapsed(),
         expected=expected,
     )
 
 
-async def _record_cancellation(stage: RunContext) -> None:
+async def _record_cancellation(context: RunContext) -> None:
     """Record and tell that the run was cancelled."""
     message = "the run was cancelled"
     end = RunFinished(
@@ -252,13 +253,13 @@ async def _record_cancellation(stage: RunContext) -> None:
         error=message,
         error_code="cancelled",
         limit=None,
-        seconds=stage.elapsed(),
+        seconds=context.elapsed(),
     )
-    stage.recorder.add(end)
-    if stage.emit is not None:
+    context.recorder.add(end)
+    if context.emit is not None:
         with anyio.move_on_after(CANCEL_GRACE_SECONDS, shield=True):
-            for event in (*stage.deferred_events, end):
-                await stage.emit(event)
+            for event in (*context.deferred_events, end):
+                await context.emit(event)
 
 
 class _RunLoop:
@@ -266,14 +267,14 @@ class _RunLoop:
 
     def __init__(
         self,
-        stage: RunContext,
+        context: RunContext,
         conductor: Conductor,
         *,
         fallback: bool,
         resamples: int,
         dry_run: bool = False,
     ) -> None:
-        self.context = stage
+        self.context = context
         self.conductor = conductor
         self.fallback = fallback
         self.resamples = resamples
@@ -282,18 +283,18 @@ class _RunLoop:
 
     async def run_rounds(self) -> None:
         """Rounds, until an answer stands or nothing more may be done."""
-        stage = self.context
-        rounds = stage.budget.limits.rounds
-        for number in range(stage.round_count):
-            played = self._resumed_round() if number == 0 else None
-            played = played or await self._decide(number)
-            if played is None:
+        context = self.context
+        rounds = context.budget.limits.rounds
+        for number in range(context.round_count):
+            round_ = self._resumed_round() if number == 0 else None
+            round_ = round_ or await self._decide(number)
+            if round_ is None:
                 return
-            await stage.publish(RoundPlanned(number, played))
-            if played.workflow is None or self.dry_run:
+            await context.publish(RoundPlanned(number, round_))
+            if round_.workflow is None or self.dry_run:
                 return
-            await execute_workflow(stage, played.workflow, number)
-            if stage.limit or stage.exposed_failure or waiting_steps(stage.rounds):
+            await execute_workflow(context, round_.workflow, number)
+            if context.limit or context.exposed_failure or context.rounds[-1].waiting_steps:
                 return
         self.rounds_exhausted = rounds > 1
 
@@ -310,21 +311,21 @@ class _RunLoop:
 
     async def finalize(self, pace: LatencyLookup) -> RunFinished:
         """How the run ended."""
-        stage = self.context
-        if self.dry_run and stage.rounds and (planned := stage.rounds[-1].workflow):
-            return _dry_run_end(planned, stage, pace)
+        context = self.context
+        if self.dry_run and context.rounds and (planned := context.rounds[-1].workflow):
+            return _dry_run_end(planned, context, pace)
         return finalize_run(
-            stage.rounds,
-            seconds=stage.elapsed(),
-            limit=stage.limit,
+            context.rounds,
+            seconds=context.elapsed(),
+            limit=context.limit,
             capped=self.rounds_exhausted,
-            exposed=stage.exposed_failure,
+            exposed=context.exposed_failure,
             fallback=self.fallback,
-            parallel=stage.question.parallel_tool_calls is not False,
+            parallel=context.question.parallel_tool_calls is not False,
         )
 
     async def _decide(self, number: int) -> Round | None:
-        """The round before it is played; None if a limit forbids even planning."""
+        """The round before it is run; None if a limit forbids even planning."""
         start = self.context.elapsed()
         drafts: list[MalformedPlan] = []
         decision: Decision
@@ -358,9 +359,9 @@ class _RunLoop:
         self, number: int, drafts: list[MalformedPlan], start: float
     ) -> None:
         """Record what planning cost until it was cut; the telling waits."""
-        played = self._drafts_only_round(drafts, start)
-        if played is not None:
-            event = RoundPlanned(number, played)
+        round_ = self._drafts_only_round(drafts, start)
+        if round_ is not None:
+            event = RoundPlanned(number, round_)
             self.context.recorder.add(event)
             self.context.deferred_events.append(event)
 
@@ -373,21 +374,21 @@ class _RunLoop:
 
     async def _plan(self, sample: int, listener: PlanningListener) -> Decision:
         """One decision of the conductor, charged and checked."""
-        stage = self.context
-        brief = PlanningContext(
-            question=stage.question,
-            pool=stage.pool,
-            seed=stage.seed or 0,
+        context = self.context
+        planning_context = PlanningContext(
+            question=context.question,
+            pool=context.pool,
+            seed=context.seed or 0,
             sample=sample,
-            max_steps=stage.budget.limits.steps,
-            previous=stage.rounds,
+            max_steps=context.budget.limits.steps,
+            previous=context.rounds,
         )
-        decision = await self.conductor.plan(brief, listener)
+        decision = await self.conductor.plan(planning_context, listener)
         listener.charge(decision.draft.usage, decision.draft.cost)
-        return check_decision(listener.with_failed_attempts(decision), brief)
+        return check_decision(listener.with_failed_attempts(decision), planning_context)
 
     def _choose_workflow(self, decision: Decision) -> Workflow | None:
-        """What is played because of the decision."""
+        """What is run because of the decision."""
         if isinstance(decision, Plan):
             return decision.workflow
         rounds = self.context.rounds

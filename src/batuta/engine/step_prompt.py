@@ -54,18 +54,21 @@ call it."""
 
 
 def step_request(
-    stage: RunContext, workflow: Workflow, number: int, index: int, *, worker: Worker
+    context: RunContext, workflow: Workflow, number: int, index: int, *, worker: Worker
 ) -> Request:
     """The prompt of that step of this run's round `number` for that worker."""
-    question = stage.question
-    messages = worker_messages(
-        question, workflow, index=index, rounds=stage.rounds, chain=stage.run_chain
-    )
+    question, last = context.question, index == len(workflow) - 1
+    if last and context.resumed is None and is_plain(workflow.steps[index]):
+        messages = question.messages
+    else:
+        messages = worker_messages(
+            question, workflow, index=index, rounds=context.rounds, chain=context.run_chain
+        )
     sampling = worker.sampling
-    if stage.seed is not None:
-        place = stage.seed * 1_000_003 + number * 101 + index
+    if context.seed is not None:
+        place = context.seed * 1_000_003 + number * 101 + index
         sampling = Sampling(seed=place % 2**31).with_defaults(sampling)
-    if index < len(workflow) - 1:
+    if not last:
         choice = _EARLIER_TOOL_CHOICE.get(question.tool_choice, "none") if question.tools else None
         parallel = question.parallel_tool_calls
         return Request(
@@ -87,16 +90,16 @@ def step_request(
     )
 
 
-def whole_question_request(stage: RunContext, number: int, worker: Worker) -> Request:
+def whole_question_request(context: RunContext, number: int, worker: Worker) -> Request:
     """The prompt of the whole question for that worker, as if it were asked alone.
 
     It sees the conversation as the client sent it, with the calls and results of every step.
     """
-    question = stage.question
+    question = context.question
     flow = Workflow((Step(subtask="", worker=worker.id),))
     sampling = worker.sampling
-    if stage.seed is not None:
-        place = stage.seed * 1_000_003 + number * 101 + 100  # no step of a round has this number
+    if context.seed is not None:
+        place = context.seed * 1_000_003 + number * 101 + 100  # no step of a round has this number
         sampling = Sampling(seed=place % 2**31).with_defaults(sampling)
     return Request(
         messages=worker_messages(question, flow, 0, (Round(decision=Plan(flow, Draft())),)),
@@ -154,12 +157,12 @@ def allows_empty(question: Question, reply: Reply) -> bool:
     return any(isinstance(part, ToolResult) for part in question.messages[-1].parts)
 
 
-def fallback_workers(stage: RunContext, failed: Mapping[WorkerId, Failure]) -> list[Worker]:
+def fallback_workers(context: RunContext, failed: Mapping[WorkerId, Failure]) -> list[Worker]:
     """Who is asked the whole question after these have failed at the last step, best first.
 
     A worker that an outage took is left out, unless nobody else is left: then the best one.
     """
-    able = _able_workers(stage, list(stage.pool.ranked()))
+    able = _able_workers(context, list(context.pool.ranked()))
     there = [worker for worker in able if not _is_outage(failed.get(worker.id))]
     return (there or able[:1])[: 1 + MAX_SUBSTITUTES]
 
@@ -190,17 +193,17 @@ def find_context_overflow(request: Request, worker: Worker) -> Failure | None:
     return Failure(code="context_too_long", message=message)
 
 
-def substitute_workers(stage: RunContext, worker_id: str) -> list[Worker]:
+def substitute_workers(context: RunContext, worker_id: str) -> list[Worker]:
     """The best other workers that can see what is to be seen and call what may be called."""
-    others = [worker for worker in stage.pool.ranked() if worker.id != worker_id]
-    return _able_workers(stage, others)[:MAX_SUBSTITUTES]
+    others = [worker for worker in context.pool.ranked() if worker.id != worker_id]
+    return _able_workers(context, others)[:MAX_SUBSTITUTES]
 
 
-def _able_workers(stage: RunContext, workers: list[Worker]) -> list[Worker]:
+def _able_workers(context: RunContext, workers: list[Worker]) -> list[Worker]:
     """Those that can see what is to be seen and call what may be called."""
-    for tag in stage.question.needed_tags:
+    for tag in context.question.needed_tags:
         workers = _workers_with_tag(workers, tag)
-    return _workers_with_tag(workers, "tools") if stage.question.tools else workers
+    return _workers_with_tag(workers, "tools") if context.question.tools else workers
 
 
 def _workers_with_tag(workers: list[Worker], tag: str) -> list[Worker]:

@@ -20,8 +20,8 @@ from batuta.core import (
 from batuta.core.decision import Plan
 from batuta.core.formatting import format_seconds
 from batuta.core.token_estimate import CHARACTERS_PER_TOKEN, estimate_request_tokens
-from batuta.core.usage import ZERO_COST, ZERO_USAGE, usage_cost
 from batuta.language import worker_messages
+from batuta.usage import ZERO_COST, ZERO_USAGE, usage_cost
 
 EXPECTED_OUTPUT_TOKENS = 400
 """Tokens that a reply is taken to have, unless its worker is capped below that."""
@@ -47,12 +47,12 @@ def estimate_workflow(
 
     Prompts are the real ones, with text of that length where the replies will stand.
     """
-    played = Round(decision=Plan(workflow), workflow=workflow)
+    round_ = Round(decision=Plan(workflow), workflow=workflow)
     steps: list[StepRun] = []
     usages: list[Usage] = []
     total, cost = ZERO_USAGE, ZERO_COST
     for index, step in enumerate(workflow.steps):
-        so_far = Round(decision=played.decision, workflow=workflow, steps=tuple(steps))
+        so_far = Round(decision=round_.decision, workflow=workflow, steps=tuple(steps))
         worker = pool[step.worker]
         tokens = min(output, worker.sampling.max_tokens or output)
         messages = worker_messages(question, workflow, index, (so_far,))

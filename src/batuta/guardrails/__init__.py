@@ -2,6 +2,7 @@
 
 from batuta.guardrails.detectors import DETECTORS, build_detector
 from batuta.guardrails.guardrail import (
+    NO_GUARDRAILS,
     Guardrail,
     GuardrailAction,
     GuardrailResult,
@@ -12,6 +13,7 @@ from batuta.guardrails.response_format import ResponseFormatChecker
 
 __all__ = [
     "DETECTORS",
+    "NO_GUARDRAILS",
     "Guardrail",
     "GuardrailAction",
     "GuardrailResult",

@@ -71,7 +71,7 @@ def _find_matches(pattern: Any, text: str) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class DetectorOptions:
-    """What a policy of a kind can be told."""
+    """The settings of a kind of policy."""
 
     max_characters: int | None = None
     countries: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
 """A policy looks at a text and redacts, flags or blocks what it finds; the run says that it did.
 
-What it found is never told: the record has the policy's name, the place, the action and the
+What it found is never recorded: the record has the policy's name, the place, the action and the
 count.
 """
 
@@ -159,7 +159,7 @@ def _replace_spans(text: str, spans: list[TextSpan], note: str) -> str:
 
 
 class Guardrails:
-    """The policies of a served model, by place."""
+    """The policies of a served model, by place; it is asked only where one of them looks."""
 
     def __init__(self, policies: Iterable[Guardrail] = ()) -> None:
         chosen = tuple(policies)
@@ -169,10 +169,8 @@ class Guardrails:
         self._on = {
             place: tuple(p for p in chosen if place in p.stages) for place in GuardrailStage
         }
-
-    def applies_to(self, place: GuardrailStage) -> bool:
-        """Whether any policy looks there."""
-        return bool(self._on[place])
+        self.stages = frozenset(place for place, policies in self._on.items() if policies)
+        """Where any policy looks."""
 
     async def check_question(
         self, question: Question
@@ -209,7 +207,7 @@ class Guardrails:
     async def workflow(
         self, workflow: Workflow
     ) -> tuple[Workflow, tuple[GuardrailTriggered, ...], str]:
-        """A caller's own workflow as it may be played, what was done, and who forbids it."""
+        """A caller's own workflow as it may be run, what was done, and who forbids it."""
         policies, acts, blocked = self._on[GuardrailStage.INPUT], list[GuardrailTriggered](), ""
         steps: list[Step] = []
         for number, step in enumerate(workflow.steps):
@@ -277,6 +275,10 @@ class Guardrails:
         blocked = next((policy for _, _, policy in (first, *others) if policy), "")
         clean = replace(first[0], alternatives=tuple(other for other, _, _ in others))
         return clean, acts, blocked
+
+
+NO_GUARDRAILS = Guardrails()
+"""Where the settings name no policy."""
 
 
 async def _apply_to_part(

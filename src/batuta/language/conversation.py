@@ -217,16 +217,16 @@ def without_prefill(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 
 def turns_for_step(
-    messages: tuple[Message, ...], played: int, step: int, chain: Collection[RunId]
+    messages: tuple[Message, ...], round_number: int, step: int, chain: Collection[RunId]
 ) -> tuple[Message, ...]:
-    """The turns, without the calls and results of other steps that the runs of `chain` played."""
+    """The turns, without the calls and results of other steps that the runs of `chain` executed."""
     if not chain:
         return messages
-    return tuple(_step_turns(messages, played, step, chain))
+    return tuple(_step_turns(messages, round_number, step, chain))
 
 
 def _step_turns(
-    messages: tuple[Message, ...], played: int, step: int, chain: Collection[RunId]
+    messages: tuple[Message, ...], round_number: int, step: int, chain: Collection[RunId]
 ) -> Iterator[Message]:
     for message in messages:
         places = [_call_origin(part, chain) for part in message.parts]
@@ -236,7 +236,7 @@ def _step_turns(
         mine = tuple(
             part
             for part, place in zip(message.parts, places, strict=True)
-            if place is None or (place.round, place.step) == (played, step)
+            if place is None or (place.round, place.step) == (round_number, step)
         )
         if any(not isinstance(part, Text) for part in mine) or message.role is Role.USER:
             yield replace(message, parts=mine)

@@ -24,7 +24,7 @@ class WorkedExample:
     question: str
     reason: str
     roles: tuple[str, ...]
-    """Who plays each step: see `cast_roles`."""
+    """Who does each step: see `cast_roles`."""
     subtasks: tuple[str, ...]
     reads: tuple[Read, ...]
 
@@ -102,21 +102,21 @@ def worked_examples(pool: Pool, max_steps: int, *, by_merit: bool) -> str:
         by_merit: whether the roles go to the workers that are good for them; else to the first
             numbers, which say nothing of anonymous workers.
     """
-    players = cast_roles(pool) if by_merit else _first_numbers(pool)
+    workers_by_role = cast_roles(pool) if by_merit else _first_numbers(pool)
     examples = list(EXAMPLES)
     runs_code = next((worker.id for worker in pool if PROGRAM in worker.tags), None)
     if runs_code is not None and by_merit:
-        players["program"], examples[2] = runs_code, PROGRAM_EXAMPLE
+        workers_by_role["program"], examples[2] = runs_code, PROGRAM_EXAMPLE
     fitting = [example for example in examples if len(example.roles) <= max_steps]
     return "\n\n".join(
         f"EXAMPLE {number}\nQuestion: {example.question}\n{example.reason}\n"
-        f"{render_workflow(_example_workflow(example, players), pool)}"
+        f"{render_workflow(_example_workflow(example, workers_by_role), pool)}"
         for number, example in enumerate(fitting, 1)
     )
 
 
 def cast_roles(pool: Pool) -> dict[str, WorkerId]:
-    """Who plays which role: the three best, and the cheapest; in a small pool some play two."""
+    """Who takes which role: the three best, and the cheapest; in a small pool some take two."""
     ranked = pool.ranked()
     priced = [(worker.price.output, worker) for worker in reversed(ranked) if worker.price]
     # An unknown price is not a low one.
@@ -135,13 +135,18 @@ def _assign_roles(ids: list[WorkerId], cheap: WorkerId) -> dict[str, WorkerId]:
     return {"cheap": cheap} | {role: ids[i % len(ids)] for i, role in enumerate(places)}
 
 
-def _example_workflow(example: WorkedExample, players: dict[str, WorkerId]) -> Workflow:
+def _example_workflow(example: WorkedExample, workers_by_role: dict[str, WorkerId]) -> Workflow:
     rows = zip(example.roles, example.subtasks, example.reads, strict=True)
     return Workflow(
         tuple(
-            Step(subtask=subtask, worker=players[role], access=tuple(range(index)), previous=True)
+            Step(
+                subtask=subtask,
+                worker=workers_by_role[role],
+                access=tuple(range(index)),
+                previous=True,
+            )
             if isinstance(read, str)
-            else Step(subtask=subtask, worker=players[role], access=read)
+            else Step(subtask=subtask, worker=workers_by_role[role], access=read)
             for index, (role, subtask, read) in enumerate(rows)
         )
     )

@@ -136,7 +136,7 @@ previous workflow."""
 
 
 def conductor_request(
-    brief: PlanningContext,
+    context: PlanningContext,
     rendering: PromptOptions,
     sampling: Sampling,
     form: ResponseFormat | None = None,
@@ -144,34 +144,34 @@ def conductor_request(
     """The conductor's whole prompt for `brief`: one user message and a pre-filled reply.
 
     Args:
-        brief: what is asked, and who can answer.
+        context: what is asked, and who can answer.
         rendering: what is shown of the workers.
         sampling: of the draft.
         form: see `draft_schema`; with it nothing is pre-filled. None: the three lists.
     """
     if rendering.compact:
-        names = tuple(worker.id for worker in brief.pool)
+        names = tuple(worker.id for worker in context.pool)
         return Request(
-            messages=(user_message(_compact_prompt(brief, rendering)),),
+            messages=(user_message(_compact_prompt(context, rendering)),),
             sampling=sampling,
             names=names,
         )
-    parts = [CONDUCTOR_RULES.format(max_steps=brief.max_steps)]
+    parts = [CONDUCTOR_RULES.format(max_steps=context.max_steps)]
     shown = rendering.descriptions
     if rendering.examples:
-        parts.append(worked_examples(brief.pool, brief.max_steps, by_merit=shown))
-    parts.append(f"{QUESTION_HEADING}\n{question_text(brief.question)}")
+        parts.append(worked_examples(context.pool, context.max_steps, by_merit=shown))
+    parts.append(f"{QUESTION_HEADING}\n{question_text(context.question)}")
     cards = (
         worker_card(number, worker, descriptions=shown, prices=rendering.prices)
-        for number, worker in enumerate(brief.pool)
+        for number, worker in enumerate(context.pool)
     )
     parts.append(f"{WORKERS_HEADING}\n" + "\n".join(cards))
-    if brief.question.tools:
-        parts.append(f"{TOOLS_HEADING}\n{_tools_text(brief.question)}")
-    if brief.question.response_format is not None:
+    if context.question.tools:
+        parts.append(f"{TOOLS_HEADING}\n{_tools_text(context.question)}")
+    if context.question.response_format is not None:
         parts.append(FORM)
-    if brief.previous:
-        parts.append(f"{PREVIOUS_HEADING}\n{_previous_workflow_text(brief)}\n\n{REVISION}")
+    if context.previous:
+        parts.append(f"{PREVIOUS_HEADING}\n{_previous_workflow_text(context)}\n\n{REVISION}")
     else:
         parts.append(CLOSING)
     if form is not None:
@@ -184,15 +184,15 @@ def conductor_request(
     )
 
 
-def _compact_prompt(brief: PlanningContext, rendering: PromptOptions) -> str:
+def _compact_prompt(context: PlanningContext, rendering: PromptOptions) -> str:
     """The same brief in the fewest words: the question, then who can be called."""
-    parts = [question_text(brief.question), f"Models: {quote_list(w.id for w in brief.pool)}"]
+    parts = [question_text(context.question), f"Models: {quote_list(w.id for w in context.pool)}"]
     if rendering.prices or rendering.descriptions:
-        parts += [line for w in brief.pool if (line := _worker_details(w, rendering))]
-    if brief.max_steps != MAX_STEPS:
-        parts.append(f"At most {brief.max_steps} steps.")
-    if brief.previous:
-        parts.append(f"Played:\n{_compact_round_text(brief.previous[-1])}")
+        parts += [line for w in context.pool if (line := _worker_details(w, rendering))]
+    if context.max_steps != MAX_STEPS:
+        parts.append(f"At most {context.max_steps} steps.")
+    if context.previous:
+        parts.append(f"Played:\n{_compact_round_text(context.previous[-1])}")
     return "\n".join(parts)
 
 
@@ -206,14 +206,14 @@ def _worker_details(worker: Worker, rendering: PromptOptions) -> str:
     return f"{worker.id}: {' '.join(told)}" if told else ""
 
 
-def _compact_round_text(played: Round) -> str:
+def _compact_round_text(round_: Round) -> str:
     """A line a step: who, what for, and how the reply ends; an ending said before is named."""
-    if played.workflow is None:
+    if round_.workflow is None:
         return "nothing"
     lines: list[str] = []
     endings: dict[str, int] = {}
-    for index, step in enumerate(played.workflow.steps):
-        ended = played.step(index)
+    for index, step in enumerate(round_.workflow.steps):
+        ended = round_.step(index)
         said = ended.result.text if ended and isinstance(ended.result, Reply) else ""
         opening, ending = _reply_ends(said)
         first = endings.setdefault(ending, index)
@@ -243,8 +243,8 @@ def _tools_text(question: Question) -> str:
     return "\n".join(lines)
 
 
-def _previous_workflow_text(brief: PlanningContext) -> str:
-    last = brief.previous[-1]
+def _previous_workflow_text(context: PlanningContext) -> str:
+    last = context.previous[-1]
     if last.workflow is None:
         return "No workflow was carried out."
     responses = "\n\n".join(
@@ -252,7 +252,7 @@ def _previous_workflow_text(brief: PlanningContext) -> str:
         for step in sorted(last.steps, key=lambda step: step.index)
         if isinstance(step.result, Reply)
     )
-    return f"{render_workflow(last.workflow, brief.pool)}\n\n{responses}"
+    return f"{render_workflow(last.workflow, context.pool)}\n\n{responses}"
 
 
 WORKER_PREAMBLE = """\
@@ -280,10 +280,10 @@ def worker_messages(
 
     Args:
         question: the conversation.
-        workflow: what is played.
+        workflow: what is run.
         index: the step.
         rounds: the rounds so far, the present one last, with the steps that have ended.
-        chain: the runs that have played a part of this workflow; of the tool calls and results
+        chain: the runs that have executed a part of this workflow; of the tool calls and results
             of theirs a step sees its own only.
     """
     step = workflow.steps[index]
@@ -312,9 +312,9 @@ def worker_messages(
     return (*earlier, Message(role=Role.USER, parts=parts), *after)
 
 
-def _step_section(workflow: Workflow, index: int, played: Round) -> str:
+def _step_section(workflow: Workflow, index: int, round_: Round) -> str:
     """What one earlier step was asked and what it replied; nothing if it failed."""
-    ended = played.step(index)
+    ended = round_.step(index)
     if ended is None or not isinstance(ended.result, Reply):
         return ""
     subtask = _wrap_in_tag("agent_subtask", workflow.steps[index].subtask, index)
@@ -322,11 +322,11 @@ def _step_section(workflow: Workflow, index: int, played: Round) -> str:
 
 
 def _previous_round_section(rounds: Sequence[Round]) -> str:
-    """Every step of the last round in which a workflow was played."""
-    for played in reversed(rounds):
-        if played.workflow is not None and not isinstance(played.decision, AcceptedAnswer):
-            flow = played.workflow
-            parts = (_step_section(flow, index, played) for index in range(len(flow)))
+    """Every step of the last round in which a workflow was run."""
+    for round_ in reversed(rounds):
+        if round_.workflow is not None and not isinstance(round_.decision, AcceptedAnswer):
+            flow = round_.workflow
+            parts = (_step_section(flow, index, round_) for index in range(len(flow)))
             return "\n\n".join(part for part in parts if part)
     return ""
 

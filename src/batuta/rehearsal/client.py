@@ -10,7 +10,6 @@ import anyio.lowlevel
 
 from batuta.core import CallListener, Delta, Finish, Reply, Request, Usage
 from batuta.core.conductor import NULL_LISTENER
-from batuta.core.usage import usage_cost
 from batuta.language.instructions import InstructionKind, classify_instruction
 from batuta.rehearsal.grammar import read_problem
 from batuta.rehearsal.problem import format_value, phrase_step
@@ -18,6 +17,7 @@ from batuta.rehearsal.profiles import WorkerProfile
 from batuta.rehearsal.prompt_parser import ParsedPrompt, parse_prompt
 from batuta.rehearsal.seeded_random import uniform_number
 from batuta.rehearsal.worker_model import WorkedSolution, WorkerModel
+from batuta.usage import usage_cost
 
 OUT_OF_SCOPE_REPLY = (
     "This is the rehearsal orchestra, which works offline and can only answer its own kinds of "

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Protocol
 
 from batuta.core import Task
 from batuta.errors import ConfigError
@@ -19,7 +19,23 @@ OVERDRAW_FACTOR = 2
 _LEVELS_PATTERN = re.compile(r"([1-6])-([1-6])")
 
 
-class DrawnTasks(ABC):
+class DrawTasks(Protocol):
+    """Fresh questions of a world, the same on every machine."""
+
+    def __call__(
+        self,
+        family: str | None,
+        n: int,
+        seed: int,
+        *,
+        held_out: bool = False,
+        difficulty: int | None = None,
+    ) -> Sequence[Task]:
+        """Questions of a family; None: of those for training in turn."""
+        ...
+
+
+class DrawnTasks:
     """Fresh questions with computed answers; what a source of tasks must do is in `config`."""
 
     name: str
@@ -29,18 +45,8 @@ class DrawnTasks(ABC):
     """That can be trained on."""
     level_example: str
     """How a family of some difficulties is written, for the error message."""
-
-    @abstractmethod
-    def _draw(
-        self,
-        family: str | None,
-        count: int,
-        seed: int,
-        *,
-        held_out: bool = False,
-        level: int | None = None,
-    ) -> Sequence[Task]:
-        """Questions of a family; None: of those for training in turn."""
+    draw: DrawTasks
+    """The world's own."""
 
     def _calibration_family(self, family: str | None) -> str | None:
         """The family of calibration questions, where one is asked for; None: all."""
@@ -68,12 +74,12 @@ class DrawnTasks(ABC):
                 f"{', '.join(self.families)}"
             )
         wanted = chosen[0] if chosen else None
-        drawn = self._draw(
+        drawn = self.draw(
             wanted, OVERDRAW_FACTOR * limit, TEST_SEED + seed, held_out=HELD_OUT in parts
         )
         asked = dict(list({task.id: task for task in drawn}.items())[:limit])
         family = self._calibration_family(wanted)
-        more = self._draw(family, calibration, CALIBRATION_SEED + seed)
+        more = self.draw(family, calibration, CALIBRATION_SEED + seed)
         others = {task.id: task for task in more if task.id not in asked}
         return tuple(asked.values()), tuple(others.values())
 
@@ -93,8 +99,8 @@ class DrawnTasks(ABC):
             )
         family = chosen[0] if chosen else None
         if not levels:
-            return list(self._draw(family, count, seed))
+            return list(self.draw(family, count, seed))
         span = range(int(levels[0][1]), int(levels[0][2]) + 1)
         each = -(-count // max(1, len(span)))
-        by_level = [self._draw(family, each, seed, level=level) for level in span]
+        by_level = [self.draw(family, each, seed, difficulty=level) for level in span]
         return [task for some in zip(*by_level, strict=True) for task in some][:count]

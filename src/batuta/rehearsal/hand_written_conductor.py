@@ -27,12 +27,12 @@ from batuta.core import (
     WorkerId,
 )
 from batuta.core.conductor import NULL_LISTENER
-from batuta.core.usage import usage_cost
 from batuta.language.prompt import PREVIOUS_HEADING, QUESTION_HEADING, WORKERS_HEADING
 from batuta.rehearsal.client import count_tokens, split_fragments
 from batuta.rehearsal.grammar import question_families, read_problem
 from batuta.rehearsal.knowledge_base import RELATIONS
 from batuta.rehearsal.problem import Problem
+from batuta.usage import usage_cost
 
 PRICE = Price(input=Decimal("0.02"), output=Decimal("0.08"))
 """Dollars per million tokens of the hand-written conductor: nearly nothing."""

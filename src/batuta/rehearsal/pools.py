@@ -13,7 +13,7 @@ WORLD_PROFILES: Mapping[str, tuple[WorkerProfile, ...]] = {
     "": PROFILES,
     "shifted": SHIFTED_PROFILES,
 }
-"""Who plays in which world: the one that the shipped conductor learned on, and the one after a
+"""The workers of each world: the one that the shipped conductor learned on, and the one after a
 change."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import final
 
 from batuta.core import Conductor, Grade, Task, TaskId
@@ -21,17 +20,7 @@ class RehearsalTasks(DrawnTasks):
     name = "rehearsal"
     families = trainable = (*TRAINING_FAMILIES, HELD_OUT_FAMILY)
     level_example = "rehearsal:lists:4-6"
-
-    def _draw(
-        self,
-        family: str | None,
-        count: int,
-        seed: int,
-        *,
-        held_out: bool = False,
-        level: int | None = None,
-    ) -> Sequence[Task]:
-        return draw_tasks(family, count, seed, held_out=held_out, difficulty=level)
+    draw = staticmethod(draw_tasks)
 
     def _calibration_family(self, family: str | None) -> str | None:
         """One that is for training; all of those in place of the family that is held out."""

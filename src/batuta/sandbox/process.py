@@ -31,7 +31,7 @@ class SandboxProcess:
         assert process.stdout is not None  # noqa: S101
         assert process.stderr is not None  # noqa: S101
         self.is_used_up = False
-        """Whether it will play no more tests."""
+        """Whether it will run no more tests."""
         self._exit_timeout = exit_timeout
         self._process = process
         self._orders = process.stdin

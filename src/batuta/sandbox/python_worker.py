@@ -8,7 +8,6 @@ from typing import final
 
 from batuta.core import CallListener, Delta, Reply, Request, Role, Usage
 from batuta.core.conductor import NULL_LISTENER
-from batuta.core.usage import ZERO_COST
 from batuta.errors import ProviderUnreachableError, SandboxError
 from batuta.sandbox.program import (
     MEGABYTE,
@@ -19,6 +18,7 @@ from batuta.sandbox.program import (
     ScriptTest,
 )
 from batuta.sandbox.sandbox import Sandbox
+from batuta.usage import ZERO_COST
 
 RUN_LIMITS = SandboxLimits(seconds=20.0, memory=512 * MEGABYTE, output=MEGABYTE)
 """Of one program."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 MAX_FAULT_CHARACTERS = 300
-"""Characters of a fault that are told."""
+"""Characters of a fault that are reported."""
 MAX_DEPTH = 200
 """Levels of a value that is checked."""
 MAX_BACKTRACKS = 100_000

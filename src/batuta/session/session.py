@@ -27,7 +27,6 @@ from batuta.core import (
     Run,
     WorkerId,
 )
-from batuta.core.usage import ZERO_COST
 from batuta.engine import Recorder, conduct, find_resume_state
 from batuta.session.batch import BatchProgressCallback, open_progress
 from batuta.session.options import AskOptions, complete_question, merge_limits
@@ -35,6 +34,7 @@ from batuta.session.questions import QuestionLike, parse_question
 from batuta.session.stream import RunStream
 from batuta.session.tools import answer_tool_calls
 from batuta.solvers import FixedConductor, best_single_worker
+from batuta.usage import ZERO_COST
 
 MAX_TOOL_TURNS = 16
 """Times that a question's tools are run before its last run is returned as it is."""
@@ -152,11 +152,11 @@ class Session:
         Leaving the loop early cancels the run. Arguments as for `ask`.
         """
 
-        async def play(emit: EventHandler) -> Run:
+        async def execute(emit: EventHandler) -> Run:
             told: AskOptions = {**options, "on_event": emit}
             return await self.ask(question, **told)
 
-        return RunStream(play, self._tasks, options.get("on_event"))
+        return RunStream(execute, self._tasks, options.get("on_event"))
 
     async def ask_many(
         self,

@@ -1,4 +1,4 @@
-"""A run's events, read while it is played."""
+"""A run's events, read while it is executed."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class RunStream:
 
     def __init__(
         self,
-        play: Callable[[EventHandler], Awaitable[Run]],
+        execute: Callable[[EventHandler], Awaitable[Run]],
         tasks: TaskGroup,
-        hear: EventHandler | None = None,
+        on_event: EventHandler | None = None,
     ) -> None:
         """Starts nothing yet.
 
         Args:
-            play: plays the run and tells its events.
-            tasks: where it is played.
-            hear: hears the events as well.
+            execute: executes the run and emits its events.
+            tasks: where it is run.
+            on_event: receives the events as well.
         """
-        self._play_run = play
+        self._execute = execute
         self._tasks = tasks
-        self._hear = hear
+        self._on_event = on_event
         self._send, self._receive = anyio.create_memory_object_stream[Event](_EVENTS)
         self._scope: anyio.CancelScope | None = None
         self._error: Exception | None = None
@@ -41,13 +41,13 @@ class RunStream:
         """The run; None until its events have ended."""
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """Plays the run while its events are read.
+        """Executes the run while its events are read.
 
         Raises:
             ValueError: the question or an option makes no sense.
         """
         self._scope = anyio.CancelScope()
-        self._tasks.start_soon(self._play, self._scope)
+        self._tasks.start_soon(self._run_to_end, self._scope)
         try:
             async for event in self._receive:
                 yield event
@@ -57,11 +57,11 @@ class RunStream:
         if self._error is not None:
             raise self._error
 
-    async def _play(self, scope: anyio.CancelScope) -> None:
+    async def _run_to_end(self, scope: anyio.CancelScope) -> None:
         """The run; an error is kept for the reader and must not end the session."""
         with scope, self._send:
             try:
-                self.run = await self._play_run(self._forward)
+                self.run = await self._execute(self._forward)
             except Exception as error:  # noqa: BLE001 - raised again where the events are read
                 self._error = error
 
@@ -70,5 +70,5 @@ class RunStream:
             await self._send.send(event)
         except anyio.BrokenResourceError:
             return  # the reader has left; the run is being cancelled
-        if self._hear is not None:
-            await self._hear(event)
+        if self._on_event is not None:
+            await self._on_event(event)

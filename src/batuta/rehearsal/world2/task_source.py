@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import final
 
 from batuta.core import Conductor, Grade, Task, TaskId
@@ -20,19 +20,9 @@ class World2Tasks(DrawnTasks):
     families = tuple(KINDS)
     trainable = TRAINING_KINDS
     level_example = f"world2:{TRAINING_KINDS[0]}:4-6"
+    draw = staticmethod(draw_world2_tasks)
     grade_answer: Callable[[Task, str], Grade] | None = None
     """Each task names its grader."""
-
-    def _draw(
-        self,
-        family: str | None,
-        count: int,
-        seed: int,
-        *,
-        held_out: bool = False,
-        level: int | None = None,
-    ) -> Sequence[Task]:
-        return draw_world2_tasks(family, count, seed, held_out=held_out, level=level)
 
     def solve_question(self, text: str, task_id: TaskId) -> Task | None:
         """None: its questions come from their seeds, not from their words."""

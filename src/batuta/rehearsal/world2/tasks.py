@@ -19,7 +19,7 @@ def draw_world2_tasks(
     seed: int,
     *,
     held_out: bool = False,
-    level: int | None = None,
+    difficulty: int | None = None,
 ) -> tuple[Task, ...]:
     """Fresh tasks, the same on every machine.
 
@@ -28,11 +28,11 @@ def draw_world2_tasks(
         n: how many.
         seed: other seeds give other questions.
         held_out: the same questions, in wordings that are kept from training.
-        level: 1 to 6; None: drawn.
+        difficulty: 1 to 6; None: drawn.
     """
     names = TRAINING_KINDS if family is None else (family,)
     return tuple(
-        _draw_task(names[at % len(names)], (seed, at), held_out=held_out, level=level)
+        _draw_task(names[at % len(names)], (seed, at), held_out=held_out, level=difficulty)
         for at in range(n)
     )
 

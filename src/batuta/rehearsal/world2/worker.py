@@ -12,7 +12,6 @@ import anyio.lowlevel
 
 from batuta.core import CallListener, Delta, Finish, Price, Reply, Request, Usage
 from batuta.core.conductor import NULL_LISTENER
-from batuta.core.usage import usage_cost
 from batuta.language.instructions import InstructionKind, classify_instruction
 from batuta.rehearsal.client import count_tokens, split_fragments
 from batuta.rehearsal.prompt_parser import ParsedPrompt, parse_prompt
@@ -36,6 +35,7 @@ from batuta.rehearsal.world2.traits import (
     WorkerTraits,
     normal_number,
 )
+from batuta.usage import usage_cost
 
 PLAN_GAIN = 0.125
 """Probits a level beyond the first that a right plan gives its reader."""

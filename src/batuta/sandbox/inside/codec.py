@@ -327,7 +327,7 @@ ATOM_DECODERS: dict[str, Callable[[Decoder, list[Any]], Any]] = {
     "U": lambda _, a: __import__("uuid").UUID(a[1]),
     "W": lambda _, a: __import__("pathlib").PosixPath(a[1]),
     "Y": lambda d, a: d.peer.by_name(a[1], a[2]),
-    "H": lambda d, a: d.peer.mine(a[1]),
+    "H": lambda d, a: d.peer.own_object(a[1]),
     **array_codec.ATOM_DECODERS,
 }
 EMPTY_CONTAINERS: dict[str, Callable[[list[Any]], Any]] = {
@@ -347,7 +347,7 @@ NODE_DECODERS: dict[str, Callable[[Decoder, list[Any]], Any]] = {
     "u": decode_named_tuple,
     "=": lambda d, n: d.value(n[1]),
     "x": decode_exception,
-    "R": lambda d, n: d.peer.theirs(n),
+    "R": lambda d, n: d.peer.remote_object(n),
     **array_codec.NODE_DECODERS,
 }
 MUTABLE_KINDS = frozenset({*EMPTY_CONTAINERS, *array_codec.TABLE_KINDS, "o", "a"})

@@ -151,7 +151,7 @@ class Peer:
         names = [f"{one.__module__}:{one.__qualname__}" for one in kind.__mro__]
         return ["R", len(self.handles) - 1, names]
 
-    def mine(self, number: Any) -> Any:
+    def own_object(self, number: Any) -> Any:
         """The value that the other end knows by this number."""
         if not isinstance(number, int) or not 0 <= number < len(self.handles):
             raise ValueError("there is no such handle")
@@ -163,7 +163,7 @@ class Peer:
         """What the other end asks for."""
         raise NotImplementedError
 
-    def theirs(self, node: list[Any]) -> Any:
+    def remote_object(self, node: list[Any]) -> Any:
         """What stands here for a value over there."""
         raise NotImplementedError
 

@@ -53,7 +53,7 @@ class ProgramPeer(Peer):
         """What the tests ask for."""
         return OPERATIONS[operation](self, *parts)
 
-    def theirs(self, node: list[Any]) -> Any:
+    def remote_object(self, node: list[Any]) -> Any:
         """A callable that calls back."""
         return TestsProxy(self, node[1])
 

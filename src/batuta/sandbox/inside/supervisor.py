@@ -167,7 +167,7 @@ class Supervisor:
                 sys.exit(f"{folder} is not a fresh one")
 
     def serve(self) -> NoReturn:
-        """Play tests until the orders end."""
+        """Run tests until the orders end."""
         write_all(1, pack_message({"ready": True}))
         while True:
             write_all(1, pack_message(self.run_test(receive_order())))

@@ -81,7 +81,7 @@ class TestsPeer(Peer):
         """Whether the tests look at what is printed."""
         return sys.stdout is not sys.__stdout__
 
-    def theirs(self, node: list[Any]) -> Any:
+    def remote_object(self, node: list[Any]) -> Any:
         """A stand-in."""
         return ProgramProxy(self, int(node[1]), [str(name) for name in node[2]])
 

@@ -107,14 +107,14 @@ def deleted_open_files(task: str, folder: str) -> dict[tuple[int, int], int]:
 
 def threads_of_user() -> int:
     """How many threads the kernel counts for this user, as far as they can be seen."""
-    mine, total = os.getuid(), 0
+    own_object, total = os.getuid(), 0
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/status", encoding="utf-8") as file:
                 status = dict(line.split(":", 1) for line in file)
         except OSError:
             continue  # it has just ended
-        total += int(status["Threads"]) if int(status["Uid"].split()[0]) == mine else 0
+        total += int(status["Threads"]) if int(status["Uid"].split()[0]) == own_object else 0
     return total
 
 

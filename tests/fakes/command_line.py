@@ -1,0 +1,83 @@
+"""`batuta` as a process of its own, forked off one that has loaded the program already.
+
+What it does, what it writes and how it ends are a person's `batuta`; only loading the program, most of a
+second each time, is done once for all tests of a worker. What is about the start itself, about signals
+or about a terminal starts `python -m batuta`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+LOADED = """
+import gc, json, os, sys
+gc.disable()
+from importlib import import_module
+from batuta.cli import BatutaCommands, main
+for source in BatutaCommands.sources.values():
+    import_module(f"batuta.cli.{source.module}")
+gc.freeze()
+gc.enable()
+asked, told = os.fdopen(int(sys.argv[1])), int(sys.argv[2])
+for line in asked:
+    wanted = json.loads(line)
+    child = os.fork()
+    if not child:
+        break
+    _, status = os.waitpid(child, 0)
+    os.write(told, f"{os.waitstatus_to_exitcode(status)}\\n".encode())
+else:
+    sys.exit()
+asked.close()
+os.close(told)
+os.chdir(wanted["cwd"])
+os.environ.clear()
+os.environ.update(wanted["env"])
+for number, path in enumerate(wanted["files"]):
+    os.dup2(os.open(path, os.O_RDWR | (os.O_APPEND if number else 0)), number)
+sys.argv = ["batuta", *wanted["args"]]
+main()
+"""
+
+
+class CommandLine:
+    """Processes of `batuta`, one after another, for the length of a block."""
+
+    def __enter__(self):
+        asked, self._asks = os.pipe()
+        self._tells, told = os.pipe()
+        self._loaded = subprocess.Popen(
+            [sys.executable, "-c", LOADED, str(asked), str(told)], pass_fds=(asked, told),
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        os.close(asked)
+        os.close(told)
+        return self
+
+    def run(self, *args, cwd, env, stdin=None):
+        """What `subprocess.run(["batuta", *args], input=stdin, ...)` returns, its streams as texts."""
+        with TemporaryDirectory() as folder:
+            said, out, err = (Path(folder) / name for name in ("stdin", "stdout", "stderr"))
+            for file, text in ((said, stdin or ""), (out, ""), (err, "")):
+                file.write_text(text, encoding="utf-8")
+            files = [os.devnull if stdin is None else str(said), str(out), str(err)]
+            wanted = {"args": args, "cwd": str(cwd), "env": dict(env), "files": files}
+            os.write(self._asks, f"{json.dumps(wanted)}\n".encode())
+            code = b""
+            while not code.endswith(b"\n"):
+                piece = os.read(self._tells, 16)
+                assert piece, "the process that has loaded the program has ended"
+                code += piece
+            return subprocess.CompletedProcess(
+                args, int(code), out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8")
+            )
+
+    def __exit__(self, *_):
+        os.close(self._asks)
+        self._loaded.wait(30)
+        os.close(self._tells)
