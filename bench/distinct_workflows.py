@@ -4,8 +4,8 @@
 
 World 1, simulated. The shipped policy writes one greedy workflow for each of `--learn` training questions and of
 `--questions` test questions. Counted are the distinct workflows (workers, subtasks, access lists) and the distinct
-sentences of their subtasks. The *table* knows nothing of a question but its family and its difficulty: it plays the
-workflow that the policy wrote most often for such training questions.
+sentences of their subtasks. The *table* knows nothing of a question but its family and its
+difficulty: it runs the workflow that the policy wrote most often for such training questions.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Ratios are of wall time to the critical path (20 ms times the longest chain): `burst` for all runs
 started in the same instant, until the last has ended; `steady` for the median run while 200 are
 always in flight. `bare` is the event loop's own sleeping. CPU is of the whole process, divided by
-the steps played. `python bench/engine.py`
+the steps executed. `python bench/engine.py`
 """
 
 from __future__ import annotations

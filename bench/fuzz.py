@@ -1,6 +1,6 @@
 """Hunts for requests that hold the event loop. `python bench/fuzz.py [MINUTES]`
 
-Requests of at most 64 kB to the three dialects' routes, made by hypothesis to be slow and played by
+Requests of at most 64 kB to the three dialects' routes, made by hypothesis to be slow and run by
 workers that repeat what they are asked. What holds the loop for more than 50 ms of processor time
 (the least of three tries) is written to `fuzz-found/`, shrunk by nobody; exit status 1.
 """

@@ -1,6 +1,6 @@
 """The gateway's cost for a pass-through request, beside a thin proxy of the same parts, in one run.
 
-Four processes on loopback: an upstream that plays an OpenAI-compatible server, `batuta serve`
+Four processes on loopback: an upstream that imitates an OpenAI-compatible server, `batuta serve`
 (runs stored), a thin Starlette + aiohttp proxy that parses nothing, and this one, which sends the
 load. CPU is of the server's process alone. `python bench/gateway.py`
 

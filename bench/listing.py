@@ -14,15 +14,15 @@ import statistics
 import sys
 import time
 from dataclasses import replace
+from datetime import UTC, datetime
+from math import ceil
 from pathlib import Path
 
 import asyncpg
-from sqlalchemy import text
 
 from batuta.core import Outcome, RunId
 from batuta.store import Store
 from batuta.store.models import RUNS
-from batuta.store.partitions import create_partitions
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from store.strategies import make_run
@@ -30,8 +30,8 @@ from store.strategies import make_run
 REPEATS = 7
 DAY = 86_400
 BATCHES, BATCH = 20, 200
-PIECE = 10_000
-"""Rows that one statement makes."""
+TURNS = 2
+"""Days that are made at the same time."""
 
 ROW = """
 SELECT 'run_' || md5(n::text), 'tenant ' || n % 50, NULL, {start} + n * {pace},
@@ -43,25 +43,40 @@ FROM generate_series({first}, {last}) AS n
 """
 
 
-async def fill_store(store, rows, days):
-    """In pieces that fit into a statement's time; the days' partitions are made as a server makes them."""
-    start = int(time.time()) - days * DAY
-    pace = days * DAY / rows
+async def fill_store(url, rows, days):
+    """Each day as a table of its own, whose indexes are built once it is full: what a COPY of one's own would do."""
+    start = int(time.time()) // DAY * DAY - (days - 1) * DAY
+    pace = (time.time() - start) / rows
     names = ", ".join(column.name for column in RUNS.columns)
     began = time.perf_counter()
-    pieces = max(days, rows // PIECE)
-    for piece in range(pieces):
-        first, last = piece * rows // pieces + 1, (piece + 1) * rows // pieces
-        times = (start + first * pace, start + last * pace)
-        query = ROW.format(start=start, pace=pace, first=first, last=last)
+    waiting = iter(range(days))
 
-        def insert(connection, times=times, query=query):
-            create_partitions(connection, times)
-            connection.execute(text("SET LOCAL statement_timeout = 0"))
-            connection.execute(text(f"INSERT INTO runs ({names}) {query}"))
+    async def fill_days():
+        connection = await asyncpg.connect(url)
+        await connection.execute("SET maintenance_work_mem = '512MB'; SET synchronous_commit = off")
+        for number in waiting:
+            low, high = start + number * DAY, start + (number + 1) * DAY
+            day = low // DAY
+            # Rows whose time is in [low, high).
+            first, last = ceil((low - start) / pace), min(rows, ceil((high - start) / pace) - 1)
+            name = f"runs_{datetime.fromtimestamp(day * DAY, UTC):%Y%m%d}"
+            query = ROW.format(start=start, pace=pace, first=max(first, 1), last=last)
+            async with connection.transaction():
+                await connection.execute(f"CREATE TABLE {name} (LIKE runs INCLUDING DEFAULTS)")
+                await connection.execute(f"INSERT INTO {name} ({names}) {query}", timeout=None)
+                bounds = f"FOR VALUES FROM ({low}) TO ({high})"
+                contents = name.replace("runs", "run_contents", 1)
+                await connection.execute(
+                    f"CREATE TABLE {contents} (LIKE run_contents INCLUDING ALL)"
+                )
+                await connection.execute(
+                    f"ALTER TABLE run_contents ATTACH PARTITION {contents} {bounds}"
+                )
+                await connection.execute(f"ALTER TABLE runs ATTACH PARTITION {name} {bounds}")
+        await connection.close()
 
-        await store.database.run_write(insert)
-    print(f"{rows:,} rows over {days} days made in {time.perf_counter() - began:.0f} s")
+    await asyncio.gather(*(fill_days() for _ in range(TURNS)))
+    print(f"{rows:,} rows over {days} days made in {time.perf_counter() - began:.0f} s", flush=True)
 
 
 async def vacuum_tables(url):
@@ -142,7 +157,7 @@ async def time_writing(store):
 async def main(options):
     async with Store.open(options.store) as store:
         if options.fill:
-            await fill_store(store, options.fill, options.days)
+            await fill_store(options.store, options.fill, options.days)
             await vacuum_tables(options.store)
         await time_cases(store)
         await time_writing(store)

@@ -34,7 +34,7 @@ async def fill(path):
         "Compute the result: begin at 45; square it; double it.",
         "Add 3 to 4; triple it. What is it?",
     )
-    played = [
+    runs = [
         await conduct(
             Question.of(text),
             ensemble.conductor,
@@ -46,7 +46,7 @@ async def fill(path):
     ]
     async with Store(path) as store:
         for number in range(RUNS):
-            run = played[number % len(played)]
+            run = runs[number % len(runs)]
             header = replace(
                 run.header, id=f"run_{number:024}", started=1.7e9 + number, model="batuta-ultra"
             )

@@ -46,7 +46,7 @@ PRICE = Price(
 )
 
 
-async def play_session(url: str, model: str, key: str, *, marks: bool = True) -> dict[str, int]:
+async def run_session(url: str, model: str, key: str, *, marks: bool = True) -> dict[str, int]:
     """Ten turns of a coding agent; what the answers say that was used."""
     told = {"turns": 0, "input": 0, "cached": 0}
     messages: list[dict[str, Any]] = []
@@ -90,7 +90,7 @@ async def measure(model: str | None, workers: int = 3) -> tuple[float, float]:
         "I have read it, and this is what I would do.", key=key
     ) as provider:
         if model is None:
-            await play_session(f"{provider.url}/v1/messages", "claude-x", key)
+            await run_session(f"{provider.url}/v1/messages", "claude-x", key)
         else:
             async with HttpTransport() as http:
                 await _through(http, provider, model, workers)
@@ -114,7 +114,7 @@ async def _through(
     planned = sequential_chain(["Plan it.", "Do it.", "Check it."], names)
     house = server_state(pool, clients, served_models(pool, planned))
     async with Serving(house) as server:
-        await play_session(f"{server.url}/v1/messages", model, "any")
+        await run_session(f"{server.url}/v1/messages", model, "any")
 
 
 async def main() -> None:

@@ -9,7 +9,7 @@ staleness), per step:
 
   write + learn  seconds in which the policy writes, scores what it wrote, and learns
   workers        seconds that the workers need at the least: all their answers' times over the runs
-                 that may be played at the same time
+                 that may be executed at the same time
   longest        seconds of the longest run of a batch: what a synchronous step waits for
   wall           seconds from one step to the next
   idle           share of the wall in which the policy waits for workers
@@ -79,10 +79,10 @@ def warm_steps(options):
 
 
 class Walls:
-    """Seconds from one step's begin to the next one's, and of each batch's playing."""
+    """Seconds from one step's begin to the next one's, and of each batch's running."""
 
     def __init__(self):
-        self.begun, self.played = [], {}
+        self.begun, self.rollouts = [], {}
 
 
 def open_slow_workers(told, clients, walls):
@@ -90,7 +90,7 @@ def open_slow_workers(told, clients, walls):
     import anyio
 
     from batuta.config.task_sources import find_source_grader
-    from batuta.train.rollouts import DraftPlayer, OpenedPlayer, RolloutRunner
+    from batuta.train.rollouts import DraftRunner, OpenedDraftRunner, RolloutRunner
 
     async def judge(task, answer):
         return find_source_grader(task)(task, answer)
@@ -98,15 +98,15 @@ def open_slow_workers(told, clients, walls):
     class TimedRunner(RolloutRunner):
         async def run_drafts(self, drafts, seeds, step):
             began = time.perf_counter()
-            played = await super().run_drafts(drafts, seeds, step)
-            walls.played[step] = time.perf_counter() - began
-            return played
+            rollouts = await super().run_drafts(drafts, seeds, step)
+            walls.rollouts[step] = time.perf_counter() - began
+            return rollouts
 
     async def open_runner():
-        player = DraftPlayer(clients=clients, judge=judge, rendering=told.prompt.rendering())
+        runner = DraftRunner(clients=clients, judge=judge, rendering=told.prompt.rendering())
         places = anyio.Semaphore(told.pool.concurrency, fast_acquire=True)
         return TimedRunner(
-            job=OpenedPlayer(player, places),
+            job=OpenedDraftRunner(runner, places),
             rewards=told.reward,
             concurrency=told.pool.concurrency,
         )
@@ -119,11 +119,11 @@ def train(options, staleness, folder):
     from transformers import TrainerCallback
 
     from batuta.rehearsal import rehearsal_clients, rehearsal_pool
-    from batuta.train.conductor_training import make_trainer
     from batuta.train.episodes import make_episodes
     from batuta.train.questions import draw_questions
     from batuta.train.reward_function import RewardFunction
     from batuta.train.run_folder import RunFolder, read_jsonl
+    from batuta.train.trainer import make_trainer
 
     told, walls = settings(folder, options, staleness), Walls()
     inner = rehearsal_clients(time_scale=0.0)
@@ -135,7 +135,7 @@ def train(options, staleness, folder):
             walls.begun.append(time.perf_counter())
 
     opening = open_slow_workers(told, clients, walls)
-    reward = RewardFunction(told, asked, opening, lambda step, played: None)
+    reward = RewardFunction(told, asked, opening, lambda step, rollouts: None)
     run = RunFolder(told.output)
     trainer = make_trainer(told, asked, reward=reward, folder=run, on_metrics=run.add_metrics)
     trainer.add_callback(Begins())
@@ -144,7 +144,7 @@ def train(options, staleness, folder):
     return {
         "lines": read_jsonl(run.path / "metrics.jsonl"),
         "walls": [later - at for at, later in zip(walls.begun, walls.begun[1:], strict=False)],
-        "longest": [walls.played[step] for step in sorted(walls.played)],
+        "longest": [walls.rollouts[step] for step in sorted(walls.rollouts)],
         "asked": sum(client.asked for client in clients.values()) / told.optimiser.steps,
     }
 

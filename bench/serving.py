@@ -1,6 +1,6 @@
 """Many streams at once through one core, and memory over many requests.
 
-`batuta serve` is bound to one core; an upstream that plays an OpenAI-compatible server, and the
+`batuta serve` is bound to one core; an upstream that imitates an OpenAI-compatible server, and the
 readers, share the others. Every chunk carries its number and the time at which it was sent, so that
 none is lost unseen. `python bench/serving.py [streams|memory]`
 """

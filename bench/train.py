@@ -1,10 +1,11 @@
 """What TRL costs a training step, beside a minimal loop, in one process and step by step in turns.
 
 `batuta`: `batuta train conductor`'s trainer. `minimal`: GRPO written out below, with nothing around
-it: the same policy, sampler, questions, players, reward, batch and log-probabilities that read a
+it: the same policy, sampler, questions, workers, reward, batch and log-probabilities that read a
 prompt once a group. `TRL's pass`: the trainer with TRL's own log-probabilities instead of ours. A step
-is 48 questions, 10 workflows each (or as told), from one to the next: sampling, playing, and the rest,
-which is update and book-keeping. CPU is of the whole process. `python bench/train.py [questions] [steps]`
+is 48 questions, 10 workflows each (or as told), from one to the next: sampling, running, and the
+rest, which is update and book-keeping. CPU is of the whole process. `python bench/train.py
+[questions] [steps]`
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from types import MethodType, SimpleNamespace
 
 QUESTIONS, GROUP, STEPS, COLD = 48, 10, 4, 1
 """Steps are measured after the cold ones."""
-PARTS = ("sampling", "playing", "update")
+PARTS = ("sampling", "running", "update")
 
 
 def settings(folder, questions, steps):
@@ -84,7 +85,7 @@ class Clock:
 
     def end(self):
         self.add("step", self.began)
-        known = zip(self.parts["sampling"], self.parts["playing"], strict=True)
+        known = zip(self.parts["sampling"], self.parts["running"], strict=True)
         rest = [s - sum(k) for s, k in zip(self.parts["step"], known, strict=True)]
         self.steps.append({**self.parts, "update": rest})
 
@@ -95,12 +96,12 @@ class TimedReward:
     __name__ = "timed"
 
     def __init__(self, reward, clock):
-        self.reward, self.clock, self.play_first_rounds = reward, clock, reward.play_first_rounds
+        self.reward, self.clock, self.run_first_rounds = reward, clock, reward.run_first_rounds
 
     async def __call__(self, **told):
         began = self.clock.now()
         rewards = await self.reward(**told)
-        self.clock.add("playing", began)
+        self.clock.add("running", began)
         return rewards
 
 
@@ -118,9 +119,10 @@ def trainer(told, clock, hand_over, own_pass):
     from transformers import TrainerCallback
     from trl.trainer.grpo_trainer import GRPOTrainer
 
-    from batuta.train.conductor_training import RolloutRunnerFactory, make_trainer
+    from batuta.train.conductor_training import RolloutRunnerFactory
     from batuta.train.reward_function import RewardFunction
     from batuta.train.run_folder import RunFolder
+    from batuta.train.trainer import make_trainer
 
     class Hand(TrainerCallback):
         def on_step_begin(self, *_, **__):
@@ -134,7 +136,7 @@ def trainer(told, clock, hand_over, own_pass):
 
     asked, folder = world(told), RunFolder(told.output)
     opening = RolloutRunnerFactory(told, folder)
-    reward = TimedReward(RewardFunction(told, asked, opening, lambda step, played: None), clock)
+    reward = TimedReward(RewardFunction(told, asked, opening, lambda step, rollouts: None), clock)
     grpo = make_trainer(told, asked, reward=reward, folder=folder, on_metrics=lambda line: None)
     rollout = grpo.rollout_func
 
@@ -174,7 +176,7 @@ def minimal(told, clock, hand_over):
     bare = SimpleNamespace(accelerator=SimpleNamespace(unwrap_model=lambda m: m), temperature=1.0)
     opening = RolloutRunnerFactory(told, RunFolder(told.output))
     with asyncio.Runner() as runner:
-        players = runner.run(opening())
+        rollout_runner = runner.run(opening())
         for step in range(o.steps):
             clock.begin()
             batch = asked[step * o.questions : (step + 1) * o.questions]
@@ -198,9 +200,9 @@ def minimal(told, clock, hand_over):
                 )
                 for at, text in enumerate(said)
             ]
-            played = runner.run(players.run_drafts(drafts, range(len(drafts)), step))
-            clock.add("playing", began)
-            rewards = torch.tensor([each.reward for each in played]).view(-1, o.group)
+            rollouts = runner.run(rollout_runner.run_drafts(drafts, range(len(drafts)), step))
+            clock.add("running", began)
+            rewards = torch.tensor([each.reward for each in rollouts]).view(-1, o.group)
             advantages = (rewards - rewards.mean(1, keepdim=True)).view(-1, 1)
             advantages = advantages / (rewards.std() + 1e-4)
             ids, mask, longest = padded(prompts, rows, pad)

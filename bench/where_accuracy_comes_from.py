@@ -20,7 +20,7 @@ from batuta.rehearsal import draw_tasks, grade_answer, rehearsal_clients, rehear
 from batuta.rehearsal.drawn_tasks import TEST_SEED
 from batuta.solvers.random_workflows import SUBTASK_TEMPLATES, random_workflow
 from batuta.train.episodes import Episode
-from batuta.train.rollouts import PolicyDraft, RolloutRunner
+from batuta.train.rollouts import DraftRunner, OpenedDraftRunner, PolicyDraft, RolloutRunner
 from batuta.train.settings import RewardSettings
 
 
@@ -43,13 +43,12 @@ async def measure(questions: int) -> None:
         return grade_answer(task, answer)
 
     pool = rehearsal_pool()
-    runner = RolloutRunner(
+    runner = DraftRunner(
         clients=rehearsal_clients(time_scale=0.0),
         judge=grade,
         rendering=PromptOptions(compact=True),
-        rewards=RewardSettings(),
-        concurrency=64,
     )
+    runner = RolloutRunner(job=OpenedDraftRunner(runner), rewards=RewardSettings(), concurrency=64)
     tasks = draw_tasks(None, questions, TEST_SEED)
     episodes = [Episode(number=n, task=t, pool=pool, seed=n) for n, t in enumerate(tasks)]
     makers = {"untyped": untyped_workflow, "typed": random_workflow}
@@ -61,11 +60,11 @@ async def measure(questions: int) -> None:
             for e in episodes
         ]
         pairs = list(zip(episodes, drafts, strict=True))
-        played = await runner.run_drafts(pairs, range(len(pairs)), 0)
-        right = sum(bool(p.grade and p.grade.score == 1) for p in played)
-        calls = sum(len(p.run.rounds[-1].steps) for p in played) / len(played)
-        low, high = wilson_interval(right, len(played))
-        share = f"{100 * right / len(played):.1f} ({100 * low:.1f}–{100 * high:.1f})"
+        rollouts = await runner.run_drafts(pairs, range(len(pairs)), 0)
+        right = sum(bool(p.grade and p.grade.score == 1) for p in rollouts)
+        calls = sum(len(p.run.rounds[-1].steps) for p in rollouts) / len(rollouts)
+        low, high = wilson_interval(right, len(rollouts))
+        share = f"{100 * right / len(rollouts):.1f} ({100 * low:.1f}–{100 * high:.1f})"
         print(f"{name}: {share} % right, {calls:.2f} calls")
 
 

@@ -1,4 +1,4 @@
-"""Any Client can play or conduct; here scripted ones stand in for real models."""
+"""Any Client can be a worker or the conductor; here scripted ones stand in for real models."""
 
 import anyio
 
