@@ -1,6 +1,7 @@
 """Reasoning Gym as a source."""
 
 import random
+from decimal import getcontext, localcontext
 
 import pytest
 
@@ -66,3 +67,10 @@ def test_no_scorer_hangs_or_runs_what_an_answer_says(tmp_path, family):
     for answer in ("", "(((", "9**9**9**9", touch, f"[{touch}]", f"x = {touch}"):
         assert 0.0 <= reasoning_gym.score_answer(task, answer).score <= 1.0
     assert not mark.exists()
+
+
+def test_dollars_keep_their_digits_while_and_after_decimals_are_drawn():
+    with localcontext(prec=28):
+        (task,) = reasoning_gym.generate_tasks("decimal_arithmetic", 1, 1)
+        reasoning_gym.score_answer(task, task.target)
+        assert getcontext().prec == 28

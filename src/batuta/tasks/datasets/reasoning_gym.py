@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import localcontext
 from typing import Any
 
 import orjson
@@ -89,15 +92,13 @@ def generate_tasks(
         raise SourceError(
             f"Reasoning Gym has no generator {family!r}; see: batuta tasks show {NAME}"
         )
-    before = random.getstate()  # a few generators seed the shared generator of random numbers
     try:
-        first = seed * _STRIDE
-        made = _import_gym().create_dataset(family, size=size, seed=first, **(config or {}))
-        return tuple(_make_task(family, made[index]) for index in range(size))
+        with _own_globals():
+            first = seed * _STRIDE
+            made = _import_gym().create_dataset(family, size=size, seed=first, **(config or {}))
+            return tuple(_make_task(family, made[index]) for index in range(size))
     except (AssertionError, TypeError, ValueError) as error:
         raise SourceError(f"Reasoning Gym refuses {family} with {config}: {error}") from None
-    finally:
-        random.setstate(before)
 
 
 def score_answer(task: Task, answer: str) -> Grade:
@@ -109,10 +110,23 @@ def score_answer(task: Task, answer: str) -> Grade:
     entry: dict[str, Any] = orjson.loads(task.data)
     scorer = _import_gym().get_score_answer_fn(entry["metadata"]["source_dataset"])
     try:
-        value = float(scorer(answer, entry))
+        with _own_globals():
+            value = float(scorer(answer, entry))
     except Exception as error:  # noqa: BLE001 - a hundred scorers that foresee not every answer
         return Grade(0.0, answer, f"the scorer could not read it: {type(error).__name__}")
     return Grade(min(max(value, 0.0), 1.0), answer)
+
+
+@contextmanager
+def _own_globals() -> Iterator[None]:
+    """Undoes what a few generators do to their process: they seed the shared generator of random
+    numbers, and one leaves six digits to every decimal, dollars among them."""
+    before = random.getstate()
+    try:
+        with localcontext():
+            yield
+    finally:
+        random.setstate(before)
 
 
 def _make_task(family: str, entry: dict[str, Any]) -> Task:
