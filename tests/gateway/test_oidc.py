@@ -351,6 +351,8 @@ async def test_a_users_keys_end_with_the_user(provider, store):
         name = first.split("_")[1]
         assert (await eve.post(f"/ui/own-keys/{name}/revoke"))[0] == 303
         assert [await eve.ask(key) for key in (first, second)] == [401, 200]
+        states = {key.id: key.state(time.time()) for key in await store.keys.list()}
+        assert (states[name], states[second.split("_")[1]]) == ("revoked", "active")
         [entry] = [key for key in await store.keys.list() if key.identity]
         await store.keys.revoke(entry.id)
         door.serving.house.authenticator.forget(entry.id)

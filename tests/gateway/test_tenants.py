@@ -285,6 +285,26 @@ async def test_the_admin_makes_limits_and_reads_spending(town):
     assert "tenant's budget" in said["error"]["message"]
 
 
+async def test_keys_and_tenants_are_listed_a_page_at_a_time(town):
+    for number in range(5):
+        await town.key(f"t{number}")
+    for path, name in (("/v1/admin/keys", "id"), ("/v1/admin/tenants", "name")):
+        whole = (await town.ask(ADMIN, path, "GET"))[2]
+        assert (whole["has_more"], whole["next_cursor"]) == (False, None)
+        seen, after = [], ""
+        while after is not None:
+            _, _, page = await town.ask(ADMIN, f"{path}?limit=2{after}", "GET")
+            assert len(page["data"]) <= 2
+            seen += [one[name] for one in page["data"]]
+            after = page["next_cursor"] and f"&after={page['next_cursor']}"
+        assert seen == [one[name] for one in whole["data"]]
+        assert len(seen) >= 5
+        for limit in ("0", "101", "x", "1e9", "-1"):
+            assert (await town.ask(ADMIN, f"{path}?limit={limit}", "GET"))[0] == 400
+    status, _, said = await town.ask(ADMIN, "/v1/admin/keys?after=x", "GET")
+    assert (status, said["error"]["param"]) == (400, "after")
+
+
 async def test_no_key_is_told(town, caplog, capfd):
     caplog.set_level(logging.DEBUG)
     key = await town.key(per_day=Decimal(0))

@@ -1,5 +1,6 @@
 """The page over HTTP: its headers, its forms, who sees what."""
 
+import html
 import json
 import re
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 from batuta.clients import ScriptedClient
 from batuta.core.formatting import format_cost
 from batuta.gateway.serving.drift import DriftMonitor
+from batuta.gateway.ui.keys import PAGE_SIZE
 from batuta.gateway.ui.pool import PoolPage
 from batuta.gateway.ui.sign_in import _safe_target
 from batuta.store import Store
@@ -330,6 +332,37 @@ async def test_keys_are_made_limited_rotated_and_revoked(keyed, browse):
     async with holder.get("/ui/runs", allow_redirects=False) as response:
         assert response.status == 303
     assert (await post("/ui/keys/nothing/revoke"))[0] == 404
+
+
+async def test_many_keys_and_tenants_come_a_page_at_a_time(keyed, browse):
+    admin = browse(keyed)
+    await sign_in(admin, ADMIN)
+    token = await token_of(admin, "/ui/keys")
+    for number in range(PAGE_SIZE + 2):
+        form = {"tenant": f"many{number:02}", "name": f"key {number}", "token": token}
+        async with admin.post("/ui/keys", data=form) as response:
+            assert response.status == 200
+
+    async def links(address):
+        async with admin.get(address) as response:
+            text = await response.text()
+        assert text.count('class="change"') <= PAGE_SIZE
+        assert text.count('class="budget"') <= PAGE_SIZE
+        found = re.findall(r'href="(/ui/keys\?[^"]+)"', text)
+        return text, [html.unescape(link) for link in found]
+
+    text, found = await links("/ui/keys")
+    assert f"key {PAGE_SIZE + 1}<" in text and "key 0<" not in text
+    [older] = [link for link in found if "?after=" in link]
+    [later] = [link for link in found if "tenants_after=" in link]
+    text, _ = await links(older)
+    assert "key 0<" in text and f"key {PAGE_SIZE + 1}<" not in text
+    assert f'value="many{PAGE_SIZE + 1:02}"' in (await links(later))[0]
+    text, _ = await links("/ui/keys?tenant=many07")
+    assert "key 7<" in text and text.count('class="change"') == 1
+    assert "No keys here" in (await links("/ui/keys?tenant=nobody"))[0]
+    async with admin.get("/ui/keys?after=x") as response:
+        assert response.status == 400
 
 
 async def test_the_admin_sees_what_was_spent(keyed, browse):

@@ -160,7 +160,7 @@ def list_keys(
     json: Json = False,
 ) -> None:
     """The keys and their limits; never their text."""
-    keys = _with_store(lambda store: store.keys.list(tenant))
+    keys = _with_store(lambda store: store.keys.list(tenant))[::-1]
     if json:
         json_output.print_json([key_json(key) for key in keys])
         return

@@ -9,10 +9,11 @@ from time import time
 from typing import Any, final
 
 import orjson
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, select, tuple_, update
 
 from batuta.errors import StoreError
 from batuta.store.codec import sql_text
+from batuta.store.cursors import format_cursor, parse_cursor
 from batuta.store.database import Database
 from batuta.store.key_hasher import IssuedKey, KeyHasher
 from batuta.store.key_permissions import KeyPermissions, permissions_json, read_permissions
@@ -57,6 +58,11 @@ class ApiKey:
     """The id of the entry of the user who made this key."""
     owner: ApiKey | None = None
     """That entry: its limits and its money count, and the key ends with it."""
+
+    @property
+    def cursor(self) -> str:
+        """Where a list goes on after this key: `ApiKeyStore.list(after=...)`."""
+        return format_cursor(self.created, self.id)
 
     def __repr__(self) -> str:
         return f"Key(id={self.id!r}, tenant={self.tenant.name!r}, name={self.name!r})"
@@ -191,27 +197,49 @@ class ApiKeyStore:
 
         return await self._get(await self._database.run_write(enter))
 
-    async def list_of_user(self, user: str) -> list[ApiKey]:
-        """The keys that this user has made, the oldest first.
+    async def list_of_user(self, user: str, limit: int) -> list[ApiKey]:
+        """At most `limit` keys that this user has made: revoked ones last, the newest first.
 
         Raises:
             StoreError: the database fails.
         """
-        query = _SELECT_KEYS.where(KEYS.c.user == sql_text(user)).order_by(KEYS.c.created)
+        order = KEYS.c.revoked.is_not(None), KEYS.c.created.desc(), KEYS.c.id.desc()
+        query = _SELECT_KEYS.where(KEYS.c.user == sql_text(user)).order_by(*order).limit(limit)
         found = [_key_from_row(row) for row in await self._database.fetch_rows(query)]
         owner = await self.find(user)
         return [replace(key, owner=owner) for key in found]
 
-    async def list(self, tenant: str | None = None) -> list[ApiKey]:
-        """Every key (of that tenant), the oldest first.
+    async def list(
+        self, tenant: str | None = None, *, limit: int | None = None, after: str | None = None
+    ) -> list[ApiKey]:
+        """The keys (of that tenant), the newest first.
+
+        Args:
+            tenant: only that tenant's.
+            limit: how many at most; None: all of them.
+            after: the `cursor` of the last key of the page before; None: the first page.
 
         Raises:
+            ValueError: `after` is no cursor.
             StoreError: the database fails.
         """
-        query = _SELECT_KEYS.order_by(KEYS.c.created, KEYS.c.id)
+        query = _SELECT_KEYS.order_by(KEYS.c.created.desc(), KEYS.c.id.desc()).limit(limit)
         if tenant is not None:
             query = query.where(KEYS.c.tenant == sql_text(tenant))
-        return [_key_from_row(row) for row in await self._database.fetch_rows(query)]
+        if after is not None:
+            query = query.where(tuple_(KEYS.c.created, KEYS.c.id) < parse_cursor(after))
+        found = [_key_from_row(row) for row in await self._database.fetch_rows(query)]
+        owners = await self._owners({key.user for key in found if key.user is not None})
+        return [
+            key if key.user is None else replace(key, owner=owners.get(key.user)) for key in found
+        ]
+
+    async def _owners(self, users: set[str]) -> dict[str, ApiKey]:
+        """The users' own entries by their ids."""
+        if not users:
+            return {}
+        rows = await self._database.fetch_rows(_SELECT_KEYS.where(KEYS.c.id.in_(users)))
+        return {row["id"]: _key_from_row(row) for row in rows}
 
     async def change(
         self,
@@ -279,14 +307,16 @@ class ApiKeyStore:
         changed = await self._change(key_id, values)
         return None if changed is None else (changed, issued)
 
-    async def tenants(self) -> list[Tenant]:
-        """Every tenant, by name.
+    async def tenants(self, *, limit: int | None = None, after: str | None = None) -> list[Tenant]:
+        """The tenants by name: at most `limit` of those whose names come after `after`.
 
         Raises:
             StoreError: the database fails.
         """
-        rows = await self._database.fetch_rows(select(TENANTS).order_by(TENANTS.c.name))
-        return [Tenant(**row) for row in rows]
+        query = select(TENANTS).order_by(TENANTS.c.name).limit(limit)
+        if after is not None:
+            query = query.where(TENANTS.c.name > sql_text(after))
+        return [Tenant(**row) for row in await self._database.fetch_rows(query)]
 
     async def set_tenant_budget(
         self, tenant: str, per_day: Decimal | None, per_month: Decimal | None

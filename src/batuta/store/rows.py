@@ -10,6 +10,7 @@ from typing import Any
 from batuta.core import Cost, Outcome, Run, RunId
 from batuta.errors import StoreError
 from batuta.store.codec import encode_run, sql_text
+from batuta.store.cursors import format_cursor
 from batuta.store.drift import DriftValue, run_seconds
 from batuta.store.ledger import RunCharge, budgeted_nano, ledger_lines, ledger_rows
 
@@ -56,7 +57,7 @@ class RunSummary:
     @property
     def cursor(self) -> str:
         """Where a list goes on after this run: `Store.list(before=...)`."""
-        return f"{self.created!r}_{self.id}"
+        return format_cursor(self.created, self.id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,18 +112,6 @@ def pack_run(entry: RunEntry) -> PackedRun:
         reservation=held,
         seconds=tuple(run_seconds(run)) if entry.keep else (),
     )
-
-
-def parse_cursor(cursor: str) -> tuple[float, str]:
-    """The time and id that a cursor names.
-
-    Raises:
-        ValueError: it is no cursor.
-    """
-    created, mark, run_id = cursor.partition("_")
-    if not mark or not run_id:
-        raise ValueError(f"not a cursor of a list of runs: {cursor!r}")
-    return float(created), run_id
 
 
 def summary_from_row(row: Mapping[str, Any]) -> RunSummary:

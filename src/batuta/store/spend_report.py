@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, Connection, Select, func, literal, select
 
 from batuta.core import Cost
 from batuta.store.codec import sql_text
@@ -68,33 +68,50 @@ async def report_spending(
     for name in by:
         if name not in SPEND_GROUPS:
             raise ValueError(f"spending is grouped by {', '.join(SPEND_GROUPS)}; not by {name}")
-    columns = [SPEND_GROUPS[name] for name in by]
+    within = [
+        test
+        for value, test in (
+            (tenant, LEDGER.c.tenant == sql_text(tenant or "")),
+            (since, LEDGER.c.day >= sql_text(since or "")),
+            (until, LEDGER.c.day <= sql_text(until or "")),
+        )
+        if value is not None
+    ]
+
+    def report(connection: Connection) -> list[SpendGroup]:
+        columns = [SPEND_GROUPS[name] for name in by]
+        sums, runs = _sum_query(columns, connection.dialect.name), _run_count_query(columns)
+        return _sum_groups(
+            connection.execute(sums.where(*within)).mappings(),
+            connection.execute(runs.where(*within)).mappings(),
+            by,
+        )
+
+    return await database.run_read(report)
+
+
+def _run_count_query(columns: Sequence[ColumnElement[Any]]) -> Select[Any]:
+    """How many runs each group has."""
+    return select(*columns, func.count(LEDGER.c.run_id.distinct()).label("runs")).group_by(*columns)
+
+
+def _sum_query(columns: Sequence[ColumnElement[Any]], dialect: str) -> Select[Any]:
+    """What each group comes to; its dollars once for each sum of `lines` equal ones."""
+    sums = [func.sum(LEDGER.c[name]).label(name) for name in _SUM_COLUMNS]
+    if dialect != "sqlite":  # its numbers are exact: nothing is left to add up here
+        money = [func.sum(LEDGER.c[name]).label(name) for name in _MONEY_COLUMNS]
+        return select(*columns, *money, literal(1).label("lines"), *sums).group_by(*columns)
     # Equal costs are added up by the database, different ones here: it would use floats.
-    query = select(
-        *columns,
-        LEDGER.c.usd,
-        LEDGER.c.assumed_usd,
-        func.count().label("lines"),
-        *(func.sum(LEDGER.c[name]).label(name) for name in _SUM_COLUMNS),
-    ).group_by(*columns, LEDGER.c.usd, LEDGER.c.assumed_usd)
-    if tenant is not None:
-        query = query.where(LEDGER.c.tenant == sql_text(tenant))
-    if since is not None:
-        query = query.where(LEDGER.c.day >= sql_text(since))
-    if until is not None:
-        query = query.where(LEDGER.c.day <= sql_text(until))
-    runs = select(*columns, func.count(LEDGER.c.run_id.distinct()).label("runs"))
-    if query.whereclause is not None:
-        runs = runs.where(query.whereclause)
-    counted = await database.fetch_rows(runs.group_by(*columns))
-    return _sum_groups(await database.fetch_rows(query), counted, by)
+    money = [LEDGER.c[name] for name in _MONEY_COLUMNS]
+    return select(*columns, *money, func.count().label("lines"), *sums).group_by(*columns, *money)
 
 
+_MONEY_COLUMNS = ("usd", "assumed_usd")
 _SUM_COLUMNS = ("calls", "input_tokens", "output_tokens", "estimated_calls", "unpriced_calls")
 
 
 def _sum_groups(
-    rows: list[dict[str, Any]], counted: list[dict[str, Any]], by: Sequence[str]
+    rows: Iterable[Mapping[Any, Any]], counted: Iterable[Mapping[Any, Any]], by: Sequence[str]
 ) -> list[SpendGroup]:
     """Rows of one group added up, in decimals."""
     runs = {tuple(row[name] for name in by): int(row["runs"]) for row in counted}
@@ -104,7 +121,7 @@ def _sum_groups(
         total = sums.setdefault(
             group, {"usd": Decimal(0), "assumed_usd": Decimal(0), **dict.fromkeys(_SUM_COLUMNS, 0)}
         )
-        for name in ("usd", "assumed_usd"):
+        for name in _MONEY_COLUMNS:
             total[name] += row[name] * row["lines"]
         for name in _SUM_COLUMNS:
             total[name] += int(row[name])

@@ -28,6 +28,7 @@ from batuta.errors import StoreError
 from batuta.store.answers import AnswerTable
 from batuta.store.budgets import Budgets
 from batuta.store.codec import check_format, decode_run, encode_run, sql_text
+from batuta.store.cursors import parse_cursor
 from batuta.store.database import DATABASE_ERRORS, Database, explain_error, open_database, parse_url
 from batuta.store.drift import DriftTable
 from batuta.store.exploration import ExplorationTable
@@ -37,7 +38,7 @@ from batuta.store.keys import ApiKeyStore
 from batuta.store.ledger import RunCharge
 from batuta.store.models import CONTENTS, RUNS, SAME_RUN
 from batuta.store.responses import ResponseTable
-from batuta.store.rows import RunEntry, RunSummary, parse_cursor, summary_from_row
+from batuta.store.rows import RunEntry, RunSummary, summary_from_row
 from batuta.store.run_search import find_few, search_filter
 from batuta.store.schema import HEAD_REVISION, check_revision, stored_revision, upgrade_database
 from batuta.store.writer import QUEUE_CAPACITY, RunWriter

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from batuta.gateway.access.caller import Authenticator
+from batuta.gateway.admin.paging import MAX_PAGE, list_page, parse_limit
 from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
 from batuta.gateway.http.body import ClientGone, Fields, json_response, read_fields
 from batuta.gateway.serving.deletions import Deletions
@@ -57,9 +58,16 @@ class AdminRoutes:
         ]
 
     async def list(self, request: Request) -> Response:
-        """Every key (of `tenant`), never its text."""
-        keys = await self._store.keys.list(request.query_params.get("tenant"))
-        return json_response({"object": "list", "data": [key_entry(key) for key in keys]})
+        """The keys (of `tenant`), never their text, newest first; a page after `after`."""
+        query = request.query_params
+        limit = parse_limit(query, MAX_PAGE)
+        try:
+            found = await self._store.keys.list(
+                query.get("tenant"), limit=limit + 1, after=query.get("after")
+            )
+        except ValueError:
+            raise invalid_value("after", "it is not a cursor of this list.") from None
+        return json_response(list_page(found, limit, key_entry, lambda key: key.cursor))
 
     async def get(self, request: Request) -> Response:
         """One key."""
@@ -117,10 +125,12 @@ class AdminRoutes:
         changed, issued = rotated
         return json_response({**key_entry(changed), "key": issued.text})
 
-    async def tenants(self, _: Request) -> Response:
-        """Every tenant and its budget."""
-        found = await self._store.keys.tenants()
-        return json_response({"object": "list", "data": [tenant_entry(one) for one in found]})
+    async def tenants(self, request: Request) -> Response:
+        """The tenants and their budgets, by name; a page after the tenant named `after`."""
+        query = request.query_params
+        limit = parse_limit(query, MAX_PAGE)
+        found = await self._store.keys.tenants(limit=limit + 1, after=query.get("after"))
+        return json_response(list_page(found, limit, tenant_entry, lambda one: one.name))
 
     async def budget(self, request: Request) -> Response:
         """A tenant's budget: both parts, null for none."""

@@ -12,12 +12,12 @@ from starlette.routing import Route
 
 from batuta.core import Outcome
 from batuta.gateway.access.caller import caller_of
+from batuta.gateway.admin.paging import list_page, parse_limit
 from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.http.body import ClientGone, json_response, read_fields
 from batuta.gateway.serving.deletions import Deletions
 from batuta.store import RunSummary, Store
 
-MAX_PAGE = 100
 _DEFAULT_PAGE = 20
 _MAX_COMMENT = 10_000
 
@@ -42,7 +42,7 @@ class RunRoutes:
     async def list_runs(self, request: Request) -> Response:
         """Runs, newest first; `after` takes the `next_cursor` of the page before."""
         query, sees = request.query_params, caller_of(request.scope).visible_tenant
-        limit = _parse_limit(query)
+        limit = parse_limit(query, _DEFAULT_PAGE)
         try:
             rows = await self._store.list(
                 limit + 1,
@@ -53,15 +53,7 @@ class RunRoutes:
             )
         except ValueError:
             raise invalid_value("after", "it is not a cursor of this list.") from None
-        more = len(rows) > limit
-        rows = rows[:limit]
-        body = {
-            "object": "list",
-            "data": [run_entry(row) for row in rows],
-            "has_more": more,
-            "next_cursor": rows[-1].cursor if more else None,
-        }
-        return json_response(body)
+        return json_response(list_page(rows, limit, run_entry, lambda row: row.cursor))
 
     async def get_run(self, request: Request) -> Response:
         """A run with its whole trace; the trace is null if its content was not kept."""
@@ -131,15 +123,6 @@ def run_entry(row: RunSummary) -> dict[str, Any]:
         "score": row.score,
         "comment": row.score_comment,
     }
-
-
-def _parse_limit(query: Mapping[str, str]) -> int:
-    given = query.get("limit")
-    if given is None:
-        return _DEFAULT_PAGE
-    if not given.isascii() or not given.isdigit() or not 1 <= int(given[:9]) <= MAX_PAGE:
-        raise invalid_value("limit", f"it must be a whole number from 1 to {MAX_PAGE}.")
-    return int(given)
 
 
 def _parse_outcome(query: Mapping[str, str]) -> Outcome | None:

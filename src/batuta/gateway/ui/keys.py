@@ -7,25 +7,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any, final
+from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from batuta.core import Cost
 from batuta.gateway.access.caller import Authenticator
-from batuta.gateway.errors import not_found, require_part
+from batuta.gateway.errors import invalid_value, not_found, require_part
 from batuta.gateway.ui.rendering import PAGE_HEADERS, render_page
 from batuta.gateway.ui.session import KEYS_SCREEN, WebSession, read_form
 from batuta.store import Store
 from batuta.store.key_hasher import IssuedKey, KeyHasher
 from batuta.store.key_permissions import KeyPermissions
-from batuta.store.keys import ApiKey, ApiKeyStore
+from batuta.store.keys import ApiKey, ApiKeyStore, Tenant
 from batuta.store.ledger import utc_day
 from batuta.store.spend_report import SpendGroup, report_spending
 from batuta.usage import ZERO_COST
 
 SPEND_DAYS = 14
 """Days whose spending is shown."""
+PAGE_SIZE = 50
+"""Keys, and tenants, that are shown at once."""
 GRACE_SECONDS = 24 * 3600.0
 """Seconds for which a rotated key's old text is taken."""
 _SEE_OTHER = 303
@@ -42,7 +45,23 @@ class SpendSummary:
     days: list[tuple[str, Cost, float]]
     """Each day, its dollars, and these as a share of the dearest day's, in per cent."""
     tenants: list[SpendGroup]
-    """By tenant, who spent most first."""
+    """By tenant, who spent most first; at most a page of them."""
+    others: int
+    """Tenants that spent something and are not among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Page:
+    """The keys and tenants that one page shows, and the addresses of the pages beside it."""
+
+    keys: list[ApiKey]
+    tenants: list[Tenant]
+    tenant: str
+    """Only that tenant's keys; empty: everybody's."""
+    older: str | None
+    newest: str | None
+    later_tenants: str | None
+    is_first_tenant: bool
 
 
 @final
@@ -54,7 +73,7 @@ class KeyPages:
         self._authenticator = authenticator
 
     async def page(self, request: Request, session: WebSession) -> Response:
-        """Every key, every tenant's budget, and what was spent."""
+        """The keys, the tenants' budgets, a page of each, and what was spent."""
         return await self._render(request, session)
 
     async def create(self, request: Request, session: WebSession) -> Response:
@@ -129,19 +148,45 @@ class KeyPages:
     ) -> Response:
         self._check(session)
         now = time.time()
-        keys = await self._keys.list()
+        shown = await self._page(request.query_params)
         return render_page(
             request,
             "keys.html.jinja",
             status=status,
             session=session,
-            keys=[(key, key.state(now)) for key in reversed(keys)],
-            tenants=await self._keys.tenants(),
+            shown=shown,
+            states=[key.state(now) for key in shown.keys],
             spending=await self._spend_summary(now),
             issued=issued,
             problem=problem,
             form=form or {},
             now=now,
+        )
+
+    async def _page(self, query: Mapping[str, str]) -> _Page:
+        """What the address asks for: `tenant`, and where to go on, `after` and `tenants_after`."""
+        tenant, after = query.get("tenant", "").strip(), query.get("after")
+        tenants_after = query.get("tenants_after")
+        try:
+            keys = await self._keys.list(tenant or None, limit=PAGE_SIZE + 1, after=after)
+        except ValueError:
+            raise invalid_value("after", "it is not a cursor of this list.") from None
+        tenants = await self._keys.tenants(limit=PAGE_SIZE + 1, after=tenants_after)
+        kept = {"tenant": tenant} if tenant else {}
+        older = (
+            urlencode({**kept, "after": keys[PAGE_SIZE - 1].cursor}) if keys[PAGE_SIZE:] else None
+        )
+        later = None
+        if tenants[PAGE_SIZE:]:
+            later = urlencode({"tenants_after": tenants[PAGE_SIZE - 1].name})
+        return _Page(
+            keys=keys[:PAGE_SIZE],
+            tenants=tenants[:PAGE_SIZE],
+            tenant=tenant,
+            older=older,
+            newest=None if after is None else urlencode(kept),
+            later_tenants=later,
+            is_first_tenant=tenants_after is None,
         )
 
     async def _spend_summary(self, now: float) -> SpendSummary:
@@ -156,7 +201,8 @@ class KeyPages:
         bars = [
             (day, cost, float(100 * cost.usd / most)) for day, cost in zip(days, costs, strict=True)
         ]
-        return SpendSummary(bars, sorted(by_tenant, key=lambda each: -each.cost.usd))
+        dearest = sorted(by_tenant, key=lambda each: -each.cost.usd)
+        return SpendSummary(bars, dearest[:PAGE_SIZE], len(dearest[PAGE_SIZE:]))
 
     async def _form(self, request: Request, session: WebSession) -> dict[str, str]:
         self._check(session)

@@ -18,6 +18,8 @@ from batuta.store.keys import ApiKey, ApiKeyStore
 
 MAX_OWN_KEYS = 20
 """Keys of one user that are active at the same time; they share the user's limits and budget."""
+_SHOWN_KEYS = 100
+"""Those that are shown: whoever revokes and makes them in turn has many more."""
 _SEE_OTHER = 303
 
 
@@ -37,7 +39,7 @@ class OwnKeyPages:
         """A new key; its text is shown on this page and never again."""
         user = _user_of(session)
         form = await read_form(request, session)
-        own = await self._keys.list_of_user(user)
+        own = await self._keys.list_of_user(user, _SHOWN_KEYS)
         now = time()
         if sum(key.state(now) == "active" for key in own) >= MAX_OWN_KEYS:
             problem = f"you have {MAX_OWN_KEYS} keys: revoke one first"
@@ -77,14 +79,14 @@ class OwnKeyPages:
         problem: str = "",
         status: int = 200,
     ) -> Response:
-        own = await self._keys.list_of_user(_user_of(session))
+        own = await self._keys.list_of_user(_user_of(session), _SHOWN_KEYS)
         now = time()
         return render_page(
             request,
             "own_keys.html.jinja",
             status=status,
             session=session,
-            keys=[(key, key.state(now)) for key in reversed(own)],
+            keys=[(key, key.state(now)) for key in own],
             issued=issued,
             problem=problem,
         )

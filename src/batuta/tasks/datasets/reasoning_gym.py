@@ -119,8 +119,11 @@ def score_answer(task: Task, answer: str) -> Grade:
 
 @contextmanager
 def _own_globals() -> Iterator[None]:
-    """Undoes what a few generators do to their process: they seed the shared generator of random
-    numbers, and one leaves six digits to every decimal, dollars among them."""
+    """Undoes what a few generators do to their process.
+
+    They seed the shared generator of random numbers, and one leaves twelve digits to every
+    decimal, dollars among them.
+    """
     before = random.getstate()
     try:
         with localcontext():

@@ -1,0 +1,50 @@
+"""Lists a page at a time: `limit` rows, then those after the `next_cursor` of the page before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from batuta.gateway.errors import invalid_value
+
+MAX_PAGE = 100
+"""Rows of the longest page."""
+
+Row = TypeVar("Row")
+
+
+def parse_limit(query: Mapping[str, str], default: int) -> int:
+    """How many rows a page shall have.
+
+    Raises:
+        APIError: it is no whole number from 1 to `MAX_PAGE`.
+    """
+    given = query.get("limit")
+    if given is None:
+        return default
+    if not given.isascii() or not given.isdigit() or not 1 <= int(given[:9]) <= MAX_PAGE:
+        raise invalid_value("limit", f"it must be a whole number from 1 to {MAX_PAGE}.")
+    return int(given)
+
+
+def list_page(
+    rows: Sequence[Row],
+    limit: int,
+    entry: Callable[[Row], dict[str, Any]],
+    cursor: Callable[[Row], str],
+) -> dict[str, Any]:
+    """A page as the API sends it.
+
+    Args:
+        rows: those that were found, one more than `limit` if there are more.
+        limit: how many the page has at most.
+        entry: a row as an object of the API.
+        cursor: where the list goes on after a row.
+    """
+    page, more = rows[:limit], len(rows) > limit
+    return {
+        "object": "list",
+        "data": [entry(row) for row in page],
+        "has_more": more,
+        "next_cursor": cursor(page[-1]) if more else None,
+    }
