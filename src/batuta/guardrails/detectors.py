@@ -18,6 +18,7 @@ import regex
 from batuta.core.suggestions import suggest_names
 from batuta.distribution import install_hint
 from batuta.errors import ConfigError
+from batuta.guardrails.disguises import see_through_disguises
 from batuta.guardrails.guardrail import Detector, TextSpan
 from batuta.schemas import JsonValidator
 from batuta.schemas.checker import find_schema_fault
@@ -90,11 +91,15 @@ def build_detector(kind: str, options: DetectorOptions) -> Detector:
 
 
 def _secrets_detector(_: DetectorOptions) -> Detector:
-    return lambda text: (match.span() for match in _find_matches(_SECRETS, text))
+    return see_through_disguises(
+        lambda text: (match.span() for match in _find_matches(_SECRETS, text))
+    )
 
 
 def _injection_detector(_: DetectorOptions) -> Detector:
-    return lambda text: (match.span() for match in _find_matches(_INJECTION, text))
+    return see_through_disguises(
+        lambda text: (match.span() for match in _find_matches(_INJECTION, text))
+    )
 
 
 def _size_detector(options: DetectorOptions) -> Detector:
@@ -142,7 +147,7 @@ def _personal_detector(options: DetectorOptions) -> Detector:
             for found in telephones.PhoneNumberMatcher(text, region):
                 yield found.start, found.end
 
-    return find
+    return see_through_disguises(find)
 
 
 def _import_extra(name: str) -> Any:
