@@ -12,9 +12,6 @@ from batuta.store.database import Database
 from batuta.store.models import ANSWERS
 from batuta.store.upsert import insert_statement
 
-MAX_NEIGHBOURS = 1000
-"""Earlier questions that a new one is compared with at most, the latest first."""
-
 
 @final
 class AnswerTable:
@@ -40,25 +37,6 @@ class AnswerTable:
         rows = await self._database.fetch_rows(query)
         return rows[0]["run_id"] if rows else None
 
-    async def find_neighbours(self, tenant: str, family: bytes) -> list[tuple[bytes, str]]:
-        """The vectors and runs of the tenant's questions that differ in their words alone.
-
-        Raises:
-            StoreError: the database fails.
-        """
-        query = (
-            select(ANSWERS.c.vector, ANSWERS.c.run_id)
-            .where(
-                ANSWERS.c.tenant == sql_text(tenant),
-                ANSWERS.c.family == family,
-                ANSWERS.c.expires > time(),
-            )
-            .order_by(ANSWERS.c.expires.desc())
-            .limit(MAX_NEIGHBOURS)
-        )
-        rows = await self._database.fetch_rows(query)
-        return [(row["vector"], row["run_id"]) for row in rows if row["vector"] is not None]
-
     async def put(
         self,
         tenant: str,
@@ -66,8 +44,6 @@ class AnswerTable:
         run_id: str,
         *,
         seconds: float,
-        family: bytes | None = None,
-        vector: bytes | None = None,
     ) -> None:
         """Notes who answered; what has expired goes.
 
@@ -76,20 +52,13 @@ class AnswerTable:
             digest: of everything the answer depends on.
             run_id: the run that answered it.
             seconds: for how long that counts.
-            family: of everything but the words of the question, to find its neighbours by.
-            vector: of those words.
 
         Raises:
             StoreError: the database fails.
         """
         now = time()
         key = {"tenant": sql_text(tenant), "digest": digest}
-        values: dict[str, Any] = {
-            "run_id": run_id,
-            "expires": now + seconds,
-            "family": family,
-            "vector": vector,
-        }
+        values: dict[str, Any] = {"run_id": run_id, "expires": now + seconds}
 
         def write(connection: Connection) -> None:
             connection.execute(delete(ANSWERS).where(ANSWERS.c.expires < now))

@@ -213,8 +213,8 @@ ANSWERS = Table(
     Column("digest", LargeBinary, primary_key=True),
     Column("run_id", Text, nullable=False),
     Column("expires", Float(53), nullable=False),
-    # For answers to questions that are nearly the same: what else they depend on, and the words'
-    # place among others.
+    # Not used: nearly the same questions are found by their digests too. A replica of the version
+    # before, which writes nulls here, may still serve beside this one.
     Column("family", LargeBinary),
     Column("vector", LargeBinary),
     Index(None, "expires"),
