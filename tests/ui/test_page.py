@@ -360,6 +360,7 @@ async def test_many_keys_and_tenants_come_a_page_at_a_time(keyed, browse):
     assert f'value="many{PAGE_SIZE + 1:02}"' in (await links(later))[0]
     text, _ = await links("/ui/keys?tenant=many07")
     assert "key 7<" in text and text.count('class="change"') == 1
+    assert re.findall(r'class="cut">(many\d+)<', text) == ["many07"], "and that tenant's budget"
     assert "No keys here" in (await links("/ui/keys?tenant=nobody"))[0]
     async with admin.get("/ui/keys?after=x") as response:
         assert response.status == 400

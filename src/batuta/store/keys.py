@@ -307,13 +307,17 @@ class ApiKeyStore:
         changed = await self._change(key_id, values)
         return None if changed is None else (changed, issued)
 
-    async def tenants(self, *, limit: int | None = None, after: str | None = None) -> list[Tenant]:
-        """The tenants by name: at most `limit` of those whose names come after `after`.
+    async def tenants(
+        self, name: str | None = None, *, limit: int | None = None, after: str | None = None
+    ) -> list[Tenant]:
+        """The tenants by name (or that one): at most `limit` of those whose names follow `after`.
 
         Raises:
             StoreError: the database fails.
         """
         query = select(TENANTS).order_by(TENANTS.c.name).limit(limit)
+        if name is not None:
+            query = query.where(TENANTS.c.name == sql_text(name))
         if after is not None:
             query = query.where(TENANTS.c.name > sql_text(after))
         return [Tenant(**row) for row in await self._database.fetch_rows(query)]

@@ -171,7 +171,7 @@ class KeyPages:
             keys = await self._keys.list(tenant or None, limit=PAGE_SIZE + 1, after=after)
         except ValueError:
             raise invalid_value("after", "it is not a cursor of this list.") from None
-        tenants = await self._keys.tenants(limit=PAGE_SIZE + 1, after=tenants_after)
+        tenants = await self._keys.tenants(tenant or None, limit=PAGE_SIZE + 1, after=tenants_after)
         kept = {"tenant": tenant} if tenant else {}
         older = (
             urlencode({**kept, "after": keys[PAGE_SIZE - 1].cursor}) if keys[PAGE_SIZE:] else None
