@@ -2,6 +2,7 @@
 
 import logging
 
+import anyio
 import orjson
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -82,6 +83,41 @@ async def test_the_first_word_of_a_stream_is_timed_once():
         await server.frames(model="batuta-ultra")
         found = await samples(server)
     assert value(found, "first_token_seconds_count", model="batuta-ultra") == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/v1/embeddings",
+        "/v1/runs/{id}/feedback",
+    ],
+)
+@pytest.mark.parametrize("more", [b"", b"Idempotency-Key: k\r\n"], ids=["", "repeatable"])
+async def test_whoever_goes_in_the_middle_of_the_body_is_counted_and_no_fault(
+    path, more, caplog, store
+):
+    async with Serving(orchestra({"ada": ScriptedClient(lambda _: "hi")}, store=store)) as server:
+        host, _, port = server.url.removeprefix("http://").rpartition(":")
+        head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 99\r\n".encode()
+        async with await anyio.connect_tcp(host, int(port)) as stream:
+            await stream.send(
+                head + b"Content-Type: application/json\r\n" + more + b'\r\n{"model":'
+            )
+            await anyio.sleep(0.05)
+        with anyio.fail_after(20):
+            while ("status", "499") not in {
+                label
+                for name, labels in await samples(server)
+                if name == "batuta_requests_total"
+                for label in labels
+            }:
+                await anyio.sleep(0.02)
+    assert not [line for line in caplog.records if line.levelno >= logging.ERROR]
 
 
 async def test_unknown_paths_share_one_label():

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.admin.paging import MAX_PAGE, list_page, parse_limit
 from batuta.gateway.errors import APIError, invalid_value, not_found, require_part
-from batuta.gateway.http.body import ClientGone, Fields, json_response, read_fields
+from batuta.gateway.http.body import Fields, json_response, read_fields
 from batuta.gateway.serving.deletions import Deletions
 from batuta.store import Store
 from batuta.store.key_hasher import KeyHasher
@@ -205,10 +205,7 @@ async def _read_body(request: Request, known: set[str]) -> Fields:
     Raises:
         APIError: it has another one: a misspelt limit must not be a limit that is not there.
     """
-    try:
-        body = await read_fields(request.scope, request.receive)
-    except ClientGone:
-        raise APIError(400, "invalid_request", "The body ended early.") from None
+    body = await read_fields(request.scope, request.receive)
     for name in body.names:
         if name not in known:
             message = f"Unknown parameter: '{name}'."

@@ -14,7 +14,7 @@ from batuta.core import Outcome
 from batuta.gateway.access.caller import caller_of
 from batuta.gateway.admin.paging import list_page, parse_limit
 from batuta.gateway.errors import invalid_value, not_found, require_part
-from batuta.gateway.http.body import ClientGone, json_response, read_fields
+from batuta.gateway.http.body import json_response, read_fields
 from batuta.gateway.serving.deletions import Deletions
 from batuta.store import RunSummary, Store
 
@@ -77,10 +77,7 @@ class RunRoutes:
     async def feedback(self, request: Request) -> Response:
         """Judges a run: `score` in [0, 1] or null to take it back, and a `comment`."""
         run_id, sees = request.path_params["id"], caller_of(request.scope).visible_tenant
-        try:
-            body = await read_fields(request.scope, request.receive)
-        except ClientGone:
-            return Response(status_code=499)
+        body = await read_fields(request.scope, request.receive)
         if "score" not in body.names:
             body.need("score")
         score = body.number("score", 0, 1)

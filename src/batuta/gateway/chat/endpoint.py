@@ -17,7 +17,7 @@ from batuta.gateway.chat.text_completion import (
     parse_completion,
     render_text_completion,
 )
-from batuta.gateway.http.body import ClientGone, Fields, read_fields
+from batuta.gateway.http.body import Fields, read_fields
 from batuta.gateway.http.reader import SSEWriter
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import AnswerDelivery, StreamRenderer
@@ -59,10 +59,7 @@ class CompletionEndpoint:
         Raises:
             APIError: before anything was said.
         """
-        try:
-            body = await read_fields(scope, receive)
-        except ClientGone:
-            return
+        body = await read_fields(scope, receive)
         form, delivery = self._form, self._delivery
         call = form.parse(body)
         async with delivery.service.prepare_call(call, caller_of(scope)) as prepared:

@@ -12,7 +12,7 @@ from batuta.core import Reply, Run
 from batuta.gateway.access.caller import caller_of
 from batuta.gateway.embeddings.request import EmbeddingCall, parse_embedding
 from batuta.gateway.errors import unsupported_parameter
-from batuta.gateway.http.body import ClientGone, read_fields
+from batuta.gateway.http.body import read_fields
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.deliver import AnswerDelivery
 from batuta.guardrails import GuardrailStage
@@ -31,10 +31,7 @@ class EmbeddingsEndpoint:
         Raises:
             APIError: before anything was said.
         """
-        try:
-            body = await read_fields(scope, receive)
-        except ClientGone:
-            return
+        body = await read_fields(scope, receive)
         asked = parse_embedding(body)
 
         async def render(run: Run, reply: Reply) -> dict[str, Any]:

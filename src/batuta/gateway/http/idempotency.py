@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from batuta.errors import StoreError
 from batuta.gateway.access.caller import caller_of
 from batuta.gateway.errors import APIError, log_exception
-from batuta.gateway.http.body import ClientGone, header_value, raw_headers, read_checked_body
+from batuta.gateway.http.body import header_value, raw_headers, read_checked_body
 from batuta.store import Store
 from batuta.store.idempotency import EarlierRequest, IdempotencyStore, StoredAnswer
 
@@ -55,10 +55,7 @@ class IdempotencyMiddleware:
         if not _KEY_PATTERN.fullmatch(key):
             message = "An Idempotency-Key has 1 to 255 visible ASCII characters."
             raise APIError(400, "invalid_value", message, param="Idempotency-Key")
-        try:
-            body = await read_checked_body(receive)
-        except ClientGone:
-            return
+        body = await read_checked_body(receive)
         caller = caller_of(scope)
         # A key that may ask for less is not told what another one was answered.
         may = caller.permissions

@@ -29,7 +29,7 @@ from batuta.gateway.access.caller import (
     set_caller,
 )
 from batuta.gateway.errors import APIError, internal_error, log_exception, messages_error_body
-from batuta.gateway.http.body import cookie_value, send_json
+from batuta.gateway.http.body import ClientGone, cookie_value, send_json
 from batuta.gateway.http.connections import LIMITED_PATHS, ConcurrencyLimiter
 from batuta.gateway.http.idempotency import IdempotencyMiddleware
 from batuta.gateway.telemetry.metrics import Metrics
@@ -123,6 +123,8 @@ class RequestMiddleware:
         answer = _Answer(scope, send, headers.get(b"x-request-id"))
         try:
             await self._serve(scope, receive, answer, headers)
+        except ClientGone:
+            pass  # nobody is there to be told anything
         except APIError as error:
             await answer.send_error(error)
         except Exception as error:  # noqa: BLE001 - the last one who can answer

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from batuta.core import Delta, Event, Reply, Run, StepDelta, ToolCall
 from batuta.gateway.access.caller import caller_of
 from batuta.gateway.errors import APIError, messages_error_body
-from batuta.gateway.http.body import ClientGone, Fields, json_response, read_fields
+from batuta.gateway.http.body import Fields, json_response, read_fields
 from batuta.gateway.http.middleware import request_id
 from batuta.gateway.http.reader import SSEWriter, event_frame
 from batuta.gateway.messages.conversation import REASONING_SIGNATURE
@@ -43,10 +43,7 @@ class MessagesEndpoint:
         Raises:
             APIError: before anything was said.
         """
-        try:
-            body = await read_fields(scope, receive)
-        except ClientGone:
-            return
+        body = await read_fields(scope, receive)
         asked, delivery = parse_message(body), self._delivery
         async with delivery.service.prepare_call(asked.call, caller_of(scope)) as prepared:
             if asked.call.stream:
@@ -80,10 +77,7 @@ class TokenCounter:
         Raises:
             APIError: the body is malformed, or no such model is served.
         """
-        try:
-            body: Fields = await read_fields(request.scope, request.receive)
-        except ClientGone:
-            return Response(status_code=499)
+        body: Fields = await read_fields(request.scope, request.receive)
         self._service.find_model(body.need_text("model"))
         return json_response({"input_tokens": estimate_question_tokens(parse_question(body))})
 

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from batuta.core import Reply, Run
 from batuta.gateway.access.caller import Caller, caller_of
-from batuta.gateway.http.body import ClientGone, Fields, read_fields, send_json
+from batuta.gateway.http.body import Fields, read_fields, send_json
 from batuta.gateway.responses.background import BackgroundResponses
 from batuta.gateway.responses.events import ResponseEventWriter
 from batuta.gateway.responses.request import (
@@ -43,10 +43,7 @@ class ResponsesEndpoint:
         Raises:
             APIError: before anything was said.
         """
-        try:
-            body = await read_fields(scope, receive)
-        except ClientGone:
-            return
+        body = await read_fields(scope, receive)
         caller = caller_of(scope)
         past = await self._responses.load_history(parse_history_references(body), caller)
         asked = parse_response(body, past)

@@ -21,7 +21,7 @@ from batuta.gateway.errors import (
     not_found,
     unsupported_parameter,
 )
-from batuta.gateway.http.body import ClientGone, Fields, json_response, read_fields
+from batuta.gateway.http.body import Fields, json_response, read_fields
 from batuta.gateway.serving.image_addresses import check_pictures
 from batuta.gateway.serving.models import Catalogue
 from batuta.guardrails import GuardrailStage
@@ -51,10 +51,7 @@ class ModerationEndpoint:
             raise not_found("A provider of moderation ([moderation] in the settings)")
         _check_may_ask(caller, client)
         await self._take_rate(caller)
-        try:
-            body = await read_fields(request.scope, request.receive)
-        except ClientGone:
-            return Response(status_code=499)
+        body = await read_fields(request.scope, request.receive)
         wanted = body.text("model")
         if wanted not in {None, client.worker.model}:
             raise model_not_found(str(wanted))

@@ -14,7 +14,7 @@ from batuta.core import Run
 from batuta.gateway.access.caller import CallerRole, missing_key
 from batuta.gateway.chat.request import parse_chat
 from batuta.gateway.errors import APIError, invalid_value, not_found
-from batuta.gateway.http.body import ClientGone, Fields, read_fields
+from batuta.gateway.http.body import Fields, read_fields
 from batuta.gateway.http.reader import SSEWriter
 from batuta.gateway.serving.admission import PreparedCall
 from batuta.gateway.serving.baselines import BASELINE_PREFIX
@@ -111,10 +111,7 @@ class PlaygroundEndpoint:
         if visitor.caller.role is CallerRole.NOBODY:
             raise missing_key()
         check_form_token(visitor, request.headers.get("x-token"))
-        try:
-            body = await read_fields(scope, receive)
-        except ClientGone:
-            return
+        body = await read_fields(scope, receive)
         replayed = body.text("replay")
         run = await load_run(self._store, replayed, visitor) if replayed else None
         call = (
