@@ -10,6 +10,7 @@ import threading
 from functools import cache
 from pathlib import Path
 
+import anyio
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -220,7 +221,7 @@ def test_every_metric_that_is_looked_at_exists():
     gauges = ("running", "waiting", "turned_away_total", "unwritten_runs", "lost_runs_total")
     health = WorkerHealth(BreakerPolicy(5, 1.0))
     metrics = Metrics(lambda: dict.fromkeys(gauges, ("x", 0.0)), lambda: {"w": health})  # pyright: ignore[reportArgumentType]
-    families = text_string_to_metric_families(metrics.text().decode())
+    families = text_string_to_metric_families(anyio.run(metrics.render).decode())
     known = {name for family in families for name in names_of(family)}
     assert named - known == set()
 

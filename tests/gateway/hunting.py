@@ -33,9 +33,9 @@ class Steps:
         self.where = ""
         """What the longest stretch so far waited for next, or where its task ended."""
 
-    def note(self, seconds: float, inner: Any) -> None:
+    def note(self, seconds: float, inner: Any, request: str) -> None:
         if seconds > self.longest:
-            self.longest, self.where = seconds, _place(inner)
+            self.longest, self.where = seconds, f"{request}{_place(inner)}"
 
     def take(self) -> float:
         longest, self.longest = self.longest, 0.0
@@ -57,6 +57,15 @@ def _place(task: Any) -> str:
     return " > ".join(dict.fromkeys(found[-6:]))
 
 
+def _request_of(task: Any) -> str:
+    """The method and path of the request that a task of the server's protocol serves."""
+    frame = getattr(task, "cr_frame", None)
+    scope = getattr(frame.f_locals.get("self"), "scope", None) if frame is not None else None
+    if not isinstance(scope, dict) or "path" not in scope:
+        return ""
+    return f"{scope.get('method')} {scope['path'][:60]}: "
+
+
 @dataclass
 class _Timed:
     inner: Coroutine[Any, Any, Any]
@@ -65,6 +74,7 @@ class _Timed:
     def __await__(self) -> Generator[Any, Any, Any]:
         send: Any = self.inner.send
         given: Any = None
+        request = _request_of(self.inner)
         while True:
             began = time.thread_time()
             try:
@@ -72,7 +82,7 @@ class _Timed:
             except StopIteration as end:
                 return end.value
             finally:
-                self.steps.note(time.thread_time() - began, self.inner)
+                self.steps.note(time.thread_time() - began, self.inner, request)
             try:
                 send, given = self.inner.send, (yield waited)
             except BaseException as error:

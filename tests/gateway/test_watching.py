@@ -15,8 +15,10 @@ from batuta.core import Reply
 from batuta.errors import ConfigError, ProviderOverloadedError
 from batuta.gateway.access.caller import Authenticator
 from batuta.gateway.telemetry.logs import JsonLogFormatter
+from batuta.gateway.telemetry.metrics import Metrics
 from batuta.gateway.telemetry.otlp import RunSpanExporter, open_span_exporter
 from batuta.gateway.telemetry.spans import parse_parent_span, spans_of
+from store.strategies import make_run
 
 from .house import HI, PRICE, Serving, orchestra
 
@@ -118,6 +120,28 @@ async def test_whoever_goes_in_the_middle_of_the_body_is_counted_and_no_fault(
             }:
                 await anyio.sleep(0.02)
     assert not [line for line in caplog.records if line.levelno >= logging.ERROR]
+
+
+async def test_others_are_served_while_the_metrics_of_many_tenants_are_written():
+    metrics = Metrics(dict, dict)
+    run = make_run()
+    for number in range(3000):
+        metrics.count_run(run, f"tenant-{number}")
+    turns, texts = 0, []
+
+    async def render():
+        texts.append(await metrics.render())
+        texts.append(await metrics.render())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(render)
+        while len(texts) < 2:
+            turns += 1
+            metrics.count_run(run, f"late-{turns}")
+            await anyio.sleep(0)
+    assert turns > 20
+    last = texts[-1].decode()
+    assert 'tenant="tenant-2999"' in last and 'tenant="late-1"' in last
 
 
 async def test_unknown_paths_share_one_label():

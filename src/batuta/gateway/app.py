@@ -235,7 +235,7 @@ class ServerRoutes:
         if caller_of(request.scope).role not in {CallerRole.LOCAL, CallerRole.ADMIN}:
             raise APIError(403, "permission_denied", "This needs the admin's token.")
         await self._drift.read()
-        return Response(self._metrics.text(), media_type=CONTENT_TYPE)
+        return Response(await self._metrics.render(), media_type=CONTENT_TYPE)
 
 
 def _may_use(caller: Caller, model: ServedModel) -> bool:

@@ -8,6 +8,7 @@ from itertools import accumulate
 from time import perf_counter, time
 from typing import final
 
+import anyio.to_thread
 from prometheus_client import (
     CollectorRegistry,
     PlatformCollector,
@@ -87,13 +88,15 @@ class Metrics:
         self._dollars = counter("dollars", "Of priced calls; the ledger has them exactly.", "worker", "tenant")  # fmt: skip  # noqa: E501
         self._unpriced = counter("unpriced_calls", "Calls without a known price.", "worker")
         registry.register(_CountedMetrics(counted))
-        registry.register(_LiveGauges(gauges, health, drift))
+        self._live = _LiveGauges(gauges, health, drift)
+        registry.register(self._live)
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
 
-    def text(self) -> bytes:
-        """All of it, as Prometheus reads it."""
-        return generate_latest(self._registry)
+    async def render(self) -> bytes:
+        """All of it, as Prometheus reads it; written in a thread, for many tenants make it long."""
+        self._live.read()
+        return await anyio.to_thread.run_sync(generate_latest, self._registry)
 
     def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
         """A request was answered."""
@@ -161,7 +164,8 @@ class _Counter:
     """Sums, told apart by labels.
 
     The library's own metrics check, convert and lock whenever they count; these add, and are made
-    into the library's samples when somebody reads them. They belong to the event loop's thread.
+    into the library's samples when somebody reads them. Only the event loop's thread adds;
+    another one may read.
     """
 
     def __init__(self, name: str, what: str, labels: tuple[str, ...]) -> None:
@@ -174,12 +178,12 @@ class _Counter:
         if labels in self._sums:
             self._sums[labels] += amount
         else:
-            self._sums[labels], self._created[labels] = amount, time()
+            self._created[labels], self._sums[labels] = time(), amount
 
     def metric(self) -> Metric:
         """All of it."""
         metric = Metric(self._name, self._what, "counter")
-        for labels, total in self._sums.items():
+        for labels, total in list(self._sums.items()):
             named = dict(zip(self._labels, labels, strict=True))
             metric.add_sample(f"{self._name}_total", named, total)
             metric.add_sample(f"{self._name}_created", named, self._created[labels])
@@ -200,8 +204,8 @@ class _Histogram:
     def observe(self, value: float, *labels: str) -> None:
         """Counts the value."""
         if labels not in self._counts:
-            self._counts[labels], self._sums[labels] = [0] * (len(_BUCKETS) + 1), 0.0
-            self._created[labels] = time()
+            self._created[labels], self._sums[labels] = time(), 0.0
+            self._counts[labels] = [0] * (len(_BUCKETS) + 1)
         self._counts[labels][bisect_left(_BUCKETS, value)] += 1
         self._sums[labels] += value
 
@@ -209,7 +213,8 @@ class _Histogram:
         """All of it."""
         metric = Metric(self._name, self._what, "histogram")
         bounds = [*(repr(float(bound)) for bound in _BUCKETS), "+Inf"]
-        for labels, counts in self._counts.items():
+        for labels, now in list(self._counts.items()):
+            counts = tuple(now)
             named = dict(zip(self._labels, labels, strict=True))
             for bound, total in zip(bounds, accumulate(counts), strict=True):
                 metric.add_sample(f"{self._name}_bucket", {**named, "le": bound}, total)
@@ -256,15 +261,23 @@ class _FirstTokenTimer:
 
 @final
 class _LiveGauges(Collector):
-    """What is read at the moment it is asked for."""
+    """What is read when the metrics are asked for, on the event loop."""
 
     def __init__(self, gauges: ReadGauges, health: ReadHealth, drift: ReadDrift) -> None:
         self._gauges = gauges
         self._health = health
         self._drift = drift
+        self._metrics: Sequence[Metric] = ()
+
+    def read(self) -> None:
+        """Reads them; they are collected as they are now."""
+        self._metrics = tuple(self._read_all())
 
     def collect(self) -> Iterable[Metric]:
         """The gauges, and how the workers do."""
+        return self._metrics
+
+    def _read_all(self) -> Iterable[Metric]:
         for name, (what, value) in self._gauges().items():
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
             yield kind(f"batuta_{name}", what, value=value)
