@@ -2,7 +2,8 @@
 
 Four processes on loopback: an upstream that imitates an OpenAI-compatible server, `batuta serve`
 (runs stored), a thin Starlette + aiohttp proxy that parses nothing, and this one, which sends the
-load. CPU is of the server's process alone. `python bench/gateway.py`
+load. CPU is of the server's process alone; the proxy and the gateway take turns, for a machine is not
+the same from minute to minute. `python bench/gateway.py`
 
 With LITELLM=/path/to/litellm (of an environment of its own, `pip install 'litellm[proxy]' uvloop`) its
 proxy is measured in the same run, with one key and without a database.
@@ -19,13 +20,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
 import uvloop
 
 CHUNKS = 22
-WARM, REQUESTS = 300, int(os.environ.get("REQUESTS", "3000"))
+WARM, REQUESTS = 300, int(os.environ.get("REQUESTS", "2000"))
+ROUNDS = int(os.environ.get("ROUNDS", "3"))
 TICK = os.sysconf("SC_CLK_TCK")
 GAP = 0.005
 """Seconds between the upstream's chunks in the first-token measurement."""
@@ -131,6 +134,10 @@ def serve_role(role, port, target):
 
 
 def cpu(pid):
+    """Seconds on a core, of all its threads; in nanoseconds where the kernel counts so."""
+    threads = list(Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    if threads:
+        return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICK
 
@@ -186,7 +193,34 @@ async def cpu_ms(url, pid, model, stream, headers=None):
     return (cpu(pid) - before) * 1000 / REQUESTS
 
 
-async def keyed_ms(url, pid, env):
+@dataclass
+class Server:
+    """Who is asked, as which model, with which key."""
+
+    url: str
+    pid: int
+    model: str
+    headers: dict[str, str] | None = None
+
+    async def cpu_ms(self, stream):
+        return await cpu_ms(self.url, self.pid, self.model, stream, self.headers)
+
+
+async def beside_thin(thin, server):
+    """Both in turn, some rounds: the medians, and the median of the rounds' ratios."""
+    result = {"rounds": ROUNDS}
+    for kind, stream in (("plain", False), ("stream", True)):
+        pairs = [(await thin.cpu_ms(stream), await server.cpu_ms(stream)) for _ in range(ROUNDS)]
+        result[kind] = {
+            "thin_cpu_ms": round(statistics.median(a for a, _ in pairs), 3),
+            "cpu_ms": round(statistics.median(b for _, b in pairs), 3),
+            "x_thin": round(statistics.median(b / a for a, b in pairs), 2),
+            "x_thin_of_each": [round(b / a, 2) for a, b in pairs],
+        }
+    return result
+
+
+async def with_key(server, env):
     """The same with a key that has rates and budgets; the server learns of its first key."""
     make = [sys.executable, "-m", "batuta", "keys", "create", "bench", "--json", "--rpm", "9000000",
             "--tpm", "9000000000", "--per-day", "9000", "--per-month", "9000", "--concurrency", "99"]  # fmt: skip
@@ -194,14 +228,11 @@ async def keyed_ms(url, pid, env):
     headers = {"authorization": f"Bearer {json.loads(made)['key']}"}
     async with aiohttp.ClientSession() as session:
         for _ in range(300):
-            async with session.get(url.replace("chat/completions", "models")) as reply:
+            async with session.get(server.url.replace("chat/completions", "models")) as reply:
                 if reply.status == 401:
                     break
             await asyncio.sleep(0.1)
-    return {
-        "plain_cpu_ms": round(await cpu_ms(url, pid, "worker/w", False, headers), 2),
-        "stream_cpu_ms": round(await cpu_ms(url, pid, "worker/w", True, headers), 2),
-    }
+    return replace(server, headers=headers)
 
 
 async def litellm_ms(home, target):
@@ -303,20 +334,24 @@ async def main():
             await wait_for(f"http://127.0.0.1:{ports['thin']}/")
             await asyncio.sleep(0.5)
             result = {"idle_rss_mb": round(rss_mb(processes[2].pid), 1)}
-            for name, pid, model in (
-                ("thin", processes[1].pid, "m"),
-                ("batuta", processes[2].pid, "worker/w"),
-            ):
-                url = f"http://127.0.0.1:{ports[name]}/v1/chat/completions"
-                plain, stream = (
-                    await cpu_ms(url, pid, model, False),
-                    await cpu_ms(url, pid, model, True),
+            thin, batuta = (
+                Server(f"http://127.0.0.1:{ports[name]}/v1/chat/completions", process.pid, model)
+                for name, process, model in (
+                    ("thin", processes[1], "m"),
+                    ("batuta", processes[2], "worker/w"),
                 )
-                first, p95, rest = await forwarding_ms(url, model)
-                result[name] = {"plain_cpu_ms": round(plain, 2), "stream_cpu_ms": round(stream, 2),
-                                "first_token_ms": first, "first_token_p95_ms": p95, "later_token_ms": rest}  # fmt: skip
-            result |= await dialects_ms(url, pid)
-            result["batuta, key with rates and budgets"] = await keyed_ms(url, pid, env)
+            )
+            for name, server in (("thin", thin), ("batuta", batuta)):
+                first, p95, rest = await forwarding_ms(server.url, server.model)
+                result[name] = {
+                    "first_token_ms": first,
+                    "first_token_p95_ms": p95,
+                    "later_token_ms": rest,
+                }
+            result["without a key"] = await beside_thin(thin, batuta)
+            result |= await dialects_ms(batuta.url, batuta.pid)
+            keyed = await with_key(batuta, env)
+            result["key with rates and budgets"] = await beside_thin(thin, keyed)
             result |= await litellm_ms(home, target)
             result["rss_after_mb"] = round(rss_mb(processes[2].pid), 1)
         finally:
