@@ -1,13 +1,16 @@
 """A provider on a host of its own: OpenAI's chat completions; every call is written down.
 
-`python provider.py PORT FILE` answers each message after a while. A call that was answered to its
-end is one line of FILE: the model and the last message. Streams carry the time of each chunk.
+`python provider.py PORT FILE` answers each message after a while. A call is a line of FILE when it
+begins and one when it was answered to its end: which of both, the model, the last message, the seed,
+the time. Streams carry the time of each chunk. Where a message speaks of `number N` the answer is N,
+and -1 from the model `weak` if N is odd; else it is 42.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -19,13 +22,23 @@ CHUNKS, PACE = 20, 0.5
 LATENCY = 0.4
 
 
+def said_to(body):
+    text = "\n".join(message["content"] for message in body["messages"])
+    found = re.search(r"number (\d+)", text)
+    number = int(found[1]) if found else 42
+    if body["model"] == "weak" and number % 2:
+        number = -1
+    return f"It is {number}.\nAnswer: {number}"
+
+
 class Provider:
     def __init__(self, file):
         self.file = Path(file).open("a", buffering=1)
 
     def note(self, kind, body):
         text = body["messages"][-1]["content"]
-        print(json.dumps([kind, body["model"], text]), file=self.file)
+        row = [kind, body["model"], text, body.get("seed"), time.monotonic()]
+        print(json.dumps(row), file=self.file)
 
     async def __call__(self, scope, receive, send):
         if scope["type"] != "http":
@@ -46,7 +59,7 @@ class Provider:
         frame = {"id": "x", "created": 1, "model": body["model"]}
         if not stream:
             await asyncio.sleep(LATENCY)
-            message = {"role": "assistant", "content": "It is 42.\nAnswer: 42"}
+            message = {"role": "assistant", "content": said_to(body)}
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
             whole = {**frame, "object": "chat.completion", "choices": [choice], "usage": USAGE}
             await send({"type": "http.response.body", "body": json.dumps(whole).encode()})
