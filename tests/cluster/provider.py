@@ -1,6 +1,6 @@
 """A provider on a host of its own: OpenAI's chat completions; every call is written down.
 
-`python provider.py PORT FILE` answers each message after a while. A call is a line of FILE when it
+`python provider.py PORT FILE [SECONDS]` answers each message after a while. A call is a line of FILE when it
 begins and one when it was answered to its end: which of both, the model, the last message, the seed,
 the time. Streams carry the time of each chunk. Where a message speaks of `number N` the answer is N,
 and -1 from the model `weak` if N is odd; else it is 42.
@@ -32,8 +32,9 @@ def said_to(body):
 
 
 class Provider:
-    def __init__(self, file):
+    def __init__(self, file, latency=LATENCY):
         self.file = Path(file).open("a", buffering=1)
+        self.latency = latency
 
     def note(self, kind, body):
         text = body["messages"][-1]["content"]
@@ -58,7 +59,7 @@ class Provider:
         )
         frame = {"id": "x", "created": 1, "model": body["model"]}
         if not stream:
-            await asyncio.sleep(LATENCY)
+            await asyncio.sleep(self.latency)
             message = {"role": "assistant", "content": said_to(body)}
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
             whole = {**frame, "object": "chat.completion", "choices": [choice], "usage": USAGE}
@@ -75,7 +76,7 @@ class Provider:
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
         for _ in range(CHUNKS):
-            await asyncio.sleep(PACE if slow else LATENCY / CHUNKS)
+            await asyncio.sleep(PACE if slow else self.latency / CHUNKS)
             await say({"role": "assistant", "content": f"T{time.monotonic_ns()} "})
         await say({}, "stop")
         await say({}, usage=USAGE)
@@ -85,7 +86,7 @@ class Provider:
 
 if __name__ == "__main__":
     uvicorn.run(
-        Provider(sys.argv[2]),
+        Provider(sys.argv[2], *map(float, sys.argv[3:])),
         host="0.0.0.0",
         port=int(sys.argv[1]),
         log_level="error",

@@ -113,7 +113,7 @@ class RayHosts(Cluster):
         for host in self.hosts.values():
             # Ray looks for its own address by the way to the world outside.
             ip("-n", host.space, "route", "add", "default", "dev", "eth0")
-        self.start_provider()
+        self.start_provider("1.0")  # so that most are in flight when something dies
         self.start_redis()
         self.make_postgres()
         self.start_postgres()
