@@ -117,37 +117,43 @@ class RayHosts(Cluster):
         self.start_redis()
         self.make_postgres()
         self.start_postgres()
-        head = self.hosts["head"]
         self.start_ray("head", "--head", "--port=6379", "--num-cpus=0", "--include-dashboard=false", f"--temp-dir={self.session}")  # fmt: skip
-        head.wait_for_port(6379)
         for name in ("left", "right"):
             self.start_node(name)
 
     def start_node(self, name):
         """One after the other: on one machine two that begin at once take the same sockets."""
         self.start_ray(name, f"--address={self.hosts['head'].address}:6379", "--num-cpus=2")
-        until = time.monotonic() + 120
-        while self.hosts[name].address not in self.alive():
-            assert time.monotonic() < until, (self.hosts[name].folder / "ray").read_text()[-3000:]
-            time.sleep(0.5)
 
     def start_ray(self, name, *options):
+        """A node, until the cluster knows it; Ray gives up after 30 s, which a busy machine may take."""
         host = self.hosts[name]
-        host.start(
+        command = (
             str(Path(sys.executable).parent / "ray"), "start", *options, "--block",
             f"--node-ip-address={host.address}", "--object-store-memory=100000000",
-            log="ray", env=self.env,
         )  # fmt: skip
+        for _ in range(4):
+            process = host.start(*command, log="ray", env=self.env)
+            while process.poll() is None:
+                if host.address in self.alive():
+                    return
+                time.sleep(0.5)
+        raise TimeoutError((host.folder / "ray").read_text()[-3000:])
 
     def alive(self):
-        """Addresses of the nodes that the head knows to live."""
+        """Addresses of the nodes that the head knows to live; none: there is no head yet."""
         program = (
             "import sys, ray; from ray._raylet import GcsClient;"
             "print(*(n.node_manager_address for n in GcsClient(address=sys.argv[1])"
             ".get_all_node_info().values() if n.state == 0))"
         )
-        address = f"{self.hosts['head'].address}:6379"
-        return self.hosts["head"].run(sys.executable, "-c", program, address, env=self.env).split()
+        head = self.hosts["head"]
+        try:
+            return head.run(
+                sys.executable, "-c", program, f"{head.address}:6379", env=self.env
+            ).split()
+        except RuntimeError:
+            return []
 
     def evaluate(self, name):
         """The command, begun on the head."""
