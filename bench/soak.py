@@ -8,13 +8,14 @@ jobs, lists of runs, wrong requests, idle connections. Each of the 18 clients wa
 seconds after each request, so a longer pause is a lighter load.
 
 What a server holds under load says how many requests are under way, which changes with everything
-else that the machine does. So every minute the clients end what they do and rest until
-idle connections are closed (35 s), and the server's memory, file descriptors, sockets, threads, tasks and
-its database's size are read then: what is left is what grows. The first quarter of these readings is
-left out, in which caches and pools fill. Of the rest the slope by least squares is printed with its
-95 % interval (Student's t) and judged against a twentieth of the level in an hour: `grows` where the whole
-interval is above it, `steady` where it is below it, `cannot be said` where it is on both sides. The
-database may grow. The most that was held under load is printed beside it.
+else that the machine does. So every minute the clients end what they do and rest until idle connections
+are closed (35 s), and the server's memory, file descriptors, sockets, threads, tasks and its database's
+size are read then: what is left is what grows. Pools of threads and connections grow to the most that
+was ever wanted at the same time, so before anything else each kind of work is wanted 64 times at the same
+time. The first quarter of the readings is left out, in which caches fill. Of the rest the slope by least
+squares is printed with its 95 % interval (Student's t) and judged against a twentieth of the level in an
+hour: `grows` where the whole interval is above it, `steady` where it is below it, `cannot be said` where
+it is on both sides. The database may grow. The most that was held under load is printed beside it.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ WORK = 60.0
 """Seconds of load before a rest."""
 REST = 35.0
 """Seconds without a request before a reading: connections are kept for 30."""
+BURST = 64
+"""Of each kind of request that are made at the same time before the first reading."""
 WARM = 0.25
 """Part of the readings at rest that is left out."""
 ALLOWED = 0.05
@@ -177,6 +180,14 @@ class Clients:
             self.at_work -= 1
             self.met[kind.__name__, str(found)] += 1
             await asyncio.sleep(random.uniform(0, self.pause))
+
+    async def fill(self):
+        """Everything at the same time, so that pools have grown to their size."""
+        kinds = (self.background, self.plain, self.stream, self.workflow, self.listing)
+        for kind in kinds:
+            await asyncio.gather(*(kind() for _ in range(BURST)), return_exceptions=True)
+        mixed = (kind() for kind in kinds for _ in range(BURST // 2))
+        await asyncio.gather(*mixed, return_exceptions=True)
 
     async def rest(self):
         """Until all have ended what they do, and then until their connections are closed."""
@@ -311,7 +322,9 @@ async def main(seconds, store, pause):
                     except aiohttp.ClientError:
                         pass
                     await asyncio.sleep(0.2)
-                clients, began = Clients(url, http, pause), time.monotonic()
+                clients = Clients(url, http, pause)
+                await clients.fill()
+                began = time.monotonic()
                 load = asyncio.create_task(clients.run(began + seconds))
 
                 async def read():

@@ -126,34 +126,21 @@ class RayHosts(Cluster):
         self.start_ray(name, f"--address={self.hosts['head'].address}:6379", "--num-cpus=2")
 
     def start_ray(self, name, *options):
-        """A node, until the cluster knows it; Ray gives up after 30 s, which a busy machine may take."""
+        """A node, until it is up; Ray gives up after 30 s, which a busy machine may take."""
         host = self.hosts[name]
         command = (
             str(Path(sys.executable).parent / "ray"), "start", *options, "--block",
             f"--node-ip-address={host.address}", "--object-store-memory=100000000",
         )  # fmt: skip
         for _ in range(4):
-            process = host.start(*command, log="ray", env=self.env)
+            log = host.folder / f"ray-{time.monotonic_ns()}"
+            process = host.start(*command, log=log.name, env=self.env)
             while process.poll() is None:
-                if host.address in self.alive():
+                if "will now block" in log.read_text():
                     return
                 time.sleep(0.5)
-        raise TimeoutError((host.folder / "ray").read_text()[-3000:])
-
-    def alive(self):
-        """Addresses of the nodes that the head knows to live; none: there is no head yet."""
-        program = (
-            "import sys, ray; from ray._raylet import GcsClient;"
-            "print(*(n.node_manager_address for n in GcsClient(address=sys.argv[1])"
-            ".get_all_node_info().values() if n.state == 0))"
-        )
-        head = self.hosts["head"]
-        try:
-            return head.run(
-                sys.executable, "-c", program, f"{head.address}:6379", env=self.env
-            ).split()
-        except RuntimeError:
-            return []
+            host.kill()  # what it began
+        raise TimeoutError(log.read_text()[-3000:])
 
     def evaluate(self, name):
         """The command, begun on the head."""
