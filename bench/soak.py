@@ -246,6 +246,19 @@ class Clients:
         return "closed"
 
 
+async def until_ready(http, url, process):
+    """Until the server can be asked."""
+    while process.poll() is None:
+        try:
+            async with http.get(f"{url}/readyz") as response:
+                if response.status == 200:
+                    return
+        except aiohttp.ClientError:
+            pass
+        await asyncio.sleep(0.2)
+    raise RuntimeError("the server does not start")
+
+
 async def read_tasks(http, url):
     """Tasks of the server's event loop."""
     async with http.get(f"{url}/metrics") as response:
@@ -314,14 +327,7 @@ async def main(seconds, store, pause):
         try:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http:
                 url = f"http://127.0.0.1:{port}"
-                for _ in range(300):
-                    try:
-                        async with http.get(f"{url}/readyz") as response:
-                            if response.status == 200:
-                                break
-                    except aiohttp.ClientError:
-                        pass
-                    await asyncio.sleep(0.2)
+                await until_ready(http, url, process)
                 clients = Clients(url, http, pause)
                 await clients.fill()
                 began = time.monotonic()

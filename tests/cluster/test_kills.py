@@ -6,6 +6,7 @@ one, everything ends, and the figures are the undisturbed run's.
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import sys
@@ -106,7 +107,12 @@ class RayHosts(Cluster):
         lines = ({"question": f"What is number {n}?", "answer": n} for n in range(QUESTIONS))
         (folder / "own.jsonl").write_text("\n".join(map(json.dumps, lines)))
         self.journal = f"postgresql://postgres@{self.data.address}/postgres"
-        self.env |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+        self.env |= {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "OMP_NUM_THREADS": "1",
+        }
         del self.env["BATUTA_STORE"]
 
     def start(self):
