@@ -355,6 +355,8 @@ async def main(seconds, store, pause):
             code = process.wait(60)
             server.should_exit = True
             await serving
+            if code:
+                print((folder / "log").read_text()[-5000:], flush=True)
         return told(clients.met, loaded, rested, code, (folder / "log").read_text())
 
 

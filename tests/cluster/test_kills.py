@@ -23,7 +23,7 @@ from cluster.conftest import Cluster
 from cluster.hosts import Hosts, ip
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.timeout(900)]
-QUESTIONS = 40
+QUESTIONS = 30
 SYSTEMS = "weak,self-consistency@3,ultra"
 PROCESSES = 4
 CAP = 12

@@ -62,7 +62,7 @@ def search_filter(words: str) -> ColumnElement[bool]:
     """
     if not words:
         return true()
-    return or_(_id_filter(words), *(_contains(column, words) for column in _SHOWN))
+    return or_(_id_filter(words), *(_contains_words(column, words) for column in _SHOWN))
 
 
 def _rare_filter(words: str, rare: list[str]) -> ColumnElement[bool]:
@@ -75,7 +75,7 @@ def _rare_filter(words: str, rare: list[str]) -> ColumnElement[bool]:
         _id_filter(words),
         *(
             and_(
-                *(_contains(column, word) for word in rare),
+                *(_contains_words(column, word) for word in rare),
                 func.strpos(func.lower(column), func.lower(words)) > 0,
             )
             for column in _SHOWN
@@ -92,7 +92,8 @@ def _rare_words(connection: Connection, words: str) -> list[str]:
     sampled = RUNS.tablesample(func.system(min(100.0, 100.0 * _SAMPLE / max(stored, 1.0))))
     some = select(*(sampled.c[column.name] for column in _SHOWN)).limit(2 * _SAMPLE).subquery()
     counts = (
-        func.count().filter(or_(*(_contains(column, part) for column in some.c))) for part in parts
+        func.count().filter(or_(*(_contains_words(column, part) for column in some.c)))
+        for part in parts
     )
     *found, total = connection.execute(select(*counts, func.count()).select_from(some)).one()
     rare = [part for part, n in zip(parts, found, strict=True) if n <= _COMMON * total]
@@ -103,6 +104,6 @@ def _id_filter(words: str) -> ColumnElement[bool]:
     return RUNS.c.id.startswith(words, autoescape=True)
 
 
-def _contains(column: ColumnElement[Any], words: str) -> ColumnElement[bool]:
+def _contains_words(column: ColumnElement[Any], words: str) -> ColumnElement[bool]:
     escaped = words.replace("/", "//").replace("%", "/%").replace("_", "/_")
     return func.lower(column).contains(func.lower(escaped), escape="/")
