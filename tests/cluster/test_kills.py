@@ -80,10 +80,16 @@ class Ended:
     def twice(self):
         return sum(number - 1 for number in self.made.values())
 
-    def open_at(self, moment):
-        """Calls that the provider was answering."""
-        before = Counter(row[0] for row in self.calls if row[4] <= moment)
-        return before["began"] - before["ended"]
+    def most_open(self, first, last):
+        """Calls that the provider was answering, the most within that time."""
+        most = now = 0
+        for kind, *_, at in self.calls:
+            if at > last:
+                break
+            if at > first:
+                most = max(most, now)
+            now += 1 if kind == "began" else -1
+        return max(most, now)
 
     def finished_again(self, moment):
         """Calls that had ended well before, and were begun again."""
@@ -176,14 +182,18 @@ class RayHosts(Cluster):
         Args:
             name: of its folder.
             disturb: what happens, given the driver's process; it returns the driver that goes on.
+
+        Returns:
+            What it came to, and when what happened had begun and ended.
         """
         offset = len(self.calls_since(0))
-        began, moment = time.monotonic(), None
+        began = first = last = time.monotonic()
         driver = self.evaluate(name)
         if disturb is not None:
             self.wait_for_calls(driver, offset, 2 * QUESTIONS)
-            moment = time.monotonic()
+            first = time.monotonic()
             driver = disturb(driver) or driver
+            last = time.monotonic()
         code = driver.wait(400)
         log = (self.hosts["head"].folder / f"eval-{name}").read_text()
         assert code == 0, log[-3000:]
@@ -192,7 +202,7 @@ class RayHosts(Cluster):
         assert len(rows) == len(lines), "a result was written twice"
         report = json.loads((self.folder / name / "report.json").read_text())["systems"]
         seconds = time.monotonic() - began
-        return Ended(rows, report, self.calls_since(offset), seconds), moment
+        return Ended(rows, report, self.calls_since(offset), seconds), first, last
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +224,7 @@ def ray_hosts(obstacle, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def undisturbed(ray_hosts):
-    ended, _ = ray_hosts.measure("undisturbed")
+    ended, *_ = ray_hosts.measure("undisturbed")
     open_calls = Counter()
     most = Counter()
     for kind, model, *_ in ended.calls:
@@ -252,8 +262,13 @@ def kill_node(ray_hosts, driver):
 
 
 def kill_driver(ray_hosts, driver):
+    """Its actors work on until Ray has noticed: what is in flight then is lost."""
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait(10)
+    until = time.monotonic() + 60
+    while any(ray_hosts.hosts[name].processes("ray::RayWorker") for name in ("left", "right")):
+        assert time.monotonic() < until, "the actors outlive their driver"
+        time.sleep(0.1)
     return ray_hosts.evaluate("driver")
 
 
@@ -308,9 +323,9 @@ def test_after_ctrl_c_no_node_works_on(ray_hosts, undisturbed):
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_a_death_costs_no_finished_call_and_changes_no_figure(ray_hosts, undisturbed, victim):
     disturb, calls_die = VICTIMS[victim]
-    ended, moment = ray_hosts.measure(victim, lambda driver: disturb(ray_hosts, driver))
-    in_flight = ended.open_at(moment)
-    again = ended.finished_again(moment)
+    ended, first, last = ray_hosts.measure(victim, lambda driver: disturb(ray_hosts, driver))
+    in_flight = ended.most_open(first, last)
+    again = ended.finished_again(first)
     print(
         f"  {victim} killed: {in_flight} calls in flight, {ended.twice} of {len(ended.made)} made"
         f" twice, {len(again)} of them finished ones; {ended.seconds:.0f} s"
