@@ -4,11 +4,18 @@
 
 `batuta serve` on loopback, its provider (one call in twenty fails: errors, cut streams, silence)
 and eight kinds of clients: plain answers, streams, streams that are left, workflows, background
-jobs, lists of runs, wrong requests, idle connections. Every five seconds the server's memory, file
-descriptors, threads, sockets, tasks, and its database's size are read; the slope of each over the second
-half, by least squares, is printed with its 95 % interval. A thing grows where the interval excludes
-zero and the growth in an hour is more than a twentieth of its level; the database may. Each of the 18
-clients waits up to `--pause` seconds after each request, so a longer pause is a lighter load.
+jobs, lists of runs, wrong requests, idle connections. Each of the 18 clients waits up to `--pause`
+seconds after each request, so a longer pause is a lighter load.
+
+What a server holds under load says how many requests are under way, which changes with everything
+else that the machine does. So every minute the clients end what they do and rest until idle connections
+are closed (35 s), and the server's memory, file descriptors, sockets, threads, tasks and its database's
+size are read then: what is left is what grows. Pools of threads and connections grow to the most that
+was ever wanted at the same time, so before anything else each kind of work is wanted 64 times at the same
+time. The first quarter of the readings is left out, in which caches fill. Of the rest the slope by least
+squares is printed with its 95 % interval (Student's t) and judged against a twentieth of the level in an
+hour: `grows` where the whole interval is above it, `steady` where it is below it, `cannot be said` where
+it is on both sides. The database may grow. The most that was held under load is printed beside it.
 """
 
 from __future__ import annotations
@@ -34,6 +41,36 @@ import uvicorn
 USAGE = {"prompt_tokens": 100, "completion_tokens": 50, "total_tokens": 150}
 FAULTS = 0.05
 EVERY = 5.0
+"""Seconds between two readings under load."""
+WORK = 60.0
+"""Seconds of load before a rest."""
+REST = 35.0
+"""Seconds without a request before a reading: connections are kept for 30."""
+BURST = 64
+"""Of each kind of request that are made at the same time before the first reading."""
+WARM = 0.25
+"""Part of the readings at rest that is left out."""
+ALLOWED = 0.05
+"""Of its level, what a thing may grow in an hour."""
+MAY_GROW = ("database MB", "CPU s")
+STUDENT = (
+    12.71,
+    4.30,
+    3.18,
+    2.78,
+    2.57,
+    2.45,
+    2.36,
+    2.31,
+    2.26,
+    2.23,
+    2.20,
+    2.18,
+    2.16,
+    2.14,
+    2.13,
+)
+"""Student's t for 95 %, from one degree of freedom on; 2.1 after these."""
 
 
 def free_port():
@@ -123,6 +160,9 @@ class Clients:
     def __init__(self, url, http, pause):
         self.url, self.http, self.pause = url, http, pause
         self.met = Counter()
+        self.at_work = 0
+        self.working = asyncio.Event()
+        self.working.set()
 
     async def run(self, until):
         kinds = [self.plain] * 6 + [self.stream] * 4 + [self.leave] * 2 + [self.workflow] * 2
@@ -131,12 +171,30 @@ class Clients:
 
     async def repeat(self, kind, until):
         while time.monotonic() < until:
+            await self.working.wait()
+            self.at_work += 1
             try:
                 found = await kind()
             except (aiohttp.ClientError, TimeoutError) as error:
                 found = type(error).__name__
+            self.at_work -= 1
             self.met[kind.__name__, str(found)] += 1
             await asyncio.sleep(random.uniform(0, self.pause))
+
+    async def fill(self):
+        """Everything at the same time, so that pools have grown to their size."""
+        kinds = (self.background, self.plain, self.stream, self.workflow, self.listing)
+        for kind in kinds:
+            await asyncio.gather(*(kind() for _ in range(BURST)), return_exceptions=True)
+        mixed = (kind() for kind in kinds for _ in range(BURST // 2))
+        await asyncio.gather(*mixed, return_exceptions=True)
+
+    async def rest(self):
+        """Until all have ended what they do, and then until their connections are closed."""
+        self.working.clear()
+        while self.at_work:
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(REST)
 
     async def ask(self, model, **more):
         body = {
@@ -188,6 +246,19 @@ class Clients:
         return "closed"
 
 
+async def until_ready(http, url, process):
+    """Until the server can be asked."""
+    while process.poll() is None:
+        try:
+            async with http.get(f"{url}/readyz") as response:
+                if response.status == 200:
+                    return
+        except aiohttp.ClientError:
+            pass
+        await asyncio.sleep(0.2)
+    raise RuntimeError("the server does not start")
+
+
 async def read_tasks(http, url):
     """Tasks of the server's event loop."""
     async with http.get(f"{url}/metrics") as response:
@@ -217,7 +288,17 @@ def slope(times, values):
     spread = sum((t - mean_t) ** 2 for t in times)
     b = sum((t - mean_t) * (v - mean_v) for t, v in zip(times, values, strict=True)) / spread
     rest = sum((v - mean_v - b * (t - mean_t)) ** 2 for t, v in zip(times, values, strict=True))
-    return 3600 * b, 3600 * 2 * math.sqrt(rest / max(n - 2, 1) / spread)
+    free = n - 2
+    student = STUDENT[free - 1] if free <= len(STUDENT) else 2.1
+    return 3600 * b, 3600 * student * math.sqrt(rest / free / spread)
+
+
+def verdict(growth, width, level):
+    """What may be said of a slope with its interval."""
+    allowed = ALLOWED * level
+    if growth - width > allowed:
+        return "grows"
+    return "steady" if growth + width <= allowed else "cannot be said"
 
 
 async def main(seconds, store, pause):
@@ -242,59 +323,73 @@ async def main(seconds, store, pause):
             env=env,
             stderr=log,
         )
-        times, readings = [], []
+        loaded, rested = [], []
         try:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http:
                 url = f"http://127.0.0.1:{port}"
-                for _ in range(300):
-                    try:
-                        async with http.get(f"{url}/readyz") as response:
-                            if response.status == 200:
-                                break
-                    except aiohttp.ClientError:
-                        pass
-                    await asyncio.sleep(0.2)
-                clients, began = Clients(url, http, pause), time.monotonic()
+                await until_ready(http, url, process)
+                clients = Clients(url, http, pause)
+                await clients.fill()
+                began = time.monotonic()
                 load = asyncio.create_task(clients.run(began + seconds))
-                while not load.done():
-                    await asyncio.wait({load}, timeout=EVERY)
-                    times.append(time.monotonic() - began)
+
+                async def read():
                     tasks = await read_tasks(http, url)
-                    readings.append({**reading(process.pid, folder), "tasks": tasks})
+                    return time.monotonic() - began, {
+                        **reading(process.pid, folder),
+                        "tasks": tasks,
+                    }
+
+                while not load.done():
+                    until = time.monotonic() + WORK
+                    while not load.done() and time.monotonic() < until:
+                        await asyncio.wait({load}, timeout=EVERY)
+                        loaded.append(await read())
+                    await clients.rest()
+                    rested.append(await read())
+                    print(f"{rested[-1][0]:6.0f} s, at rest: {rested[-1][1]}", flush=True)
+                    clients.working.set()
                 await load
         finally:
             process.send_signal(signal.SIGTERM)
             code = process.wait(60)
             server.should_exit = True
             await serving
-        return told(clients.met, times, readings, code, (folder / "log").read_text())
+            if code:
+                print((folder / "log").read_text()[-5000:], flush=True)
+        return told(clients.met, loaded, rested, code, (folder / "log").read_text())
 
 
-def told(met, times, readings, code, log):
-    kinds = sorted({kind for kind, _ in met})
-    for kind in kinds:
+def told(met, loaded, rested, code, log):
+    for kind in sorted({kind for kind, _ in met}):
         print(f"{kind:12}", {what: n for (k, what), n in sorted(met.items()) if k == kind})
     requests = sum(met.values())
     print(
-        f"{requests} requests in {times[-1]:.0f} s; the server ended with {code}; its log has {len(log.splitlines())} lines"
+        f"{requests} requests in {rested[-1][0]:.0f} s; the server ended with {code}; its log has {len(log.splitlines())} lines"
     )
-    half = len(times) // 2
-    grows = []
-    for name in readings[0]:
-        values = [r[name] for r in readings]
-        growth, width = slope(times[half:], values[half:])
-        level = sum(values[half:]) / len(values[half:])
-        proven = growth - width > 0.05 * level and name not in {"database MB", "CPU s"}
-        grows += [name] if proven else []
-        print(
-            f"{name:18} first {values[0]:8.1f}  last {values[-1]:8.1f}  an hour {growth:+9.1f} ± {width:.1f}{'  GROWS' if proven else ''}"
-        )
-    print(
-        f"database: {(readings[-1]['database MB'] - readings[0]['database MB']) / requests * 1024:.2f} kB a request"
-    )
+    judged = rested[math.ceil(WARM * len(rested)) :]
+    if len(judged) < 3:
+        print(f"{len(rested)} readings at rest are too few to judge: let it run longer")
+        return 1
+    grows = [name for name in rested[0][1] if print_growth(name, loaded, rested, judged)]
+    first, last = (pair[1]["database MB"] for pair in (rested[0], rested[-1]))
+    print(f"database: {first:.1f} MB after the first rest, {last:.1f} at the end")
     if "Traceback" in log:
         print("the server's log has a traceback:", log[-2000:])
     return 1 if grows or code else 0
+
+
+def print_growth(name, loaded, rested, judged):
+    """A line of the table; whether the thing grows and should not."""
+    growth, width = slope([t for t, _ in judged], [r[name] for _, r in judged])
+    level = sum(r[name] for _, r in judged) / len(judged)
+    found = "may grow" if name in MAY_GROW else verdict(growth, width, level)
+    most = max((r[name] for _, r in loaded), default=0.0)
+    print(
+        f"{name:18} at rest first {rested[0][1][name]:8.1f}  last {rested[-1][1][name]:8.1f}  under load at most {most:8.1f}"
+        f"  an hour {growth:+9.1f} ± {width:.1f}  {found}"
+    )
+    return found == "grows"
 
 
 if __name__ == "__main__":

@@ -97,8 +97,10 @@ class Cluster:
             self.start_gateway(name)
         self.start_balancer()
 
-    def start_provider(self):
-        self.provider.start(sys.executable, str(HERE / "provider.py"), "9000", str(self.calls))
+    def start_provider(self, *latency):
+        self.provider.start(
+            sys.executable, str(HERE / "provider.py"), "9000", str(self.calls), *latency
+        )
         self.provider.wait_for_port(9000)
 
     def start_redis(self):

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,6 +41,14 @@ def why_not(*programs: str) -> str | None:
 
 def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+def command_line(pid: int) -> str:
+    """Of a process; empty: it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+    except OSError:
+        return ""
 
 
 class Host:
@@ -88,11 +97,21 @@ class Host:
         """Plugs its cable in, or out."""
         ip("-n", f"{self._network}-net", "link", "set", self.port, "up" if up else "down")
 
+    def processes(self, name: str = "") -> list[int]:
+        """Those whose command line begins so, started by whomever."""
+        told = subprocess.run(
+            ["ip", "netns", "pids", self.space], capture_output=True, text=True, check=False
+        )
+        return [pid for pid in map(int, told.stdout.split()) if command_line(pid).startswith(name)]
+
     def kill(self, how: int = signal.SIGKILL) -> None:
-        """Every process of this host, at once."""
+        """Every process of this host, at once; also those that left their group, as Ray's do."""
         for process in self._running:
             if process.poll() is None:
                 os.killpg(process.pid, how)
+        for pid in self.processes():
+            with suppress(ProcessLookupError):
+                os.kill(pid, how)
         for process in self._running:
             process.wait(30)
         self._running.clear()

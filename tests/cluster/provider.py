@@ -1,13 +1,16 @@
 """A provider on a host of its own: OpenAI's chat completions; every call is written down.
 
-`python provider.py PORT FILE` answers each message after a while. A call that was answered to its
-end is one line of FILE: the model and the last message. Streams carry the time of each chunk.
+`python provider.py PORT FILE [SECONDS]` answers each message after a while. A call is a line of FILE when it
+begins and one when it was answered to its end: which of both, the model, the last message, the seed,
+the time. Streams carry the time of each chunk. Where a message speaks of `number N` the answer is N,
+and -1 from the model `weak` if N is odd; else it is 42.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -19,13 +22,24 @@ CHUNKS, PACE = 20, 0.5
 LATENCY = 0.4
 
 
+def said_to(body):
+    text = "\n".join(message["content"] for message in body["messages"])
+    found = re.search(r"number (\d+)", text)
+    number = int(found[1]) if found else 42
+    if body["model"] == "weak" and number % 2:
+        number = -1
+    return f"It is {number}.\nAnswer: {number}"
+
+
 class Provider:
-    def __init__(self, file):
+    def __init__(self, file, latency=LATENCY):
         self.file = Path(file).open("a", buffering=1)
+        self.latency = latency
 
     def note(self, kind, body):
         text = body["messages"][-1]["content"]
-        print(json.dumps([kind, body["model"], text]), file=self.file)
+        row = [kind, body["model"], text, body.get("seed"), time.monotonic()]
+        print(json.dumps(row), file=self.file)
 
     async def __call__(self, scope, receive, send):
         if scope["type"] != "http":
@@ -45,8 +59,8 @@ class Provider:
         )
         frame = {"id": "x", "created": 1, "model": body["model"]}
         if not stream:
-            await asyncio.sleep(LATENCY)
-            message = {"role": "assistant", "content": "It is 42.\nAnswer: 42"}
+            await asyncio.sleep(self.latency)
+            message = {"role": "assistant", "content": said_to(body)}
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
             whole = {**frame, "object": "chat.completion", "choices": [choice], "usage": USAGE}
             await send({"type": "http.response.body", "body": json.dumps(whole).encode()})
@@ -62,7 +76,7 @@ class Provider:
             await send({"type": "http.response.body", "body": data, "more_body": True})
 
         for _ in range(CHUNKS):
-            await asyncio.sleep(PACE if slow else LATENCY / CHUNKS)
+            await asyncio.sleep(PACE if slow else self.latency / CHUNKS)
             await say({"role": "assistant", "content": f"T{time.monotonic_ns()} "})
         await say({}, "stop")
         await say({}, usage=USAGE)
@@ -72,7 +86,7 @@ class Provider:
 
 if __name__ == "__main__":
     uvicorn.run(
-        Provider(sys.argv[2]),
+        Provider(sys.argv[2], *map(float, sys.argv[3:])),
         host="0.0.0.0",
         port=int(sys.argv[1]),
         log_level="error",

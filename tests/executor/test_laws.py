@@ -13,11 +13,10 @@ import pytest
 from batuta import errors
 from batuta.errors import ConfigError, ExecutorError, LimitReachedError, StoreError
 from batuta.executor import ask_driver, open_executor
+from batuta.executor.ray import STARTS, _connect_cluster
 from batuta.executor.ray_worker import portable_error
 from batuta.usage import Usage
 from fakes.ray_cluster import open_ray_cluster
-
-pytestmark = pytest.mark.timeout(400)  # a busy machine takes long to start Ray
 
 pytestmark = pytest.mark.timeout(600)  # Ray's start takes minutes where others compute
 
@@ -330,6 +329,35 @@ def alive(pid):
             return file.read().split()[2] != "Z"
     except OSError:
         return False
+
+
+class SlowRay:
+    """Ray, whose node takes longer than Ray waits for it, so many times."""
+
+    def __init__(self, slow, words="The current node timed out during startup. This could happen"):
+        self.slow, self.words = slow, words
+        self.started = self.ended = 0
+
+    def init(self, **_):
+        self.started += 1
+        if self.started <= self.slow:
+            raise Exception(self.words)
+
+    def shutdown(self):
+        self.ended += 1
+
+
+def test_a_node_that_starts_too_slowly_is_started_again():
+    ray = SlowRay(STARTS - 1)
+    _connect_cluster(ray, "local")
+    assert (ray.started, ray.ended) == (STARTS, STARTS - 1)
+
+
+@pytest.mark.parametrize(("slow", "started"), [(SlowRay(STARTS), STARTS), (SlowRay(1, "no"), 1)])
+def test_a_cluster_that_cannot_be_used_says_why(slow, started):
+    with pytest.raises(ConfigError, match=f"10.0.0.9:1 cannot be used: {slow.words}"):
+        _connect_cluster(slow, "10.0.0.9:1")
+    assert slow.started == started
 
 
 @pytest.mark.parametrize("name", ["spark", "local:2", ""])

@@ -158,6 +158,24 @@ async def test_runs_are_searched(path):
         assert await found("w%l") == await found("_000") == await found("\ud800") == []
 
 
+async def test_words_are_found_by_the_rare_ones_of_them(path):
+    """Most runs show the common words; what is found is what shows the whole, wherever it is shown."""
+    async with Store(path) as store:
+        for number in range(60):
+            await store.append(make_run(number, question=f"Common WORDS {number:03}% of them"))
+        await store.append(make_run(60, question="007% common", answer="words 007% OF"))
+        await store.append(make_run(61, question="words 007x of, common words 007%"))
+
+        async def found(text):
+            return [summary.id for summary in await store.list(search=text)]
+
+        assert await found("words 007% of") == ["run_000060", "run_000007"]
+        assert await found("common words 007%") == ["run_000061", "run_000007"]
+        assert await found("words 00_") == await found("007% common words") == []
+        assert len(await found("common words")) == 50
+        assert await found("common  words") == await found("words 007 of") == []
+
+
 async def test_another_tenants_runs_do_not_exist(path):
     async with Store(path) as store:
         await store.append(make_run(), "acme")

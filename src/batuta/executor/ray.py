@@ -35,12 +35,15 @@ CORES_EACH = 0.5
 """Of a core, what an actor asks of the cluster: enough to spread them, too little to be refused."""
 START_TIMEOUT_S = 120.0
 """Seconds in which the first actor must have started."""
+STARTS = 3
+"""Times that a cluster is started: Ray gives its node 30 s, which a busy machine may not have."""
 REVIVAL_POLL_S = 0.2
 """Seconds between two looks at an actor that is being started again."""
 SERVE_POLL_S = 2.0
 """Seconds to wait for a job to be opened before looking whether that failed."""
 END_TIMEOUT_S = 5.0
 """Seconds in which an actor closes its job."""
+_TOO_SLOW = "timed out during startup"
 _EXTRA = f"the Ray executor needs an extra: {install_hint('ray')}"
 
 
@@ -90,17 +93,22 @@ def _connect_cluster(ray: Any, address: str | None) -> None:
     Raises:
         ConfigError: it cannot be reached.
     """
-    try:
-        ray.init(
-            address=address,
-            include_dashboard=None if address not in {None, "local"} else False,
-            configure_logging=False,
-            log_to_driver=False,
-        )
-    except Exception as error:  # noqa: BLE001 - Ray raises bare ones where a node does not start
-        where = address or "by RAY_ADDRESS or on this machine"
-        first = str(error).strip().partition("\n")[0]
-        raise ConfigError(f"the Ray cluster {where} cannot be used: {first}") from None
+    for left in reversed(range(STARTS)):
+        try:
+            ray.init(
+                address=address,
+                include_dashboard=None if address not in {None, "local"} else False,
+                configure_logging=False,
+                log_to_driver=False,
+            )
+        except Exception as error:  # noqa: BLE001 - Ray raises bare ones where a node does not start
+            first = str(error).strip().partition("\n")[0]
+            if left and _TOO_SLOW in first:
+                ray.shutdown()
+                continue
+            where = address or "by RAY_ADDRESS or on this machine"
+            raise ConfigError(f"the Ray cluster {where} cannot be used: {first}") from None
+        return
 
 
 def _start_actors(ray: Any, workers: int | None) -> RayExecutor:

@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, func, or_, text
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, or_, select, text, true
 
 from batuta.store.database import Database
 from batuta.store.models import RUNS
 
 _FEW = 4_000
 """Runs that a search may find and still have sorted by itself."""
+_SAMPLE = 500
+"""Runs of any day, about, that tell which words are common."""
+_COMMON = 0.05
+"""Part of them that shows a common word."""
+_STORED = """
+SELECT sum(greatest(reltuples, 0)) FROM pg_class JOIN pg_inherits ON oid = inhrelid
+WHERE inhparent = CAST(:name AS regclass)
+"""
+"""Runs of all days, as the last vacuum found them."""
+_SHOWN = (RUNS.c.question_preview, RUNS.c.answer_preview)
+_HAS_TRIGRAM = re.compile(r"\w{3}")
 
 
-async def find_few(database: Database, query: Select[Any]) -> list[tuple[str, float]] | None:
+async def find_few(
+    database: Database, query: Select[Any], words: str = ""
+) -> list[tuple[str, float]] | None:
     """The ids and times of what a search finds, newest first; None: these are many.
 
     Many are soon met in the order of time; few are looked up by their words. PostgreSQL's
     planner, asked for both at once, takes the first way and reads every row for a rare word.
+
+    Args:
+        database: the store's.
+        query: of runs, without the words.
+        words: what they show, if they are searched by it.
     """
     keys = query.with_only_columns(RUNS.c.id, RUNS.c.created).limit(_FEW)
 
     def find(connection: Connection) -> list[tuple[str, float]]:
-        if connection.dialect.name == "postgresql":  # planned for this word, not for any
+        rare: list[str] = []
+        if connection.dialect.name == "postgresql":
+            rare = _rare_words(connection, words)
+            # Planned for these words, not for any.
             connection.execute(text("SET LOCAL plan_cache_mode = force_custom_plan"))
-        return [(row[0], row[1]) for row in connection.execute(keys)]
+        shown = _rare_filter(words, rare) if rare else search_filter(words)
+        return [(row[0], row[1]) for row in connection.execute(keys.where(shown))]
 
     found = await database.run_read(find)
     if len(found) == _FEW:
@@ -33,10 +56,54 @@ async def find_few(database: Database, query: Select[Any]) -> list[tuple[str, fl
 
 
 def search_filter(words: str) -> ColumnElement[bool]:
-    """The rows that show these words; by `lower`, as the indexes are, and not ILIKE."""
-    shown = (RUNS.c.question_preview, RUNS.c.answer_preview)
-    escaped = words.replace("/", "//").replace("%", "/%").replace("_", "/_")
+    """The rows that show these words, all if there are none.
+
+    By `lower`, as the indexes are, and not ILIKE.
+    """
+    if not words:
+        return true()
+    return or_(_id_filter(words), *(_contains_words(column, words) for column in _SHOWN))
+
+
+def _rare_filter(words: str, rare: list[str]) -> ColumnElement[bool]:
+    """The same rows, found by the rare ones of the words alone; PostgreSQL's.
+
+    The trigrams of a common word are as many as there are runs, and an index of them is slow to
+    say that it leaves out none. So the whole is compared in a way that no index knows.
+    """
     return or_(
-        RUNS.c.id.startswith(words, autoescape=True),
-        *(func.lower(column).contains(func.lower(escaped), escape="/") for column in shown),
+        _id_filter(words),
+        *(
+            and_(
+                *(_contains_words(column, word) for word in rare),
+                func.strpos(func.lower(column), func.lower(words)) > 0,
+            )
+            for column in _SHOWN
+        ),
     )
+
+
+def _rare_words(connection: Connection, words: str) -> list[str]:
+    """Those to search by, if the others are common ones; empty: all of them together."""
+    parts = sorted({word for word in words.split() if _HAS_TRIGRAM.search(word)})
+    if len(parts) < 2:  # noqa: PLR2004 - there is nothing to choose
+        return []
+    stored = connection.execute(text(_STORED), {"name": RUNS.name}).scalar() or 0.0
+    sampled = RUNS.tablesample(func.system(min(100.0, 100.0 * _SAMPLE / max(stored, 1.0))))
+    some = select(*(sampled.c[column.name] for column in _SHOWN)).limit(2 * _SAMPLE).subquery()
+    counts = (
+        func.count().filter(or_(*(_contains_words(column, part) for column in some.c)))
+        for part in parts
+    )
+    *found, total = connection.execute(select(*counts, func.count()).select_from(some)).one()
+    rare = [part for part, n in zip(parts, found, strict=True) if n <= _COMMON * total]
+    return rare if len(rare) < len(parts) else []
+
+
+def _id_filter(words: str) -> ColumnElement[bool]:
+    return RUNS.c.id.startswith(words, autoescape=True)
+
+
+def _contains_words(column: ColumnElement[Any], words: str) -> ColumnElement[bool]:
+    escaped = words.replace("/", "//").replace("%", "/%").replace("_", "/_")
+    return func.lower(column).contains(func.lower(escaped), escape="/")

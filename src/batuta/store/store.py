@@ -251,16 +251,19 @@ class Store:
                 query = query.where(column == sql_text(value))
         if outcome is not None:
             query = query.where(RUNS.c.outcome == outcome.value)
-        if search:
-            query = query.where(search_filter(sql_text(search)))
         if before is not None:
             created, last = parse_cursor(before)  # the time alone leaves out whole days
             query = query.where(
                 RUNS.c.created <= created, tuple_(RUNS.c.created, RUNS.c.id) < (created, last)
             )
         await self._flush_if_possible()
-        if search and (found := await find_few(self.database, query)) is not None:
-            query = select(RUNS).where(tuple_(RUNS.c.id, RUNS.c.created).in_(found[:limit]))
+        if words := sql_text(search) if search else "":
+            found = await find_few(self.database, query, words)
+            query = (
+                query.where(search_filter(words))
+                if found is None
+                else select(RUNS).where(tuple_(RUNS.c.id, RUNS.c.created).in_(found[:limit]))
+            )
         rows = await self._rows(
             query.order_by(RUNS.c.created.desc(), RUNS.c.id.desc()).limit(limit)
         )
