@@ -26,6 +26,10 @@ _QUANTILES = 30
 """Bounds on closeness that are tried."""
 _STANDARD_ERRORS = 1.0
 """Standard errors by which a gain must be above 0."""
+_FEW_FAMILIES = 8
+"""Families below which their spread is known too badly for one standard error to mean much."""
+_FEW_FAMILIES_ERRORS = 1.5
+"""Standard errors by which a gain on so few must be above 0."""
 _SURE = 2.0
 """Standard errors by which wider bounds must have won on new families to be preferred for it."""
 _KEPT = 0.95
@@ -88,8 +92,9 @@ def fit_guard(
 ) -> SelectorGuard:
     """The strictest bounds that earn about the most at random and lose nothing on new families.
 
-    What they gain there is less its standard error over families not below 0, so that luck with a
-    few of them does not open the guard, and no fold of families loses much.
+    What they gain there is less its standard error over families not below 0 (less one and a half
+    of fewer than eight), so that luck with a few of them does not open the guard, and no fold of
+    families loses much.
 
     Args:
         by_lot: held out in folds at random.
@@ -99,6 +104,7 @@ def fit_guard(
         fold_n: each question's fold of whole families.
     """
     found: list[tuple[float, float, SelectorGuard]] = []
+    few_families = len(np.unique(family_n)) < _FEW_FAMILIES
     quantiles = np.linspace(0, 1, _QUANTILES, endpoint=False)
     bounds = np.unique(np.quantile(np.append(by_lot.close_n, by_family.close_n), quantiles))
     for closeness in bounds:
@@ -108,11 +114,12 @@ def fit_guard(
             strange_n = by_family.gain_n(guard, best)
             strange_f = np.bincount(family_n, strange_n).astype(np.float64)
             error = _standard_error(strange_f)
+            least = error * (_FEW_FAMILIES_ERRORS if few_families else 1)
             fold_means = np.bincount(fold_n, strange_n) / np.maximum(np.bincount(fold_n), 1)
             if (
                 gain_n.sum() > 0
                 and gain_n.sum() >= _standard_error(gain_n - gain_n.mean())
-                and strange_f.sum() >= error
+                and strange_f.sum() >= least
                 and fold_means.min() >= -_MAX_FOLD_LOSS
             ):
                 surely = max(float(strange_f.sum()) - _SURE * error, 0.0)
