@@ -200,7 +200,8 @@ def _make_lessons(
     rows = np.flatnonzero(close_n >= selector.guard.closeness)
     if len(rows) < _MIN_FAMILIAR_QUESTIONS:
         return None, strange
-    known = replace(strange, expected_nm=expected_nm, half_n=fold_n % 2)
+    held_nm = selector.guard.hold_back(expected_nm, int(values.mean_m.argmax()))
+    known = replace(strange, expected_nm=held_nm, half_n=fold_n % 2)
     return known.select(rows), strange
 
 

@@ -60,6 +60,16 @@ class SelectorGuard:
         leaves = (more_n > self.advantage) & (close_n >= self.closeness)
         return np.where(leaves, first_n, best)
 
+    def hold_back(self, value_nm: Floats, best: int) -> Floats:
+        """The same values, but nobody's above the best worker's by less than the advantage.
+
+        So whoever asks in the order of the values asks the best worker first unless the guard
+        would leave it.
+        """
+        its_n1 = value_nm[:, [best]]
+        short_nm = (value_nm > its_n1) & (value_nm - its_n1 <= self.advantage)
+        return np.where(short_nm, np.nextafter(its_n1, np.float32(-1)), value_nm)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldOutTrial:
