@@ -30,18 +30,26 @@ import orjson
 from fit_prior import make_prior
 from numpy.typing import NDArray
 
+from batuta.baselines.cascade import CALLS
 from batuta.baselines.cascade_training import fit_cascade
 from batuta.baselines.routing import avengers, knn
 from batuta.embedded.blas import limit_blas_to_one_thread
+from batuta.errors import SourceError
 from batuta.evals.learned_methods import QUESTION_FEATURES
 from batuta.solvers.history import History, history_from_record
-from batuta.solvers.selector import SelectorRecipe, fit_selector
+from batuta.solvers.selector import Selector, SelectorRecipe, fit_selector
 from batuta.solvers.selector.agreement import AgreementPrior
-from batuta.tasks.recorded import RecordedOutcomes, load_recorded, random_split, unseen_family_split
+from batuta.tasks.recorded import (
+    RECORDED_NAMES,
+    RecordedOutcomes,
+    load_recorded,
+    random_split,
+    unseen_family_split,
+)
 
 PRICES = (None, 0.005, 0.001)
 """Of the cascade; None: chosen on the training labels."""
-SETS = {
+SHORT = {
     "hard": "reasoning_gym/hard",
     "easy": "reasoning_gym/easy",
     "mmlu-pro seven": "mmlu_pro/seven",
@@ -50,8 +58,10 @@ SETS = {
     "medagents hard": "medagentsbench/hard",
     "medagents methods": "medagentsbench/methods",
 }
+SETS = {**SHORT, **{name: name for name in RECORDED_NAMES if name not in SHORT.values()}}
+"""Every recorded set; those that have no answers have no vote and no cascade."""
 SPLITS = {"random": random_split, "unseen": unseen_family_split}
-CASES = {f"{name}, {split}": (name, split) for name in SETS for split in SPLITS}
+CASES = {f"{name}, {split}": (name, split) for split in ("unseen", "random") for name in SETS}
 SAMPLES = 10_000
 FEW = 40
 """Labels of the arm that has few of them."""
@@ -79,11 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for seed in range(int(first), int(last or first) + 1):
         for case in asked.cases or CASES:
             if (case, seed) not in have:
-                line = {
-                    "case": case,
-                    "seed": seed,
-                    **measure(case, seed, out.parent, quick=asked.quick),
-                }
+                try:
+                    found = measure(case, seed, out.parent, quick=asked.quick)
+                except SourceError as error:
+                    print(f"{case}, seed {seed}: {error}")
+                    continue
+                line = {"case": case, "seed": seed, **found}
                 with out.open("a") as file:
                     file.write(json.dumps(line) + "\n")
 
@@ -111,7 +122,6 @@ def measure(case: str, seed: int, folder: Path, *, quick: bool = False) -> Line:
     division = SPLITS[split](record, seed)
     known = history_from_record(record, np.concatenate([division.train, division.calibration]))
     test = history_from_record(record, division.test)
-    prior = prior_without(SETS[name].partition("/")[0], folder)
     best = known.workers.index(known.best_worker())
     earned: dict[str, Floats] = {"best single": first_credit(test, best)}
     calls: dict[str, float] = {"best single": 1.0}
@@ -122,21 +132,10 @@ def measure(case: str, seed: int, folder: Path, *, quick: bool = False) -> Line:
         fitted = router(known, seed=seed, features=QUESTION_FEATURES)
         places = [int(fitted.score(text).argmax()) for text in test.questions]
         earned[fitted.name.partition("/")[0]] = picked_credit(test, places)
-    earned["vote"], calls["vote"] = plurality_credit(test, best), float(len(test.workers))
-    if known.runs_qm[:, best].max() >= 3 <= test.runs_qm[:, best].min():
-        earned["self-consistency@3"] = majority_credit(test, best)
-        calls["self-consistency@3"] = 3.0
-    for price in PRICES[:1] if quick else PRICES:
-        cascade = fit_cascade(known, seed=seed, price=price, selector=selector, prior=prior)
-        name = "cascade" if price is None else f"cascade@{price:g}"
-        earned[name], drawn_n = cascade.replay_history(test)
-        calls[name] = float(drawn_n.mean())
-        if price is None:
-            calls["(default price)"] = cascade.price
-    assert test.samples is not None  # noqa: S101 - all of these sets have answers
-    earned["oracle"] = np.nan_to_num(test.samples.credit_qms[:, :, 0]).max(axis=1)
-    if not quick:
-        measure_few_labels(known, test, prior, seed, (earned, calls))
+    if test.samples is not None:
+        prior = prior_without(SETS[name].partition("/")[0], folder)
+        measure_answers(known, test, selector, prior, seed, (earned, calls), quick=quick)
+    earned["oracle"] = np.nan_to_num(first_credits(test)).max(axis=1)
     return {
         "questions": len(test.questions),
         "rows": division.test.tolist(),
@@ -146,6 +145,38 @@ def measure(case: str, seed: int, folder: Path, *, quick: bool = False) -> Line:
         "stage 2": not quick,
         "cpu seconds": time.process_time() - start,
     }
+
+
+def measure_answers(
+    known: History,
+    test: History,
+    selector: Selector,
+    prior: AgreementPrior,
+    seed: int,
+    found: tuple[dict[str, Floats], dict[str, float]],
+    *,
+    quick: bool,
+) -> None:
+    """What those earn that look at answers, put into `found`."""
+    earned, calls = found
+    best = known.workers.index(known.best_worker())
+    earned["vote"], calls["vote"] = plurality_credit(test, best), float(len(test.workers))
+    if known.runs_qm[:, best].max() >= 3 <= test.runs_qm[:, best].min():
+        earned["self-consistency@3"] = majority_credit(test, best)
+        calls["self-consistency@3"] = 3.0
+    everyone = max(CALLS, len(known.workers))
+    ways = [(f"cascade@{price:g}" if price else "cascade", price, CALLS) for price in PRICES]
+    free = ("cascade, calls for nothing", 0.0, everyone)
+    for name, price, most in [ways[0], free] if quick else [*ways, free]:
+        cascade = fit_cascade(
+            known, seed=seed, price=price, calls=most, selector=selector, prior=prior
+        )
+        earned[name], drawn_n = cascade.replay_history(test)
+        calls[name] = float(drawn_n.mean())
+        if price is None:
+            calls["(default price)"] = cascade.price
+    if not quick:
+        measure_few_labels(known, test, prior, seed, found)
 
 
 def measure_few_labels(
@@ -175,14 +206,17 @@ def first_credit(test: History, worker: int) -> Floats:
 
 def picked_credit(test: History, places: Sequence[int]) -> Floats:
     """What the first answers of the workers picked earn."""
-    assert test.samples is not None  # noqa: S101 - all of these sets have answers
-    picked = test.samples.credit_qms[np.arange(len(places)), np.asarray(places, int), 0]
-    return np.nan_to_num(picked)
+    return np.nan_to_num(first_credits(test)[np.arange(len(places)), np.asarray(places, int)])
+
+
+def first_credits(test: History) -> Floats:
+    """What each worker's first answer earns; its mean, where only that is known: (q, m)."""
+    return test.scores_qm if test.samples is None else test.samples.credit_qms[:, :, 0]
 
 
 def plurality_credit(test: History, best: int) -> Floats:
     """What the most frequent first answer earns; of equals, that of the best worker, or first."""
-    assert test.samples is not None  # noqa: S101 - all of these sets have answers
+    assert test.samples is not None  # noqa: S101 - the caller looked
     order = [best, *(m for m in range(len(test.workers)) if m != best)]
     codes, credit = (a[:, order, 0] for a in (test.samples.answers_qms, test.samples.credit_qms))
     return _majority(codes, credit)
@@ -190,7 +224,7 @@ def plurality_credit(test: History, best: int) -> Floats:
 
 def majority_credit(test: History, worker: int) -> Floats:
     """What the most frequent of three answers of a worker earns."""
-    assert test.samples is not None  # noqa: S101 - all of these sets have answers
+    assert test.samples is not None  # noqa: S101 - the caller looked
     return _majority(
         test.samples.answers_qms[:, worker, :3], test.samples.credit_qms[:, worker, :3]
     )
