@@ -9,7 +9,9 @@ The protocol, fixed before what it measures was tuned:
 - Everything is chosen inside the training part; the split's calibration part is training too.
 
 One line a set, split and seed, as soon as it is measured; lines that OUT has already are skipped.
-`--table` prints them: the mean over the seeds, the difference to the best single worker with its
+Of sets without answers, only the text routers are measured. `--wanted` says on which splits mini or
+the cascade is more than a point below the best single worker, and where the vote is above every arm
+of the cascade. `--table` prints them: the mean over the seeds, the difference to the best single worker with its
 interval (10,000 resamples of whole families on unseen families, of questions on random splits),
 and the worst split.
 """
@@ -63,6 +65,8 @@ SETS = {**SHORT, **{name: name for name in RECORDED_NAMES if name not in SHORT.v
 SPLITS = {"random": random_split, "unseen": unseen_family_split}
 CASES = {f"{name}, {split}": (name, split) for split in ("unseen", "random") for name in SETS}
 SAMPLES = 10_000
+FAR_BELOW = 1.0
+"""Points."""
 FEW = 40
 """Labels of the arm that has few of them."""
 Line = dict[str, Any]
@@ -76,12 +80,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("cases", nargs="*", help="such as 'hard, unseen'; none: all")
     parser.add_argument("--seeds", default="0-4")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--wanted", action="store_true")
     parser.add_argument("--quick", action="store_true", help="no stage 2, one price, all labels")
     asked = parser.parse_args(arguments)
     out: Path = asked.out
     done = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
     if asked.table:
         print_table(done)
+        return
+    if asked.wanted:
+        print_misses(done)
         return
     limit_blas_to_one_thread()
     have = {(line["case"], line["seed"]) for line in done}
@@ -249,6 +257,33 @@ def print_table(lines: list[Line]) -> None:
         print("|---" * (5 + len(found)) + "|")
         for arm in found[0]["earned"]:
             print(row(arm, found, whole_families="unseen" in case))
+
+
+def print_misses(lines: list[Line]) -> None:
+    """Splits far below the best single worker, and splits where the vote is above the cascade."""
+    for split in SPLITS:
+        found = [line for line in lines if str(line["case"]).endswith(split)]
+        for arm in ("mini", "cascade"):
+            having = [line for line in found if arm in line["earned"]]
+            gaps = [(gain(line, arm, "best single"), line) for line in having]
+            below = [(ahead, line) for ahead, line in gaps if ahead < -FAR_BELOW]
+            print(
+                f"{split}: {arm} is below by more than {FAR_BELOW} on {len(below)} of {len(gaps)}"
+            )
+            for ahead, line in sorted(below, key=lambda one: one[0]):
+                print(f"  {line['case']}, seed {line['seed']}: {ahead:+.1f} of {line['questions']}")
+        voted = [line for line in found if "vote" in line["earned"]]
+        for line in voted:
+            arms = [arm for arm in line["earned"] if arm.startswith("cascade")]
+            least = max(gain(line, arm, "vote") for arm in arms if not arm.endswith("labels"))
+            if least < 0:
+                print(f"  {line['case']}, seed {line['seed']}: the vote is above by {-least:.1f}")
+        print(f"{split}: {len(voted)} splits with a vote")
+
+
+def gain(line: Line, arm: str, other: str) -> float:
+    """Points by which an arm is ahead of another one."""
+    return 100 * float(np.mean(line["earned"][arm]) - np.mean(line["earned"][other]))
 
 
 def row(arm: str, found: list[Line], *, whole_families: bool) -> str:
