@@ -81,7 +81,7 @@ class ChoiceGrader:
         chosen = self.chosen_letter(answer)
         if chosen is None:
             return Grade(0.0, None, "no single option is given as the answer")
-        right = chosen == target.strip(" ().").upper()
+        right = chosen == _strip_markup(target).strip(" ().").upper()
         return Grade(float(right), chosen, "right" if right else f"expected {target}")
 
     def chosen_letter(self, text: str) -> str | None:
