@@ -84,6 +84,10 @@ class HeldOutTrial:
         """The same of some questions."""
         return HeldOutTrial(self.value_nm[rows], self.close_n[rows], self.reward_nm[rows])
 
+    def leaves_best(self, guard: SelectorGuard, best: int) -> bool:
+        """Whether any question would go to another worker than the best single one."""
+        return bool((guard(self.value_nm, self.close_n, best) != best).any())
+
     def gain_n(self, guard: SelectorGuard, best: int) -> NDArray[np.float64]:
         """What each question earns more than with the best single worker; 0 where unknown."""
         rows = np.arange(len(self.close_n))
@@ -103,8 +107,8 @@ def fit_guard(
     """The strictest bounds that earn about the most at random and lose nothing on new families.
 
     What they gain there is less its standard error over families not below 0 (less one and a half
-    of fewer than eight), so that luck with a few of them does not open the guard, and no fold of
-    families loses much.
+    of fewer than eight, and where the best worker is left there something was won), so that luck
+    with a few of them does not open the guard, and no fold of families loses much.
 
     Args:
         by_lot: held out in folds at random.
@@ -125,11 +129,13 @@ def fit_guard(
             strange_f = np.bincount(family_n, strange_n).astype(np.float64)
             error = _standard_error(strange_f)
             least = error * (_FEW_FAMILIES_ERRORS if few_families else 1)
+            untried = few_families and not strange_n.any() and by_family.leaves_best(guard, best)
             fold_means = np.bincount(fold_n, strange_n) / np.maximum(np.bincount(fold_n), 1)
             if (
                 gain_n.sum() > 0
                 and gain_n.sum() >= _standard_error(gain_n - gain_n.mean())
                 and strange_f.sum() >= least
+                and not untried
                 and fold_means.min() >= -_MAX_FOLD_LOSS
             ):
                 surely = max(float(strange_f.sum()) - _SURE * error, 0.0)
