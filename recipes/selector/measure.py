@@ -81,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", default="0-4")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--wanted", action="store_true")
+    parser.add_argument("--each", action="store_true", help="a line a set, every seed")
     parser.add_argument("--quick", action="store_true", help="no stage 2, one price, all labels")
     asked = parser.parse_args(arguments)
     out: Path = asked.out
@@ -88,8 +89,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if asked.table:
         print_table(done)
         return
-    if asked.wanted:
-        print_misses(done)
+    if asked.wanted or asked.each:
+        (print_misses if asked.wanted else print_each)(done)
         return
     limit_blas_to_one_thread()
     have = {(line["case"], line["seed"]) for line in done}
@@ -259,13 +260,35 @@ def print_table(lines: list[Line]) -> None:
             print(row(arm, found, whole_families="unseen" in case))
 
 
+def print_each(lines: list[Line]) -> None:
+    """A line for each set and split: what the main arms earned on each seed, one after another."""
+    arms = ("best single", "mini", "cascade", "cascade, calls for nothing", "vote")
+    by_case: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        by_case[str(line["case"])].append(line)
+    print(f"| set, split | seeds | {' | '.join(arms)} |\n|---|---{'|---' * len(arms)}|")
+    for case, found in sorted(by_case.items(), key=lambda one: one[0].split(", ")[::-1]):
+        found.sort(key=lambda line: line["seed"])
+        cells = [each_seed(arm, found) for arm in arms]
+        seeds = " ".join(str(line["seed"]) for line in found)
+        print(f"| {case} | {seeds} | {' | '.join(cells)} |")
+
+
+def each_seed(arm: str, found: list[Line]) -> str:
+    """Percent right on each seed, and the mean number of calls where it is not one."""
+    have = [line for line in found if arm in line["earned"]]
+    right = " ".join(f"{100 * np.mean(line['earned'][arm]):.1f}" for line in have)
+    calls = np.mean([line["calls"].get(arm, 1.0) for line in have]) if have else 1.0
+    return right + (f" ({calls:.2f})" if calls != 1 else "") if have else "–"
+
+
 def print_misses(lines: list[Line]) -> None:
     """Splits far below the best single worker, and splits where the vote is above the cascade."""
     for split in SPLITS:
         found = [line for line in lines if str(line["case"]).endswith(split)]
         for arm in ("mini", "cascade"):
             having = [line for line in found if arm in line["earned"]]
-            gaps = [(gain(line, arm, "best single"), line) for line in having]
+            gaps = [(points_ahead(line, arm, "best single"), line) for line in having]
             below = [(ahead, line) for ahead, line in gaps if ahead < -FAR_BELOW]
             print(
                 f"{split}: {arm} is below by more than {FAR_BELOW} on {len(below)} of {len(gaps)}"
@@ -275,13 +298,15 @@ def print_misses(lines: list[Line]) -> None:
         voted = [line for line in found if "vote" in line["earned"]]
         for line in voted:
             arms = [arm for arm in line["earned"] if arm.startswith("cascade")]
-            least = max(gain(line, arm, "vote") for arm in arms if not arm.endswith("labels"))
+            least = max(
+                points_ahead(line, arm, "vote") for arm in arms if not arm.endswith("labels")
+            )
             if least < 0:
                 print(f"  {line['case']}, seed {line['seed']}: the vote is above by {-least:.1f}")
         print(f"{split}: {len(voted)} splits with a vote")
 
 
-def gain(line: Line, arm: str, other: str) -> float:
+def points_ahead(line: Line, arm: str, other: str) -> float:
     """Points by which an arm is ahead of another one."""
     return 100 * float(np.mean(line["earned"][arm]) - np.mean(line["earned"][other]))
 

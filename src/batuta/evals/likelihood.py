@@ -117,11 +117,11 @@ class LikelihoodClient:
             first = await self._score_option(request, 0)
             if first.logprobs and not first.text:
                 reply = await self._score_texts(request, first)
-                return await _deliver(reply, listener)
+                return await _deliver_reply(reply, listener)
             self._without_echo.add(self._worker)
             wasted = first
         reply = _with_calls(await self._score_letters(request), wasted)
-        return await _deliver(reply, listener)
+        return await _deliver_reply(reply, listener)
 
     async def _score_option(self, request: Request, place: int) -> Reply:
         """The tokens of an option's text, as the server scores them; none: it does not echo."""
@@ -171,7 +171,7 @@ def _with_calls(reply: Reply, other: Reply) -> Reply:
     return replace(reply, usage=reply.usage + other.usage, cost=reply.cost + other.cost)
 
 
-async def _deliver(reply: Reply, listener: CallListener) -> Reply:
+async def _deliver_reply(reply: Reply, listener: CallListener) -> Reply:
     """The reply, streamed if the listener wants fragments."""
     if listener.streaming:
         for delta in split_reply(reply, 0):

@@ -119,7 +119,7 @@ def make_record_parts(
         return record.grade(task, answer)
 
     def part(seed: int) -> EvalPart:
-        pool, history, places = _divide(record, split, seed)
+        pool, history, places = _divide_record(record, split, seed)
         if change and history is not None:
             pool, history = change.apply(pool, history, seed)
         subject = Subject(
@@ -145,7 +145,7 @@ def make_record_parts(
     return tuple(part(seed) for seed in seeds)
 
 
-def _divide(
+def _divide_record(
     record: RecordedOutcomes, split: SplitKind, seed: int
 ) -> tuple[Pool, History | None, list[int]]:
     """The workers, what is known of them beforehand (None: nothing), and the test's questions."""
