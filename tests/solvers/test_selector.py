@@ -331,7 +331,7 @@ def test_what_one_strange_family_wins_by_luck_does_not_open_the_guard():
 
 
 @pytest.mark.parametrize(("families", "opens"), [(6, False), (12, True)])
-def test_few_families_must_win_more_surely(families, opens):
+def test_few_families_open_the_guard_for_no_other_one(families, opens):
     """They win by a little more than a standard error in all."""
     family = np.repeat(np.arange(families), 20)
     known = mixed_closeness(len(family), 0.4, 0.3)

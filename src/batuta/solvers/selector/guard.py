@@ -27,9 +27,7 @@ _QUANTILES = 30
 _STANDARD_ERRORS = 1.0
 """Standard errors by which a gain must be above 0."""
 _FEW_FAMILIES = 8
-"""Families below which their spread is known too badly for one standard error to mean much."""
-_FEW_FAMILIES_ERRORS = 1.5
-"""Standard errors by which a gain on so few must be above 0."""
+"""Families below which what they win says too little of the next one."""
 _SURE = 2.0
 """Standard errors by which wider bounds must have won on new families to be preferred for it."""
 _KEPT = 0.95
@@ -106,9 +104,9 @@ def fit_guard(
 ) -> SelectorGuard:
     """The strictest bounds that earn about the most at random and lose nothing on new families.
 
-    What they gain there is less its standard error over families not below 0 (less one and a half
-    of fewer than eight, and where the best worker is left there something was won), so that luck
-    with a few of them does not open the guard, and no fold of families loses much.
+    What they gain there is less its standard error over families not below 0, so that luck with a
+    few of them does not open the guard, and no fold of families loses much. Where fewer than eight
+    families are known, no question of one that is held out may leave the best worker.
 
     Args:
         by_lot: held out in folds at random.
@@ -128,14 +126,13 @@ def fit_guard(
             strange_n = by_family.gain_n(guard, best)
             strange_f = np.bincount(family_n, strange_n).astype(np.float64)
             error = _standard_error(strange_f)
-            least = error * (_FEW_FAMILIES_ERRORS if few_families else 1)
-            untried = few_families and not strange_n.any() and by_family.leaves_best(guard, best)
+            too_bold = few_families and by_family.leaves_best(guard, best)
             fold_means = np.bincount(fold_n, strange_n) / np.maximum(np.bincount(fold_n), 1)
             if (
                 gain_n.sum() > 0
                 and gain_n.sum() >= _standard_error(gain_n - gain_n.mean())
-                and strange_f.sum() >= least
-                and not untried
+                and strange_f.sum() >= error
+                and not too_bold
                 and fold_means.min() >= -_MAX_FOLD_LOSS
             ):
                 surely = max(float(strange_f.sum()) - _SURE * error, 0.0)
