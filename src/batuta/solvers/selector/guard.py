@@ -26,7 +26,7 @@ _QUANTILES = 30
 """Bounds on closeness that are tried."""
 _STANDARD_ERRORS = 1.0
 """Standard errors by which a gain must be above 0."""
-_FEW_FAMILIES = 8
+FEW_FAMILIES = 8
 """Families below which what they win says too little of the next one."""
 _SURE = 2.0
 """Standard errors by which wider bounds must have won on new families to be preferred for it."""
@@ -116,7 +116,7 @@ def fit_guard(
         fold_n: each question's fold of whole families.
     """
     found: list[tuple[float, float, SelectorGuard]] = []
-    few_families = len(np.unique(family_n)) < _FEW_FAMILIES
+    few_families = len(np.unique(family_n)) < FEW_FAMILIES
     quantiles = np.linspace(0, 1, _QUANTILES, endpoint=False)
     bounds = np.unique(np.quantile(np.append(by_lot.close_n, by_family.close_n), quantiles))
     for closeness in bounds:
