@@ -9,7 +9,9 @@ The protocol, fixed before what it measures was tuned:
 - Everything is chosen inside the training part; the split's calibration part is training too.
 
 One line a set, split and seed, as soon as it is measured; lines that OUT has already are skipped.
-`--table` prints them: the mean over the seeds, the difference to the best single worker with its
+Of sets without answers, only the text routers are measured. `--wanted` says on which splits mini or
+the cascade is more than a point below the best single worker, and where the vote is above every arm
+of the cascade. `--table` prints them: the mean over the seeds, the difference to the best single worker with its
 interval (10,000 resamples of whole families on unseen families, of questions on random splits),
 and the worst split.
 """
@@ -30,18 +32,26 @@ import orjson
 from fit_prior import make_prior
 from numpy.typing import NDArray
 
+from batuta.baselines.cascade import CALLS
 from batuta.baselines.cascade_training import fit_cascade
 from batuta.baselines.routing import avengers, knn
 from batuta.embedded.blas import limit_blas_to_one_thread
+from batuta.errors import SourceError
 from batuta.evals.learned_methods import QUESTION_FEATURES
 from batuta.solvers.history import History, history_from_record
-from batuta.solvers.selector import SelectorRecipe, fit_selector
+from batuta.solvers.selector import Selector, SelectorRecipe, fit_selector
 from batuta.solvers.selector.agreement import AgreementPrior
-from batuta.tasks.recorded import RecordedOutcomes, load_recorded, random_split, unseen_family_split
+from batuta.tasks.recorded import (
+    RECORDED_NAMES,
+    RecordedOutcomes,
+    load_recorded,
+    random_split,
+    unseen_family_split,
+)
 
 PRICES = (None, 0.005, 0.001)
 """Of the cascade; None: chosen on the training labels."""
-SETS = {
+SHORT = {
     "hard": "reasoning_gym/hard",
     "easy": "reasoning_gym/easy",
     "mmlu-pro seven": "mmlu_pro/seven",
@@ -50,9 +60,13 @@ SETS = {
     "medagents hard": "medagentsbench/hard",
     "medagents methods": "medagentsbench/methods",
 }
+SETS = {**SHORT, **{name: name for name in RECORDED_NAMES if name not in SHORT.values()}}
+"""Every recorded set; those that have no answers have no vote and no cascade."""
 SPLITS = {"random": random_split, "unseen": unseen_family_split}
-CASES = {f"{name}, {split}": (name, split) for name in SETS for split in SPLITS}
+CASES = {f"{name}, {split}": (name, split) for split in ("unseen", "random") for name in SETS}
 SAMPLES = 10_000
+FAR_BELOW = 1.0
+"""Points."""
 FEW = 40
 """Labels of the arm that has few of them."""
 Line = dict[str, Any]
@@ -66,6 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("cases", nargs="*", help="such as 'hard, unseen'; none: all")
     parser.add_argument("--seeds", default="0-4")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--wanted", action="store_true")
+    parser.add_argument("--each", action="store_true", help="a line a set, every seed")
     parser.add_argument("--quick", action="store_true", help="no stage 2, one price, all labels")
     asked = parser.parse_args(arguments)
     out: Path = asked.out
@@ -73,17 +89,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if asked.table:
         print_table(done)
         return
+    if asked.wanted or asked.each:
+        (print_misses if asked.wanted else print_each)(done)
+        return
     limit_blas_to_one_thread()
     have = {(line["case"], line["seed"]) for line in done}
     first, _, last = asked.seeds.partition("-")
     for seed in range(int(first), int(last or first) + 1):
         for case in asked.cases or CASES:
             if (case, seed) not in have:
-                line = {
-                    "case": case,
-                    "seed": seed,
-                    **measure(case, seed, out.parent, quick=asked.quick),
-                }
+                try:
+                    found = measure(case, seed, out.parent, quick=asked.quick)
+                except SourceError as error:
+                    print(f"{case}, seed {seed}: {error}")
+                    continue
+                line = {"case": case, "seed": seed, **found}
                 with out.open("a") as file:
                     file.write(json.dumps(line) + "\n")
 
@@ -111,7 +131,6 @@ def measure(case: str, seed: int, folder: Path, *, quick: bool = False) -> Line:
     division = SPLITS[split](record, seed)
     known = history_from_record(record, np.concatenate([division.train, division.calibration]))
     test = history_from_record(record, division.test)
-    prior = prior_without(SETS[name].partition("/")[0], folder)
     best = known.workers.index(known.best_worker())
     earned: dict[str, Floats] = {"best single": first_credit(test, best)}
     calls: dict[str, float] = {"best single": 1.0}
@@ -122,21 +141,10 @@ def measure(case: str, seed: int, folder: Path, *, quick: bool = False) -> Line:
         fitted = router(known, seed=seed, features=QUESTION_FEATURES)
         places = [int(fitted.score(text).argmax()) for text in test.questions]
         earned[fitted.name.partition("/")[0]] = picked_credit(test, places)
-    earned["vote"], calls["vote"] = plurality_credit(test, best), float(len(test.workers))
-    if known.runs_qm[:, best].max() >= 3 <= test.runs_qm[:, best].min():
-        earned["self-consistency@3"] = majority_credit(test, best)
-        calls["self-consistency@3"] = 3.0
-    for price in PRICES[:1] if quick else PRICES:
-        cascade = fit_cascade(known, seed=seed, price=price, selector=selector, prior=prior)
-        name = "cascade" if price is None else f"cascade@{price:g}"
-        earned[name], drawn_n = cascade.replay_history(test)
-        calls[name] = float(drawn_n.mean())
-        if price is None:
-            calls["(default price)"] = cascade.price
-    assert test.samples is not None  # noqa: S101 - all of these sets have answers
-    earned["oracle"] = np.nan_to_num(test.samples.credit_qms[:, :, 0]).max(axis=1)
-    if not quick:
-        measure_few_labels(known, test, prior, seed, (earned, calls))
+    if test.samples is not None:
+        prior = prior_without(SETS[name].partition("/")[0], folder)
+        measure_answers(known, test, selector, prior, seed, (earned, calls), quick=quick)
+    earned["oracle"] = np.nan_to_num(first_credits(test)).max(axis=1)
     return {
         "questions": len(test.questions),
         "rows": division.test.tolist(),
@@ -146,6 +154,38 @@ def measure(case: str, seed: int, folder: Path, *, quick: bool = False) -> Line:
         "stage 2": not quick,
         "cpu seconds": time.process_time() - start,
     }
+
+
+def measure_answers(
+    known: History,
+    test: History,
+    selector: Selector,
+    prior: AgreementPrior,
+    seed: int,
+    found: tuple[dict[str, Floats], dict[str, float]],
+    *,
+    quick: bool,
+) -> None:
+    """What those earn that look at answers, put into `found`."""
+    earned, calls = found
+    best = known.workers.index(known.best_worker())
+    earned["vote"], calls["vote"] = plurality_credit(test, best), float(len(test.workers))
+    if known.runs_qm[:, best].max() >= 3 <= test.runs_qm[:, best].min():
+        earned["self-consistency@3"] = majority_credit(test, best)
+        calls["self-consistency@3"] = 3.0
+    everyone = max(CALLS, len(known.workers))
+    ways = [(f"cascade@{price:g}" if price else "cascade", price, CALLS) for price in PRICES]
+    free = ("cascade, calls for nothing", 0.0, everyone)
+    for name, price, most in [ways[0], free] if quick else [*ways, free]:
+        cascade = fit_cascade(
+            known, seed=seed, price=price, calls=most, selector=selector, prior=prior
+        )
+        earned[name], drawn_n = cascade.replay_history(test)
+        calls[name] = float(drawn_n.mean())
+        if price is None:
+            calls["(default price)"] = cascade.price
+    if not quick:
+        measure_few_labels(known, test, prior, seed, found)
 
 
 def measure_few_labels(
@@ -175,14 +215,17 @@ def first_credit(test: History, worker: int) -> Floats:
 
 def picked_credit(test: History, places: Sequence[int]) -> Floats:
     """What the first answers of the workers picked earn."""
-    assert test.samples is not None  # noqa: S101 - all of these sets have answers
-    picked = test.samples.credit_qms[np.arange(len(places)), np.asarray(places, int), 0]
-    return np.nan_to_num(picked)
+    return np.nan_to_num(first_credits(test)[np.arange(len(places)), np.asarray(places, int)])
+
+
+def first_credits(test: History) -> Floats:
+    """What each worker's first answer earns; its mean, where only that is known: (q, m)."""
+    return test.scores_qm if test.samples is None else test.samples.credit_qms[:, :, 0]
 
 
 def plurality_credit(test: History, best: int) -> Floats:
     """What the most frequent first answer earns; of equals, that of the best worker, or first."""
-    assert test.samples is not None  # noqa: S101 - all of these sets have answers
+    assert test.samples is not None  # noqa: S101 - the caller looked
     order = [best, *(m for m in range(len(test.workers)) if m != best)]
     codes, credit = (a[:, order, 0] for a in (test.samples.answers_qms, test.samples.credit_qms))
     return _majority(codes, credit)
@@ -190,7 +233,7 @@ def plurality_credit(test: History, best: int) -> Floats:
 
 def majority_credit(test: History, worker: int) -> Floats:
     """What the most frequent of three answers of a worker earns."""
-    assert test.samples is not None  # noqa: S101 - all of these sets have answers
+    assert test.samples is not None  # noqa: S101 - the caller looked
     return _majority(
         test.samples.answers_qms[:, worker, :3], test.samples.credit_qms[:, worker, :3]
     )
@@ -215,6 +258,57 @@ def print_table(lines: list[Line]) -> None:
         print("|---" * (5 + len(found)) + "|")
         for arm in found[0]["earned"]:
             print(row(arm, found, whole_families="unseen" in case))
+
+
+def print_each(lines: list[Line]) -> None:
+    """A line for each set and split: what the main arms earned on each seed, one after another."""
+    arms = ("best single", "mini", "cascade", "cascade, calls for nothing", "vote")
+    by_case: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        by_case[str(line["case"])].append(line)
+    print(f"| set, split | seeds | {' | '.join(arms)} |\n|---|---{'|---' * len(arms)}|")
+    for case, found in sorted(by_case.items(), key=lambda one: one[0].split(", ")[::-1]):
+        found.sort(key=lambda line: line["seed"])
+        cells = [each_seed(arm, found) for arm in arms]
+        seeds = " ".join(str(line["seed"]) for line in found)
+        print(f"| {case} | {seeds} | {' | '.join(cells)} |")
+
+
+def each_seed(arm: str, found: list[Line]) -> str:
+    """Percent right on each seed, and the mean number of calls where it is not one."""
+    have = [line for line in found if arm in line["earned"]]
+    right = " ".join(f"{100 * np.mean(line['earned'][arm]):.1f}" for line in have)
+    calls = np.mean([line["calls"].get(arm, 1.0) for line in have]) if have else 1.0
+    return right + (f" ({calls:.2f})" if calls != 1 else "") if have else "–"
+
+
+def print_misses(lines: list[Line]) -> None:
+    """Splits far below the best single worker, and splits where the vote is above the cascade."""
+    for split in SPLITS:
+        found = [line for line in lines if str(line["case"]).endswith(split)]
+        for arm in ("mini", "cascade"):
+            having = [line for line in found if arm in line["earned"]]
+            gaps = [(points_ahead(line, arm, "best single"), line) for line in having]
+            below = [(ahead, line) for ahead, line in gaps if ahead < -FAR_BELOW]
+            print(
+                f"{split}: {arm} is below by more than {FAR_BELOW} on {len(below)} of {len(gaps)}"
+            )
+            for ahead, line in sorted(below, key=lambda one: one[0]):
+                print(f"  {line['case']}, seed {line['seed']}: {ahead:+.1f} of {line['questions']}")
+        voted = [line for line in found if "vote" in line["earned"]]
+        for line in voted:
+            arms = [arm for arm in line["earned"] if arm.startswith("cascade")]
+            least = max(
+                points_ahead(line, arm, "vote") for arm in arms if not arm.endswith("labels")
+            )
+            if least < 0:
+                print(f"  {line['case']}, seed {line['seed']}: the vote is above by {-least:.1f}")
+        print(f"{split}: {len(voted)} splits with a vote")
+
+
+def points_ahead(line: Line, arm: str, other: str) -> float:
+    """Points by which an arm is ahead of another one."""
+    return 100 * float(np.mean(line["earned"][arm]) - np.mean(line["earned"][other]))
 
 
 def row(arm: str, found: list[Line], *, whole_families: bool) -> str:

@@ -423,3 +423,38 @@ def test_answers_that_differ_in_dress_alone_agree():
     assert same.answers_qms.tolist() == plain.answers_qms.tolist()
     table = history_from_record(replace(dressed, answers=("nan", *forms[1:]))).samples
     assert (table.answers_qms[dressed.answers_qms == 0] == -1).all()
+
+
+def lopsided(parts):
+    """Six families, each of so many names; in the first the best worker says nothing."""
+    rng = Random(0)
+    size, shape = 50, (300, 3, 1)
+    first = np.arange(300) < size
+    right = np.zeros(shape, bool)
+    right[:, 0, 0] = [rng.random() < 0.6 for _ in range(300)]
+    right[first] = [[False], [True], [True]]
+    answers = np.where(right, 0, np.asarray([1, 2, 3])[None, :, None])
+    answers[first, 0] = -1
+    families = tuple(f"kind{n // size}{'ab'[n % parts]}" for n in range(300))
+    tasks = (
+        Task(id=TaskId(str(n)), question=f"{family} number {n}", target="0", grader=GRADER)
+        for n, family in enumerate(families)
+    )
+    return RecordedOutcomes(
+        name="made/up",
+        tasks=tuple(tasks),
+        families=families,
+        models=MODELS,
+        scores_qms=right.astype(np.float32),
+        solved_from=None,
+        answers_qms=answers.astype(np.int32),
+        answers=("0", "1", "2", "3"),
+    )
+
+
+@pytest.mark.parametrize(("parts", "goes_on"), [(1, False), (2, True)])
+def test_one_family_of_few_does_not_make_the_cascade_ask_on(parts, goes_on):
+    history = history_from_record(lopsided(parts))
+    fitted = fit_cascade(history, PLAIN, price=0.001)
+    assert len(set(history.families)) == 6 * parts
+    assert bool(fitted.strange.onward_kg.any()) is goes_on

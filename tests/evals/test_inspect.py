@@ -8,8 +8,11 @@ from pathlib import Path
 
 import anyio
 import pytest
+from typer.testing import CliRunner
 
 from batuta import rehearsal
+from batuta.cli import app
+from batuta.errors import ConfigError
 from batuta.tasks.recorded.importers import import_outcomes
 from fakes.openai import FakeOpenAI
 from fakes.server import KEY, Said
@@ -154,6 +157,18 @@ def shop_task():
     return inspect_ai.Task(name="shop", dataset=samples, solver=steps, scorer=orders_are_right())
 
 
+def write_shop_pool(folder, url):
+    pool = folder / "batuta.toml"
+    pool.write_text(
+        "".join(
+            f'[[workers]]\nid = "{name}"\nmodel = "model-{name}"\nbase_url = "{url}"\n'
+            f'key_env = "TEST_KEY"\nprice = {{ input = 1, output = 2 }}\n'
+            for name in ("careful", "rash")
+        )
+    )
+    return pool
+
+
 @pytest.mark.anyio
 @pytest.mark.timeout(180)
 async def test_workers_serve_a_customer_with_tools_and_their_logs_are_compared(
@@ -163,14 +178,7 @@ async def test_workers_serve_a_customer_with_tools_and_their_logs_are_compared(
 
     monkeypatch.setenv("TEST_KEY", KEY)
     async with FakeOpenAI(serve_customer, strict_openai=False) as server:
-        pool = tmp_path / "batuta.toml"
-        pool.write_text(
-            "".join(
-                f'[[workers]]\nid = "{name}"\nmodel = "model-{name}"\nbase_url = "{server.url}"\n'
-                f'key_env = "TEST_KEY"\nprice = {{ input = 1, output = 2 }}\n'
-                for name in ("careful", "rash")
-            )
-        )
+        pool = write_shop_pool(tmp_path, server.url)
 
         def evaluate(name):
             (log,) = inspect_ai.eval(
@@ -202,6 +210,65 @@ async def test_workers_serve_a_customer_with_tools_and_their_logs_are_compared(
     )
     found = json.loads(done.stdout)["systems"]
     assert found["batuta/careful"]["accuracy"] == 1.0
+
+
+TASK_FILE = """
+from evals.test_inspect import shop_task
+from inspect_ai import task
+
+
+@task
+def shop():
+    return shop_task()
+"""
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(240)
+async def test_a_task_with_tools_is_evaluated_in_one_command(tmp_path, monkeypatch):
+    monkeypatch.setenv("TEST_KEY", KEY)
+    monkeypatch.setenv("BATUTA_HOME", str(tmp_path / "home"))
+    (tmp_path / "shop.py").write_text(TASK_FILE)
+    async with FakeOpenAI(serve_customer, strict_openai=False) as server:
+        write_shop_pool(tmp_path, server.url)
+
+        def evaluate():
+            done = CliRunner().invoke(
+                app,
+                ["eval", "--tasks", f"inspect:{tmp_path / 'shop.py'}@shop", "--systems",
+                 "careful,rash", "--pool", str(tmp_path / "batuta.toml"), "--json",
+                 "--out", str(tmp_path / "out")],
+            )  # fmt: skip
+            assert done.exit_code == 0, f"{done.output} {done.exception!r}"
+            return json.loads(done.stdout)
+
+        first = await anyio.to_thread.run_sync(evaluate)
+        assert not server.wrong
+        paid = len(server.requests)
+        again = await anyio.to_thread.run_sync(evaluate)
+        assert len(server.requests) == paid, "what was run is not run again"
+    systems = first["systems"]
+    assert (systems["careful"]["accuracy"], systems["rash"]["accuracy"]) == (1.0, 0.5)
+    assert systems["careful"]["n"] == 4 and systems["careful"]["usd"] > systems["rash"]["usd"] > 0
+    assert again["systems"] == systems
+
+
+@pytest.mark.timeout(120)
+def test_a_task_of_inspect_that_cannot_be_run_is_told_in_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setenv("BATUTA_HOME", str(tmp_path / "home"))
+    (tmp_path / "shop.py").write_text(TASK_FILE)
+    for task, system, said in (
+        (f"{tmp_path}/none.py", "cello", "there is no file"),
+        (f"{tmp_path}/shop.py", "opera", "there is no system 'opera'"),
+        (f"{tmp_path}/shop.py", "vote", "calls no tools"),
+    ):
+        done = CliRunner().invoke(
+            app,
+            ["eval", "--tasks", f"inspect:{task}", "--systems", system, "--pool", "rehearsal",
+             "--out", str(tmp_path / "out")],
+        )  # fmt: skip
+        assert isinstance(done.exception, ConfigError), done.output
+        assert said in str(done.exception), task
 
 
 def test_a_method_that_chooses_among_answers_calls_no_tools(tmp_path):

@@ -49,6 +49,11 @@ class TestParts:
             assert asked and not asked & set(part.history.questions)
             assert len(asked) + len(part.history.questions) == 200
 
+    def test_all_are_measured_where_nothing_is_learned(self):
+        (part,) = make_record_parts(made_up(), "all", (0,))
+        assert part.history is None and len(part.tasks.tasks) == 200
+        assert {worker.strength for worker in part.subject.pool} == {None}
+
     def test_unseen_families_are_unseen(self):
         for part in make_record_parts(made_up(), "unseen", range(5)):
             tested = {part.tasks.family(task) for task in part.tasks.tasks}
@@ -75,6 +80,14 @@ LOOKING = ("vote", "mini", "oracle", "smoothie", "smoothie-local")
 
 
 class TestRunning:
+    async def test_on_all_questions_what_must_learn_is_left_out(self, tmp_path):
+        parts = make_record_parts(made_up(samples=1), "all", (0,))
+        found = await measured(tmp_path, parts, *MODELS, "oracle", "mini")
+        assert len(found.results["oracle"]) == 200 and set(found.left_out) == {"mini"}
+        record = made_up(samples=1)
+        for place, model in enumerate(MODELS):
+            assert right(found, model) == pytest.approx(record.credit_qms[:, place, 0].mean())
+
     async def test_side_by_side_systems_earn_and_cost_what_they_do_alone(self, tmp_path):
         parts = make_record_parts(made_up(), "random", (0, 1))
         found = await measured(tmp_path / "all", parts, *LOOKING)

@@ -330,6 +330,27 @@ def test_what_one_strange_family_wins_by_luck_does_not_open_the_guard():
     assert known.gain_n(guard, 1).mean() > 0.2
 
 
+@pytest.mark.parametrize(("families", "opens"), [(6, False), (12, True)])
+def test_few_families_open_the_guard_for_no_other_one(families, opens):
+    """They win by a little more than a standard error in all."""
+    family = np.repeat(np.arange(families), 20)
+    known = mixed_closeness(len(family), 0.4, 0.3)
+    new = tried(np.where(family < 2, 0.4 - 0.1 * family, 0.0), 0.4)
+    gains = np.bincount(family, new.gain_n(SelectorGuard(0.0, 0.0), 1))
+    assert 1 < gains.sum() / np.sqrt((gains**2).sum()) < 1.5
+    guard = fit_guard(known, new, family, 1, fold_n=family % 5)
+    assert bool(new.gain_n(guard, 1).any()) is opens
+    assert known.gain_n(guard, 1).mean() == pytest.approx(0.3 if opens else 0.15)
+
+
+def test_who_is_hardly_better_is_held_below_the_best_worker():
+    value = np.asarray([[0.50, 0.55, 0.2], [0.50, 0.70, 0.51], [0.9, 0.1, 0.2]], np.float32)
+    held = SelectorGuard(0.1, 0.0).hold_back(value, 0)
+    assert held.argmax(axis=1).tolist() == [0, 1, 0]
+    assert np.allclose(held, [[0.50, 0.50, 0.2], [0.50, 0.70, 0.50], [0.9, 0.1, 0.2]])
+    assert np.array_equal(SelectorGuard(0.0, 0.0).hold_back(value, 0), value)
+
+
 def mixed_closeness(number, close, gain):
     """Questions held out, half of them exactly as close as `close`, the others at 0.99."""
     trial = tried(np.full(number, gain), close)

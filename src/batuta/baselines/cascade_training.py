@@ -26,6 +26,7 @@ from batuta.solvers.selector.answer_posterior import (
     TrainingDraws,
     collision_rate,
 )
+from batuta.solvers.selector.guard import FEW_FAMILIES
 from batuta.solvers.selector.simulated_draws import simulate_draws
 from batuta.solvers.selector.training import family_numbers, grouped_folds, random_folds
 from batuta.solvers.selector.value_model import held_out_values
@@ -47,6 +48,8 @@ _NAMED = PosteriorForm(named=True, agreement_penalty=30.0)
 _MARGINS = (0.0, 0.05, 0.15)
 _CAREFUL = 0.0015
 """Credit that a wider margin may cost on families never seen."""
+_FEW_FAMILIES_ERRORS = 1.5
+"""Standard errors over families by which few of them must win more than the best worker alone."""
 _MIN_FAMILIAR_QUESTIONS = 200
 """Familiar training questions from which they have a belief of their own."""
 _MAX_TRIED_QUESTIONS = 2500
@@ -63,6 +66,7 @@ class _Lesson:
     history: History
     expected_nm: Floats
     half_n: Integers
+    family_n: Integers
     calls: int
     calls_worth_m: Floats
     collisions: float
@@ -74,7 +78,14 @@ class _Lesson:
             history=self.history.select(rows),
             expected_nm=self.expected_nm[rows],
             half_n=self.half_n[rows],
+            family_n=self.family_n[rows],
         )
+
+    def wins_surely(self, earned_n: Floats) -> bool:
+        """Whether few families bear out what was earned more than by the best worker alone."""
+        won_f = np.bincount(self.family_n, earned_n)
+        few = len(np.unique(self.family_n)) < FEW_FAMILIES
+        return not few or bool(won_f.sum() > _FEW_FAMILIES_ERRORS * np.sqrt(np.sum(won_f**2)))
 
     def draw(self, order: DrawOrder, cost_m: Floats) -> TrainingDraws:
         """The draws that the cascade would make if it never stopped."""
@@ -191,6 +202,7 @@ def _make_lessons(
         history=history,
         expected_nm=np.broadcast_to(values.mean_m, (len(family_n), len(values.mean_m))),
         half_n=(grouped_folds(family_n, rng) > 1).astype(int),
+        family_n=family_n,
         calls=calls,
         calls_worth_m=_calls_worth_m(history),
         collisions=collision_rate(samples.answers_qms, samples.credit_qms),
@@ -200,7 +212,8 @@ def _make_lessons(
     rows = np.flatnonzero(close_n >= selector.guard.closeness)
     if len(rows) < _MIN_FAMILIAR_QUESTIONS:
         return None, strange
-    known = replace(strange, expected_nm=expected_nm, half_n=fold_n % 2)
+    held_nm = selector.guard.hold_back(expected_nm, int(values.mean_m.argmax()))
+    known = replace(strange, expected_nm=held_nm, half_n=fold_n % 2)
     return known.select(rows), strange
 
 
@@ -304,8 +317,10 @@ def _fit_posterior(
     onward_kg, found = whole.priced(cost_m, margin)
     alone = DrawOrder(again=_REPEAT_DISCOUNTS[-1])
     best = whole.lesson.draw(alone, cost_m)
-    ahead_n = found.earned_n - found.spent_n - best.credit_nk[:, 0] + best.draw_costs_nk()[:, 0]
-    if ahead_n.mean() <= -ahead_n.std() / np.sqrt(len(ahead_n)):
+    earned_n = found.earned_n - best.credit_nk[:, 0]
+    ahead_n = earned_n - found.spent_n + best.draw_costs_nk()[:, 0]
+    doubtful = not is_familiar and not whole.lesson.wins_surely(earned_n)
+    if doubtful or ahead_n.mean() <= -ahead_n.std() / np.sqrt(len(ahead_n)):
         order, onward_kg = alone, np.zeros_like(onward_kg)  # the best worker alone
     return AnswerPosterior(
         weights_kf=whole.drawn.fit_weights(way.form, prior),

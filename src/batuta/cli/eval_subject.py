@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from batuta.evals.runner import TrialRunner
     from batuta.evals.setup import SubjectSetup
 
+INSPECT_PREFIX = "inspect:"
+"""Before the name of a task of inspect_ai."""
 DEFAULT_LIMIT = 100
 """Questions where none are named; of a record, all."""
 SIMULATED_CALIBRATION = 1000
@@ -33,6 +35,7 @@ class RecordSplit(StrEnum):
 
     RANDOM = "random"
     UNSEEN = "unseen"
+    ALL = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,36 @@ class EvalCommandOptions:
     joins: str | None = None
 
 
+def run_inspect(wanted: EvalCommandOptions) -> EvalCommandOptions:
+    """Runs a task of inspect_ai on every system; what is then compared is the record of it.
+
+    Raises:
+        ConfigError: inspect_ai is missing, or the task or a system cannot be run.
+        SourceError: nothing was scored.
+    """
+    from batuta.evals.inspect_tasks import InspectRun, run_inspect_task  # noqa: PLC0415 - numpy
+
+    run = InspectRun(
+        task=wanted.tasks.removeprefix(INSPECT_PREFIX),
+        systems=wanted.systems,
+        pool=wanted.pool,
+        conductor=wanted.conductor,
+        limit=wanted.limit,
+        epochs=len(wanted.seeds),
+        concurrency=wanted.concurrency,
+    )
+    path = run_inspect_task(run, wanted.out)
+    return replace(
+        wanted,
+        tasks=f"{RECORDED_PREFIX}{path}",
+        split=RecordSplit.ALL,
+        pool=None,
+        conductor=None,
+        limit=None,
+        seeds=wanted.seeds[:1],
+    )
+
+
 async def open_eval_subject(
     wanted: EvalCommandOptions, stack: AsyncExitStack
 ) -> tuple[tuple[EvalPart, ...], TrialRunner | None]:
@@ -71,12 +104,6 @@ async def open_eval_subject(
     from batuta.evals.setup import SubjectSetup  # noqa: PLC0415 - same
 
     if wanted.tasks.startswith(RECORDED_PREFIX):
-        if wanted.executor != "local":
-            raise ConfigError("recorded answers are replayed on this machine; see --jobs")
-        if wanted.files:
-            raise ConfigError(
-                "recorded answers have their own files: --from-file is for benchmarks"
-            )
         return _open_record(wanted), None
     if wanted.leaves or wanted.joins:
         raise ConfigError("--leaves and --joins change the pool of a record: --tasks recorded:SET")
@@ -133,6 +160,12 @@ def _open_record(options: EvalCommandOptions) -> tuple[EvalPart, ...]:
     from batuta.evals import open_recorded_parts  # noqa: PLC0415 - loads numpy
     from batuta.evals.pool_change import PoolChange  # noqa: PLC0415 - same
 
+    if options.split is RecordSplit.ALL and (options.leaves or options.joins):
+        raise ConfigError("with --split all nothing is learned before the pool changes")
+    if options.executor != "local":
+        raise ConfigError("recorded answers are replayed on this machine; see --jobs")
+    if options.files:
+        raise ConfigError("recorded answers have their own files: --from-file is for benchmarks")
     models = [name.strip() for name in (options.pool or "").split(",") if name.strip()]
     parts = open_recorded_parts(
         options.tasks.removeprefix(RECORDED_PREFIX),

@@ -26,7 +26,13 @@ from batuta.cli.eval_output import (
     set_folder,
     write_set_index,
 )
-from batuta.cli.eval_subject import EvalCommandOptions, RecordSplit, open_eval_subject
+from batuta.cli.eval_subject import (
+    INSPECT_PREFIX,
+    EvalCommandOptions,
+    RecordSplit,
+    open_eval_subject,
+    run_inspect,
+)
 from batuta.cli.help_text import (
     EXECUTION_PANEL,
     OUTPUT_PANEL,
@@ -66,7 +72,7 @@ def eval_command(
         str,
         typer.Option(
             help="rehearsal[:FAMILY][:held-out]; world2[:FAMILY][:held-out]; a benchmark (batuta "
-            "tasks list); FILE.jsonl; recorded:SET/PART, or recorded:all.",
+            "tasks list); FILE.jsonl; recorded:SET/PART, or recorded:all; inspect:FILE.py@TASK.",
             rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = "rehearsal",
@@ -150,7 +156,7 @@ def eval_command(
     split: Annotated[
         RecordSplit,
         typer.Option(
-            help="Of a record: random questions, or whole unseen families.",
+            help="Of a record: random questions, whole unseen families, or all and learn nothing.",
             rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = RecordSplit.RANDOM,
@@ -235,6 +241,8 @@ def eval_command(
         plots=plots, report=report, out=folder, executor=executor, workers=workers, journal=journal,
         leaves=leaves, joins=joins,
     )  # fmt: skip
+    if tasks.startswith(INSPECT_PREFIX):
+        wishes = run_inspect(wishes)
     found: list[dict[str, Any]] = []
     try:
         for one in _measure_sets(_expand_sets(wishes), jobs):

@@ -351,6 +351,16 @@ _CLIENT_NAMES = {"choices": "n"}
 """Fields that clients call by another name."""
 
 
+def refuse_continuation(model: str, request: Request) -> None:
+    """Nothing, if no continuation is to be scored.
+
+    Raises:
+        UnsupportedFieldError: one is.
+    """
+    if request.continuation:
+        raise UnsupportedFieldError(f"{model} does not tell how likely a given text is")
+
+
 def refuse_fields(model: str, sampling: Sampling, names: Iterable[str]) -> None:
     """Nothing, if none of these fields is asked for.
 

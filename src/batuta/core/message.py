@@ -256,6 +256,9 @@ class Request:
     """Output tokens at most, reasoning included, because of a limit in dollars; every client sends
     it as the worker's own limit. None: no limit in dollars applies."""
     cache: PromptCache | None = None
+    continuation: str = ""
+    """A text whose likelihood after the last message is asked for: the reply is empty and its
+    `logprobs` are the text's tokens. Only servers that echo prompts know. Empty: a plain call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from batuta.baselines.answer_cache import AnswerCache
-from batuta.core import Conductor, Grade, Task
+from batuta.core import Conductor, Grade, Pool, Task
 from batuta.core.suggestions import suggest_names
 from batuta.environment import benchmark_folder
 from batuta.errors import ConfigError
@@ -17,7 +17,7 @@ from batuta.evals.evaluation import EvalPart
 from batuta.evals.pool_change import PoolChange
 from batuta.evals.subject import Subject
 from batuta.evals.task_sets import TaskSet
-from batuta.solvers.history import history_from_record
+from batuta.solvers.history import History, history_from_record
 from batuta.tasks.recorded import (
     RECORDED_NAMES,
     RECORDED_SETS,
@@ -33,10 +33,10 @@ from batuta.tasks.recorded import (
 RECORDED_PREFIX = "recorded:"
 """Before the name of a recorded set."""
 
-SplitKind = Literal["random", "unseen"]
-"""Questions at random, or whole task families."""
+SplitKind = Literal["random", "unseen", "all"]
+"""Questions at random, or whole task families; or all are measured and nothing is learned."""
 
-_SPLITS: Mapping[SplitKind, Callable[[RecordedOutcomes, int], QuestionSplit]] = {
+_SPLITS: Mapping[str, Callable[[RecordedOutcomes, int], QuestionSplit]] = {
     "random": random_split,
     "unseen": unseen_family_split,
 }
@@ -119,10 +119,8 @@ def make_record_parts(
         return record.grade(task, answer)
 
     def part(seed: int) -> EvalPart:
-        division = _SPLITS[split](record, seed)
-        known = np.sort(np.concatenate([division.train, division.calibration]))
-        pool, history = record.pool(calibration=known), history_from_record(record, known)
-        if change:
+        pool, history, places = _divide_record(record, split, seed)
+        if change and history is not None:
             pool, history = change.apply(pool, history, seed)
         subject = Subject(
             pool=pool,
@@ -131,7 +129,6 @@ def make_record_parts(
             replay_pool=replays,
             answer_cache=AnswerCache(),
         )
-        places: list[int] = division.test.tolist()
         if limit is not None and limit < len(places):
             places = sorted(Random(f"{seed} {record.name}").sample(places, limit))
         asked = tuple(record.tasks[place] for place in places)
@@ -146,3 +143,15 @@ def make_record_parts(
         return EvalPart(subject=subject, tasks=tasks, seeds=(seed,), history=history)
 
     return tuple(part(seed) for seed in seeds)
+
+
+def _divide_record(
+    record: RecordedOutcomes, split: SplitKind, seed: int
+) -> tuple[Pool, History | None, list[int]]:
+    """The workers, what is known of them beforehand (None: nothing), and the test's questions."""
+    if split == "all":
+        return record.pool(), None, list(range(len(record.tasks)))
+    division = _SPLITS[split](record, seed)
+    known = np.sort(np.concatenate([division.train, division.calibration]))
+    history = history_from_record(record, known)
+    return record.pool(calibration=known), history, division.test.tolist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b
@@ -26,7 +26,7 @@ from batuta.core import (
 )
 from batuta.engine.run_loop import VERSIONS
 from batuta.evals.grading import AnswerGrader
-from batuta.evals.likelihood import likelihood_clients
+from batuta.evals.likelihood import likelihood_clients, scoring_notes
 from batuta.evals.outage import outage_reason, unrecorded_reason
 from batuta.evals.result_log import ResultLog, StepSummary, TrialResult, UnscoredReason
 from batuta.evals.subject import Subject
@@ -235,9 +235,10 @@ async def run_trial(trial: EvalTrial, grade: AnswerGrader) -> TrialResult:
     """One run from its question to its grade."""
     question = Question.of(trial.task.question)
     subject = trial.subject
+    clients = likelihood_clients(trial.task, subject.clients_for_run(), subject.without_echo)
     solver_context = SolverContext(
         pool=trial.pool,
-        clients=likelihood_clients(trial.task, subject.clients_for_run()),
+        clients=clients,
         limits=subject.limits,
         answer_cache=subject.answer_cache,
         run_tests=subject.run_tests,
@@ -247,6 +248,8 @@ async def run_trial(trial: EvalTrial, grade: AnswerGrader) -> TrialResult:
     if lost is not None:
         return _make_result(trial, run, Grade(None, None, lost), "outage")
     best, paid = await _grade_run(trial, run, grade)
+    if scored := scoring_notes(clients.values()):
+        best = replace(best, reason=f"{best.reason}; {scored}")
     return _make_result(
         trial, run, grade=best, unscored="undecided" if best.score is None else None, judging=paid
     )

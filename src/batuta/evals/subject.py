@@ -27,6 +27,8 @@ class Subject:
     """The workers are programs, not language models."""
     run_tests: RunTests | None = field(default=None, repr=False)
     """Executes the tests that questions show; None: nothing is executed but by the grader."""
+    without_echo: set[WorkerId] = field(default_factory=set[WorkerId], repr=False, compare=False)
+    """Workers whose servers turned out to echo no prompts; asked once, not for each question."""
     replay_pool: ReplayPool | None = field(default=None, repr=False)
     """The workers are these recorded answers."""
     answer_cache: AnswerCache | None = field(default=None, repr=False)

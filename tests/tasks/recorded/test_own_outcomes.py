@@ -124,6 +124,22 @@ class TestRecord:
         assert record.answers == history.answers
 
 
+def test_equal_words_that_earned_differently_are_graded_apart(tmp_path):
+    """Two workers end a conversation with the same words; only one of them did what it should."""
+    said = {"replies": ["You are welcome."]}
+    workers = {"careful": {**said, "scores": [1.0]}, "rash": {**said, "scores": [0.0]}}
+    path = tmp_path / "outcomes.jsonl"
+    write(path, {"question": "Cancel it.", "workers": workers})
+    record = read_own_record(path)
+    (task,) = record.tasks
+    replies = [record.reply((0, m, 0)) for m in range(2)]
+    assert [record.grade(task, reply).score for reply in replies] == [1.0, 0.0]
+    assert all(reply.endswith("You are welcome.") for reply in replies)
+    write(path, {"question": "Cancel it.", "workers": {**workers, "rash": workers["careful"]}})
+    record = read_own_record(path)
+    assert record.reply((0, 0, 0)) == record.reply((0, 1, 0)) == "You are welcome."
+
+
 ROUTERBENCH = {
     "sample_id": "mmlu.1",
     "prompt": "['Which?']",

@@ -22,6 +22,7 @@ from batuta.clients.call import (
     ProviderEndpoint,
     ProviderReply,
     StreamAccumulator,
+    refuse_continuation,
     refuse_fields,
 )
 from batuta.clients.secret import NO_KEY, Secret
@@ -149,6 +150,7 @@ class AnthropicAdapter:
     def _set_thinking(self, body: dict[str, Any], request: Request) -> None:
         rules, effort = self._rules, request.sampling.effort
         refuse_fields(self._model, request.sampling, (*PENALTIES[:2], *CHOICES))
+        refuse_continuation(self._model, request)
         thinks = self._thinks(request)
         if rules.thinking == "adaptive":
             self._set_effort(body, effort, thinks=thinks)

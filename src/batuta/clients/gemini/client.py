@@ -19,6 +19,7 @@ from batuta.clients.call import (
     ProviderReply,
     StreamAccumulator,
     min_cap,
+    refuse_continuation,
     refuse_fields,
 )
 from batuta.clients.gemini.messages import gemini_contents, system_texts
@@ -111,6 +112,7 @@ class GeminiAdapter:
     def _generation_config(self, request: Request) -> dict[str, Any]:
         sampling = request.sampling
         refuse_fields(self._model, sampling, ("logprobs",))
+        refuse_continuation(self._model, request)
         config: dict[str, Any] = {
             "temperature": sampling.temperature,
             "topP": sampling.top_p,

@@ -17,18 +17,22 @@ from batuta.clients.call import (
     ProviderEndpoint,
     ProviderReply,
     StreamAccumulator,
+    call_provider,
     min_cap,
     refuse_fields,
 )
+from batuta.clients.openai.echo import EchoAdapter, keep_continuation
 from batuta.clients.openai.models import reasoning_effort
 from batuta.clients.openai.stream import OpenAIStreamAccumulator, parse_completion
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.clients.transport import HttpTarget, HttpTransport
 from batuta.core import (
     Audio,
+    CallListener,
     File,
     Image,
     Message,
+    Reply,
     Request,
     Role,
     Sampling,
@@ -38,7 +42,8 @@ from batuta.core import (
     ToolResult,
     Worker,
 )
-from batuta.errors import BadRequestError
+from batuta.core.conductor import NULL_LISTENER
+from batuta.errors import BadRequestError, ModelNotFoundError, UnsupportedFieldError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +158,29 @@ class OpenAIChatClient(ProviderClient):
                 stream_target=target,
             ),
         )
+        echo = replace(target, url=base_url.rstrip("/") + "/completions")
+        self._echo = replace(
+            self._endpoint,
+            adapter=EchoAdapter(worker.model),
+            reply_target=echo,
+            stream_target=echo,
+        )
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """The model's reply; of a continuation the log probabilities of its tokens.
+
+        Raises:
+            ClientError: the call gave no usable reply.
+            UnsupportedFieldError: a continuation is asked for and the server does not echo.
+        """
+        if not request.continuation:
+            return await super().complete(request, listener)
+        try:
+            tokens = await call_provider(self._echo, request, NULL_LISTENER)
+        except ModelNotFoundError as error:
+            # of this address alone; the model may well be there in chats
+            raise UnsupportedFieldError(f"no prompt is echoed: {error}") from None
+        return keep_continuation(tokens, request)
 
 
 @final

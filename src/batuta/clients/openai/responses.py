@@ -23,6 +23,7 @@ from batuta.clients.call import (
     StreamAccumulator,
     ToolCallAccumulator,
     min_cap,
+    refuse_continuation,
     refuse_fields,
     resolve_finish,
 )
@@ -135,6 +136,7 @@ class OpenAIResponsesAdapter:
     def _add_sampling(self, body: dict[str, Any], request: Request) -> None:
         sampling = request.sampling
         refuse_fields(self._model, sampling, (*PENALTIES, *CHOICES))
+        refuse_continuation(self._model, request)
         if sampling.stop:
             raise UnsupportedFieldError(f"{self._model} takes no stop")
         most = min_cap(sampling.max_tokens, request.max_output)

@@ -26,6 +26,8 @@ _QUANTILES = 30
 """Bounds on closeness that are tried."""
 _STANDARD_ERRORS = 1.0
 """Standard errors by which a gain must be above 0."""
+FEW_FAMILIES = 8
+"""Families below which what they win says too little of the next one."""
 _SURE = 2.0
 """Standard errors by which wider bounds must have won on new families to be preferred for it."""
 _KEPT = 0.95
@@ -56,6 +58,16 @@ class SelectorGuard:
         leaves = (more_n > self.advantage) & (close_n >= self.closeness)
         return np.where(leaves, first_n, best)
 
+    def hold_back(self, value_nm: Floats, best: int) -> Floats:
+        """The same values, but nobody's above the best worker's by less than the advantage.
+
+        So whoever asks in the order of the values asks the best worker first unless the guard
+        would leave it.
+        """
+        its_n1 = value_nm[:, [best]]
+        short_nm = (value_nm > its_n1) & (value_nm - its_n1 <= self.advantage)
+        return np.where(short_nm, np.nextafter(its_n1, np.float32(-1)), value_nm)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldOutTrial:
@@ -69,6 +81,10 @@ class HeldOutTrial:
     def select(self, rows: NDArray[np.bool_]) -> HeldOutTrial:
         """The same of some questions."""
         return HeldOutTrial(self.value_nm[rows], self.close_n[rows], self.reward_nm[rows])
+
+    def leaves_best(self, guard: SelectorGuard, best: int) -> bool:
+        """Whether any question would go to another worker than the best single one."""
+        return bool((guard(self.value_nm, self.close_n, best) != best).any())
 
     def gain_n(self, guard: SelectorGuard, best: int) -> NDArray[np.float64]:
         """What each question earns more than with the best single worker; 0 where unknown."""
@@ -89,7 +105,8 @@ def fit_guard(
     """The strictest bounds that earn about the most at random and lose nothing on new families.
 
     What they gain there is less its standard error over families not below 0, so that luck with a
-    few of them does not open the guard, and no fold of families loses much.
+    few of them does not open the guard, and no fold of families loses much. Where fewer than eight
+    families are known, no question of one that is held out may leave the best worker.
 
     Args:
         by_lot: held out in folds at random.
@@ -99,6 +116,7 @@ def fit_guard(
         fold_n: each question's fold of whole families.
     """
     found: list[tuple[float, float, SelectorGuard]] = []
+    few_families = len(np.unique(family_n)) < FEW_FAMILIES
     quantiles = np.linspace(0, 1, _QUANTILES, endpoint=False)
     bounds = np.unique(np.quantile(np.append(by_lot.close_n, by_family.close_n), quantiles))
     for closeness in bounds:
@@ -108,11 +126,13 @@ def fit_guard(
             strange_n = by_family.gain_n(guard, best)
             strange_f = np.bincount(family_n, strange_n).astype(np.float64)
             error = _standard_error(strange_f)
+            too_bold = few_families and by_family.leaves_best(guard, best)
             fold_means = np.bincount(fold_n, strange_n) / np.maximum(np.bincount(fold_n), 1)
             if (
                 gain_n.sum() > 0
                 and gain_n.sum() >= _standard_error(gain_n - gain_n.mean())
                 and strange_f.sum() >= error
+                and not too_bold
                 and fold_means.min() >= -_MAX_FOLD_LOSS
             ):
                 surely = max(float(strange_f.sum()) - _SURE * error, 0.0)

@@ -162,11 +162,13 @@ class Selector:
     def expected_credit(self, questions: Sequence[str]) -> tuple[Floats, Floats]:
         """What each worker is expected to earn on each question (n, m), and how familiar it is.
 
-        On a question that is not close to a trained one, what the worker earns on average.
+        On a question that is not close to a trained one, what the worker earns on average. Nobody
+        is expected to earn more than the best worker by less than the guard's advantage.
         """
         value_nm, close_n = self.values(self.features(questions))
         familiar_n1 = (close_n >= self.guard.closeness)[:, None]
-        return np.where(familiar_n1, value_nm, self.mean_credit_m), close_n
+        held_nm = self.guard.hold_back(value_nm, int(self.mean_credit_m.argmax()))
+        return np.where(familiar_n1, held_nm, self.mean_credit_m), close_n
 
     @property
     def mean_credit_m(self) -> Floats:

@@ -27,7 +27,9 @@ _FIELDS = {
     "data",
 }
 LIKELIHOOD = "log-likelihood"
-"""What `scoring` may be: options are compared by how likely the model finds their letters."""
+LIKELIHOOD_BY_LENGTH = "log-likelihood-by-length"
+"""What `scoring` may be: options are compared by how likely a model finds their texts, as they are
+or divided by their number of characters; or their letters, where its server tells no more."""
 
 
 def read_task_file(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
@@ -35,7 +37,7 @@ def read_task_file(path: Path, seed: int | None = 0) -> tuple[Task, ...]:
 
     A line has `question` and `answer`, and may have `id`, `options` (a list; the answer is then a
     letter), `grader` (default: choice with options, integer for an integer, else exact), `scoring`
-    (`log-likelihood`, with options), `tags`, `difficulty`, `data`.
+    (`log-likelihood` or `log-likelihood-by-length`, with options), `tags`, `difficulty`, `data`.
 
     Raises:
         SourceError: a line that cannot be used; the sentence names it.
@@ -80,8 +82,10 @@ def _make_task(row: Row, seed: int | None) -> Task:
         task = _make_question(
             id_, question, options=options, answer=answer, tags=tags, difficulty=difficulty
         ).to_task(seed)
-        scored = as_json({**json.loads(task.data), "scoring": scoring}) if scoring else task.data
-        return replace(task, data=scored)
+        if not scoring:
+            return task
+        scored = {**json.loads(task.data), "scoring": scoring, "stem": question}
+        return replace(task, data=as_json(scored))
     if scoring:
         raise ValueError(f"it is scored by {scoring}, which needs options")
     data = row.get("data", "")
@@ -105,8 +109,8 @@ def _check_fields(row: Row) -> None:
         raise ValueError("its answer is neither text nor a number")
     if not str(row["answer"]).strip() and not row.get("data"):
         raise ValueError("its answer is empty")
-    if row.get("scoring") not in {None, LIKELIHOOD}:
-        raise ValueError(f"its scoring is no {LIKELIHOOD!r}, which is the only one")
+    if row.get("scoring") not in {None, LIKELIHOOD, LIKELIHOOD_BY_LENGTH}:
+        raise ValueError(f"its scoring is neither {LIKELIHOOD!r} nor {LIKELIHOOD_BY_LENGTH!r}")
     if isinstance(row.get("tags"), str):
         raise TypeError("its tags are not a list")
 

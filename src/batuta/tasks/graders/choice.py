@@ -41,6 +41,11 @@ _HEAD = re.compile(
 )
 _PLACES = ("first", "second", "third", "fourth", "fifth")
 _PLACE = re.compile(rf"\W*the ({'|'.join(_PLACES)}) (?:option|choice|alternative)\b", re.IGNORECASE)
+_RIGHT_PLACE = re.compile(
+    rf"\bthe ({'|'.join(_PLACES)}) (?:option|choice|alternative)"
+    r"(?= is (?:the )?(?:correct|right)\W*(?:\n|\Z))",
+    re.IGNORECASE,
+)
 _SMALL = re.compile(r"\W*(?:(?:option|choice)\s+)?\(?([a-z])\W*")
 _GOES_ON = re.compile(
     r"\s*(?:[.,;:!)\]>\"'”]|[–—-](?=\s)|\(|\||$|\n)"
@@ -76,7 +81,7 @@ class ChoiceGrader:
         chosen = self.chosen_letter(answer)
         if chosen is None:
             return Grade(0.0, None, "no single option is given as the answer")
-        right = chosen == target.strip(" ().").upper()
+        right = chosen == _strip_markup(target).strip(" ().").upper()
         return Grade(float(right), chosen, "right" if right else f"expected {target}")
 
     def chosen_letter(self, text: str) -> str | None:
@@ -93,7 +98,7 @@ class ChoiceGrader:
         ):
             if marked and (letters := self._read_letters(_strip_markup(marked))):
                 return _single_letter(letters)
-        clear = _strip_markup(shown)
+        clear = _RIGHT_PLACE.sub(_place_letter, _strip_markup(shown))
         stated = sorted(self._statements(clear))
         return _single_letter(
             self._last_statement(stated, clear) if stated else self._letters_in_last_line(clear)
@@ -300,7 +305,12 @@ def _single_letter(letters: tuple[str, ...]) -> str | None:
 def _with_letter(text: str) -> str:
     """`text` with "the second option", which it begins with, as a letter."""
     place = _PLACE.match(text)
-    return f"{LETTERS[_PLACES.index(place[1].casefold())]}{text[place.end() :]}" if place else text
+    return f"{_place_letter(place)}{text[place.end() :]}" if place else text
+
+
+def _place_letter(place: re.Match[str]) -> str:
+    """The letter of "the second option"."""
+    return LETTERS[_PLACES.index(place[1].casefold())]
 
 
 def _is_denied(text: str, end: int) -> bool:

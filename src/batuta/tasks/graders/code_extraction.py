@@ -9,6 +9,7 @@ import textwrap
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from batuta.tasks.graders import answer_extraction
 
@@ -27,6 +28,7 @@ _HTML_BLOCK = re.compile(
 )
 _PROGRAM_LINE = re.compile(r"(?:def|class|import|from|async def) \w|@\w")
 """How a program begins that stands among sentences, without a block."""
+_INDENTED_PROGRAM_LINE = re.compile(rf"(?: {{4}}|\t)(?:{_PROGRAM_LINE.pattern})")
 _MOST_PARAGRAPHS = 50
 _UNSEEN = str.maketrans({"\ufeff": "", "\u200b": "", "\u00a0": " ", "\u202f": " "})
 """Characters that look like nothing or like a space, and that Python refuses."""
@@ -88,13 +90,24 @@ def _bare_program(shown: str) -> str:
     lines = text.splitlines()
     first = next((n for n, line in enumerate(lines) if _PROGRAM_LINE.match(line)), None)
     if first is None:
-        return text
+        return _indented_program(lines) or text
     paragraphs = re.split(r"\n\s*\n", "\n".join(lines[first:]))
     for last in range(min(len(paragraphs), _MOST_PARAGRAPHS), 0, -1):
         part = "\n\n".join(paragraphs[:last])
         if _parse_source(part) is not None:
             return part
     return text
+
+
+def _indented_program(lines: list[str]) -> str | None:
+    """The program in a block of Markdown that is indented and not fenced; None: there is none."""
+    places = (n for n, line in enumerate(lines) if _INDENTED_PROGRAM_LINE.match(line))
+    start = next(places, None)
+    if start is None:
+        return None
+    block = takewhile(lambda line: not line.strip() or line[0] in " \t", lines[start:])
+    program = textwrap.dedent("\n".join(block)).strip()
+    return None if _parse_source(program) is None else program
 
 
 def _program_blocks(blocks: list[CodeBlock]) -> list[CodeBlock]:

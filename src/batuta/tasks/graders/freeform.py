@@ -80,6 +80,13 @@ _LABEL = re.compile(
     r"(?=[\d-])",
     re.IGNORECASE,
 )
+_DATED_YEAR = re.compile(
+    r"(?:(?:in|on) )?(?:\d{1,2}(?:st|nd|rd|th)? )?"
+    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?"
+    r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?(?: \d{1,2}(?:st|nd|rd|th)?)?,? (?=[12]\d{3}\W*\Z)",
+    re.IGNORECASE,
+)
+"""The day and month before a year, where only the year is asked for."""
 _VALUE_SENTENCE = re.compile(
     r"(?:the|its|his|her|their) [a-z]+(?: of the [a-z]+)? (?:is|was|are|were) (-?\d[^,;:()?]*?)\.?",
     re.IGNORECASE,
@@ -329,6 +336,8 @@ def _in_notation_of(found: str, target: str) -> str:
         found = re.sub(r"(?<=\d)\s?(M|B|bn|k)$", lambda unit: f" {_SUFFIXES[unit[1]]}", found)
     if re.fullmatch(r"-?[\d.,]+", target.strip()):
         found = _LABEL.sub("", found)
+    if re.fullmatch(r"[12]\d{3}", target.strip()):
+        found = _DATED_YEAR.sub("", found)
     return found
 
 

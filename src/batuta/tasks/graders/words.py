@@ -36,6 +36,10 @@ _SAYS = re.compile(
     re.DOTALL,
 )
 _PLAIN_NO = re.compile(r"(?:it is not|not at all|no way|not so|it isn't)\W*")
+_SO = re.compile(
+    rf".*[,;.]\s*(?:so|thus|hence|therefore)[:,]?\s+(?P<truth>{_YES}|{_NO})", re.DOTALL
+)
+"""A reason, and at its end the yes or no that follows from it."""
 _GOES_ON = re.compile(
     r"\W*\Z|\s*[,.;:!)—–-]|\s+(?:it|this|that|because|since|as|they|he|she|we|there|the|both|n|x)\b"
 )
@@ -160,7 +164,8 @@ def _read_truth(found: str) -> bool | None:
         return False
     says = _SAYS.fullmatch(text)
     if says is None:
-        return None
+        so = _SO.fullmatch(text)
+        return None if so is None or _EITHER.search(text) else _TRUTHS[so["truth"]]
     rest = says["rest"] or ""
     yes = (says["yes"] is not None) != (says["not"] is not None)
     against = re.search(rf"\b(?:{_NO if yes else _YES})\b", rest)

@@ -223,16 +223,28 @@ class RecordedOutcomes:
     def reply(self, place: tuple[int, int, int]) -> str:
         """The text of the reply at question, model, sample; if there is none, what is known of it.
 
-        Different places of a question have different texts unless they say the same.
+        Different places of a question have different texts unless they say and earned the same:
+        after a conversation with tools the last words do not tell what was done.
         """
+        text = self.plain_reply(place)
+        credit = self.credit_at(place)
+        first = _first_credits(self, place[0]).get(hash(text.strip()), credit)
+        if first == credit or math.isnan(credit):
+            return text
+        return f"[{self._place_name(place)}]\n{text}"
+
+    def plain_reply(self, place: tuple[int, int, int]) -> str:
+        """The same, as it was recorded: others may have said so and earned something else."""
         text = self.texts.at(place) if self.texts else None
         if text and text.strip():
             return text
         if answer := self.answer(place):
             return f"Answer: {answer}"
+        return f"[the text of this answer was not recorded: {self._place_name(place)}]"
+
+    def _place_name(self, place: SampleIndex) -> str:
         q, m, s = place
-        where = f"{self.name}, {self.tasks[q].id}, {self.models[m]}, sample {s}"
-        return f"[the text of this answer was not recorded: {where}]"
+        return f"{self.name}, {self.tasks[q].id}, {self.models[m]}, sample {s}"
 
     def grade(self, task: Task, answer: str) -> Grade:
         """The recorded score of a reply that this record gave; undecided for any other text."""
@@ -240,10 +252,10 @@ class RecordedOutcomes:
         for q in self.positions.get(task.question.strip(), ()):
             place = _reply_positions(self, q).get(hash(said))
             if place is not None and self.reply(place).strip() == said:
-                return Grade(self._credit(place), self.answer(place))
+                return Grade(self.credit_at(place), self.answer(place))
         return Grade(None, None, "this text is no recorded answer to this question")
 
-    def _credit(self, place: SampleIndex) -> float:
+    def credit_at(self, place: tuple[int, int, int]) -> float:
         """What the answer earns that was recorded there."""
         score = float(self.scores_qms[place])
         return score if self.solved_from is None else float(score >= self.solved_from)
@@ -256,4 +268,15 @@ def _reply_positions(record: RecordedOutcomes, q: int) -> dict[int, SampleIndex]
     for m in range(len(record.models)):
         for s in record.recorded_samples(q, m):
             found.setdefault(hash(record.reply((q, m, s)).strip()), (q, m, s))
+    return found
+
+
+@lru_cache(maxsize=2**14)
+def _first_credits(record: RecordedOutcomes, q: int) -> dict[int, float]:
+    """What each text earned that answers the question, by its hash; of equal ones the first."""
+    found: dict[int, float] = {}
+    for m in range(len(record.models)):
+        for s in record.recorded_samples(q, m):
+            said = hash(record.plain_reply((q, m, s)).strip())
+            found.setdefault(said, record.credit_at((q, m, s)))
     return found
