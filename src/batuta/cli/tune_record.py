@@ -69,24 +69,21 @@ def _show_division(
     record: RecordedOutcomes, parts: RecordParts, console: Console
 ) -> dict[str, Any]:
     """What would be learned from and judged on."""
-    found = {
+    known, judged = parts.known_families(record), parts.judged_families(record)
+    kept = "of families that are kept back" if parts.has_new_families else "kept back at random"
+    console.print(
+        f"{record.name}: {len(record.models)} workers, {len(parts.known)} questions of "
+        f"{len(known)} families to learn from, {len(parts.judged)} {kept}; "
+        "nobody is called, nothing is paid"
+    )
+    return {
         "record": record.name,
         "workers": len(record.models),
         "incomplete": record.incomplete,
         "questions": {"search": len(parts.known), "judgement": len(parts.judged)},
-        "families": {
-            "search": len({record.families[q] for q in parts.known}),
-            "judgement": len({record.families[q] for q in parts.judged}),
-        },
+        "families": {"search": len(known), "judgement": len(judged)},
         "new_families": parts.has_new_families,
     }
-    kept = "of families that are kept back" if parts.has_new_families else "kept back at random"
-    console.print(
-        f"{record.name}: {len(record.models)} workers, {len(parts.known)} questions of "
-        f"{found['families']['search']} families to learn from, {len(parts.judged)} {kept}; "
-        "nobody is called, nothing is paid"
-    )
-    return found
 
 
 def refuse_with_record(given: dict[str, object]) -> None:

@@ -68,6 +68,16 @@ class RecordParts:
     has_new_families: bool
     """Whether those kept back are of families that may not be asked."""
 
+    def known_families(self, record: RecordedOutcomes) -> list[str]:
+        """The families that may be asked, in order."""
+        places: list[int] = self.known.tolist()
+        return sorted({record.families[q] for q in places})
+
+    def judged_families(self, record: RecordedOutcomes) -> list[str]:
+        """The families of the questions kept back, in order."""
+        places: list[int] = self.judged.tolist()
+        return sorted({record.families[q] for q in places})
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RecordNominees:
@@ -133,10 +143,11 @@ def nominate_options(
 def _number_families(
     record: RecordedOutcomes, known: Indices, seed: int, *, labelled: bool
 ) -> Indices:
+    places: list[int] = known.tolist()
     if labelled:
-        names = np.asarray([record.families[q] for q in known])
+        names = np.asarray([record.families[q] for q in places])
         return np.unique(names, return_inverse=True)[1]
-    tasks = [record.tasks[q] for q in known]
+    tasks = [record.tasks[q] for q in places]
     found = group_questions(tasks, lambda _: "", labelled=False, most=_GROUPS, seed=seed)
     group_n, _, _ = found.reader([task.question for task in tasks])
     return np.unique(group_n, return_inverse=True)[1]
@@ -150,9 +161,11 @@ def judge_options(
     chosen = {ULTRA: nominees.ultra, NOMINATED_MINI: nominees.mini, BEST_SINGLE: SINGLE}
     replays = {name: nominees.fitted[option](history) for name, option in chosen.items()}
     figures = {name: _figures_of(name, one) for name, one in replays.items()}
-    ids = [record.tasks[q].id for q in judged]
+    places: list[int] = judged.tolist()
+    ids = [str(record.tasks[q].id) for q in places]
     scores = {
-        name: dict(zip(ids, one.earned_n.tolist(), strict=True)) for name, one in replays.items()
+        name: {key: float(each) for key, each in zip(ids, one.earned_n, strict=True)}
+        for name, one in replays.items()
     }
     pairs = [(figures[name], figures[BEST_SINGLE]) for name in (ULTRA, NOMINATED_MINI)]
     return tuple(figures.values()), compare_nominees(pairs, scores)
@@ -180,7 +193,7 @@ def describe_record_tuning(
     """What was found, in the form of a tuning's report."""
     figures, comparisons = judge_options(record, parts.judged, nominees)
     priced = _has_dollars(record)
-    families = sorted({record.families[q] for q in parts.known})
+    families = parts.known_families(record)
     shown = families if 1 < len(families) <= _SHOWN else []
     return {
         "kind": "tuning",
