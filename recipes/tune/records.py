@@ -2,79 +2,31 @@
 
     BATUTA_DATA=... python recipes/tune/records.py --seeds 0,1,2,3,4 [SET ...]
 
-No model is called: a worker's answer to a question is the first one that was recorded of it. A record
-knows no answers to subtasks, so workflows have one step: what is left of the tuning are calibration,
-grouping, the search among single workers, and who is nominated. The best single worker is chosen by
-all answers to the questions that the tuning may ask. One line of JSON for each set and seed, then the
-table. Without a set: all that are in the data folder and have three families.
+What `batuta tune --tasks recorded:SET` does, with the questions of `unseen_family_split`: it learns
+from training and calibration, and its nominee is measured on the test. No model is called. The best
+single worker is chosen by the first answers to all questions that the tuning may ask. One line of
+JSON for each set and seed, then the table. Without a set: all that are in the data folder. Options
+are tried on families that are left out in turn; `--all` also measures those that were not
+nominated.
 """
 
 import argparse
 import json
 import time
-from decimal import Decimal
 from functools import cache
 
-import anyio
 import numpy as np
 
 from batuta.embedded.blas import limit_blas_to_one_thread
 from batuta.errors import BatutaError
+from batuta.solvers.history import history_from_record
 from batuta.tasks.recorded import load_recorded, unseen_family_split
 from batuta.tasks.recorded.catalog import RECORDED_NAMES
-from batuta.tune.candidate_runner import CandidateResult
-from batuta.tune.context import TuneContext, TuneSettings
-from batuta.tune.parts import split_questions
-from batuta.tune.spending import Allowance
-from batuta.tune.stages import ULTRA, TuneStage
-from batuta.tune.tuning import run_tuning
+from batuta.tune.record_options import RecordSettings, fit_options
+from batuta.tune.record_tuning import nominate_options
 
 MOST_BELOW = 0.3
 """Points below the best single worker that are allowed."""
-
-
-class RecordMeter:
-    """Counts the different answers that were asked for."""
-
-    def __init__(self):
-        self.asked, self.usd, self.limit = set(), Decimal(0), None
-
-    @property
-    def calls(self):
-        """How many."""
-        return len(self.asked)
-
-
-class RecordRunner:
-    """Answers from a record in the place of calls; see `batuta.tune.candidate_runner.Runner`."""
-
-    def __init__(self, record):
-        self.pool = self.ranked = record.pool()
-        self.meter = RecordMeter()
-        self._credit_qm = record.credit_qm()
-        self._place = {task.id: at for at, task in enumerate(record.tasks)}
-        self._model = {worker.id: at for at, worker in enumerate(self.pool)}
-
-    def credit(self, task, candidate):
-        """What the worker's first answer earned."""
-        (step,) = candidate.steps
-        return float(self._credit_qm[self._place[task.id], self._model[step.worker]])
-
-    def find_result(self, task, candidate):
-        """The answer, if it was asked for."""
-        if (task.id, candidate) not in self.meter.asked:
-            return None
-        score = self.credit(task, candidate)
-        return CandidateResult(score=score, usd=Decimal(0), calls=1, seconds=0.0, trail=(score,))
-
-    async def run_all(self, planned):
-        """Asks for these."""
-        self.meter.asked |= {(task.id, candidate) for task, candidate in planned}
-        return True
-
-    def rank_by(self, pool):
-        """Whose order counts from now on."""
-        self.ranked = pool
 
 
 @cache
@@ -83,71 +35,75 @@ def read_record(name):
     return load_recorded(name, with_texts=False).drop_incomplete()
 
 
-async def tune_record(name, seed, calls):
+def tune_record(name, seed, call_weight, measures_all):
     """The tuning's nominee beside the best single worker, on the questions of unseen families."""
     began = time.process_time()
     record = read_record(name)
     division = unseen_family_split(record, seed)
-    known_q = np.concatenate([division.train, division.calibration])
-    family = {task.id: kind for task, kind in zip(record.tasks, record.families, strict=True)}
-    runner = RecordRunner(record)
-    context = TuneContext(
-        parts=split_questions([record.tasks[q] for q in known_q], lambda t: family[t.id], seed),
-        family=lambda task: family[task.id],
-        runner=runner,
-        settings=TuneSettings(
-            allowance=Allowance(calls=calls), max_steps=1, seed=seed, last=TuneStage.SELECT
-        ),
-        used_minutes=lambda: 0.0,
-    )
-    result = await run_tuning(context)
-    test = [record.tasks[q] for q in division.test]
-    execute = result.nominees[ULTRA].assign(test)
+    known = np.concatenate([division.train, division.calibration])
+    settings = RecordSettings(call_weight=call_weight, seed=seed)
+    nominees = nominate_options(record, known, settings)
     credit_qm = record.credit_qm()
-    best = int(credit_qm[known_q].mean(axis=0).argmax())
-    for_all = result.systems[0].assign(test)
-    tuned, one = (
-        float(np.mean([runner.credit(task, which[task.id]) for task in test]))
-        for which in (execute, for_all)
-    )
+    best = int(credit_qm[known].mean(axis=0).argmax())
     single = float(credit_qm[division.test, best].mean())
-    return {
+    test = history_from_record(record, division.test)
+    tuned = nominees.fitted[nominees.ultra](test)
+    line = {
         "set": name,
         "seed": seed,
         "workers": len(record.models),
-        "known": len(known_q),
-        "test": len(test),
-        "calls": runner.meter.calls,
+        "known": len(known),
+        "families": nominees.families,
+        "test": len(division.test),
+        "nominee": nominees.ultra,
+        "its own best single": nominees.best == record.models[best],
         "best single": round(100 * single, 2),
-        "its own best single": result.pool.ranked()[0].id == record.models[best],
-        "tuned": round(100 * tuned, 2),
-        "difference": round(100 * (tuned - single), 2),
-        "one for all": round(100 * (one - single), 2),
-        "in use": len(result.nominees[ULTRA].workflows_in_use),
-        "seconds": round(time.process_time() - began, 1),
+        "tuned": round(100 * float(tuned.earned_n.mean()), 2),
+        "calls": round(float(tuned.calls_n.mean()), 2),
+        "difference": round(100 * (float(tuned.earned_n.mean()) - single), 2) + 0.0,
+        "trials": {
+            one.name: {
+                key: round(100 * getattr(one, key), 2)
+                for key in ("gain", "merit", "low", "foreseen")
+            }
+            for one in nominees.trials
+        },
     }
+    if measures_all and nominees.trials:
+        names = [one.name for one in nominees.trials]
+        options = fit_options(names, history_from_record(record, known), settings)
+        line["options"] = {
+            option: round(100 * (float(options[option](test).earned_n.mean()) - single), 2)
+            for option in names
+        }
+    return line | {"seconds": round(time.process_time() - began, 1)}
 
 
 def print_table(lines):
     """A row for each set."""
     print(
-        "| set | workers | best single | tuned | each seed's difference | that of one for all | "
-        "never below by more |"
+        "| set | workers | families known | best single | tuned | calls | nominated | "
+        "each seed's difference | worst | never below by more |"
     )
-    print("|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for name in dict.fromkeys(line["set"] for line in lines):
         mine = [line for line in lines if line["set"] == name]
-        single, tuned = (
-            np.mean([line[what] for line in mine]) for what in ("best single", "tuned")
+        single, tuned, calls = (
+            np.mean([line[what] for line in mine]) for what in ("best single", "tuned", "calls")
         )
-        each, simplest = (
-            ", ".join(f"{line[what]:+.1f}" for line in mine)
-            for what in ("difference", "one for all")
+        families = sorted({line["families"] for line in mine})
+        spread = f"{families[0]}–{families[-1]}" if len(families) > 1 else str(families[0])
+        each = ", ".join(f"{line['difference']:+.1f}" for line in mine)
+        worst = min(line["difference"] for line in mine)
+        who = ", ".join(
+            f"{option} ({sum(line['nominee'] == option for line in mine)})"
+            for option in dict.fromkeys(line["nominee"] for line in mine)
         )
-        fine = min(line["difference"] for line in mine) >= -MOST_BELOW
-        held = "yes" if fine else "**no**"
-        figures = f"{mine[0]['workers']} | {single:.1f} | {tuned:.1f}"
-        print(f"| {name} | {figures} | {each} | {simplest} | {held} |")
+        held = "yes" if worst >= -MOST_BELOW else "**no**"
+        print(
+            f"| {name} | {mine[0]['workers']} | {spread} | {single:.1f} | {tuned:.1f} "
+            f"| {calls:.2f} | {who} | {each} | {worst:+.2f} | {held} |"
+        )
 
 
 def main():
@@ -155,14 +111,15 @@ def main():
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("sets", nargs="*")
     options.add_argument("--seeds", default="0,1,2,3,4")
-    options.add_argument("--calls", type=int, default=4000)
+    options.add_argument("--call-weight", type=float, default=0.005)
+    options.add_argument("--all", action="store_true")
     said = options.parse_args()
     limit_blas_to_one_thread()
     lines = []
     for name in said.sets or RECORDED_NAMES:
         for seed in map(int, said.seeds.split(",")):
             try:
-                lines.append(anyio.run(tune_record, name, seed, said.calls))
+                lines.append(tune_record(name, seed, said.call_weight, said.all))
             except BatutaError as error:
                 print(json.dumps({"set": name, "seed": seed, "refused": str(error)}), flush=True)
                 continue

@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 from tune.loopback import COMMANDS, KILLED, RESULTS, run, serve_workers, start, write_files
+from tune.test_record_tuning import made_record, outcome_lines, vote_everywhere
 from tune.worlds import CHECKS
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -44,7 +45,7 @@ def whole(tmp_path_factory, workers):
 
 def test_the_commands_of_the_page(folder, workers):
     _, answered = workers
-    check, tune, cards, _, ask, other = COMMANDS
+    check, tune, cards, _, record, ask, other = COMMANDS
     assert "nobody was called" in run(check, folder) and not answered
     assert "report: runs/tuned/report.html" in run(tune, folder)
     assert len(answered) <= 1600 and len(set(answered)) == len(answered)
@@ -55,6 +56,11 @@ def test_the_commands_of_the_page(folder, workers):
     measured = json.loads(run(cards, folder))
     assert {card["worker"] for card in measured["workers"]} == set(CHECKS.workers)
     assert measured["comparisons"] == []
+    (folder / "outcomes.jsonl").write_text(
+        "\n".join(outcome_lines(made_record(vote_everywhere))) + "\n"
+    )
+    answered.clear()
+    assert "spent: 0 calls" in run(record, folder) and not answered
     for command in (ask, other):
         said = run(command, folder)
         assert "workflow-selector/tuned@" in said and "Answer:" in said

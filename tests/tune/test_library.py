@@ -3,6 +3,7 @@
 from hashlib import blake2b
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as rules
 from hypothesis import strategies as st
@@ -14,12 +15,13 @@ from batuta.tune.library import (
     CandidateStep,
     StepRole,
     is_candidate,
+    is_tie_break,
     neighbouring_candidates,
     write_workflow,
 )
 from batuta.usage import ASSUMED_PRICE
 from tune import worlds
-from tune.worlds import CHECKS, every_candidate, grade
+from tune.worlds import CHECKS, VOTES, every_candidate, grade
 
 WORKERS = tuple(WorkerId(name) for name in ("ada", "ben", "cleo"))
 CANDIDATES = st.sampled_from(every_candidate(WORKERS[:2], 4))
@@ -31,11 +33,49 @@ def test_every_neighbour_is_a_workflow_of_the_library_one_change_away(candidate)
     near = list(neighbouring_candidates(candidate, WORKERS))
     assert candidate not in near and len(set(near)) == len(near)
     for other in near:
-        assert is_candidate(other.steps) and 1 <= len(write_workflow(other)) <= MAX_STEPS
+        assert is_candidate(other.steps) or (other.stops and is_tie_break(other.steps))
+        assert 1 <= len(write_workflow(other)) <= MAX_STEPS
         assert abs(len(other) - len(candidate)) <= 2
     assert any(candidate in neighbouring_candidates(other, WORKERS) for other in near), (
         "the way back is open"
     )
+
+
+def ask_three(*workers):
+    return Candidate(
+        tuple(CandidateStep(StepRole.SOLVE, WorkerId(name)) for name in workers), stops=True
+    )
+
+
+async def test_a_third_is_asked_only_where_two_differ_and_then_has_the_last_word():
+    meter = CallMeter(ASSUMED_PRICE)
+    runner = CandidateRunner(VOTES.pool, VOTES.clients(), grade, meter, unknown=ASSUMED_PRICE)
+    one = ask_three("ben", "cleo", "ada")
+    assert str(one) == "solve ben > solve cleo | solve ada"
+    singles = [Candidate.single(WorkerId(name)) for name in ("ben", "cleo", "ada")]
+    tasks = VOTES.tasks(60)
+    assert await runner.run_all((task, each) for task in tasks for each in (one, *singles))
+    assert meter.calls == 3 * len(tasks), "its calls are those of the workers alone"
+    for task in tasks:
+        found = runner.find_result(task, one)
+        ben, cleo, ada = (runner.find_result(task, each) for each in singles)
+        agree = ben.answer == cleo.answer
+        assert (found.calls, found.agreed) == ((2, True) if agree else (3, False))
+        assert found.answer == (cleo if agree else ada).answer
+    asked = {runner.find_result(task, one).calls for task in tasks}
+    assert asked == {2, 3}
+
+
+def test_without_a_look_the_third_reads_all_and_decides():
+    one = ask_three("ben", "cleo", "ada")
+    plain = one.without_look()
+    assert str(plain) == "solve ben > solve cleo > solve ada > decide ada" and not plain.stops
+    assert write_workflow(plain).steps[-1].access == (0, 1, 2)
+    assert plain.without_look() == plain
+    with pytest.raises(ValueError, match="no workflow of the library"):
+        Candidate(one.steps)
+    with pytest.raises(ValueError, match="no workflow of the library"):
+        ask_three("ben", "cleo", "ben")
 
 
 def test_who_reads_whom():

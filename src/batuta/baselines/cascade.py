@@ -143,8 +143,18 @@ class Cascade:
         Raises:
             SourceError: the history has no answers.
         """
+        earned_n, asked_nk = self.replay_draws(history)
+        return earned_n, (asked_nk >= 0).sum(axis=1)
+
+    def replay_draws(self, history: History) -> tuple[Floats, NDArray[np.intp]]:
+        """The same, with whom it would have asked, (n, k); -1: nobody any more.
+
+        Raises:
+            SourceError: the history has no answers.
+        """
         expected_nm, close_n = self.selector.expected_credit(history.questions)
-        earned_n, calls_n = np.zeros(len(close_n)), np.zeros(len(close_n), np.intp)
+        earned_n = np.zeros(len(close_n))
+        asked_nk = np.full((len(close_n), self.calls), -1, np.intp)
         familiar_n = close_n >= self.selector.guard.closeness
         for belief, chosen_n in ((self.familiar, familiar_n), (self.strange, ~familiar_n)):
             rows = np.flatnonzero(chosen_n)
@@ -158,8 +168,10 @@ class Cascade:
                     calls_worth_m=np.asarray(self.calls_worth_m),
                     collisions=self.collisions,
                 )
-                earned_n[rows], calls_n[rows] = drawn.simulate_stopping(belief)
-        return earned_n, calls_n
+                earned_n[rows], calls_n = drawn.simulate_stopping(belief)
+                is_made_nk = np.arange(self.calls) < calls_n[:, None]
+                asked_nk[rows] = np.where(is_made_nk, drawn.draws.worker_nk, -1)
+        return earned_n, asked_nk
 
     async def answer(self, question: Question, context: SolverContext, seed: int) -> Run:
         """One call after another; the likeliest answer.

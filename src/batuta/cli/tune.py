@@ -12,6 +12,7 @@ import anyio
 import typer
 from rich.console import Console
 
+from batuta.cli.eval_output import RECORDED_PREFIX
 from batuta.cli.help_text import (
     EXECUTION_PANEL,
     LIMITS_PANEL,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from batuta.tune.parts import QuestionParts
 
 EXIT_INTERRUPTED = 130
+CALL_WEIGHT = 0.037
+"""Accuracy that one more call must gain where nothing else is said."""
 QUESTIONS = 3000
 """Questions that are read at most where nothing else is said."""
 
@@ -57,7 +60,7 @@ class TuneOptions:
     minutes: float | None
     labels: bool | None
     worth: float | None
-    call_weight: float
+    call_weight: float | None
     stages: str | None
     judge: str | None
     rewrite: bool
@@ -83,8 +86,9 @@ def command(
     tasks: Annotated[
         str | None,
         typer.Option(
-            help="FILE.jsonl of your own, a benchmark (batuta tasks list), or rehearsal; without "
-            "it a general mix of reasoning-gym.",
+            help="FILE.jsonl of your own, a benchmark (batuta tasks list), rehearsal, or a record "
+            "(recorded:SET/PART, recorded:FILE), which costs nothing; without it a general mix of "
+            "reasoning-gym.",
             rich_help_panel=QUESTIONS_PANEL,
         ),
     ] = None,
@@ -145,8 +149,11 @@ def command(
         typer.Option(min=1e-9, help="Dollars that a right answer is worth to you."),
     ] = None,
     call_weight: Annotated[
-        float, typer.Option(min=0, help="Accuracy that one more call must gain.")
-    ] = 0.037,
+        float | None,
+        typer.Option(
+            min=0, help="Accuracy that one more call must gain; 0.037, and of a record 0.005."
+        ),
+    ] = None,
     limit: Annotated[
         int, typer.Option(min=1, help="Questions at most.", rich_help_panel=QUESTIONS_PANEL)
     ] = QUESTIONS,
@@ -191,12 +198,39 @@ def command(
         seed=seed, out=out, check=check, json=json,
     )  # fmt: skip
     try:
-        found = anyio.run(_tune_workflows, options)
+        found = (
+            _tune_record(options)
+            if (tasks or "").startswith(RECORDED_PREFIX)
+            else anyio.run(_tune_workflows, options)
+        )
     except KeyboardInterrupt:
         _write_notice(f"what was paid is kept; the same command with --out {out} resumes")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if json:
         print_json(found)
+
+
+def _tune_record(options: TuneOptions) -> dict[str, Any]:
+    """The tuning of recorded answers."""
+    from batuta.cli.tune_record import refuse_with_record, tune_record  # noqa: PLC0415 - rarely used
+    from batuta.embedded.blas import limit_blas_to_one_thread  # noqa: PLC0415 - loads numpy
+
+    refuse_with_record(
+        {"--pool": options.pool, "--from-runs": options.from_runs, "--stages": options.stages,
+         "--judge": options.judge, "--rewriter": options.rewriter, "--workers": options.workers}
+    )  # fmt: skip
+    limit_blas_to_one_thread()
+    return tune_record(
+        str(options.tasks).removeprefix(RECORDED_PREFIX),
+        limit=options.limit,
+        labels=options.labels,
+        call_weight=options.call_weight,
+        worth=options.worth,
+        seed=options.seed,
+        out=options.out,
+        check=options.check,
+        is_quiet=options.json,
+    )
 
 
 async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
@@ -265,7 +299,7 @@ def _tune_settings(
             unknown=loaded.limits.unknown,
         ),
         labelled=labelled,
-        call_weight=options.call_weight,
+        call_weight=CALL_WEIGHT if options.call_weight is None else options.call_weight,
         worth=options.worth,
         rewrites=options.rewrite and is_rewriting_installed(),
         rewriter=None if options.rewriter is None else WorkerId(options.rewriter),

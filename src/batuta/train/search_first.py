@@ -163,7 +163,7 @@ async def _measure_found(
 
 def _write_plain(candidate: Candidate) -> Workflow:
     """The workflow in one round, whether or not it looks at its answers."""
-    return write_workflow(replace(candidate, stops=False))
+    return write_workflow(candidate.without_look())
 
 
 def draw_random_workflows(

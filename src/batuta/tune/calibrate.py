@@ -83,9 +83,9 @@ def _card_of(
     answered = [one for one, _ in result if one.score is not None]
     return WorkerCard(
         worker=worker,
-        overall=_share_of([score for score, _ in scored], mean),
+        overall=share_of([score for score, _ in scored], mean),
         by_group=tuple(
-            _share_of([score for score, at in scored if at == group], mean)
+            share_of([score for score, at in scored if at == group], mean)
             for group in range(groups)
         ),
         usd=_usd_of(runner, worker, answered),
@@ -102,7 +102,8 @@ def _usd_of(
     return float(sum(one.usd for one in answered)) / len(answered)
 
 
-def _share_of(scores: Sequence[float], mean: float | None) -> MeasuredShare:
+def share_of(scores: Sequence[float], mean: float | None) -> MeasuredShare:
+    """The share of these scores, drawn towards the worker's mean over all groups."""
     count = len(scores)
     if not count or mean is None:
         return MeasuredShare(questions=0, share=None, low=None, high=None, shrunk=mean)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from hashlib import blake2b
+from itertools import combinations
 from typing import Self
 
 from batuta.core import MAX_STEPS, Step, WorkerId, Workflow
@@ -89,7 +90,8 @@ class Candidate:
     after them are not run."""
 
     def __post_init__(self) -> None:
-        if not is_candidate(self.steps) or (self.stops and not can_stop(self.steps)):
+        known = is_candidate(self.steps) and (not self.stops or can_stop(self.steps))
+        if not (known or (self.stops and is_tie_break(self.steps))):
             raise ValueError(f"no workflow of the library has the steps {self.steps}")
 
     @classmethod
@@ -118,6 +120,13 @@ class Candidate:
         """Steps up to the second answer, if it stops there; else all."""
         prepared = sum(step.role in _PREPARES for step in self.steps)
         return prepared + _LOOKED_AT if self.stops else len(self.steps)
+
+    def without_look(self) -> Candidate:
+        """The same in one round; where a third breaks the tie of two, he reads all and decides."""
+        if not (self.stops and is_tie_break(self.steps)):
+            return Candidate(self.steps)
+        decides = CandidateStep(StepRole.DECIDE, self.steps[-1].worker)
+        return Candidate((*self.steps, decides))
 
     @property
     def shape(self) -> tuple[StepRole, ...]:
@@ -155,6 +164,12 @@ def is_candidate(steps: Sequence[CandidateStep]) -> bool:
     alike = len(set(helping)) == len(helping)
     few = prepared <= PREPARATIONS and 1 <= count[2] <= SOLVERS and count[4] <= CHECKS
     return places == sorted(places) and decides and alike and few and len(steps) <= MAX_STEPS
+
+
+def is_tie_break(steps: Sequence[CandidateStep]) -> bool:
+    """Whether two solve apart, and a third where they differ, whose answer then stands."""
+    alone = all(step.role is StepRole.SOLVE for step in steps)
+    return alone and len(steps) == len({step.worker for step in steps}) == _LOOKED_AT + 1
 
 
 def can_stop(steps: Sequence[CandidateStep]) -> bool:
@@ -248,12 +263,19 @@ def neighbouring_candidates(
     found = {candidate}
     for steps in (candidate.steps, *_step_edits(candidate.steps, workers)):
         ordered = tuple(sorted(steps, key=lambda step: _ORDER[step.role]))
-        if not is_candidate(ordered):
-            continue
-        for stops in (False, True) if can_stop(ordered) else (False,):
+        for stops in _ways_to_run(ordered):
             if (edited := Candidate(ordered, stops)) not in found:
                 found.add(edited)
                 yield edited
+
+
+def _ways_to_run(steps: tuple[CandidateStep, ...]) -> tuple[bool, ...]:
+    """Without and with a look at the first two answers, as far as either is a workflow."""
+    if is_tie_break(steps):
+        return (True,)
+    if not is_candidate(steps):
+        return ()
+    return (False, True) if can_stop(steps) else (False,)
 
 
 def _step_edits(
@@ -261,6 +283,7 @@ def _step_edits(
 ) -> Iterator[tuple[CandidateStep, ...]]:
     yield from _replace_one_step(steps, workers)
     yield from _remove_one_step(steps)
+    yield from _break_ties(steps, workers)
     for worker in workers:
         for role in (StepRole.CHECK, *_PREPARES):
             yield (*steps, CandidateStep(role, worker))
@@ -286,6 +309,19 @@ def _remove_one_step(steps: tuple[CandidateStep, ...]) -> Iterator[tuple[Candida
         left = (*steps[:place], *steps[place + 1 :])
         yield left
         yield tuple(step for step in left if step.role is not StepRole.DECIDE)
+
+
+def _break_ties(
+    steps: tuple[CandidateStep, ...], workers: Sequence[WorkerId]
+) -> Iterator[tuple[CandidateStep, ...]]:
+    """Two others solve before a single worker, who breaks their tie; or another of three does."""
+    if is_tie_break(steps):
+        yield (*steps[1:], steps[0])
+        yield (steps[0], steps[2], steps[1])
+    if len(steps) == 1:
+        for one, other in combinations(workers, _LOOKED_AT):
+            before = (CandidateStep(StepRole.SOLVE, who) for who in (one, other))
+            yield (*before, *steps)
 
 
 def _add_solver(

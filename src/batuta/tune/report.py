@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +193,15 @@ def write_results(
     if system is not None:
         save_workflow_selector(with_about(system, _summary_fields(found)), folder / SELECTOR)
         files["workflows.jsonl"] = _examples_text(system, tasks)
+    write_files(folder, files)
+
+
+def write_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write each text under its name.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
@@ -210,7 +219,7 @@ def _examples_text(system: TunedSystem, tasks: Sequence[Task]) -> str:
     assignment = system.assign(tasks)
     lines: list[str] = []
     for task in tasks:
-        steps = describe_steps(write_workflow(replace(assignment[task.id], stops=False)))
+        steps = describe_steps(write_workflow(assignment[task.id].without_look()))
         lines.append(
             orjson.dumps({"id": task.id, "question": task.question, "steps": steps}).decode()
         )

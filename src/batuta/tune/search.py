@@ -137,13 +137,14 @@ class Search:
         """Every worker in every role beside each group's best single workers, if there is money.
 
         Who decides is tried on the answers of the best three: those of two say little of a vote.
+        The best also breaks the tie of the next two.
         """
         self._fit()
         wanted: dict[tuple[Candidate, Cell], int] = {}
         for group in self.arena.groups:
             alone = [one for one in self._tried(group) if len(one) == 1]
             best, *others = (one.steps[0] for one in self.rank(alone, group)[:SOLVERS])
-            found: list[Candidate] = []
+            found = [Candidate((*others, best), stops=True)] if len(others) > 1 else []
             for worker in self._workers:
                 for role in (StepRole.CHECK, StepRole.PLAN, StepRole.LOOK_UP):
                     step = CandidateStep(role, worker)

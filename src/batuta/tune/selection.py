@@ -33,6 +33,9 @@ from batuta.tune.systems import TunedSystem, restrict_to_singles
 
 _ALWAYS = frozenset({ULTRA, MINI, BEST_SINGLE})
 _BELIEVED, _LEAST_SPREAD = 0.5, 0.01
+_HANDICAP = 0.01
+"""Share right by which a finer system is expected to be worse than the search says, beside that: it
+is chosen by fewer questions for each of its cells."""
 _FEWEST = 8
 """Questions below which what was seen of two systems counts for nothing."""
 _AT_ONCE = 10
@@ -88,8 +91,8 @@ def _is_better(
     """Whether the simpler one is likely to be better, by what was expected and what was seen.
 
     The search expects too much of whatever it chose from many, so half of the finer one's expected
-    lead is believed, with a standard deviation as large; the paired questions weigh against that by
-    their standard error.
+    lead is believed, less a point, with a standard deviation as large as that half; the paired
+    questions weigh against that by their standard error.
     """
     ours, theirs = simpler.assign(tasks), finer.assign(tasks)
     gains = [
@@ -97,8 +100,8 @@ def _is_better(
     ]
     if len(gains) < _FEWEST:
         return False
-    lead = (finer.expected - simpler.expected) * _BELIEVED
-    spread = max(lead, _LEAST_SPREAD)
+    half = (finer.expected - simpler.expected) * _BELIEVED
+    lead, spread = half - _HANDICAP, max(half, _LEAST_SPREAD)
     error = float(np.std(gains, ddof=1)) / math.sqrt(len(gains))
     if not error:  # they did the same everywhere
         return lead <= 0

@@ -21,7 +21,7 @@ from typing import final
 
 import numpy as np
 
-from batuta.tune.library import Candidate, StepRole
+from batuta.tune.library import Candidate, StepRole, is_tie_break
 from batuta.tune.logistic_regression import LogisticRegression, Matrix, Places, apply_sigmoid
 from batuta.tune.step_features import (
     SLOPES,
@@ -252,6 +252,10 @@ class TransitionModel:
         solvers = candidate.of_role(StepRole.SOLVE)
         if len(solvers) == 1:
             good, bad = right, none + wrong
+        elif is_tie_break(candidate.steps):
+            chance = self._at_nodes(Candidate(candidate.steps[-1:]), group)
+            good = (none + right + wrong) * chance
+            bad = (none + right + wrong) - good
         else:
             counts = [none, right + wrong]
             if third:
