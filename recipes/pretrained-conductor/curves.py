@@ -1,6 +1,6 @@
 """Draws the losses of the SFT stages, and the reward of GRPO, from a training's folder.
 
-    .venv/bin/python recipes/pretrained-conductor/curves.py runs/pretrained OUT.svg
+.venv/bin/python recipes/pretrained-conductor/curves.py runs/pretrained OUT.svg
 """
 
 from __future__ import annotations

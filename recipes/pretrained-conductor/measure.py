@@ -40,7 +40,7 @@ from batuta.train.settings import RewardSettings
 
 UNSEEN = (9001, 60)
 SEARCHED = (1, 300)
-AT_ONCE = 12
+AT_ONCE = 30
 """Drafts that are written together."""
 Plan = Callable[[Episode], Workflow]
 

@@ -31,7 +31,6 @@ from batuta.distribution import install_hint
 from batuta.embedded.draft_grammar import draft_grammar
 from batuta.errors import BadRequestError, ConfigError, InvalidReplyError
 
-SUFFIX = ".gguf"
 POSITIONS = 4096
 """Tokens of prompt and reply together."""
 DEFAULT_SAMPLING = Sampling(temperature=0.0, max_tokens=256)

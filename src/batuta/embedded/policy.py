@@ -12,13 +12,13 @@ import orjson
 
 from batuta.core import Client, Sampling
 from batuta.embedded.client import EmbeddedClient
-from batuta.embedded.gguf_client import SUFFIX, GgufClient
 from batuta.embedded.model_files import read_json
 from batuta.errors import ConfigError, StoreError
 from batuta.language import PromptOptions
 
 CARD_FILE = "batuta.json"
 """Beside the model: the prompt that it was trained on and how it is best sampled."""
+SUFFIX = ".gguf"
 _VERSION_LENGTH = 8
 
 
@@ -126,6 +126,8 @@ def open_policy(place: Path) -> tuple[Client, ConductorCard, str]:
     """
     card = ConductorCard.read(place)
     if place.suffix == SUFFIX:
+        from batuta.embedded.gguf_client import GgufClient  # noqa: PLC0415 - seldom, of an extra
+
         model, weights, kind = GgufClient.open(place), place, "llama.cpp"
     else:
         model, weights, kind = EmbeddedClient.open(place), place / "model.safetensors", "embedded"
