@@ -27,12 +27,12 @@ def draft_grammar(names: Sequence[str], max_steps: int = MAX_STEPS) -> str:
     lengths = range(1, max_steps + 1)
     rules = [f"root ::= thought? ({' | '.join(f'lists{n}' for n in lengths)})", _SHARED.strip()]
     rules.append(
-        f"name ::= {' | '.join(_literal(json.dumps(n, ensure_ascii=False)) for n in names)}"
+        f"name ::= {' | '.join(_quote_terminal(json.dumps(n, ensure_ascii=False)) for n in names)}"
     )
-    rules += [f"read{step} ::= {_reads(step)}" for step in range(max_steps)]
+    rules += [f"read{step} ::= {_list_readings(step)}" for step in range(max_steps)]
     for n in lengths:
-        texts, called = (_joined([rule] * n) for rule in ("text", "name"))
-        read = _joined([f"read{step}" for step in range(n)])
+        texts, called = (_join_rules([rule] * n) for rule in ("text", "name"))
+        read = _join_rules([f"read{step}" for step in range(n)])
         rules.append(
             f'lists{n} ::= "subtasks = [" {texts} "]\\nmodel_id = [" {called} '
             f'"]\\naccess_list = [" {read} "]"'
@@ -40,19 +40,19 @@ def draft_grammar(names: Sequence[str], max_steps: int = MAX_STEPS) -> str:
     return "\n".join(rules) + "\n"
 
 
-def _reads(step: int) -> str:
+def _list_readings(step: int) -> str:
     """Any of the earlier steps, in their order, or none."""
     sets = [
         [str(earlier) for earlier in range(step) if mask >> earlier & 1] for mask in range(2**step)
     ]
-    return " | ".join(_literal(f"[{', '.join(one)}]") for one in sets)
+    return " | ".join(_quote_terminal(f"[{', '.join(one)}]") for one in sets)
 
 
-def _joined(rules: Sequence[str]) -> str:
+def _join_rules(rules: Sequence[str]) -> str:
     return ' ", " '.join(rules)
 
 
-def _literal(text: str) -> str:
+def _quote_terminal(text: str) -> str:
     """The text as a terminal of the grammar."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

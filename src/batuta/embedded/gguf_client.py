@@ -81,7 +81,7 @@ class GgufClient:
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
         try:
-            server = library.Server(_parameters(library.CommonParams(), path))
+            server = library.Server(_set_parameters(library.CommonParams(), path))
         except RuntimeError as error:
             raise ConfigError(
                 f"llama.cpp cannot load {path} ({error}); fetch or export it again"
@@ -118,7 +118,7 @@ class GgufClient:
             )
         sampling = request.sampling.with_defaults(DEFAULT_SAMPLING)
         body: dict[str, Any] = {
-            "messages": [_said(message) for message in request.messages],
+            "messages": [_render_message(message) for message in request.messages],
             "temperature": sampling.temperature,
             "max_tokens": sampling.max_tokens,
             "seed": sampling.seed or 0,
@@ -168,7 +168,7 @@ class GgufClient:
         )
 
 
-def _parameters(params: Any, path: Path) -> Any:
+def _set_parameters(params: Any, path: Path) -> Any:
     """One slot on one thread: two threads on two busy cores are slower than one."""
     params.model.path = str(path)
     params.n_ctx, params.n_parallel = POSITIONS, 1
@@ -177,7 +177,7 @@ def _parameters(params: Any, path: Path) -> Any:
     return params
 
 
-def _said(message: Message) -> dict[str, str]:
+def _render_message(message: Message) -> dict[str, str]:
     role = _ROLES.get(message.role)
     if role is None or not all(isinstance(part, Text) for part in message.parts):
         raise BadRequestError("a conductor's GGUF file reads only text of system, user, assistant")
