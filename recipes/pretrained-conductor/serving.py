@@ -26,7 +26,6 @@ from batuta.embedded.gguf_client import GgufClient
 from batuta.train.rollouts import PolicyDraft
 from batuta.train.settings import RewardSettings
 
-
 ALL = 600
 """Questions of the table in RESULT.md, of which the first are asked."""
 
