@@ -40,7 +40,7 @@ from batuta.train.settings import RewardSettings
 
 UNSEEN = (9001, 60)
 SEARCHED = (1, 300)
-AT_ONCE = 12
+AT_ONCE = 30
 """Drafts that are written together."""
 Plan = Callable[[Episode], Workflow]
 
@@ -259,6 +259,8 @@ async def measure(wanted: argparse.Namespace) -> dict[str, Any]:
             began, spent = time.perf_counter(), time.process_time()
             drafts = write_drafts(policy, some, wanted.most, wanted.minutes)
             some = some[: len(drafts)]
+            kept = wanted.out.with_suffix(f".{kind}.{policy.name}.jsonl")
+            kept.write_text("".join(f"{json.dumps(d.text)}\n" for d in drafts), "utf-8")
             seconds = (time.perf_counter() - began, time.process_time() - spent)
             pairs = list(zip(some, drafts, strict=True))
             rollouts = await runner.run_drafts(pairs, range(len(pairs)), 0)

@@ -6,7 +6,8 @@
 rule that makes a workflow of the cards (who is best at the question's family, who next, who checks best), and every
 question of the race has a pool of its own. All rules meet the same questions (40 of a family, then the best four 80
 more); the first wins whose reward is within 0.01 of the best, fewest calls first. A line of the second file is a fresh
-question with three workers in a random order and the winning rule's workflow, each step in one of forty wordings.
+question with three workers in a random order, a line that reads their cards aloud (the free reasoning before the
+lists) and the winning rule's workflow, each step in one of forty wordings.
 """
 
 from __future__ import annotations
@@ -76,6 +77,17 @@ def make_workflow(rule: str, pool: Pool, family: str) -> Workflow:
     return Workflow(tuple(Step(subtask=s, worker=w.id, access=a) for s, w, a in parts))
 
 
+def read_cards(pool: Pool, family: str) -> str:
+    """What a draft thinks before its lists: the question's family, what the cards say of it, who is best.
+
+    Copied in the cards' order first and ranked then: to find a number and to compare numbers are two
+    tasks, and a small model learns each sooner than both at once.
+    """
+    shares = ", ".join(f"{worker.id} {worker.measured[family]:.0%}" for worker in pool)
+    ranked = ", ".join(w.id for w in sorted(pool, key=lambda w: -w.measured[family]))
+    return f"{family}: {shares}; {ranked}"
+
+
 async def race_rules(
     runner: RolloutRunner, everyone: Pool, family: str, laps: Laps = LAPS
 ) -> list[dict[str, Any]]:
@@ -134,11 +146,12 @@ def write_drafts(chosen: dict[str, str], everyone: Pool, prompts: int, seed: int
         pool = Pool(tuple(rng.sample(everyone.workers, 3)))
         flow = make_workflow(chosen[family], pool, family)
         steps = [(s.subtask, s.worker, s.access) for s in flow.steps]
+        lists = render_workflow(word_freely(steps, rng), pool, names=True)
         yield json.dumps(
             {
                 "question": task.question,
                 "pool": [worker.id for worker in pool],
-                "draft": render_workflow(word_freely(steps, rng), pool, names=True),
+                "draft": f"{read_cards(pool, family)}\n{lists}",
             }
         )
 

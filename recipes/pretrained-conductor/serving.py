@@ -1,94 +1,81 @@
-"""Seconds that llama.cpp takes for a plan, and whether its drafts are workflows.
+"""Seconds that llama.cpp takes for a plan, whether its drafts are workflows, and how many are right.
 
-    .venv/bin/python recipes/pretrained-conductor/serving.py mine.gguf --plans 20
+    .venv/bin/python recipes/pretrained-conductor/serving.py mine.gguf --plans 20 [--free] [--kind wordings]
 
-The server runs in this process on one thread, so that its processor time can be read; prompts are those
-of `measure.py`, greedy, one after another, none of them asked before.
+As `batuta ask --conductor mine.gguf` has it: llama.cpp in this process on one thread, so that its processor
+time can be read. Questions are those of `measure.py`, greedy, one after another, none of them asked before. Without
+`--free` a draft can be written in its form alone (a grammar). Workers are simulated.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
+import asyncio
 import json
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import xllamacpp
-from measure import make_questions
-from search import COMPACT
+from measure import UNSEEN, count_best_last, make_questions, say_why_malformed, summarise
+from search import COMPACT, open_runner
 
-from batuta.errors import WorkflowError
-from batuta.language import parse_workflow
+from batuta.core import Sampling
+from batuta.embedded.gguf_client import GgufClient
+from batuta.train.rollouts import PolicyDraft
+from batuta.train.settings import RewardSettings
 
-
-def open_server(model: Path) -> xllamacpp.Server:
-    """One slot and one thread, on a free port."""
-    params = xllamacpp.CommonParams()
-    params.model.path = str(model)
-    params.hostnames, params.port = ["127.0.0.1"], 0
-    params.n_ctx, params.n_parallel = 1024, 1
-    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
-    params.n_gpu_layers, params.warmup, params.verbosity = 0, True, 0
-    return xllamacpp.Server(params)
+ALL = 600
+"""Questions of the table in RESULT.md, of which the first are asked."""
 
 
-def ask(address: str, prompt: str, most: int) -> dict[str, Any]:
-    """The server's whole answer."""
-    body = {
-        "messages": [{"role": "user", "content": prompt}],
-        "temperature": 0,
-        "max_tokens": most,
+async def serve(wanted: argparse.Namespace) -> dict[str, Any]:
+    """What was measured."""
+    client = GgufClient.open(wanted.model, holds_form=not wanted.free)
+    some = make_questions(wanted.kind, ALL)[: wanted.plans]
+    wall: list[float] = []
+    spent: list[float] = []
+    drafts: list[PolicyDraft] = []
+    for episode in some:
+        sampling = Sampling(temperature=0.0, max_tokens=wanted.most)
+        request = replace(episode.request(COMPACT), sampling=sampling)
+        began, used = time.perf_counter(), time.process_time()
+        reply = await client.complete(request)
+        wall.append(time.perf_counter() - began)
+        spent.append(time.process_time() - used)
+        prompt, written = reply.usage.input, reply.usage.output
+        drafts.append(PolicyDraft(text=reply.text, prompt_tokens=prompt, tokens=written))
+    runner = open_runner(UNSEEN, RewardSettings())
+    pairs = list(zip(some, drafts, strict=True))
+    rollouts = await runner.run_drafts(pairs, range(len(pairs)), 0)
+    return {
+        "held to the form": not wanted.free,
+        "tokens of a prompt and a draft, mean": [
+            round(statistics.fmean(d.prompt_tokens for d in drafts), 1),
+            round(statistics.fmean(d.tokens for d in drafts), 1),
+        ],
+        "wall seconds, median and longest": _middle_and_most(wall),
+        "CPU seconds, median and longest": _middle_and_most(spent),
+        **summarise(rollouts),
+        "malformed": say_why_malformed(rollouts),
+        "who is last: the family's best, second, third": count_best_last(some, rollouts),
+        "last draft": drafts[-1].text,
     }
-    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=300)
-    connection.request("POST", "/v1/chat/completions", json.dumps(body))
-    return json.load(connection.getresponse())
+
+
+def _middle_and_most(seconds: list[float]) -> list[float]:
+    return [round(statistics.median(seconds), 2), round(max(seconds), 2)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
     parser.add_argument("--plans", type=int, default=20)
-    parser.add_argument("--most", type=int, default=128)
-    wanted = parser.parse_args()
-    server = open_server(wanted.model)
-    wall: list[float] = []
-    spent: list[float] = []
-    valid, tokens = 0, 0
-    for episode in make_questions("trained", wanted.plans)[: wanted.plans]:
-        prompt = episode.request(COMPACT).messages[0].text
-        began, used = time.perf_counter(), time.process_time()
-        reply = ask(server.listening_address, prompt, wanted.most)
-        wall.append(time.perf_counter() - began)
-        spent.append(time.process_time() - used)
-        text = reply["choices"][0]["message"]["content"]
-        tokens += reply["usage"]["completion_tokens"]
-        try:
-            parse_workflow(text, episode.pool)
-            valid += 1
-        except WorkflowError:
-            pass
-    print(
-        json.dumps(
-            {
-                "plans": len(wall),
-                "valid": valid,
-                "tokens a draft": round(tokens / len(wall), 1),
-                "wall seconds, median and longest": [
-                    round(statistics.median(wall), 2),
-                    round(max(wall), 2),
-                ],
-                "CPU seconds, median and longest": [
-                    round(statistics.median(spent), 2),
-                    round(max(spent), 2),
-                ],
-                "last draft": text,
-            },
-            indent=2,
-        )
-    )
+    parser.add_argument("--kind", choices=["trained", "wordings", "family"], default="trained")
+    parser.add_argument("--most", type=int, default=160)
+    parser.add_argument("--free", action="store_true", help="no grammar")
+    print(json.dumps(asyncio.run(serve(parser.parse_args())), indent=2))
 
 
 if __name__ == "__main__":

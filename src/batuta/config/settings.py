@@ -436,7 +436,7 @@ class Settings(_StrictModel):
 
         def seen(name: str | None) -> str | None:
             there = folder / name if name else None
-            return str(there) if there and there.is_dir() and is_policy(there) else name
+            return str(there) if there and is_policy(there) else name
 
         conductor = self.conductor
         named = {"worker": seen(conductor.worker), "card": seen(conductor.card) or ""}

@@ -1,4 +1,4 @@
-"""A trained policy's folder: the model, and what it is to be shown."""
+"""A trained policy, a folder or a GGUF file: the model, and what it is to be shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from batuta.core import Sampling
+from batuta.core import Client, Sampling
 from batuta.embedded.client import EmbeddedClient
 from batuta.embedded.model_files import read_json
 from batuta.errors import ConfigError, StoreError
@@ -18,6 +18,7 @@ from batuta.language import PromptOptions
 
 CARD_FILE = "batuta.json"
 """Beside the model: the prompt that it was trained on and how it is best sampled."""
+SUFFIX = ".gguf"
 _VERSION_LENGTH = 8
 
 
@@ -72,53 +73,64 @@ class ConductorCard:
         """How drafts are sampled."""
         return Sampling(temperature=self.temperature, max_tokens=self.max_tokens)
 
-    def write(self, folder: Path) -> None:
-        """Put it beside the model.
+    def write(self, place: Path) -> None:
+        """Put it beside the model, a folder's or a GGUF file's.
 
         Raises:
             StoreError: the folder cannot be written.
         """
+        path = card_path(place)
         dated = replace(self, prompt=self.prompt or self.rendering.version)
         try:
-            (folder / CARD_FILE).write_bytes(
-                orjson.dumps(asdict(dated), option=orjson.OPT_INDENT_2)
-            )
+            path.write_bytes(orjson.dumps(asdict(dated), option=orjson.OPT_INDENT_2))
         except OSError as error:
-            raise StoreError(f"{folder / CARD_FILE} cannot be written: {error.strerror}") from None
+            raise StoreError(f"{path} cannot be written: {error.strerror}") from None
 
     @staticmethod
-    def read(folder: Path) -> ConductorCard:
-        """The card of that folder.
+    def read(place: Path) -> ConductorCard:
+        """The card of that folder, or of that GGUF file.
 
         Raises:
             ConfigError: there is none, or it cannot be used.
         """
-        read: dict[str, Any] = dict(read_json(folder / CARD_FILE))
+        path = card_path(place)
+        read: dict[str, Any] = dict(read_json(path))
         try:
             shown = PromptOptions(**read.pop("rendering"))
             card = ConductorCard(rendering=shown, **read)
         except (KeyError, TypeError) as error:
-            raise ConfigError(f"{folder / CARD_FILE} is not a conductor's card: {error}") from None
+            raise ConfigError(f"{path} is not a conductor's card: {error}") from None
         card = replace(card, workers=tuple(card.workers))
         for name, least in (("temperature", 0), ("max_tokens", 1), ("rounds", 1)):
             value = getattr(card, name)
             if not isinstance(value, int | float) or value < least:
-                raise ConfigError(f"{folder / CARD_FILE}: {name} is a number from {least} on")
+                raise ConfigError(f"{path}: {name} is a number from {least} on")
         return card
 
 
-def is_policy(folder: Path) -> bool:
-    """Whether a trained conductor lies there."""
-    return (folder / CARD_FILE).is_file()
+def card_path(place: Path) -> Path:
+    """Where the card of a policy lies: in its folder, or beside its GGUF file under its name."""
+    return place.with_suffix(".json") if place.suffix == SUFFIX else place / CARD_FILE
 
 
-def open_policy(folder: Path) -> tuple[EmbeddedClient, ConductorCard, str]:
+def is_policy(place: Path) -> bool:
+    """Whether a trained conductor lies there: a folder, or a GGUF file."""
+    return place.is_file() if place.suffix == SUFFIX else (place / CARD_FILE).is_file()
+
+
+def open_policy(place: Path) -> tuple[Client, ConductorCard, str]:
     """The model, its card, and its name with the version of its weights.
 
     Raises:
         ConfigError: something is missing or cannot be used.
     """
-    card = ConductorCard.read(folder)
-    model = EmbeddedClient.open(folder)
-    weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    return model, card, f"embedded/{card.name}@{weights[:_VERSION_LENGTH]}"
+    card = ConductorCard.read(place)
+    if place.suffix == SUFFIX:
+        from batuta.embedded.gguf_client import GgufClient  # noqa: PLC0415 - seldom, of an extra
+
+        model, weights, kind = GgufClient.open(place), place, "llama.cpp"
+    else:
+        model, weights, kind = EmbeddedClient.open(place), place / "model.safetensors", "embedded"
+    with weights.open("rb") as file:
+        version = hashlib.file_digest(file, "sha256").hexdigest()
+    return model, card, f"{kind}/{card.name}@{version[:_VERSION_LENGTH]}"

@@ -89,6 +89,11 @@ def _rope_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _check_config(config: Mapping[str, Any]) -> None:
+    if config["model_type"] == "llama":
+        raise ConfigError(
+            "a Llama is served by llama.cpp: write it as a file with `batuta train export`, and "
+            "name that file"
+        )
     wanted = {
         "model_type": (config["model_type"], "qwen2"),
         "hidden_act": (config.get("hidden_act", "silu"), "silu"),

@@ -30,13 +30,13 @@ _CHAIN = "chain/"
 """Before the ids of workers in a row, `>` between them."""
 
 
-def open_trained(folder: Path) -> LLMConductor:
-    """The conductor that was trained into that folder, computed in this process.
+def open_trained(place: Path) -> LLMConductor:
+    """The conductor that was trained into that folder or GGUF file, computed in this process.
 
     Raises:
-        ConfigError: the folder cannot be used.
+        ConfigError: it cannot be used.
     """
-    model, card, name = open_policy(folder)
+    model, card, name = open_policy(place)
     card.check_prompt()
     return LLMConductor(
         name=name,
@@ -54,7 +54,8 @@ def open_conductor(
 
     Args:
         name: a worker's id, whose model is prompted; one of `FIXED`; `single/<id>`;
-            `chain/<id>><id>`, workers in a row; or the folder of a trained conductor or selector.
+            `chain/<id>><id>`, workers in a row; the folder of a trained conductor or selector; or a
+            trained conductor's GGUF file.
         pool: whom it conducts.
         clients: how the workers are called.
         options: of a prompted conductor.
@@ -62,8 +63,8 @@ def open_conductor(
     Raises:
         ConfigError: there is none, or its folder cannot be used.
     """
-    folder = Path(name)
-    opened = _open_folder(folder, pool) if folder.is_dir() else None
+    place = Path(name)
+    opened = _open_place(place, pool) if place.exists() else None
     if opened is not None:
         return opened
     if name in FIXED:
@@ -80,19 +81,19 @@ def open_conductor(
     return prompted_conductor(f"{PROMPTED}{worker.id}", worker, clients[worker.id], options)
 
 
-def _open_folder(folder: Path, pool: Pool) -> Conductor | None:
-    """What was trained into that folder; None: nothing.
+def _open_place(place: Path, pool: Pool) -> Conductor | None:
+    """What was trained into that folder or file; None: nothing.
 
     Raises:
         ConfigError: it cannot be used.
     """
-    if is_selector(folder):
-        return open_selector(folder)
-    if is_workflow_selector(folder):
-        return open_workflow_selector(folder)
-    if is_policy(folder):
-        ConductorCard.read(folder).check_pool(worker.id for worker in pool)
-        return open_trained(folder)
+    if place.is_dir() and is_selector(place):
+        return open_selector(place)
+    if place.is_dir() and is_workflow_selector(place):
+        return open_workflow_selector(place)
+    if is_policy(place):
+        ConductorCard.read(place).check_pool(worker.id for worker in pool)
+        return open_trained(place)
     return None
 
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
+from time import monotonic
 
 import anyio
 import torch
 
+from batuta.train.allocator import retain_freed_memory
 from batuta.train.conductor_training import load_pool
 from batuta.train.distil_sources import make_tuned_examples, read_drafts, read_found_workflows
 from batuta.train.model import (
     add_adapters,
+    choose_attention,
     cpu_autocast,
     freeze_lower_layers,
     load_policy,
@@ -25,6 +28,7 @@ from batuta.train.model import (
     save_stage,
     set_threads,
 )
+from batuta.train.run_folder import RunFolder
 from batuta.train.settings import DistilSettings, TrainSettings
 from batuta.train.warmup import TrainingExample, fit_examples
 
@@ -55,9 +59,11 @@ def run_distillation(
     start = require_policy_start(settings, "distilled")
     pool = anyio.run(load_pool, settings)
     found = read_found_workflows(source, pool) if source.is_dir() else None
+    retain_freed_memory()
     torch.manual_seed(settings.seed)
     set_threads(settings)
     model, tokenizer = load_policy(start, settings.policy.revision)
+    choose_attention(model, settings)
     if settings.policy.lora:
         model = add_adapters(model, settings.policy.lora)
     else:
@@ -67,16 +73,29 @@ def run_distillation(
     else:
         groups = make_tuned_examples(settings, tokenizer, pool, found)
         fitting = _fit_of_tuning(settings, len(groups))
+    log = RunFolder(settings.output).log_losses("distilled")
+
+    def tell(step: int, loss: float) -> None:
+        log(step, loss)
+        on_step(step + 1, fitting.steps, loss)
+
     fit_examples(
         model,
         tokenizer,
         batches=draw_groups(groups, fitting.batch, Random(f"distil {settings.seed}")),
         steps=fitting.steps,
         learning_rate=fitting.learning_rate,
-        on_step=lambda step, loss: on_step(step + 1, fitting.steps, loss),
+        on_step=tell,
         autocast=cpu_autocast(settings),
+        is_over=_share_of_time(fitting.minutes),
     )
     return save_stage(model, tokenizer, settings, "distilled")
+
+
+def _share_of_time(minutes: float | None) -> Callable[[float], bool]:
+    """Whether a part of these minutes, which begin now, is over; never, without a limit."""
+    began = monotonic()
+    return lambda share: minutes is not None and monotonic() - began > 60 * minutes * share
 
 
 def _fit_of_tuning(settings: TrainSettings, examples: int) -> DistilSettings:

@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from batuta.distribution import install_hint
+from batuta.embedded.policy import ConductorCard, is_policy
 from batuta.errors import ConfigError, StoreError
 from batuta.train.hardware import available_memory
 from batuta.train.model import DAMAGE, first_line, require_all_weights
@@ -169,14 +171,19 @@ def _write_folder(model: Any, tokenizer: Any, target: Path, path: Path) -> None:
 # -- back ---------------------------------------------------------------------------------
 
 
-def export_gguf(folder: Path, like: Path, out: Path, kind: str = "Q8_0") -> Path:
+def export_gguf(
+    folder: Path, like: Path, out: Path, kind: str = "Q8_0", *, temperature: float | None = None
+) -> Path:
     """A trained folder as one GGUF file, of the architecture and vocabulary of `like`.
+
+    A conductor's card goes beside it, as OUT with `.json` in the place of `.gguf`.
 
     Args:
         folder: a model with the architecture of `like`, all weights in one safetensors file.
         like: the file that the model was imported from.
         out: where to.
         kind: how matrices are kept: `F32`, `F16`, `BF16`, or `Q8_0`.
+        temperature: at which a conductor's drafts are sampled when it is served; None: its card's.
 
     Returns:
         `out`.
@@ -211,6 +218,10 @@ def export_gguf(folder: Path, like: Path, out: Path, kind: str = "Q8_0") -> Path
         _write_gguf(original, tensors, out, quantised)
     except OSError as error:
         raise StoreError(f"{out} cannot be written: {error.strerror}") from None
+    if is_policy(folder):
+        card = ConductorCard.read(folder)
+        warmth = card.temperature if temperature is None else temperature
+        replace(card, temperature=warmth).write(out)
     return out
 
 

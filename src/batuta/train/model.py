@@ -204,6 +204,16 @@ def freeze_lower_layers(model: Any, upper_layers: int | None) -> None:
         part.requires_grad_(requires_grad=True)
 
 
+def choose_attention(model: Any, settings: TrainSettings) -> None:
+    """On a processor in bf16, attention as plain matrix products.
+
+    PyTorch's fused attention takes a third of a training step there, its way back above all: with
+    SmolLM2-135M and texts of 360 tokens 352 tokens a CPU second, against 447 without (AVX-512).
+    """
+    if settings.policy.bf16 and not torch.cuda.is_available():
+        without_adapters(model).set_attn_implementation("eager")
+
+
 def without_adapters(model: Any) -> Any:
     """The causal language model itself; adapters stand inside its layers."""
     return model.get_base_model() if isinstance(model, PeftModel) else model

@@ -26,6 +26,7 @@ from batuta.train.conductor_training import load_pool
 from batuta.train.episodes import Episode, make_episodes, render_chat_prompt
 from batuta.train.model import (
     add_adapters,
+    choose_attention,
     cpu_autocast,
     freeze_lower_layers,
     load_policy,
@@ -116,6 +117,7 @@ def run_rejection_sampling(
     torch.manual_seed(settings.seed)
     set_threads(settings)
     model, tokenizer = load_policy(start, settings.policy.revision)
+    choose_attention(model, settings)
     if settings.policy.lora:
         model = add_adapters(model, settings.policy.lora)
     else:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import platform
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from batuta.errors import StoreError
@@ -88,6 +89,20 @@ class RunFolder:
             StoreError: the disk is full.
         """
         self._write_lines(SAMPLES_FILE, [rollout_record(step, each) for each in rollouts], "a")
+
+    def log_losses(self, stage: str) -> Callable[[int, float], None]:
+        """A listener that writes each step and its loss, with the seconds since now, to a file.
+
+        The file is `STAGE.jsonl`; one of an earlier fit is written over. The listener may raise
+        StoreError: the disk is full.
+        """
+        began, name = monotonic(), f"{stage}.jsonl"
+
+        def add(step: int, loss: float) -> None:
+            line = {"step": step, "loss": round(loss, 4), "seconds": round(monotonic() - began, 1)}
+            self._write_lines(name, [line], "a" if step else "w")
+
+        return add
 
     def _write_lines(self, name: str, lines: Iterable[Mapping[str, Any]], mode: str) -> None:
         try:

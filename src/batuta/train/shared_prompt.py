@@ -18,6 +18,8 @@ from transformers import DynamicCache
 
 BATCH_PARTS = 4
 """Parts of a batch, by length, so that short completions are not padded to the longest."""
+LEAST_ROWS = 8
+"""Of a part: the products of a few rows are too small to be fast."""
 
 
 def completion_logprobs(
@@ -55,7 +57,7 @@ def completion_logprobs(
     logps_BT = input_ids.new_zeros(written_BT.shape, dtype=torch.float32)
     entropies_BT = torch.zeros_like(logps_BT)
     lengths_B = written_BT.sum(1)
-    for rows in lengths_B.argsort().chunk(BATCH_PARTS):
+    for rows in lengths_B.argsort().chunk(min(BATCH_PARTS, -(-len(lengths_B) // LEAST_ROWS))):
         most = max(1, int(lengths_B[rows].max()))
         ids = input_ids[rows, -logits_to_keep - 1 :][:, : most + 1]
         mask = torch.cat([prompt_mask_BP[rows], written_BT[rows, :most].long()], 1)[:, :-1]

@@ -20,6 +20,7 @@ from batuta.train.episodes import Episode
 from batuta.train.grpo import RolloutFunction, SharedPromptTrainer, StalePolicyTrainer
 from batuta.train.model import (
     check_own_sampler,
+    choose_attention,
     freeze_lower_layers,
     load_policy,
     lora_config,
@@ -50,6 +51,7 @@ def make_trainer(
     """
     start = require_policy_start(settings)
     model, tokenizer = load_policy(start, settings.policy.revision)
+    choose_attention(model, settings)
     lora = settings.policy.lora
     if lora is None:
         freeze_lower_layers(model, settings.policy.upper_layers)

@@ -22,6 +22,7 @@ from batuta.train.allocator import retain_freed_memory
 from batuta.train.episodes import apply_word_dropout
 from batuta.train.model import (
     add_adapters,
+    choose_attention,
     cpu_autocast,
     freeze_lower_layers,
     load_policy,
@@ -59,7 +60,7 @@ def run_warmup(settings: TrainSettings, on_step: Callable[[int, float], None]) -
     """
     warm = settings.warmup
     retain_freed_memory()
-    RunFolder(settings.output)
+    log = RunFolder(settings.output).log_losses("warmup")
     torch.manual_seed(settings.seed)
     set_threads(settings)
     names = list(settings.curriculum[0].tasks)
@@ -86,6 +87,7 @@ def run_warmup(settings: TrainSettings, on_step: Callable[[int, float], None]) -
     )
     if settings.policy.start:
         model, tokenizer = load_policy(settings.policy.start, settings.policy.revision)
+        choose_attention(model, settings)
         if settings.policy.lora:
             model = add_adapters(model, settings.policy.lora)
         else:
@@ -101,12 +103,17 @@ def run_warmup(settings: TrainSettings, on_step: Callable[[int, float], None]) -
             seed=settings.seed,
         )
         model, tokenizer = _make_policy(settings, islice(read, TOKENIZER_EXAMPLES))
+
+    def tell(step: int, loss: float) -> None:
+        log(step, loss)
+        on_step(step, loss)
+
     fit_warmup(
         model,
         tokenizer,
         pairs=pairs,
         settings=warm,
-        on_step=on_step,
+        on_step=tell,
         prefill="" if rendering.compact else PREFILL,
         autocast=cpu_autocast(settings),
     )

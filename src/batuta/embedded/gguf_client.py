@@ -1,0 +1,184 @@
+"""A language model in one GGUF file as a client: llama.cpp in this process, by the extra `local`.
+
+For conductors of the Llama kind that `batuta train export` wrote; the numpy network beside it
+computes small ones only.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from pathlib import Path
+from typing import Any, Self, final
+
+import anyio
+from anyio import to_thread
+
+from batuta.core import (
+    CallListener,
+    Delta,
+    Finish,
+    Message,
+    Reply,
+    Request,
+    Role,
+    Sampling,
+    Text,
+    Usage,
+)
+from batuta.core.conductor import NULL_LISTENER
+from batuta.distribution import install_hint
+from batuta.embedded.draft_grammar import draft_grammar
+from batuta.errors import BadRequestError, ConfigError, InvalidReplyError
+
+POSITIONS = 4096
+"""Tokens of prompt and reply together."""
+DEFAULT_SAMPLING = Sampling(temperature=0.0, max_tokens=256)
+_MAGIC = b"GGUF"
+_ROLES = {
+    Role.SYSTEM: "system",
+    Role.DEVELOPER: "system",
+    Role.USER: "user",
+    Role.ASSISTANT: "assistant",
+}
+
+
+@final
+class GgufClient:
+    """A GGUF file's model, computed in this process on one thread, one call after another."""
+
+    def __init__(self, name: str, server: Any, *, holds_form: bool = True) -> None:
+        """Takes what `open` has loaded.
+
+        Args:
+            name: what replies call the model.
+            server: llama.cpp.
+            holds_form: whether a draft whose workers are named in the request can be written in its
+                form only; else it is free, as in training.
+        """
+        self._name = name
+        self._server = server
+        self._holds_form = holds_form
+        self._limiter = anyio.CapacityLimiter(1)
+
+    @classmethod
+    def open(cls, path: Path, *, holds_form: bool = True) -> Self:
+        """The model in that file.
+
+        Raises:
+            ConfigError: llama.cpp is not installed, or the file cannot be used.
+        """
+        try:
+            library = importlib.import_module("xllamacpp")
+        except ImportError:
+            raise ConfigError(
+                f"{path} is served by llama.cpp; install it: {install_hint('local')}"
+            ) from None
+        try:
+            with path.open("rb") as file:
+                if file.read(len(_MAGIC)) != _MAGIC:
+                    raise ConfigError(f"{path} is no GGUF file")
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+        try:
+            server = library.Server(_set_parameters(library.CommonParams(), path))
+        except RuntimeError as error:
+            raise ConfigError(
+                f"llama.cpp cannot load {path} ({error}); fetch or export it again"
+            ) from None
+        return cls(path.stem, server, holds_form=holds_form)
+
+    def __repr__(self) -> str:
+        return f"Gguf({self._name!r})"
+
+    async def complete(self, request: Request, listener: CallListener = NULL_LISTENER) -> Reply:
+        """The model's reply; a cancelled call ends at the next token.
+
+        Raises:
+            BadRequestError: the request asks for something that the model cannot do.
+            InvalidReplyError: llama.cpp failed.
+        """
+        body = self._body(request)
+        stopped = threading.Event()
+        try:
+            said = await to_thread.run_sync(
+                self._compute, body, stopped, limiter=self._limiter, abandon_on_cancel=True
+            )
+        finally:
+            stopped.set()
+        if listener.streaming and said.text:
+            await listener.on_delta(Delta(text=said.text))
+        return said
+
+    def _body(self, request: Request) -> dict[str, Any]:
+        if request.tools or request.response_format or request.prefill:
+            raise BadRequestError(
+                "a conductor's GGUF file knows neither tools nor response formats nor a beginning "
+                "of its reply: leave them out"
+            )
+        sampling = request.sampling.with_defaults(DEFAULT_SAMPLING)
+        body: dict[str, Any] = {
+            "messages": [_render_message(message) for message in request.messages],
+            "temperature": sampling.temperature,
+            "max_tokens": sampling.max_tokens,
+            "seed": sampling.seed or 0,
+            "top_k": 0,
+            "top_p": 1.0,
+            "min_p": 0.0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if request.names and self._holds_form:
+            body["grammar"] = draft_grammar(request.names)
+        return body
+
+    def _compute(self, body: dict[str, Any], stopped: threading.Event) -> Reply:
+        parts: list[str] = []
+        ended: dict[str, Any] = {}
+        failed: list[Any] = []
+
+        def hear(chunk: Any) -> bool:
+            """Takes a part of the reply; True ends it."""
+            if not isinstance(chunk, dict) or "choices" not in chunk:
+                failed.append(chunk)
+                return True
+            for choice in chunk["choices"]:
+                parts.append(choice["delta"].get("content") or "")
+                if choice["finish_reason"]:
+                    ended["finish"] = choice["finish_reason"]
+            ended["usage"] = chunk.get("usage") or ended.get("usage")
+            return stopped.is_set()
+
+        try:
+            self._server.handle_chat_completions(body, hear)
+        except (RuntimeError, ValueError) as error:
+            raise InvalidReplyError(f"llama.cpp failed: {error}") from None
+        if failed:
+            raise InvalidReplyError(f"llama.cpp failed: {str(failed[0])[:200]}")
+        usage: dict[str, int] = ended.get("usage") or {}
+        return Reply(
+            text="".join(parts),
+            usage=Usage(
+                calls=1,
+                input=usage.get("prompt_tokens", 0),
+                output=usage.get("completion_tokens", 0),
+            ),
+            finish=Finish.LENGTH if ended.get("finish") == "length" else Finish.STOP,
+            model=self._name,
+        )
+
+
+def _set_parameters(params: Any, path: Path) -> Any:
+    """One slot on one thread: two threads on two busy cores are slower than one."""
+    params.model.path = str(path)
+    params.n_ctx, params.n_parallel = POSITIONS, 1
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.n_gpu_layers, params.warmup, params.verbosity = 0, False, 0
+    return params
+
+
+def _render_message(message: Message) -> dict[str, str]:
+    role = _ROLES.get(message.role)
+    if role is None or not all(isinstance(part, Text) for part in message.parts):
+        raise BadRequestError("a conductor's GGUF file reads only text of system, user, assistant")
+    return {"role": role, "content": message.text}
