@@ -14,6 +14,8 @@ _FEW = 4_000
 """Runs that a search may find and still have sorted by itself."""
 _SAMPLE = 500
 """Runs of any day, about, that tell which words are common."""
+_MOST_WORDS = 16
+"""Of a search with more of them, none is looked at apart."""
 _COMMON = 0.05
 """Part of them that shows a common word."""
 _STORED = """
@@ -86,7 +88,7 @@ def _rare_filter(words: str, rare: list[str]) -> ColumnElement[bool]:
 def _rare_words(connection: Connection, words: str) -> list[str]:
     """Those to search by, if the others are common ones; empty: all of them together."""
     parts = sorted({word for word in words.split() if _HAS_TRIGRAM.search(word)})
-    if len(parts) < 2:  # noqa: PLR2004 - there is nothing to choose
+    if not 1 < len(parts) <= _MOST_WORDS:
         return []
     stored = connection.execute(text(_STORED), {"name": RUNS.name}).scalar() or 0.0
     sampled = RUNS.tablesample(func.system(min(100.0, 100.0 * _SAMPLE / max(stored, 1.0))))
