@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import random
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from decimal import localcontext
 from typing import Any
@@ -118,7 +118,7 @@ def score_answer(task: Task, answer: str) -> Grade:
 
 
 @contextmanager
-def _own_globals() -> Iterator[None]:
+def _own_globals() -> Generator[None]:
     """Undoes what a few generators do to their process.
 
     They seed the shared generator of random numbers, and one leaves twelve digits to every
