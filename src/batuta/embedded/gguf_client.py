@@ -139,14 +139,15 @@ class GgufClient:
 
         def hear(chunk: Any) -> bool:
             """Takes a part of the reply; True ends it."""
-            if not isinstance(chunk, dict) or "choices" not in chunk:
+            told: dict[str, Any] = chunk if isinstance(chunk, dict) else {}  # pyright: ignore[reportUnknownVariableType] - of JSON
+            if "choices" not in told:
                 failed.append(chunk)
                 return True
-            for choice in chunk["choices"]:
+            for choice in told["choices"]:
                 parts.append(choice["delta"].get("content") or "")
                 if choice["finish_reason"]:
                     ended["finish"] = choice["finish_reason"]
-            ended["usage"] = chunk.get("usage") or ended.get("usage")
+            ended["usage"] = told.get("usage") or ended.get("usage")
             return stopped.is_set()
 
         try:
