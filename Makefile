@@ -16,7 +16,7 @@ SERVER := --extra jobs --extra oidc --extra otel --extra postgres --extra redis 
 LOCKED = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r
 OWN = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 
-.PHONY: install run test test-unit test-long test-cluster test-node test-llmprobe browser models check bench format clean lock audit sbom release
+.PHONY: install run test test-unit test-long test-cluster test-node test-llmprobe browser bubblewrap models check bench format clean lock audit sbom release
 
 run: $(STAMP)  ## answer three questions of growing difficulty on the embedded orchestra
 	@for question in \
@@ -28,13 +28,13 @@ run: $(STAMP)  ## answer three questions of growing difficulty on the embedded o
 		$(BIN)/batuta ask --pool rehearsal "$$question" || exit 1; \
 	done
 
-test: $(STAMP_DEV) browser models  ## every test but the long ones, on all cores
+test: $(STAMP_DEV) browser bubblewrap models  ## every test but the long ones, on all cores
 	$(BIN)/python -m pytest -m "not long" $(PARALLEL)
 
 test-unit: $(STAMP_DEV)  ## the tests of pure values, in seconds
 	$(BIN)/python -m pytest -m unit tests/config tests/core tests/language tests/laws tests/schemas
 
-test-long: $(STAMP_DEV) browser models  ## the long ones too
+test-long: $(STAMP_DEV) browser bubblewrap models  ## the long ones too
 	$(BIN)/python -m pytest $(PARALLEL)
 
 test-cluster: $(STAMP_DEV)  ## two replicas on hosts of their own, killed and cut off; needs root, iproute2, haproxy
@@ -66,6 +66,13 @@ browser: $(STAMP_DEV)  ## Chromium for the tests of the web page; where there is
 	fi; \
 	timeout 300 $(BIN)/python -m playwright install chromium >/dev/null 2>&1 && exit 0; \
 	echo "none could be installed: the tests in a browser are skipped (apt-get install chromium)" >&2
+
+bubblewrap:  ## the sandbox of programs, for the tests of what hostile ones can do; where there is none they are skipped
+	@command -v bwrap >/dev/null && exit 0; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		{ apt-get update && apt-get install -y --no-install-recommends bubblewrap; } >/dev/null 2>&1 && exit 0; \
+	fi; \
+	echo "it could not be installed: most tests of the sandbox are skipped (apt-get install bubblewrap)" >&2
 
 models: $(STAMP_DEV)  ## llama.cpp, SmolLM2-135M and MiniLM, for the tests with real models; where they are not to be had those are skipped
 	@[ -f $(STAMP_MODELS) ] || $(MAKE) --no-print-directory $(STAMP_MODELS) || \
