@@ -44,6 +44,19 @@ def test_what_was_found_gets_likelier_and_is_kept_where_reinforcement_begins(tmp
     assert len(losses) >= 30 and losses[-1] < 0.5 * losses[0]
 
 
+def test_workflows_that_do_not_fit_into_a_draft_are_refused_before_anything_is_fitted(
+    tmp_path, warm
+):
+    stage = settings(
+        tmp_path,
+        optimiser={"completion": 8},
+        policy={"start": str(warm), "network": NETWORK},
+    )
+    with pytest.raises(ConfigError, match=r"has \d+ tokens, and the policy may write 8: set"):
+        run_distillation(stage, write_found(tmp_path / "tuned"), lambda *_: None)
+    assert not (tmp_path / "distilled").exists()
+
+
 @pytest.mark.parametrize("text", ["", "{}", "no json", '{"id": 1, "question": "q", "steps": [{}]}'])
 def test_a_folder_that_holds_no_workflows_is_refused_in_a_sentence(tmp_path, text):
     (tmp_path / WORKFLOWS).write_text(text)

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from time import monotonic
+from typing import Any
 
 import anyio
 import torch
 
+from batuta.errors import ConfigError
 from batuta.train.allocator import retain_freed_memory
 from batuta.train.conductor_training import load_pool
 from batuta.train.distil_sources import make_tuned_examples, read_drafts, read_found_workflows
@@ -32,6 +34,8 @@ from batuta.train.run_folder import RunFolder
 from batuta.train.settings import DistilSettings, TrainSettings
 from batuta.train.warmup import TrainingExample, fit_examples
 
+_SPARE = 9
+"""Tokens of a draft beyond the longest one that was found."""
 _PASSES = 40
 """Times that each example of a tuning is seen where the settings allow fewer steps."""
 
@@ -53,7 +57,8 @@ def run_distillation(
         The folder of the fitted policy, from which reinforcement learning begins.
 
     Raises:
-        ConfigError: the settings cannot be carried out, or the source cannot be used.
+        ConfigError: the settings cannot be carried out, the source cannot be used, or what was
+            found is longer than the policy may write.
         StoreError: the folder cannot be written.
     """
     start = require_policy_start(settings, "distilled")
@@ -72,6 +77,7 @@ def run_distillation(
         groups, fitting = read_drafts(source, pool, settings, tokenizer), settings.distil
     else:
         groups = make_tuned_examples(settings, tokenizer, pool, found)
+        _require_room(groups, tokenizer, settings.optimiser.completion)
         fitting = _fit_of_tuning(settings, len(groups))
     log = RunFolder(settings.output).log_losses("distilled")
 
@@ -96,6 +102,23 @@ def _share_of_time(minutes: float | None) -> Callable[[float], bool]:
     """Whether a part of these minutes, which begin now, is over; never, without a limit."""
     began = monotonic()
     return lambda share: minutes is not None and monotonic() - began > 60 * minutes * share
+
+
+def _require_room(
+    groups: Sequence[Sequence[TrainingExample]], tokenizer: Any, completion: int
+) -> None:
+    """What is learned must fit into a draft: of what is cut off, nothing can be run.
+
+    Raises:
+        ConfigError: a workflow is longer than the policy may write.
+    """
+    drafts = {example.draft for group in groups for example in group}
+    longest = max(len(tokenizer(one, add_special_tokens=False)["input_ids"]) for one in drafts)
+    if longest >= completion:
+        raise ConfigError(
+            f"the longest workflow found has {longest} tokens, and the policy may write "
+            f"{completion}: set [optimiser] completion = {longest + _SPARE}"
+        )
 
 
 def _fit_of_tuning(settings: TrainSettings, examples: int) -> DistilSettings:
