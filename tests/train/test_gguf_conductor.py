@@ -119,10 +119,11 @@ class TestConductorInOneFile:
         assert POOL.workers[1].id in done.stdout + done.stderr
 
     def test_an_untrained_one_is_held_to_the_form(self, cut, tmp_path):
-        """Without a grammar it writes no list at all."""
+        """A grammar bounds its lists, and 1,500 tokens are more than the longest of them."""
         file = tmp_path / "untrained.gguf"
         file.symlink_to(cut[0])
-        ConductorCard(name="untrained", rendering=SHOWN, temperature=1.0).write(file)
+        card = ConductorCard(name="untrained", rendering=SHOWN, temperature=1.0, max_tokens=1500)
+        card.write(file)
         conductor = open_trained(file)
         for seed in range(3):
             context = PlanningContext(question=CONTEXT.question, pool=POOL, seed=seed)
