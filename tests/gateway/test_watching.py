@@ -139,7 +139,7 @@ async def test_others_are_served_while_the_metrics_of_many_tenants_are_written()
             turns += 1
             metrics.count_run(run, f"late-{turns}")
             await anyio.sleep(0)
-    assert turns > 20
+    assert turns > 3, "it is written in one turn of the loop otherwise"
     last = texts[-1].decode()
     assert 'tenant="tenant-2999"' in last and 'tenant="late-1"' in last
 

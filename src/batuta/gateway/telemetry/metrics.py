@@ -87,7 +87,8 @@ class Metrics:
         self._tokens = counter("tokens", "Tokens of all calls.", "worker", "tenant", "kind")
         self._dollars = counter("dollars", "Of priced calls; the ledger has them exactly.", "worker", "tenant")  # fmt: skip  # noqa: E501
         self._unpriced = counter("unpriced_calls", "Calls without a known price.", "worker")
-        registry.register(_CountedMetrics(counted))
+        self._counted = _CountedMetrics(counted)
+        registry.register(self._counted)
         self._live = _LiveGauges(gauges, health, drift)
         registry.register(self._live)
         ProcessCollector(registry=registry)
@@ -95,6 +96,7 @@ class Metrics:
 
     async def render(self) -> bytes:
         """All of it, as Prometheus reads it; written in a thread, for many tenants make it long."""
+        self._counted.read()
         self._live.read()
         return await anyio.to_thread.run_sync(generate_latest, self._registry)
 
@@ -164,8 +166,8 @@ class _Counter:
     """Sums, told apart by labels.
 
     The library's own metrics check, convert and lock whenever they count; these add, and are made
-    into the library's samples when somebody reads them. Only the event loop's thread adds;
-    another one may read.
+    into the library's samples when somebody reads them. They belong to the event loop's thread;
+    another one reads a copy.
     """
 
     def __init__(self, name: str, what: str, labels: tuple[str, ...]) -> None:
@@ -178,12 +180,18 @@ class _Counter:
         if labels in self._sums:
             self._sums[labels] += amount
         else:
-            self._created[labels], self._sums[labels] = time(), amount
+            self._sums[labels], self._created[labels] = amount, time()
+
+    def copy(self) -> _Counter:
+        """The same, as it is now."""
+        copied = _Counter(self._name, self._what, self._labels)
+        copied._sums, copied._created = self._sums.copy(), self._created.copy()
+        return copied
 
     def metric(self) -> Metric:
         """All of it."""
         metric = Metric(self._name, self._what, "counter")
-        for labels, total in list(self._sums.items()):
+        for labels, total in self._sums.items():
             named = dict(zip(self._labels, labels, strict=True))
             metric.add_sample(f"{self._name}_total", named, total)
             metric.add_sample(f"{self._name}_created", named, self._created[labels])
@@ -204,17 +212,23 @@ class _Histogram:
     def observe(self, value: float, *labels: str) -> None:
         """Counts the value."""
         if labels not in self._counts:
-            self._created[labels], self._sums[labels] = time(), 0.0
-            self._counts[labels] = [0] * (len(_BUCKETS) + 1)
+            self._counts[labels], self._sums[labels] = [0] * (len(_BUCKETS) + 1), 0.0
+            self._created[labels] = time()
         self._counts[labels][bisect_left(_BUCKETS, value)] += 1
         self._sums[labels] += value
+
+    def copy(self) -> _Histogram:
+        """The same, as it is now."""
+        copied = _Histogram(self._name, self._what, self._labels)
+        copied._counts = {labels: counts.copy() for labels, counts in self._counts.items()}
+        copied._sums, copied._created = self._sums.copy(), self._created.copy()
+        return copied
 
     def metric(self) -> Metric:
         """All of it."""
         metric = Metric(self._name, self._what, "histogram")
         bounds = [*(repr(float(bound)) for bound in _BUCKETS), "+Inf"]
-        for labels, now in list(self._counts.items()):
-            counts = tuple(now)
+        for labels, counts in self._counts.items():
             named = dict(zip(self._labels, labels, strict=True))
             for bound, total in zip(bounds, accumulate(counts), strict=True):
                 metric.add_sample(f"{self._name}_bucket", {**named, "le": bound}, total)
@@ -230,10 +244,15 @@ class _CountedMetrics(Collector):
 
     def __init__(self, counted: Sequence[_Counter | _Histogram]) -> None:
         self._counted = counted
+        self._copies: Sequence[_Counter | _Histogram] = ()
+
+    def read(self) -> None:
+        """Copies them; they are collected as they are now."""
+        self._copies = tuple(one.copy() for one in self._counted)
 
     def collect(self) -> Iterable[Metric]:
         """Every counter and every histogram."""
-        return [one.metric() for one in self._counted]
+        return [one.metric() for one in self._copies]
 
 
 @final
