@@ -269,6 +269,7 @@ id = "small"
 provider = "llamacpp"
 model = "SmolLM2"
 base_url = "{url}/v1"
+sampling = {{ temperature = 0.0 }}  # drawn at random, its answer is now and then another capital
 
 [conductor]
 worker = "small"

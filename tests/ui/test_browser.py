@@ -87,6 +87,7 @@ def test_the_keyboard_does_everything_and_is_never_lost(house, visit):
     page.locator("[data-go]").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector("[data-stop]:focus")
+    page.wait_for_selector('[data-state="running"]')  # until then there is no run to be shown
     page.keyboard.press("Enter")
     page.wait_for_selector("[data-go]:focus")
     page.goto(answered(page))

@@ -86,12 +86,7 @@ def run_warmup(settings: TrainSettings, on_step: Callable[[int, float], None]) -
         seed=settings.seed,
     )
     if settings.policy.start:
-        model, tokenizer = load_policy(settings.policy.start, settings.policy.revision)
-        choose_attention(model, settings)
-        if settings.policy.lora:
-            model = add_adapters(model, settings.policy.lora)
-        else:
-            freeze_lower_layers(model, settings.policy.upper_layers)
+        model, tokenizer = _load_start(settings)
     else:
         mixed = warm.model_copy(update={"drills": 0.0})
         read = warmup_texts(
@@ -118,6 +113,16 @@ def run_warmup(settings: TrainSettings, on_step: Callable[[int, float], None]) -
         autocast=cpu_autocast(settings),
     )
     return save_stage(model, tokenizer, settings, "warmup")
+
+
+def _load_start(settings: TrainSettings) -> tuple[Any, Any]:
+    """The policy that training starts from, what is to be learned of it chosen."""
+    model, tokenizer = load_policy(settings.policy.start, settings.policy.revision)
+    choose_attention(model, settings)
+    if settings.policy.lora:
+        return add_adapters(model, settings.policy.lora), tokenizer
+    freeze_lower_layers(model, settings.policy.upper_layers)
+    return model, tokenizer
 
 
 def _make_policy(settings: TrainSettings, read: Iterable[tuple[str, str]]) -> tuple[Any, Any]:
