@@ -1,6 +1,8 @@
 """The house rules that a program can check; the import rules are import-linter's."""
 
 import ast
+import re
+import tomllib
 from pathlib import Path
 
 from source_files import SOURCE, complaints, house_trees, source_texts
@@ -110,3 +112,23 @@ def test_tests_patch_nothing():
                 else []
             )
             assert not any(m.startswith("unittest") for m in modules), path
+
+
+def test_type_checks_need_no_extra():
+    """`make check` of a fresh clone has neither llama.cpp nor inspect: no import may need them."""
+    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"]
+    absent = {re.split(r"[<>=\[]", name)[0].replace("-", "_") for name in extras["local"]}
+    absent |= {re.split(r"[<>=\[]", name)[0].replace("-", "_") for name in extras["inspect"]}
+    assert absent == {"gguf", "xllamacpp", "inspect_ai"}
+    for path in [*SOURCE.rglob("*.py"), *Path(__file__).parent.rglob("*.py")]:
+        text = path.read_text(encoding="utf-8")
+        if not any(name in text for name in absent) or "reportMissingImports=false" in text:
+            continue
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            named = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            named += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if absent & {name.split(".")[0] for name in named}:
+                line = lines[node.lineno - 1]
+                assert "pyright: ignore[reportMissingImports]" in line, f"{path}: {line.strip()}"
