@@ -4,8 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batuta.clients.address_redaction import address_parts, hide_addresses
 from batuta.clients.error_mapping import error_from_reply, error_from_response
+from batuta.core.redaction import address_parts, hide_addresses
 
 URL = "https://canary-user:canary-pass@canary-host.corp.internal:48443/canary-path/v1/chat?canary=1"
 FORMS = [

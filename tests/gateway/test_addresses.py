@@ -1,6 +1,7 @@
 """No upstream address reaches a caller, a trace, a page or a span, however the upstream fails."""
 
 import asyncio
+import re
 import socket
 
 import pytest
@@ -8,9 +9,11 @@ from aiohttp import web
 
 from batuta.clients import HttpTransport, RetryPolicy, WorkerSpec, open_client
 from batuta.clients.secret import Secret
-from batuta.core import Question
+from batuta.core import Failure, Question
 from batuta.engine import conduct
+from batuta.errors import BadRequestError, ProviderOverloadedError, RateLimitError
 from batuta.gateway.telemetry.spans import spans_of
+from batuta.solvers import LLMConductor
 from batuta.store import Store, encode_run
 from gateway.house import HI, Serving, orchestra, pool_of
 
@@ -113,10 +116,15 @@ def assert_hidden(text, url):
 
 
 async def check(url, tmp_path, provider="compatible"):
+    async with HttpTransport(connect=1.0, idle=0.2) as http:
+        await check_client(ada(http, url, provider), url, tmp_path)
+
+
+async def check_client(client, url, tmp_path):
+    """Asks a server with this client as its only worker in every way, and reads all it shows."""
     async with (
-        HttpTransport(connect=1.0, idle=0.2) as http,
         Store.open(f"sqlite:///{tmp_path}/runs.db") as store,
-        Serving(orchestra({"ada": ada(http, url, provider)}, store=store)) as server,
+        Serving(orchestra({"ada": client}, store=store)) as server,
     ):
         for model in ("worker/ada", "batuta-ultra"):
             for stream in (False, True):
@@ -127,8 +135,17 @@ async def check(url, tmp_path, provider="compatible"):
                     told = await response.text()
                 assert "error" in told
                 assert_hidden(told + str(headers), url)
+        async with server.http.get("/ui/") as response:
+            found = re.search(r'data-token="([^"]+)"', await response.text())
+        for model in ("worker/ada", "batuta-ultra"):
+            asked = {"model": model, "messages": HI}
+            token = {"x-token": found[1]}
+            async with server.http.post("/ui/ask", json=asked, headers=token) as answer:
+                panels = await answer.text()
+            assert "failed" in panels and answer.status == 200, panels
+            assert_hidden(panels.replace(server.url, ""), url)
         rows = await store.list()
-        assert len(rows) == 4
+        assert len(rows) == 6
         for row in rows:
             run = await store.get(row.id)
             assert run.error is not None
@@ -169,9 +186,37 @@ async def test_one_that_cannot_be_reached(tmp_path):
             await check(url, folder)
 
 
-async def test_the_conductors_own_provider():
-    from batuta.solvers import LLMConductor
+class PluggedIn:
+    """A client of somebody's own, whose errors say all that it knows."""
 
+    def __init__(self, url, kind, *, tells=False):
+        self._url, self._kind, self._tells = url, kind, tells
+
+    async def complete(self, request, listener):
+        text = f"{self._url} refused Bearer {KEY} and sk-{KEY} at 127.0.0.1"
+        if self._tells:
+            await listener.on_failure(Failure(code="overloaded", message=text, retryable=True))
+        raise self._kind(text)
+
+
+@pytest.mark.parametrize("tells", [False, True])
+@pytest.mark.parametrize("kind", [BadRequestError, ProviderOverloadedError, RateLimitError])
+async def test_a_client_that_is_plugged_in(kind, tells, tmp_path):
+    url = "http://127.0.0.1:48443/canary-path/v1"
+    await check_client(PluggedIn(url, kind, tells=tells), url, tmp_path)
+
+
+async def test_a_conductors_client_that_is_plugged_in():
+    url = "http://127.0.0.1:48443/canary-path/v1"
+    client = PluggedIn(url, BadRequestError, tells=True)
+    run = await conduct(
+        Question.of("hi"), LLMConductor(name="c", client=client), pool_of("ada"), {"ada": client}
+    )
+    assert run.rounds[0].decision.outage  # pyright: ignore[reportAttributeAccessIssue]
+    assert_hidden(encode_run(run).decode(), url)
+
+
+async def test_the_conductors_own_provider():
     async with Upstream(answers(400)) as url, HttpTransport(connect=1.0, idle=0.2) as http:
         pool = pool_of("ada")
         run = await conduct(

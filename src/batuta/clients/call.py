@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Protocol, final
 
-from batuta.clients.address_redaction import address_parts
 from batuta.clients.decoding import need_string
 from batuta.clients.error_mapping import error_from_reply
 from batuta.clients.transport import EventStream, HttpTarget, HttpTransport, with_host
@@ -29,6 +28,7 @@ from batuta.core import (
     Worker,
 )
 from batuta.core.conductor import NULL_LISTENER
+from batuta.core.redaction import address_parts
 from batuta.core.token_estimate import estimate_usage
 from batuta.errors import (
     ClientError,

@@ -12,9 +12,9 @@ from typing import Any
 
 import orjson
 
-from batuta.clients.address_redaction import hide_addresses
 from batuta.clients.decoding import as_array, as_object, as_string
 from batuta.clients.secret import NO_KEY, Secret, redact_secrets
+from batuta.core.redaction import hide_addresses
 from batuta.errors import (
     BadRequestError,
     ClientError,

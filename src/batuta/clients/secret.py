@@ -5,17 +5,10 @@ from __future__ import annotations
 import re
 from typing import final
 
+from batuta.core.redaction import HIDDEN_KEY, hide_keys
 from batuta.errors import ConfigError
 
-_KEY_LIKE = re.compile(
-    r"\b(?:sk|pk|rk|gsk|xai|hf)[-_][A-Za-z0-9_\-*.]{6,}"  # OpenAI, Anthropic, OpenRouter, others
-    r"|\bAIza[A-Za-z0-9_\-]{10,}"  # Google
-    r"|\bBearer\s+\S+",
-    re.IGNORECASE,
-)
-_URL = re.compile(r"(https?://)(?:[^\s/@]*@)?([^\s/?#\"'<>]+)[^\s\"'<>]*")
 _SENDABLE = re.compile(r"[!-~]*")
-HIDDEN_KEY = "***"
 
 
 @final
@@ -58,4 +51,4 @@ def redact_secrets(text: str, key: Secret = NO_KEY) -> str:
     """`text` without `key`, without anything that looks like a key, and without URL paths."""
     if key:
         text = text.replace(key.reveal(), HIDDEN_KEY)
-    return _URL.sub(r"\1\2", _KEY_LIKE.sub(HIDDEN_KEY, text))
+    return hide_keys(text)

@@ -16,11 +16,11 @@ import aiohttp
 import anyio
 import orjson
 
-from batuta.clients.address_redaction import address_parts, hide_addresses
 from batuta.clients.cloud_credentials import RequestSigner
 from batuta.clients.decoding import SseEvent, SseParser
 from batuta.clients.error_mapping import decode_body, error_from_response
 from batuta.clients.secret import NO_KEY, Secret
+from batuta.core.redaction import address_parts, hide_addresses
 from batuta.errors import (
     BadRequestError,
     ClientError,

@@ -11,6 +11,7 @@ from batuta.core.decision import AcceptedAnswer, Draft, MalformedPlan, Plan
 from batuta.core.exploration import Exploration
 from batuta.core.formatting import format_cost, format_count, format_seconds
 from batuta.core.message import Delta, Question, Reply, Request, ToolCall
+from batuta.core.redaction import clean_message
 from batuta.core.run_html import StepRow, render_run_html
 from batuta.core.worker import Pool, WorkerId
 from batuta.core.workflow import MAX_STEPS, Step, Workflow
@@ -96,10 +97,13 @@ class Failure:
 
     @staticmethod
     def of(error: ClientError) -> Failure:
-        """The error as data."""
+        """The error as data, without what looks like a key or an address.
+
+        Our own clients have cleaned their errors; one that somebody plugs in may not have.
+        """
         return Failure(
             code=error.code,
-            message=str(error),
+            message=clean_message(str(error)),
             retryable=error.retryable,
             usage=error.usage or ZERO_USAGE,
             cost=error.cost or ZERO_COST,

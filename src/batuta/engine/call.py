@@ -29,6 +29,7 @@ from batuta.core import (
     Workflow,
     encode_call_id,
 )
+from batuta.core.redaction import clean_message
 from batuta.core.run import HEDGE_LOST
 from batuta.core.token_estimate import estimate_request_tokens, token_weight, tokens_from_weight
 from batuta.engine.budget import Hold
@@ -231,6 +232,7 @@ class WorkerCall:
             StreamInterruptedError: the reader has already seen a part of this answer.
             RateLimitError: the provider wants to be skipped, and others can be asked.
         """
+        failure = replace(failure, message=clean_message(failure.message))
         if (
             self._is_rate_limited(failure) and self.step.has_others()
         ):  # charged and noted at its end
@@ -342,7 +344,7 @@ class WorkerCall:
             return Failure(code="limit", message=str(error))
         except ClientError as error:
             return (
-                Failure(code=error.code, message=str(error))
+                Failure(code=error.code, message=clean_message(str(error)))
                 if self.is_settled
                 else Failure.of(error)
             )

@@ -32,6 +32,7 @@ from batuta.core import (
     Worker,
 )
 from batuta.core.conductor import NULL_LISTENER
+from batuta.core.redaction import clean_message
 from batuta.core.token_estimate import estimate_request_tokens
 from batuta.errors import BadRequestError, ClientError, LimitReachedError, WorkflowError
 from batuta.language import PromptOptions, conductor_request, parse_workflow
@@ -117,7 +118,7 @@ class LLMConductor:
             )
             return MalformedPlan(
                 draft=lost,
-                reason=f"the conductor's model failed: {error}",
+                reason=f"the conductor's model failed: {clean_message(str(error))}",
                 outage=True,
                 again=error.retryable,
             )
@@ -169,8 +170,7 @@ class LLMConductor:
         except BadRequestError as error:
             if self.structured is None or request.response_format is None:
                 raise
-            usage, cost = error.usage or ZERO_USAGE, error.cost or ZERO_COST
-            failure = Failure(code=error.code, message=str(error), usage=usage, cost=cost)
+            failure = Failure.of(error)
         await listener.on_failure(failure)
         free = self._request(context, None)
         reply = await self.client.complete(free, listener)

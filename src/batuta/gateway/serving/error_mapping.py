@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from batuta.core import Failure, Outcome, Run
+from batuta.core.redaction import clean_message
 from batuta.gateway.errors import APIError, server_closing
 
 _MAX_MESSAGE = 500
@@ -132,14 +133,10 @@ def _error_sentence(run: Run) -> str:
 
 def _provider_message(run: Run) -> str:
     """The provider's own words, without keys and addresses."""
-    # Only here, and it loads aiohttp.
-    from batuta.clients.address_redaction import hide_addresses  # noqa: PLC0415
-    from batuta.clients.secret import redact_secrets  # noqa: PLC0415
-
     error = run.error or ""
     if len(error) > _MAX_READ:  # to the end of a word: half a key is not known for one
         error = "".join(error[:_MAX_READ].rpartition(" ")[:2])
-    return hide_addresses(redact_secrets(error))[:_MAX_MESSAGE]
+    return clean_message(error)[:_MAX_MESSAGE]
 
 
 def _retry_headers(seconds: float) -> dict[str, str]:

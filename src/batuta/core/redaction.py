@@ -1,7 +1,8 @@
-"""Where a provider is reached is the operator's own affair: no sentence that leaves here says it.
+"""Keys and addresses of providers are the operator's own affair: no recorded sentence says them.
 
 A provider's words may repeat its address in many forms. Those of the called address are known and
-are hidden wherever they stand; of others whatever looks like an address is.
+are hidden wherever they stand; of others whatever looks like an address is. The clients clean what
+they know; the engine cleans once more by looks alone, for clients that somebody plugs in.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from functools import lru_cache
 from urllib.parse import unquote, urlsplit
 
 HIDDEN_ADDRESS = "[address]"
+HIDDEN_KEY = "***"
 _MAX_CHARACTERS = 4000
 """Characters of a text that are looked at; what comes after is left out."""
 _TOP_LEVEL_DOMAINS = (
@@ -29,6 +31,23 @@ _ADDRESS_LIKE = re.compile(
     r"|\bport\b\W{0,3}\d{2,5}\b",
     re.IGNORECASE,
 )
+_KEY_LIKE = re.compile(
+    r"\b(?:sk|pk|rk|gsk|xai|hf)[-_][A-Za-z0-9_\-*.]{6,}"  # OpenAI, Anthropic, OpenRouter, others
+    r"|\bAIza[A-Za-z0-9_\-]{10,}"  # Google
+    r"|\bBearer\s+\S+",
+    re.IGNORECASE,
+)
+_URL = re.compile(r"(https?://)(?:[^\s/@]*@)?([^\s/?#\"'<>]+)[^\s\"'<>]*")
+
+
+def hide_keys(text: str) -> str:
+    """The text without what looks like a provider's key, and without paths and users of URLs."""
+    return _URL.sub(r"\1\2", _KEY_LIKE.sub(HIDDEN_KEY, text))
+
+
+def clean_message(text: str) -> str:
+    """An error's sentence as it may be recorded: without what looks like a key or an address."""
+    return hide_addresses(hide_keys(text))
 
 
 @lru_cache(256)
