@@ -127,8 +127,10 @@ def test_type_checks_need_no_extra():
             continue
         lines = text.splitlines()
         for node in ast.walk(ast.parse(text)):
-            named = [a.name for a in node.names] if isinstance(node, ast.Import) else []
-            named += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            named = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            named += [one.name for one in node.names]
             if absent & {name.split(".")[0] for name in named}:
                 line = lines[node.lineno - 1]
                 assert "pyright: ignore[reportMissingImports]" in line, f"{path}: {line.strip()}"

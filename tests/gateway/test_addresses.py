@@ -9,7 +9,8 @@ from aiohttp import web
 
 from batuta.clients import HttpTransport, RetryPolicy, WorkerSpec, open_client
 from batuta.clients.secret import Secret
-from batuta.core import Failure, Question
+from batuta.core import Failure, Question, WorkerId
+from batuta.core.conductor import NULL_LISTENER
 from batuta.engine import conduct
 from batuta.errors import BadRequestError, ProviderOverloadedError, RateLimitError
 from batuta.gateway.telemetry.spans import spans_of
@@ -192,7 +193,7 @@ class PluggedIn:
     def __init__(self, url, kind, *, tells=False):
         self._url, self._kind, self._tells = url, kind, tells
 
-    async def complete(self, request, listener):
+    async def complete(self, request, listener=NULL_LISTENER):
         text = f"{self._url} refused Bearer {KEY} and sk-{KEY} at 127.0.0.1"
         if self._tells:
             await listener.on_failure(Failure(code="overloaded", message=text, retryable=True))
@@ -210,7 +211,10 @@ async def test_a_conductors_client_that_is_plugged_in():
     url = "http://127.0.0.1:48443/canary-path/v1"
     client = PluggedIn(url, BadRequestError, tells=True)
     run = await conduct(
-        Question.of("hi"), LLMConductor(name="c", client=client), pool_of("ada"), {"ada": client}
+        Question.of("hi"),
+        LLMConductor(name="c", client=client),
+        pool_of("ada"),
+        {WorkerId("ada"): client},
     )
     assert run.rounds[0].decision.outage  # pyright: ignore[reportAttributeAccessIssue]
     assert_hidden(encode_run(run).decode(), url)

@@ -59,8 +59,12 @@ def bound_first_calls(
         conductor_worker: the worker whose model conducts, if one does.
     """
     workers = pool.ranked()[:1] if direct else pool.workers
-    size = measure_prompt(_step_request(question))
-    bounds = [_bound_step(worker, question, limits, size, direct=direct) for worker in workers]
+    requests = [_step_request(question, worker.sampling) for worker in workers]
+    size = measure_prompt(requests[0])  # workers differ in their defaults, not in the prompt
+    bounds = [
+        _bound_step(worker, request, limits, size, direct=direct)
+        for worker, request in zip(workers, requests, strict=True)
+    ]
     draft = (
         Decimal(0) if conductor_worker is None else _draft_cost(question, limits, conductor_worker)
     )
@@ -82,7 +86,8 @@ def bound_workflow(
     size, total, said = measure_prompt(_step_request(question)), Decimal(0), 0
     for step in (step for workflow in workflows for step in workflow.steps):
         worker = pool[step.worker]
-        bound = _bound_step(worker, question, limits, size, direct=False)
+        request = _step_request(question, worker.sampling)
+        bound = _bound_step(worker, request, limits, size, direct=False)
         price = worker.price or limits.unknown
         total += bound.max_usd + price.of(Usage(calls=0, input=said))
         said += bound.desired_output
@@ -101,10 +106,9 @@ def _step_request(question: Question, default: Sampling = Sampling()) -> Request
 
 
 def _bound_step(
-    worker: Worker, question: Question, limits: Limits, size: PromptSize, *, direct: bool
+    worker: Worker, request: Request, limits: Limits, size: PromptSize, *, direct: bool
 ) -> CallCostBound:
     """A step's call, as the engine bounds it."""
-    request = _step_request(question, worker.sampling)
     bound = bound_call_cost(request, worker, limits.unknown, size=size)
     if direct:
         return bound
