@@ -18,7 +18,6 @@ from batuta.core import Step, WorkerId, Workflow
 from batuta.errors import ConfigError
 from batuta.rehearsal import draw_tasks, rehearsal_pool
 from batuta.train.auto_settings import TrainingFacts, choose_settings
-from batuta.train.auto_training import StageClock
 from batuta.train.fit_plan import LEAST_STEPS, SMALL, open_new_policy, plan_fitting
 from batuta.train.held_back import LEAST_QUESTIONS, divide_lines, split_source
 from batuta.train.model import load_policy
@@ -30,6 +29,7 @@ from batuta.train.search_first import (
     workflow_texts,
     write_greedily,
 )
+from batuta.train.training_supervisor import StageClock
 from batuta.train.warmup import TrainingExample, fit_examples, render_user_prompt
 from batuta.tune.parts import text_key
 from train.stage import LIBRARIES, settings

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batuta.train.auto_training import StageClock, TrainingSupervisor
 from batuta.train.held_back import SplitQuestions
+from batuta.train.training_supervisor import StageClock, TrainingSupervisor
 from batuta.train.watchdogs import (
     QUIET_STEPS,
     WINDOW,

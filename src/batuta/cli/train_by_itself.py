@@ -20,9 +20,9 @@ from batuta.errors import ConfigError
 
 if TYPE_CHECKING:
     from batuta.train.auto_settings import ChosenSetting
-    from batuta.train.auto_training import AutoReport
     from batuta.train.held_back import SplitQuestions
     from batuta.train.settings import TrainSettings
+    from batuta.train.training_supervisor import AutoReport
 
 CHOOSING_PANEL = "Automatic settings"
 """Options in place of a file of settings."""
@@ -56,12 +56,9 @@ def train_by_itself(
         raise ConfigError("name the settings with --config, or --pool, --tasks and --minutes")
     require_packages()
     from batuta.train.auto_settings import TrainingFacts, choose_settings  # noqa: PLC0415 - torch
-    from batuta.train.auto_training import (  # noqa: PLC0415 - loads torch
-        StageClock,
-        require_time,
-        train_within,
-    )
+    from batuta.train.auto_training import require_time, train_within  # noqa: PLC0415 - torch
     from batuta.train.held_back import split_source  # noqa: PLC0415 - after the check
+    from batuta.train.training_supervisor import StageClock  # noqa: PLC0415 - loads torch
 
     if (out / "tuned").exists() or (out / "metrics.jsonl").exists():
         raise ConfigError(f"{out} holds a training already: name another folder with --out")

@@ -12,7 +12,7 @@ from anyio.streams.text import TextReceiveStream
 
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.body import read_body
-from batuta.gateway.http.connections import ConcurrencyLimiter, ConcurrencyLimits
+from batuta.gateway.http.request_slots import ConcurrencyLimiter, ConcurrencyLimits
 
 from .house import HI, Halting, Serving, orchestra
 
@@ -46,40 +46,42 @@ async def test_a_full_server_queues_and_then_turns_away():
 
 
 async def test_who_waits_is_served_when_a_place_comes_free():
-    crowd, order = ConcurrencyLimiter(ConcurrencyLimits(max_running=1, max_waiting=2)), []
+    limiter, order = ConcurrencyLimiter(ConcurrencyLimits(max_running=1, max_waiting=2)), []
 
     async def visit(name):
-        async with crowd.slot():
+        async with limiter.slot():
             order.append(name)
             await anyio.sleep(0)
 
     async with anyio.create_task_group() as tasks:
         for name in "abc":
             tasks.start_soon(visit, name)
-    assert order == ["a", "b", "c"] and (crowd.running, crowd.waiting) == (0, 0)
+    assert order == ["a", "b", "c"] and (limiter.running, limiter.waiting) == (0, 0)
 
 
 async def test_nobody_waits_longer_than_is_allowed():
-    crowd = ConcurrencyLimiter(ConcurrencyLimits(max_running=1, max_waiting=5, queue_timeout=0.01))
-    async with crowd.slot():
+    limiter = ConcurrencyLimiter(
+        ConcurrencyLimits(max_running=1, max_waiting=5, queue_timeout=0.01)
+    )
+    async with limiter.slot():
         with pytest.raises(APIError, match="busy"):
-            async with crowd.slot():
+            async with limiter.slot():
                 pass
-    assert (crowd.running, crowd.waiting, crowd.rejected) == (0, 0, 1)
+    assert (limiter.running, limiter.waiting, limiter.rejected) == (0, 0, 1)
 
 
-async def test_a_closed_crowd_empties_and_lets_nobody_in():
-    crowd = ConcurrencyLimiter(ConcurrencyLimits(max_running=1))
-    async with crowd.slot():
-        crowd.close()
+async def test_a_closed_limiter_empties_and_lets_nobody_in():
+    limiter = ConcurrencyLimiter(ConcurrencyLimits(max_running=1))
+    async with limiter.slot():
+        limiter.close()
         with pytest.raises(APIError, match="shutting down"):
-            async with crowd.slot():
+            async with limiter.slot():
                 pass
         with anyio.move_on_after(0.01) as soon:
-            await crowd.wait_until_empty()
+            await limiter.wait_until_empty()
         assert soon.cancelled_caught
     with anyio.fail_after(30):
-        await crowd.wait_until_empty()
+        await limiter.wait_until_empty()
 
 
 def test_traffic_that_cannot_be():
