@@ -21,11 +21,8 @@ from batuta.train.allocator import retain_freed_memory
 from batuta.train.conductor_training import load_pool
 from batuta.train.distil_sources import make_tuned_examples, read_drafts, read_found_workflows
 from batuta.train.model import (
-    add_adapters,
-    choose_attention,
     cpu_autocast,
-    freeze_lower_layers,
-    load_policy,
+    load_trainable,
     require_policy_start,
     save_stage,
     set_threads,
@@ -67,12 +64,7 @@ def run_distillation(
     retain_freed_memory()
     torch.manual_seed(settings.seed)
     set_threads(settings)
-    model, tokenizer = load_policy(start, settings.policy.revision)
-    choose_attention(model, settings)
-    if settings.policy.lora:
-        model = add_adapters(model, settings.policy.lora)
-    else:
-        freeze_lower_layers(model, settings.policy.upper_layers)
+    model, tokenizer = load_trainable(start, settings)
     if found is None:
         groups, fitting = read_drafts(source, pool, settings, tokenizer), settings.distil
     else:

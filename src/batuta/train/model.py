@@ -214,6 +214,24 @@ def choose_attention(model: Any, settings: TrainSettings) -> None:
         without_adapters(model).set_attn_implementation("eager")
 
 
+def load_trainable(start: str, settings: TrainSettings) -> tuple[Any, Any]:
+    """A policy to train on and its tokenizer: what is to be learned of it is chosen.
+
+    Args:
+        start: a folder of a policy, or the name of a model.
+        settings: adapters (LoRA), or how many of the upper layers are trained.
+
+    Raises:
+        ConfigError: there is no such policy, it is damaged, or memory does not suffice.
+    """
+    model, tokenizer = load_policy(start, settings.policy.revision)
+    choose_attention(model, settings)
+    if settings.policy.lora:
+        return add_adapters(model, settings.policy.lora), tokenizer
+    freeze_lower_layers(model, settings.policy.upper_layers)
+    return model, tokenizer
+
+
 def without_adapters(model: Any) -> Any:
     """The causal language model itself; adapters stand inside its layers."""
     return model.get_base_model() if isinstance(model, PeftModel) else model

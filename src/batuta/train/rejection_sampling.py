@@ -25,11 +25,8 @@ from batuta.train.allocator import retain_freed_memory
 from batuta.train.conductor_training import load_pool
 from batuta.train.episodes import Episode, make_episodes, render_chat_prompt
 from batuta.train.model import (
-    add_adapters,
-    choose_attention,
     cpu_autocast,
-    freeze_lower_layers,
-    load_policy,
+    load_trainable,
     require_policy_start,
     save_stage,
     set_threads,
@@ -116,12 +113,7 @@ def run_rejection_sampling(
     retain_freed_memory()
     torch.manual_seed(settings.seed)
     set_threads(settings)
-    model, tokenizer = load_policy(start, settings.policy.revision)
-    choose_attention(model, settings)
-    if settings.policy.lora:
-        model = add_adapters(model, settings.policy.lora)
-    else:
-        freeze_lower_layers(model, settings.policy.upper_layers)
+    model, tokenizer = load_trainable(start, settings)
     pool = asyncio.run(load_pool(settings))
     context = RejectionContext(
         settings=settings,

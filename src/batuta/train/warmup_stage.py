@@ -21,11 +21,8 @@ from batuta.solvers.random_workflows import RandomConductor
 from batuta.train.allocator import retain_freed_memory
 from batuta.train.episodes import apply_word_dropout
 from batuta.train.model import (
-    add_adapters,
-    choose_attention,
     cpu_autocast,
-    freeze_lower_layers,
-    load_policy,
+    load_trainable,
     make_model,
     save_stage,
     set_threads,
@@ -86,7 +83,7 @@ def run_warmup(settings: TrainSettings, on_step: Callable[[int, float], None]) -
         seed=settings.seed,
     )
     if settings.policy.start:
-        model, tokenizer = _load_start(settings)
+        model, tokenizer = load_trainable(settings.policy.start, settings)
     else:
         mixed = warm.model_copy(update={"drills": 0.0})
         read = warmup_texts(
@@ -113,16 +110,6 @@ def run_warmup(settings: TrainSettings, on_step: Callable[[int, float], None]) -
         autocast=cpu_autocast(settings),
     )
     return save_stage(model, tokenizer, settings, "warmup")
-
-
-def _load_start(settings: TrainSettings) -> tuple[Any, Any]:
-    """The policy that training starts from, what is to be learned of it chosen."""
-    model, tokenizer = load_policy(settings.policy.start, settings.policy.revision)
-    choose_attention(model, settings)
-    if settings.policy.lora:
-        return add_adapters(model, settings.policy.lora), tokenizer
-    freeze_lower_layers(model, settings.policy.upper_layers)
-    return model, tokenizer
 
 
 def _make_policy(settings: TrainSettings, read: Iterable[tuple[str, str]]) -> tuple[Any, Any]:
