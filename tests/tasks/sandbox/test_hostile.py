@@ -147,7 +147,10 @@ TOO_MUCH = {
 @pytest.mark.parametrize("name", TOO_MUCH)
 async def test_too_much(sandbox, name):
     end, source = TOO_MUCH[name]
-    assert (await execute(sandbox, source)).end is end
+    # Each process counts what it shares with the others: sixteen may be beyond the usual memory
+    # before there is a seventeenth.
+    memory = 1024 * MEGABYTE if end is EndReason.PROCESSES else LIMITS.memory
+    assert (await execute(sandbox, source, limits=replace(LIMITS, memory=memory))).end is end
 
 
 @pytest.mark.parametrize("fork", [False, True], ids=["threads", "processes"])
