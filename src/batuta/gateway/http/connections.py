@@ -21,7 +21,7 @@ from typing import Any, final
 
 import anyio
 from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from batuta.gateway.errors import APIError, server_closing
@@ -35,6 +35,8 @@ _SPARE = 128
 _PER_CONNECTION = 2
 """File descriptors of a connection that is answered: its own, and one to a provider."""
 _LEAST = 8
+_MAX_PIPELINED = 64
+"""Requests that may wait on a connection for the answers to those before them."""
 _NETWORK = 64
 """Bits of an address of version 6 that name one customer."""
 
@@ -177,6 +179,11 @@ class ConnectionTable:
         connection.abort()
 
 
+class TooManyRequestsWaitingError(Exception):
+    """A client has sent more requests on one connection than may wait there."""
+
+
+@final
 class GuardedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits on time, size and number."""
 
@@ -199,6 +206,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._whole = True
         """Whether the request that was read last has come to its end."""
         self._answering = False
+        self._running: RequestResponseCycle | None = None
+        """The request that is answered, or was last; uvicorn's `cycle` was read last."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Takes a place, or says that there is none."""
@@ -212,8 +221,12 @@ class GuardedProtocol(HttpToolsProtocol):
         self._table.set_deadline(self, Wait.BYTES, self._table.limits.header_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Gives the place back."""
+        """Gives the place back, and tells the request under way that its reader has gone."""
         self._leave()
+        running = self._running
+        if running is not None and not running.response_complete:
+            running.disconnected = True
+            running.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -231,12 +244,24 @@ class GuardedProtocol(HttpToolsProtocol):
             self._wait_for_head()
 
     def on_headers_complete(self) -> None:
-        """A request has begun."""
+        """A request has begun.
+
+        Raises:
+            TooManyRequestsWaitingError: read ahead of their answers they would fill the memory, a
+                hundred bytes of it for each that was sent; the connection is closed.
+        """
         self._head, self._whole, self._answering = 0, False, True
         self._table.clear_deadline(self, Wait.BYTES)
         self._table.clear_deadline(self, Wait.LEFTOVER)
         self._table.place_connection(self, Place.ANSWERED)
+        waiting = len(self.pipeline)
         super().on_headers_complete()
+        if len(self.pipeline) == waiting:
+            self._running = self.cycle
+        elif waiting >= _MAX_PIPELINED:
+            self.pipeline.clear()
+            self.abort()
+            raise TooManyRequestsWaitingError
 
     def on_message_complete(self) -> None:
         """The request's body is whole; a head may follow."""
@@ -248,7 +273,10 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """The connection waits for its next request, or for the rest of this one's body."""
+        following = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
+        if following is not None and not self.transport.is_closing():
+            self._running = following
         if not self._entered:
             return
         # What is left is less than makes `pause_writing` be called; a closing connection too
@@ -283,6 +311,11 @@ class GuardedProtocol(HttpToolsProtocol):
         """Closes the connection at once, whatever was to be written to it."""
         self.transport.abort()
         self._leave()  # the place is free now, not when the loop comes round to it
+
+    def send_400_response(self, msg: str) -> None:
+        """What uvicorn says to a request that it cannot read, unless the connection is closed."""
+        if not self.transport.is_closing():
+            super().send_400_response(msg)
 
     def send_refusal(self, refusal: APIError) -> None:
         """The last words on this connection; nothing of it has reached the app."""
