@@ -30,7 +30,8 @@ from batuta.core.cost_bound import bound_call_cost
 from batuta.gateway.access.caller import Authenticator, CallerRole
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.body import check_keys
-from batuta.gateway.http.connections import ConnectionLimits, ConnectionTable, Wait
+from batuta.gateway.http.connection_limits import ConnectionLimits
+from batuta.gateway.http.connections import ConnectionTable, Wait
 from batuta.gateway.http.middleware import BodyMemory
 from batuta.gateway.serving.cost_bound import bound_first_calls
 from batuta.guardrails import Guardrail, GuardrailAction, Guardrails, GuardrailStage

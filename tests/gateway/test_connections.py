@@ -14,7 +14,8 @@ import pytest
 
 from batuta.clients import ScriptedClient
 from batuta.gateway import run_server
-from batuta.gateway.http.connections import ConnectionLimits, ConnectionTable
+from batuta.gateway.http.connection_limits import ConnectionLimits
+from batuta.gateway.http.connections import ConnectionTable
 
 from .house import HI, Halting, orchestra
 

@@ -7,6 +7,10 @@ from contextlib import suppress
 import anyio
 import pytest
 
+from batuta.core import Reply
+from batuta.core.conductor import NULL_LISTENER
+from batuta.usage import Usage
+
 from .house import HI, Halting
 from .test_connections import ends, guarded
 
@@ -73,3 +77,108 @@ async def test_a_run_that_waited_ends_with_its_reader_too(following):
                 await ada.started.wait()
         with anyio.fail_after(30):
             await ada.cancelled.wait()
+
+
+CHUNKED = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("head", "unit"),
+    [
+        (CHUNKED + b"1\r\na\r\n0\r\n", b"a: b\r\n"),
+        (CHUNKED + b"1\r\na\r\n0\r\na: ", b"b" * 64),
+        (CHUNKED + b"1;", b"b" * 64),
+    ],
+    ids=["trailers", "one trailer", "one extension of a chunk"],
+)
+async def test_what_is_in_a_body_beside_its_contents_has_an_end(head, unit):
+    async with guarded() as port, await anyio.connect_tcp("127.0.0.1", port) as stream:
+        await stream.send(head)
+        sent = 0
+        with anyio.fail_after(30), suppress(anyio.BrokenResourceError):
+            while sent < 50_000_000:
+                await stream.send(unit * 1000)
+                sent += 1000 * len(unit)
+                await anyio.sleep(0)
+        assert sent < 20_000_000, "what the kernel takes in, and no more"
+
+
+async def test_a_head_without_end_behind_a_request_that_is_answered_has_one():
+    ada = Halting()
+    async with guarded(ada) as port, await anyio.connect_tcp("127.0.0.1", port) as stream:
+        await stream.send(post({"model": "worker/ada", "messages": HI}))
+        with anyio.fail_after(30):
+            await ada.started.wait()
+            with suppress(anyio.BrokenResourceError):
+                await stream.send(b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 40_000)
+            await ada.cancelled.wait()
+
+
+async def test_a_trailer_is_no_header():
+    """Nor does a body in many small pieces count as too much beside its contents."""
+    body = json.dumps({"model": "worker/ada", "messages": HI}).encode()
+    pieces = b"".join(b"1\r\n%c\r\n" % letter for letter in body + b" " * 100_000)
+    head = CHUNKED.replace(b"\r\n\r\n", b"\r\nContent-Type: application/json\r\n\r\n")
+    async with guarded() as port, await anyio.connect_tcp("127.0.0.1", port) as stream:
+        await stream.send(
+            head + pieces + b"0\r\nX-Request-Id: mine-0123\r\nIdempotency-Key: k\r\n\r\n"
+        )
+        said = b""
+        with anyio.fail_after(30):
+            while not said.endswith(b"}"):
+                said += await stream.receive()
+    assert b" 200 " in said and b"Hello there" in said and b"mine-0123" not in said
+
+
+async def test_many_headers_are_refused_as_too_long():
+    async with guarded() as port, await anyio.connect_tcp("127.0.0.1", port) as stream:
+        await stream.send(
+            b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + b"a: b\r\n" * 300 + b"\r\n"
+        )
+        assert b" 431 " in await ends(stream, 30)
+
+
+class Slow:
+    """A worker that takes a moment."""
+
+    async def complete(self, request, listener=NULL_LISTENER):
+        await anyio.sleep(0.01)
+        return Reply(text="Hello.", usage=Usage(calls=1))
+
+
+async def send_without_end(stream, data):
+    while True:
+        await stream.send(data)
+
+
+ONE = post({"model": "worker/ada", "messages": HI})
+
+
+async def test_large_requests_that_wait_are_too_many_sooner():
+    """Here some thirty, since those before them are answered meanwhile."""
+    one = ONE.replace(b"\r\n\r\n", b"\r\na: " + b"b" * 50_000 + b"\r\n\r\n")
+    async with guarded(Slow()) as port, await anyio.connect_tcp("127.0.0.1", port) as stream:
+
+        async def read():
+            with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+                while True:
+                    await stream.receive()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            with anyio.fail_after(30), pytest.raises(anyio.BrokenResourceError):
+                await send_without_end(stream, one)
+            tasks.cancel_scope.cancel()
+
+
+async def test_who_goes_on_sending_a_little_ahead_is_served_as_long_as_it_likes():
+    sent, answered = 0, 0
+    async with guarded(Slow()) as port, await anyio.connect_tcp("127.0.0.1", port) as stream:
+        with anyio.fail_after(60):
+            while answered < 300:
+                while sent < answered + 20:
+                    await stream.send(ONE)
+                    sent += 1
+                answered += (await stream.receive()).count(b"HTTP/1.1 200")

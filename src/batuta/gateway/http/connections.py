@@ -9,12 +9,9 @@ another. Requests for answers beyond those that run wait in a bounded queue, or 
 from __future__ import annotations
 
 import asyncio
-import logging
-import resource
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 from enum import Enum
-from ipaddress import ip_address
 from itertools import chain
 from time import monotonic
 from typing import Any, final
@@ -26,45 +23,20 @@ from uvicorn.server import ServerState
 
 from batuta.gateway.errors import APIError, server_closing
 from batuta.gateway.http.body import encode_json
+from batuta.gateway.http.connection_limits import (
+    ConnectionLimits,
+    customer_of,
+    openable_connection_count,
+)
 
-_LOG = logging.getLogger(__name__)
 _TICK = 0.5
 """Seconds between looks for connections whose time is up."""
-_SPARE = 128
-"""File descriptors that are left for the database, the log and the listening socket."""
-_PER_CONNECTION = 2
-"""File descriptors of a connection that is answered: its own, and one to a provider."""
-_LEAST = 8
 _MAX_PIPELINED = 64
 """Requests that may wait on a connection for the answers to those before them."""
-_NETWORK = 64
-"""Bits of an address of version 6 that name one customer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionLimits:
-    """What one server takes on in connections."""
-
-    total: int = 4096
-    """Connections at the same time; fewer if the process may not open that many files."""
-    per_address: int | None = None
-    """Of one address (of version 6: one network of 64 bits); None: half of the total."""
-    header_s: float = 10.0
-    """Seconds in which a request's headers must have arrived, from their first byte on (of the
-    first request: from the connection on)."""
-    body_s: float = 60.0
-    """Seconds in which the rest of a body must have arrived that was answered early."""
-    write_s: float = 60.0
-    """Seconds for which a reader may leave what was written unread."""
-    header_bytes: int = 80 * 1024
-    """Bytes of a request's line and headers, as far as they come in several pieces; the app
-    itself takes 64 KB of headers."""
-
-    def __post_init__(self) -> None:
-        if self.total < 1 or (self.per_address is not None and self.per_address < 1):
-            raise ValueError("at least one connection is possible")
-        if min(self.header_s, self.body_s, self.write_s) <= 0 or self.header_bytes < 1:
-            raise ValueError("headers, bodies and readers need some time and room")
+_MAX_WAITING_BYTES = 1 << 18
+"""Bytes of the headers of requests that wait there."""
+_MAX_HEADERS = 256
+"""Headers of a request; a short one takes 25 times its length in memory."""
 
 
 class Place(Enum):
@@ -94,7 +66,7 @@ class ConnectionTable:
             limits: what is taken on; the total is lowered to what the process may open.
         """
         self.limits = limits or ConnectionLimits()
-        self.total = _openable_connection_count(self.limits.total)
+        self.total = openable_connection_count(self.limits.total)
         """Connections that are possible at the same time."""
         self.per_address = min(self.total, self.limits.per_address or max(1, self.total // 2))
         """Connections of one address that are possible at the same time."""
@@ -179,11 +151,10 @@ class ConnectionTable:
         connection.abort()
 
 
-class TooManyRequestsWaitingError(Exception):
-    """A client has sent more requests on one connection than may wait there."""
+class TooMuchReadError(Exception):
+    """More was read of a connection than may wait there: headers, or requests sent ahead."""
 
 
-@final
 class GuardedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with limits on time, size and number."""
 
@@ -203,6 +174,10 @@ class GuardedProtocol(HttpToolsProtocol):
         self._entered = False
         self._head = 0
         """Bytes of a head that came since the last request."""
+        self._unread = 0
+        """Bytes of a request that came since the last piece of its body: trailers and the like."""
+        self._waiting: deque[int] = deque()
+        """Bytes of the headers of each request that waits, as `pipeline` has them."""
         self._whole = True
         """Whether the request that was read last has come to its end."""
         self._answering = False
@@ -212,7 +187,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Takes a place, or says that there is none."""
         super().connection_made(transport)
-        self.address = _customer_of(self.client[0] if self.client else "")
+        self.address = customer_of(self.client[0] if self.client else "")
         if not self._table.add_connection(self):
             self.send_refusal(_no_place())
             return
@@ -230,27 +205,49 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Reads on, unless the head is too long."""
+        """Reads on, unless the head is too long, or what is in a body beside its contents."""
         if self.transport.is_closing():
             return
         if self._whole:
             self._head += len(data)
+        else:
+            self._unread += len(data)
         super().data_received(data)
         if self.transport.is_closing():
             return
         if not self._whole:
             self._table.place_connection(self, Place.UPLOADING)
+            if self._unread > self._table.limits.header_bytes:
+                self.abort()
         elif self._head:
             self._wait_for_head()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header; what follows a body in chunks (a trailer) is nobody's and is not kept.
+
+        Raises:
+            TooMuchReadError: it is one too many; the request is refused.
+        """
+        if not self._whole:
+            return
+        super().on_header(name, value)
+        if len(self.headers) > _MAX_HEADERS:
+            self._refuse_head()
+            raise TooMuchReadError
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of the request's body."""
+        self._unread = 0
+        super().on_body(body)
 
     def on_headers_complete(self) -> None:
         """A request has begun.
 
         Raises:
-            TooManyRequestsWaitingError: read ahead of their answers they would fill the memory, a
-                hundred bytes of it for each that was sent; the connection is closed.
+            TooMuchReadError: read ahead of their answers requests would fill the memory, a hundred
+                bytes of it for each that was sent; the connection is closed.
         """
-        self._head, self._whole, self._answering = 0, False, True
+        self._head, self._unread, self._whole, self._answering = 0, 0, False, True
         self._table.clear_deadline(self, Wait.BYTES)
         self._table.clear_deadline(self, Wait.LEFTOVER)
         self._table.place_connection(self, Place.ANSWERED)
@@ -258,10 +255,12 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         if len(self.pipeline) == waiting:
             self._running = self.cycle
-        elif waiting >= _MAX_PIPELINED:
+            return
+        self._waiting.appendleft(sum(map(len, chain.from_iterable(self.headers))))
+        if waiting >= _MAX_PIPELINED or sum(self._waiting) > _MAX_WAITING_BYTES:
             self.pipeline.clear()
             self.abort()
-            raise TooManyRequestsWaitingError
+            raise TooMuchReadError
 
     def on_message_complete(self) -> None:
         """The request's body is whole; a head may follow."""
@@ -277,6 +276,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if following is not None and not self.transport.is_closing():
             self._running = following
+            self._waiting.pop()
         if not self._entered:
             return
         # What is left is less than makes `pause_writing` be called; a closing connection too
@@ -312,13 +312,10 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.abort()
         self._leave()  # the place is free now, not when the loop comes round to it
 
-    def send_400_response(self, msg: str) -> None:
-        """What uvicorn says to a request that it cannot read, unless the connection is closed."""
-        if not self.transport.is_closing():
-            super().send_400_response(msg)
-
     def send_refusal(self, refusal: APIError) -> None:
-        """The last words on this connection; nothing of it has reached the app."""
+        """The last words on this connection, unless it is closed; nothing has reached the app."""
+        if self.transport.is_closing():
+            return
         reasons = {400: "Bad Request", 431: "Request Header Fields Too Large"}
         reason = reasons.get(refusal.status, "Service Unavailable")
         body = encode_json(refusal.body)
@@ -329,11 +326,17 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _wait_for_head(self) -> None:
-        """A part of a head is there, and nothing is being answered."""
-        if self._answering:
-            return
-        self._table.set_deadline(self, Wait.BYTES, self._table.limits.header_s)
+        """A part of a head is there; where nothing is being answered, its time has begun."""
+        if not self._answering:
+            self._table.set_deadline(self, Wait.BYTES, self._table.limits.header_s)
         if self._head > self._table.limits.header_bytes:
+            self._refuse_head()
+
+    def _refuse_head(self) -> None:
+        """A head is too long; while something is answered, the refusal would stand in its midst."""
+        if self._answering:
+            self.abort()
+        else:
             self.send_refusal(_long_head())
 
     def _leave(self) -> None:
@@ -349,36 +352,6 @@ def _no_place() -> APIError:
 
 def _long_head() -> APIError:
     return APIError(431, "headers_too_large", "The headers are too large.")
-
-
-def _openable_connection_count(wanted: int) -> int:
-    """How many of the wanted connections this process may open files for.
-
-    It raises its own limit as far as it is allowed and needs to.
-    """
-    files = wanted * _PER_CONNECTION + _SPARE
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= files:
-        return wanted
-    allowed = files if hard == resource.RLIM_INFINITY else min(files, hard)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
-    except (OSError, ValueError) as error:
-        _LOG.warning("the limit of open files stays at %d: %s", soft, error)
-        allowed = soft
-    return max(_LEAST, min(wanted, (allowed - _SPARE) // _PER_CONNECTION))
-
-
-def _customer_of(host: str) -> str:
-    """Who counts as one: an address of version 4, a network of version 6."""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return host
-    if address.version == 4:  # noqa: PLR2004 - the version's own name
-        return host
-    mapped = address.ipv4_mapped
-    return str(mapped) if mapped else f"{int(address) >> _NETWORK:x}"
 
 
 LIMITED_PATHS = frozenset(
