@@ -208,6 +208,14 @@ async def test_an_answer_that_is_none_is_told_in_a_sentence(store, name, caplog)
     assert not caplog.records, caplog.text
 
 
+def tool_call(number):
+    """One more call of a tool, in a stream."""
+    call = {"index": number, "id": f"c{number}", "function": {"name": "f", "arguments": "{}"}}
+    return (
+        b"data: " + json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]}).encode() + b"\n\n"
+    )
+
+
 STREAMS = {
     "more after the end": (chunk("Fine."), END, DONE, chunk("More."), DONE),
     "another id every time": (chunk("Fi", ident="a"), chunk("ne.", ident="b"), END, DONE),
@@ -222,6 +230,9 @@ STREAMS = {
     "an index of any kind": (chunk("Fine."), b'data: {"choices":[{"index":"a"}]}\n\n', END, DONE),
     "a tool without a name": (b'data: {"choices":[{"delta":{"tool_calls":[{"id":[],"function":{"name":{}}}]}}]}\n\n', END, DONE),
     "probabilities without end": (b"data: " + json.dumps({"choices": [{"delta": {}, "logprobs": {"content": [NESTED]}}]}).encode() + b"\n\n", END, DONE),
+    "a thousand tools and more": tuple(tool_call(number) for number in range(20_000)),
+    "10 MB of comments": (chunk("Fine."), b": keep\n\n" * 1_250_000, END, DONE),
+    "200,000 words": (chunk("word ") * 200_000, END, DONE),
     "bytes of no encoding": (b'data: {"choices":[{"delta":{"content":"\xff\xfe"}}]}\n\n', END, DONE),
 }  # fmt: skip
 
@@ -230,7 +241,9 @@ STREAMS = {
 async def test_a_stream_that_is_none_ends_in_a_sentence(store, name, caplog):
     caplog.set_level(logging.ERROR)
     async with Liar(events(*STREAMS[name])) as liar, lied_to(store, liar) as (server, bucket):
-        frames = await server.frames(model="worker/ada")
+        with watched_steps() as steps:
+            frames = await server.frames(model="worker/ada")
+        assert steps.longest < 0.5
         error = [json.loads(f[6:])["error"] for f in frames if f.startswith('data: {"error"')]
         assert (frames[-1] == "data: [DONE]") != bool(error), frames[-1][:300]
         assert all(one["code"] != "server_error" for one in error), error

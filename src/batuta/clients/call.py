@@ -6,10 +6,12 @@ does the rest: sends, listens, counts, prices, and turns whatever goes wrong int
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from time import monotonic
 from typing import Any, Protocol, final
 
 from batuta.clients.decoding import need_string
@@ -39,6 +41,11 @@ from batuta.errors import (
 )
 from batuta.usage import audio_surcharge, hour_cache_surcharge, usage_cost
 
+MAX_TOOL_CALLS = 1024
+"""Tool calls of one reply."""
+_TURN_SECONDS = 0.01
+"""Seconds for which a stream that comes faster than it is passed on may keep the loop."""
+_NO_EVENT = ("", b"")
 _DECODING_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What decoding raises when JSON has not the shape of the dialect."""
 
@@ -219,6 +226,7 @@ async def _read_stream(
     line: ProviderEndpoint, fold: StreamAccumulator, events: EventStream, listener: CallListener
 ) -> None:
     """Feeds `fold` until its reply is closed, or the connection ends after its announced end."""
+    turn = monotonic()
     while not fold.is_closed:
         batch = await events.batch()
         if batch is None:
@@ -226,11 +234,14 @@ async def _read_stream(
                 return
             broken = StreamInterruptedError("the provider ended its reply in the middle")
             raise with_host(events.target, broken)
-        for event, data in batch:
+        for event, data in batch or (_NO_EVENT,):  # a batch may be comments alone
             if fold.is_closed:
                 return  # what a server says after its own end belongs to no reply
-            for delta in _parse_event(line, fold, event, data):
+            for delta in _parse_event(line, fold, event, data) if data else ():
                 await listener.on_delta(delta)
+            if monotonic() - turn > _TURN_SECONDS:
+                await asyncio.sleep(0)
+                turn = monotonic()
 
 
 def _parse_event(
@@ -298,9 +309,12 @@ class ToolCallAccumulator:
 
         Raises:
             TypeError: what a provider sent in place of a string is none.
+            ValueError: they are too many.
         """
         for value in (call_id, name, arguments):
             need_string(value)
+        if len(self) >= MAX_TOOL_CALLS:
+            raise ValueError(f"more than {MAX_TOOL_CALLS:,} tool calls in one reply")
         self._ids.append(call_id or f"call_{secrets.token_hex(8)}")
         self._names.append(name)
         self._arguments.append([arguments])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
@@ -170,6 +171,8 @@ class WorkerCall:
         self.result: Reply | Failure | None = None
         """Once it is there, and charged."""
         self._indices: dict[tuple[int, int], int | None] = {}
+        self._offered_calls: Counter[int] = Counter()
+        """Calls of tools that were offered, in each choice."""
         """The client's tools that are called: the reply's number and the worker's index to ours;
         None: not a tool of the client's, so nobody is told of it."""
         # What one worker alone is asked may continue with it: then its own ids are as good.
@@ -248,6 +251,7 @@ class WorkerCall:
         self._received, self.has_emitted, self._buffered = [], False, self._new_buffer()
         self._json_filter = self._new_filter()
         self._indices.clear()
+        self._offered_calls.clear()
 
     @staticmethod
     def _is_rate_limited(failure: Failure) -> bool:
@@ -385,9 +389,9 @@ class WorkerCall:
         """The fragment of a tool call under our index and id; None: it is no tool of theirs."""
         place = (delta.choice, index)
         if place not in self._indices:
-            known = self._indices.items()
-            taken = sum(mine is not None and at[0] == delta.choice for at, mine in known)
-            self._indices[place] = taken if self._is_offered(delta.tool_name) else None
+            offered = self._is_offered(delta.tool_name)
+            self._indices[place] = self._offered_calls[delta.choice] if offered else None
+            self._offered_calls[delta.choice] += offered
         mine = self._indices[place]
         if mine is None:
             return None
