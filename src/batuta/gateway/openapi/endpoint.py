@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
+import anyio
 import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,10 +23,12 @@ class DocumentEndpoint:
         self._routes = routes
         self._body: bytes | None = None
         """Built when it is asked for first; it takes half a second."""
+        self._building = anyio.Lock()
 
     async def send(self, _: Request) -> Response:
         """The document."""
-        if self._body is None:
-            document = await anyio.to_thread.run_sync(build_document, self._routes)
-            self._body = encode_json(document)
+        async with self._building:  # once, however many ask at first
+            if self._body is None:
+                document = await anyio.to_thread.run_sync(build_document, self._routes)
+                self._body = encode_json(document)
         return Response(self._body, media_type="application/json")
