@@ -91,10 +91,10 @@ CASES = {
     "a list within a list, with tabs": ("- a\n\t1. b\n\t\t```python\n\t\tdef f(n):\n\t\t    return n + 1\n\t\t```", F),
     "a quotation within a list": ("1. So:\n   > ```python\n   > def f(n):\n   >     return n + 1\n   > ```", F),
     "tags in brackets": (f"[PYTHON]\n{F}[/PYTHON]", F),
-    "an object of JSON": ('{"code": "def f(n):\\n    return n + 1\\n"}', F),
-    "an object of JSON in a block": ('```json\n{"solution": "def f(n):\\n    return n + 1\\n"}\n```', F),
+    "an object of JSON": ('{"code": "def f(n):\\n    return n + 1\\n"}', F.strip()),
+    "an object of JSON in a block": ('```json\n{"solution": "def f(n):\\n    return n + 1\\n"}\n```', F.strip()),
     "line ends of Windows": (BLOCK.replace("\n", "\r\n"), F),
-    "what the button to copy left": (f"python\nCopy code\n{F}", F),
+    "what the button to copy left": (f"python\nCopy code\n{F}", F.strip()),
     "tags of XML": (f"<code>\n{F}</code>", F),
     "a folded block": (f"<details>\n<summary>Code</summary>\n\n{BLOCK}\n\n</details>", F),
     "a changed version of a second function only": (
