@@ -312,8 +312,8 @@ def _is_converted(measure: tuple[str, Fraction, int] | None, other: Quantity) ->
     unit = SMALLEST_UNITS.get(measure[0]) if measure else None
     if measure is None or unit is None:
         return False
-    value = units.convert_value(float(other.value), other.unit, unit)
-    return value is not None and math.isclose(value, float(measure[1]), rel_tol=TOLERANCE / 2)
+    value = units.convert_value(other.value, other.unit, unit)
+    return value is not None and math.isclose(value, measure[1], rel_tol=TOLERANCE / 2)
 
 
 def _is_same_ordinal(target: str, found: str) -> bool | None:
@@ -421,7 +421,7 @@ def is_same_quantity(wanted: Quantity, given: Quantity) -> bool | None:
         return same or (not counted and _is_near(wanted, _convert_percent(wanted, given)))
     if not wanted.unit or not given.unit or wanted.unit == given.unit:
         return _is_near(wanted, given.value)
-    value = units.convert_value(float(given.value), given.unit, wanted.unit)
+    value = units.convert_value(given.value, given.unit, wanted.unit)
     if value is None:
         return (
             _is_near(wanted, given.value)
