@@ -32,7 +32,6 @@ import orjson
 from fit_prior import make_prior
 from numpy.typing import NDArray
 
-from batuta.baselines.cascade import CALLS
 from batuta.baselines.cascade_training import fit_cascade
 from batuta.baselines.routing import avengers, knn
 from batuta.embedded.blas import limit_blas_to_one_thread
@@ -67,6 +66,8 @@ CASES = {f"{name}, {split}": (name, split) for split in ("unseen", "random") for
 SAMPLES = 10_000
 FAR_BELOW = 1.0
 """Points."""
+FEWEST_CALLS = 6
+"""At most, of the cascade whose calls are for nothing, in a small pool."""
 FEW = 40
 """Labels of the arm that has few of them."""
 Line = dict[str, Any]
@@ -173,8 +174,8 @@ def measure_answers(
     if known.runs_qm[:, best].max() >= 3 <= test.runs_qm[:, best].min():
         earned["self-consistency@3"] = majority_credit(test, best)
         calls["self-consistency@3"] = 3.0
-    everyone = max(CALLS, len(known.workers))
-    ways = [(f"cascade@{price:g}" if price else "cascade", price, CALLS) for price in PRICES]
+    everyone = max(FEWEST_CALLS, len(known.workers))
+    ways = [(f"cascade@{price:g}" if price else "cascade", price, None) for price in PRICES]
     free = ("cascade, calls for nothing", 0.0, everyone)
     for name, price, most in [ways[0], free] if quick else [*ways, free]:
         cascade = fit_cascade(

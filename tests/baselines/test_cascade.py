@@ -121,7 +121,7 @@ def _sample(step, record, place):
 
 async def test_on_the_engine_it_decides_exactly_as_on_a_record_of_one_sample():
     known, record = history_from_record(world(samples=1)), world(8, seed=2, samples=1)
-    cascade = with_recorded_answers(fit_cascade(known, PLAIN, price=0.03), record)
+    cascade = with_recorded_answers(fit_cascade(known, PLAIN, price=0.05), record)
     earned, calls = cascade.replay_history(history_from_record(record))
     assert len(set(calls.tolist())) > 1
     for place, task in enumerate(record.tasks):

@@ -139,7 +139,7 @@ class TestRunning:
         )
         assert {(r.tokens, r.usd, r.seconds) for r in found.results["vote"]} == {(None, None, None)}
         text = render_markdown(build_report(found))
-        assert "a record of what real models once answered" in text
+        assert "a record of what was once answered" in text
         (row,) = (row for row in table_rows(build_report(found)) if row[0] == "vote")
         assert row[6:9] == ["–", "–", "–"]
 

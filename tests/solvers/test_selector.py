@@ -320,6 +320,18 @@ def tried(gain, close):
     return HeldOutTrial(value, np.full(len(gain), close, np.float32), reward)
 
 
+@pytest.mark.parametrize(("wins", "opens"), [(12, False), (20, True)])
+def test_what_is_won_at_random_by_two_errors_alone_does_not_open_the_guard(wins, opens):
+    family = np.repeat(np.arange(10), 10)
+    gain = np.zeros(100)
+    gain[:wins], gain[-4:] = 1, -1
+    known, new = tried(gain, 0.9), tried(np.zeros(100), 0.4)
+    errors = gain.sum() / np.sqrt((gain**2).sum())
+    assert errors > 3 if opens else errors == pytest.approx(2)
+    guard = fit_guard(known, new, family, 1, fold_n=family % 5)
+    assert bool(known.gain_n(guard, 1).any()) is opens
+
+
 def test_what_one_strange_family_wins_by_luck_does_not_open_the_guard():
     family = np.repeat(np.arange(10), 10)
     known = tried(np.full(100, 0.3), 0.9)

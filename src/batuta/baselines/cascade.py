@@ -69,11 +69,19 @@ from batuta.tasks.graders.question_tests import RunTests, find_question_tests
 from batuta.tasks.recorded import GRADER, RecordedOutcomes
 
 CALLS = 6
-"""Answers to a question at most."""
+"""Answers to a question at most, where the pool has no more workers."""
+MOST_CALLS = 10
+"""Answers to a question at most: where there are many workers, what the last of them say is worth
+a call only where all the others have been heard."""
 
 Floats = NDArray[np.floating[Any]]
 AnswerExtractor = Callable[[Question, Reply], str | None]
 """A reply's answer in a form in which equal answers are equal; None: it has none."""
+
+
+def most_calls(workers: int) -> int:
+    """How many answers are drawn at most: six, or one of each of up to ten workers."""
+    return max(CALLS, min(workers, MOST_CALLS))
 
 
 def extract_stated_answer(_: Question, reply: Reply) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.baselines.cascade import CALLS, Cascade
+from batuta.baselines.cascade import Cascade, most_calls
 from batuta.baselines.checker import Checker
 from batuta.errors import SourceError
 from batuta.solvers.history import History
@@ -106,7 +106,7 @@ def fit_cascade(
     *,
     seed: int = 0,
     price: float | None = None,
-    calls: int = CALLS,
+    calls: int | None = None,
     selector: Selector | None = None,
     checker: Checker | None = None,
     prior: AgreementPrior | None = None,
@@ -119,7 +119,7 @@ def fit_cascade(
         seed: of the folds and of the search.
         price: credit that a call of usual cost is worth; None: chosen on the history's own labels,
             or nothing beside the recipe's price of a dollar.
-        calls: answers to a question at most.
+        calls: answers to a question at most; None: six, or one of each of up to ten workers.
         selector: one that was fitted on this very history; None: it is fitted here.
         checker: who checks; nothing of it is learned here.
         prior: what agreement is worth elsewhere; None: the shipped one.
@@ -136,6 +136,7 @@ def fit_cascade(
         )
     selector = selector or fit_selector(history, recipe, seed=seed)
     prior = prior or load_shipped_prior()
+    calls = most_calls(len(history.workers)) if calls is None else calls
     familiar, strange = _make_lessons(history, selector, seed, calls)
     usd_m = mean_usd_m(history, needed=recipe.dollar > 0)
     by_family, by_lot = (_try_orders(one, prior, seed) for one in (strange, familiar))

@@ -153,7 +153,7 @@ def _worker_notes(report: Json) -> list[str]:
         said.append("The workers are simulated: programs of the rehearsal, no language models.")
     if report["recorded"]:
         said.append(
-            "The workers are a record of what real models once answered; nothing was called. "
+            "The workers are a record of what was once answered; here nothing was called. "
             "Tokens and dollars are those of the record, or unknown (–); seconds are not reported."
         )
     if any(figures["simulated_runs"] for figures in report["systems"].values()):

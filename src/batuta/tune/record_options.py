@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from batuta.baselines.cascade import Cascade
+from batuta.baselines.cascade import CALLS, Cascade
 from batuta.baselines.cascade_training import fit_cascade
 from batuta.solvers.cached_features import CachedFeatures
 from batuta.solvers.history import History
@@ -186,7 +186,7 @@ def fit_options(
         if CASCADE in names:
             price, seed = settings.call_weight, settings.seed
             fitted[CASCADE] = AskOn(
-                fit_cascade(history, recipe, seed=seed, price=price, selector=selector)
+                fit_cascade(history, recipe, seed=seed, price=price, calls=CALLS, selector=selector)
             )
     return fitted
 

@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import math
+import time
 from pathlib import Path
 
 import anyio
@@ -111,3 +112,15 @@ def test_strange_answers_raise_in_no_grader(seed):
     found = asyncio.run(fuzzer().fuzz(200, seed, algebra_each=10**9))
     assert found["escaped"] == []
     assert found["caught"] == {}, found["first"]
+
+
+@pytest.mark.parametrize(
+    "answer", ["1e400nancm;", "1e400 km", "1e308 km", "<answer>" + "$" * 20_000]
+)
+async def test_sizes_that_no_float_holds_and_signs_by_the_thousand_are_graded(answer):
+    task = Task(id=TaskId("t/3"), question="?", target="3 mm", grader="freeform")
+    started = time.process_time()
+    with GraderRegistry() as graders:
+        found = await graders.grade(task, answer)
+    assert found.score != 1
+    assert time.process_time() - started < 2

@@ -87,6 +87,25 @@ CASES = {
     "sentences without a block": (f"Here it is:\n\n{F}\nIt adds one to its number.", F.strip()),
     "a mark that nobody sees": (f"```python\n\ufeff{F}```", F),
     "spaces that do not break": (f"```python\n{F.replace(' ', chr(0xA0))}```", F),
+    "four tildes with attributes": (f'~~~~python3 title="mine.py" linenos\n{F}~~~~', F),
+    "a list within a list, with tabs": ("- a\n\t1. b\n\t\t```python\n\t\tdef f(n):\n\t\t    return n + 1\n\t\t```", F),
+    "a quotation within a list": ("1. So:\n   > ```python\n   > def f(n):\n   >     return n + 1\n   > ```", F),
+    "tags in brackets": (f"[PYTHON]\n{F}[/PYTHON]", F),
+    "an object of JSON": ('{"code": "def f(n):\\n    return n + 1\\n"}', F.strip()),
+    "an object of JSON in a block": ('```json\n{"solution": "def f(n):\\n    return n + 1\\n"}\n```', F.strip()),
+    "line ends of Windows": (BLOCK.replace("\n", "\r\n"), F),
+    "what the button to copy left": (f"python\nCopy code\n{F}", F.strip()),
+    "tags of XML": (f"<code>\n{F}</code>", F),
+    "a folded block": (f"<details>\n<summary>Code</summary>\n\n{BLOCK}\n\n</details>", F),
+    "a changed version of a second function only": (
+        f"```python\n{F}\n{G}```\nFaster:\n```python\ndef g(n):\n    return 2 * n + 2\n```",
+        f"{F}\n{G}\ndef g(n):\n    return 2 * n + 2\n",
+    ),
+    "a brute force, then the answer": (
+        f"Brute force:\n```python\ndef f(n):\n    return sum(1 for _ in range(n + 1))\n```\nBetter:\n{BLOCK}", F
+    ),
+    "a table behind it": (f"{BLOCK}\n\n| n | f(n) |\n|---|---|\n| 3 | 4 |", F),
+    "a sentence on the fence's line": (f"Here: ```python\n{F}```", F),
     "no block": ("x = 1", "x = 1"),
     "nothing": (" \n", None),
 }  # fmt: skip

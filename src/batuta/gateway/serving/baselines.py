@@ -15,8 +15,7 @@ import anyio
 import anyio.to_thread
 
 from batuta.baselines import ConductorSolver, Solver, fit_cascade
-from batuta.baselines.cascade import CALLS as CASCADE_CALLS
-from batuta.baselines.cascade import Cascade
+from batuta.baselines.cascade import Cascade, most_calls
 from batuta.baselines.checker import Checker
 from batuta.baselines.registry import BASELINES, Baseline
 from batuta.baselines.solver import SolverContext
@@ -144,7 +143,7 @@ def _learning_solver(baseline: Baseline, history: History) -> Solver:
 def _lazy_cascade(history: History, checker: Checker | None) -> Solver:
     """Fitted without its selector's second stage, which wins little and needs a package."""
     fit = partial(fit_cascade, history, SelectorRecipe(evolve=False), checker=checker)
-    return LazySolver(CASCADE, fit, CASCADE_CALLS)
+    return LazySolver(CASCADE, fit, most_calls(len(history.workers)))
 
 
 def _baseline_model(name: str, solver: Solver, pool: Pool, limits: Limits) -> ServedModel:

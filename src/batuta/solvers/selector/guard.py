@@ -25,7 +25,10 @@ ADVANTAGES = (0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2)
 _QUANTILES = 30
 """Bounds on closeness that are tried."""
 _STANDARD_ERRORS = 1.0
-"""Standard errors by which a gain must be above 0."""
+"""Standard errors by which what is gained on new families must be above 0."""
+_AT_RANDOM = 2.5
+"""The same of what is gained at random: the greatest of some two hundred gains is above its error
+by luck alone."""
 FEW_FAMILIES = 8
 """Families below which what they win says too little of the next one."""
 _SURE = 2.0
@@ -104,8 +107,9 @@ def fit_guard(
 ) -> SelectorGuard:
     """The strictest bounds that earn about the most at random and lose nothing on new families.
 
-    What they gain there is less its standard error over families not below 0, so that luck with a
-    few of them does not open the guard, and no fold of families loses much. Where fewer than eight
+    What they gain at random is 2.5 of its standard errors, and what they gain on new families less
+    its standard error over families is not below 0, so that luck with a few of them does not open
+    the guard, and no fold of families loses much. Where fewer than eight
     families are known, no question of one that is held out may leave the best worker.
 
     Args:
@@ -125,12 +129,12 @@ def fit_guard(
             gain_n = by_lot.gain_n(guard, best)
             strange_n = by_family.gain_n(guard, best)
             strange_f = np.bincount(family_n, strange_n).astype(np.float64)
-            error = _standard_error(strange_f)
+            error = _STANDARD_ERRORS * _root_of_squares(strange_f)
             too_bold = few_families and by_family.leaves_best(guard, best)
             fold_means = np.bincount(fold_n, strange_n) / np.maximum(np.bincount(fold_n), 1)
             if (
                 gain_n.sum() > 0
-                and gain_n.sum() >= _standard_error(gain_n - gain_n.mean())
+                and gain_n.sum() >= _AT_RANDOM * _root_of_squares(gain_n - gain_n.mean())
                 and strange_f.sum() >= error
                 and not too_bold
                 and fold_means.min() >= -_MAX_FOLD_LOSS
@@ -176,6 +180,6 @@ def held_out_gain_n(
     return gain_n
 
 
-def _standard_error(part_n: NDArray[np.float64]) -> float:
+def _root_of_squares(part_n: NDArray[np.float64]) -> float:
     """The standard error of a sum of independent parts around 0."""
-    return _STANDARD_ERRORS * float(np.sqrt(np.sum(part_n**2)))
+    return float(np.sqrt(np.sum(part_n**2)))

@@ -54,6 +54,8 @@ _GOES_ON = re.compile(
 _LETTER_ALONE = re.compile(statements.LETTER)
 _LABEL = re.compile(r"^[^\w\n]*(?:option\s+)?\(?([A-Z])[.):](?=\s)", re.MULTILINE | re.IGNORECASE)
 _MARK = re.compile(r"\s*(?:[.):]|[–—-]\s|\)[.:]|\s–)\s*(?=\S)")
+_SMALL_LABEL = re.compile(r"(?<![\w(])\(?([a-z])\)(?!\w)")
+"""A small letter in or before a bracket."""
 _BECAUSE = re.compile(r"[,;\s–—-]*(?:because|since|as)\s", re.IGNORECASE)
 _CLOSING = " .)]!}>*\"'”’,;:|\t`"
 _WORD_BEHIND = re.compile(r"\s+(?!(?:or|and|is|are|both|may|might|could|too|as|if|are)\b)[a-z]")
@@ -100,9 +102,9 @@ class ChoiceGrader:
                 return _single_letter(letters)
         clear = _RIGHT_PLACE.sub(_place_letter, _strip_markup(shown))
         stated = sorted(self._statements(clear))
-        return _single_letter(
-            self._last_statement(stated, clear) if stated else self._letters_in_last_line(clear)
-        )
+        if stated:
+            return _single_letter(self._last_statement(stated, clear))
+        return _single_letter(self._ticked_letters(clear) or self._letters_in_last_line(clear))
 
     def _clean_text(self, text: str) -> str:
         return _strip_markup(as_latin(text, circled=self._circled))
@@ -118,6 +120,11 @@ class ChoiceGrader:
             return UNCLEAR
         if len(letters) != 1:
             return letters
+        if any(
+            found[2] and found[1] == letters[0] and not _is_doubted(text, found.start())
+            for found in statements.DECLARATION.finditer(text, end)
+        ):
+            return UNCLEAR
         return self._apply_correction(letters, text[end : end + MAX_SENTENCE])
 
     def _apply_correction(self, letters: tuple[str, ...], after: str) -> tuple[str, ...]:
@@ -153,8 +160,10 @@ class ChoiceGrader:
                 self._read_letters(said) if said.strip(" :") else self._letters_alone(below, text)
             )
             gap = statements.NEGATION_IN_GAP.search(found["gap"])
-            if letters and not gap and not _is_doubted(text, found.start()):
-                read_to = found.end() + len(statements.first_sentence(said))
+            said_to = found.end() + len(statements.first_sentence(said))
+            is_all = not text[said_to:].strip(_CLOSING + "\n")
+            if letters and not gap and not _is_doubted(text, found.start(), is_all=is_all):
+                read_to = said_to
                 end = len(said) if repeated else _letter_end(said)
                 yield found.start(), found.end() + end, letters
             elif _NEGATION.match(said):
@@ -174,13 +183,20 @@ class ChoiceGrader:
     def _declarations(self, text: str, read_to: int) -> Iterator[tuple[int, int, tuple[str, ...]]]:
         """In "B is correct"."""
         for found in statements.DECLARATION.finditer(text, read_to):
-            if found[1] in self._letters and not _is_doubted(text, found.start()):
-                letters = (
-                    ()
-                    if found[2]
-                    else self._read_letters(text[found.start() : found.end() + MAX_SENTENCE])
-                )
-                yield found.start(), found.end(), letters
+            known = found[1] in self._letters and not found[2]
+            if known and not _is_doubted(text, found.start()):
+                said = text[found.start() : found.end() + MAX_SENTENCE]
+                yield found.start(), found.end(), self._read_letters(said)
+
+    def _ticked_letters(self, text: str) -> tuple[str, ...]:
+        """The letter behind which a tick stands, where others have a cross."""
+        marks = list(statements.TICK.finditer(text))
+        right = {found[1] for found in marks if found[2]}
+        wrong = {found[1] for found in marks if found[3]}
+        if not right or not wrong:
+            return ()
+        is_clear = right.isdisjoint(wrong) and right <= set(self._letters)
+        return tuple(sorted(right)) if is_clear else UNCLEAR
 
     def _foreign_statements(self, text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
         """In another language than English."""
@@ -213,6 +229,10 @@ class ChoiceGrader:
         if (small := _SMALL.fullmatch(text)) and small[1].upper() in self._letters:
             return tuple({small[1].upper(), *repeated})
         head = _HEAD.match(text)
+        if head and self._is_small_label(head[2], text[head.end() - 1 :]):
+            text = _SMALL_LABEL.sub(lambda found: found[0].upper(), text)
+            text = f"{text[: head.start(2)]}{head[2].upper()}{text[head.end(2) :]}"
+            head = _HEAD.match(text)
         if head is None or head[2] not in self._letters:
             return repeated
         letter, rest = head[2], text[head.end() :]
@@ -222,6 +242,13 @@ class ChoiceGrader:
         if letters != (letter,):
             return letters
         return (letter,) if head[1] or _GOES_ON.match(rest) else ()
+
+    def _is_small_label(self, letter: str, from_its_end: str) -> bool:
+        """Whether a small letter is an option's: before a bracket, or before the option's text."""
+        if not letter.islower():
+            return False
+        repeats = self._letter_of_option_text(from_its_end[1:].lstrip(".:")) == (letter.upper(),)
+        return repeats or ")" in from_its_end[:2]
 
     def _letters_beside(self, letter: str, rest: str) -> tuple[str, ...]:
         """The letter with what stands beside it: rivals, another option's text, a denial."""
@@ -334,9 +361,16 @@ def _strip_markup(text: str) -> str:
     return _CONTRACTION.sub(" not", _MARKS.sub("", text))
 
 
-def _is_doubted(text: str, at: int) -> bool:
-    """Whether the clause before a statement makes it a condition or denies it."""
+def _is_doubted(text: str, at: int, *, is_all: bool = False) -> bool:
+    """Whether the clause before a statement makes it a condition or denies it.
+
+    Args:
+        text: the whole.
+        at: where the statement begins.
+        is_all: nothing follows it; then a first choice is the choice.
+    """
     clause = _CLAUSE_END.split(text[max(0, at - MAX_SENTENCE) : at])[-1]
+    clause = statements.PREFERENCE.sub("", clause) if is_all else clause
     return statements.DOUBT.search(clause) is not None
 
 

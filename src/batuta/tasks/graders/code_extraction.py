@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from batuta.tasks.graders import answer_extraction
+from batuta.tasks.graders.structured_data import PROGRAM_KEYS, structured_answer
 
 MAX_LENGTH = 100_000
 """Characters of a program."""
@@ -26,6 +27,16 @@ _HTML_BLOCK = re.compile(
     r"<pre[^>]*>\s*<code(?:[^>]*\blanguage-(?P<language>\w+))?[^>]*>\n?(?P<text>.*?)</code>\s*</pre>",
     re.DOTALL | re.IGNORECASE,
 )
+_TAGGED_BLOCK = re.compile(
+    r"^[ \t]*(?:\[(?P<tag>PYTHON|CODE)\]|<(?P<element>code|python)>)[ \t]*\n(?P<text>.*?)\n?"
+    r"(?(tag)\[/(?P=tag)\]|</(?P=element)>)",
+    re.DOTALL | re.IGNORECASE | re.MULTILINE,
+)
+"""A block between tags on lines of their own, as some models were trained to write it."""
+_LATE_FENCE = re.compile(
+    r"[^`~]*[^`~\s]\s+(?P<fence>`{3,})(?P<info>(?:python|py)3?)\s*", re.IGNORECASE
+)
+"""A fence behind a sentence, on its line."""
 _PROGRAM_LINE = re.compile(r"(?:def|class|import|from|async def) \w|@\w")
 """How a program begins that stands among sentences, without a block."""
 _INDENTED_PROGRAM_LINE = re.compile(rf"(?: {{4}}|\t)(?:{_PROGRAM_LINE.pattern})")
@@ -65,21 +76,29 @@ def extract_program(answer: str) -> str | None:
     names Python and it does something; all others are output, or show the use. An answer without
     any block is the program itself, or has it between sentences.
     """
-    shown = answer_extraction.visible_text(answer, MAX_LENGTH)
-    shown = _HTML_BLOCK.sub(_fence_html, shown)
+    shown = answer_extraction.visible_text(answer, MAX_LENGTH).replace("\r\n", "\n")
+    shown = _TAGGED_BLOCK.sub(_fence_tagged, _HTML_BLOCK.sub(_fence_html, shown))
     blocks = list(_code_blocks(shown))
     whole = [block for block in blocks if block is not None][-MAX_BLOCKS:]
     if None in blocks:
         return None
-    if not whole:
-        return _bare_program(shown) or None
     programs = [_Source(block.text) for block in _program_blocks(whole)]
-    return _join_sources(programs) if programs else None
+    if programs:
+        return _join_sources(programs)
+    data = structured_answer(shown, PROGRAM_KEYS)
+    if isinstance(data, str) and data.strip() and data != shown:
+        return extract_program(data)
+    return None if whole else _bare_program(shown) or None
 
 
 def _fence_html(found: re.Match[str]) -> str:
     """A block of HTML as one of Markdown."""
     return f"\n```{found['language'] or ''}\n{html.unescape(found['text'])}\n```\n"
+
+
+def _fence_tagged(found: re.Match[str]) -> str:
+    """A block between tags as one of Markdown."""
+    return f"\n```python\n{found['text']}\n```\n"
 
 
 def _bare_program(shown: str) -> str:
@@ -126,19 +145,28 @@ def _code_blocks(text: str) -> Iterator[CodeBlock | None]:
     lines = text.splitlines(keepends=True)
     at = 0
     while at < len(lines):
-        opened = _FENCE.fullmatch(lines[at].rstrip("\r\n"))
+        opened = _opening_fence(lines[at].rstrip("\r\n"))
         at += 1
-        if opened is None or (opened["fence"][0] == "`" and "`" in opened["info"]):
+        if opened is None:
             continue
-        fence, start = opened["fence"], at
+        (margin, fence, info), start = opened, at
         while at < len(lines) and not _closes_fence(lines[at], fence):
             at += 1
         if at == len(lines):
             yield None
             return
-        text = _without_margin(lines[start:at], len(opened["before"]))
-        yield CodeBlock(_block_language(opened["info"]), text)
+        text = _without_margin(lines[start:at], margin)
+        yield CodeBlock(_block_language(info), text)
         at += 1
+
+
+def _opening_fence(line: str) -> tuple[int, str, str] | None:
+    """The characters before a fence that opens a block, the fence and what it says; None: none."""
+    if found := _FENCE.fullmatch(line):
+        is_inline = found["fence"][0] == "`" and "`" in found["info"]
+        return None if is_inline else (len(found["before"]), found["fence"], found["info"])
+    late = _LATE_FENCE.fullmatch(line)
+    return None if late is None else (0, late["fence"], late["info"])
 
 
 def _block_language(info: str) -> str:
@@ -181,7 +209,9 @@ def _join_sources(sources: list[_Source]) -> str:
             parts.append(earlier.text)  # it is told before the helper that it calls
             wanted = wanted | earlier.free
             redefined |= earlier.functions
-        elif earlier.defined & wanted and (earlier.is_inert() or not earlier.functions & redefined):
+        elif earlier.is_changed_in_part(redefined) or (
+            earlier.defined & wanted and (earlier.is_inert() or not earlier.functions & redefined)
+        ):
             parts.insert(0, earlier.text)
             wanted = wanted | earlier.free
             redefined |= earlier.functions
@@ -230,6 +260,11 @@ class _Source:
     def is_inert(self) -> bool:
         """Whether to run it does no more than define."""
         return all(isinstance(n, _PASSIVE_NODES) for n in self.tree.body) if self.tree else False
+
+    def is_changed_in_part(self, redefined: set[str]) -> bool:
+        """Whether some of what it does no more than define is defined again, and some is not."""
+        again = self.functions & redefined
+        return bool(again) and bool(self.functions - redefined) and self.is_inert()
 
     def only_demonstrates(self, before: list[_Source]) -> bool:
         """Whether it is the output or the use of sources before it, rather than a part of them."""

@@ -31,7 +31,9 @@ _JOINT = re.compile(
 _NAME = re.compile(
     r"(?:\\(?!text|frac|sqrt)[a-zA-Z]+ ?)*[a-zA-Z]*(?:_(?:\w|\{[^{}]*\}))?'*(?:\([^()]*\))?"
     r"|\\text\{[^{}]*\}|\(\w(?:,\w)+\)|(?:m ?)?\\angle ?\{?[a-zA-Z]+\}?"
+    r"|\\(?:vec|overrightarrow|hat)\{[a-zA-Z]+\}"
 )
+_INDEXED_NAME = re.compile(r"([a-zA-Z])_\{?\w+\}?")
 _VARIABLE = re.compile(r"[a-zA-Z](?:_\w)?|\\(?:alpha|beta|gamma|theta|lambda|mu|phi)")
 _WORDED_REALS = re.compile(r"(?:\\text\{)?all ?real(?: ?numbers?)?\}?", re.IGNORECASE)
 _SIGN = re.compile(r"\\[pm][mp](?![a-zA-Z]) ?")
@@ -369,6 +371,7 @@ def _parse_equation(text: str) -> Form | None:
     if not others:
         return None
     right = others[-1]
+    left = _name_of_all(left, *others[:-1])
     if _VARIABLE.fullmatch(right) and not _NAME.fullmatch(left):
         left, right = right, left
     return EquationForm(
@@ -377,6 +380,13 @@ def _parse_equation(text: str) -> Form | None:
         text=f"{left}={right}",
         is_named=_NAME.fullmatch(left) is not None,
     )
+
+
+def _name_of_all(first: str, *others: str) -> str:
+    """The name without its index where several are the same: `x` of `x_1=x_2=5`."""
+    names = [_INDEXED_NAME.fullmatch(name) for name in (first, *others)]
+    bases = {found[1] if found else "" for found in names}
+    return bases.pop() if others and len(bases) == 1 and all(names) else first
 
 
 def _parse_brackets(text: str) -> Form | None:

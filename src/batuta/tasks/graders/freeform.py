@@ -20,7 +20,13 @@ from batuta.tasks.graders.maths import compare_without_algebra
 from batuta.tasks.graders.number_words import parse_number_words
 from batuta.tasks.graders.numbers import is_same_number, leading_number, parse_number
 from batuta.tasks.graders.structured_data import NO_OBJECT, as_text, structured_answer
-from batuta.tasks.graders.times import SMALLEST_UNITS, is_same_time, parse_dates, parse_measure
+from batuta.tasks.graders.times import (
+    SMALLEST_UNITS,
+    is_same_time,
+    parse_dates,
+    parse_measure,
+    time_in_sentence,
+)
 from batuta.tasks.graders.words import (
     denies_target,
     is_infinite,
@@ -88,7 +94,7 @@ _DATED_YEAR = re.compile(
 )
 """The day and month before a year, where only the year is asked for."""
 _VALUE_SENTENCE = re.compile(
-    r"(?:the|its|his|her|their) [a-z]+(?: of the [a-z]+)? (?:is|was|are|were) (-?\d[^,;:()?]*?)\.?",
+    r"(?:the|its|his|her|their) [a-z]+(?: of (?:the )?[a-z]+)? (?:is|was|are|were) (-?\d[^,;:()?]*?)\.?",
     re.IGNORECASE,
 )
 _TARGET_LABEL = re.compile(r"^\s*(?:the )?(?:final )?answer\s*(?:is|[:=])\s*(?=\S)", re.IGNORECASE)
@@ -241,6 +247,7 @@ def has_value(text: str) -> bool:
 def compare_short_answers(found: str, target: str) -> bool | None:
     """Whether an answer is the target, as a quantity, as words, as yes or no; None: unclear."""
     target = _TARGET_LABEL.sub("", target)
+    found = time_in_sentence(found, target)
     compared = (
         is_same_bound,
         is_same_time,
@@ -305,8 +312,8 @@ def _is_converted(measure: tuple[str, Fraction, int] | None, other: Quantity) ->
     unit = SMALLEST_UNITS.get(measure[0]) if measure else None
     if measure is None or unit is None:
         return False
-    value = units.convert_value(float(other.value), other.unit, unit)
-    return value is not None and math.isclose(value, float(measure[1]), rel_tol=TOLERANCE / 2)
+    value = units.convert_value(other.value, other.unit, unit)
+    return value is not None and math.isclose(value, measure[1], rel_tol=TOLERANCE / 2)
 
 
 def _is_same_ordinal(target: str, found: str) -> bool | None:
@@ -414,7 +421,7 @@ def is_same_quantity(wanted: Quantity, given: Quantity) -> bool | None:
         return same or (not counted and _is_near(wanted, _convert_percent(wanted, given)))
     if not wanted.unit or not given.unit or wanted.unit == given.unit:
         return _is_near(wanted, given.value)
-    value = units.convert_value(float(given.value), given.unit, wanted.unit)
+    value = units.convert_value(given.value, given.unit, wanted.unit)
     if value is None:
         return (
             _is_near(wanted, given.value)

@@ -47,6 +47,7 @@ _RULES = tuple(
             r"\1\\text{ dollars}",
         ),
         (r"\\\$|\$|(?<!\\)\\[()\[\]](?![a-zA-Z])", " "),
+        (r" {2,}", " "),  # what follows takes the square of their number
         (r"\\(?:nicefrac|sfrac)(?![a-zA-Z])", r"\\frac"),
         (r"\{?\}?\^\{?(\d+)\}?/_\{?(\d+)\}?", r"\\frac{\1}{\2}"),
         (r"\+\s*/\s*-", r"\\pm "),

@@ -22,6 +22,8 @@ _PLAIN = re.compile(
     r"(?P<value>[^\n]*?)(?P<rest>(?:[.;!]|,(?=\s+[a-z]))?[*_`\s]*(?:\n|\Z|(?<=[.;!,\s])\s.*))",
     re.DOTALL,
 )
+_TEXT_OPEN = re.compile(r"\\text(?:bf|rm|it)?\{[^{}]*\Z")
+_TEXT_CLOSED = re.compile(r"\s*\}\s*(.+?)\s*(?:\$|\\\]|\\\)|\n|\Z)", re.DOTALL)
 _UNIT = re.compile(r"\s*([a-zA-Z][a-zA-Z /]{0,30})[.*_\s]*\Z")
 _QUIET = re.compile(r"[^\d$\\]*\Z")
 _WORDS = re.compile(
@@ -40,7 +42,8 @@ def stated_value(text: str) -> str | None:
     tail = text[found.end() :]
     if statements.is_question(tail.partition("\n")[0]) or _WORDS.match(tail):
         return None
-    value, rest = _split_value(tail)
+    inside = _TEXT_CLOSED.match(tail) if _TEXT_OPEN.search(text[: found.start()]) else None
+    value, rest = (inside[1], tail[inside.end() :]) if inside else _split_value(tail)
     value = value.strip(" *_`\t")
     if not value or len(value) > MAX_VALUE:
         return None

@@ -29,13 +29,21 @@ ANSWER_HEADING = re.compile(
 DECLARATION = re.compile(
     r"(\b[A-Z]\b)\)?\s+is\s+(not\s+|in)?(?:the\s+)?(?:correct|right|best)\b(?!\s+to\b)"
 )
+PREFERENCE = re.compile(r"\b(?:first|initial)\s*\Z", re.IGNORECASE)
+"""Before "choice": what is taken back, unless nothing follows."""
+TICK = re.compile(r"(?<![A-Za-z])([A-Z])(?![A-Za-z])[\s.):—–-]{0,3}(?:([✓✔✅☑])|([✗✘❌☒✖]))\ufe0f?")
+"""An option and the mark behind it."""
 WEAK_STATEMENT = re.compile(
     r"\b(?:I(?:['’]d| would| will|['’]ll| shall)?\s+"
     r"(?:choose|pick|select|say|go with|answer|opt for)"
     r"|(?:it|that|this)(?:['’]s| is| must be| should be| has to be| would be)"
     r"|(?:which|that|this)(?: only)? leaves(?: (?:only|just|us with))?"
+    r"|the (?:only )?(?:exception|odd one out|one left) (?:is|must be)"
+    r"|by (?:the )?(?:process of )?elimination"
     r"|ans\.|so|thus|hence|therefore|select|choose|pick|consequently)(?!\w)[\s,:]*"
-    r"(?:(?:it|that|this)(?:['’]s| is| must be| should be)\s+)?(?:that\s+)?",
+    r"(?:by (?:the )?(?:process of )?elimination[\s,:]*)?"
+    r"(?:(?:it|that|this|the (?:only )?(?:exception|odd one out|one left))"
+    r"(?:['’]s| is| must be| should be)\s+)?(?:that\s+)?",
     re.IGNORECASE,
 )
 
@@ -52,11 +60,18 @@ _FOREIGN_LINK = (
     "|है|হল|হলো|হচ্ছে|هي|هو|الصحيحة|الصحيح|النهائية|النهائي|صحیح|گزینه|היא|הנכונה"
     r"|\b(?:это|является|верный|правильный|ist|lautet|wäre|die|der|la|el|es|est|è|é|correcta|correcte"
     "|correct|corretta|correta|finale?|là|đúng|είναι|jest|is|er|är|este|doğru|opción|option|opzione"
-    r"|opção|letra|lettre|lettera|буква)\b"
+    r"|opção|letra|lettre|lettera|буква|η|επιλογή)\b"
 )
+_NOT_BUT = (
+    r"(?:\b(?:nicht|no|pas|non|não|не|nie|niet)\b|不是|不)\s*(?:\b(?:die|der|la|el|es|è|é|option|opción)\b\s*)*"
+    rf"\(?{LETTER}\)?[\s,，]*(?:\b(?:sondern|sino|mais|ma|bensì|mas|а|ale|maar)\b|而是|是)"
+)
+"""What stands between a foreign "the answer is" and its letter in "not A but B"."""
 FOREIGN_STATEMENT = re.compile(
     unicodedata.normalize(
-        "NFKC", rf"(?<![不非])(?:{_FOREIGN_NOUN})(?:{_FOREIGN_LINK}){{0,12}}(?={LETTER})"
+        "NFKC",
+        rf"(?<![不非])(?:{_FOREIGN_NOUN})(?:{_FOREIGN_LINK}){{0,12}}"
+        rf"(?:{_NOT_BUT}(?:{_FOREIGN_LINK}){{0,12}})?(?={LETTER})",
     ),
     re.IGNORECASE,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import warnings
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
@@ -17,18 +18,28 @@ NO_OBJECT: Final = object()
 _CODE_BLOCK = re.compile(
     r"```(?:json|python|yaml)?[ \t]*\n(.*?)\n[ \t]*```", re.DOTALL | re.IGNORECASE
 )
-_KEY = re.compile(
+ANSWER_KEYS = re.compile(
     r"(?:the[ _-]?)?(?:final|correct|selected|chosen|best|my)?[ _-]?"
     r"(?:answers?|choice|option|letter|label|selection|result|solution|response|prediction)"
     r"(?:[ _-]?(?:choice|option|letter|text|value))?",
+    re.IGNORECASE,
+)
+PROGRAM_KEYS = re.compile(
+    r"(?:the[ _-]?)?(?:final|full|complete|python)?[ _-]?"
+    r"(?:code|program|source|implementation|solution|completion|answer|response)"
+    r"(?:[ _-]?(?:code|text))?",
     re.IGNORECASE,
 )
 _LITERAL_FAULTS = (ValueError, SyntaxError, TypeError, RecursionError, MemoryError)
 _MAX_DEPTH = 4
 
 
-def structured_answer(text: str) -> Any:
+def structured_answer(text: str, keys: re.Pattern[str] = ANSWER_KEYS) -> Any:
     """The answer in a JSON object that is all of `text`, its last code block or its last line.
+
+    Args:
+        text: what was answered.
+        keys: under which keys an answer may stand.
 
     Returns:
         A text, a number, a truth value or a list of such; None if the object does not say which
@@ -39,7 +50,7 @@ def structured_answer(text: str) -> Any:
     for part in (shown, *blocks[-1:], _last_object(shown)):
         value = _parse_object(part.strip())
         if value is not NO_OBJECT:
-            return _answer_in(value, 0)
+            return _answer_in(value, keys, 0)
     return NO_OBJECT
 
 
@@ -76,21 +87,22 @@ def _parse_object(text: str) -> Any:
 def _python_literal(text: str) -> Any:
     """What a dictionary in Python's spelling holds: a model's JSON with single quotes."""
     try:
-        return ast.literal_eval(text)
+        with warnings.catch_warnings(action="ignore"):
+            return ast.literal_eval(text)
     except _LITERAL_FAULTS:
         return NO_OBJECT
 
 
-def _answer_in(value: Any, depth: int) -> Any:
+def _answer_in(value: Any, keys: re.Pattern[str], depth: int) -> Any:
     """What stands under the key that names the answer; of a list of one, its element."""
     if depth > _MAX_DEPTH:
         return None
     if isinstance(value, list):
         items = cast("list[Any]", value)
-        return _answer_in(items[0], depth + 1) if len(items) == 1 else items
+        return _answer_in(items[0], keys, depth + 1) if len(items) == 1 else items
     if not isinstance(value, Mapping):
         return value
     fields = cast("Mapping[Any, Any]", value)
-    named = [fields[key] for key in fields if isinstance(key, str) and _KEY.fullmatch(key)]
+    named = [fields[key] for key in fields if isinstance(key, str) and keys.fullmatch(key)]
     alike = bool(named) and all(type(one) is type(named[0]) and one == named[0] for one in named)
-    return _answer_in(named[0], depth + 1) if alike else None
+    return _answer_in(named[0], keys, depth + 1) if alike else None

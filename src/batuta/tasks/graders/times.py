@@ -47,6 +47,18 @@ _DATES = (
     re.compile(r"(?P<n>[a-z]{3,9})\.? (?P<d>\d{1,2})(?:st|nd|rd|th)?,? (?P<y>\d{4})"),
 )  # fmt: skip
 _SHORT_DATE = re.compile(r"(\d{1,2})[/.-](\d{1,2})[/.-](\d{4})")
+_BEFORE_TIME = re.compile(
+    r"(?:the|it|he|she|they|we|its|his|her|their|this|that)\b[^\d.,;:!?()]*?"
+    r"\b(?:is|was|at|on|in)(?: the)?\s+(?=\d|[a-z]{3,9}\.? \d)",
+    re.IGNORECASE,
+)
+"""A plain sentence as far as the time of day, the date or the year with which it ends."""
+_TURNS = re.compile(
+    r"\b(?:not|no|never|nor|or|but|if|unless|except|maybe|perhaps|possibly|probably|neither|either)\b"
+    r"|n['’]t\b",
+    re.IGNORECASE,
+)
+_YEAR = re.compile(r"(?:[a-z]{3,9}\.?,? )?[12]\d{3}", re.IGNORECASE)
 _HALF_DAY = 12
 _LONGEST = 100
 BASES = frozenset(_UNITS)
@@ -89,7 +101,7 @@ def is_same_time(target: str, answer: str) -> bool | None:
     """Whether two times of day are the same; None where the target is none, by `am` or `pm`."""
     wanted = _CLOCK.fullmatch(target.strip()) if len(target) <= _LONGEST else None
     if wanted is None or not wanted[3]:
-        return None
+        return _is_same_in_halves(wanted, answer) if wanted and wanted[2] else None
     given = _CLOCK.fullmatch(answer.strip(" .")) if len(answer) <= _LONGEST else None
     if given is None or (not given[3] and not given[2]):
         return False
@@ -98,6 +110,39 @@ def is_same_time(target: str, answer: str) -> bool | None:
     bare = int(given[1]) * 60 + int(given[2])
     written = (int(given[1]), int(given[2])) == (int(wanted[1]), int(wanted[2] or 0))
     return bare == _minutes_of_day(wanted) or (written and not given[1].startswith("0"))
+
+
+def _is_same_in_halves(wanted: re.Match[str], answer: str) -> bool | None:
+    """Whether `4:45 PM` is 16:45; None where the target may as well be in the morning."""
+    given = _CLOCK.fullmatch(answer.strip(" .")) if len(answer) <= _LONGEST else None
+    hour = int(wanted[1])
+    if given is None or not given[3] or 0 < hour <= _HALF_DAY:
+        return None
+    return hour * 60 + int(wanted[2]) == _minutes_of_day(given)
+
+
+def time_in_sentence(text: str, target: str) -> str:
+    """The time of day, the date or the year with which a plain sentence ends; else the text.
+
+    Args:
+        text: what was answered.
+        target: what is right; where it is no such time, the text stays.
+    """
+    if not any(_is_time(target, kind) for kind in ("clock", "date", "year")):
+        return text
+    found = _BEFORE_TIME.match(text.strip()) if len(text) <= _LONGEST else None
+    if found is None or _TURNS.search(found[0]):
+        return text
+    rest = text.strip()[found.end() :].rstrip(" .")
+    return rest if any(_is_time(rest, kind) for kind in ("clock", "date", "year")) else text
+
+
+def _is_time(text: str, kind: str) -> bool:
+    text = text.strip(" .")
+    if kind == "clock":
+        clock = _CLOCK.fullmatch(text)
+        return clock is not None and bool(clock[2] or clock[3])
+    return bool(parse_dates(text)) if kind == "date" else _YEAR.fullmatch(text) is not None
 
 
 def _minutes_of_day(clock: re.Match[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
+from fractions import Fraction
 from functools import cache, lru_cache
 from typing import Any
 
@@ -88,8 +89,11 @@ def is_known_unit(unit: str) -> bool:
     return _parse_unit(unit) is not None if unit else False
 
 
-def convert_value(value: float, source: str, target: str) -> float | None:
-    """`value` in another unit; None if a unit is unknown, nan if they measure different things."""
+def convert_value(value: float | Fraction, source: str, target: str) -> float | None:
+    """`value` in another unit; None if a unit is unknown.
+
+    nan if they measure different things, or if it is too large for a float.
+    """
     here, there = _parse_unit(source), _parse_unit(target)
     if here is None or there is None:
         return None
@@ -97,7 +101,11 @@ def convert_value(value: float, source: str, target: str) -> float | None:
         here
     ) != _dimensionless_kind(there):
         return math.nan
-    return float(_pint_registry().Quantity(value, here).to(there).magnitude)
+    try:
+        converted = float(_pint_registry().Quantity(float(value), here).to(there).magnitude)
+    except OverflowError:
+        return math.nan
+    return converted if math.isfinite(converted) else math.nan
 
 
 def _dimensionless_kind(unit: Any) -> str:

@@ -170,5 +170,7 @@ def _is_same_quantity(
     here, there = parse_number(wanted), parse_number(given)
     if here is None or there is None or math.isnan(amount):
         return False
-    there = Fraction(units.convert_value(float(there), other, unit) or 0)
-    return abs(there - here) <= abs(here) / 10**9
+    converted = units.convert_value(there, other, unit)
+    if converted is None or math.isnan(converted):
+        return False
+    return abs(Fraction(converted) - here) <= abs(here) / 10**9

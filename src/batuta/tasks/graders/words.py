@@ -30,6 +30,8 @@ _HYPHEN = re.compile(r"(?<=[^\W\d_])[-‐‑–](?=[^\W\d_])")
 
 _YES = "yes|yeah|yep|yup|true|correct|affirmative|indeed|right"
 _NO = "no|nope|false|incorrect|wrong|negative|untrue"
+_NO_IDIOM = " (?:one|longer|doubt|matter|problem|wonder)\\b"
+"""What makes "no" the beginning of another word."""
 _SAYS = re.compile(
     r"(?:(?:it|that|this|the (?:statement|claim|answer)) (?:is|'s) |that's |it's )?(?P<not>not )?"
     rf"(?:(?P<yes>{_YES})|(?P<no>{_NO}))(?P<rest>\W.*)?",
@@ -168,7 +170,7 @@ def _read_truth(found: str) -> bool | None:
         return None if so is None or _EITHER.search(text) else _TRUTHS[so["truth"]]
     rest = says["rest"] or ""
     yes = (says["yes"] is not None) != (says["not"] is not None)
-    against = re.search(rf"\b(?:{_NO if yes else _YES})\b", rest)
+    against = re.search(rf"\b(?:{_NO if yes else _YES})\b(?!{_NO_IDIOM})", rest)
     if against or _EITHER.search(rest) or not _GOES_ON.match(rest):
         return None
     return yes
