@@ -46,7 +46,8 @@ class Server:
             return {model["id"] for model in (await response.json())["data"]}
 
     async def __aexit__(self, *_):
-        await self.http.close()
         if self.process.returncode is None:
             self.process.kill()
-        await self.process.aclose()
+        with anyio.CancelScope(shield=True):  # a cancelled block leaves no process behind
+            await self.http.close()
+            await self.process.aclose()
