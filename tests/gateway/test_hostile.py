@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from decimal import Decimal
 from io import BytesIO
@@ -23,7 +24,7 @@ from batuta.clients import ScriptedClient
 from batuta.core import Limits, Outcome, Question, RunFinished, RunHeader, RunId, user_message
 from batuta.engine import Recorder
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.body import check_value_count
+from batuta.gateway.http.body import MAX_VALUES, check_value_count
 from batuta.gateway.serving.error_mapping import error_of_run
 from gateway.house import HI, Serving, pool_of
 from gateway.hunting import Prey, attacks, hold, watched_steps
@@ -166,6 +167,18 @@ def test_signs_within_texts_are_no_values():
     check_value_count(b'{"a":"' + b',\\"' * 100_000)
     with pytest.raises(APIError):
         check_value_count(json.dumps([",", 1] * 100_000).encode())
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.text(st.sampled_from('\\",[{}]:a\n é'), max_size=8), st.booleans())
+def test_values_are_counted_whatever_texts_say(text, as_key):
+    """To the last one: a list of so many, or an object of so many keys."""
+    for count, is_refused in ((MAX_VALUES, False), (MAX_VALUES + 1, True)):
+        many = {f"{text}{number}": text for number in range(count)} if as_key else [text] * count
+        for ascii_only in (True, False):
+            body = json.dumps(many, ensure_ascii=ascii_only).encode()
+            with pytest.raises(APIError) if is_refused else nullcontext():
+                check_value_count(body)
 
 
 def test_an_error_of_64_kb_is_told_at_once():
