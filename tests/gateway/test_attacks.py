@@ -30,9 +30,9 @@ from batuta.core.cost_bound import bound_call_cost
 from batuta.gateway.access.caller import Authenticator, CallerRole
 from batuta.gateway.errors import APIError
 from batuta.gateway.http.body import check_keys
-from batuta.gateway.http.connection_limits import ConnectionLimits
 from batuta.gateway.http.connections import ConnectionTable, Wait
 from batuta.gateway.http.middleware import BodyMemory
+from batuta.gateway.http.server_limits import ConnectionLimits
 from batuta.gateway.serving.cost_bound import bound_first_calls
 from batuta.guardrails import Guardrail, GuardrailAction, Guardrails, GuardrailStage
 from batuta.guardrails.detectors import DetectorOptions, build_detector

@@ -14,8 +14,8 @@ import pytest
 
 from batuta.clients import ScriptedClient
 from batuta.gateway import run_server
-from batuta.gateway.http.connection_limits import ConnectionLimits
 from batuta.gateway.http.connections import ConnectionTable
+from batuta.gateway.http.server_limits import ConnectionLimits
 
 from .house import HI, Halting, orchestra
 

@@ -157,7 +157,7 @@ ONE = post({"model": "worker/ada", "messages": HI})
 
 
 async def test_large_requests_that_wait_are_too_many_sooner():
-    """Here some thirty, since those before them are answered meanwhile."""
+    """A few of them have as many bytes of headers as may wait."""
     one = ONE.replace(b"\r\n\r\n", b"\r\na: " + b"b" * 50_000 + b"\r\n\r\n")
     async with guarded(Slow()) as port, await anyio.connect_tcp("127.0.0.1", port) as stream:
 

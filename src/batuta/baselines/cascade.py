@@ -71,8 +71,7 @@ from batuta.tasks.recorded import GRADER, RecordedOutcomes
 CALLS = 6
 """Answers to a question at most, where the pool has no more workers."""
 MOST_CALLS = 10
-"""Answers to a question at most: where there are many workers, what the last of them say is worth
-a call only where all the others have been heard."""
+"""Answers to a question at most, of however many workers."""
 
 Floats = NDArray[np.floating[Any]]
 AnswerExtractor = Callable[[Question, Reply], str | None]

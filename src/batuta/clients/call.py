@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from time import monotonic
 from typing import Any, Protocol, final
 
 from batuta.clients.decoding import need_string
@@ -43,9 +42,10 @@ from batuta.usage import audio_surcharge, hour_cache_surcharge, usage_cost
 
 MAX_TOOL_CALLS = 1024
 """Tool calls of one reply."""
-_TURN_SECONDS = 0.01
-"""Seconds for which a stream that comes faster than it is passed on may keep the loop."""
-_NO_EVENT = ("", b"")
+_TURN_EVENTS = 64
+"""Events of a stream after which others have their turn: a few milliseconds' work."""
+_BATCH_EVENTS = 8
+"""Events for which the reading of what came at once counts."""
 _DECODING_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What decoding raises when JSON has not the shape of the dialect."""
 
@@ -226,7 +226,7 @@ async def _read_stream(
     line: ProviderEndpoint, fold: StreamAccumulator, events: EventStream, listener: CallListener
 ) -> None:
     """Feeds `fold` until its reply is closed, or the connection ends after its announced end."""
-    turn = monotonic()
+    turn = _Turn()
     while not fold.is_closed:
         batch = await events.batch()
         if batch is None:
@@ -234,14 +234,32 @@ async def _read_stream(
                 return
             broken = StreamInterruptedError("the provider ended its reply in the middle")
             raise with_host(events.target, broken)
-        for event, data in batch or (_NO_EVENT,):  # a batch may be comments alone
+        for event, data in batch:
             if fold.is_closed:
                 return  # what a server says after its own end belongs to no reply
-            for delta in _parse_event(line, fold, event, data) if data else ():
+            for delta in _parse_event(line, fold, event, data):
                 await listener.on_delta(delta)
-            if monotonic() - turn > _TURN_SECONDS:
-                await asyncio.sleep(0)
-                turn = monotonic()
+            await turn.count(1)
+        await turn.count(_BATCH_EVENTS)  # it may have been comments alone
+
+
+class _Turn:
+    """Lets others have the loop where a stream comes faster than it is passed on.
+
+    What is there already is read without waiting, so such a stream would keep the loop to itself.
+    """
+
+    __slots__ = ("_done",)
+
+    def __init__(self) -> None:
+        self._done = 0
+
+    async def count(self, work: int) -> None:
+        """Notes work that was done, in events, and gives up the loop for a moment after some."""
+        self._done += work
+        if self._done >= _TURN_EVENTS:
+            self._done = 0
+            await asyncio.sleep(0)
 
 
 def _parse_event(

@@ -171,10 +171,10 @@ class WorkerCall:
         self.result: Reply | Failure | None = None
         """Once it is there, and charged."""
         self._indices: dict[tuple[int, int], int | None] = {}
-        self._offered_calls: Counter[int] = Counter()
-        """Calls of tools that were offered, in each choice."""
         """The client's tools that are called: the reply's number and the worker's index to ours;
         None: not a tool of the client's, so nobody is told of it."""
+        self._offered_calls: Counter[int] = Counter()
+        """How many of those there are, by the reply's number."""
         # What one worker alone is asked may continue with it: then its own ids are as good.
         self._renames = len(step.workflow) > 1 or len(step.context.pool) > 1
 

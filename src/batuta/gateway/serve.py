@@ -22,8 +22,8 @@ from anyio.to_thread import run_sync
 from batuta.errors import ConfigError
 from batuta.gateway.app import ServerState, assemble_app
 from batuta.gateway.errors import APIError
-from batuta.gateway.http.connection_limits import ConnectionLimits
 from batuta.gateway.http.connections import ConnectionTable, GuardedProtocol
+from batuta.gateway.http.server_limits import ConnectionLimits
 from batuta.gateway.ui import compile_templates
 
 LOOP_OPTIONS: dict[str, Any] = {"use_uvloop": True}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from dataclasses import dataclass
 from enum import Enum
 from itertools import chain
 from time import monotonic
@@ -23,7 +22,8 @@ from uvicorn.server import ServerState
 
 from batuta.gateway.errors import APIError, server_closing
 from batuta.gateway.http.body import encode_json
-from batuta.gateway.http.connection_limits import (
+from batuta.gateway.http.server_limits import (
+    ConcurrencyLimits,
     ConnectionLimits,
     customer_of,
     openable_connection_count,
@@ -174,7 +174,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._entered = False
         self._head = 0
         """Bytes of a head that came since the last request."""
-        self._unread = 0
+        self._overhead = 0
         """Bytes of a request that came since the last piece of its body: trailers and the like."""
         self._waiting: deque[int] = deque()
         """Bytes of the headers of each request that waits, as `pipeline` has them."""
@@ -211,13 +211,13 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._whole:
             self._head += len(data)
         else:
-            self._unread += len(data)
+            self._overhead += len(data)
         super().data_received(data)
         if self.transport.is_closing():
             return
         if not self._whole:
             self._table.place_connection(self, Place.UPLOADING)
-            if self._unread > self._table.limits.header_bytes:
+            if self._overhead > self._table.limits.header_bytes:
                 self.abort()
         elif self._head:
             self._wait_for_head()
@@ -237,7 +237,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """A piece of the request's body."""
-        self._unread = 0
+        self._overhead = 0
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
@@ -247,7 +247,7 @@ class GuardedProtocol(HttpToolsProtocol):
             TooMuchReadError: read ahead of their answers requests would fill the memory, a hundred
                 bytes of it for each that was sent; the connection is closed.
         """
-        self._head, self._unread, self._whole, self._answering = 0, 0, False, True
+        self._head, self._overhead, self._whole, self._answering = 0, 0, False, True
         self._table.clear_deadline(self, Wait.BYTES)
         self._table.clear_deadline(self, Wait.LEFTOVER)
         self._table.place_connection(self, Place.ANSWERED)
@@ -358,22 +358,6 @@ LIMITED_PATHS = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
 )
 """Where answers are asked for; everything else is quick and always let in."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConcurrencyLimits:
-    """What one process takes on."""
-
-    max_running: int = 512
-    """Answers that are worked on at the same time."""
-    max_waiting: int = 1024
-    """Requests that may wait for one of them to end."""
-    queue_timeout: float = 30.0
-    """Seconds that a request may wait."""
-
-    def __post_init__(self) -> None:
-        if self.max_running < 1 or self.max_waiting < 0 or self.queue_timeout < 0:
-            raise ValueError("at least one answer runs, and nobody waits less than no time")
 
 
 @final

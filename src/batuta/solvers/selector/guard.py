@@ -107,10 +107,10 @@ def fit_guard(
 ) -> SelectorGuard:
     """The strictest bounds that earn about the most at random and lose nothing on new families.
 
-    What they gain at random is 2.5 of its standard errors, and what they gain on new families less
-    its standard error over families is not below 0, so that luck with a few of them does not open
-    the guard, and no fold of families loses much. Where fewer than eight
-    families are known, no question of one that is held out may leave the best worker.
+    What they gain at random is at least 2.5 of its standard errors, and what they gain on new
+    families less its standard error over families is not below 0, so that luck with a few of them
+    does not open the guard, and no fold of families loses much. Where fewer than eight families are
+    known, no question of one that is held out may leave the best worker.
 
     Args:
         by_lot: held out in folds at random.

@@ -1,4 +1,4 @@
-"""How many connections one server takes, of whom, and for how long they may take over what."""
+"""How many connections and requests one server takes on, of whom, and how long they may take."""
 
 from __future__ import annotations
 
@@ -41,6 +41,22 @@ class ConnectionLimits:
             raise ValueError("at least one connection is possible")
         if min(self.header_s, self.body_s, self.write_s) <= 0 or self.header_bytes < 1:
             raise ValueError("headers, bodies and readers need some time and room")
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrencyLimits:
+    """What one process takes on."""
+
+    max_running: int = 512
+    """Answers that are worked on at the same time."""
+    max_waiting: int = 1024
+    """Requests that may wait for one of them to end."""
+    queue_timeout: float = 30.0
+    """Seconds that a request may wait."""
+
+    def __post_init__(self) -> None:
+        if self.max_running < 1 or self.max_waiting < 0 or self.queue_timeout < 0:
+            raise ValueError("at least one answer runs, and nobody waits less than no time")
 
 
 def openable_connection_count(wanted: int) -> int:
