@@ -267,6 +267,37 @@ async def test_a_stream_without_end_ends_with_the_deadline(store, then):
         assert 0 < await billed(store, bucket) < usd_to_nano(Decimal("0.01"))
 
 
+WAIT = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_provider_that_always_announces_its_answer_is_given_up(store, stream):
+    liar = Liar(WAIT, WAIT * 10_000)
+    asked = {"model": "worker/ada", "orchestration": {"deadline_s": 30}}
+    async with liar, lied_to(store, liar) as (server, bucket):
+        with watched_steps() as steps:
+            began = time.monotonic()
+            if stream:
+                [*_, last] = await server.frames(**asked)
+                error = json.loads(last.removeprefix("data: "))["error"]
+            else:
+                status, _, body = await server.post(json=asked | {"messages": HI})
+                assert status == 502, body
+                error = body["error"]
+            assert time.monotonic() - began < 15
+        assert "no answer" in error["message"], error
+        assert steps.longest < 0.5
+        async with asyncio.timeout(30):
+            await liar.gone.wait()
+        assert await billed(store, bucket) < usd_to_nano(Decimal("0.01"))
+
+
+async def test_a_few_announcements_before_an_answer_are_skipped(store):
+    async with Liar(WAIT * 3 + http(whole())) as liar, lied_to(store, liar) as (server, _):
+        status, _, body = await server.post(json={"model": "worker/ada", "messages": HI})
+    assert status == 200 and body["choices"][0]["message"]["content"] == "Fine."
+
+
 async def test_a_redirect_is_not_followed(store):
     async with Liar(http(whole())) as other:
         there = f"location: {other.url}/chat/completions"

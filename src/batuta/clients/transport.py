@@ -19,6 +19,7 @@ import orjson
 from batuta.clients.cloud_credentials import RequestSigner
 from batuta.clients.decoding import SseEvent, SseParser
 from batuta.clients.error_mapping import decode_body, error_from_response
+from batuta.clients.interim_responses import BoundedResponse, TooManyInterimResponsesError
 from batuta.clients.secret import NO_KEY, Secret
 from batuta.core.redaction import address_parts, hide_addresses
 from batuta.errors import (
@@ -206,6 +207,7 @@ class HttpTransport:
                     total=None, connect=self.connect, sock_read=self.idle
                 ),
                 trust_env=self._trust_env,
+                response_class=BoundedResponse,
                 headers={"User-Agent": "batuta", "Accept-Encoding": "identity"},
             )
             self._sessions[loop] = session
@@ -387,6 +389,8 @@ def _classify_connection_error(error: Exception, idle: float) -> ClientError:
         return ProviderUnreachableError("the provider closed the connection before it answered")
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return ProviderUnreachableError("the provider's certificate is not valid")
+    if isinstance(error, TooManyInterimResponsesError):
+        return InvalidReplyError("the provider announced a response again and again and sent none")
     if isinstance(error, aiohttp.ClientResponseError):
         return InvalidReplyError("the provider does not answer in HTTP")
     if isinstance(error, TimeoutError):
