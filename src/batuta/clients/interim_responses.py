@@ -1,4 +1,4 @@
-"""A provider's responses before the response (`100 Continue` and its like): a few, not any number."""
+"""A provider's responses before the response (`100 Continue` and its like): only a few."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class BoundedResponse(aiohttp.ClientResponse):
                 raise TooManyInterimResponsesError("the provider sent interim responses only")
             return await read()
 
-        # aiohttp has no setting for it. The heads of all responses come through this one method, and
-        # nothing else reads by it, so it is replaced for as long as this response's is awaited.
+        # aiohttp has no setting for it. The heads of all responses come through this one method,
+        # and nothing else reads by it, so it is replaced while this response's head is awaited.
         protocol.read = read_bounded
         try:
             return await super().start(connection)
