@@ -54,10 +54,38 @@ async def test_free_form():
     assert await grade_all("freeform", "freeform") == (["another city"], [], 54)
 
 
-FRESH = {"maths": ("math", 186), "choice": ("choice", 110), "freeform": ("freeform", 115)}
+FRESH = {"maths": ("math", 246), "choice": ("choice", 150), "freeform": ("freeform", 153)}
 """Written later, again before anybody had looked at what the graders make of them."""
-MISSED = {"maths": 0, "choice": 0, "freeform": 1}
+MISSED = {"maths": 4, "choice": 5, "freeform": 6}
 """As they are now; none is a wrong answer that is accepted."""
+
+
+CONCLUSIONS = {
+    "Therefore, the area is 12 square units.": 1,
+    "Adding both gives 12. Hence there are 12.": 1,
+    "So $12$.": 1,
+    "Thus we get that the total is $12$.": 1,
+    "The total is 12, 13 and 14.": 0,
+    "So the first part is 12.": 0,
+    "Therefore it is not 12.": 0,
+    "Therefore it is at most 12.": 0,
+    "Therefore it might be that the sum is 12.": 0,
+    "So the answer for n = 3 is 12.": 0,
+    "Thus it is $12$ or $13$.": 0,
+    "Hence it is 12 or so.": 0,
+    "Therefore it is 12. But that cannot be.": 0,
+    "Therefore it is 12. We need one less.": 0,
+    "The base is 12. The height is 5.": 0,
+    "So, is it 12?": 0,
+    "So 12.": 0,
+}
+
+
+@pytest.mark.parametrize("said", CONCLUSIONS)
+async def test_a_last_sentence_that_concludes_is_read_where_nothing_qualifies_it(said):
+    task = Task(id=TaskId("t"), question="How many?", target="12", grader="math")
+    with GraderRegistry() as graders:
+        assert (await graders.grade(task, said)).score == CONCLUSIONS[said]
 
 
 @pytest.mark.parametrize("name", FRESH)

@@ -39,7 +39,7 @@ _HEAD = re.compile(
     r"([A-Z])(?![\w+#°]|['’-]\w)(?(1)\)?)",
     re.IGNORECASE,
 )
-_PLACES = ("first", "second", "third", "fourth", "fifth")
+_PLACES = ("first", "second", "third", "fourth", "fifth", "1st", "2nd", "3rd", "4th", "5th")
 _PLACE = re.compile(rf"\W*the ({'|'.join(_PLACES)}) (?:option|choice|alternative)\b", re.IGNORECASE)
 _RIGHT_PLACE = re.compile(
     rf"\bthe ({'|'.join(_PLACES)}) (?:option|choice|alternative)"
@@ -218,9 +218,14 @@ class ChoiceGrader:
         if inverted := list(statements.INVERTED.finditer(last)):
             after = last[inverted[-1].end() :]
             return self._letters_beside(inverted[-1][1], after) if not after.strip() else ()
-        if (found := statements.WEAK_STATEMENT.search(last)) is None or "?" in last:
+        if "?" in last:
             return ()
-        return () if _is_doubted(last, found.start()) else self._read_letters(last[found.end() :])
+        for found in statements.WEAK_STATEMENT.finditer(last):
+            if _is_doubted(last, found.start()):
+                return ()
+            if letters := self._read_letters(last[found.end() :]):
+                return letters
+        return ()
 
     def _read_letters(self, text: str) -> tuple[str, ...]:
         """The letters that `text` begins with, or that of the option it repeats."""
@@ -337,7 +342,7 @@ def _with_letter(text: str) -> str:
 
 def _place_letter(place: re.Match[str]) -> str:
     """The letter of "the second option"."""
-    return LETTERS[_PLACES.index(place[1].casefold())]
+    return LETTERS[_PLACES.index(place[1].casefold()) % 5]
 
 
 def _is_denied(text: str, end: int) -> bool:

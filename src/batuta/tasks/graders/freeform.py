@@ -19,7 +19,12 @@ from batuta.tasks.graders.limits import MAX_SHOWN, limit_violation
 from batuta.tasks.graders.maths import compare_without_algebra
 from batuta.tasks.graders.number_words import parse_number_words
 from batuta.tasks.graders.numbers import is_same_number, leading_number, parse_number
-from batuta.tasks.graders.structured_data import NO_OBJECT, as_text, structured_answer
+from batuta.tasks.graders.structured_data import (
+    NO_OBJECT,
+    as_text,
+    is_same_object,
+    structured_answer,
+)
 from batuta.tasks.graders.times import (
     SMALLEST_UNITS,
     is_same_time,
@@ -142,6 +147,9 @@ class FreeFormGrader:
 
     async def grade(self, answer: str, target: str) -> Grade:
         """The grade of `answer`."""
+        shown = answer_extraction.visible_text(answer)
+        if (same := is_same_object(shown, target)) is not None:
+            return Grade(float(same), shown.strip(), "right" if same else f"expected {target}")
         found = find_short_answer(answer)
         if found is None:
             return Grade(0.0, None, "no answer, or its box is cut")

@@ -13,7 +13,7 @@ from batuta.tasks.graders.latex import normalize_latex
 from batuta.tasks.graders.limits import MAX_SHOWN, limit_violation
 from batuta.tasks.graders.numeric import compare_values
 from batuta.tasks.graders.parentheticals import split_parenthetical
-from batuta.tasks.graders.stated_values import stated_value
+from batuta.tasks.graders.stated_values import concluded_value, stated_value
 from batuta.tasks.graders.structured_data import NO_OBJECT, as_text, structured_answer
 from batuta.tasks.graders.times import is_same_time
 
@@ -39,8 +39,9 @@ class MathsGrader:
     r"""Judges the expression in the last `\boxed{}`, or an answer that is nothing else.
 
     1 for the target in any form, 0 for anything else, undecided (None) where comparing the two
-    took too long or too much memory. Without a box, only what is announced as the answer, and not
-    hedged or taken back, is read; with the last box cut, the answer is wrong.
+    took too long or too much memory. Without a box, only what is announced as the answer, or what a
+    last sentence concludes, and not hedged or taken back, is read; with the last box cut, the answer
+    is wrong.
     """
 
     def __init__(self, pool: MathsPool, question: str = "") -> None:
@@ -91,6 +92,7 @@ def find_maths_answer(text: str) -> str | None:
         or answer_extraction.answer_after_hashes(shown)
         or stated_value(shown)
         or answer_extraction.concluded_formula(shown)
+        or concluded_value(shown)
         or answer_extraction.bare_answer(shown)
     )
 

@@ -32,6 +32,51 @@ _WORDS = re.compile(
     re.IGNORECASE,
 )
 
+_CONCLUDING = (
+    r"(?:therefore|thus|hence|so|consequently|finally|in conclusion|we conclude(?: that)?)\b"
+    r"[,:]?\s+"
+)
+_FINDING = r"(?:we (?:have|get|find|obtain|conclude|see)(?: that)?[,:]?\s+)?"
+_SUBJECT = r"(?:the|its|there|their|his|her|our|a|an|it|they)\b[a-zA-Z ,'’()-]{0,100}?"
+_NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?"
+_VALUES = rf"{_NUMBER}(?:(?:,\s*{_NUMBER})*,?\s+and\s+{_NUMBER}|(?:\s+[a-z]{{1,20}}){{0,2}})"
+_CONCLUDED = re.compile(
+    rf"(?P<lead>{_CONCLUDING})?{_FINDING}"
+    rf"(?P<subject>{_SUBJECT}\s(?:is|are|equals|was|were|must be)\s+)?"
+    r"(?:\$(?P<a>[^$\n]+)\$|\\\((?P<b>(?:(?!\\\)).)+)\\\)"
+    rf"|(?(subject)(?P<c>{_VALUES})|(?!)))\.?",
+    re.IGNORECASE,
+)
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n")
+
+_BOUND = re.compile(
+    r"\b(?:less|more|at least|at most|between|fewer|greater|up to|over|under|below|above|about"
+    r"|around|approximately|roughly|either|possibly|perhaps|maybe|first|next|remaining)\b",
+    re.IGNORECASE,
+)
+"""What makes a value a bound or a guess, or says that it is one of several."""
+
+
+def concluded_value(text: str) -> str | None:
+    """The value with which a text ends: "Therefore the number of ways is 12", last of its sentences.
+
+    Without a word that concludes, only where the text is nothing but that sentence. None where
+    the sentence has another value, hedges, denies or asks.
+    """
+    sentences = [said for said in _SENTENCE.split(text.strip()) if said.strip()]
+    if not sentences or len(sentences[-1]) > MAX_VALUE:
+        return None
+    last = sentences[-1].strip(" *_`")
+    found = _CONCLUDED.fullmatch(last)
+    if found is None or (len(sentences) > 1 and not found["lead"]):
+        return None
+    value = next(filter(None, (found["a"], found["b"], found["c"])))
+    said = last[: found.start() + last.rfind(value)]
+    doubts = (statements.DOUBT, statements.NEGATION_IN_GAP, _BOUND)
+    if any(pattern.search(said) for pattern in doubts) or statements.SURE_HEDGE.search(value):
+        return None
+    return re.sub(r",?\s+and\s+", ", ", value)
+
 
 def stated_value(text: str) -> str | None:
     """What the last "the answer is" or "Answer:" of `text` announces; None if nothing clear."""

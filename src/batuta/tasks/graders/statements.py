@@ -37,7 +37,7 @@ WEAK_STATEMENT = re.compile(
     r"\b(?:I(?:['’]d| would| will|['’]ll| shall)?\s+"
     r"(?:choose|pick|select|say|go with|answer|opt for)"
     r"|(?:it|that|this)(?:['’]s| is| must be| should be| has to be| would be)"
-    r"|(?:which|that|this)(?: only)? leaves(?: (?:only|just|us with))?"
+    r"|leaves(?: (?:only|just|us with))?"
     r"|the (?:only )?(?:exception|odd one out|one left) (?:is|must be)"
     r"|by (?:the )?(?:process of )?elimination"
     r"|ans\.|so|thus|hence|therefore|select|choose|pick|consequently)(?!\w)[\s,:]*"

@@ -54,6 +54,14 @@ def structured_answer(text: str, keys: re.Pattern[str] = ANSWER_KEYS) -> Any:
     return NO_OBJECT
 
 
+def is_same_object(text: str, target: str) -> bool | None:
+    """Whether two objects, each in JSON's or Python's spelling, are equal; None if one is none."""
+    wanted, given = _parse_object(target.strip()), _parse_object(text.strip(" \t\n`*.$"))
+    if wanted is NO_OBJECT or given is NO_OBJECT:
+        return None
+    return bool(wanted == given)
+
+
 def as_text(value: Any) -> str | None:
     """A value as it would be written; None for what is no text, number or list of them."""
     if isinstance(value, bool):

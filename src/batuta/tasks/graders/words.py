@@ -243,6 +243,8 @@ def lacks_items(found: str, target: str, same: Callable[[str, str], bool]) -> bo
 def is_sentence_with(found: str, target: str) -> bool:
     """Whether an answer is a plain sentence that ends in the target: "The capital is Paris"."""
     said, wanted = normal_words(found), normal_words(target)
+    if re.fullmatch(rf"it (?:is|was) {re.escape(wanted)} (?:who|that|which)(?: \w+){{1,6}}", said):
+        return bool(wanted) and _TURNS.isdisjoint(said.split()) and "?" not in found
     subject = without_invisible(found).strip().casefold()
     if not wanted or not said.endswith(f" {wanted}") or "?" in found:
         return False
@@ -264,7 +266,11 @@ def denies_target(found: str, target: str) -> bool:
     said, name = normal_words(found), re.escape(wanted)
     return bool(
         re.fullmatch(rf"(?!.*\b(?:or|not)\b.* not ).*\w not (?:the |an? )?{name}", said)
-        or re.fullmatch(rf"(?:it is |it was )?not (?:the |an? )?{name} but (?!also\b)\w.*", said)
+        or re.fullmatch(
+            rf"(?:(?:\w+ ){{1,4}}(?:is|was) )?"
+            rf"not (?:the |an? )?{name} but (?!also\b)\w.*",
+            said,
+        )
     )
 
 
