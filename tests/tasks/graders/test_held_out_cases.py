@@ -6,6 +6,7 @@ numbers of unequal precision allow.
 """
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,23 @@ async def test_a_last_sentence_that_concludes_is_read_where_nothing_qualifies_it
     task = Task(id=TaskId("t"), question="How many?", target="12", grader="math")
     with GraderRegistry() as graders:
         assert (await graders.grade(task, said)).score == CONCLUSIONS[said]
+
+
+ENDLESS = {
+    "math": ["So the x is " + "1," * 90 + "1!", "So the x is " + "1,111" * 37, "So we have " * 18],
+    "choice": ["so " * 6_666 + "B", "it leaves " * 2_000, "thus, " * 3_300 + "Z"],
+    "freeform": ['{"a":' * 3_000 + "1" + "}" * 3_000, "it was it was " * 1_400],
+}
+
+
+@pytest.mark.parametrize("grader", ENDLESS)
+async def test_what_goes_on_without_end_is_read_in_a_moment(grader):
+    task = Task(id=TaskId("t"), question="Which?", target="{'a': 1}", grader=grader)
+    with GraderRegistry() as graders:
+        for said in ENDLESS[grader]:
+            began = time.process_time()
+            assert not (await graders.grade(task, said)).score
+            assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("name", FRESH)

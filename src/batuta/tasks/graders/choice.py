@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import final
 
 from batuta.core import Grade
@@ -17,6 +18,9 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 MAX_SENTENCE = 500
 """Characters of a sentence that are looked at."""
+
+MAX_WEAK_STATEMENTS = 8
+"""Of a line: "so it is", "I would pick"; what follows each is looked at."""
 
 MAX_LABELLED_LINE = 100
 """Characters of a line that may be an option's letter and text, where the texts are not known."""
@@ -220,10 +224,10 @@ class ChoiceGrader:
             return self._letters_beside(inverted[-1][1], after) if not after.strip() else ()
         if "?" in last:
             return ()
-        for found in statements.WEAK_STATEMENT.finditer(last):
+        for found in islice(statements.WEAK_STATEMENT.finditer(last), MAX_WEAK_STATEMENTS):
             if _is_doubted(last, found.start()):
                 return ()
-            if letters := self._read_letters(last[found.end() :]):
+            if letters := self._read_letters(last[found.end() : found.end() + MAX_SENTENCE]):
                 return letters
         return ()
 

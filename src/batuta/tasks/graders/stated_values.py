@@ -38,7 +38,7 @@ _CONCLUDING = (
 )
 _FINDING = r"(?:we (?:have|get|find|obtain|conclude|see)(?: that)?[,:]?\s+)?"
 _SUBJECT = r"(?:the|its|there|their|his|her|our|a|an|it|they)\b[a-zA-Z ,'’()-]{0,100}?"
-_NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?"
+_NUMBER = r"(?>-?\d+(?:,\d{3}(?!\d))*(?:\.\d+)?(?:/\d+)?%?)"
 _VALUES = rf"{_NUMBER}(?:(?:,\s*{_NUMBER})*,?\s+and\s+{_NUMBER}|(?:\s+[a-z]{{1,20}}){{0,2}})"
 _CONCLUDED = re.compile(
     rf"(?P<lead>{_CONCLUDING})?{_FINDING}"
