@@ -91,7 +91,13 @@ async def test_a_last_sentence_that_concludes_is_read_where_nothing_qualifies_it
 
 ENDLESS = {
     "math": ["So the x is " + "1," * 90 + "1!", "So the x is " + "1,111" * 37, "So we have " * 18],
-    "choice": ["so " * 6_666 + "B", "it leaves " * 2_000, "thus, " * 3_300 + "Z"],
+    "choice": [
+        "so " * 6_666 + "B",
+        "it leaves " * 2_000,
+        "thus, " * 3_300 + "Z",
+        "A, B and " * 2_222,
+        "Answer: " * 2_500,
+    ],
     "freeform": ['{"a":' * 3_000 + "1" + "}" * 3_000, "it was it was " * 1_400],
 }
 

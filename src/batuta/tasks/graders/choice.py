@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import final
 
@@ -18,6 +19,9 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 MAX_SENTENCE = 500
 """Characters of a sentence that are looked at."""
+
+MAX_STATEMENTS = 100
+"""Of an answer, from its end: nobody states one more often, and each is read with what follows."""
 
 MAX_WEAK_STATEMENTS = 8
 """Of a line: "so it is", "I would pick"; what follows each is looked at."""
@@ -155,7 +159,7 @@ class ChoiceGrader:
     def _statements(self, text: str) -> Iterator[tuple[int, int, tuple[str, ...]]]:
         """Where an answer is stated, where its line ends and which letters it has."""
         read_to = 0
-        for found in statements.STATEMENT.finditer(text):
+        for found in _last_matches(statements.STATEMENT, text):
             said, _, below = text[found.end() : found.end() + MAX_SENTENCE].partition("\n")
             repeated = self._letter_of_option_text(said)
             if statements.is_question(text[found.end() :]) and not repeated:
@@ -186,7 +190,7 @@ class ChoiceGrader:
 
     def _declarations(self, text: str, read_to: int) -> Iterator[tuple[int, int, tuple[str, ...]]]:
         """In "B is correct"."""
-        for found in statements.DECLARATION.finditer(text, read_to):
+        for found in _last_matches(statements.DECLARATION, text, read_to):
             known = found[1] in self._letters and not found[2]
             if known and not _is_doubted(text, found.start()):
                 said = text[found.start() : found.end() + MAX_SENTENCE]
@@ -276,6 +280,7 @@ class ChoiceGrader:
 
     def _rival_letters(self, letter: str, rest: str) -> Iterator[str]:
         """Other letters that the sentence offers too."""
+        rest = rest[: 4 * MAX_SENTENCE]
         reason = statements.REASON.search(rest)
         for found in _LETTER_ALONE.finditer(rest, 0, reason.start() if reason else len(rest)):
             before, other = rest[: found.start()], found[0]
@@ -332,6 +337,11 @@ class ChoiceGrader:
         if any(found[1].upper() != letter for found in _LABEL.finditer(whole)):
             return False
         return not any(other != letter for other in self._letters_named(rest))
+
+
+def _last_matches(pattern: re.Pattern[str], text: str, start: int = 0) -> Iterable[re.Match[str]]:
+    """The last statements of a text, in their order: what they say is what counts."""
+    return deque(pattern.finditer(text, start), maxlen=MAX_STATEMENTS)
 
 
 def _single_letter(letters: tuple[str, ...]) -> str | None:
