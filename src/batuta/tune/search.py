@@ -25,7 +25,8 @@ from batuta.tune.library import (
     neighbouring_candidates,
     program_pairs,
 )
-from batuta.tune.logistic_regression import SAMPLES, Matrix
+from batuta.tune.logistic_regression import SAMPLES
+from batuta.tune.sparse_design import Matrix
 from batuta.tune.transitions import Cell, Observations, TransitionModel
 
 
@@ -121,7 +122,7 @@ class Search:
         self._round = 0
         self._turns = dict.fromkeys(arena.groups, 0)
         self._run_counts: dict[tuple[Candidate, Cell], int] = {}
-        self.model: TransitionModel | None = None
+        self.model = TransitionModel(self.seen, arena.of, arena.levels)
 
     def take_over(self, tasks: Sequence[Task], candidates: Sequence[Candidate]) -> None:
         """Counts what was run before the questions had cells."""
@@ -205,10 +206,7 @@ class Search:
     def _fit(self) -> None:
         tunes = self._round % self.settings.tune_every == 0
         seed = self.settings.seed * 10_007 + self._round
-        self.model = TransitionModel(
-            self.seen, self.arena.of, self.arena.levels, self.model, seed=seed
-        )
-        self.model.fit(tunes=tunes)
+        self.model.fit(seed=seed, tunes=tunes)
 
     async def _run_batch(
         self,
@@ -268,7 +266,6 @@ class Search:
 
     def _draw_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
         """For each draw of the unknown the share right of each candidate at each level."""
-        assert self.model is not None  # noqa: S101 - fitted before
         return self._fill_levels(self.model.draw_shares(candidates, group), group)
 
     def _fill_levels(self, at_levels: Matrix, group: int) -> Matrix:
@@ -284,7 +281,6 @@ class Search:
 
     def costs(self, candidates: Sequence[Candidate], group: int) -> Matrix:
         """What each one's calls must gain to be worth making, at each level: (c, l)."""
-        assert self.model is not None  # noqa: S101 - fitted before
         rows: list[Matrix] = []
         for one in candidates:
             each = [

@@ -13,8 +13,8 @@ from batuta.solvers.workflow_selector.model import Ranks, WorkflowSelector
 from batuta.solvers.workflow_selector.reader import Floats
 from batuta.tune.grouping import Grouping
 from batuta.tune.library import Candidate, write_continuation, write_workflow
-from batuta.tune.logistic_regression import Matrix
 from batuta.tune.search import Search
+from batuta.tune.sparse_design import Matrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
