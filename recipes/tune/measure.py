@@ -110,13 +110,16 @@ def main():
     options.add_argument("--seeds", default="0")
     options.add_argument("--no-labels", dest="labelled", action="store_false")
     options.add_argument("--call-weight", type=float)
+    options.add_argument("--mean-calls", type=float)
     options.add_argument("--groups", type=int)
     options.add_argument("--levels", type=int)
     said = options.parse_args()
+    if said.mean_calls is not None and said.call_weight is None:
+        said.call_weight = 0.0
     limit_blas_to_one_thread()
     chosen = {
         key: value
-        for key in ("labelled", "call_weight", "groups", "levels")
+        for key in ("labelled", "call_weight", "mean_calls", "groups", "levels")
         if (value := getattr(said, key)) is not None
     }
     for seed in map(int, said.seeds.split(",")):

@@ -61,6 +61,7 @@ class TuneOptions:
     labels: bool | None
     worth: float | None
     call_weight: float | None
+    mean_calls: float | None
     stages: str | None
     judge: str | None
     rewrite: bool
@@ -154,6 +155,14 @@ def command(
             min=0, help="Accuracy that one more call must gain; 0.037, and of a record 0.005."
         ),
     ] = None,
+    mean_calls: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="Calls of a question on average at most: a call then counts for as much as that "
+            "takes, not for less than --call-weight if it is given.",
+        ),
+    ] = None,
     limit: Annotated[
         int, typer.Option(min=1, help="Questions at most.", rich_help_panel=QUESTIONS_PANEL)
     ] = QUESTIONS,
@@ -192,8 +201,8 @@ def command(
     options = TuneOptions(
         pool=pool, tasks=tasks, from_runs=from_runs, limit=limit,
         budget=budget, calls=calls, minutes=minutes,
-        labels=labels, worth=worth, call_weight=call_weight, stages=stages, judge=judge,
-        rewrite=rewrite, rewriter=rewriter, sandbox=sandbox,
+        labels=labels, worth=worth, call_weight=call_weight, mean_calls=mean_calls,
+        stages=stages, judge=judge, rewrite=rewrite, rewriter=rewriter, sandbox=sandbox,
         concurrency=concurrency, executor=executor, workers=workers,
         seed=seed, out=out, check=check, json=json,
     )  # fmt: skip
@@ -217,7 +226,8 @@ def _tune_record(options: TuneOptions) -> dict[str, Any]:
 
     refuse_with_record(
         {"--pool": options.pool, "--from-runs": options.from_runs, "--stages": options.stages,
-         "--judge": options.judge, "--rewriter": options.rewriter, "--workers": options.workers}
+         "--judge": options.judge, "--rewriter": options.rewriter, "--workers": options.workers,
+         "--mean-calls": options.mean_calls}
     )  # fmt: skip
     limit_blas_to_one_thread()
     return tune_record(
@@ -299,7 +309,8 @@ def _tune_settings(
             unknown=loaded.limits.unknown,
         ),
         labelled=labelled,
-        call_weight=CALL_WEIGHT if options.call_weight is None else options.call_weight,
+        call_weight=_choose_call_weight(options),
+        mean_calls=options.mean_calls,
         worth=options.worth,
         rewrites=options.rewrite and is_rewriting_installed(),
         rewriter=None if options.rewriter is None else WorkerId(options.rewriter),
@@ -307,6 +318,13 @@ def _tune_settings(
         seed=options.seed,
         last=named[-1],
     )
+
+
+def _choose_call_weight(options: TuneOptions) -> float:
+    """What a call must gain at least; where only a limit is given, nothing."""
+    if options.call_weight is not None:
+        return options.call_weight
+    return CALL_WEIGHT if options.mean_calls is None else 0.0
 
 
 def _named_stages(said: str, order: list[Any]) -> list[Any]:
@@ -392,6 +410,8 @@ def _show_forecast(
         calls = "as time allows" if most["calls"] is None else f"up to {most['calls']:,} calls"
         usd = "" if most["usd"] is None else f", about ${most['usd']:.4f}"
         console.print(f"  {stage:10} {calls}{usd}")
+    if (most := forecast["mean_calls"]) is not None:
+        console.print(f"the nominee for ultra may ask {most:g} calls of a question on average")
     worst = max(forecast["call_at_most_usd"].values(), default=0.0)
     console.print(
         f"the dearest single call may cost ${worst:.4f}; it is reserved before it is made"
