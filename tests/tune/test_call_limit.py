@@ -7,13 +7,15 @@ from hypothesis import strategies as st
 from batuta.core import WorkerId
 from batuta.evals.task_sets import task_family
 from batuta.tune.call_limit import best_places, find_call_weight, mean_calls
+from batuta.tune.candidate_runner import CallMeter, CandidateRunner
 from batuta.tune.grouping import ease_bounds, group_questions
 from batuta.tune.keep_limit import build_within
 from batuta.tune.library import Candidate, CandidateStep, StepRole
 from batuta.tune.stages import ULTRA
 from batuta.tune.systems import BY_CELL, ONE_FOR_ALL, SystemTable
+from batuta.usage import ASSUMED_PRICE
 from tune.test_tuning import tune
-from tune.worlds import EXPERTS, VOTES
+from tune.worlds import EXPERTS, VOTES, grade
 
 ADA, BEN, CLEO = (WorkerId(name) for name in ("ada", "ben", "cleo"))
 TASKS = EXPERTS.tasks(90)
@@ -96,13 +98,20 @@ def test_the_weight_is_the_least_that_keeps_the_limit(seed, most, least):
     assert weight == least or calls_at(max(weight - 1e-6, least)) > most
 
 
-async def test_a_tuning_with_a_limit_keeps_it_on_the_selection_and_about_so_on_fresh_questions():
-    free, *_ = await tune(VOTES, 1500, call_weight=0.0)
-    result, _, parts, _ = await tune(VOTES, 1500, call_weight=0.0, mean_calls=1.8)
-    (longer,) = (one for one in free.finalists if one.name == ULTRA)
-    (kept,) = (one for one in result.finalists if one.name == ULTRA)
-    assert longer.calls > 2 > kept.calls
-    system = result.nominees[ULTRA]
-    assert system.call_weight > 0 == free.nominees[ULTRA].call_weight
-    flows = system.assign(parts.selection).values()
-    assert np.mean([one.first_round for one in flows]) <= 1.8
+async def count_mean_calls(system, tasks):
+    meter = CallMeter(ASSUMED_PRICE)
+    runner = CandidateRunner(VOTES.pool, VOTES.clients(), grade, meter, unknown=ASSUMED_PRICE)
+    assignment = system.assign(tasks)
+    assert await runner.run_all((task, assignment[task.id]) for task in tasks)
+    return np.mean([runner.find_result(task, assignment[task.id]).calls for task in tasks])
+
+
+async def test_a_tuning_with_a_limit_keeps_it_and_weighs_calls_for_no_more_than_that():
+    free, _, parts, _ = await tune(VOTES, 1500, call_weight=0.0)
+    kept, *_ = await tune(VOTES, 1500, call_weight=0.0, mean_calls=1.8)
+    longer, shorter = free.nominees[ULTRA], kept.nominees[ULTRA]
+    assert shorter.call_weight > 0 == longer.call_weight
+    assert await count_mean_calls(longer, parts.selection) > 2.2
+    assert await count_mean_calls(shorter, parts.selection) <= 1.8 + 0.1, "few questions were run"
+    expected = kept.table.expect_calls(shorter, parts.selection)
+    assert 1 < expected.mean() <= 1.8 + 1e-9

@@ -8,7 +8,7 @@ from batuta.core import Task
 from batuta.tune.systems import SystemTable, TunedSystem
 
 MeasureCalls = Callable[[TunedSystem], Awaitable[float]]
-"""Calls of a question on average; where a question was not run, the most that it can take."""
+"""Calls of a question on average; where a question was not run, as many as are expected."""
 _TIGHTENED, _LEAST_TIGHTENING = 6, 0.02
 """Times that the limit is drawn tighter, and by what share of it at least."""
 

@@ -87,19 +87,14 @@ async def _keep_limit(
     async def measure(system: TunedSystem) -> float:
         assignment = system.assign(tasks)
         await _measure_systems(context, tasks, {system.name: assignment}, until)
-        found = [context.runner.find_result(task, assignment[task.id]) for task in tasks]
+        run = [context.runner.find_result(task, assignment[task.id]) for task in tasks]
+        expected = table.expect_calls(system, tasks)
         return float(
-            np.mean(
-                [
-                    len(assignment[task.id]) if one is None else one.calls
-                    for task, one in zip(tasks, found, strict=True)
-                ]
-            )
+            np.mean([e if one is None else one.calls for e, one in zip(expected, run, strict=True)])
         )
 
-    systems: list[TunedSystem] = []
-    for name in table.names:
-        one = await build_within(
+    systems = [
+        await build_within(
             table,
             name,
             tasks,
@@ -107,8 +102,9 @@ async def _keep_limit(
             most=context.settings.mean_calls,
             least_weight=context.settings.call_weight,
         )
-        systems.append(one)
-    return tuple(systems)
+        for name in reversed(table.names)  # the finest first, while there is money to run it
+    ]
+    return tuple(reversed(systems))
 
 
 def _choose_finest(

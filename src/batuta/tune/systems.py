@@ -125,6 +125,19 @@ class SystemTable:
         place = [groups * levels if c is None else c[0] * levels + c[1] for c in cells]
         return np.bincount(place, minlength=groups * levels + 1).astype(np.float64)
 
+    def expect_calls(self, system: TunedSystem, tasks: Sequence[Task]) -> Matrix:
+        """How many calls the system is expected to make on each of the questions."""
+        over_all = self._over_all(self.calls_gwl)
+        assignment = system.assign(tasks)
+        found: list[float] = []
+        for task, cell in zip(
+            tasks, system.selector.find_cells([task.question for task in tasks]), strict=True
+        ):
+            place = self.library.index(assignment[task.id])
+            at = over_all[place] if cell is None else self.calls_gwl[cell[0], place, cell[1]]
+            found.append(float(at))
+        return np.array(found)
+
     def _by_cell(self, name: str, of_gwl: Matrix) -> Matrix:
         """A row for each cell, and one for questions of a new kind."""
         fine_gwl = self._as_fine_as(name, of_gwl)
