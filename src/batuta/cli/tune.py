@@ -29,6 +29,7 @@ from batuta.cli.options import (
     RayProcesses,
     Sandbox,
 )
+from batuta.cli.tune_output import show_forecast, show_result
 from batuta.clients import HttpTransport
 from batuta.config.load import LoadedConfig, load_config
 from batuta.core import WorkerId
@@ -261,7 +262,7 @@ async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
         if options.check:
             forecast = forecast_tuning(loaded.pool, questions, parts, settings)
             if not options.json:
-                _show_forecast(loaded, questions, forecast)
+                show_forecast(loaded, questions, forecast)
             return forecast
         return await _run_tuning(
             options, loaded, questions=questions, parts=parts, settings=settings
@@ -390,49 +391,8 @@ async def _run_tuning(
         settings_text=None if loaded.simulated else text,
     )
     if not options.json:
-        _show_result(found, options.out, simulated=loaded.simulated)
+        show_result(found, options.out, simulated=loaded.simulated)
     return found
-
-
-def _show_forecast(
-    loaded: LoadedConfig, questions: TuneQuestions, forecast: dict[str, Any]
-) -> None:
-    console = Console(highlight=False)
-    many, parts = len(questions.tasks), forecast["questions"]
-    console.print(
-        f"{loaded.source}: {len(loaded.pool)} workers; {questions.name}: {many} questions"
-    )
-    shares = ", ".join(f"{count} {name}" for name, count in parts.items())
-    console.print(f"parts: {shares}")
-    how = "by their tags" if forecast["labelled"] else "by their words"
-    console.print(f"up to {forecast['groups']} groups, {how}; nobody was called")
-    for stage, most in forecast["stages_at_most"].items():
-        calls = "as time allows" if most["calls"] is None else f"up to {most['calls']:,} calls"
-        usd = "" if most["usd"] is None else f", about ${most['usd']:.4f}"
-        console.print(f"  {stage:10} {calls}{usd}")
-    if (most := forecast["mean_calls"]) is not None:
-        console.print(f"the nominee for ultra may ask {most:g} calls of a question on average")
-    worst = max(forecast["call_at_most_usd"].values(), default=0.0)
-    console.print(
-        f"the dearest single call may cost ${worst:.4f}; it is reserved before it is made"
-    )
-    if forecast["unpriced"]:
-        console.print(f"without a price, counted as dear: {', '.join(forecast['unpriced'])}")
-
-
-def _show_result(found: dict[str, Any], out: Path, *, simulated: bool) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    for line in found["recommendation"]["why"]:
-        console.print(line, markup=False)
-    spent = found["spent"]
-    console.print(f"spent: {spent['calls']:,} calls, ${spent['usd']:.4f}")
-    console.print(f"report: {out / 'report.html'}")
-    if simulated:
-        console.print(
-            f"try it: batuta ask --pool rehearsal --conductor {out / 'selector'} QUESTION"
-        )
-    else:
-        console.print(f"use it: batuta serve --pool {out / 'batuta.toml'}")
 
 
 def _write_notice(sentence: str) -> None:
