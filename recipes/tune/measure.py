@@ -75,9 +75,10 @@ async def tune_world(name, seed, calls, *, report=None, **options):
 
 async def measure_world(name, seed, calls, **options):
     """One tuning, and its nominees on fresh questions."""
-    began = time.perf_counter()
+    began, worked = time.perf_counter(), time.process_time()
     result, runner, fresh = await tune_world(name, seed, calls, **options)
     paid, seconds = runner.meter.calls, time.perf_counter() - began
+    worked = time.process_time() - worked
     best = Candidate.single(result.pool.ranked()[0].id)
     assignments = {which: one.assign(fresh) for which, one in result.nominees.items()}
     assignments |= {one.name: one.assign(fresh) for one in result.systems}
@@ -94,6 +95,7 @@ async def measure_world(name, seed, calls, **options):
         "calls": calls,
         "paid": paid,
         "seconds": round(seconds, 1),
+        "processor seconds": round(worked, 1),
         "believed": round(100 * result.believed, 1),
         "share": {n: round(100 * one.share, 1) for n, one in found.items()},
         "calls a question": {n: round(one.calls, 2) for n, one in found.items()},
@@ -110,13 +112,16 @@ def main():
     options.add_argument("--seeds", default="0")
     options.add_argument("--no-labels", dest="labelled", action="store_false")
     options.add_argument("--call-weight", type=float)
+    options.add_argument("--mean-calls", type=float)
     options.add_argument("--groups", type=int)
     options.add_argument("--levels", type=int)
     said = options.parse_args()
+    if said.mean_calls is not None and said.call_weight is None:
+        said.call_weight = 0.0
     limit_blas_to_one_thread()
     chosen = {
         key: value
-        for key in ("labelled", "call_weight", "groups", "levels")
+        for key in ("labelled", "call_weight", "mean_calls", "groups", "levels")
         if (value := getattr(said, key)) is not None
     }
     for seed in map(int, said.seeds.split(",")):

@@ -110,3 +110,44 @@ def test_an_outcome_on_the_way_gives_way_to_one_that_was_run():
     assert seen.scores["q"][one] == 0.0
     seen.add("q", one, 1.0)
     assert seen.scores["q"][one] == 1.0
+
+
+async def test_outcomes_that_came_one_after_the_other_say_what_they_say_together():
+    meter = CallMeter(ASSUMED_PRICE)
+    runner = CandidateRunner(VOTES.pool, VOTES.clients(), grade, meter, unknown=ASSUMED_PRICE)
+    flows = [
+        chain(("solve", ADA), ("check", BEN)),
+        chain(("plan", CLEO), ("solve", ADA)),
+        Candidate(chain(("solve", ADA), ("solve", BEN), ("decide", CLEO)).steps, stops=True),
+    ]
+    tasks = VOTES.tasks(90)
+    cells = {task.id: (n % 2, n % 3) for n, task in enumerate(tasks)}
+    assert await runner.run_all((t, one) for t in tasks for one in flows)
+    seen = Observations()
+    slowly = TransitionModel(seen, cells, 3)
+    for one in flows:
+        for task in tasks:
+            result = runner.find_result(task, one)
+            seen.add(task.id, one, result.score)  # pyright: ignore[reportArgumentType]
+            seen.follow(task.id, one, result.trail, agreed=result.agreed)
+            for part, score in result.parts:
+                seen.add(task.id, part, score, on_the_way=True)
+        slowly.fit()
+    at_once = TransitionModel(seen, cells, 3)
+    at_once.fit()
+    names = [
+        *(
+            ("base", role, (right, 1))
+            for role in (StepRole.CHECK, StepRole.PLAN)
+            for right in (0, 1)
+        ),
+        ("base", StepRole.DECIDE, (1, 2)),
+        ("own", flows[0], (1, 1)),
+        ("pair", StepRole.CHECK, BEN, ADA, (0, 1)),
+    ]
+    for name in names:
+        assert slowly.steps.weight_of(name) != 0
+        assert abs(slowly.steps.weight_of(name) - at_once.steps.weight_of(name)) < 0.01
+    for worker in (ADA, BEN):
+        name = "w", worker
+        assert abs(slowly.solvers.weight_of(name) - at_once.solvers.weight_of(name)) < 0.02

@@ -29,6 +29,7 @@ from batuta.cli.options import (
     RayProcesses,
     Sandbox,
 )
+from batuta.cli.tune_output import show_forecast, show_result
 from batuta.clients import HttpTransport
 from batuta.config.load import LoadedConfig, load_config
 from batuta.core import WorkerId
@@ -61,6 +62,7 @@ class TuneOptions:
     labels: bool | None
     worth: float | None
     call_weight: float | None
+    mean_calls: float | None
     stages: str | None
     judge: str | None
     rewrite: bool
@@ -154,6 +156,14 @@ def command(
             min=0, help="Accuracy that one more call must gain; 0.037, and of a record 0.005."
         ),
     ] = None,
+    mean_calls: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="Calls of a question on average at most: a call then counts for as much as that "
+            "takes, not for less than --call-weight if it is given.",
+        ),
+    ] = None,
     limit: Annotated[
         int, typer.Option(min=1, help="Questions at most.", rich_help_panel=QUESTIONS_PANEL)
     ] = QUESTIONS,
@@ -192,8 +202,8 @@ def command(
     options = TuneOptions(
         pool=pool, tasks=tasks, from_runs=from_runs, limit=limit,
         budget=budget, calls=calls, minutes=minutes,
-        labels=labels, worth=worth, call_weight=call_weight, stages=stages, judge=judge,
-        rewrite=rewrite, rewriter=rewriter, sandbox=sandbox,
+        labels=labels, worth=worth, call_weight=call_weight, mean_calls=mean_calls,
+        stages=stages, judge=judge, rewrite=rewrite, rewriter=rewriter, sandbox=sandbox,
         concurrency=concurrency, executor=executor, workers=workers,
         seed=seed, out=out, check=check, json=json,
     )  # fmt: skip
@@ -217,7 +227,8 @@ def _tune_record(options: TuneOptions) -> dict[str, Any]:
 
     refuse_with_record(
         {"--pool": options.pool, "--from-runs": options.from_runs, "--stages": options.stages,
-         "--judge": options.judge, "--rewriter": options.rewriter, "--workers": options.workers}
+         "--judge": options.judge, "--rewriter": options.rewriter, "--workers": options.workers,
+         "--mean-calls": options.mean_calls}
     )  # fmt: skip
     limit_blas_to_one_thread()
     return tune_record(
@@ -251,7 +262,7 @@ async def _tune_workflows(options: TuneOptions) -> dict[str, Any]:
         if options.check:
             forecast = forecast_tuning(loaded.pool, questions, parts, settings)
             if not options.json:
-                _show_forecast(loaded, questions, forecast)
+                show_forecast(loaded, questions, forecast)
             return forecast
         return await _run_tuning(
             options, loaded, questions=questions, parts=parts, settings=settings
@@ -299,7 +310,8 @@ def _tune_settings(
             unknown=loaded.limits.unknown,
         ),
         labelled=labelled,
-        call_weight=CALL_WEIGHT if options.call_weight is None else options.call_weight,
+        call_weight=_choose_call_weight(options),
+        mean_calls=options.mean_calls,
         worth=options.worth,
         rewrites=options.rewrite and is_rewriting_installed(),
         rewriter=None if options.rewriter is None else WorkerId(options.rewriter),
@@ -307,6 +319,13 @@ def _tune_settings(
         seed=options.seed,
         last=named[-1],
     )
+
+
+def _choose_call_weight(options: TuneOptions) -> float:
+    """What a call must gain at least; where only a limit is given, nothing."""
+    if options.call_weight is not None:
+        return options.call_weight
+    return CALL_WEIGHT if options.mean_calls is None else 0.0
 
 
 def _named_stages(said: str, order: list[Any]) -> list[Any]:
@@ -372,47 +391,8 @@ async def _run_tuning(
         settings_text=None if loaded.simulated else text,
     )
     if not options.json:
-        _show_result(found, options.out, simulated=loaded.simulated)
+        show_result(found, options.out, simulated=loaded.simulated)
     return found
-
-
-def _show_forecast(
-    loaded: LoadedConfig, questions: TuneQuestions, forecast: dict[str, Any]
-) -> None:
-    console = Console(highlight=False)
-    many, parts = len(questions.tasks), forecast["questions"]
-    console.print(
-        f"{loaded.source}: {len(loaded.pool)} workers; {questions.name}: {many} questions"
-    )
-    shares = ", ".join(f"{count} {name}" for name, count in parts.items())
-    console.print(f"parts: {shares}")
-    how = "by their tags" if forecast["labelled"] else "by their words"
-    console.print(f"up to {forecast['groups']} groups, {how}; nobody was called")
-    for stage, most in forecast["stages_at_most"].items():
-        calls = "as time allows" if most["calls"] is None else f"up to {most['calls']:,} calls"
-        usd = "" if most["usd"] is None else f", about ${most['usd']:.4f}"
-        console.print(f"  {stage:10} {calls}{usd}")
-    worst = max(forecast["call_at_most_usd"].values(), default=0.0)
-    console.print(
-        f"the dearest single call may cost ${worst:.4f}; it is reserved before it is made"
-    )
-    if forecast["unpriced"]:
-        console.print(f"without a price, counted as dear: {', '.join(forecast['unpriced'])}")
-
-
-def _show_result(found: dict[str, Any], out: Path, *, simulated: bool) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    for line in found["recommendation"]["why"]:
-        console.print(line, markup=False)
-    spent = found["spent"]
-    console.print(f"spent: {spent['calls']:,} calls, ${spent['usd']:.4f}")
-    console.print(f"report: {out / 'report.html'}")
-    if simulated:
-        console.print(
-            f"try it: batuta ask --pool rehearsal --conductor {out / 'selector'} QUESTION"
-        )
-    else:
-        console.print(f"use it: batuta serve --pool {out / 'batuta.toml'}")
 
 
 def _write_notice(sentence: str) -> None:

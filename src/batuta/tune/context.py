@@ -29,6 +29,9 @@ class TuneSettings:
     """Levels of ease in each."""
     call_weight: float = 0.037
     """Share right that a further call must gain."""
+    mean_calls: float | None = None
+    """Calls of a question on average that the nominee for ultra may make; None: as many as are
+    worth it. To keep it a call may count for more than `call_weight`, never for less."""
     worth: float | None = None
     """Dollars that a right answer is worth; None: dollars count in the budget only."""
     rewrites: bool = False

@@ -297,6 +297,8 @@ def forecast_tuning(
         },
         "groups": groups,
         "labelled": settings.labelled,
+        "call_weight": settings.call_weight,
+        "mean_calls": settings.mean_calls,
         "stages_at_most": stages,
         "least_calls": groups * len(pool),
         "call_at_most_usd": worst,

@@ -46,6 +46,7 @@ def describe_tuning(
         "settings": {
             "labelled": settings.labelled,
             "call_weight": settings.call_weight,
+            "mean_calls": settings.mean_calls,
             "worth": settings.worth,
             "seed": settings.seed,
         },

@@ -10,7 +10,7 @@ from batuta.tune.calibrate import WorkerCard
 from batuta.tune.grouping import Grouping
 from batuta.tune.judge import Comparison, SystemFigures
 from batuta.tune.library import Candidate
-from batuta.tune.systems import TunedSystem
+from batuta.tune.systems import SystemTable, TunedSystem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,8 @@ class TuneResult:
     """With what was measured."""
     systems: tuple[TunedSystem, ...] = ()
     """From the simplest to the finest."""
+    table: SystemTable | None = None
+    """What they were built from."""
     nominees: Mapping[str, TunedSystem] | None = None
     rewritten: RewriteOutcome | None = None
     """None: nothing was rewritten."""

@@ -10,12 +10,13 @@ Nothing is dropped for good; what is unlikely to be best is no longer drawn.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import final
 
 import numpy as np
 
 from batuta.core import Task, WorkerId
+from batuta.tune.call_limit import find_call_weight
 from batuta.tune.candidate_runner import CandidateRunner
 from batuta.tune.library import (
     SOLVERS,
@@ -25,59 +26,10 @@ from batuta.tune.library import (
     neighbouring_candidates,
     program_pairs,
 )
-from batuta.tune.logistic_regression import SAMPLES, Matrix
+from batuta.tune.logistic_regression import SAMPLES
+from batuta.tune.search_settings import Arena, SearchSettings
+from batuta.tune.sparse_design import Matrix
 from batuta.tune.transitions import Cell, Observations, TransitionModel
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSettings:
-    """How the search goes about it."""
-
-    call_weight: float = 0.037
-    """Share right that a further call must gain."""
-    usd_weight: float = 0.0
-    """Share right that a further dollar a question must gain."""
-    batch: int = 2
-    """Questions that a drawn workflow runs on in a cell: few, so that what they say steers the
-    next draws."""
-    groups_at_once: int = 3
-    """Groups that have their turn in one round."""
-    draws: int = 2
-    """Workflows drawn in each cell and round."""
-    optimism: float = 1.0
-    """Standard deviations that are added to what is expected of a workflow never tried."""
-    caution: float = 0.5
-    """Standard deviations that are taken from what is expected of a workflow, to choose it."""
-    parents: int = 2
-    """The best workflows of a group whose neighbours are looked at."""
-    looked_at: int = 120
-    """Workflows near the best that were never tried and are looked at in a round, at random."""
-    untried: int = 60
-    """Workflows that were never tried and may be drawn, in each group."""
-    tried: int = 40
-    """Workflows that were tried and may be drawn again, in each group."""
-    tune_every: int = 16
-    """Rounds after which the variances are chosen anew."""
-    seed: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class Arena:
-    """The questions of the search, by cell and in the order in which they are run."""
-
-    levels: int
-    cells: dict[Cell, list[Task]]
-    weights: Mapping[int, float]
-    """Share of the questions that each group has."""
-    of: dict[str, Cell] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.of = {task.id: cell for cell, tasks in self.cells.items() for task in tasks}
-
-    @property
-    def groups(self) -> tuple[int, ...]:
-        """The groups."""
-        return tuple(sorted({group for group, _ in self.cells}))
 
 
 @final
@@ -119,9 +71,11 @@ class Search:
         self._has_money = has_money
         self._rng = np.random.default_rng(settings.seed)
         self._round = 0
+        self.call_weight = settings.call_weight
+        """Share right that a further call must gain, so that the mean calls are kept."""
         self._turns = dict.fromkeys(arena.groups, 0)
         self._run_counts: dict[tuple[Candidate, Cell], int] = {}
-        self.model: TransitionModel | None = None
+        self.model = TransitionModel(self.seen, arena.of, arena.levels)
 
     def take_over(self, tasks: Sequence[Task], candidates: Sequence[Candidate]) -> None:
         """Counts what was run before the questions had cells."""
@@ -142,7 +96,7 @@ class Search:
         self._fit()
         wanted: dict[tuple[Candidate, Cell], int] = {}
         for group in self.arena.groups:
-            alone = [one for one in self._tried(group) if len(one) == 1]
+            alone = [one for one in self.tried_in(group) if len(one) == 1]
             best, *others = (one.steps[0] for one in self.rank(alone, group)[:SOLVERS])
             found = [Candidate((*others, best), stops=True)] if len(others) > 1 else []
             for worker in self._workers:
@@ -179,6 +133,8 @@ class Search:
     async def run_round(self) -> bool:
         """One round in every cell of some groups; False if there is nothing to run or no money."""
         self._fit()
+        if self._round % self.settings.tune_every == 0:
+            self.weigh_calls()
         self._round += 1
         drawn: list[tuple[Candidate, Cell]] = []
         turns = 0
@@ -202,13 +158,29 @@ class Search:
         """From now on only workflows that were tried are run, to be surer of the best."""
         self.settings = replace(self.settings, untried=0)
 
+    def weigh_calls(self) -> None:
+        """Weighs calls so that the best workflows keep the limit of mean calls."""
+        most = self.settings.mean_calls
+        if most is None:
+            return
+        rows: list[tuple[Matrix, Matrix, float]] = []
+        everywhere = self.tried_anywhere()
+        for group in self.arena.groups:
+            worth_cl = self.worths(everywhere, group)
+            calls_cl = self.count_calls(everywhere, group)
+            for level in self._levels_of(group):
+                count = len(self.arena.cells[group, level])
+                rows.append((worth_cl[:, level], calls_cl[:, level], count))
+        worths, calls, counts = zip(*rows, strict=True)
+        self.call_weight = find_call_weight(
+            np.stack(worths), np.stack(calls), np.array(counts, np.float64),
+            most=most, least=self.settings.call_weight,
+        )  # fmt: skip
+
     def _fit(self) -> None:
         tunes = self._round % self.settings.tune_every == 0
         seed = self.settings.seed * 10_007 + self._round
-        self.model = TransitionModel(
-            self.seen, self.arena.of, self.arena.levels, self.model, seed=seed
-        )
-        self.model.fit(tunes=tunes)
+        self.model.fit(seed=seed, tunes=tunes)
 
     async def _run_batch(
         self,
@@ -268,7 +240,6 @@ class Search:
 
     def _draw_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
         """For each draw of the unknown the share right of each candidate at each level."""
-        assert self.model is not None  # noqa: S101 - fitted before
         return self._fill_levels(self.model.draw_shares(candidates, group), group)
 
     def _fill_levels(self, at_levels: Matrix, group: int) -> Matrix:
@@ -282,26 +253,46 @@ class Search:
         filled[..., there] = at_levels[..., there]
         return filled
 
-    def costs(self, candidates: Sequence[Candidate], group: int) -> Matrix:
+    def count_calls(self, candidates: Sequence[Candidate], group: int) -> Matrix:
+        """How many calls each one is expected to make at each level: (c, l)."""
+        return self._add_up_steps(candidates, group, dict.fromkeys(self._usd, 1.0))
+
+    def _dollar_costs(self, candidates: Sequence[Candidate], group: int) -> Matrix:
+        """What each one's dollars must gain to be worth spending, at each level: (c, l)."""
+        weight = self.settings.usd_weight
+        if not weight:
+            return np.zeros((len(candidates), self.arena.levels))
+        each = {worker: weight * usd for worker, usd in self._usd.items()}
+        return self._add_up_steps(candidates, group, each)
+
+    def costs(
+        self, candidates: Sequence[Candidate], group: int, call_weight: float | None = None
+    ) -> Matrix:
         """What each one's calls must gain to be worth making, at each level: (c, l)."""
-        assert self.model is not None  # noqa: S101 - fitted before
+        weight = self.call_weight if call_weight is None else call_weight
+        calls = self.count_calls(candidates, group)
+        return weight * calls + self._dollar_costs(candidates, group)
+
+    def _add_up_steps(
+        self, candidates: Sequence[Candidate], group: int, each: Mapping[WorkerId, float]
+    ) -> Matrix:
+        """The sum of what their steps count, those after a look as often as they are run."""
         rows: list[Matrix] = []
         for one in candidates:
-            each = [
-                self.settings.call_weight + self.settings.usd_weight * self._usd[step.worker]
-                for step in one.steps
-            ]
+            parts = [each[step.worker] for step in one.steps]
             first = one.first_round
             later = 1 - self.model.agreement(one, group) if one.stops else np.zeros(1)
-            rows.append(sum(each[:first]) + later * sum(each[first:]) + np.zeros(self.arena.levels))
+            total = sum(parts[:first]) + later * sum(parts[first:])
+            rows.append(total + np.zeros(self.arena.levels))
         return self._fill_levels(np.stack(rows), group)
 
-    def _tried(self, group: int) -> list[Candidate]:
+    def tried_in(self, group: int) -> list[Candidate]:
+        """Every workflow that was run in the group."""
         return sorted({one for one, (where, _) in self._run_counts if where == group})
 
     def _eligible(self, group: int) -> list[Candidate]:
         """The likeliest of the workflows tried in the group, and of some near the best."""
-        tried, settings = self._tried(group), self.settings
+        tried, settings = self.tried_in(group), self.settings
         merit = self.merits(tried, group)
         best = _order_places(merit.mean(axis=1), settings.parents)
         leaders = [tried[place] for place in dict.fromkeys((*best, *_winning_places(merit)))]
@@ -333,11 +324,20 @@ class Search:
         merit = self.merits(candidates, group).mean(axis=1)
         return [candidates[place] for place in np.argsort(-merit, kind="stable")]
 
-    def merits(self, candidates: Sequence[Candidate], group: int) -> Matrix:
+    def merits(
+        self, candidates: Sequence[Candidate], group: int, call_weight: float | None = None
+    ) -> Matrix:
         """The share right expected of each candidate at each level, less what its calls cost."""
+        sure_cl = self._sure_shares(candidates, group)
+        return sure_cl - self.costs(candidates, group, call_weight)
+
+    def worths(self, candidates: Sequence[Candidate], group: int) -> Matrix:
+        """The same, calls not counted, only dollars."""
+        return self._sure_shares(candidates, group) - self._dollar_costs(candidates, group)
+
+    def _sure_shares(self, candidates: Sequence[Candidate], group: int) -> Matrix:
         share_scl = self._draw_shares(candidates, group)
-        sure_cl = share_scl.mean(axis=0) - self.settings.caution * share_scl.std(axis=0)
-        return sure_cl - self.costs(candidates, group)
+        return share_scl.mean(axis=0) - self.settings.caution * share_scl.std(axis=0)
 
     def tried_anywhere(self) -> list[Candidate]:
         """Every workflow that was run in the search."""
@@ -345,7 +345,7 @@ class Search:
 
     def winners(self, group: int) -> list[tuple[Candidate, float]]:
         """For each level of the group its best workflow and the share right expected of it."""
-        candidates = self._tried(group)
+        candidates = self.tried_in(group)
         share, merit = self.shares(candidates, group), self.merits(candidates, group)
         best = merit.argmax(axis=0)
         return [(candidates[place], float(share[place, at])) for at, place in enumerate(best)]

@@ -16,7 +16,8 @@ from batuta.tune.calibrate import WorkerCard, mean_scores
 from batuta.tune.context import TuneContext
 from batuta.tune.grouping import Grouping, ease_bounds
 from batuta.tune.library import Candidate
-from batuta.tune.search import Arena, Search, SearchSettings
+from batuta.tune.search import Search
+from batuta.tune.search_settings import Arena, SearchSettings
 from batuta.tune.stages import TuneStage, describe_progress
 
 _SCREENED, _EXPLORED = 0.4, 0.72
@@ -62,6 +63,7 @@ async def search_workflows(
         programs=programs,
         settings=SearchSettings(
             call_weight=context.settings.call_weight,
+            mean_calls=context.settings.mean_calls,
             usd_weight=1 / context.settings.worth if context.settings.worth else 0.0,
             seed=context.settings.seed,
             draws=_count_draws(context, arena),

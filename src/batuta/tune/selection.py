@@ -18,6 +18,7 @@ from batuta.tune.judge import (
     describe_system,
     scores_of,
 )
+from batuta.tune.keep_limit import build_within
 from batuta.tune.library import Candidate
 from batuta.tune.result import TuneResult
 from batuta.tune.stages import (
@@ -45,6 +46,7 @@ _AT_ONCE = 10
 async def select_systems(context: TuneContext, result: TuneResult) -> TuneResult:
     """How fine a selector is worth having; then who is nominated."""
     middle = (context.ends[TuneStage.SEARCH] + context.ends[TuneStage.SELECT]) / 2
+    result = replace(result, systems=await _keep_limit(context, result, middle))
     assignments: dict[str, Assignment] = {
         one.name: one.assign(context.parts.selection) for one in result.systems
     }
@@ -72,6 +74,37 @@ async def select_systems(context: TuneContext, result: TuneResult) -> TuneResult
         TuneStage.SELECT, f"{chosen.name}; {len(chosen.workflows_in_use)} workflows in use"
     )
     return replace(result, selection=selection, finalists=finalists, nominees=nominees)
+
+
+async def _keep_limit(
+    context: TuneContext, result: TuneResult, until: float
+) -> tuple[TunedSystem, ...]:
+    """The systems; where mean calls are limited, such as keep the limit on the selection."""
+    table, tasks = result.table, context.parts.selection
+    if table is None or context.settings.mean_calls is None:
+        return result.systems
+
+    async def measure(system: TunedSystem) -> float:
+        assignment = system.assign(tasks)
+        await _measure_systems(context, tasks, {system.name: assignment}, until)
+        run = [context.runner.find_result(task, assignment[task.id]) for task in tasks]
+        expected = table.expect_calls(system, tasks)
+        return float(
+            np.mean([e if one is None else one.calls for e, one in zip(expected, run, strict=True)])
+        )
+
+    systems = [
+        await build_within(
+            table,
+            name,
+            tasks,
+            measure,
+            most=context.settings.mean_calls,
+            least_weight=context.settings.call_weight,
+        )
+        for name in reversed(table.names)  # the finest first, while there is money to run it
+    ]
+    return tuple(reversed(systems))
 
 
 def _choose_finest(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,16 @@ import numpy as np
 from batuta.core import Task
 from batuta.solvers.workflow_selector.model import Ranks, WorkflowSelector
 from batuta.solvers.workflow_selector.reader import Floats
+from batuta.tune.call_limit import find_call_weight
 from batuta.tune.grouping import Grouping
 from batuta.tune.library import Candidate, write_continuation, write_workflow
-from batuta.tune.logistic_regression import Matrix
 from batuta.tune.search import Search
+from batuta.tune.sparse_design import Matrix
+
+ONE_FOR_ALL, BY_GROUP, BY_CELL = "one for all", "by group", "by group and ease"
+_MORE_FOR_A_CALL = 0.01, 0.02, 0.04, 0.08, 0.16
+"""What a call counts as besides, to find workflows of fewer calls."""
+_SYSTEMS = ONE_FOR_ALL, BY_GROUP, BY_CELL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +32,8 @@ class TunedSystem:
     library: tuple[Candidate, ...]
     expected: float = 0.0
     """The share right that the search expects of it, less what its calls must gain."""
+    call_weight: float = 0.0
+    """What a call counted as, when it was built."""
 
     def assign(self, tasks: Sequence[Task]) -> dict[str, Candidate]:
         """What it runs on each question."""
@@ -41,36 +49,123 @@ class TunedSystem:
         return tuple(self.library[place] for place in sorted(first))
 
 
-def build_systems(
-    search: Search, grouping: Grouping, ease_gl: Floats, title: str
-) -> tuple[TunedSystem, ...]:
-    """From the simplest to the finest: one workflow for all, one a group, one a group and ease.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemTable:
+    """What the search found out, from which systems are built."""
 
-    Each has the library's workflows in order of merit, so that where the first cannot be run
-    the next one is.
-    """
-    library = _choose_library(search)
-    levels = search.arena.levels
-    merit_gwl = _group_merits(search, library, len(grouping.names), levels)
-    weights = np.array([search.arena.weights.get(g, 0.0) for g in range(len(grouping.names))])
-    overall = np.tensordot(weights / weights.sum(), merit_gwl.mean(axis=2), axes=1)
-    by_group = np.broadcast_to(merit_gwl.mean(axis=2, keepdims=True), merit_gwl.shape)
-    for_all = np.broadcast_to(overall[None, :, None], merit_gwl.shape)
-    merits: Mapping[str, Matrix] = {
-        "one for all": for_all,
-        "by group": by_group,
-        "by group and ease": merit_gwl,
-    }
-    return tuple(
-        TunedSystem(
+    library: tuple[Candidate, ...]
+    worth_gwl: Matrix
+    """What each workflow is expected to be worth in each cell, its calls not counted."""
+    calls_gwl: Matrix
+    """How many it is expected to make there."""
+    weight_g: Matrix
+    """Share of the questions that each group has."""
+    call_weight: float
+    """Share right that a further call must gain at least."""
+    grouping: Grouping
+    ease_gl: Floats
+    title: str = "tuned"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """From the simplest to the finest."""
+        return tuple(_SYSTEMS)
+
+    def build(self, name: str, call_weight: float) -> TunedSystem:
+        """The system of that name, with calls weighed so.
+
+        It has the library's workflows in order of merit, so that where the first cannot be run the
+        next one is.
+        """
+        merit_gwl = self.worth_gwl - call_weight * self.calls_gwl
+        chosen_gwl = self._as_fine_as(name, merit_gwl)
+        least_gwl = self.worth_gwl - self.call_weight * self.calls_gwl
+        return TunedSystem(
             name=name,
-            library=library,
-            expected=_expected_merit(merit, merit_gwl, weights),
+            library=self.library,
+            expected=_expected_merit(chosen_gwl, least_gwl, self.weight_g),
+            call_weight=call_weight,
             selector=_selector_of(
-                merit, overall, grouping=grouping, ease_gl=ease_gl, library=library, title=title
+                chosen_gwl,
+                self._over_all(merit_gwl),
+                grouping=self.grouping,
+                ease_gl=self.ease_gl,
+                library=self.library,
+                title=self.title,
             ),
         )
-        for name, merit in merits.items()
+
+    def find_weight(self, name: str, count_c: Matrix, *, most: float, least: float) -> float:
+        """The least weight with which the system of that name keeps a limit of mean calls.
+
+        Args:
+            name: of the system.
+            count_c: questions of each cell, as `count_cells` gives them.
+            most: calls of a question on average, as they are expected.
+            least: the weight is never less.
+        """
+        return find_call_weight(
+            self._by_cell(name, self.worth_gwl),
+            self._by_cell(name, self.calls_gwl),
+            count_c,
+            most=most,
+            least=least,
+        )
+
+    def at_most_calls(self) -> SystemTable:
+        """The same, every workflow with the most calls that it can make."""
+        longest_w = np.array([len(one) for one in self.library], np.float64)
+        calls_gwl = np.broadcast_to(longest_w[None, :, None], self.calls_gwl.shape)
+        return replace(self, calls_gwl=calls_gwl)
+
+    def count_cells(self, tasks: Sequence[Task]) -> Matrix:
+        """How many of the questions are in each cell, and last how many are of a new kind."""
+        groups, _, levels = self.worth_gwl.shape
+        cells = self.build(self.names[-1], 0.0).selector.find_cells([t.question for t in tasks])
+        place = [groups * levels if c is None else c[0] * levels + c[1] for c in cells]
+        return np.bincount(place, minlength=groups * levels + 1).astype(np.float64)
+
+    def expect_calls(self, system: TunedSystem, tasks: Sequence[Task]) -> Matrix:
+        """How many calls the system is expected to make on each of the questions."""
+        over_all = self._over_all(self.calls_gwl)
+        assignment = system.assign(tasks)
+        found: list[float] = []
+        for task, cell in zip(
+            tasks, system.selector.find_cells([task.question for task in tasks]), strict=True
+        ):
+            place = self.library.index(assignment[task.id])
+            at = over_all[place] if cell is None else self.calls_gwl[cell[0], place, cell[1]]
+            found.append(float(at))
+        return np.array(found)
+
+    def _by_cell(self, name: str, of_gwl: Matrix) -> Matrix:
+        """A row for each cell, and one for questions of a new kind."""
+        fine_gwl = self._as_fine_as(name, of_gwl)
+        rows_cw = fine_gwl.transpose(0, 2, 1).reshape(-1, len(self.library))
+        return np.concatenate([rows_cw, self._over_all(of_gwl)[None]])
+
+    def _over_all(self, of_gwl: Matrix) -> Matrix:
+        return self.weight_g / self.weight_g.sum() @ of_gwl.mean(axis=2)
+
+    def _as_fine_as(self, name: str, of_gwl: Matrix) -> Matrix:
+        if name == ONE_FOR_ALL:
+            return np.broadcast_to(self._over_all(of_gwl)[None, :, None], of_gwl.shape)
+        mean_gwl = of_gwl.mean(axis=2, keepdims=True)
+        return of_gwl if name == BY_CELL else np.broadcast_to(mean_gwl, of_gwl.shape)
+
+
+def tabulate_systems(search: Search, grouping: Grouping, ease_gl: Floats) -> SystemTable:
+    """What the search believes of the workflows that are worth keeping."""
+    library = _choose_library(search)
+    groups = range(len(grouping.names))
+    return SystemTable(
+        library=library,
+        worth_gwl=np.stack([search.worths(library, group) for group in groups]),
+        calls_gwl=np.stack([search.count_calls(library, group) for group in groups]),
+        weight_g=np.array([search.arena.weights.get(group, 0.0) for group in groups]),
+        call_weight=search.settings.call_weight,
+        grouping=grouping,
+        ease_gl=ease_gl,
     )
 
 
@@ -141,24 +236,26 @@ def with_about(system: TunedSystem, about: Mapping[str, Any]) -> WorkflowSelecto
 
 
 def _choose_library(search: Search) -> tuple[Candidate, ...]:
-    """Every cell's winner and every single worker; the others are not worth keeping."""
+    """Every cell's winner and every single worker; the others are not worth keeping.
+
+    Where the mean calls are limited, also those that win where a call counts for more.
+    """
     tried = search.tried_anywhere()
     kept = {one for one in tried if len(one) == 1}
-    total = np.zeros(len(tried))
+    weights = [search.call_weight]
+    if search.settings.mean_calls is not None:
+        weights += [search.call_weight + more for more in _MORE_FOR_A_CALL]
+    total_kw = np.zeros((len(weights), len(tried)))
     for group in search.arena.groups:
-        kept |= {one for one, _ in search.winners(group)}
-        merit = search.merits(tried, group).mean(axis=1)
-        kept.add(tried[int(merit.argmax())])
-        total += search.arena.weights[group] * merit
-    kept.add(tried[int(total.argmax())])
+        known = search.tried_in(group)
+        for number, weight in enumerate(weights):
+            winning = search.merits(known, group, weight).argmax(axis=0)
+            kept |= {known[int(place)] for place in winning}
+            merit = search.merits(tried, group, weight).mean(axis=1)
+            kept.add(tried[int(merit.argmax())])
+            total_kw[number] += search.arena.weights[group] * merit
+    kept |= {tried[int(place)] for place in total_kw.argmax(axis=1)}
     return tuple(sorted(kept))
-
-
-def _group_merits(search: Search, library: Sequence[Candidate], groups: int, levels: int) -> Matrix:
-    merit_gwl = np.zeros((groups, len(library), levels))
-    for group in range(groups):
-        merit_gwl[group] = search.merits(library, group)
-    return merit_gwl
 
 
 def _selector_of(

@@ -21,7 +21,7 @@ from batuta.tune.rewrite_stage import rewrite_workflows
 from batuta.tune.search_stage import search_workflows
 from batuta.tune.selection import judge_nominees, select_systems
 from batuta.tune.stages import TuneStage, expected_accuracy
-from batuta.tune.systems import build_systems
+from batuta.tune.systems import tabulate_systems
 
 
 async def run_tuning(context: TuneContext) -> TuneResult:
@@ -49,10 +49,12 @@ async def run_tuning(context: TuneContext) -> TuneResult:
     search, ease_gl, grouping = await search_workflows(
         context, grouping, tasks, workers=usable, cards=cards
     )
+    table = tabulate_systems(search, grouping, ease_gl)
     result = replace(
         result,
         grouping=grouping,
-        systems=build_systems(search, grouping, ease_gl, "tuned"),
+        table=table,
+        systems=tuple(table.build(name, search.call_weight) for name in table.names),
         tried=len(search.tried_anywhere()),
         believed=expected_accuracy(search),
     )

@@ -117,7 +117,7 @@ class WorkflowSelector:
     ) -> tuple[str, list[ContinuedWorkflow]]:
         """The question's kind, and all workflows that can be run, best first."""
         with single_blas_thread():
-            (cell,) = self._find_cells([question])
+            (cell,) = self.find_cells([question])
         order = self.safest_w if cell is None else self.rank_glw[cell]
         places: list[int] = order.tolist()
         name = "a new kind" if cell is None else f"{self.groups[cell[0]]} level {cell[1]}"
@@ -148,10 +148,10 @@ class WorkflowSelector:
         """For each question the library's workflows, best first."""
         return [
             self.safest_w if cell is None else self.rank_glw[cell]
-            for cell in self._find_cells(questions)
+            for cell in self.find_cells(questions)
         ]
 
-    def _find_cells(self, questions: Sequence[str]) -> list[tuple[int, int] | None]:
+    def find_cells(self, questions: Sequence[str]) -> list[tuple[int, int] | None]:
         """For each question its group and level; None: it is of a new kind."""
         group_n, ease_n, known_n = self.reader(questions)
         level_n = (ease_n[:, None] >= self.ease_gl[group_n]).sum(axis=1)

@@ -1,0 +1,154 @@
+"""The normal equations of a regression whose rows have few features each. Pure.
+
+Features are shared by rows, or stand apart: each row has at most one of those, with the value 1.
+The block of the precision that belongs to those apart is diagonal, so they are eliminated exactly,
+and what is left to factor is as wide as the features that rows share.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Matrix = NDArray[np.float64]
+Places = NDArray[np.intp]
+
+NOTHING_APART = -1
+_BLOCK = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Factor:
+    """A precision, with the features that stand apart eliminated."""
+
+    lower: Matrix
+    """Cholesky factor of what is left for the shared features: (p, p)."""
+    cross_k: Matrix
+    """The entries of the block between the shared features and those apart."""
+    apart_o: Matrix
+    """The diagonal of those apart."""
+
+
+@final
+class Design:
+    """The features of all rows."""
+
+    def __init__(
+        self, entries: tuple[Places, Places, Matrix], apart_r: Places, sizes: tuple[int, int],
+        *, pairs: tuple[Places, Places],
+    ) -> None:  # fmt: skip
+        """Learns who has what.
+
+        Args:
+            entries: row, shared feature and value of each entry, by row; a feature at most once
+                in a row.
+            apart_r: the feature apart that each row has; `NOTHING_APART`: it has none.
+            sizes: how many features are shared, and how many stand apart.
+            pairs: of entries of the same row, as `pair_within` gives them.
+        """
+        self._row_e, self._column_e, self._value_e = entries
+        self._with_r = np.flatnonzero(apart_r != NOTHING_APART)
+        self._apart_w = apart_r[self._with_r]
+        self._rows = len(apart_r)
+        self._shared, self._apart = sizes
+        left, right = pairs
+        self._pair_row = self._row_e[left]
+        self._pair_value = self._value_e[left] * self._value_e[right]
+        self._pair_place = self._place(self._column_e[left], self._column_e[right])
+        apart_e = apart_r[self._row_e]
+        self._crossing_e = np.flatnonzero(apart_e != NOTHING_APART)
+        key_x = apart_e[self._crossing_e] * self._shared + self._column_e[self._crossing_e]
+        key_k, self._cross_x = np.unique(key_x, return_inverse=True)
+        self._cross_apart, self._cross_column = np.divmod(key_k, max(self._shared, 1))
+        self._cross_left, self._cross_right = pair_within(self._cross_apart)
+        self._cross_place = self._place(
+            self._cross_column[self._cross_left], self._cross_column[self._cross_right]
+        )
+
+    def _place(self, one: Places, other: Places) -> Places:
+        """Where the pair stands in the lower triangle."""
+        return np.maximum(one, other) * self._shared + np.minimum(one, other)
+
+    def multiply(self, shared_p: Matrix, apart_o: Matrix) -> Matrix:
+        """What each row's features add up to, with those weights."""
+        found = add_up(self._row_e, self._value_e * shared_p[self._column_e], self._rows)
+        found[self._with_r] += apart_o[self._apart_w]
+        return found
+
+    def transpose(self, value_r: Matrix) -> tuple[Matrix, Matrix]:
+        """What the rows add up to for each feature."""
+        shared = add_up(self._column_e, self._value_e * value_r[self._row_e], self._shared)
+        return shared, add_up(self._apart_w, value_r[self._with_r], self._apart)
+
+    def factor(self, weight_r: Matrix, prior_p: Matrix, prior_o: Matrix) -> Factor:
+        """Of the precision, where each row has that weight and the features those priors."""
+        size = self._shared
+        left = add_up(self._pair_place, self._pair_value * weight_r[self._pair_row], size * size)
+        left[:: size + 1] += prior_p
+        apart_o = add_up(self._apart_w, weight_r[self._with_r], self._apart) + prior_o
+        value_x = self._value_e[self._crossing_e] * weight_r[self._row_e[self._crossing_e]]
+        cross_k = add_up(self._cross_x, value_x, len(self._cross_apart))
+        scaled_k = cross_k / apart_o[self._cross_apart]
+        left -= add_up(
+            self._cross_place, cross_k[self._cross_left] * scaled_k[self._cross_right], size * size
+        )
+        lower: Matrix = np.linalg.cholesky(left.reshape(size, size)).astype(np.float64, copy=False)
+        return Factor(lower=lower, cross_k=cross_k, apart_o=apart_o)
+
+    def solve(self, factor: Factor, shared_p: Matrix, apart_o: Matrix) -> tuple[Matrix, Matrix]:
+        """The precision's inverse times that."""
+        from_apart = factor.cross_k * (apart_o / factor.apart_o)[self._cross_apart]
+        rest = shared_p - add_up(self._cross_column, from_apart, self._shared)
+        shared = solve_upper(factor.lower, solve_lower(factor.lower, rest[:, None]))
+        return shared[:, 0], apart_o / factor.apart_o - self.follow(factor, shared)[:, 0]
+
+    def follow(self, factor: Factor, shared_ps: Matrix) -> Matrix:
+        """By how much those apart must be less where the shared ones are so much more: (o, s)."""
+        found = np.zeros((self._apart, shared_ps.shape[1]))
+        if len(self._cross_apart):
+            there, begins = np.unique(self._cross_apart, return_index=True)
+            value_ks = factor.cross_k[:, None] * shared_ps[self._cross_column]
+            found[there] = np.add.reduceat(value_ks, begins, axis=0)
+        return found / factor.apart_o[:, None]
+
+
+def add_up(place_e: Places, value_e: Matrix, size: int) -> Matrix:
+    """The sum of the values at each place."""
+    return np.bincount(place_e, value_e, size).astype(np.float64, copy=False)  # of none: integers
+
+
+def pair_within(segment_e: Places) -> tuple[Places, Places]:
+    """Every pair of places in the same segment, each once, the later first; also with itself.
+
+    Args:
+        segment_e: the segment of each place, ascending.
+    """
+    place = np.arange(len(segment_e))
+    begin = np.searchsorted(segment_e, segment_e)
+    many = place - begin + 1
+    left = np.repeat(place, many)
+    before = np.cumsum(many) - many
+    return left, begin[left] + np.arange(len(left)) - before[left]
+
+
+def solve_lower(lower: Matrix, wanted: Matrix) -> Matrix:
+    """Solves `lower @ x = wanted`."""
+    found = wanted.copy()
+    for at in range(0, len(lower), _BLOCK):
+        now = slice(at, at + _BLOCK)
+        found[now] -= lower[now, :at] @ found[:at]
+        found[now] = np.linalg.solve(lower[now, now], found[now])
+    return found
+
+
+def solve_upper(lower: Matrix, wanted: Matrix) -> Matrix:
+    """Solves `lower.T @ x = wanted`."""
+    found = wanted.copy()
+    for at in reversed(range(0, len(lower), _BLOCK)):
+        now, later = slice(at, at + _BLOCK), slice(at + _BLOCK, None)
+        found[now] -= lower[later, now].T @ found[later]
+        found[now] = np.linalg.solve(lower[now, now].T, found[now])
+    return found
