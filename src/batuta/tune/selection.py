@@ -33,7 +33,11 @@ from batuta.tune.stages import (
 from batuta.tune.systems import TunedSystem, restrict_to_singles
 
 _ALWAYS = frozenset({ULTRA, MINI, BEST_SINGLE})
-_BELIEVED, _LEAST_SPREAD = 0.5, 0.01
+_BELIEVED = 0.5
+_LEAST_SPREAD = 0.03
+"""Share right by which what the search expects of two systems is uncertain, at the least: a group's
+workflow was often tried on a dozen questions there. With a point in its place, forty paired
+questions that spoke against a system could not outweigh what was expected of it."""
 _HANDICAP = 0.01
 """Share right by which a finer system is expected to be worse than the search says, beside that: it
 is chosen by fewer questions for each of its cells."""
@@ -121,19 +125,28 @@ def _choose_finest(
 def _is_better(
     context: TuneContext, simpler: TunedSystem, finer: TunedSystem, tasks: Sequence[Task]
 ) -> bool:
-    """Whether the simpler one is likely to be better, by what was expected and what was seen.
-
-    The search expects too much of whatever it chose from many, so half of the finer one's expected
-    lead is believed, less a point, with a standard deviation as large as that half; the paired
-    questions weigh against that by their standard error.
-    """
+    """Whether the simpler one is likely to be better, by what was expected and what was seen."""
     ours, theirs = simpler.assign(tasks), finer.assign(tasks)
     gains = [
         gain for task in tasks if (gain := _paired_gain(context, task, ours, theirs)) is not None
     ]
+    return prefer_simpler(gains, finer.expected - simpler.expected)
+
+
+def prefer_simpler(gains: Sequence[float], expected_lead: float) -> bool:
+    """Whether the simpler of two systems is likely to be better.
+
+    The search expects too much of whatever it chose from many, so half of the finer one's expected
+    lead is believed, less a point, with a standard deviation as large as that half or three points;
+    the paired questions weigh against that by their standard error.
+
+    Args:
+        gains: of the simpler one on each question that both ran, its calls counted.
+        expected_lead: share right by which the search expects the finer one to be better.
+    """
     if len(gains) < _FEWEST:
         return False
-    half = (finer.expected - simpler.expected) * _BELIEVED
+    half = expected_lead * _BELIEVED
     lead, spread = half - _HANDICAP, max(half, _LEAST_SPREAD)
     error = float(np.std(gains, ddof=1)) / math.sqrt(len(gains))
     if not error:  # they did the same everywhere
