@@ -86,8 +86,8 @@ async def test_on_the_questions_of_the_selection_it_asks_no_more_than_the_limit(
 @settings(max_examples=200, deadline=None)
 def test_the_weight_is_the_least_that_keeps_the_limit(seed, most, least):
     rng = np.random.default_rng(seed)
-    worth, count = rng.random((5, 7)), rng.integers(0, 9, 5) + 0.0
-    calls = rng.integers(1, 6, (5, 7)) + 0.0
+    worth, count = rng.random((5, 7)), rng.integers(0, 9, 5).astype(np.float64)
+    calls = rng.integers(1, 6, (5, 7)).astype(np.float64)
     calls[:, 0] = 1.0
     weight = find_call_weight(worth, calls, count, most=most, least=least)
 

@@ -119,8 +119,8 @@ class LogisticRegression:
     def fit(self, row: Places, score: Matrix, seed: int, extra: Matrix | None = None) -> None:
         """The mode; `extra` is added to the log-odds of each outcome."""
         self._design = self._build_design()
-        self._shared = _lengthen(self._shared, len(self._columns))
-        self._own = _lengthen(self._own, len(self._apart_columns))
+        self._shared = _append_zeros(self._shared, len(self._columns))
+        self._own = _append_zeros(self._own, len(self._apart_columns))
         prior_p, prior_o = self._precisions(self._columns), self._precisions(self._apart_columns)
         many, longest = len(self._rows), np.inf
         for _ in range(_STEPS):
@@ -212,7 +212,7 @@ class LogisticRegression:
         return plain, slope
 
 
-def _lengthen(known: Matrix, size: int) -> Matrix:
+def _append_zeros(known: Matrix, size: int) -> Matrix:
     return np.concatenate([known, np.zeros(size - len(known))])
 
 
