@@ -8,7 +8,7 @@ batuta=${BATUTA:-.venv/bin/batuta}
 out=runs/search-then-distil/seed-$seed
 tuned=runs/search-then-distil/tuned-$seed
 to=(--config recipes/search-then-distil/conductor.toml --seed "$seed" --out "$out")
-$batuta tune --pool rehearsal --tasks rehearsal --calls 14000 --seed "$seed" \
+$batuta tune --pool rehearsal --tasks rehearsal --calls 24000 --seed "$seed" \
     --stages calibrate,search,select --no-rewrite --out "$tuned"
 $batuta train warmup "${to[@]}"
 $batuta train conductor "${to[@]}" --from "$tuned"
