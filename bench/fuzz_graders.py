@@ -29,8 +29,9 @@ from batuta.tasks.graders import (
     MathsGrader,
     grade_answer,
 )
-from batuta.tasks.graders.code import is_same_output, is_same_value
+from batuta.tasks.graders.code import is_same_output
 from batuta.tasks.graders.code_extraction import extract_program
+from batuta.tasks.graders.structured_data import is_same_value
 
 ANSWERS, SEED, ALGEBRA_EACH = 1_000_000, 20, 500
 PIECES = r"""

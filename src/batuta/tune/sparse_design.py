@@ -18,6 +18,8 @@ Places = NDArray[np.intp]
 
 NOTHING_APART = -1
 _BLOCK = 128
+"""Rows of a triangular system that are solved at once. numpy has no solver for triangles, and
+scipy, which has one, is not in the default installation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -57,7 +57,7 @@ async def test_free_form():
 
 FRESH = {"maths": ("math", 246), "choice": ("choice", 150), "freeform": ("freeform", 153)}
 """Written later, again before anybody had looked at what the graders make of them."""
-MISSED = {"maths": 4, "choice": 5, "freeform": 6}
+MISSED = {"maths": 4, "choice": 5, "freeform": 7}
 """As they are now; none is a wrong answer that is accepted."""
 
 
@@ -87,6 +87,21 @@ async def test_a_last_sentence_that_concludes_is_read_where_nothing_qualifies_it
     task = Task(id=TaskId("t"), question="How many?", target="12", grader="math")
     with GraderRegistry() as graders:
         assert (await graders.grade(task, said)).score == CONCLUSIONS[said]
+
+
+@pytest.mark.parametrize(
+    ("grader", "target", "said"),
+    [
+        ("math", "3:20", "3.20"),  # a ratio
+        ("freeform", "3:20", "3.20"),
+        ("freeform", "{'a': 1}", '{"a": true}'),
+        ("freeform", "{'a': [1]}", '{"a": [true]}'),
+    ],
+)
+async def test_what_only_looks_like_the_target_is_wrong(grader, target, said):
+    task = Task(id=TaskId("t"), question="Which?", target=target, grader=grader)
+    with GraderRegistry() as graders:
+        assert (await graders.grade(task, said)).score != 1
 
 
 ENDLESS = {

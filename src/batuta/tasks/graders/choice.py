@@ -47,7 +47,10 @@ _HEAD = re.compile(
     r"([A-Z])(?![\w+#°]|['’-]\w)(?(1)\)?)",
     re.IGNORECASE,
 )
-_PLACES = ("first", "second", "third", "fourth", "fifth", "1st", "2nd", "3rd", "4th", "5th")
+_WORDS_OF_PLACES = (
+    ("first", "1st"), ("second", "2nd"), ("third", "3rd"), ("fourth", "4th"), ("fifth", "5th"),
+)  # fmt: skip
+_PLACES = {word: place for place, words in enumerate(_WORDS_OF_PLACES) for word in words}
 _PLACE = re.compile(rf"\W*the ({'|'.join(_PLACES)}) (?:option|choice|alternative)\b", re.IGNORECASE)
 _RIGHT_PLACE = re.compile(
     rf"\bthe ({'|'.join(_PLACES)}) (?:option|choice|alternative)"
@@ -356,7 +359,7 @@ def _with_letter(text: str) -> str:
 
 def _place_letter(place: re.Match[str]) -> str:
     """The letter of "the second option"."""
-    return LETTERS[_PLACES.index(place[1].casefold()) % 5]
+    return LETTERS[_PLACES[place[1].casefold()]]
 
 
 def _is_denied(text: str, end: int) -> bool:

@@ -24,6 +24,7 @@ from batuta.sandbox.program import (
 )
 from batuta.tasks.graders.code_extraction import extract_program
 from batuta.tasks.graders.limits import MAX_SHOWN
+from batuta.tasks.graders.structured_data import is_same_value
 
 LIMITS = SandboxLimits()
 """Of each case."""
@@ -122,16 +123,6 @@ def case_fault(case: CodeCase, outcome: ProgramResult) -> str:
     if isinstance(case.test, CallTest) and not is_same_value(case.expected, outcome.value):
         return "another value"
     return ""
-
-
-def is_same_value(expected: JSON, value: JSON) -> bool:
-    """Whether two values are the same; `1.0` is `1`, but neither is `true`."""
-    if isinstance(expected, list) and isinstance(value, list):
-        return len(expected) == len(value) and all(map(is_same_value, expected, value))
-    if isinstance(expected, dict) and isinstance(value, dict):
-        shared = expected.keys() == value.keys()
-        return shared and all(is_same_value(held, value[key]) for key, held in expected.items())
-    return isinstance(expected, bool) == isinstance(value, bool) and expected == value
 
 
 def is_same_output(expected: str, printed: str) -> bool:

@@ -58,7 +58,7 @@ _BOUND = re.compile(
 
 
 def concluded_value(text: str) -> str | None:
-    """The value with which a text ends: "Therefore the number of ways is 12", last of its sentences.
+    """The value that a text concludes with: "… Therefore the number of ways is 12.", its last words.
 
     Without a word that concludes, only where the text is nothing but that sentence. None where
     the sentence has another value, hedges, denies or asks.
@@ -70,8 +70,8 @@ def concluded_value(text: str) -> str | None:
     found = _CONCLUDED.fullmatch(last)
     if found is None or (len(sentences) > 1 and not found["lead"]):
         return None
-    value = next(filter(None, (found["a"], found["b"], found["c"])))
-    said = last[: found.start() + last.rfind(value)]
+    group = next(name for name in "abc" if found[name])
+    value, said = found[group], last[: found.start(group)]
     doubts = (statements.DOUBT, statements.NEGATION_IN_GAP, _BOUND)
     if any(pattern.search(said) for pattern in doubts) or statements.SURE_HEDGE.search(value):
         return None

@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
+from batuta.sandbox.program import JSON
+
 MAX_LENGTH = 20_000
 """Characters of a text that is read as data."""
 
@@ -59,7 +61,17 @@ def is_same_object(text: str, target: str) -> bool | None:
     wanted, given = _parse_object(target.strip()), _parse_object(text.strip(" \t\n`*.$"))
     if wanted is NO_OBJECT or given is NO_OBJECT:
         return None
-    return bool(wanted == given)
+    return is_same_value(wanted, given)
+
+
+def is_same_value(expected: JSON, value: JSON) -> bool:
+    """Whether two values are the same; `1.0` is `1`, but neither is `true`."""
+    if isinstance(expected, list) and isinstance(value, list):
+        return len(expected) == len(value) and all(map(is_same_value, expected, value))
+    if isinstance(expected, dict) and isinstance(value, dict):
+        shared = expected.keys() == value.keys()
+        return shared and all(is_same_value(held, value[key]) for key, held in expected.items())
+    return isinstance(expected, bool) == isinstance(value, bool) and expected == value
 
 
 def as_text(value: Any) -> str | None:

@@ -97,17 +97,9 @@ def _part_amount(part: re.Match[str]) -> Fraction:
     return int(part["whole"] or 0) + Fraction(int(part["above"]), below)
 
 
-_DOTTED_TIME = re.compile(r"\d{1,2}\.\d{2}")
-"""A time of day as it is written in much of Europe."""
-
-
 def is_same_time(target: str, answer: str) -> bool | None:
     """Whether two times of day are the same; None where the target is none, by `am` or `pm`."""
     wanted = _CLOCK.fullmatch(target.strip()) if len(target) <= _LONGEST else None
-    if wanted and _DOTTED_TIME.fullmatch(answer.strip(" .")):
-        answer = answer.strip(" .").replace(".", ":")
-        if answer == target.strip():
-            return True
     if wanted is None or not wanted[3]:
         return _is_same_in_halves(wanted, answer) if wanted and wanted[2] else None
     given = _CLOCK.fullmatch(answer.strip(" .")) if len(answer) <= _LONGEST else None
