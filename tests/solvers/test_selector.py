@@ -31,7 +31,13 @@ from batuta.solvers.selector import (
     save_selector,
 )
 from batuta.solvers.selector.guard import HeldOutTrial, SelectorGuard, fit_guard
-from batuta.solvers.selector.head import CorrectionHead, HeadBatch, evolve_head, fit_soft_targets
+from batuta.solvers.selector.head import (
+    CorrectionHead,
+    HeadBatch,
+    evolve_head,
+    fit_soft_targets,
+    mean_reward_picked,
+)
 from batuta.solvers.selector.rivals import ClusterRanking, NeighbourLead
 from batuta.solvers.selector.training import (
     HeldOutFolds,
@@ -205,6 +211,93 @@ def test_a_joined_worker_is_kept_by_the_file(selector, tmp_path):
     opened = open_selector(tmp_path)
     assert opened.name == joined.name and opened.workers == joined.workers
     np.testing.assert_array_equal(opened.logits(["a rhyme"])[0], joined.logits(["a rhyme"])[0])
+
+
+NEWCOMERS = {
+    "weak": dict.fromkeys(KINDS, 0.45),
+    "even": dict.fromkeys(KINDS, 0.6),
+    "strong": dict.fromkeys(KINDS, 0.97),
+    "special": {**dict.fromkeys(KINDS, 0.1), "date": 0.95},
+}
+"""How likely a newcomer is right on each kind of question."""
+
+
+def with_newcomer(known, chance, seed, count=40):
+    """The same history, with one more worker that is known on so many questions alone."""
+    rng, number = np.random.default_rng(seed), len(known.questions)
+    rows, scores = rng.permutation(number)[:count], np.full((number, 1), np.nan, np.float32)
+    likely = np.asarray([chance[family] for family in known.families])
+    scores[rows, 0] = rng.random(count) < likely[rows]
+    joined = History(
+        questions=known.questions,
+        workers=(*known.workers, WorkerId("newcomer")),
+        scores_qm=np.hstack([known.scores_qm, scores]),
+        usd_qm=np.full((number, len(known.workers) + 1), np.nan),
+        runs_qm=np.hstack([known.runs_qm, ~np.isnan(scores)]).astype(np.int32),
+        families=known.families,
+    )
+    return joined, rows
+
+
+def expected_share(selector, newcomer, seed):
+    """What its picks earn on new questions in the long run; no luck is in it."""
+    earned = []
+    for kind, (_, chances) in KINDS.items():
+        chance = {**dict(zip(WORKERS, chances, strict=True)), "newcomer": newcomer[kind]}
+        picked = selector.choose_indices(asked(kind, 30, seed + 1000))
+        earned += [chance[selector.workers[place]] for place in picked]
+    return float(np.mean(earned))
+
+
+@pytest.mark.parametrize("strength", NEWCOMERS)
+def test_a_newcomer_known_by_forty_outcomes_costs_little_and_is_used_where_it_is_good(strength):
+    """Seed 5 has one that is lucky on its forty, and no better than the others."""
+    newcomer, more = NEWCOMERS[strength], []
+    for seed in (5, 6, 7):
+        known = world(seed=seed)
+        alone = expected_share(fit_selector(known, PLAIN, seed=seed), newcomer, seed)
+        joined, _ = with_newcomer(known, newcomer, seed)
+        both = expected_share(fit_selector(joined, PLAIN, seed=seed), newcomer, seed)
+        more.append(both - alone)
+    assert min(more) >= -0.02
+    if strength in {"strong", "special"}:
+        assert np.mean(more) > {"strong": 0.05, "special": 0.02}[strength]
+
+
+@pytest.mark.parametrize("strength", NEWCOMERS)
+def test_a_worker_added_later_costs_little_and_is_used_where_it_is_better(strength):
+    newcomer = NEWCOMERS[strength]
+    for seed in (5, 6, 7):
+        known = world(seed=seed)
+        selector = fit_selector(known, PLAIN, seed=seed)
+        joined, rows = with_newcomer(known, newcomer, seed)
+        later = selector.add_worker(
+            "newcomer", [known.questions[row] for row in rows], joined.scores_qm[rows, -1].tolist()
+        )
+        more = expected_share(later, newcomer, seed) - expected_share(selector, newcomer, seed)
+        assert more >= (0.05 if strength == "strong" else -0.02)
+
+
+def test_a_rival_still_chooses_among_those_it_knows_when_a_worker_joins(selector):
+    """It was dropped for all questions as soon as there was anybody that it did not know."""
+    values = selector.values
+    rival = ClusterRanking.fit(values.memory_nd, values.rewards_nm(), 0)
+    ranked = replace(selector, rival=rival, rival_guard=SelectorGuard(0.0, 0.0))
+    ranked = replace(ranked, guard=SelectorGuard())
+    texts = [text for kind in KINDS for text in asked(kind, 6, 3)]
+    joined = ranked.add_worker("poor", texts, [0.0] * len(texts))
+    assert len(set(ranked.choose_indices(texts))) > 1
+    assert joined.choose_indices(texts) == ranked.choose_indices(texts)
+    good = ranked.add_worker("good", texts, [1.0] * len(texts))
+    assert {good.workers[place] for place in good.choose_indices(texts)} == {"good"}
+
+
+def test_hard_questions_are_not_given_to_whoever_is_hardly_known():
+    """A pick of unknown reward counts as what the others earn there, not as no question."""
+    reward = np.asarray([[1, 1, np.nan], [0, 0, np.nan], [0, 0, np.nan], [1, 0, 1]], np.float32)
+    assert mean_reward_picked(reward, np.asarray([0, 2, 2, 0])) == 0.5
+    assert mean_reward_picked(reward, np.asarray([0, 0, 0, 0])) == 0.5
+    assert mean_reward_picked(reward, np.asarray([2, 1, 1, 2])) == 0.5
 
 
 def test_cost_is_weighed_where_it_is_known():

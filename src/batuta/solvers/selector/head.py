@@ -83,9 +83,21 @@ class CorrectionHead:
         return batch.values_nm / np.float32(TEMPERATURE) + self(batch.inputs_nf)
 
     def mean_reward(self, batch: HeadBatch) -> float:
-        """The mean reward of the workers that it picks; a pick of unknown reward is not counted."""
-        picked = self.logits(batch).argmax(axis=1)
-        return float(np.nanmean(batch.reward_nm[np.arange(len(picked)), picked]))
+        """The mean reward of the workers that it picks."""
+        return mean_reward_picked(batch.reward_nm, self.logits(batch).argmax(axis=1))
+
+
+def mean_reward_picked(reward_nm: Floats, picked_n: NDArray[np.intp]) -> float:
+    """The mean reward of the workers picked.
+
+    Where it is unknown, what those that are known earn on that question on average: were it not
+    counted, hard questions would be given to whoever is hardly known.
+    """
+    earned_n = reward_nm[np.arange(len(picked_n)), picked_n]
+    unknown_n = np.isnan(earned_n)
+    if unknown_n.any():
+        earned_n = np.where(unknown_n, np.nanmean(reward_nm, axis=1), earned_n)
+    return float(earned_n.mean())
 
 
 def fit_soft_targets(

@@ -138,20 +138,29 @@ class Selector:
             among: places of the workers that may be chosen; None: all.
         """
         places = np.arange(len(self.workers)) if among is None else np.asarray(among, int)
+        features_nd = self.features(questions)
+        logits_nm, close_n = self._logits_of(features_nd)
+        value_nm = logits_nm * np.float32(TEMPERATURE)
+        chosen_n = self._pick_within(self.guard, value_nm, close_n, places)
+        known = places[places < len(self.values.mean_m)]
+        if self.rival is not None and len(known):  # it knows nothing of a worker that joined
+            ranked_nm = self.rival(features_nd)
+            ranked_n = self._pick_within(self.rival_guard, ranked_nm, close_n, known)
+            chosen_n = np.where(np.isin(chosen_n, known), ranked_n, chosen_n)
+        return [int(place) for place in chosen_n]
+
+    def _pick_within(
+        self, guard: SelectorGuard, value_nm: Floats, close_n: Floats, places: NDArray[np.intp]
+    ) -> NDArray[np.intp]:
+        """The place for each question, of those."""
         best = int(self.mean_credit_m[places].argmax())
-        if self.rival is not None and places.max() < len(self.values.mean_m):
-            features_nd = self.features(questions)
-            value_nm, close_n = self.rival(features_nd), self.values(features_nd)[1]
-            guard = self.rival_guard
-        else:  # the rival knows nothing of a worker that joined
-            logits, close_n = self.logits(questions)
-            value_nm, guard = logits * np.float32(TEMPERATURE), self.guard
-        chosen = guard(value_nm[:, places], close_n, best)
-        return [int(places[place]) for place in chosen]
+        return places[guard(value_nm[:, places], close_n, best)]
 
     def logits(self, questions: Sequence[str]) -> tuple[Floats, Floats]:
         """One logit a worker for each question (n, m), and how familiar each one is (n,)."""
-        features_nd = self.features(questions)
+        return self._logits_of(self.features(questions))
+
+    def _logits_of(self, features_nd: Floats) -> tuple[Floats, Floats]:
         value_nm, close_n = self.values(features_nd)
         known = len(self.values.mean_m)
         inputs = head_inputs(features_nd, value_nm[:, :known], self.values.mean_m)

@@ -25,8 +25,10 @@ from batuta.solvers.selector.head import (
     evolve_head,
     fit_soft_targets,
     import_search_library,
+    mean_reward_picked,
 )
 from batuta.solvers.selector.model import Selector, head_inputs
+from batuta.solvers.selector.newcomers import fill_in_newcomers, find_newcomers
 from batuta.solvers.selector.rivals import RIVALS, ClusterRanking, NeighbourLead
 from batuta.solvers.selector.value_model import Smoothing, ValueModel, fit_values, held_out_values
 
@@ -88,6 +90,7 @@ def fit_selector(
     rng = np.random.Generator(np.random.PCG64(seed))
     family_n = family_numbers(history, features_nd, rng)
     by_lot, by_family = random_folds(len(reward_nm), rng), grouped_folds(family_n, rng)
+    reward_nm = _hear_newcomers(history, features_nd, reward_nm, by_lot)
     smoothing = _choose_smoothing(history, features_nd, reward_nm, by_lot)
     values = fit_values(history.workers, features_nd, reward_nm, smoothing)
     tried, close_n = held_out_values(values, by_lot)
@@ -240,6 +243,18 @@ def family_numbers(history: History, features_nd: Floats, rng: np.random.Generat
     return np.unique(cluster_n, return_inverse=True)[1]
 
 
+def _hear_newcomers(
+    history: History, features_nd: Floats, reward_nm: Floats, fold_n: Folds
+) -> Floats:
+    """The same rewards, those of newcomers filled in where they are unknown."""
+    is_new_m = find_newcomers(reward_nm)
+    if not is_new_m.any():
+        return reward_nm
+    known = [worker for worker, is_new in zip(history.workers, is_new_m, strict=True) if not is_new]
+    values = fit_values(known, features_nd, reward_nm[:, ~is_new_m], Smoothing())
+    return fill_in_newcomers(reward_nm, is_new_m, held_out_values(values, fold_n)[0], features_nd)
+
+
 def _choose_smoothing(
     history: History, features_nd: Floats, reward_nm: Floats, fold_n: Folds
 ) -> Smoothing:
@@ -247,8 +262,7 @@ def _choose_smoothing(
 
     def earned(smoothing: Smoothing) -> float:
         values = fit_values(history.workers, features_nd, reward_nm, smoothing)
-        picked = held_out_values(values, fold_n)[0].argmax(axis=1)
-        return float(np.nanmean(reward_nm[np.arange(len(picked)), picked]))
+        return mean_reward_picked(reward_nm, held_out_values(values, fold_n)[0].argmax(axis=1))
 
     return max(_SMOOTHING_GRID, key=earned)
 

@@ -19,15 +19,17 @@ from numpy.typing import NDArray
 
 from batuta.core import WorkerId
 from batuta.errors import SourceError
+from batuta.solvers.selector.newcomers import (
+    DOUBT,
+    PRIOR_OUTCOMES,
+    JoiningPosterior,
+    main_directions,
+)
 
 Floats = NDArray[np.float32]
 
 NEIGHBOURS = 60
 """Training questions that are looked at."""
-MAX_COMPONENTS = 3
-"""Directions in which a joining worker may differ from its own mean."""
-_PRIOR_OUTCOMES = 8.0
-"""Outcomes of a joining worker that weigh as much as what is believed without them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,10 @@ class ValueModel:
         values_q = np.concatenate([self.mean_m + less_qm, joined_qj], axis=1)
         return values_q.astype(np.float32), close_q.astype(np.float32)
 
+    def _less_than_mean(self, features_qd: Floats) -> Floats:
+        """What each known worker is expected to earn there, less its mean: (q, m)."""
+        return self(features_qd)[0][:, : len(self.mean_m)] - self.mean_m
+
     def add_worker(self, worker: str, features_qd: Floats, scores_q: Floats) -> ValueModel:
         """The same with one more worker, known by its outcomes on a few questions.
 
@@ -101,41 +107,19 @@ class ValueModel:
             raise SourceError(f"{worker} is among the selector's workers already")
         if not len(scores_q):
             raise SourceError(f"{worker} has no outcome: ask it at least one question")
-        basis_mc = self._main_components()
-        known = len(self.mean_m)
-        less_qc = (self(features_qd)[0][:, :known] - self.mean_m) @ basis_mc
-        mean, weights_c = _joining_posterior(less_qc, scores_q, float(self.mean_m.mean()))
-        mixture_m = (basis_mc @ weights_c).astype(np.float32)
+        basis_mc = main_directions(self._less_than_mean(self.memory_nd))
+        less_qc = self._less_than_mean(features_qd) @ basis_mc
+        penalty_c = [PRIOR_OUTCOMES] * less_qc.shape[1]
+        usual = float(self.mean_m.mean())
+        believed = JoiningPosterior.fit(less_qc, scores_q, usual, penalty_c)
+        mean = believed.mean - DOUBT * believed.usual_error()
+        mixture_m = (basis_mc @ believed.weights_d).astype(np.float32)
         return replace(
             self,
             workers=(*self.workers, WorkerId(worker)),
             mean_j=np.append(self.mean_j, np.float32(mean)),
             mixture_mj=np.column_stack([self.mixture_mj, mixture_m]).astype(np.float32),
         )
-
-    def _main_components(self) -> NDArray[np.float64]:
-        """The directions in which the known workers' values differ most, (m, c); unit spread."""
-        values, _ = self(self.memory_nd)
-        less_nm = (values[:, : len(self.mean_m)] - self.mean_m).astype(np.float64)
-        spread, right = np.linalg.eigh(less_nm.T @ less_nm / len(less_nm))
-        chosen = np.argsort(-spread)[:MAX_COMPONENTS]
-        chosen = chosen[spread[chosen] > np.finfo(np.float32).eps]
-        return right[:, chosen] / np.sqrt(spread[chosen])
-
-
-def _joining_posterior(
-    less_qc: NDArray[Any], scores_q: Floats, usual: float
-) -> tuple[float, NDArray[np.float64]]:
-    """A joining worker's mean and its weights on the components.
-
-    Ridge regression: the mean is drawn to what workers usually earn, with the weight of one
-    outcome; a weight on a component, to none, with the weight of several.
-    """
-    design = np.column_stack([np.ones(len(less_qc)), less_qc]).astype(np.float64)
-    penalty = np.diag([1.0, *[_PRIOR_OUTCOMES] * less_qc.shape[1]])
-    target = design.T @ (scores_q.astype(np.float64) - usual)
-    found = np.linalg.solve(design.T @ design + penalty, target)
-    return usual + float(found[0]), found[1:].astype(np.float64)
 
 
 def fit_values(
