@@ -84,6 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--wanted", action="store_true")
     parser.add_argument("--each", action="store_true", help="a line a set, every seed")
     parser.add_argument("--quick", action="store_true", help="no stage 2, one price, all labels")
+    parser.add_argument("--text-only", action="store_true", help="no vote, no cascade, no prior")
     asked = parser.parse_args(arguments)
     out: Path = asked.out
     done = [json.loads(line) for line in out.read_text().splitlines()] if out.exists() else []
@@ -100,7 +101,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for case in asked.cases or CASES:
             if (case, seed) not in have:
                 try:
-                    found = measure(case, seed, out.parent, quick=asked.quick)
+                    found = measure(
+                        case, seed, out.parent, quick=asked.quick, text_only=asked.text_only
+                    )
                 except SourceError as error:
                     print(f"{case}, seed {seed}: {error}")
                     continue
@@ -124,7 +127,9 @@ def prior_without(source: str, folder: Path) -> AgreementPrior:
     return AgreementPrior.from_json(orjson.loads(path.read_bytes()))
 
 
-def measure(case: str, seed: int, folder: Path, *, quick: bool = False) -> Line:
+def measure(
+    case: str, seed: int, folder: Path, *, quick: bool = False, text_only: bool = False
+) -> Line:
     """What each arm earned on each test question, and its calls a question."""
     start = time.process_time()
     name, split = CASES[case]
@@ -142,7 +147,7 @@ def measure(case: str, seed: int, folder: Path, *, quick: bool = False) -> Line:
         fitted = router(known, seed=seed, features=QUESTION_FEATURES)
         places = [int(fitted.score(text).argmax()) for text in test.questions]
         earned[fitted.name.partition("/")[0]] = picked_credit(test, places)
-    if test.samples is not None:
+    if test.samples is not None and not text_only:
         prior = prior_without(SETS[name].partition("/")[0], folder)
         measure_answers(known, test, selector, prior, seed, (earned, calls), quick=quick)
     earned["oracle"] = np.nan_to_num(first_credits(test)).max(axis=1)

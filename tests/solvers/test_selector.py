@@ -448,6 +448,24 @@ def test_few_families_open_the_guard_for_no_other_one(families, opens):
     assert known.gain_n(guard, 1).mean() == pytest.approx(0.3 if opens else 0.15)
 
 
+@pytest.mark.parametrize("families", [6, 12])
+def test_the_best_worker_of_a_family_held_out_does_not_close_the_guard(families):
+    """One large family makes the second worker the best of all; elsewhere the first one is.
+
+    Held out, that family goes to the first, as nothing is known of it: so it would have gone
+    anyway, and no guard could have saved it.
+    """
+    family = np.repeat(np.arange(families), 20)
+    loses = family == 0
+    new, known = tried(np.where(loses, -2.0, 0.3), 0.4), tried(np.where(loses, 0.0, 0.3), 0.4)
+    folds = family % 5
+    alone = fit_guard(known, new, family, 1, fold_n=folds)
+    assert not known.gain_n(alone, 1).any(), "the family's loss outweighs all"
+    fair = replace(new, best_n=np.where(folds == 0, 0, 1))
+    guard = fit_guard(known, fair, family, 1, fold_n=folds)
+    assert known.gain_n(guard, 1).mean() > 0.2
+
+
 def test_who_is_hardly_better_is_held_below_the_best_worker():
     value = np.asarray([[0.50, 0.55, 0.2], [0.50, 0.70, 0.51], [0.9, 0.1, 0.2]], np.float32)
     held = SelectorGuard(0.1, 0.0).hold_back(value, 0)

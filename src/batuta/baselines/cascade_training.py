@@ -26,7 +26,7 @@ from batuta.solvers.selector.answer_posterior import (
     TrainingDraws,
     collision_rate,
 )
-from batuta.solvers.selector.guard import FEW_FAMILIES
+from batuta.solvers.selector.guard import FEW_FAMILIES, FEW_FAMILIES_ERRORS
 from batuta.solvers.selector.simulated_draws import simulate_draws
 from batuta.solvers.selector.training import family_numbers, grouped_folds, random_folds
 from batuta.solvers.selector.value_model import held_out_values
@@ -48,8 +48,6 @@ _NAMED = PosteriorForm(named=True, agreement_penalty=30.0)
 _MARGINS = (0.0, 0.05, 0.15)
 _CAREFUL = 0.0015
 """Credit that a wider margin may cost on families never seen."""
-_FEW_FAMILIES_ERRORS = 1.5
-"""Standard errors over families by which few of them must win more than the best worker alone."""
 _MIN_FAMILIAR_QUESTIONS = 200
 """Familiar training questions from which they have a belief of their own."""
 _MAX_TRIED_QUESTIONS = 2500
@@ -85,7 +83,7 @@ class _Lesson:
         """Whether few families bear out what was earned more than by the best worker alone."""
         won_f = np.bincount(self.family_n, earned_n)
         few = len(np.unique(self.family_n)) < FEW_FAMILIES
-        return not few or bool(won_f.sum() > _FEW_FAMILIES_ERRORS * np.sqrt(np.sum(won_f**2)))
+        return not few or bool(won_f.sum() > FEW_FAMILIES_ERRORS * np.sqrt(np.sum(won_f**2)))
 
     def draw(self, order: DrawOrder, cost_m: Floats) -> TrainingDraws:
         """The draws that the cascade would make if it never stopped."""

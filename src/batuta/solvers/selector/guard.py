@@ -3,7 +3,9 @@
 Another worker is picked only if it is expected to earn clearly more and if the question is close
 to one that was trained on. Both bounds are set on training questions that were held out, in folds
 at random and in folds of whole task families: they are those that earn most on the former among
-those that lose nothing on the latter, where a family's questions are all new. Questions held out
+those that lose nothing on the latter, where a family's questions are all new. What they lose there
+is measured from the best single worker of the *other* families: the one of all questions was chosen
+with the family's own outcomes, which nobody has of a new one. Questions held out
 at random are mostly very close to others, those of new families far from all, and between the two
 there is no evidence: of bounds that earn about the same, the strictest is taken, unless wider ones
 surely won on new families.
@@ -20,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+Workers = NDArray[np.signedinteger[Any]]
+"""Their places."""
 ADVANTAGES = (0.0, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2)
 """Bounds that are tried, in credit."""
 _QUANTILES = 30
@@ -30,7 +34,9 @@ _AT_RANDOM = 2.5
 """The same of what is gained at random: the greatest of some two hundred gains is above its error
 by luck alone."""
 FEW_FAMILIES = 8
-"""Families below which what they win says too little of the next one."""
+"""Families below which what they win says less of the next one."""
+FEW_FAMILIES_ERRORS = 1.5
+"""Standard errors over families by which few of them must win more than the best worker alone."""
 _SURE = 2.0
 """Standard errors by which wider bounds must have won on new families to be preferred for it."""
 _KEPT = 0.95
@@ -48,16 +54,16 @@ class SelectorGuard:
     closeness: float = 2.0
     """Cosine to the closest training question; above 1: the best single worker always answers."""
 
-    def __call__(self, value_nm: Floats, close_n: Floats, best: int) -> NDArray[np.intp]:
+    def __call__(self, value_nm: Floats, close_n: Floats, best: int | Workers) -> NDArray[np.intp]:
         """The worker for each question, (n,).
 
         Args:
             value_nm: expected credit, or what stands for it.
             close_n: cosine to the closest training question.
-            best: the best single worker.
+            best: the best single worker, of all questions or of each.
         """
-        first_n = value_nm.argmax(axis=1)
-        more_n = value_nm[np.arange(len(first_n)), first_n] - value_nm[:, best]
+        rows, first_n = np.arange(len(value_nm)), value_nm.argmax(axis=1)
+        more_n = value_nm[rows, first_n] - value_nm[rows, best]
         leaves = (more_n > self.advantage) & (close_n >= self.closeness)
         return np.where(leaves, first_n, best)
 
@@ -80,20 +86,20 @@ class HeldOutTrial:
     close_n: Floats
     reward_nm: Floats
     """NaN: unknown."""
+    best_n: Workers | None = None
+    """The best single worker of the questions that were not held out with it; None: of all."""
 
     def select(self, rows: NDArray[np.bool_]) -> HeldOutTrial:
         """The same of some questions."""
-        return HeldOutTrial(self.value_nm[rows], self.close_n[rows], self.reward_nm[rows])
-
-    def leaves_best(self, guard: SelectorGuard, best: int) -> bool:
-        """Whether any question would go to another worker than the best single one."""
-        return bool((guard(self.value_nm, self.close_n, best) != best).any())
+        best_n = None if self.best_n is None else self.best_n[rows]
+        return HeldOutTrial(self.value_nm[rows], self.close_n[rows], self.reward_nm[rows], best_n)
 
     def gain_n(self, guard: SelectorGuard, best: int) -> NDArray[np.float64]:
         """What each question earns more than with the best single worker; 0 where unknown."""
         rows = np.arange(len(self.close_n))
-        picked = guard(self.value_nm, self.close_n, best)
-        gain_n = self.reward_nm[rows, picked] - self.reward_nm[rows, best]
+        alone = best if self.best_n is None else self.best_n
+        picked = guard(self.value_nm, self.close_n, alone)
+        gain_n = self.reward_nm[rows, picked] - self.reward_nm[rows, alone]
         return np.nan_to_num(gain_n).astype(np.float64)
 
 
@@ -108,9 +114,9 @@ def fit_guard(
     """The strictest bounds that earn about the most at random and lose nothing on new families.
 
     What they gain at random is at least 2.5 of its standard errors, and what they gain on new
-    families less its standard error over families is not below 0, so that luck with a few of them
-    does not open the guard, and no fold of families loses much. Where fewer than eight families are
-    known, no question of one that is held out may leave the best worker.
+    families less its standard error over families (one and a half of them where fewer than eight
+    families are known) is not below 0, so that luck with a few of them does not open the guard, and
+    no fold of families loses much.
 
     Args:
         by_lot: held out in folds at random.
@@ -121,6 +127,7 @@ def fit_guard(
     """
     found: list[tuple[float, float, SelectorGuard]] = []
     few_families = len(np.unique(family_n)) < FEW_FAMILIES
+    errors = FEW_FAMILIES_ERRORS if few_families else _STANDARD_ERRORS
     quantiles = np.linspace(0, 1, _QUANTILES, endpoint=False)
     bounds = np.unique(np.quantile(np.append(by_lot.close_n, by_family.close_n), quantiles))
     for closeness in bounds:
@@ -129,14 +136,12 @@ def fit_guard(
             gain_n = by_lot.gain_n(guard, best)
             strange_n = by_family.gain_n(guard, best)
             strange_f = np.bincount(family_n, strange_n).astype(np.float64)
-            error = _STANDARD_ERRORS * _root_of_squares(strange_f)
-            too_bold = few_families and by_family.leaves_best(guard, best)
+            error = errors * _root_of_squares(strange_f)
             fold_means = np.bincount(fold_n, strange_n) / np.maximum(np.bincount(fold_n), 1)
             if (
                 gain_n.sum() > 0
                 and gain_n.sum() >= _AT_RANDOM * _root_of_squares(gain_n - gain_n.mean())
                 and strange_f.sum() >= error
-                and not too_bold
                 and fold_means.min() >= -_MAX_FOLD_LOSS
             ):
                 surely = max(float(strange_f.sum()) - _SURE * error, 0.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -110,8 +110,11 @@ def fit_selector(
             fold_n=by_lot,
             head=head,
         ),
-        _held_out_trial(
-            values, features_nd, reward_nm=reward_nm, tried=strange, fold_n=by_family, head=head
+        replace(
+            _held_out_trial(
+                values, features_nd, reward_nm=reward_nm, tried=strange, fold_n=by_family, head=head
+            ),
+            best_n=_best_elsewhere_n(reward_nm, by_family),
         ),
     )
     best = int(values.mean_m.argmax())
@@ -170,6 +173,17 @@ class HeldOutFolds:
         return bool(more_n.sum() > np.sqrt(np.sum((more_n - more_n.mean()) ** 2)))
 
 
+def _best_elsewhere_n(reward_nm: Floats, fold_n: Folds) -> Folds:
+    """The best single worker of the other folds, for each question."""
+    best_n = np.zeros(len(fold_n), np.int64)
+    for fold in np.unique(fold_n):
+        inside = fold_n == fold
+        others_nm = reward_nm[~inside]
+        count_m = np.maximum((~np.isnan(others_nm)).sum(axis=0), 1)
+        best_n[inside] = (np.nansum(others_nm, axis=0) / count_m).argmax()
+    return best_n
+
+
 def _try_rival(
     kind: type[ClusterRanking | NeighbourLead],
     own: ReadingTrial,
@@ -185,7 +199,7 @@ def _try_rival(
             inside = fold_n == fold
             rival = kind.fit(features_nd[~inside], trial.reward_nm[~inside], seed)
             value_nm[inside] = rival(features_nd[inside])
-        trials.append(HeldOutTrial(value_nm, trial.close_n, trial.reward_nm))
+        trials.append(replace(trial, value_nm=value_nm))
     return ReadingTrial(kind, *trials)
 
 
