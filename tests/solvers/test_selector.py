@@ -396,7 +396,8 @@ def test_the_guard_never_loses_on_held_out_families_nor_by_lot(seed, shift):
     def trial():
         value = rng.random((50, 3)).astype(np.float32)
         reward = np.clip(value * shift + rng.random((50, 3)), 0, 1).astype(np.float32)
-        return HeldOutTrial(value, rng.random(50).astype(np.float32), reward)
+        close = rng.random(50).astype(np.float32)
+        return HeldOutTrial(value_nm=value, close_n=close, reward_nm=reward)
 
     by_lot, by_family = trial(), trial()
     family = np.arange(50) % 10
@@ -410,7 +411,8 @@ def tried(gain, close):
     gain = np.asarray(gain, np.float32)
     value = np.tile(np.asarray([0.9, 0.5], np.float32), (len(gain), 1))
     reward = np.stack([0.5 + gain, np.full(len(gain), 0.5)], axis=1).astype(np.float32)
-    return HeldOutTrial(value, np.full(len(gain), close, np.float32), reward)
+    close_n = np.full(len(gain), close, np.float32)
+    return HeldOutTrial(value_nm=value, close_n=close_n, reward_nm=reward)
 
 
 @pytest.mark.parametrize(("wins", "opens"), [(12, False), (20, True)])
@@ -478,7 +480,7 @@ def mixed_closeness(number, close, gain):
     """Questions held out, half of them exactly as close as `close`, the others at 0.99."""
     trial = tried(np.full(number, gain), close)
     near = np.where(np.arange(number) % 2, close, 0.99).astype(np.float32)
-    return HeldOutTrial(trial.value_nm, near, trial.reward_nm)
+    return replace(trial, close_n=near)
 
 
 def test_where_nothing_was_tried_the_guard_is_closed():
@@ -551,7 +553,8 @@ def test_a_rival_is_taken_only_where_it_wins_on_held_out_questions():
     best = int(rewards.mean(axis=0).argmax())
     folds = HeldOutFolds(group, lot=lot, family=family)
     blind, seeing = (
-        ReadingTrial(None, *[HeldOutTrial(value, near, rewards)] * 2) for value in (noise, right)
+        ReadingTrial(None, *[HeldOutTrial(value_nm=value, close_n=near, reward_nm=rewards)] * 2)
+        for value in (noise, right)
     )
     assert folds.is_ahead(seeing, blind, best)
     assert not folds.is_ahead(blind, seeing, best)

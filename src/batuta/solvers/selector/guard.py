@@ -78,7 +78,7 @@ class SelectorGuard:
         return np.where(short_nm, np.nextafter(its_n1, np.float32(-1)), value_nm)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class HeldOutTrial:
     """Training questions as they looked while they were held out."""
 
@@ -92,7 +92,12 @@ class HeldOutTrial:
     def select(self, rows: NDArray[np.bool_]) -> HeldOutTrial:
         """The same of some questions."""
         best_n = None if self.best_n is None else self.best_n[rows]
-        return HeldOutTrial(self.value_nm[rows], self.close_n[rows], self.reward_nm[rows], best_n)
+        return HeldOutTrial(
+            value_nm=self.value_nm[rows],
+            close_n=self.close_n[rows],
+            reward_nm=self.reward_nm[rows],
+            best_n=best_n,
+        )
 
     def gain_n(self, guard: SelectorGuard, best: int) -> NDArray[np.float64]:
         """What each question earns more than with the best single worker; 0 where unknown."""

@@ -320,4 +320,6 @@ def _held_out_trial(
             logits_nm[inside] = fit_soft_targets(batch.select_rows(~inside)).logits(
                 batch.select_rows(inside)
             )
-    return HeldOutTrial(logits_nm * np.float32(TEMPERATURE), close_n, reward_nm)
+    return HeldOutTrial(
+        value_nm=logits_nm * np.float32(TEMPERATURE), close_n=close_n, reward_nm=reward_nm
+    )
