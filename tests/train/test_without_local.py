@@ -60,8 +60,6 @@ def test_a_missing_package_is_one_sentence_that_says_what_to_install(
 
 
 def test_the_rehearsal_is_conducted_without_them(tmp_path: Path) -> None:
-    done = run_without_local(
-        tmp_path, "ask", "What is six times seven?", "--pool", "rehearsal", "--conductor", "ultra"
-    )
+    done = run_without_local(tmp_path, "ask", "What is six times seven?", "--pool", "rehearsal")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
