@@ -56,7 +56,7 @@ def read_rows(folder: Path) -> Rows:
             name = NAMES.get((part, one["system"]), one["system"])
             rows[name][one["task"]] = one | {"part": part}
     rows[BY_HAND] = {
-        task: rows[ROUTED.get(str(one["family"]), NAMES["chain", "ultra"])][task] | {"part": "routed"}
+        task: rows[ROUTED.get(one["family"], NAMES["chain", "ultra"])][task] | {"part": "routed"}
         for task, one in rows["smol"].items()
     }
     del rows["facts > coder > python"]

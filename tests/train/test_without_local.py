@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from batuta import rehearsal
 from batuta.embedded.policy import ConductorCard
 from batuta.language import PromptOptions
 from train.stage import LIBRARIES
@@ -60,6 +61,7 @@ def test_a_missing_package_is_one_sentence_that_says_what_to_install(
 
 
 def test_the_rehearsal_is_conducted_without_them(tmp_path: Path) -> None:
-    done = run_without_local(tmp_path, "ask", "What is six times seven?", "--pool", "rehearsal")
+    question = rehearsal.draw_tasks(None, 1, 1)[0].question
+    done = run_without_local(tmp_path, "ask", question, "--pool", "rehearsal")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
