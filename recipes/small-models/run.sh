@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # The recipe from the repository's root: train what is missing, serve, tune, measure, draw. Defaults are what was
-# measured; JUDGED=300 CALLS=1600 MOA=100 is the whole plan of README.md, for a machine of one's own.
+# measured; JUDGED=300 CALLS=1600 MOA=100 is the whole plan of README.md, for a machine of one's own. PYTHON names
+# another Python than that of .venv.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-batuta=".venv/bin/python -W ignore -m batuta"
+python=${PYTHON:-.venv/bin/python}
+batuta="$python -W ignore -m batuta"
 here=recipes/small-models
 out=runs/small-models
 : "${SPECIALISTS:=coder:60 facts:60 sums:30}" "${JUDGED:=120}" "${CALLS:=450}" "${PROMPTED:=3}" "${MOA:=8}"
@@ -13,14 +15,17 @@ mkdir -p "$out" "$here/adapters"
 for each in $SPECIALISTS; do
     name=${each%:*}
     [ ! -f "$here/adapters/$name.gguf" ] || continue
-    .venv/bin/python -W ignore $here/train.py runs/smollm2 $out --only "$name" --steps "${each#*:}"
+    $python -W ignore $here/train.py runs/smollm2 $out --only "$name" --steps "${each#*:}"
     $batuta train export "$out/$name" --like smollm2 --out "$here/adapters/$name.gguf"
 done
 
-.venv/bin/python $here/serve.py --port 8391 &
+$python $here/serve.py --port 8391 &
 server=$!
-trap 'kill $server' EXIT
-until curl --silent --fail http://127.0.0.1:8391/health >/dev/null; do sleep 1; done
+trap 'kill $server 2>/dev/null || true' EXIT
+until curl --silent --fail http://127.0.0.1:8391/health >/dev/null; do
+    kill -0 $server 2>/dev/null || { echo "the server on port 8391 has ended; its last words stand above" >&2; exit 1; }
+    sleep 1
+done
 
 $batuta tune --pool $here/pool.toml --tasks $here/tune.jsonl --calls "$CALLS" --minutes 12 \
     --stages calibrate,search,select --concurrency 4 --out "$out/tuned"
@@ -36,4 +41,4 @@ $batuta eval --pool $here/pool.toml --tasks "$out/asked-capitals.jsonl" --journa
 measure --systems ultra --conductor smol --limit "$PROMPTED" --out "$out/prompted"
 measure --systems ultra --conductor src/batuta/rehearsal/policy --limit "$JUDGED" --out "$out/small"
 measure --systems moa-8 --limit "$MOA" --out "$out/moa"
-.venv/bin/python $here/table.py "$out" --out $here
+$python $here/table.py "$out" --out $here

@@ -24,8 +24,7 @@ from batuta.evals.stats import mcnemar_p_value, wilson_interval
 
 NAMES = {
     ("chain", "ultra"): "coder > python for everything",
-    ("selected", "ultra"): "what `batuta tune` found first",
-    ("selected-again", "ultra"): "what `batuta tune` found, mended",
+    ("selected", "ultra"): "what `batuta tune` found",
     ("looked-up", "ultra"): "facts > coder > python",
     ("prompted", "ultra"): "SmolLM2 prompted to conduct",
     ("small", "ultra"): "conductor of 0.6 million (rehearsal's)",
