@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 from examples import choose_workflow
-from rules import make_workflow
+from rules import make_workflow, read_plan_share
 from search import COMPACT, open_runner
 
 from batuta.core import MalformedPlan, Pool, Step, Workflow
@@ -74,6 +74,17 @@ def vote_workflow(workers: Sequence[Any]) -> Workflow:
     return make_flow(*solved, ("Compare the solutions.", workers[0], (0, 1, 2)))
 
 
+def planned_workflow(pool: Pool, workers: Sequence[Any]) -> Workflow:
+    """The rule that the search chose most often, whoever is called the best."""
+    best, second = workers[0], workers[1]
+    return make_flow(
+        ("Plan the steps.", max(pool, key=read_plan_share), ()),
+        ("Solve the question.", best, (0,)),
+        ("Solve the question.", second, (0,)),
+        ("Compare the solutions.", best, (0, 1, 2)),
+    )
+
+
 SYSTEMS: dict[str, Plan] = {
     "random workflow": lambda e: random_workflow(
         Random(f"random {e.number}"), e.pool, 5, free=True
@@ -87,6 +98,12 @@ SYSTEMS: dict[str, Plan] = {
     ),
     "fixed pipeline (best two by card)": lambda e: fixed_pipeline_workflow(ranked(e.pool)),
     "fixed pipeline (told the family)": lambda e: fixed_pipeline_workflow(by_family(e)),
+    "planner plans, two solve, best compares (best by card)": lambda e: planned_workflow(
+        e.pool, ranked(e.pool)
+    ),
+    "planner plans, two solve, best compares (told the family)": lambda e: planned_workflow(
+        e.pool, by_family(e)
+    ),
     "three solve, best compares": lambda e: vote_workflow(ranked(e.pool)),
     "three solve, best compares (told the family)": lambda e: vote_workflow(by_family(e)),
 }
@@ -285,7 +302,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=600)
     parser.add_argument("--drafts", type=int, default=60)
     parser.add_argument("--minutes", type=float, default=600.0, help="of writing, at most")
-    parser.add_argument("--most", type=int, default=160)
+    parser.add_argument("--most", type=int, default=176)
     parser.add_argument("--no-comparators", action="store_true")
     parser.add_argument("--kinds", nargs="+", default=["trained", "wordings", "family"])
     wanted = parser.parse_args()
