@@ -11,6 +11,8 @@ drills. Begins with the last stage before it (`warmup`); what comes out is `dril
 from __future__ import annotations
 
 import argparse
+import json
+import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -31,6 +33,7 @@ from batuta.train.distil_sources import read_drafts
 from batuta.train.model import cpu_autocast, load_policy, save_stage, set_threads
 from batuta.train.run_folder import RunFolder
 from batuta.train.settings import TrainSettings
+from batuta.train.warmup import TrainingExample
 
 CONFIG = Path(__file__).with_name("conductor.toml")
 LINES, TEXTS, DRAFTS, TOGETHER = 12, 2, 8, 4
@@ -54,11 +57,30 @@ def draw_shares(rng: Random) -> list[int]:
     return [round(100 * share / 30) for share in shares]
 
 
+def draw_name(rng: Random) -> str:
+    """Two syllables by chance, as workers are called."""
+    return "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(2))
+
+
+def rename_workers(one: TrainingExample, rng: Random) -> TrainingExample:
+    """The same with other names: three hundred names can be learned by heart, and then others are misspelt."""
+    found = re.search(r"^Models: (\[.*?\])$", one.prompt, re.MULTILINE)
+    if not found:
+        return one
+    renamed: dict[str, str] = {}
+    for name in json.loads(found[1]):
+        new = draw_name(rng)
+        while new in renamed.values() or new in one.prompt:
+            new = draw_name(rng)
+        renamed[name] = new
+    old = re.compile(rf"\b(?:{'|'.join(map(re.escape, renamed))})\b")
+    texts = [old.sub(lambda at: renamed[at[0]], text) for text in (one.prompt, one.draft)]
+    return one._replace(prompt=texts[0], draft=texts[1])
+
+
 def draw_line(rng: Random) -> list[tuple[str, int]]:
     """A line of a thought in pieces, each with 1 where it is learned: who is first."""
-    names = [
-        "".join(rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in "12") for _ in "123"
-    ]
+    names = [draw_name(rng) for _ in range(3)]
     pieces: list[tuple[str, int]] = []
     for of_what, ranked in ((rng.choice(TRAINING_KINDS), 2), (" plans", 1)):
         shares = draw_shares(rng)
@@ -83,12 +105,13 @@ def make_drills(tokenizer: Any, rng: Random) -> Weighted:
 
 
 def read_whole(
-    source: Path, settings: TrainSettings, tokenizer: Any, rng: Random
+    source: Path, settings: TrainSettings, tokenizer: Any, rng: Random, *, rename: bool
 ) -> Iterator[Weighted]:
     """Drafts with their prompts, in a random order; when all were seen, again."""
     groups = read_drafts(source, anyio.run(load_pool, settings), settings, tokenizer)
     while True:
-        for (one,) in rng.sample(groups, len(groups)):
+        for (read,) in rng.sample(groups, len(groups)):
+            one = rename_workers(read, rng) if rename else read
             asked = tokenizer(one.prompt, add_special_tokens=False)["input_ids"]
             draft = tokenizer(f"{one.draft}{tokenizer.eos_token}", add_special_tokens=False)
             written = draft["input_ids"]
@@ -117,18 +140,25 @@ def add_gradients(model: Any, rows: Sequence[Weighted], pad: int, weight: float)
 
 
 def fit_policy(
-    model: Any, tokenizer: Any, whole: Iterator[Weighted], settings: TrainSettings, minutes: float
+    model: Any,
+    tokenizer: Any,
+    whole: Iterator[Weighted],
+    settings: TrainSettings,
+    *,
+    minutes: float,
+    rate: float,
+    stage: str,
 ) -> None:
     """Steps until the minutes are over; the rate falls with them."""
     learning = [each for each in model.parameters() if each.requires_grad]
-    optimiser = torch.optim.AdamW(learning, RATE, weight_decay=0.01, fused=True)
-    rng, log = Random(f"drills {settings.seed}"), RunFolder(settings.output).log_losses("drilled")
+    optimiser = torch.optim.AdamW(learning, rate, weight_decay=0.01, fused=True)
+    rng, log = Random(f"{stage} {settings.seed}"), RunFolder(settings.output).log_losses(stage)
     began, pad, step = time.monotonic(), int(tokenizer.pad_token_id), 0
     memory = MemoryTrimmer()
     model.train()
     while (over := (time.monotonic() - began) / (60 * minutes)) < 1:
         for group in optimiser.param_groups:
-            group["lr"] = RATE * min((over + 1e-3) / RISE, (1 - over) / (1 - RISE))
+            group["lr"] = rate * min((over + 1e-3) / RISE, (1 - over) / (1 - RISE))
         optimiser.zero_grad(set_to_none=True)
         drills = [make_drills(tokenizer, rng) for _ in range(TEXTS)]
         drafts = sorted((next(whole) for _ in range(DRAFTS)), key=lambda row: len(row[0]))
@@ -154,6 +184,9 @@ def main() -> None:
     parser.add_argument("drafts", type=Path, help="what rules.py wrote")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--start", default="warmup", help="the stage that it begins with")
+    parser.add_argument("--stage", default="drilled", help="what comes out")
+    parser.add_argument("--rename", action="store_true", help="the workers of every draft")
+    parser.add_argument("--rate", type=float, default=RATE)
     parser.add_argument("--config", type=Path, default=CONFIG)
     wanted = parser.parse_args()
     settings = read_settings(wanted.config, TrainSettings)
@@ -161,10 +194,19 @@ def main() -> None:
     torch.manual_seed(settings.seed)
     set_threads(settings)
     model, tokenizer = load_policy(str(settings.output / wanted.start), None)
-    whole = read_whole(wanted.drafts, settings, tokenizer, Random(f"drafts {settings.seed}"))
+    rng = Random(f"drafts {settings.seed}{wanted.start.removeprefix('warmup')}")
+    whole = read_whole(wanted.drafts, settings, tokenizer, rng, rename=wanted.rename)
     compile_layers(model)
-    fit_policy(model, tokenizer, whole, settings, wanted.minutes)
-    print(save_stage(model, tokenizer, settings, "drilled"))
+    fit_policy(
+        model,
+        tokenizer,
+        whole,
+        settings,
+        minutes=wanted.minutes,
+        rate=wanted.rate,
+        stage=wanted.stage,
+    )
+    print(save_stage(model, tokenizer, settings, wanted.stage))
 
 
 if __name__ == "__main__":

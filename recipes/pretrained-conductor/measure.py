@@ -39,6 +39,7 @@ from batuta.train.sampler import Sampler
 from batuta.train.settings import RewardSettings
 
 UNSEEN = (9001, 60)
+"""Seed and number of the workers that are measured on; another seed asks other questions too."""
 SEARCHED = (1, 300)
 AT_ONCE = 30
 """Drafts that are written together."""
@@ -133,15 +134,18 @@ def count_best_last(episodes: Sequence[Episode], rollouts: Sequence[GradedRollou
     return places
 
 
-def make_questions(kind: str, count: int) -> list[Episode]:
-    """Questions, each with three workers that no training has seen."""
-    everyone = world2_pool(*UNSEEN)
+def make_questions(kind: str, count: int, workers: int = UNSEEN[0]) -> list[Episode]:
+    """Questions, each with three workers that no training has seen, drawn by that seed."""
+    everyone = world2_pool(workers, UNSEEN[1])
     families = {"trained": [None], "wordings": [None], "family": ["mixtures", "shifts"]}[kind]
     tasks = [
         task
         for family in families
         for task in draw_world2_tasks(
-            family, count // len(families), TEST_SEED, held_out=kind == "wordings"
+            family,
+            count // len(families),
+            TEST_SEED + workers - UNSEEN[0],
+            held_out=kind == "wordings",
         )
     ]
     rng = Random(f"unseen {kind}")
@@ -254,7 +258,7 @@ async def measure_search(path: Path, questions: int) -> dict[str, Any]:
 
 
 async def measure(wanted: argparse.Namespace) -> dict[str, Any]:
-    runner = open_runner(UNSEEN, RewardSettings())
+    runner = open_runner((wanted.workers, UNSEEN[1]), RewardSettings())
     found: dict[str, Any] = {}
     systems = dict(SYSTEMS)
     if wanted.rules:
@@ -262,7 +266,7 @@ async def measure(wanted: argparse.Namespace) -> dict[str, Any]:
     if wanted.found:
         return {"searched pools": await measure_search(wanted.found, wanted.questions)}
     for kind in wanted.kinds:
-        episodes = make_questions(kind, wanted.questions)
+        episodes = make_questions(kind, wanted.questions, wanted.workers)
         table: dict[str, Any] = {}
         for name, plan in systems.items() if not wanted.no_comparators else ():
             drafts = [
@@ -300,6 +304,7 @@ def main() -> None:
     parser.add_argument("--found", type=Path, help="only what the search found, on its own pools")
     parser.add_argument("--rules", type=Path, help="what rules.py chose, as a comparator")
     parser.add_argument("--questions", type=int, default=600)
+    parser.add_argument("--workers", type=int, default=UNSEEN[0], help="seed they are drawn by")
     parser.add_argument("--drafts", type=int, default=60)
     parser.add_argument("--minutes", type=float, default=600.0, help="of writing, at most")
     parser.add_argument("--most", type=int, default=176)
